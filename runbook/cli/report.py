@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runbook.cli.messages import CliMessage
 from runbook.core.errors import DataError
 from runbook.log_readers.read import parse_files
 from runbook.log_readers.record import ParsedLog
@@ -114,10 +115,7 @@ def _require_records(log: ParsedLog, targets: tuple[str, ...]) -> None:
         return
     unread = f"{log.unread_lines} lines, none of a program this version knows"
     reason = "; ".join(log.notes) or unread
-    raise DataError(
-        f"No record was found in {', '.join(targets)}: {reason}. "
-        "Give the log of the last rank, where Megatron prints its lines, as it was written."
-    )
+    raise DataError(CliMessage.NO_RECORD_IN_LOGS, targets=", ".join(targets), reason=reason)
 
 
 def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 from runbook.core.checks import Check
+from runbook.plan_file.errors import CodedError
 
 
-class RunbookError(Exception):
+class RunbookError(CodedError):
     """Something the user can fix.
 
     Its text is all that is shown, and the command ends with `exit_code`.

@@ -25,6 +25,7 @@ from pydantic import Field
 from runbook.core import processes
 from runbook.core.errors import HeldError, JobError
 from runbook.core.files import read_json_record, write_text
+from runbook.core.messages import CoreMessage
 from runbook.core.processes import Identity, Standing
 from runbook.core.units import show_duration
 
@@ -136,9 +137,7 @@ def _acquire(path: Path, new_holder: Holder) -> str:
         elif _take_over(path, holder, new_holder):
             return f"The lock of a dead process was taken over: {holder.describe()}."
 
-    raise HeldError(
-        f"{path} is being taken over by others again and again. Try again when they have ended."
-    )
+    raise HeldError(CoreMessage.LOCK_TAKEN_AGAIN, path=path)
 
 
 def _take_over(path: Path, dead: Holder, new_holder: Holder) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.core.errors import ProgramError
+from runbook.core.messages import CoreMessage
 
 # Lines of a program's own words that an error repeats
 TAIL_LINES = 20
@@ -65,8 +66,10 @@ def run(
         except subprocess.TimeoutExpired as late:
             out, err = _kill_group(process)
             raise ProgramError(
-                f"{shlex.join(argv)} did not end within {timeout:g} s and was "
-                f"killed.{_words(err or out)}"
+                CoreMessage.PROGRAM_TIMED_OUT,
+                command=shlex.join(argv),
+                timeout=timeout,
+                last_words=_words(err or out),
             ) from late
         except (
             BaseException
@@ -77,7 +80,10 @@ def run(
     finished = Finished(tuple(argv), process.returncode, out, err)
     if check and finished.exit_code:
         raise ProgramError(
-            f"{shlex.join(argv)} ended with {how_it_ended(finished.exit_code)}.{_words(err or out)}"
+            CoreMessage.PROGRAM_FAILED,
+            command=shlex.join(argv),
+            exit_code=how_it_ended(finished.exit_code),
+            last_words=_words(err or out),
         )
 
     return finished
@@ -150,7 +156,11 @@ def start_detached(
         check=False,
     )
     if finished.exit_code:
-        raise ProgramError(f"{shlex.join(command)} could not be started.{_words(finished.err)}")
+        raise ProgramError(
+            CoreMessage.PROGRAM_NOT_STARTED,
+            command=shlex.join(command),
+            last_words=_words(finished.err),
+        )
     return int(finished.out)
 
 
@@ -180,12 +190,10 @@ def _command(
     assert not isinstance(argv, str), f"a command is a list of words, not the text {argv!r}"
     for word in argv:
         if "\0" in word:
-            raise ProgramError(
-                f"{word!r} holds a NUL character, which no program can be given. Remove it."
-            )
+            raise ProgramError(CoreMessage.NUL_CHARACTER, word=word)
 
     if cwd is not None and not cwd.is_dir():
-        raise ProgramError(f"{cwd} is not a folder, so {argv[0]} cannot be run there.")
+        raise ProgramError(CoreMessage.NO_FOLDER_TO_RUN_IN, folder=cwd, program=argv[0])
     is_path = os.sep in argv[0]
     program = str((cwd or Path()) / argv[0]) if is_path else argv[0]
     if shutil.which(program, path=_environment(env).get("PATH")) is None:
@@ -194,9 +202,7 @@ def _command(
         else:
             where = "it is on no folder of PATH"
 
-        raise ProgramError(
-            f"{argv[0]} cannot be run: {where}. Install it, or load the module that brings it."
-        )
+        raise ProgramError(CoreMessage.PROGRAM_NOT_FOUND, program=argv[0], where=where)
 
     return list(argv)
 
@@ -224,7 +230,9 @@ def _start(
         )
     except OSError as error:
         # Not a program, or no memory for one more process
-        raise ProgramError(f"{shlex.join(argv)} could not be started: {error.strerror}.") from error
+        raise ProgramError(
+            CoreMessage.DETACHED_NOT_STARTED, command=shlex.join(argv), reason=error.strerror
+        ) from error
 
 
 def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:

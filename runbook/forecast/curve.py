@@ -16,6 +16,7 @@ import numpy as np
 
 from runbook.core.errors import DataError
 from runbook.forecast.laws import Array
+from runbook.forecast.messages import ForecastMessage
 from runbook.forecast.tables import PartialCurve
 
 PARTS_OF_STEPS_DONE = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -133,15 +134,16 @@ def _checked(curve: PartialCurve) -> tuple[Array, Array]:
     points = [point for point in curve.points if point.step > 0]
     if len(points) < FEWEST_POINTS:
         raise DataError(
-            f"The curve has {len(points)} validation losses after step 0; a forecast needs at "
-            f"least {FEWEST_POINTS}."
+            ForecastMessage.CURVE_TOO_SHORT,
+            number_of_points=len(points),
+            fewest_points=FEWEST_POINTS,
         )
 
     steps = np.array([point.step for point in points])
     losses = np.array([point.val_loss for point in points])
     if steps[-1] > curve.total_steps:
         raise DataError(
-            f"The curve reaches step {steps[-1]:g}, beyond total_steps {curve.total_steps:g}."
+            ForecastMessage.CURVE_BEYOND_ITS_END, steps=steps[-1], total_steps=curve.total_steps
         )
 
     return steps, losses

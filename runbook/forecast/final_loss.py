@@ -13,6 +13,7 @@ import numpy as np
 
 from runbook.core.errors import DataError
 from runbook.forecast.laws import Array, LawChoice, Runs, fit_law, law_choices
+from runbook.forecast.messages import ForecastMessage
 
 FEWEST_RUNS = 5
 """A law has five numbers: fewer runs fit any of them."""
@@ -96,17 +97,16 @@ def check_runs(runs: Runs) -> None:
     """Raise DataError if no law can be fitted to the runs."""
     if len(runs) < FEWEST_RUNS:
         raise DataError(
-            f"A forecast needs at least {FEWEST_RUNS} finished runs, and there are {len(runs)}: a "
-            "law of size and tokens "
-            f"has five numbers. Add rungs to the ladder."
+            ForecastMessage.TOO_FEW_FINISHED_RUNS, fewest_runs=FEWEST_RUNS, number_of_runs=len(runs)
         )
 
     for name, values in (("sizes", runs.params), ("token counts", runs.tokens)):
         if len(np.unique(np.round(np.log(values), 2))) < 2:
             raise DataError(
-                f"All {len(runs)} runs have the same {name.removesuffix('s')}: how the loss "
-                "depends on it cannot be fitted. "
-                f"Add runs with other {name}."
+                ForecastMessage.RUNS_OF_ONE_SIZE,
+                number_of_runs=len(runs),
+                quantity=name.removesuffix("s"),
+                quantities=name,
             )
 
 

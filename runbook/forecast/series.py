@@ -4,6 +4,7 @@ from collections import defaultdict
 
 from runbook.core.errors import DataError
 from runbook.forecast.final_loss import LossForecast, forecast_final_losses
+from runbook.forecast.messages import ForecastMessage
 from runbook.forecast.tables import TrainingRow, as_runs
 
 
@@ -44,6 +45,5 @@ def _rows_for(series: str, finished: dict[str, list[TrainingRow]]) -> list[Train
     if len(finished) == 1:
         return next(iter(finished.values()))
     raise DataError(
-        f"No finished training belongs to the series {series!r} of a planned one. There are "
-        f"{', '.join(sorted(finished))}."
+        ForecastMessage.SERIES_WITHOUT_RUNS, series=series, finished=", ".join(sorted(finished))
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from runbook.core.errors import DataError
 from runbook.forecast.laws import Runs
+from runbook.forecast.messages import ForecastMessage
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
 """Forward and backward pass of a dense model (Kaplan et al., arXiv:2001.08361), where a table gives
@@ -100,7 +101,7 @@ def read_curve(path: Path) -> PartialCurve:
             points.append(CurvePoint(step, _number(path, line, row, "val_loss")))
 
     if not points:
-        raise DataError(f"{path} has no validation loss: its column val_loss is missing or empty.")
+        raise DataError(ForecastMessage.NO_VALIDATION_LOSS, path=path)
     points.sort(key=lambda point: point.step)
     return PartialCurve(tuple(points), total_steps, decay_from)
 
@@ -109,7 +110,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as a CSV file: {error}") from error
+        raise DataError(ForecastMessage.CURVE_NOT_READABLE, path=path, error=error) from error
 
     reader = csv.DictReader(text.splitlines())
     for row in reader:
@@ -158,10 +159,7 @@ def _number(
     allowed = number >= 0 if may_be_zero else number > 0
     if not allowed or math.isinf(number):
         raise DataError(
-            f"{path}, line {line}: {column} is {text!r}, and a number above 0 is needed. "
-            "The columns are series, params, params_no_embed, tokens, flops and loss for "
-            "trainings, and step, val_loss, "
-            f"total_steps and decay_from for a curve."
+            ForecastMessage.NUMBER_NEEDED, path=path, line=line, column=column, text=text
         )
 
     return number

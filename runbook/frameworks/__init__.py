@@ -5,6 +5,7 @@ from operator import attrgetter
 
 from runbook.core.errors import ParamsError
 from runbook.frameworks import megatron, nemo
+from runbook.frameworks.messages import FrameworkMessage
 from runbook.frameworks.options import PhaseRun, written
 from runbook.params import Settings
 from runbook.params.schema.keys import all_keys
@@ -27,10 +28,7 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
         return write(PhaseRun(settings, phase))
 
     if training.offload:
-        raise ParamsError(
-            "training.offload=true: our own trainer keeps the optimizer's states on the device. "
-            "Set training.offload to false, or training.framework to megatron-deepspeed."
-        )
+        raise ParamsError(FrameworkMessage.NO_OFFLOAD)
 
     return ["plan.json", "--phase", phase.phase]
 
@@ -107,24 +105,21 @@ def _refuse_unknown(settings: Settings) -> None:
     kernels = settings.run.training.kernels
     if kernels != "auto":
         raise ParamsError(
-            f"training.kernels={kernels}: only our own trainer has kernels of its own, and "
-            f"{framework} has no option for them. Set training.kernels to auto, or "
-            "training.framework to runbook."
+            FrameworkMessage.KERNELS_OF_OUR_TRAINER, kernels=kernels, framework=framework
         )
 
     schedule = settings.run.training.schedule
     if schedule == "wsd" and "training.wsd_decay_style" not in supported:
-        raise ParamsError(
-            f"training.schedule=wsd: the pinned version of {framework} has no such schedule. Set "
-            "training.schedule to "
-            f"cosine, linear or constant, or training.framework to runbook or megatron-lm."
-        )
+        raise ParamsError(FrameworkMessage.NO_WSD_SCHEDULE, framework=framework)
 
     for key in _TUNED:
         value = attrgetter(key)(settings.run)
         default = all_keys()[key].default
         if value != default and key not in supported:
             raise ParamsError(
-                f"{key}={value}: no option of {framework} is known for it here. "
-                f"Set {key} to {default}, or training.framework to runbook or megatron-lm."
+                FrameworkMessage.OPTION_UNKNOWN_TO_FRAMEWORK,
+                key=key,
+                value=value,
+                framework=framework,
+                default=default,
             )

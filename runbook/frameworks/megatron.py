@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from runbook.core.errors import ParamsError
+from runbook.frameworks.messages import FrameworkMessage
 from runbook.frameworks.options import (
     RAMP_KEYS,
     Option,
@@ -207,18 +208,12 @@ def _one_text(phase: PhasePlan) -> bool:
 
 
 def _no_qkv_biases(run: PhaseRun) -> None:
-    raise ParamsError(
-        f"model {run.phase.model.name}: Megatron-DeepSpeed gives biases to all matrices or to "
-        "none, not to those of queries, keys and values alone. Choose a model without qkv_biases, "
-        "or training.framework=runbook."
-    )
+    raise ParamsError(FrameworkMessage.QKV_BIASES_ALONE, model_name=run.phase.model.name)
 
 
 def _recipe(run: PhaseRun) -> str:
     if run.phase.precision.fp8 == "blockwise":
-        raise ParamsError(
-            "training.fp8=blockwise: Megatron-LM's pinned commit has delayed, tensorwise and mxfp8."
-        )
+        raise ParamsError(FrameworkMessage.NO_BLOCKWISE_FP8)
 
     return run.phase.precision.fp8
 

@@ -6,6 +6,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from runbook.core.errors import ParamsError
+from runbook.frameworks.messages import FrameworkMessage
 from runbook.params import Settings
 from runbook.params.schema.run_file import Job, Training
 from runbook.plan_file.json_records import value_at
@@ -62,9 +63,9 @@ class PhaseRun:
         tokenizer = self.settings.run.data.tokenizer
         if tokenizer != "gpt2":
             raise ParamsError(
-                f"data.tokenizer={tokenizer} with training.framework={self.training.framework}: "
-                "only GPT-2's vocabulary and merges are rendered for it. "
-                "Set data.tokenizer to gpt2."
+                FrameworkMessage.ONLY_GPT2_TOKENIZER,
+                tokenizer=tokenizer,
+                framework=self.training.framework,
             )
 
         folder = self.settings.site.paths.get("tokenizer", "data/gpt2")

@@ -17,6 +17,7 @@ from runbook.core.errors import JobError
 from runbook.core.files import read_json_record, write_text
 from runbook.core.locks import hold_file
 from runbook.core.processes import Identity, boot_id, uptime_seconds
+from runbook.jobs.messages import JobMessage
 from runbook.plan_file.errors import STOPPED
 from runbook.plan_file.job_ends import JobState as JobState
 
@@ -385,9 +386,7 @@ class Scheduler(ABC):
         these folders, whole arrays too, have ended well.
         """
         if not folder.script.is_file():
-            raise JobError(
-                f"{folder.script} does not exist: write the job (`write_job`) before submitting it."
-            )
+            raise JobError(JobMessage.SCRIPT_MISSING, script=folder.script)
 
         with hold_file(
             folder.path / "submit.lock",
@@ -399,9 +398,10 @@ class Scheduler(ABC):
                 return existing_job.job_id
             if existing_job:
                 raise JobError(
-                    f"{folder.path} holds a job that is {existing_job.state} "
-                    f"({existing_job.reason}); its files are kept as they are. Submit the next one "
-                    "from the folder that `next_job_folder` names."
+                    JobMessage.FOLDER_HOLDS_JOB,
+                    folder=folder.path,
+                    state=existing_job.state,
+                    reason=existing_job.reason,
                 )
 
             return self._start(folder, self._ended_jobs(folder), after)
@@ -418,8 +418,7 @@ class Scheduler(ABC):
         for job, status in zip(others, statuses, strict=True):
             if not status.final:
                 raise JobError(
-                    f"{job.path} is {status.state} ({status.reason}), and two jobs would "
-                    "write to the same files. Wait for it, or end it with `runbook cancel`."
+                    JobMessage.SAME_FILES, job=job.path, state=status.state, reason=status.reason
                 )
 
         return statuses
@@ -429,10 +428,7 @@ class Scheduler(ABC):
 
         Raise `JobError` if the scheduler cannot, or where the queue refuses one.
         """
-        raise JobError(
-            f"This machine has no queue in which {count + 1} jobs could wait. Set "
-            "jobs.training.chain to 1."
-        )
+        raise JobError(JobMessage.NO_QUEUE_FOR_A_CHAIN, jobs=count + 1)
 
     def end_followers(self, folder: JobFolder) -> int:
         """Remove a chain's waiting jobs from the queue, and return their number."""
@@ -443,8 +439,7 @@ class Scheduler(ABC):
         status = self.state(folder)
         if status.state not in ACTIVE:
             raise JobError(
-                f"{folder.path} is {status.state} ({status.reason}); only a running job can be "
-                "stopped."
+                JobMessage.NOT_RUNNING, folder=folder.path, state=status.state, reason=status.reason
             )
 
         self._request_stop(folder, status)

@@ -15,6 +15,7 @@ from runbook.core.processes import Identity, Standing
 from runbook.core.units import show_duration
 from runbook.jobs import job_folder
 from runbook.jobs.job_folder import JobFolder, JobRecord, JobState, JobStatus, Scheduler
+from runbook.jobs.messages import JobMessage
 
 START_SECONDS = 10.0
 """A started script records within this time that it is running."""
@@ -84,7 +85,7 @@ class LocalScheduler(Scheduler):
             else:
                 where = "a process that is not known yet"
 
-            raise JobError(f"{folder.path} runs on {where}; it can only be stopped from there.")
+            raise JobError(JobMessage.RUNS_ELSEWHERE, folder=folder.path, where=where)
 
         ranks: list[psutil.Process] = []
 
@@ -94,10 +95,7 @@ class LocalScheduler(Scheduler):
 
         processes.wait_until(has_ranks, START_SECONDS)
         if not processes.send(ranks, signal.SIGTERM):
-            raise JobError(
-                f"{folder.path} has no training process that could be asked to stop: its set-up "
-                f"has not ended, or the job has. See {folder.err}."
-            )
+            raise JobError(JobMessage.NOTHING_TO_STOP, folder=folder.path, err=folder.err)
 
     def _existing_job(self, folder: JobFolder) -> JobStatus | None:
         status = self.state(folder)
@@ -142,9 +140,7 @@ class LocalScheduler(Scheduler):
         processes.wait_until(begun_or_gone, START_SECONDS, interval=0.01)
         if job_folder.read_started(folder) is None and processes.identify(pid) is None:
             tail = "\n".join(f"  {line}" for line in job_folder.log_tail(folder.err)) or "  nothing"
-            raise JobError(
-                f"The job in {folder.path} ended before it began. Its last words:\n{tail}"
-            )
+            raise JobError(JobMessage.ENDED_BEFORE_IT_BEGAN, folder=folder.path, tail=tail)
 
         return job_id
 
@@ -220,7 +216,9 @@ def _half_submitted(folder: JobFolder, job_id: str) -> tuple[JobState, str]:
 
 def _job_id(folder: JobFolder) -> str:
     if not folder.was_submitted():
-        raise JobError(f"No job was submitted from {folder.path}: it has no {folder.record.name}.")
+        raise JobError(
+            JobMessage.NO_JOB_SUBMITTED, folder=folder.path, record_name=folder.record.name
+        )
     # Started by hand, perhaps a moment ago
     if not folder.record.exists():
         processes.wait_until(lambda: job_folder.read_started(folder) is not None, 1)
@@ -249,7 +247,4 @@ def _kill(job_id: str, spare: int = 0) -> None:
     survivors = processes.kill_until_none(lambda: processes.process_tree(job_id))
     if survivors:
         pids = ", ".join(str(process.pid) for process in survivors)
-        raise JobError(
-            f"These processes of {job_id} could not be killed: {pids}. They wait for a device or "
-            "a file system that does not answer, or belong to another user."
-        )
+        raise JobError(JobMessage.PROCESSES_NOT_KILLED, job_id=job_id, pids=pids)

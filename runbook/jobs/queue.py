@@ -15,6 +15,7 @@ from runbook.core.units import show_duration
 from runbook.jobs import job_folder, job_request
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus, Scheduler
 from runbook.jobs.job_request import QueueLimits
+from runbook.jobs.messages import JobMessage
 from runbook.plan_file.errors import STOPPED
 
 GO_ON = "go on"
@@ -84,11 +85,7 @@ class Queue(ABC):
         """Raise `JobError` if a script asks for more than the queue can give now."""
         missing = [name for name in self.programs if shutil.which(name) is None]
         if missing:
-            raise JobError(
-                f"{', '.join(missing)}: on no folder of PATH, so this is not a login node with "
-                f"{self.name}. Go to one, or load the module that brings {self.name}. Nothing was "
-                "submitted."
-            )
+            raise JobError(JobMessage.NO_LOGIN_NODE, missing=", ".join(missing), name=self.name)
 
         problem = (
             f"{self.speaker} does not say which {self.queue_word}s there are, so nothing was "
@@ -101,7 +98,7 @@ class Queue(ABC):
         problems = job_request.request_problems(request, limits, self.queue_word)
         if problems:
             text = "; ".join(problems)
-            raise JobError(f"Nothing was submitted: {text}. Change jobs.<phase> in the run file.")
+            raise JobError(JobMessage.REQUEST_NOT_POSSIBLE, text=text)
 
     def submit(
         self,
@@ -127,7 +124,7 @@ class Queue(ABC):
                 check=False,
             )
         except ProgramError as error:
-            raise LostAnswerError(f"The answer of {argv[0]} was lost: {error}") from error
+            raise LostAnswerError(JobMessage.ANSWER_LOST, program=argv[0], error=error) from error
 
         number = self.parse_job_id(ended.out)
         if number and not ended.exit_code:
@@ -135,12 +132,10 @@ class Queue(ABC):
         last_words = self._last_words(ended)
         is_broken_off = any(sign in ended.err for sign in self.broken_off)
         if not ended.exit_code or is_broken_off:
-            raise LostAnswerError(
-                f"{argv[0]} did not say whether it submitted the job. {last_words}"
-            )
+            raise LostAnswerError(JobMessage.NO_JOB_ID, program=argv[0], last_words=last_words)
 
         raise JobError(
-            f"{self.name} refused the job of {folder.path}; nothing was submitted. {last_words}"
+            JobMessage.JOB_REFUSED, name=self.name, folder=folder.path, last_words=last_words
         )
 
     def parse_job_id(self, text: str) -> str:
@@ -303,7 +298,7 @@ class QueueScheduler(Scheduler):
         """
         if not folder.was_submitted():
             raise JobError(
-                f"No job was submitted from {folder.path}: it has no {folder.record.name}."
+                JobMessage.NO_JOB_SUBMITTED, folder=folder.path, record_name=folder.record.name
             )
 
         try:
@@ -336,7 +331,7 @@ class QueueScheduler(Scheduler):
         """Queue more jobs of a chain; each writes its id into the folder's `chain` at once."""
         record = job_folder.read_record(folder)
         if record is None or not record.queue_id:
-            raise JobError(f"{folder.path} has no job that others could follow: submit it first.")
+            raise JobError(JobMessage.NOTHING_TO_FOLLOW, folder=folder.path)
         numbers = [record.queue_id]
         self._write_chain(folder, numbers)
         for number_in_chain in range(2, count + 2):
@@ -403,9 +398,7 @@ class QueueScheduler(Scheduler):
             return status
         number = self._number(folder)
         if not number:
-            raise JobError(
-                f"{folder.path}: {status.reason}. There is no job id that could be cancelled."
-            )
+            raise JobError(JobMessage.NOTHING_TO_CANCEL, folder=folder.path, reason=status.reason)
 
         folder.cancelled.touch()
         for follower in _followers(folder):
@@ -490,16 +483,10 @@ class QueueScheduler(Scheduler):
         try:
             number = self.queue.find(folder, token)
         except QueueSilentError as silent:
-            raise JobError(
-                f"{lost} Whether the job is in the queue is not known: {silent} Submit again "
-                "later: a job that is there is found by its mark, and none is submitted twice."
-            ) from lost
+            raise JobError(JobMessage.SUBMISSION_UNKNOWN, lost=lost, silent=silent) from lost
 
         if number is None:
-            raise JobError(
-                f"{lost} The queue has no job with the mark {token} yet. Submit again: one that "
-                "came late is found."
-            ) from lost
+            raise JobError(JobMessage.NOT_IN_QUEUE_YET, lost=lost, token=token) from lost
 
         return number
 

@@ -11,6 +11,7 @@ from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.units import clock_seconds
 from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState
 from runbook.jobs.job_request import QueueLimits, UnusableNodes, whole_number
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.queue import Queue, QueueJob, QueueSilentError
 
 SQUEUE_COLUMNS = ("job", "word", "token", "partition", "nodes", "reason")
@@ -244,9 +245,11 @@ class Slurm(Queue):
             return number
         self.end(number)
         raise JobError(
-            f"The job of {folder.path} would never start and was taken out of the queue again (it "
-            f"was {number}). Slurm says: {job.reason} (partition {job.partition}). Change "
-            "jobs.<phase> in the run file."
+            JobMessage.NEVER_STARTS,
+            folder=folder.path,
+            number=number,
+            reason=job.reason,
+            partition=job.partition,
         )
 
     def find(self, folder: JobFolder, token: str) -> str | None:

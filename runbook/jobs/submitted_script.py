@@ -10,6 +10,7 @@ from pathlib import Path
 
 from runbook.core import shell
 from runbook.core.errors import JobError
+from runbook.jobs.messages import JobMessage
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -24,10 +25,7 @@ def submitted_script(job_id: str) -> tuple[str, str]:
         return f"job-{job_id}.sbatch", _script_of_slurm(job_id)
     if shutil.which("qstat"):
         return _script_of_pbs(job_id)
-    raise JobError(
-        f"--job {job_id}: neither scontrol nor qstat is here. Run adopt where the job was "
-        f"submitted."
-    )
+    raise JobError(JobMessage.NO_QUEUE_HERE, job_id=job_id)
 
 
 def _script_of_slurm(job_id: str) -> str:
@@ -35,11 +33,7 @@ def _script_of_slurm(job_id: str) -> str:
     finished = shell.run(argv, timeout=_TIMEOUT_SECONDS, check=False)
     if finished.exit_code or not finished.out.strip():
         reason = shell.last_lines(finished.err or finished.out, 1) or "it printed nothing"
-        raise JobError(
-            f"--job {job_id}: Slurm has no script of it ({reason}). It keeps the scripts of "
-            f"jobs that "
-            "wait or run, and only its user may read them."
-        )
+        raise JobError(JobMessage.SLURM_HAS_NO_SCRIPT, job_id=job_id, reason=reason)
 
     return finished.out
 
@@ -53,15 +47,10 @@ def _script_of_pbs(job_id: str) -> tuple[str, str]:
         folder = Path(job["Variable_List"]["PBS_O_WORKDIR"])
     except (ValueError, KeyError, StopIteration) as error:
         reason = shell.last_lines(finished.err or finished.out, 1) or "it printed nothing"
-        raise JobError(
-            f"--job {job_id}: PBS does not say what was submitted ({reason})."
-        ) from error
+        raise JobError(JobMessage.PBS_HAS_NO_SCRIPT, job_id=job_id, reason=reason) from error
 
     path = folder / (arguments[-1] if arguments else "")
     if not path.is_file():
-        raise JobError(
-            f"--job {job_id}: PBS was given {path}, which is not there. Give adopt the script "
-            f"itself."
-        )
+        raise JobError(JobMessage.SUBMITTED_SCRIPT_GONE, job_id=job_id, path=path)
 
     return path.name, path.read_text(encoding="utf-8", errors="replace")

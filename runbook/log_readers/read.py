@@ -16,6 +16,7 @@ from typing import IO, Any
 from runbook.core.errors import DataError
 from runbook.log_readers.divergence import find_divergence
 from runbook.log_readers.megatron import ENDINGS, Megatron
+from runbook.log_readers.messages import LogMessage
 from runbook.log_readers.mlperf import MARK, MlPerf
 from runbook.log_readers.nanogpt import LlmC, Modded, NanoGpt
 from runbook.log_readers.nemo import Nemo1, Nemo2
@@ -44,17 +45,11 @@ def open_log(path: Path) -> Iterator[IO[bytes]]:
     try:
         stream = path.open("rb")
     except FileNotFoundError:
-        raise DataError(
-            f"{path} does not exist. Give the path of a log file, or the name of a run."
-        ) from None
+        raise DataError(LogMessage.LOG_MISSING, path=path) from None
     except IsADirectoryError:
-        raise DataError(
-            f"{path} is a folder. Give the log files in it, for example {path}/*.out."
-        ) from None
+        raise DataError(LogMessage.LOG_IS_A_FOLDER, path=path) from None
     except OSError as error:
-        raise DataError(
-            f"{path} cannot be read: {error.strerror}. Ask its owner, or copy it first."
-        ) from error
+        raise DataError(LogMessage.LOG_NOT_READABLE, path=path, reason=error.strerror) from error
 
     with stream:
         head = stream.read(6)
@@ -78,10 +73,7 @@ def _open_zstd(stream: IO[bytes]) -> Any:
         from backports import zstd
     except ImportError:
         name = Path(stream.name).name
-        raise DataError(
-            f"{stream.name} is zstd and this installation cannot unpack it: "
-            f"pip install 'gpt3-runbook[data]', or unpack it first with `zstd -d {name}`."
-        ) from None
+        raise DataError(LogMessage.ZSTD_MISSING, stream_name=stream.name, name=name) from None
 
     return zstd.open(stream)
 

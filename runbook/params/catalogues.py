@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from runbook.core.errors import ParamsError
 from runbook.params.layers import Layer, rule_of
+from runbook.params.messages import ParamsMessage
 from runbook.params.problems import InvalidParams, Problem, hidden_in, marks_in, tokens_in
 from runbook.params.project import shown_path, site_names
 from runbook.params.schema.entries import Dataset, Model
@@ -15,6 +16,7 @@ from runbook.params.schema.keys import nearest
 from runbook.params.schema.site import Site
 from runbook.params.schema.value_types import Strict
 from runbook.params.yaml12 import YamlDocument, read_mapping, read_text
+from runbook.plan_file.diagnostics import Statement
 
 SMOKE_MODEL = "375m"
 Entry = TypeVar("Entry", bound=Strict)
@@ -57,7 +59,7 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
     document = _read(path, project)
     site = _entry(Site, document, document.values, ())
     if site.site != name:
-        rule = f"must be {name}, the file's own name."
+        rule = ParamsMessage.NOT_THE_FILES_NAME.of(name=name)
         raise InvalidParams(
             f"Site {name}", [Problem("site", document.origin(("site",)), rule, site.site)]
         )
@@ -65,7 +67,7 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
     layer = Layer("site").take(site.defaults, lambda path: document.origin(("defaults", *path)))
     for key in ("run", "site"):
         if key in layer.leaves:
-            rule = "cannot be a site's default; only a run file says it. Take the line out."
+            rule = ParamsMessage.NOT_A_DEFAULT.of()
             layer.problems.append(Problem(f"defaults.{key}", layer.leaves.pop(key).where, rule))
 
     return site, layer
@@ -88,7 +90,7 @@ def smaller_model(run_model_name: str, run_model: Model, smoke: Model) -> tuple[
     return SMOKE_MODEL, smoke
 
 
-def no_such(name: str, names: list[str], where: str) -> str:
+def no_such(name: str, names: list[str], where: str) -> Statement:
     """Message for an unknown name, with the closest ones."""
     near = nearest(name, names, likeness=0.5)
     first_names = ", ".join(names[:12])
@@ -99,7 +101,7 @@ def no_such(name: str, names: list[str], where: str) -> str:
     else:
         suggestion = f"It has {first_names or 'nothing yet'}."
 
-    return f"{where} has no {name}. {suggestion}"
+    return ParamsMessage.NO_SUCH_NAME.of(where=where, name=name, suggestion=suggestion)
 
 
 def _read(path: Path, project: Path) -> YamlDocument:
@@ -124,12 +126,7 @@ def _entry(
         for error in errors.errors(include_url=False):
             key_path = (*path, *map(str, error["loc"]))
             unknown = error["type"] == "extra_forbidden"
-            if unknown:
-                near = nearest(key_path[-1], list(kind.model_fields), 1)
-            else:
-                near = []
-
-            rule = " ".join([rule_of(error, ""), *(f"Did you mean {name}?" for name in near)])
+            rule = rule_of(error, "", list(kind.model_fields))
             if unknown or error["type"] == "missing":
                 value = ...
             else:

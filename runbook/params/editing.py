@@ -11,6 +11,7 @@ import yaml
 
 from runbook.core.errors import ParamsError
 from runbook.params.layers import Layer, document_layer
+from runbook.params.messages import ParamsMessage
 from runbook.params.problems import differences
 from runbook.params.schema.keys import full_path
 from runbook.params.yaml12 import compose, nest, read_mapping, write_scalar, write_tree
@@ -34,7 +35,7 @@ def edited_text(text: str, where: str, values: Mapping[str, object]) -> str:
 
     layer = _layer(result, where)
     if layer.problems or values_in(result, where) != dict(values):
-        raise ParamsError(f"{where}: its lines cannot be edited one by one.")
+        raise ParamsError(ParamsMessage.LINES_NOT_EDITABLE, where=where)
     return result
 
 
@@ -117,7 +118,7 @@ def _put(
         if depth == len(path) and isinstance(node, yaml.ScalarNode):
             return text[: node.start_mark.index] + write_scalar(value) + text[node.end_mark.index :]
 
-    raise ParamsError(f"{where}: its lines cannot be edited one by one.")
+    raise ParamsError(ParamsMessage.LINES_NOT_EDITABLE, where=where)
 
 
 def _added(text: str, section: yaml.MappingNode, tree: Mapping[str, object]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from runbook.core.errors import ParamsError
+from runbook.params.messages import ParamsMessage
 from runbook.params.settings import Settings
 
 
@@ -18,9 +19,10 @@ def switched_on(settings: Settings) -> dict[str, Mapping[str, str | None]]:
         name = word[1:]
         if sign not in "+-" or name not in on:
             raise ParamsError(
-                f"jobs.switch: {word!r} is not + or - and a group of site {site.site}'s "
-                "environment. "
-                f"Its groups are {', '.join(on) or 'none'}."
+                ParamsMessage.UNKNOWN_SWITCH,
+                word=word,
+                site=site.site,
+                groups=", ".join(on) or "none",
             )
 
         on[name] = sign == "+"

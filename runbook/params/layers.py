@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from runbook.core.errors import ParamsError
 from runbook.core.visible_text import find_hidden
-from runbook.params.problems import Problem, hidden_problem, show, token_problem
+from runbook.params.messages import ParamsMessage
+from runbook.params.problems import Problem, hidden_problem, show, statement_of, token_problem
 from runbook.params.schema.keys import (
     EXCLUSIVE,
     all_keys,
@@ -29,6 +30,7 @@ from runbook.params.schema.run_file import Run
 from runbook.params.schema.value_types import is_name
 from runbook.params.secrets import find_token
 from runbook.params.yaml12 import YamlDocument, nest, read_mapping, read_scalar
+from runbook.plan_file.diagnostics import Statement
 
 GIVEN_BEFORE = "given before"
 """The layer of what was given by hand when the run's folder was made."""
@@ -75,7 +77,7 @@ class Layer:
         self,
         key: str,
         where: str,
-        rule: str,
+        rule: Statement,
         value: Any = ...,
     ) -> None:
         """Note something that cannot be used."""
@@ -93,7 +95,7 @@ class Layer:
             key_path = (*path, str(word))
             name = self._known_name(key_path, where(key_path), value)
             if name in written:
-                rule = f"means the same as {written[name]}, which is given too. Keep one of them."
+                rule = ParamsMessage.SAME_MEANING.of(written=written[name])
                 self.report(".".join(key_path), where(key_path), rule)
             elif name:
                 written[name] = str(word)
@@ -113,15 +115,15 @@ class Layer:
                 self.take(value, where, written)
             elif value is not None:
                 # A section whose lines are all commented out is empty
-                rule = f"is a section: write its keys below it ({_some_keys(name)})."
+                rule = ParamsMessage.IS_A_SECTION.of(name=_some_keys(name))
                 self.report(name, where(written), rule, value)
         elif isinstance(value, Mapping | list | tuple):
-            self.report(name, where(written), "takes one value, not a list or a mapping.", value)
+            self.report(name, where(written), ParamsMessage.ONE_VALUE.of(), value)
         elif value is None:
             self.report(
                 name,
                 where(written),
-                "has no value. Give one, or leave the line out to take the default.",
+                ParamsMessage.NO_VALUE.of(),
             )
         else:
             if (
@@ -150,10 +152,7 @@ class Layer:
         name = ".".join(ours)
         if "." in path[-1] and name in all_keys():
             section, _, last = name.rpartition(".")
-            rule = (
-                f"is one key with a dot in it. Write `{last}:` in a line of its own below "
-                f"`{section}:`."
-            )
+            rule = ParamsMessage.DOT_IN_KEY.of(last=last, section=section)
             self.report(name, where, rule, value)
         elif name in all_keys() or name in sections():
             return name
@@ -173,21 +172,23 @@ class Layer:
         parent = ".".join(path[:-1])
         explained = document_name(path[-1])
         if explained:
-            rule = f"{path[-1]} is a name of the documents. {explained.meaning}"
+            rule = ParamsMessage.NAME_OF_THE_DOCUMENTS.of(word=path[-1], meaning=explained.meaning)
         elif ours:
-            rule = f"{path[-1]} is a name of the documents; here it is {ours}."
+            rule = ParamsMessage.OTHER_NAME_OF_THE_DOCUMENTS.of(word=path[-1], ours=ours)
         elif near:
-            rule = f"there is no such key. Did you mean {near}?"
+            rule = ParamsMessage.UNKNOWN_KEY.of(near=near)
         else:
-            rule = f"there is no such key. {parent or 'A run file'} has {_some_keys(parent)}."
+            rule = ParamsMessage.UNKNOWN_KEY_OF_SECTION.of(
+                section=parent or "A run file", parent=_some_keys(parent)
+            )
 
         # A whole section is not repeated in the message.
         shown_value = ... if isinstance(value, Mapping) else value
         self.report(".".join(path), where, rule, shown_value)
 
 
-def _unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> str:
-    """What an unknown key of `jobs` means: a key of each phase, a key of `jobs`, or a phase."""
+def _unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> Statement:
+    """Return what an unknown key of `jobs` means: a key of each phase, a key of `jobs`, or a phase."""
     right_key = ""
     if not isinstance(value, Mapping):
         right_key = "".join(right_name(path))
@@ -195,10 +196,11 @@ def _unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> st
         "jobs.environment.", "jobs.training."
     )
     if right_key.startswith("jobs.training."):
-        return f"there is no such key: each phase has its own. Did you mean {right_key}?"
+        return ParamsMessage.KEY_OF_ANOTHER_PHASE.of(right_key=right_key)
     if right_key.startswith("jobs.") and right_key in all_keys():
-        return f"there is no such key. Did you mean {right_key}?"
-    return f"{error}."
+        near = right_key
+        return ParamsMessage.UNKNOWN_KEY.of(near=near)
+    return ParamsMessage.BROKEN_RULE.of(text=error)
 
 
 def document_layer(name: str, document: YamlDocument) -> Layer:
@@ -280,7 +282,7 @@ class LayerStack:
             return
         if len(stated) > 1:
             wheres = dict.fromkeys(layer.leaves[key].where for key in stated)
-            rule = f"these are {len(stated)} {meaning}. Give one of them."
+            rule = ParamsMessage.ONE_OF_A_GROUP.of(number_of_stated=len(stated), meaning=meaning)
             self.problems.append(Problem(" and ".join(stated), ", ".join(wheres), rule))
 
         where = f"{layer.leaves[stated[0]].where}, where {stated[0]} is given instead"
@@ -290,31 +292,42 @@ class LayerStack:
 
 
 _RULES = {
-    "bool_type": "must be true or false",
-    "missing": "is missing; it has no default",
-    "extra_forbidden": "there is no such key",
+    "bool_type": ParamsMessage.NOT_A_TRUTH_VALUE,
+    "missing": ParamsMessage.WITHOUT_DEFAULT,
 }
 
 
-def rule_of(error: Any, key: str) -> str:
-    """Pydantic's error as a rule: in its own words, where they need no other."""
+def rule_of(error: Any, key: str, names: Sequence[str] = ()) -> Statement:
+    """Return pydantic's error as a rule: in its own words, where they need no other.
+
+    `names` are the keys that an unknown one may have meant.
+    """
     kind = str(error["type"])
     context = error.get("ctx") or {}
     if kind == "value_error":
-        return f"{str(context['error']).removesuffix('.')}."
+        return ParamsMessage.BROKEN_RULE.of(text=str(context["error"]).removesuffix("."))
     if kind == "string_pattern_mismatch":
         example = context["pattern"]
         if key in all_keys():
             example = show(all_keys()[key].default)
-        return f"must look like {example}."
+        return ParamsMessage.NOT_THIS_FORM.of(example=example)
 
     if kind == "string_type":
-        return f'must be text; put it in quotes: "{error["input"]}".'
+        return ParamsMessage.NOT_TEXT.of(value=error["input"])
+    if kind == "extra_forbidden":
+        near = nearest(str(error["loc"][-1]), list(names), 1)
+        if near:
+            return ParamsMessage.UNKNOWN_KEY.of(near=near[0])
+        return ParamsMessage.UNKNOWN_KEY_ALONE.of()
+    if kind in _RULES:
+        return _RULES[kind].of()
+
     allowed_words = re.findall(r"'([^']*)'", str(context.get("expected", "")))
     near = nearest(str(error["input"]), allowed_words, 1)
-    suggestion = f" Did you mean {near[0]}?" if near else ""
-    rule = _RULES.get(kind) or error["msg"].replace("Input should be", "must be")
-    return f"{rule}.{suggestion}"
+    text = error["msg"].replace("Input should be", "must be")
+    if near:
+        return ParamsMessage.NEARLY_A_WORD.of(text=text, near=near[0])
+    return ParamsMessage.BROKEN_RULE.of(text=text, kind=kind, **context)
 
 
 def _some_keys(section: str) -> str:
@@ -341,7 +354,7 @@ def take_name(set_words: Sequence[str], problems: list[Problem]) -> tuple[str, l
     """
     last_name = ""
     other_words = []
-    rule = "must be letters, digits, '.', '_' and '-', at most 80."
+    rule = ParamsMessage.NOT_A_SET_NAME.of()
     for word in set_words:
         if not word.startswith("as="):
             other_words.append(word)
@@ -362,7 +375,7 @@ def words_layer(set_words: Sequence[str]) -> Layer:
         if equals and key:
             _take_word(layer, key, text, f"--set {word}")
         else:
-            layer.report(word, "--set", "is not key=value, such as training.iterations=10.")
+            layer.report(word, "--set", ParamsMessage.NOT_KEY_AND_VALUE.of())
 
     return layer
 
@@ -384,7 +397,7 @@ def _take_word(
         try:
             value = read_mapping(f"value: {text or '{}'}", where).values["value"]
         except ParamsError as error:
-            layer.report(key, where, f"{error}")
+            layer.report(key, where, statement_of(error))
             return
     elif key in all_keys() and len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         # One pair of quotes is taken away

@@ -14,6 +14,7 @@ from functools import cache
 from runbook.core import shell
 from runbook.core.errors import ParamsError, ProgramError
 from runbook.core.units import show_bytes
+from runbook.params.messages import ParamsMessage
 from runbook.params.schema.site import AUTO, Fact, Site
 
 NVIDIA = ("nvidia-smi", "--query-gpu=name,memory.total,uuid", "--format=csv,noheader,nounits")
@@ -55,9 +56,7 @@ def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -
     names = sorted({gpu.name for gpu in gpus})
     if len(names) > 1:
         raise ParamsError(
-            f"site {site.site} computes on the GPUs of this machine, and {program} lists "
-            f"different ones: {', '.join(names)}. Choose those of one kind: export "
-            "CUDA_VISIBLE_DEVICES with their numbers (HIP_VISIBLE_DEVICES for AMD)."
+            ParamsMessage.DIFFERENT_GPUS, site=site.site, program=program, names=", ".join(names)
         )
 
     if not gpus:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from runbook.core.errors import ParamsError
+from runbook.params.messages import ParamsMessage
 from runbook.params.problems import InvalidParams, Problem, read_as_papermill, show
 from runbook.params.project import RunFile, find_run_file, run_names
 from runbook.params.run_loader import RunLoading
@@ -113,7 +114,7 @@ def _set_words(overrides: str, problems: list[Problem]) -> list[str]:
     try:
         return shlex.split(overrides)
     except ValueError as error:
-        rule = f"cannot be split into words as a shell does: {error}."
+        rule = ParamsMessage.NOT_SHELL_WORDS.of(error=error)
         problems.append(Problem("overrides", "notebook", rule, overrides))
         return []
 
@@ -148,13 +149,10 @@ def refuse_hand_edits(cell: str, notebook: str, given: Collection[str] = ()) -> 
         shown_edits = ", ".join(f"{name} = {value}" for name, value in edits.items())
         option_words = " ".join(_as_words(cell, name) for name in edits)
         raise ParamsError(
-            f'{notebook}, cell "parameters": {shown_edits} was written there by hand, and would '
-            "change every run that "
-            "is executed from this notebook. Headless, values come from the run file and from what "
-            "is given. To use "
-            f"these: runbook run RUN {option_words}. To drop them, put the cell back: git checkout "
-            f"{notebook}. To try values "
-            "by hand, step through copies: runbook lab RUN."
+            ParamsMessage.CELL_CHANGED_BY_HAND,
+            notebook=notebook,
+            shown_edits=shown_edits,
+            option_words=option_words,
         )
 
 
@@ -197,7 +195,10 @@ def _value(name: str, value: Any) -> Any:
 def _wrong_type(name: str, value: Any) -> Problem:
     kind = "text" if isinstance(PARAMETERS[name], str) else "a dict"
     return Problem(
-        name, "notebook", f"must be {kind}, such as {name} = {json.dumps(_EXAMPLES[name])}.", value
+        name,
+        "notebook",
+        ParamsMessage.NOTEBOOK_TYPE.of(kind=kind, name=name, example=json.dumps(_EXAMPLES[name])),
+        value,
     )
 
 
@@ -216,7 +217,7 @@ def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
                 else:
                     hint = f"It has {', '.join(PARAMETERS)}."
 
-                rule = f"a notebook has no such parameter. {hint}"
+                rule = ParamsMessage.UNKNOWN_PARAMETER.of(hint=hint)
                 problems.append(Problem(name, "papermill", rule, _literal(value)))
 
     return problems
@@ -289,9 +290,12 @@ def _refuse_two_runs(
         if foreign:
             verb = "is that" if len(foreign) == 1 else "are those"
             raise ParamsError(
-                f"Two runs are mixed: run is {show(file.stem)}, but {', '.join(foreign)} {verb} of "
-                f"{other_file.where}. Name one: -p run {file.stem}, or -f {other_file.where}, but "
-                "not both. Nothing was written."
+                ParamsMessage.TWO_RUNS_MIXED,
+                run=show(file.stem),
+                foreign=", ".join(foreign),
+                verb=verb,
+                where=other_file.where,
+                stem=file.stem,
             )
 
 

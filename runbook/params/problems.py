@@ -8,8 +8,10 @@ import yaml
 
 from runbook.core.errors import ParamsError
 from runbook.core.visible_text import find_hidden, visible
+from runbook.params.messages import ParamsMessage
 from runbook.params.secrets import find_token, mask
 from runbook.params.yaml12 import compose, scalar_value, scalars, write_scalar
+from runbook.plan_file.diagnostics import Statement
 
 FILL_IN = "FILL_IN"
 """Stands in a parameter file for a value that a person has still to give."""
@@ -21,7 +23,7 @@ class Problem:
 
     key: str
     where: str
-    rule: str
+    rule: Statement
     """What must hold, and what to do instead."""
     value: Any = ...
     """`...` when there is none to show."""
@@ -29,8 +31,8 @@ class Problem:
     def text(self) -> str:
         """One sentence or two.
 
-        >>> Problem("parallel.tensor", "params/x.yaml:4", "must be greater than 0.", 0).text()
-        'parallel.tensor = 0 (params/x.yaml:4): must be greater than 0.'
+        >>> Problem("training.seed", "params/x.yaml:4", ParamsMessage.ONE_VALUE.of(), 0).text()
+        'training.seed = 0 (params/x.yaml:4): takes one value, not a list or a mapping.'
         """
         value_text = "" if self.value is ... else f" = {show(self.value)}"
         return visible(mask(f"{self.key}{value_text} ({self.where}): {self.rule}"))
@@ -84,13 +86,16 @@ class InvalidParams(ParamsError):
         super().__init__(f"{title}: {head} Nothing was written.{''.join(rows)}")
 
 
+def statement_of(error: ParamsError) -> Statement:
+    """Return what an error says, to be reported with other problems."""
+    if error.message is None:
+        return ParamsMessage.PLAIN_TEXT.of(text=str(error))
+    return Statement(error.message, error.values)
+
+
 def token_problem(key: str, where: str) -> Problem:
     """A secret where only its name is allowed."""
-    rule = (
-        "looks like a real secret; it would end up in records. Take it out (and revoke it if this "
-        "was shared), "
-        "and write env:NAME or file:PATH."
-    )
+    rule = ParamsMessage.LOOKS_LIKE_A_SECRET.of()
     return Problem(key, where, rule)
 
 
@@ -106,9 +111,9 @@ def marks_in(text: str, where: str) -> list[Problem]:
             line = node.start_mark.line
             comment = lines[line].partition("#")[2].strip()
             if comment:
-                rule = f"must still be filled in: {comment}."
+                rule = ParamsMessage.TO_BE_FILLED_IN.of(comment=comment)
             else:
-                rule = "must still be filled in."
+                rule = ParamsMessage.TO_BE_FILLED_IN_WITHOUT_COMMENT.of()
 
             problems.append(Problem(".".join(path), f"{where}:{line + 1}", rule))
 
@@ -130,7 +135,7 @@ def tokens_in(text: str, where: str) -> list[Problem]:
 
 def hidden_problem(key: str, where: str, character: str) -> Problem:
     """A character that is not seen, written as it is or as an escape."""
-    rule = f"holds {character}, which is not seen and makes the line read differently. Take it out."
+    rule = ParamsMessage.HIDDEN_CHARACTER.of(character=character)
     return Problem(key, where, rule)
 
 
@@ -184,9 +189,8 @@ def differences(text: str, where: str) -> list[Problem]:
 
         if (type(old), old) != (type(new), new):
             readings = f"takes {node.value} for {_as_read(old)}; YAML 1.2 for {_as_read(new)}"
-            rule = (
-                f"YAML 1.1, as papermill -f reads, {readings}. Write "
-                f"{_remedy(node.value, old, new)}."
+            rule = ParamsMessage.YAML_VERSIONS_DIFFER.of(
+                readings=readings, remedy=_remedy(node.value, old, new)
             )
             problems.append(Problem(".".join(path), f"{where}:{node.start_mark.line + 1}", rule))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.core.errors import ParamsError
+from runbook.params.messages import ParamsMessage
 from runbook.params.schema.keys import nearest
 from runbook.params.yaml12 import read_file
 
@@ -25,10 +26,7 @@ def project_root(start: Path | None = None) -> Path:
 
     where = f"{PROJECT_VARIABLE}={named}" if named else str(first)
     raise ParamsError(
-        f"{where} is not inside a project: neither it nor a folder above it holds "
-        "params/models.yaml. Go to the clone, "
-        f"set {PROJECT_VARIABLE} to its folder, name the run file by its path, or make a project "
-        "with: runbook init DIR"
+        ParamsMessage.NOT_IN_A_PROJECT, where=where, project_variable=PROJECT_VARIABLE
     )
 
 
@@ -109,9 +107,7 @@ def variant_names(run: str, project: Path | None = None) -> list[str]:
 def find_run_file(name: str, project: Path | None = None) -> RunFile:
     """The run file that `name` means: a stem in params/, `stem:variant`, or a path."""
     if not name.strip():
-        raise ParamsError(
-            "run: no run is named. Write the name of a file in params/, or a path to one."
-        )
+        raise ParamsError(ParamsMessage.NO_RUN_NAMED)
 
     word, variant = _split_variant(name.strip())
     if "/" in word or "\\" in word or word.endswith((".yaml", ".yml")):
@@ -127,7 +123,7 @@ def find_run_file(name: str, project: Path | None = None) -> RunFile:
     else:
         hint = f"The runs are: {', '.join(names) or 'none yet'}."
 
-    raise ParamsError(f"There is no run {word!r}: {shown_path(path, root)} does not exist. {hint}")
+    raise ParamsError(ParamsMessage.NO_SUCH_RUN, word=word, path=shown_path(path, root), hint=hint)
 
 
 def _split_variant(name: str) -> tuple[str, str]:
@@ -157,7 +153,7 @@ def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
 
         near = nearest(path.name, beside)
         suggestion = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise ParamsError(f"{word}: there is no such run file.{suggestion}")
+        raise ParamsError(ParamsMessage.NO_SUCH_RUN_FILE, word=word, suggestion=suggestion)
 
     if project is None:
         try:

@@ -19,12 +19,14 @@ from runbook.params.layers import (
     words_layer,
 )
 from runbook.params.local_gpus import with_visible_gpus
+from runbook.params.messages import ParamsMessage
 from runbook.params.problems import (
     InvalidParams,
     Problem,
     differences,
     hidden_in,
     marks_in,
+    statement_of,
     tokens_in,
 )
 from runbook.params.project import RunFile, find_run_file, shown_path
@@ -36,6 +38,7 @@ from runbook.params.schema.site import Site
 from runbook.params.schema.value_types import is_name, parse_blend
 from runbook.params.settings import Settings, with_shared_folder
 from runbook.params.yaml12 import YamlDocument, read_mapping, read_text
+from runbook.plan_file.diagnostics import Statement
 
 Found = TypeVar("Found")
 
@@ -100,7 +103,7 @@ class RunLoading:
         self,
         key: str,
         where: str,
-        rule: str,
+        rule: Statement,
         value: Any = ...,
     ) -> None:
         self.problems.append(Problem(key, where, rule, value))
@@ -118,9 +121,11 @@ class RunLoading:
         name = document.values.get("run", ...)
         where = document.origin(("run",))
         if name != self.file.stem:
-            self._report("run", where, f"must be {self.file.stem}, the file's own name.", name)
+            self._report(
+                "run", where, ParamsMessage.NOT_THE_FILES_NAME.of(name=self.file.stem), name
+            )
         elif next(iter(document.values)) != "run":
-            self._report("run", where, "must be the first key of a run file.", name)
+            self._report("run", where, ParamsMessage.RUN_NOT_FIRST.of(), name)
 
     def _variant_layer(self) -> Layer:
         layer = Layer("variant")
@@ -128,7 +133,7 @@ class RunLoading:
         path = self.file.variants_path
         if not path.is_file():
             where = shown_path(path, self.file.project)
-            rule = "there is no such file, so the run has no variants."
+            rule = ParamsMessage.RUN_WITHOUT_VARIANTS.of()
             self._report("variant", where, rule, variant)
             return layer
 
@@ -141,17 +146,14 @@ class RunLoading:
             layer.take(values, lambda path: document.origin((variant, *path)))
         elif values is not None:
             where = document.origin((variant,))
-            self._report("variant", where, "must be a mapping of keys to values.", values)
+            self._report("variant", where, ParamsMessage.NOT_A_MAPPING.of(), values)
 
         return layer
 
     def _keeps_name(self, layer: Layer) -> Layer:
         origin = layer.leaves.pop("run", None)
         if origin:
-            rule = (
-                "only the run file says its name. Leave this out; --as NAME names a set of "
-                "overrides."
-            )
+            rule = ParamsMessage.NAME_OUTSIDE_RUN_FILE.of()
             self._report("run", origin.where, rule, origin.value)
 
         return layer
@@ -252,17 +254,14 @@ class RunLoading:
         main = self.stack.value("data.dataset")
         folder = self.stack.value("data.folder")
         if parts and main not in parts:
-            rule = (
-                f"must name data.dataset ({main}) among its texts: add it, or set data.dataset to "
-                "one of them."
-            )
+            rule = ParamsMessage.BLEND_WITHOUT_DATASET.of(main=main)
             self._report("data.blend", origin.where, rule, origin.value)
 
         texts = []
         for name, weight in parts.items():
             dataset = datasets and self._find("data.blend", origin, partial(datasets.get, name))
             if dataset and dataset.kind == "mock":
-                rule = f"{name} is made-up ids, which cannot be blended with text."
+                rule = ParamsMessage.MADE_UP_IN_BLEND.of(name=name)
                 self._report("data.blend", origin.where, rule, origin.value)
             elif dataset:
                 # data.folder is that of data.dataset; the others lie where the catalogue says.
@@ -274,12 +273,12 @@ class RunLoading:
     def _require(self) -> None:
         where = self.file.where
         if self.file.is_record and "run" not in self.stack.chains:
-            self._report("run", where, "is missing.")
+            self._report("run", where, ParamsMessage.VALUE_MISSING.of())
         if "model" not in self.stack.chains:
-            self._report("model", where, "is missing: name one of params/models.yaml.")
+            self._report("model", where, ParamsMessage.MODEL_MISSING.of())
         reported = any(problem.key.startswith("training") for problem in self.problems)
         if not reported and not any(self.stack.value(key) for key in DURATION):
-            rule = f"the length of the training is missing: give one of {', '.join(DURATION)}."
+            rule = ParamsMessage.NO_LENGTH.of(duration=", ".join(DURATION))
             self._report("training", where, rule)
 
     def _entry(self, key: str, catalogue: Catalogue[Any] | None) -> Any:
@@ -300,7 +299,7 @@ class RunLoading:
         name = origin.value
         if name:
             if isinstance(name, str) and not is_name(name):
-                self._report(key, origin.where, "is not the name of a model.", name)
+                self._report(key, origin.where, ParamsMessage.NOT_A_MODEL_NAME.of(), name)
             model = self._entry(key, models)
             return (name, model) if model else None
 
@@ -325,6 +324,6 @@ class RunLoading:
         except InvalidParams as error:
             self.problems += error.problems
         except ParamsError as error:
-            self._report(key, origin.where, str(error), origin.value)
+            self._report(key, origin.where, statement_of(error), origin.value)
 
         return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runbook.core.errors import ParamsError
+from runbook.params.messages import ParamsMessage
 
 _REFERENCE = re.compile(r"(env):([A-Za-z_][A-Za-z0-9_]*)|(file):(\S.*)")
 
@@ -186,26 +187,22 @@ def resolve_secret(reference: str) -> str:
     """
     match = _REFERENCE.fullmatch(reference)
     if match is None:
-        raise ParamsError(
-            f"{mask(reference)[:12]!r} is not a reference to a secret. Write env:NAME or "
-            "file:PATH; the value itself belongs in the environment or in a file only you can "
-            "read."
-        )
+        raise ParamsError(ParamsMessage.NOT_A_SECRET_REFERENCE, reference=mask(reference)[:12])
 
     try:
         if match[1]:
             value = os.environ.get(match[2], "")
-            missing = (
-                f"the environment variable {match[2]} is not set. Set it: export {match[2]}=..."
-            )
+            missing = ParamsMessage.VARIABLE_NOT_SET.of(reference=reference, variable=match[2])
         else:
             value = Path(match[4]).expanduser().read_text(encoding="utf-8")
-            missing = "the file is empty."
+            missing = ParamsMessage.SECRET_FILE_EMPTY.of(reference=reference)
     except UnicodeDecodeError as error:
-        raise ParamsError(f"{reference}: the file is not UTF-8 text.") from error
+        raise ParamsError(ParamsMessage.SECRET_FILE_NOT_TEXT, reference=reference) from error
     except OSError as error:
-        raise ParamsError(f"{reference}: the file cannot be read: {error.strerror}.") from error
+        raise ParamsError(
+            ParamsMessage.SECRET_FILE_NOT_READABLE, reference=reference, reason=error.strerror
+        ) from error
 
     if not value.strip():
-        raise ParamsError(f"{reference}: {missing}")
+        raise ParamsError(missing)
     return value.strip()

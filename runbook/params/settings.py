@@ -11,6 +11,7 @@ from typing import Any
 from runbook.core.errors import ParamsError
 from runbook.core.units import show_count, show_duration
 from runbook.params.layers import REHEARSAL, Origin
+from runbook.params.messages import ParamsMessage
 from runbook.params.problems import InvalidParams, Problem, show
 from runbook.params.schema.entries import Dataset, Model, TextShare
 from runbook.params.schema.keys import all_keys, full_path, right_name, sections
@@ -112,7 +113,9 @@ class Settings:
     def job(self, phase: str) -> Job:
         """What a phase asks of the scheduler, with what it leaves open filled in from the site."""
         if phase not in JOB_SECTIONS:
-            raise ParamsError(f"{phase} submits no job; these do: {', '.join(JOB_SECTIONS)}.")
+            raise ParamsError(
+                ParamsMessage.PHASE_WITHOUT_JOB, phase=phase, job_sections=", ".join(JOB_SECTIONS)
+            )
         job: Job = getattr(self.run.jobs, JOB_SECTIONS[phase])
         devices = job.devices_per_node or self.site.hardware.devices_per_node
         one_task = self.site.launcher in ("torchrun", "deepspeed")
@@ -177,14 +180,14 @@ def key_meant(key: str) -> str:
     try:
         path = full_path(key.strip().split("."))
     except ValueError as error:
-        raise ParamsError(f"{key}: {error}.") from error
+        raise ParamsError(ParamsMessage.KEY_NOT_READABLE, key=key, error=error) from error
 
     name = ".".join(path)
     if name in all_keys():
         return name
     if name in sections():
         inside = [inner_key for inner_key in all_keys() if inner_key.startswith(f"{name}.")]
-        raise ParamsError(f"{name} is a section. Ask for one of its keys: {', '.join(inside)}.")
+        raise ParamsError(ParamsMessage.KEY_IS_A_SECTION, name=name, inside=", ".join(inside))
 
     ours, near = right_name(path)
     if ours in all_keys():
@@ -194,7 +197,7 @@ def key_meant(key: str) -> str:
     else:
         hint = f"The sections are {', '.join(sections())}."
 
-    raise ParamsError(f"There is no key {key}. {hint}")
+    raise ParamsError(ParamsMessage.NO_SUCH_KEY, key=key, hint=hint)
 
 
 STAGE = "{stage}"
@@ -251,7 +254,9 @@ def require_values(settings: Settings) -> None:
             f"Write it into the run file, or --set {key}=VALUE; --placeholders renders without it."
         )
         where = f"required by params/sites/{site}.yaml"
-        problems.append(Problem(key, where, f"is not given: {meaning}. {remedy}"))
+        problems.append(
+            Problem(key, where, ParamsMessage.REQUIRED_VALUE.of(meaning=meaning, remedy=remedy))
+        )
 
     if problems:
         raise InvalidParams(f"Run {settings.name} on site {site}", problems)

@@ -6,6 +6,7 @@ import yaml
 
 from runbook.core.errors import ParamsError
 from runbook.core.visible_text import visible
+from runbook.params.messages import ParamsMessage
 from runbook.params.yaml12 import compose, write_scalar
 
 INDENT = "  "
@@ -41,7 +42,7 @@ def set_value(
     if old is not None:
         is_one_line = old.start_mark.line == old.end_mark.line
         if len(missing) > 1 or not isinstance(old, yaml.ScalarNode) or not is_one_line:
-            raise ParamsError(f"{'.'.join(path)}: {key} is not written one key a line.")
+            raise ParamsError(ParamsMessage.KEY_NOT_ON_ITS_OWN_LINE, path=".".join(path), key=key)
         lines[old.start_mark.line] = f"{' ' * column}{key}: {write_scalar(value)}  # {comment}"
         return "\n".join(lines) + "\n"
 
@@ -58,7 +59,7 @@ def _nearest_section(
     """Return the deepest mapping on the way to a key, and the keys that are missing below it."""
     missing = list(path)
     if not isinstance(node, yaml.MappingNode) or not node.value:
-        raise ParamsError("The site file has no keys.")
+        raise ParamsError(ParamsMessage.SITE_WITHOUT_KEYS)
     while len(missing) > 1:
         child = _child(node, missing[0])
         if not isinstance(child, yaml.MappingNode) or child.flow_style or not child.value:

@@ -11,6 +11,7 @@ import yaml
 
 from runbook.core.errors import ParamsError
 from runbook.core.visible_text import visible
+from runbook.params.messages import ParamsMessage
 
 try:
     # Ten times faster, same nodes
@@ -69,25 +70,34 @@ class YamlDocument:
 def read_text(path: Path, where: str) -> str:
     """The text of a parameter file; `ParamsError` when it is missing, too big, or not UTF-8."""
     if not path.is_file():
-        fault = "is not a file" if path.exists() else "there is no such file"
-        raise ParamsError(f"{where}: {fault}.")
+        if path.exists():
+            raise ParamsError(ParamsMessage.NOT_A_FILE, where=where)
+        raise ParamsError(ParamsMessage.NO_SUCH_FILE, where=where)
 
     try:
         size = path.stat().st_size
         if size > _MAX_BYTES:
-            hint = f"a parameter file has at most {_MAX_BYTES}. Is it the right file?"
-            raise ParamsError(f"{where}: {size} bytes; {hint}")
+            raise ParamsError(
+                ParamsMessage.FILE_TOO_LARGE, where=where, size=size, limit=_MAX_BYTES
+            )
 
         raw = path.read_bytes()
     except OSError as error:
-        raise ParamsError(f"{where}: cannot be read: {error.strerror}.") from error
+        raise ParamsError(
+            ParamsMessage.FILE_NOT_READABLE, where=where, reason=error.strerror
+        ) from error
 
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         lines = raw[: error.start].split(b"\n")
-        rule = f"byte 0x{raw[error.start]:02x} is not UTF-8. Save the file as UTF-8."
-        raise ParamsError(f"{where}:{len(lines)}:{len(lines[-1]) + 1}: {rule}") from error
+        raise ParamsError(
+            ParamsMessage.NOT_UTF8,
+            where=where,
+            line=len(lines),
+            column=len(lines[-1]) + 1,
+            byte=raw[error.start],
+        ) from error
 
 
 def read_file(path: Path, where: str) -> YamlDocument:
@@ -103,9 +113,7 @@ def read_mapping(text: str, where: str) -> YamlDocument:
     """
     node = compose(text, where)
     if node is None or (isinstance(node, yaml.ScalarNode) and node.tag == _TAG + "null"):
-        raise ParamsError(
-            f"{where}: is empty. Write `key: value` lines, beginning with `run:` in a run file."
-        )
+        raise ParamsError(ParamsMessage.FILE_EMPTY, where=where)
 
     if not isinstance(node, yaml.MappingNode):
         if isinstance(node, yaml.SequenceNode):
@@ -113,7 +121,7 @@ def read_mapping(text: str, where: str) -> YamlDocument:
         else:
             kind = "one single value"
 
-        raise ParamsError(f"{_at(where, node)}: is {kind}, not a mapping of `key: value` lines.")
+        raise ParamsError(ParamsMessage.FILE_NOT_A_MAPPING, where=_at(where, node), kind=kind)
 
     lines: dict[KeyPath, int] = {}
     return YamlDocument(where, _convert(node, (), where, lines), lines)
@@ -159,11 +167,17 @@ def _composed(
             row = text.splitlines()[mark.line]
         tab = "\\t" in reason or "\t" in row[: len(row) - len(row.lstrip())]
         hint = " Indent with spaces, not with tabs." if tab else ""
-        raise ParamsError(f"{position}: is not YAML: {reason}.{hint}") from error
+        raise ParamsError(
+            ParamsMessage.NOT_YAML, position=position, reason=reason, hint=hint
+        ) from error
     except yaml.reader.ReaderError as error:
         lines = text[: error.position].split("\n")
         raise ParamsError(
-            f"{where}:{len(lines)}:{len(lines[-1]) + 1}: is not YAML: {error.reason}."
+            ParamsMessage.NOT_YAML_AT_THE_END,
+            where=where,
+            line=len(lines),
+            column=len(lines[-1]) + 1,
+            reason=error.reason,
         ) from error
 
     return node
@@ -222,15 +236,13 @@ def _refuse_depth(text: str, where: str, *, allow_aliases: bool) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _MAX_DEPTH:
-                raise ParamsError(f"{_at(where, event)}: is nested more than {_MAX_DEPTH} deep.")
+                raise ParamsError(
+                    ParamsMessage.NESTED_TOO_DEEP, where=_at(where, event), max_depth=_MAX_DEPTH
+                )
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         elif isinstance(event, yaml.AliasEvent) and not allow_aliases:
-            raise ParamsError(
-                f"{_at(where, event)}: *{event.anchor} repeats another value. Parameter files have "
-                "no aliases: "
-                "write the value out."
-            )
+            raise ParamsError(ParamsMessage.ALIAS, where=_at(where, event), anchor=event.anchor)
 
 
 def _at(where: str, node: Any) -> str:
@@ -266,14 +278,14 @@ def _convert(
         return items
 
     if not isinstance(node, yaml.ScalarNode) or name not in ("str", "null", "bool", "int", "float"):
-        raise ParamsError(
-            f"{_at(where, node)}: the tag {node.tag} is not used here. Write a plain value."
-        )
+        raise ParamsError(ParamsMessage.TAG, where=_at(where, node), tag=node.tag)
 
     try:
         return scalar_value(node)
     except ValueError as error:
-        raise ParamsError(f"{_at(where, node)}: is not {name}: {str(error)[:80]}.") from error
+        raise ParamsError(
+            ParamsMessage.NOT_OF_ITS_TYPE, where=_at(where, node), name=name, error=str(error)[:80]
+        ) from error
 
 
 def _mapping(
@@ -285,18 +297,17 @@ def _mapping(
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
-            raise ParamsError(
-                f"{_at(where, key_node)}: a key must be one word, not a list or a mapping."
-            )
+            raise ParamsError(ParamsMessage.KEY_NOT_A_WORD, where=_at(where, key_node))
 
         key = str(key_node.value)
         key_path = (*path, key)
         if key in values:
-            rule = (
-                f"{'.'.join(key_path)} is given twice; first in line {lines[key_path]}. Keep one "
-                "of them."
+            raise ParamsError(
+                ParamsMessage.KEY_TWICE,
+                where=_at(where, key_node),
+                key=".".join(key_path),
+                line=lines[key_path],
             )
-            raise ParamsError(f"{_at(where, key_node)}: {rule}")
 
         lines[key_path] = key_node.start_mark.line + 1
         values[key] = _convert(value_node, key_path, where, lines)

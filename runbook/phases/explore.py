@@ -16,6 +16,7 @@ from runbook.display import CheckTable
 from runbook.params import Settings
 from runbook.params.schema.run_file import PHASES, phase_name
 from runbook.params.yaml12 import write_scalar
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.training_results import TrainingResults, read_results, sample_rows
 from runbook.planning import FULL, Plan, plan_tables
 from runbook.records.run_state import read_run
@@ -51,7 +52,9 @@ class OpenRun:
                 # A run that was never started can be planned
                 settings = params.load(str(run))
             except ParamsError as no_file:
-                raise ParamsError(f"{no_folder}\n{no_file}") from None
+                raise ParamsError(
+                    PhaseMessage.NO_FOLDER_AND_NO_FILE, no_folder=no_folder, no_file=no_file
+                ) from None
 
             self.folder, self._source = runs_folder(settings.project) / settings.name, str(run)
 

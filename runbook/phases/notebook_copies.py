@@ -22,6 +22,7 @@ from runbook.core.errors import ParamsError, RunbookError
 from runbook.core.files import make_dated_folder, write_text
 from runbook.params.project import RunFile, find_run_file
 from runbook.params.schema.run_file import PHASES
+from runbook.phases.messages import PhaseMessage
 from runbook.records.manifest import COPIES
 from runbook.records.session import MasterCell, read_master
 from runbook.runs.run_folder import runs_folder
@@ -45,11 +46,7 @@ def master_folder() -> Path:
         if (folder / "params" / "models.yaml").is_file() and (folder / "notebooks").is_dir():
             return folder
 
-    raise RunbookError(
-        f"The notebooks are neither in {PACKAGE} nor beside it: this installation is not whole. "
-        "Install it again: "
-        "pip install --force-reinstall --no-deps gpt3-runbook"
-    )
+    raise RunbookError(PhaseMessage.NOTEBOOKS_MISSING, package=PACKAGE)
 
 
 def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list[Path]]:
@@ -58,12 +55,12 @@ def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list
     The files written, and those kept.
     """
     if folder.exists() and not folder.is_dir():
-        raise RunbookError(f"{folder} is a file; a project is a folder. Name another.")
+        raise RunbookError(PhaseMessage.PROJECT_IS_A_FILE, folder=folder)
     source = master_folder()
     if folder.resolve() == source.resolve():
         if clone:
             return [], []
-        raise RunbookError(f"{folder} is where the notebooks come from; name another folder.")
+        raise RunbookError(PhaseMessage.FOLDER_OF_THE_MASTERS, folder=folder)
 
     written = []
     present = []
@@ -191,11 +188,7 @@ def _refuse_other_overrides(copy: Path, overrides: str) -> None:
     (cell,) = (cell for cell in read_master(copy) if cell.is_parameters)
     if f"overrides: str = {json.dumps(overrides, ensure_ascii=False)}" in cell.source:
         return
-    raise ParamsError(
-        f"{copy} is there, and its parameters cell does not say overrides = {overrides!r}: --set "
-        "would change nothing. Write the values into the cell, add --fresh to copy the notebooks "
-        "again, or give this set a folder of its own with --as NAME."
-    )
+    raise ParamsError(PhaseMessage.COPY_WITH_OTHER_OVERRIDES, copy=copy, overrides=overrides)
 
 
 def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str:
@@ -206,7 +199,7 @@ def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str
     try:
         content = json.loads(master.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ParamsError(f"{master} does not exist; restore it from the repository.") from None
+        raise ParamsError(PhaseMessage.MASTER_MISSING, master=master) from None
 
     for cell in content["cells"]:
         if "parameters" in cell["metadata"].get("tags", []):

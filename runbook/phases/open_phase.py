@@ -20,6 +20,7 @@ from runbook.params.project import remember_project, shown_path
 from runbook.params.schema.run_file import PHASES
 from runbook.params.yaml12 import read_file
 from runbook.phases import token_inputs
+from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.identity import step_inputs
 from runbook.plan_file.json_records import append_line, as_json
 from runbook.plan_file.schema import PhasePlan
@@ -100,7 +101,10 @@ class OpenPhase:
 
         if failures:
             raise RecordError(
-                f"{len(failures)} of {len(checks)} checks failed: {'; '.join(failures)}"
+                PhaseMessage.CHECKS_FAILED,
+                number_of_failures=len(failures),
+                number_of_checks=len(checks),
+                failures="; ".join(failures),
             )
 
         return CheckTable(checks)

@@ -31,6 +31,7 @@ from runbook.params.project import find_run_file
 from runbook.params.schema.keys import document_name
 from runbook.params.settings import with_placeholders
 from runbook.params.yaml12 import read_text
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import with_values_given_before
 from runbook.planning import FULL, SMOKE, Check, Plan, plan_tables
 from runbook.planning.layout import Choice, full_choice
@@ -118,10 +119,7 @@ def render_all(
     folders = {name: JobFolder(out / "jobs" / name) for name in jobs}
     for folder in folders.values():
         if folder.was_submitted():
-            raise ParamsError(
-                f"{folder.path} holds a job that was submitted, and its script is kept as it ran. "
-                "Name another folder with --out."
-            )
+            raise ParamsError(PhaseMessage.FOLDER_OF_A_SUBMITTED_JOB, folder=folder.path)
 
     write_plan_file(settings, plan, out)
     for name, job in jobs.items():
@@ -187,7 +185,7 @@ def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
                 "warn",
                 difference.where,
                 rule,
-                difference.rule,
+                str(difference.rule),
             )
         )
 

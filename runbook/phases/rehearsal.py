@@ -24,6 +24,7 @@ from runbook.core.table import Row, Table
 from runbook.core.units import show_change, show_quantity
 from runbook.params.schema.site import Site
 from runbook.params.settings import Settings
+from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.errors import CANNOT_REHEARSE
 from runbook.plan_file.json_records import as_json, from_json
 from runbook.plan_file.rehearsed_work import RehearsedRank
@@ -282,11 +283,7 @@ def rehearse_run(
     `say` is told of each that is done here, `count` does it elsewhere.
     """
     if count is None and not has_trainer():
-        raise CannotRehearseError(
-            "a rehearsal runs the trainer itself, and torch and megatron-core are not both "
-            "installed here: "
-            "pip install 'gpt3-runbook[train]'"
-        )
+        raise CannotRehearseError(PhaseMessage.NO_TRAINER_TO_REHEARSE)
 
     settings, changed = _own_settings(run, set_words)
     plan = make_plan(settings, machine.measure_machine(settings.site))
@@ -295,7 +292,9 @@ def rehearse_run(
     outside = [rank for rank in chosen if not 0 <= rank < spec.parallel.world_size]
     if outside:
         raise RunbookError(
-            f"--ranks {outside[0]}: this job has ranks 0 to {spec.parallel.world_size - 1}"
+            PhaseMessage.RANK_OUTSIDE_JOB,
+            outside=outside[0],
+            world_size=spec.parallel.world_size - 1,
         )
 
     if count:
@@ -515,8 +514,11 @@ def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
         )
 
     raise ProgramError(
-        f"{phase} cannot be rehearsed at rank {rank_list}: the trainer ended with "
-        f"{shell.how_it_ended(ended.exit_code)}. Its last words:\n{shell.last_lines(errors)}"
+        PhaseMessage.REHEARSAL_FAILED,
+        phase=phase,
+        rank_list=rank_list,
+        exit_code=shell.how_it_ended(ended.exit_code),
+        errors=shell.last_lines(errors),
     )
 
 

@@ -16,6 +16,7 @@ from runbook.jobs.render.training_job import TRAINING_PHASES
 from runbook.params.schema.run_file import PHASES
 from runbook.phases import training_results
 from runbook.phases.job_control import training_jobs
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import VERSIONS, OpenPhase
 from runbook.planning import FULL, SMOKE
 from runbook.records.manifest import changed_records, write_manifest
@@ -217,10 +218,7 @@ def write_tables(folder: Path, out: Path) -> list[Path]:
     """
     _, trained, comparison = _outcome(folder)
     if not trained:
-        raise RecordError(
-            f"{folder.name} has trained nothing yet, so it has no results. runbook run "
-            f"{folder.name} does."
-        )
+        raise RecordError(PhaseMessage.NOTHING_TRAINED, folder_name=folder.name)
 
     results = []
     for training in trained:
@@ -255,7 +253,7 @@ def finish(open_phase: OpenPhase, outputs: Sequence[Path] = (), digest: str = ""
     _refuse_unfinished(open_phase)
     twin = open_phase.session.finish()
     if twin.verdict == "fail":
-        raise RecordError(f"{phase} did not pass; its checks above say why.")
+        raise RecordError(PhaseMessage.PHASE_DID_NOT_PASS, phase=phase)
     marked = (open_phase.folder, phase, VERSIONS[phase], digest or open_phase.fingerprint)
     run_files.write_mark(*marked, outputs, verdict=twin.verdict)
     # Our engine still writes this notebook, then the manifest; noted here, a kill in between would
@@ -275,17 +273,16 @@ def _refuse_unfinished(open_phase: OpenPhase) -> None:
     for job, status in active_jobs(open_phase.folder, get_scheduler(open_phase.settings.site)):
         if f"{job.path.name}-".startswith(f"{phase}-"):
             raise JobError(
-                f"{phase} is not finished: jobs/{job.path.name} is {status.state} "
-                f"({status.reason}). Run the cell that "
-                f"watches it, or end it: runbook cancel {open_phase.settings.name}. Then run "
-                f"this cell again."
+                PhaseMessage.JOB_NOT_FINISHED,
+                phase=phase,
+                job_name=job.path.name,
+                state=status.state,
+                reason=status.reason,
+                settings_name=open_phase.settings.name,
             )
 
     if phase not in TRAINING_PHASES:
         return
     missing = training_jobs.what_is_missing(open_phase, by_content=False)
     if missing:
-        raise RecordError(
-            f"{phase} is not finished, because its training is not ({missing}). Run the cells "
-            "that launch and watch it, then this cell again."
-        )
+        raise RecordError(PhaseMessage.TRAINING_NOT_FINISHED, phase=phase, missing=missing)

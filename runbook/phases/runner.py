@@ -24,6 +24,7 @@ from runbook.params.schema.run_file import PHASES, phase_name
 from runbook.params.settings import require_values
 from runbook.phases import open_phase
 from runbook.phases.job_control import training_jobs
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.report import write_report
 from runbook.planning import Plan
 from runbook.records.engine.execute import Outcome, execute_phase, refuse_hand_edits
@@ -53,8 +54,10 @@ class RunRequest:
         last = PHASES.index(phase_name(self.to_phase))
         if first > last:
             raise ParamsError(
-                f"--from {self.from_phase} comes after --to {self.to_phase}; the order is "
-                f"{', '.join(PHASES)}."
+                PhaseMessage.PHASES_OUT_OF_ORDER,
+                from_phase=self.from_phase,
+                to_phase=self.to_phase,
+                phases=", ".join(PHASES),
             )
 
         return PHASES[first : last + 1]
@@ -297,7 +300,7 @@ def expand_variants(run: str, all_variants: bool) -> list[str]:
         return [run]
     names = params.variant_names(run)
     if not names:
-        raise RunbookError(f"{run} has no variants: params/variants/{run}.yaml names none.")
+        raise RunbookError(PhaseMessage.NO_VARIANTS, run=run)
     return [f"{run}:{name}" for name in names]
 
 

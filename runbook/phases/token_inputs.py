@@ -9,6 +9,7 @@ from runbook.core.errors import DataError
 from runbook.params import Settings
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.params.schema.value_types import parse_names
+from runbook.phases.messages import PhaseMessage
 from runbook.planning.token_files import DataPlan, text_place
 from runbook.tokens.pipeline.options import TokenFiles, TokenizeOptions
 from runbook.tokens.sources.dataset_files import (
@@ -75,7 +76,9 @@ def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]
         return dataset_files(dataset, project=settings.project, folder=folder)
     except DataError as error:
         where = settings.origins["data.folder"][-1]
-        raise DataError(f"data.folder is {folder!r}, from {where}: {error}") from error
+        raise DataError(
+            PhaseMessage.DATA_FOLDER, folder=folder, where=where, error=error
+        ) from error
 
 
 def token_groups(settings: Settings, data: DataPlan, folder: Path) -> list[tuple[list[Path], Path]]:
@@ -113,8 +116,11 @@ def _groups_of(
         names = [Path(path).name for path in dataset.paths]
         if len(groups) != len(names):
             raise DataError(
-                f"{len(inputs)} files give {len(groups)} groups of {size}, and the catalogue "
-                f"names {len(names)}: files are missing, or there are too many"
+                PhaseMessage.NUMBER_OF_GROUPS,
+                number_of_inputs=len(inputs),
+                number_of_groups=len(groups),
+                size=size,
+                number_of_names=len(names),
             )
 
     prefixes = [prefix.with_name(f"{name.split('.')[0]}_text_document") for name in names]
@@ -239,7 +245,10 @@ def _match_prefixes(text: TextShare, planned: list[str], present: list[Path]) ->
     if len(planned) == len(present) == 1:
         return present
     raise DataError(
-        f"{text.name} has {len(present)} pairs of token files ({', '.join(sorted(by_name)[:4])}), "
-        f"and the plan reads {len(planned)} ({', '.join(planned[:4])}): list the .bin files under "
-        f"`files` of {text.name} in params/datasets.yaml, so that the plan knows them"
+        PhaseMessage.MORE_TOKEN_FILES_THAN_PLANNED,
+        text_name=text.name,
+        number_of_present=len(present),
+        by_name=", ".join(sorted(by_name)[:4]),
+        number_of_planned=len(planned),
+        planned=", ".join(planned[:4]),
     )

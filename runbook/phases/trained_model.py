@@ -16,6 +16,7 @@ from runbook.core import shell
 from runbook.core.errors import DataError, ParamsError, ProgramError
 from runbook.params import Settings
 from runbook.params.schema.run_file import PHASES
+from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.errors import REFUSED
 from runbook.plan_file.schema import PhasePlan
 from runbook.records.twin import find_twin
@@ -62,7 +63,9 @@ def sample_texts(
     phases = read_plan_file(folder).phases
     if phase not in phases:
         raise ParamsError(
-            f"{phase} trains nothing; {', '.join(name for name in PHASES if name in phases)} do."
+            PhaseMessage.PHASE_TRAINS_NOTHING,
+            phase=phase,
+            phases=", ".join(name for name in PHASES if name in phases),
         )
 
     tokenizer = tokenizer_of(folder)
@@ -74,10 +77,7 @@ def sample_texts(
     beginning = [end] if end >= 0 else []
     ids = [load_tokenizer(tokenizer).encode(prompt) if prompt else beginning for prompt in prompts]
     if not all(ids):
-        raise ParamsError(
-            "There is no prompt, and this tokenizer has no end of document to begin after: give "
-            "--prompt."
-        )
+        raise ParamsError(PhaseMessage.NO_PROMPT)
 
     request = {
         "iteration": 0,
@@ -122,9 +122,7 @@ def export_weights(
         (part, "an export that was ended left it, or one is running"),
     ):
         if path.exists() and (path == part or not path.is_dir() or any(path.iterdir())):
-            raise ParamsError(
-                f"{path} exists already: {why}. Remove it, or give another folder with --out."
-            )
+            raise ParamsError(PhaseMessage.EXPORT_EXISTS, path=path, why=why)
 
     try:
         request = {"out": str(part), "iteration": iteration, "shard_bytes": shard_bytes}
@@ -236,9 +234,7 @@ def import_weights(folder: Path, source: Path, phase: str = TRAINED) -> str:
     """
     if not any(path.is_file() for name in _FOLDER_FILES for path in source.glob(name)):
         raise DataError(
-            f"{source} has no config.json, as a Hugging Face model's folder, and none of "
-            f"{', '.join(_FOLDER_FILES[1:])}, as a Megatron-LM checkpoint's: give one of these "
-            "folders."
+            PhaseMessage.NO_KNOWN_WEIGHTS, source=source, folder_files=", ".join(_FOLDER_FILES[1:])
         )
 
     _compare_tokenizers(tokenizer_of(folder), source)
@@ -258,9 +254,12 @@ def _compare_tokenizers(name: str, source: Path) -> None:
         ids = ours.encode(probe)
         if expected != ids:
             raise ParamsError(
-                f"{path} encodes {probe!r} as {expected[:8]}, and data.tokenizer {name} as "
-                f"{ids[:8]}: the weights would read other words than they learned. Set "
-                f"data.tokenizer to {path}, and tokenize the data with it."
+                PhaseMessage.ANOTHER_TOKENIZER,
+                path=path,
+                probe=probe,
+                expected=expected[:8],
+                name=name,
+                ids=ids[:8],
             )
 
 
@@ -296,7 +295,13 @@ def ask_trainer(
         if "No module named" in done.err:
             hint = " Install the train extra."
         how = shell.how_it_ended(done.exit_code)
-        raise ProgramError(f"{command} ended with {how}.{hint}\n{shell.last_lines(done.err)}")
+        raise ProgramError(
+            PhaseMessage.COMMAND_FAILED,
+            command=command,
+            how=how,
+            hint=hint,
+            err=shell.last_lines(done.err),
+        )
 
     reply: dict[str, Any] = json.loads(done.out.splitlines()[-1])
     return reply

@@ -1,4 +1,4 @@
-"""Rules as data: what a rule is about, the values, and the keys to change.
+"""Rules and messages as data: what they are about, the values, and the keys to change.
 
 Text is made here alone.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 
 Value = str | int | float | bool
 
@@ -58,3 +58,36 @@ class RuleResult:
             rule=template.rule.format_map(self.values),
             remedy=template.remedy.format_map(self.values),
         )
+
+
+class Message(Enum):
+    """What is said to a person. A member's value is its text, where `{name}` stands for a value.
+
+    Each package has an enum of its own in its `messages.py`, one row per message. Code and tests
+    ask for a member and its values. Nothing reads the text again, so that anyone can improve it.
+    """
+
+    @property
+    def code(self) -> str:
+        """Return the name of the message as programs write it, such as `not-running`."""
+        return self.name.lower().replace("_", "-")
+
+    def fill(self, /, **values: object) -> str:
+        """Return the text with its values filled in."""
+        template: str = self.value
+        return template.format_map(values)
+
+    def of(self, /, **values: object) -> Statement:
+        """Return the message with its values, to be read later."""
+        return Statement(self, values)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A message with its values. Its text is for people."""
+
+    message: Message
+    values: Mapping[str, object]
+
+    def __str__(self) -> str:
+        return self.message.fill(**self.values)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import FLAT, NOT_IN_JSON, OMIT_DEFAULT, OPTIONAL, from_json
+from runbook.plan_file.messages import PlanFileMessage
 
 FLOPS_CONVENTION = "megatron-full"
 """The convention that trainer and plan report TFLOP/s in; see `ModelShape.flops_per_sequence`."""
@@ -552,9 +553,9 @@ def read_plan(plan: Path, phase: str) -> PhasePlan:
     try:
         content = json.loads(plan.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RefusedError(f"{plan} does not exist; `runbook plan RUN` writes it") from None
+        raise RefusedError(PlanFileMessage.PLAN_MISSING, plan=plan) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise RefusedError(f"{plan} is not readable as JSON: {error}") from None
+        raise RefusedError(PlanFileMessage.PLAN_NOT_JSON, plan=plan, error=error) from None
 
     phases = content.get("phases") if isinstance(content, dict) else None
     if not isinstance(phases, dict) or phase not in phases:
@@ -563,7 +564,9 @@ def read_plan(plan: Path, phase: str) -> PhasePlan:
         else:
             phase_names = "none"
 
-        raise RefusedError(f"{plan} has no phase {phase!r} under 'phases' (it has: {phase_names})")
+        raise RefusedError(
+            PlanFileMessage.PLAN_WITHOUT_PHASE, plan=plan, phase=phase, phase_names=phase_names
+        )
 
     return parse(phases[phase], plan.resolve().parent)
 

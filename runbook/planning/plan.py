@@ -26,6 +26,7 @@ from runbook.planning.cost.step_inputs import check_device, peak_of
 from runbook.planning.fewer_nodes import FewerNodes, check_fewer_nodes
 from runbook.planning.layout import FULL, Choice, Machine, full_choice, smoke_choice
 from runbook.planning.layout_rules import check_layout
+from runbook.planning.messages import PlanningMessage
 from runbook.planning.near_copies import check_near_copies
 from runbook.planning.network_rules import check_network
 from runbook.planning.schedule import batch_of, check_schedule, duration, learning_rate
@@ -149,11 +150,9 @@ def parse_plan(text: str, source: Path) -> Plan:
             failure=f"{source} is not a plan of this version:",
         )
     except RefusedError as error:
-        raise RecordError(f"{error}\nDelete it and run 00-plan again.") from None
+        raise RecordError(PlanningMessage.OLD_PLAN, error=error) from None
     except (ValueError, RecursionError) as error:
-        raise RecordError(
-            f"{source} is not JSON ({error}); delete it and run 00-plan again."
-        ) from error
+        raise RecordError(PlanningMessage.PLAN_NOT_JSON, source=source, error=error) from error
 
 
 def make_plan(

@@ -23,6 +23,7 @@ from runbook.core.visible_text import visible
 from runbook.params.secrets import mask, mask_value
 from runbook.plan_file.json_records import append_line
 from runbook.records.manifest import begins_as, note_files, read_manifest
+from runbook.records.messages import RecordMessage
 from runbook.records.pages.page_parts import environment
 
 EVENTS = "events.jsonl"
@@ -113,8 +114,7 @@ def add_note(run_folder: Path, text: str) -> str:
     path = run_folder / EVENTS
     if not 0 < len(text) <= LONGEST_NOTE:
         raise RecordError(
-            f"A note has 1 to {LONGEST_NOTE:,} characters; this one has {len(text):,}. Nothing "
-            "was noted."
+            RecordMessage.NOTE_LENGTH, longest_note=LONGEST_NOTE, number_of_text=len(text)
         )
 
     event = {

@@ -24,6 +24,7 @@ from runbook.core.files import free_name, name_time, read_json_record, sha256_of
 from runbook.params.schema.run_file import PHASES
 from runbook.plan_file import data_cache
 from runbook.plan_file.checkpoint_folder import METADATA, newest_checkpoint
+from runbook.records.messages import RecordMessage
 from runbook.records.twin import Twin, find_twin, phases_done, read_twin
 
 MANIFEST_NAME = "manifest.json"
@@ -110,8 +111,7 @@ def _refuse_folder(error: OSError) -> None:
     """
     if not isinstance(error, FileNotFoundError):
         raise RecordError(
-            f"{error.filename} cannot be listed ({error.strerror}), so nothing can be said about "
-            "the files in it. Give this user the right to read it, or look after its disk."
+            RecordMessage.FOLDER_NOT_LISTED, filename=error.filename, reason=error.strerror
         ) from error
 
 

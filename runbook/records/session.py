@@ -28,6 +28,7 @@ from runbook.core.errors import RecordError
 from runbook.core.files import utc_now
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import note_files, set_aside
+from runbook.records.messages import RecordMessage
 from runbook.records.twin import (
     Cell,
     Twin,
@@ -62,9 +63,7 @@ def read_master(notebook: Path) -> tuple[MasterCell, ...]:
     except FileNotFoundError:
         return ()
     except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(
-            f"{notebook} is not a notebook ({error}); restore it from the repository."
-        ) from error
+        raise RecordError(RecordMessage.NOT_A_NOTEBOOK, notebook=notebook, error=error) from error
 
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     return tuple(
@@ -307,9 +306,11 @@ class Session:
             recorded_start = read_twin(path).started
         if self._is_open and recorded_start != self.started:
             raise RecordError(
-                f"{path} belongs to another execution of {self.phase}, begun {recorded_start}; "
-                f"this one began {self.started} and writes nothing over it. Go on in that "
-                "notebook, or begin anew here from the first cell."
+                RecordMessage.RECORD_OF_ANOTHER_EXECUTION,
+                path=path,
+                phase=self.phase,
+                recorded_start=recorded_start,
+                started=self.started,
             )
 
         write_twin(twin, path)

@@ -25,6 +25,7 @@ from runbook.core.files import read_json_record, write_text
 from runbook.params.schema.run_file import PHASES
 from runbook.params.secrets import mask_value
 from runbook.records.engine.execution_end import ExecutionState
+from runbook.records.messages import RecordMessage
 
 RUNNING = "not finished: still running, or ended without a word"
 """The reason in a twin whose notebook has not come to its end."""
@@ -175,7 +176,7 @@ def read_twin(path: Path) -> Twin:
     )
     twin = read_json_record(path, Twin, "the twin of a notebook", remedy)
     if twin is None:
-        raise RecordError(f"{path} does not exist: the phase was not executed yet.")
+        raise RecordError(RecordMessage.NOT_EXECUTED_YET, path=path)
     return twin
 
 
@@ -228,8 +229,7 @@ def plain(value: Any, where: str = "value") -> Any:
     if _is_numpy_number(value):
         return plain(value.item(), where)
     raise RecordError(
-        f"{where} is {value!r} ({type(value).__name__}); a record holds numbers, text, true, "
-        "false, lists and tables. Convert it before it is recorded."
+        RecordMessage.VALUE_NOT_RECORDABLE, where=where, value=value, kind=type(value).__name__
     )
 
 
@@ -246,10 +246,10 @@ def read_notebook(path: Path) -> Any:
     try:
         return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     except FileNotFoundError:
-        raise RecordError(f"{path} does not exist.") from None
+        raise RecordError(RecordMessage.NOTEBOOK_MISSING, path=path) from None
     except (OSError, ValueError, AttributeError, nbformat.ValidationError) as error:
         raise RecordError(
-            f"{path} cannot be read as a notebook: {str(error).partition(chr(10))[0]}"
+            RecordMessage.NOTEBOOK_NOT_READABLE, path=path, error=str(error).partition(chr(10))[0]
         ) from error
 
 

@@ -17,6 +17,7 @@ from runbook.core.units import show_change
 from runbook.params.yaml12 import dotted
 from runbook.planning.plan import Plan, parse_plan
 from runbook.results.history import History, read_events, read_metrics, read_scores, read_validation
+from runbook.results.messages import ResultMessage
 from runbook.results.metrics import Summary, summarize
 from runbook.results.wall_time import WallTime, account_wall_time
 
@@ -110,10 +111,10 @@ def read_run(folder: Path, phase: str = "04-training") -> RunFacts:
 def _read_plan(folder: Path, phase: str) -> Plan:
     path = folder / "plan.json"
     if not path.exists():
-        raise RecordError(f"{path} does not exist: is {folder} the folder of a run?")
+        raise RecordError(ResultMessage.NOT_A_RUN_FOLDER, path=path, folder=folder)
     plan = parse_plan(path.read_text(encoding="utf-8"), path)
     if phase not in plan.phases:
-        raise RecordError(f"{path} has no phase {phase}: run `runbook run` on it first.")
+        raise RecordError(ResultMessage.RUN_WITHOUT_PHASE, path=path, phase=phase)
     return plan
 
 
@@ -127,10 +128,10 @@ def _recorded_environment(path: Path) -> dict[str, str]:
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise RecordError(f"{path} is not JSON: {error}") from error
+            raise RecordError(ResultMessage.RECORD_NOT_JSON, path=path, error=error) from error
 
     if not isinstance(record, dict):
-        raise RecordError(f"{path} holds no JSON object.")
+        raise RecordError(ResultMessage.RECORD_NOT_AN_OBJECT, path=path)
     environment = record.get("versions", {}) | {"commit": record.get("commit") or "not known"}
     return {str(key): str(value) for key, value in environment.items()}
 
@@ -152,7 +153,7 @@ def _read_scores(folder: Path) -> dict[str, float]:
 def compare(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -> Comparison:
     """Compare the other runs with the first one; each of them gets its checks."""
     if len(runs) < 2:
-        raise RecordError(f"A comparison needs at least two runs; {len(runs)} given.")
+        raise RecordError(ResultMessage.TOO_FEW_RUNS, number_of_runs=len(runs))
     base = runs[0]
     checks: list[Check] = []
     for run in runs[1:]:

@@ -8,6 +8,7 @@ from runbook.forecast.curve import FEWEST_POINTS, CurveForecast, forecast_curve
 from runbook.forecast.tables import CurvePoint, PartialCurve
 from runbook.plan_file.schema import LearningRate, PhasePlan, read_plan
 from runbook.results.history import ValidationLoss, read_validation
+from runbook.results.messages import ResultMessage
 
 PHASE = "04-training"
 
@@ -22,9 +23,12 @@ def forecast_of_run(folder: Path) -> CurveForecast:
     usable = [evaluation for evaluation in evaluations if math.isfinite(evaluation.loss)]
     if len(usable) < FEWEST_POINTS:
         raise DataError(
-            f"{folder.name} has {len(usable)} evaluations of its training so far, and a forecast "
-            f"needs {FEWEST_POINTS}. It evaluates every {plan.evaluation.interval} of "
-            f"{plan.duration.iterations} iterations (training.eval_interval)."
+            ResultMessage.TOO_FEW_EVALUATIONS,
+            folder_name=folder.name,
+            number_of_usable=len(usable),
+            fewest_points=FEWEST_POINTS,
+            interval=plan.evaluation.interval,
+            iterations=plan.duration.iterations,
         )
 
     return forecast_curve(curve_of(plan, usable))

@@ -13,6 +13,7 @@ from runbook.core.files import read_json_record, read_lines, write_text
 from runbook.core.table import Row, Table
 from runbook.core.units import show_bytes, show_duration
 from runbook.plan_file.json_records import append_line
+from runbook.results.messages import ResultMessage
 
 FORECASTS_FILE = "forecasts.json"
 """In the run's folder: the forecasts as they were sealed."""
@@ -77,10 +78,11 @@ def read_sealed(folder: Path) -> SealedForecasts | None:
     if sealed is not None and sealed.checksum != sealed.computed_checksum():
         checksum_now = sealed.computed_checksum()[:12]
         raise RecordError(
-            f"{path} was changed after it was sealed on {sealed.sealed}: its checksum is "
-            f"{checksum_now}, and "
-            f"{sealed.checksum[:12]} was sealed. Forecasts that were changed are not scored. "
-            "Restore it from a copy."
+            ResultMessage.FORECAST_CHANGED,
+            path=path,
+            sealed=sealed.sealed,
+            checksum_now=checksum_now,
+            checksum=sealed.checksum[:12],
         )
 
     return sealed

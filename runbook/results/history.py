@@ -15,6 +15,7 @@ from runbook.core.errors import RecordError
 from runbook.core.files import iterate_lines, read_lines
 from runbook.core.table import Row
 from runbook.plan_file.schema import RANK_TIMES
+from runbook.results.messages import ResultMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,12 +315,11 @@ def read_metrics(path: Path) -> History:
             history = parse_metrics(stream, str(path), _rank_times(path.with_name(RANK_TIMES)))
     except FileNotFoundError:
         remedy = "the training job writes it; is its job still waiting, or did it fail?"
-        raise RecordError(f"{path} does not exist: {remedy}") from None
+        raise RecordError(ResultMessage.NO_METRICS, path=path, remedy=remedy) from None
 
     if not history.steps:
         raise RecordError(
-            f"{path} holds no whole record ({history.unread_lines} unread lines): "
-            "no iteration was finished. The job's err file says why."
+            ResultMessage.NO_WHOLE_RECORD, path=path, unread_lines=history.unread_lines
         )
 
     return history

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from runbook.core.errors import ParamsError
+from runbook.runs.messages import RunMessage
 
 Command = Callable[..., Any]
 
@@ -85,4 +86,4 @@ def _phase_named(_: click.Context, option: click.Parameter, word: str) -> str:
     try:
         return phase_name(word) if word else ""
     except ValueError as error:
-        raise ParamsError(f"{option.opts[0]}: {error}.") from None
+        raise ParamsError(RunMessage.BAD_OPTION, opts=option.opts[0], error=error) from None

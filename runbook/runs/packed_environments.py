@@ -33,6 +33,7 @@ from runbook.packed_environment.pack import find_sources, pack
 from runbook.params import Settings
 from runbook.planning.cost.endurance import GIGABYTE
 from runbook.planning.useful_time import ASSUMED_GIGABYTES_A_NODE, ASSUMED_GIGABYTES_AT_MOST
+from runbook.runs.messages import RunMessage
 
 KEY = "jobs.environment_copy"
 ASK_SECONDS = 300.0
@@ -102,7 +103,12 @@ def ask_interpreter(settings: Settings) -> Interpreter:
     try:
         return parse_answer(answer.out)
     except InterpreterError as error:
-        raise JobError(f"{python}: {error}. It said:\n{shell.last_lines(answer.out)}") from error
+        raise JobError(
+            RunMessage.ENVIRONMENT_NOT_PACKED,
+            python=python,
+            error=error,
+            out=shell.last_lines(answer.out),
+        ) from error
 
 
 def inspect_packed(settings: Settings, interpreter: Interpreter) -> PackStatus:
@@ -181,9 +187,7 @@ def _require_no_container(settings: Settings) -> None:
     kind = settings.site.container.kind
     if kind != "none":
         raise ParamsError(
-            f"site {settings.site.site} runs its jobs in a container ({kind}), "
-            f"which is packed already. Leave {KEY} empty; "
-            "jobs.image_copy copies the image to each node."
+            RunMessage.PACKED_IN_A_CONTAINER, site=settings.site.site, kind=kind, key=KEY
         )
 
 

@@ -21,6 +21,7 @@ from runbook.params.schema.keys import EXCLUSIVE
 from runbook.params.yaml12 import dotted, nest, write_tree
 from runbook.planning.plan import Plan, parse_plan
 from runbook.records.manifest import note_files
+from runbook.runs.messages import RunMessage
 from runbook.tokens.tokenizer import load_tokenizer
 
 FREE_KEYS = ("training.smoke.waived_by", "training.rehearsal_waived_by")
@@ -113,7 +114,7 @@ def read_plan_file(folder: Path) -> Plan:
     """
     path = folder / "plan.json"
     if not path.exists():
-        raise RecordError(f"{path} does not exist: run 00-plan first.")
+        raise RecordError(RunMessage.NO_PLAN_YET, path=path)
     return parse_plan(path.read_text(), path)
 
 
@@ -136,9 +137,7 @@ def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any
     try:
         written = dotted(yaml.safe_load(path.read_text()))
     except (ValueError, yaml.YAMLError) as error:
-        raise RecordError(
-            f"{path} cannot be read ({error}); it was written by runbook and changed later."
-        ) from error
+        raise RecordError(RunMessage.FILE_CHANGED_LATER, path=path, error=error) from error
 
     current = dotted(yaml.safe_load(settings.as_yaml()))
     built_in = set()

@@ -10,6 +10,7 @@ from runbook import params
 from runbook.core.errors import ParamsError
 from runbook.params.project import find_run_file, variant_names
 from runbook.params.yaml12 import read_file
+from runbook.runs.messages import RunMessage
 from runbook.runs.run_folder import runs_folder
 
 
@@ -43,11 +44,7 @@ def named_run(word: str, as_name: str = "") -> NamedRun:
     stem = str(read_file(file, str(file)).values.get("run", ""))
     name = word.removeprefix(f"{stem}--")
     if as_name not in ("", name):
-        raise ParamsError(
-            f"{word} is the folder of run {stem} under the name {name}, and --as {as_name} gives "
-            "it another. "
-            f"Leave --as out to go on with {word}, or name the run: {stem} --as {as_name}."
-        )
+        raise ParamsError(RunMessage.NAMED_TWICE, word=word, stem=stem, name=name, as_name=as_name)
 
     find_run_file(stem, project)
     if name in variant_names(stem, project):

@@ -31,6 +31,7 @@ from runbook.results.expected_loss import ExpectedLoss, newest_expected_loss
 from runbook.results.history import read_events
 from runbook.results.near_copies import NearCopyCounts, near_copies
 from runbook.runs.bad_nodes import FILE_NAME, bad_node_rows, read_bad_nodes
+from runbook.runs.messages import RunMessage
 from runbook.runs.run_folder import runs_folder
 
 POLL_SECONDS = 0.5
@@ -56,7 +57,9 @@ def run_folder(name: str, runs: Path | None = None) -> Path:
     else:
         there = "; there are no runs yet"
 
-    raise ParamsError(f"{root / stem} is not a run's folder{there}. {_how_to_begin(stem, name)}")
+    raise ParamsError(
+        RunMessage.NO_SUCH_RUN_FOLDER, root=root / stem, there=there, stem=_how_to_begin(stem, name)
+    )
 
 
 def _how_to_begin(stem: str, name: str) -> str:
@@ -434,10 +437,7 @@ def find_job(job_id: str, runs: Path | None) -> str:
             if _has_id(job, job_id.strip()):
                 return f"{path.parent.name}: {job.path}"
 
-    raise JobError(
-        f"No run here submitted a job {job_id}; runbook status lists the runs, runbook status RUN "
-        "their jobs."
-    )
+    raise JobError(RunMessage.UNKNOWN_JOB_ID, job_id=job_id)
 
 
 def _has_id(job: JobFolder, word: str) -> bool:
@@ -462,8 +462,11 @@ def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
     """Raise where a job of the run still writes to the files that are about to be moved."""
     for job, status in active_jobs(folder, scheduler):
         raise JobError(
-            f"{job.path} is {status.state} ({status.reason}); what it works on is not moved away. "
-            f"Wait until it has ended, or end it: runbook cancel {folder.name}."
+            RunMessage.JOB_AT_WORK,
+            job=job.path,
+            state=status.state,
+            reason=status.reason,
+            folder_name=folder.name,
         )
 
 
@@ -539,7 +542,7 @@ def show_log(
     folder = run_folder(run, runs)
     jobs = job_folders(folder)
     if not jobs:
-        raise JobError(f"{folder.name} has submitted no job yet: runbook run {run} does.")
+        raise JobError(RunMessage.NO_JOB_SUBMITTED_YET, folder_name=folder.name, run=run)
     job = max(jobs, key=lambda candidate: candidate.record.stat().st_mtime)
     scheduler = scheduler_of(folder)
     offsets = dict.fromkeys(_logs(job), 0)

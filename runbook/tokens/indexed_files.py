@@ -19,6 +19,7 @@ from runbook.plan_file.token_index import (
     INDEX_VERSION,
     index_bytes,
 )
+from runbook.tokens.messages import TokenMessage
 
 IndexPiece = tuple[NDArray[np.int32], NDArray[np.int64]]
 """What one shard brings: lengths of its sequences, and the numbers of its empty documents, rising.
@@ -93,9 +94,11 @@ class IndexedReader:
         bin_bytes = _size(bin_path)
         if bin_bytes % self.dtype.itemsize:
             raise DataError(
-                f"{bin_path} has {bin_bytes} bytes, which is no multiple of the "
-                f"{self.dtype.itemsize} bytes of a token that {idx_path.name} names. The two do "
-                "not belong together, or one was cut: make them again."
+                TokenMessage.BIN_DOES_NOT_BELONG,
+                bin_path=bin_path,
+                bin_bytes=bin_bytes,
+                itemsize=self.dtype.itemsize,
+                idx_path_name=idx_path.name,
             )
 
         self.num_tokens = bin_bytes // self.dtype.itemsize
@@ -105,17 +108,23 @@ class IndexedReader:
         """The tokens of a sequence, as a view into the file."""
         if not 0 <= number < self.num_sequences:
             raise DataError(
-                f"{self.idx_path} has sequences 0 to {self.num_sequences - 1}; {number} was asked "
-                "for"
+                TokenMessage.NO_SUCH_SEQUENCE,
+                idx_path=self.idx_path,
+                num_sequences=self.num_sequences - 1,
+                number=number,
             )
 
         start = int(self.pointers[number]) // self.dtype.itemsize
         length = int(self.lengths[number])
         if int(self.pointers[number]) < 0 or length < 0 or start + length > self.num_tokens:
             raise DataError(
-                f"sequence {number} of {self.idx_path} points at tokens {start} to "
-                f"{start + length}, but {self.bin_path.name} has {self.num_tokens}: the index is "
-                "broken, make both files again"
+                TokenMessage.SEQUENCE_OUTSIDE_BIN,
+                number=number,
+                idx_path=self.idx_path,
+                start=start,
+                end=start + length,
+                bin_path_name=self.bin_path.name,
+                num_tokens=self.num_tokens,
             )
 
         return self.tokens[start : start + length]
@@ -124,8 +133,10 @@ class IndexedReader:
         """The tokens of a document (all its sequences); empty for an empty document."""
         if not 0 <= number < self.num_documents:
             raise DataError(
-                f"{self.idx_path} has documents 0 to {self.num_documents - 1}; {number} was asked "
-                "for"
+                TokenMessage.NO_SUCH_DOCUMENT,
+                idx_path=self.idx_path,
+                num_documents=self.num_documents - 1,
+                number=number,
             )
 
         first = int(self.document_index[number])
@@ -149,25 +160,49 @@ def read_header(path: Path) -> tuple[int, int, int]:
         head = file.read(INDEX_HEADER.size)
     if len(head) < INDEX_HEADER.size:
         raise DataError(
-            f"{path} has {size} bytes; the header alone has {INDEX_HEADER.size}. {_REMEDY}"
+            TokenMessage.INDEX_TOO_SHORT,
+            path=path,
+            size=size,
+            header_size=INDEX_HEADER.size,
+            remedy=_REMEDY,
         )
 
     magic, version, code, sequences, entries = INDEX_HEADER.unpack(head)
     if magic != INDEX_MAGIC:
-        raise DataError(f"{path} begins with {magic!r} and not with {INDEX_MAGIC!r}. {_REMEDY}")
+        raise DataError(
+            TokenMessage.NOT_AN_INDEX,
+            path=path,
+            magic=magic,
+            index_magic=INDEX_MAGIC,
+            remedy=_REMEDY,
+        )
     if version != INDEX_VERSION:
         raise DataError(
-            f"{path} says version {version}; only version {INDEX_VERSION} is known. {_REMEDY}"
+            TokenMessage.INDEX_VERSION,
+            path=path,
+            version=version,
+            index_version=INDEX_VERSION,
+            remedy=_REMEDY,
         )
 
     if code not in TOKEN_DTYPES:
-        raise DataError(f"{path} names token type {code}; known: {sorted(TOKEN_DTYPES)}. {_REMEDY}")
+        raise DataError(
+            TokenMessage.TOKEN_TYPE,
+            path=path,
+            code=code,
+            token_dtypes=sorted(TOKEN_DTYPES),
+            remedy=_REMEDY,
+        )
     promised = index_bytes(sequences, entries)
     if promised != size or entries < 1:
         raise DataError(
-            f"{path} has {size} bytes, but its header promises {sequences} sequences and {entries} "
-            "document entries, "
-            f"which take {promised}. {_REMEDY}"
+            TokenMessage.INDEX_SIZE,
+            path=path,
+            size=size,
+            sequences=sequences,
+            entries=entries,
+            promised=promised,
+            remedy=_REMEDY,
         )
 
     return code, sequences, entries
@@ -182,9 +217,7 @@ def _size(path: Path) -> int:
         else:
             reason = f"cannot be read ({error.strerror})"
 
-        raise DataError(
-            f"{path} {reason}; make it with `runbook data tokenize INPUT --out PREFIX`"
-        ) from None
+        raise DataError(TokenMessage.TOKEN_FILE_UNUSABLE, path=path, reason=reason) from None
 
 
 def _map(
@@ -205,4 +238,4 @@ def _map(
             shape=(count,),
         )
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be mapped into memory: {error}") from None
+        raise DataError(TokenMessage.NOT_MAPPED, path=path, error=error) from None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from runbook.core.errors import DataError
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.package_versions import package_version
 
 if TYPE_CHECKING:
@@ -109,17 +110,13 @@ class SentencePiece:
         try:
             import sentencepiece  # type: ignore[import-not-found,import-untyped,unused-ignore]
         except ImportError:
-            raise DataError(
-                f"{model} is a SentencePiece model, and the package sentencepiece is not "
-                "installed. "
-                "Install it (pip install sentencepiece), or give a Hugging Face tokenizer.json."
-            ) from None
+            raise DataError(TokenMessage.SENTENCEPIECE_MISSING, model=model) from None
 
         self.name = f"sentencepiece {package_version('sentencepiece')}"
         try:
             self.processor: Any = sentencepiece.SentencePieceProcessor(model_file=str(model))
         except (OSError, RuntimeError) as error:
-            raise DataError(f"{model} is not a SentencePiece model: {error}") from None
+            raise DataError(TokenMessage.NOT_SENTENCEPIECE, model=model, error=error) from None
 
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """As `Fastokens` does."""
@@ -161,9 +158,9 @@ def _judge(tokenizer_json: str, special_tokens: bool, name: str) -> HuggingFace:
         return HuggingFace(tokenizer_json, special_tokens)
     except ImportError:
         remedy = "install the data extra: pip install 'gpt3-runbook[data]'"
-        raise DataError(f"the package tokenizers is missing; {remedy}") from None
+        raise DataError(TokenMessage.TOKENIZERS_MISSING, remedy=remedy) from None
     except Exception as error:  # noqa: BLE001 - the package raises bare Exception and nothing narrower
-        raise DataError(f"{name} is refused by the tokenizers package: {error}") from None
+        raise DataError(TokenMessage.TOKENIZER_REFUSED, name=name, error=error) from None
 
 
 def _fast_encoder(tokenizer_json: str, special_tokens: bool, judge: HuggingFace) -> Encoder:
@@ -194,9 +191,13 @@ def compare(
         theirs = expected[expected_offsets[number] : expected_offsets[number + 1]].tolist()
         if ours != theirs:
             raise DataError(
-                f"{fast.name} and {judge.name} encode {text[:80]!r} ({where}) differently: "
-                f"{ours[:12]} and {theirs[:12]}. Nothing was kept of it. "
-                "Run with --encoder tokenizers (slower), and report the text."
+                TokenMessage.ENCODERS_DISAGREE,
+                fast_name=fast.name,
+                judge_name=judge.name,
+                text=text[:80],
+                where=where,
+                ours=ours[:12],
+                theirs=theirs[:12],
             )
 
 
@@ -283,9 +284,7 @@ class Tokenizer:
 
         special = ", ".join(self.judge.special) or "none"
         raise DataError(
-            f"the tokenizer {self.name} {complaint}, which would end each document; its special "
-            f"tokens: {special}. "
-            "Name the token (--eod-token), or choose --no-append-eod."
+            TokenMessage.NO_END_OF_DOCUMENT, name=self.name, complaint=complaint, special=special
         )
 
 
@@ -322,9 +321,7 @@ def load_tokenizer(
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise DataError(
-            f"{path} is not JSON ({error}); a tokenizer.json of Hugging Face is needed"
-        ) from None
+        raise DataError(TokenMessage.TOKENIZER_NOT_JSON, path=path, error=error) from None
 
     if not isinstance(document, dict) or "model" not in document:
         if "Ġthe" in text[:1_000_000]:
@@ -332,9 +329,7 @@ def load_tokenizer(
         else:
             hint = ""
 
-        raise DataError(
-            f"{path} has no key `model`, so it is not a Hugging Face tokenizer.json.{hint}"
-        )
+        raise DataError(TokenMessage.NOT_A_TOKENIZER_JSON, path=path, hint=hint)
 
     judge = _judge(text, special_tokens, str(path))
     if encoder == "auto":
@@ -377,17 +372,12 @@ def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
 def _content(path: Path, name: str) -> bytes:
     # To read a pipe waits forever, and a device has no end.
     if path.exists() and not path.is_file():
-        raise DataError(
-            f"tokenizer {name!r}: {path} is no plain file, but a pipe, a device or a folder."
-        )
+        raise DataError(TokenMessage.TOKENIZER_NOT_A_FILE, name=name, path=path)
 
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(
-            f"tokenizer {name!r} is neither gpt2 nor a file that can be read ({error.strerror}). "
-            "Give gpt2, or the path of a tokenizer.json or of a SentencePiece .model."
-        ) from None
+        raise DataError(TokenMessage.NO_SUCH_TOKENIZER, name=name, reason=error.strerror) from None
 
 
 def _gpt2_json() -> str:
@@ -401,8 +391,10 @@ def _gpt2_json() -> str:
         sha256 = hashlib.sha256(content[name]).hexdigest()
         if sha256 != expected:
             raise DataError(
-                f"{GPT2_FOLDER / name} has sha256 {sha256}, and GPT-2's has {expected}: "
-                "the file was changed. Install the package again."
+                TokenMessage.TOKENIZER_CHANGED,
+                gpt2_folder=GPT2_FOLDER / name,
+                sha256=sha256,
+                expected=expected,
             )
 
     merges = [line for line in content["merges.txt"].decode().split("\n")[1:] if line]

@@ -12,6 +12,7 @@ from runbook.core.checks import Check, judge
 from runbook.core.errors import DataError
 from runbook.core.files import sha256_of
 from runbook.tokens.indexed_files import IndexedReader
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.options import Manifest, TokenFiles, read_manifest
 from runbook.tokens.tokenizer import load_tokenizer
 
@@ -331,7 +332,7 @@ def sample_documents(
         numbers = [index * reader.num_documents // count for index in range(count)]
 
     if not numbers:
-        raise DataError(f"{files.idx} has no documents to show")
+        raise DataError(TokenMessage.NO_DOCUMENTS, idx=files.idx)
     documents = []
     for number in numbers:
         tokens = reader.document(number)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.core.errors import DataError
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.tokenizer import GPT2_VOCABULARY, tokenizer_path
 
 _PIECES_FIELD = 1
@@ -46,8 +47,7 @@ def _largest_id(content: bytes, path: Path) -> int:
         return max([*map(int, ids), *added])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path} is not a tokenizer.json of Hugging Face with model.vocab "
-            f"({type(error).__name__}: {error})."
+            TokenMessage.NO_VOCABULARY, path=path, name=type(error).__name__, error=error
         ) from None
 
 
@@ -56,10 +56,10 @@ def _count_pieces(content: bytes, path: Path) -> int:
     try:
         pieces = sum(number == _PIECES_FIELD for number in _field_numbers(content))
     except IndexError:
-        raise DataError(f"{path} is not a SentencePiece model: it ends within a field.") from None
+        raise DataError(TokenMessage.MODEL_CUT_SHORT, path=path) from None
 
     if not pieces:
-        raise DataError(f"{path} is not a SentencePiece model: it holds no pieces.")
+        raise DataError(TokenMessage.MODEL_WITHOUT_PIECES, path=path)
     return pieces
 
 

@@ -14,6 +14,7 @@ from runbook.training.health import faults
 from runbook.training.health.heartbeat import HeartbeatWriter
 from runbook.training.health.stopping import StopConditions
 from runbook.training.health.watchdog import make_watchdog
+from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import Ranks, die_with_launcher, on_gpu, ranks_from, use_planned_device
 
 
@@ -72,9 +73,7 @@ def train_rank(
     except Exception as error:
         report.event("failed", message=f"{type(error).__name__}: {error}")
         if isinstance(error, RuntimeError) and "gloo" in str(error):
-            raise TrainingError(
-                f"another rank is gone, or has not answered in time: {error}"
-            ) from None
+            raise TrainingError(TrainingMessage.RANK_GONE, error=error) from None
 
         raise
     finally:

@@ -24,6 +24,7 @@ import numpy
 from runbook.plan_file.data_cache import CHECKSUMS, CachedFile, checksums_text, read_checksums
 from runbook.plan_file.errors import RefusedError
 from runbook.training.checkpoints.folders import sha256
+from runbook.training.messages import TrainingMessage
 
 
 class CacheFault(Enum):
@@ -79,7 +80,9 @@ class CacheFolder:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RefusedError(f"data.cache {self.folder} cannot be made: {error}") from error
+            raise RefusedError(
+                TrainingMessage.CACHE_NOT_MADE, folder=self.folder, error=error
+            ) from error
 
         # ctime as well: a file that was moved or copied here keeps the mtime it had elsewhere.
         states = [path.stat() for path in indexes if path.exists()]

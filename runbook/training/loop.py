@@ -51,6 +51,7 @@ from runbook.training.health.capacity import DiskWatch, MemoryWatch
 from runbook.training.health.heartbeat import HeartbeatWriter
 from runbook.training.health.stopping import SIGNALS, BadStep, BadStepPolicy, StopConditions
 from runbook.training.kernels.faults import is_said_by, slower_kernels, watch_compiler
+from runbook.training.messages import TrainingMessage
 from runbook.training.near.copies import NearCopies, SaveAccount
 from runbook.training.process_groups import (
     device,
@@ -219,10 +220,7 @@ class TrainingLoop:
         load_near = self.near.load_newer if self.near is not None else None
         loaded = state.load_checkpoint(self.spec, self.engine, load_near)
         if loaded is None and self.near is not None and self.near.is_spoiled:
-            raise TrainingError(
-                "a copy in node memory could not be loaded to its end, and there is no checkpoint. Start again: the "
-                "copy is not tried a second time"
-            )
+            raise TrainingError(TrainingMessage.COPY_NOT_LOADED)
 
         starts = share_value(self.report.earlier_starts())
         if loaded is not None:
@@ -307,10 +305,10 @@ class TrainingLoop:
         other_order = data_cache.other_order(self.saved_order, cache.checksums)
         if other_order and not self.spec.checkpoint.resume_changed:
             raise RefusedError(
-                f"the cached order of the text in {self.spec.data.cache} is another than when the checkpoint of "
-                f"iteration {self.progress.iteration} was saved: {', '.join(other_order)}. The training would go on with "
-                f"other samples. Delete {self.spec.data.cache}: it is built again from the token files. If they were "
-                f"changed on purpose, training.resume_changed true goes on with the new ones"
+                TrainingMessage.ORDER_CHANGED,
+                cache=self.spec.data.cache,
+                iteration=self.progress.iteration,
+                other_order=", ".join(other_order),
             )
 
         self.saved_order = dict(cache.checksums)
@@ -361,16 +359,17 @@ class TrainingLoop:
     def _refuse_other_training(self, loaded: LoadedCheckpoint) -> None:
         if loaded.changes and not self.spec.checkpoint.resume_changed:
             raise RefusedError(
-                f"{loaded.folder} was trained with other values than this plan has: {'; '.join(loaded.changes)}. "
-                f"Going on would be another training than either; use the values it was trained with, another "
-                f"checkpoint folder, or set training.resume_changed true to go on with the plan's values"
+                TrainingMessage.TRAINED_WITH_OTHER_VALUES,
+                folder=loaded.folder,
+                changes="; ".join(loaded.changes),
             )
 
         if loaded.progress.iteration > self.spec.duration.iterations:
             raise RefusedError(
-                f"{loaded.folder} is of iteration {loaded.progress.iteration}, and this plan ends at "
-                f"{self.spec.duration.iterations}: nothing is left to train. Plan a longer training, or another "
-                f"checkpoint folder to begin a shorter one anew"
+                TrainingMessage.NOTHING_LEFT_TO_TRAIN,
+                folder=loaded.folder,
+                iteration=loaded.progress.iteration,
+                iterations=self.spec.duration.iterations,
             )
 
     def _step(self, train: Any) -> int:
@@ -955,9 +954,7 @@ def _check_writable(folder: Path) -> None:
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         why = "may not be written to" if parent.is_dir() else "is no folder"
-        raise RefusedError(
-            f"checkpoint.folder {folder}: {parent} {why}, so that no checkpoint could be saved"
-        )
+        raise RefusedError(TrainingMessage.CHECKPOINT_FOLDER, folder=folder, parent=parent, why=why)
 
 
 MESSAGE_BYTES = 32 * 2**20

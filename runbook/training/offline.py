@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.plan_file.errors import RefusedError, TrainingError
 from runbook.plan_file.schema import PhasePlan, read_plan
+from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import CPU, Ranks, die_with_launcher, hide_gpus, ranks_from
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     _check_draw(request)
     seed = spec.seed if request.seed is None else int(request.seed)
     if not 0 <= seed < 2**63:
-        raise RefusedError(f"seed {seed} is not from 0 to {2**63 - 1}")
+        raise RefusedError(TrainingMessage.SEED_OUT_OF_RANGE, seed=seed, highest=2**63 - 1)
     if request.exact:
         spec = scoring.in_float32(spec)
     checkpoint = weights.newest_weights(spec, request.iteration)
@@ -89,10 +90,7 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
         while len(ids) < longest:
             choices = scores.after(ids)
             if not bool(torch.isfinite(choices).all()):
-                raise RefusedError(
-                    f"{checkpoint.folder}: its weights give scores that are no numbers "
-                    "(NaN or infinite)"
-                )
+                raise RefusedError(TrainingMessage.SCORES_NOT_NUMBERS, folder=checkpoint.folder)
 
             token = gpt_model.draw_token(
                 choices, generator, float(request.temperature), float(request.top_p)
@@ -113,12 +111,12 @@ def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 def _check_prompts(request: OfflineRequest, vocabulary: int) -> None:
     """`RefusedError` where there is no prompt, an empty one, or one with an unknown token."""
     if not request.prompts or not all(request.prompts):
-        raise RefusedError("a prompt needs at least one token")
+        raise RefusedError(TrainingMessage.EMPTY_PROMPT)
     for ids in request.prompts:
         for token in ids:
             if not 0 <= int(token) < vocabulary:
                 raise RefusedError(
-                    f"the prompts have token {token}, and the vocabulary is {vocabulary}"
+                    TrainingMessage.PROMPT_OUTSIDE_VOCABULARY, token=token, vocabulary=vocabulary
                 )
 
 
@@ -134,7 +132,9 @@ def _check_draw(request: OfflineRequest) -> None:
             or not isinstance(value, int | float)
             or not 0 <= value <= highest
         ):
-            raise RefusedError(f"{name} {value} is not from 0 to {highest:g}")
+            raise RefusedError(
+                TrainingMessage.OPTION_OUT_OF_RANGE, name=name, value=value, highest=highest
+            )
 
 
 class _Scores:
@@ -220,9 +220,7 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
     root = spec.path(spec.checkpoint.folder)
     if folders.has_checkpoints(root):
-        raise RefusedError(
-            f"{root} has checkpoints already: weights are imported only before the first step"
-        )
+        raise RefusedError(TrainingMessage.HAS_CHECKPOINTS, root=root)
 
     source = Path(request.source)
     # An engine of this name has no optimizer state for the plan's.
@@ -322,7 +320,10 @@ def on_ranks(spec: PhasePlan, world_size: int = 1) -> PhasePlan:
 
     if world_size % (tensor * pipeline):
         raise RefusedError(
-            f"{world_size} ranks do not divide by parallel.tensor {tensor} x pipeline {pipeline}"
+            TrainingMessage.RANKS_DO_NOT_DIVIDE,
+            world_size=world_size,
+            tensor=tensor,
+            pipeline=pipeline,
         )
 
     parallel = dataclasses.replace(

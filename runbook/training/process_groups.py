@@ -19,6 +19,7 @@ from torch.distributed import distributed_c10d
 
 from runbook.plan_file.errors import FAILED, TrainingError
 from runbook.plan_file.schema import PhasePlan
+from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import Ranks, claim_gpu, on_gpu, own_gpu
 from runbook.training.report import say
 
@@ -285,8 +286,9 @@ def _wait_for_first(
 
         if moment - heard > silence_seconds:
             raise TrainingError(
-                f"rank 0 gave no sign of life for {silence_seconds:.0f} s while it was "
-                f"{description}"
+                TrainingMessage.RANK_SILENT,
+                silence_seconds=silence_seconds,
+                description=description,
             )
 
         time.sleep(min(max(0.02, (moment - start) / 10), longest))
@@ -344,8 +346,9 @@ def rendezvous(ranks: Ranks, timeout_seconds: int) -> Iterator[None]:
                 cause = known_cause
                 break
 
+        reason = repr(message.splitlines()[0]) if message else repr(error)
         raise TrainingError(
-            f"{text}: {message.splitlines()[0] if message else error!r}. Cause: {cause}"
+            TrainingMessage.RENDEZVOUS_FAILED, text=text, reason=reason, cause=cause
         ) from None
     finally:
         late.cancel()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runbook.plan_file.errors import RefusedError
+from runbook.training.messages import TrainingMessage
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None
                 return int(environment[name])
             except ValueError:
                 raise RefusedError(
-                    f"{name}={environment[name]!r} is not a number of a rank"
+                    TrainingMessage.NOT_A_RANK, name=name, environment=environment[name]
                 ) from None
 
     return None
@@ -102,9 +103,11 @@ def _master(environment: Mapping[str, str], launcher: str, world_size: int) -> t
 
     if not address or not port.isdigit():
         raise RefusedError(
-            f"{launcher} started {world_size} ranks, but MASTER_ADDR={address!r} and "
-            f"MASTER_PORT={port!r} do not say "
-            f"where they meet: export both in the job script (the first node's name, a free port)"
+            TrainingMessage.NO_MEETING_PLACE,
+            launcher=launcher,
+            world_size=world_size,
+            address=address,
+            port=port,
         )
 
     return address, int(port)
@@ -164,9 +167,7 @@ def use_planned_device(device: str) -> None:
         hide_gpus()
         if on_gpu():
             raise RefusedError(
-                f"plan.json says device {CPU}, but torch saw GPUs before they were hidden from "
-                f"it. Set "
-                f"{' and '.join(HIDDEN_BY)} to nothing before the trainer is started"
+                TrainingMessage.GPUS_SEEN_BEFORE, cpu=CPU, hidden_by=" and ".join(HIDDEN_BY)
             )
     elif not on_gpu():
         import torch
@@ -179,11 +180,7 @@ def use_planned_device(device: str) -> None:
             built_for = "the CPU alone"
 
         raise RefusedError(
-            f"plan.json says device {device}, but torch {torch.__version__}, built for "
-            f"{built_for}, sees no GPU here. "
-            "Install torch for this GPU (`make setup GPU=1`, or the site's image), look "
-            "whether nvidia-smi or rocm-smi "
-            "answers, or train on a site whose hardware.device is cpu"
+            TrainingMessage.NO_GPU, device=device, version=torch.__version__, built_for=built_for
         )
 
 
@@ -232,11 +229,7 @@ def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.e
 
     if visible == 1 and visible_lists and all("," not in value for value in visible_lists):
         return 0
-    raise RefusedError(
-        f"local rank {local_rank} has no GPU of its own: torch sees {visible} on this node. "
-        "Start one rank for each GPU (jobs.<phase>.devices_per_node), or make a plan for the "
-        "GPUs that are here"
-    )
+    raise RefusedError(TrainingMessage.NO_GPU_OF_ITS_OWN, local_rank=local_rank, visible=visible)
 
 
 def claim_gpu(store: Any, rank: int, number: int) -> None:
@@ -252,7 +245,4 @@ def claim_gpu(store: Any, rank: int, number: int) -> None:
     host = socket.gethostname()
     identity = f"{getattr(gpu, 'uuid', '')} {getattr(gpu, 'pci_bus_id', '')}".strip()
     if identity and store.add(f"runbook GPU {host} {identity}", 1) > 1:
-        raise RefusedError(
-            f"rank {rank} has GPU {identity} of {host}, and so has another rank. "
-            "Start one rank for each GPU, or let the launcher show each rank its own"
-        )
+        raise RefusedError(TrainingMessage.GPU_SHARED, rank=rank, identity=identity, host=host)

@@ -23,6 +23,7 @@ from runbook.plan_file.schema import PhasePlan, Source
 from runbook.training import data_cache
 from runbook.training.context_parallel import slice_sequences
 from runbook.training.engines.engine import DATA, StepClock
+from runbook.training.messages import TrainingMessage
 from runbook.training.process_groups import device, run_long_on_first_rank
 from runbook.training.token_files import DataParallelShare, shuffled_epochs
 
@@ -304,9 +305,11 @@ class BatchReader:
         highest = int(max(batch["tokens"].max(), batch["labels"].max()))
         if highest >= self._vocabulary:
             raise TrainingError(
-                f"samples {indices.start} to {indices.stop - 1} hold token {highest}, but the "
-                f"model's vocabulary is {self._vocabulary}: "
-                "the data was tokenized with another vocabulary"
+                TrainingMessage.SAMPLE_OUTSIDE_VOCABULARY,
+                start=indices.start,
+                stop=indices.stop - 1,
+                highest=highest,
+                vocabulary=self._vocabulary,
             )
 
         return slice_sequences(batch)

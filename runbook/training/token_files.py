@@ -22,6 +22,7 @@ from runbook.plan_file.token_index import (
     UINT16,
     index_bytes,
 )
+from runbook.training.messages import TrainingMessage
 
 SCANNED_BYTES = 2**30
 """Of longer .bin files only this much is scanned for ids outside the vocabulary, in blocks over
@@ -51,9 +52,7 @@ def check_token_files(spec: PhasePlan) -> dict[str, int]:
     if spec.data.mock:
         return {}
     if not spec.data.train:
-        raise RefusedError(
-            "data.train names no file: tokenize a dataset first, or set data.mock true"
-        )
+        raise RefusedError(TrainingMessage.NO_TRAINING_FILE)
 
     _check_sources(spec)
     held_out = spec.data.held_out
@@ -73,9 +72,7 @@ def check_token_files(spec: PhasePlan) -> dict[str, int]:
             _check_share(file, (train, train + validation), spec, "validation")
 
     if evaluates and held_out and not spec.data.validation:
-        raise RefusedError(
-            "evaluation.interval is set and data.test is given, but data.validation names no file"
-        )
+        raise RefusedError(TrainingMessage.NO_VALIDATION_FILE)
 
     if not evaluates:
         return tokens
@@ -120,10 +117,13 @@ def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:
     outside, position = highest_token(file, scanned)
     if not 0 <= outside < shape.vocabulary:
         raise RefusedError(
-            f"{file.prefix}.bin holds token {outside}, but the model's vocabulary is "
-            f"{shape.vocabulary} (ids 0 to {shape.vocabulary - 1}): "
-            "it was tokenized with another tokenizer, or overwritten "
-            f"(token number {position:,} of {file.tokens:,})"
+            TrainingMessage.TOKEN_OUTSIDE_VOCABULARY,
+            prefix=file.prefix,
+            token=outside,
+            vocabulary=spec.model.shape.vocabulary,
+            highest=spec.model.shape.vocabulary - 1,
+            position=position,
+            tokens=file.tokens,
         )
 
     return file
@@ -135,23 +135,21 @@ def open_pair(prefix: Path) -> TokenFile:
     binary = Path(f"{prefix}.bin")
     for path in (index, binary):
         if not path.is_file():
-            raise RefusedError(
-                f"{path} does not exist: run the data phase, or fix data.train in the plan"
-            )
+            raise RefusedError(TrainingMessage.TOKEN_FILE_MISSING, path=path)
 
     with index.open("rb") as stream:
         content = stream.read(INDEX_HEADER.size)
     if len(content) < INDEX_HEADER.size:
         raise RefusedError(
-            f"{index} has {len(content)} bytes, fewer than the {INDEX_HEADER.size} of an index "
-            f"header"
+            TrainingMessage.INDEX_TOO_SHORT,
+            index=index,
+            bytes_there=len(content),
+            size=INDEX_HEADER.size,
         )
 
     magic, version, code, sequences, documents = INDEX_HEADER.unpack(content)
     if magic != INDEX_MAGIC or version != INDEX_VERSION:
-        raise RefusedError(
-            f"{index} is no Megatron index: it begins with {magic!r} and version {version}"
-        )
+        raise RefusedError(TrainingMessage.NOT_AN_INDEX, index=index, magic=magic, version=version)
 
     if code not in (UINT16, INT32):
         if code in DTYPES:
@@ -159,16 +157,17 @@ def open_pair(prefix: Path) -> TokenFile:
         else:
             name = f"type {code}"
 
-        raise RefusedError(
-            f"{index} says its tokens are {name}; token ids are uint16 (type 8) or int32 (type 4)"
-        )
+        raise RefusedError(TrainingMessage.TOKENS_OF_ANOTHER_TYPE, index=index, name=name)
 
     expected = index_bytes(sequences, documents)
     if index.stat().st_size != expected:
         raise RefusedError(
-            f"{index} has {index.stat().st_size} bytes; {sequences} sequences and "
-            f"{documents - 1} documents make "
-            f"{expected}: it was cut short or overwritten"
+            TrainingMessage.INDEX_CUT_SHORT,
+            index=index,
+            bytes_there=index.stat().st_size,
+            sequences=sequences,
+            documents=documents - 1,
+            expected=expected,
         )
 
     lengths: numpy.ndarray[tuple[int], numpy.dtype[Any]]
@@ -186,8 +185,12 @@ def open_pair(prefix: Path) -> TokenFile:
     file = TokenFile(prefix, numpy.dtype(DTYPES[code]), lengths)
     if binary.stat().st_size != file.tokens * file.dtype.itemsize:
         raise RefusedError(
-            f"{binary} has {binary.stat().st_size} bytes; its index says {file.tokens} tokens x "
-            f"{file.dtype.itemsize} bytes = {file.tokens * file.dtype.itemsize}"
+            TrainingMessage.BIN_SIZE,
+            binary=binary,
+            bytes_there=binary.stat().st_size,
+            tokens=file.tokens,
+            itemsize=file.dtype.itemsize,
+            bytes_expected=file.tokens * file.dtype.itemsize,
         )
 
     _check_index(index, file, documents)
@@ -223,10 +226,12 @@ def _check_index(
         if len(wrong):
             at = int(wrong[0])
             raise RefusedError(
-                f"{index} says sequence {start + at} has {lengths[at]} tokens and begins at "
-                f"byte {begins[start + at]} "
-                f"of the .bin; by the sequences before, it begins at byte {right[at]}: it was "
-                f"overwritten"
+                TrainingMessage.SEQUENCE_PLACE,
+                index=index,
+                sequence=start + at,
+                tokens=lengths[at],
+                byte=begins[start + at],
+                right_byte=right[at],
             )
 
         begin = int(ends[-1])
@@ -238,10 +243,7 @@ def _check_index(
         or bounds[-1] != sequences
         or bool((bounds[1:] < bounds[:-1]).any())
     ):
-        raise RefusedError(
-            f"{index} has documents that do not go from sequence 0 to {sequences} in order: it "
-            f"was overwritten"
-        )
+        raise RefusedError(TrainingMessage.DOCUMENTS_OUT_OF_ORDER, index=index, sequences=sequences)
 
 
 def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
@@ -286,7 +288,7 @@ def _shares(split: str) -> list[float]:
         parts = []
 
     if not 1 <= len(parts) <= 3 or not 0 < sum(parts) < math.inf or min(parts) < 0:
-        raise RefusedError(f"data.split {split!r} is not three shares such as 949,50,1")
+        raise RefusedError(TrainingMessage.NOT_A_SPLIT, split=split)
     total = sum(parts)
     return [part / total for part in parts + [0.0] * (3 - len(parts))]
 
@@ -303,12 +305,15 @@ def _check_share(
     tokens = int(file.lengths[begin:end].sum(dtype=numpy.int64))
     if tokens <= spec.model.shape.sequence_length:
         raise RefusedError(
-            f"{file.prefix}.bin has {sequences} documents; the {use} share of split "
-            f"{spec.data.split} is {end - begin} "
-            f"of them with {tokens} tokens, and one sample needs "
-            f"{spec.model.shape.sequence_length + 1}: give more text, "
-            "another data.split, or "
-            f"{'evaluation.interval 0' if use == 'validation' else 'a shorter sequence'}"
+            TrainingMessage.SHARE_TOO_SHORT,
+            prefix=file.prefix,
+            sequences=sequences,
+            use=use,
+            split=spec.data.split,
+            documents=end - begin,
+            tokens=tokens,
+            sample_tokens=spec.model.shape.sequence_length + 1,
+            remedy="evaluation.interval 0" if use == "validation" else "a shorter sequence",
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import pytest
 from pydantic import TypeAdapter
+from suite.messages import containing, refuses
 
 from runbook.core import processes
 from runbook.core.errors import JobError
@@ -20,6 +21,7 @@ from runbook.jobs.job_folder import (
     submitted_job_folders,
 )
 from runbook.jobs.local import LocalScheduler
+from runbook.jobs.messages import JobMessage
 from runbook.params.schema.site import Hardware, Site
 
 OTHER_BOOT = "00000000-0000-0000-0000-000000000000"
@@ -176,17 +178,17 @@ class TestOtherHost:
         assert job.status.state is JobState.CANCELLED
 
     def test_it_cannot_be_stopped_from_here(self, job):
-        with pytest.raises(JobError, match=r"runs on login2; it can only be stopped from there"):
+        with refuses(JobError, JobMessage.RUNS_ELSEWHERE, where="login2"):
             SCHEDULER.request_stop(job.heartbeat().folder)
 
     def test_it_is_not_submitted_again(self, job):
         job.folder.script.write_text("exit 0\n")
-        with pytest.raises(JobError, match="holds a job that is unknown"):
+        with refuses(JobError, JobMessage.FOLDER_HOLDS_JOB, state="unknown"):
             SCHEDULER.submit(job.folder)
         following = next_job_folder(job.folder.run_folder, "04-training")
         following.path.mkdir()
         following.script.write_text("exit 0\n")
-        with pytest.raises(JobError, match="two jobs would write to the same files"):
+        with refuses(JobError, JobMessage.SAME_FILES):
             SCHEDULER.submit(following)
 
     def test_another_container_of_this_machine_is_another_host(self, job):
@@ -240,11 +242,14 @@ def test_an_interrupted_submission_is_made_good(bench):
 
 
 def test_a_folder_without_a_job_or_a_script_is_told(job):
-    with pytest.raises(
-        JobError, match=r"No job was submitted from .*04-training: it has no job\.json"
+    with refuses(
+        JobError,
+        JobMessage.NO_JOB_SUBMITTED,
+        folder=containing("04-training"),
+        record_name="job.json",
     ):
         SCHEDULER.state(job.folder)
-    with pytest.raises(JobError, match=r"job\.sh does not exist: write the job"):
+    with refuses(JobError, JobMessage.SCRIPT_MISSING, script=containing("job.sh")):
         SCHEDULER.submit(job.folder)
 
 

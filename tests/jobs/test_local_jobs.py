@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 from scheduler_bench import IGNORE_TERM, SAVE_ON_TERM, SLEEP
+from suite.messages import containing, refuses
 
 from runbook.core import processes, shell
 from runbook.core.errors import JobError
 from runbook.core.locks import hold
 from runbook.jobs.job_folder import JobState, heartbeat_age, latest_job_folder, next_job_folder
+from runbook.jobs.messages import JobMessage
 
 pytestmark = pytest.mark.jobs
 
@@ -80,9 +82,7 @@ def test_a_script_refuses_to_run_a_second_time(bench):
 def test_an_ended_job_is_not_overwritten_and_the_next_has_its_own_folder(bench):
     folder = bench.submit("print('first')", ranks=1)
     bench.wait(folder)
-    with pytest.raises(
-        JobError, match=r"holds a job that is done \(finished\); its files are kept as they are"
-    ):
+    with refuses(JobError, JobMessage.FOLDER_HOLDS_JOB, state="done", reason="finished"):
         bench.scheduler.submit(folder)
     assert latest_job_folder(bench.run_folder, "04-training") == folder
     following = next_job_folder(bench.run_folder, "04-training")
@@ -96,8 +96,8 @@ def test_an_ended_job_is_not_overwritten_and_the_next_has_its_own_folder(bench):
 def test_a_second_job_of_a_phase_waits_for_the_first(bench):
     bench.submit(SLEEP, ranks=1)
     second = bench.write("", name="04-training-2")
-    with pytest.raises(
-        JobError, match=r"jobs/04-training is running .* two jobs would write to the same files"
+    with refuses(
+        JobError, JobMessage.SAME_FILES, job=containing("jobs/04-training"), state="running"
     ):
         bench.scheduler.submit(second)
     assert not second.record.exists()
@@ -168,7 +168,7 @@ def test_a_script_that_is_asked_to_end_lets_its_ranks_save(bench):
 def test_a_stop_of_a_job_that_ended_is_told(bench):
     folder = bench.submit("", ranks=1)
     bench.wait(folder)
-    with pytest.raises(JobError, match=r"is done \(finished\); only a running job can be stopped"):
+    with refuses(JobError, JobMessage.NOT_RUNNING, state="done", reason="finished"):
         bench.scheduler.request_stop(folder)
 
 
@@ -225,7 +225,7 @@ def test_a_killed_script_is_lost_and_what_it_left_is_found_and_ended(bench):
         f"process {bench.script_pid(folder)} vanished without an exit code (killed?); "
         "2 of its processes still run: cancelling it ends them"
     )
-    with pytest.raises(JobError, match="holds a job that is lost"):
+    with refuses(JobError, JobMessage.FOLDER_HOLDS_JOB, state="lost"):
         bench.scheduler.submit(folder)
     assert bench.scheduler.cancel(folder).state is JobState.LOST
     assert bench.pids(folder) == []
@@ -280,9 +280,10 @@ def test_a_job_cancelled_during_its_set_up_trains_nothing(bench):
 def test_a_script_that_bash_cannot_read_is_told_in_bashs_words(bench):
     folder = bench.write("")
     folder.script.write_text("if then\n")
-    with pytest.raises(
+    with refuses(
         JobError,
-        match=r"ended before it began\. Its last words:\n.*syntax error near unexpected token",
+        JobMessage.ENDED_BEFORE_IT_BEGAN,
+        tail=containing("syntax error near unexpected token"),
     ):
         bench.scheduler.submit(folder)
     assert bench.scheduler.state(folder).state is JobState.LOST

@@ -11,11 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from suite.messages import refuses
 
 from runbook.core import processes
 from runbook.core.errors import JobError
 from runbook.jobs import queue
 from runbook.jobs.job_folder import JobFolder, JobState, next_job_folder
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.pbs import Pbs
 from runbook.jobs.queue import QueueScheduler
 from runbook.jobs.render.task_job import Task, render_task
@@ -270,8 +272,10 @@ def test_the_ranks_of_a_task_are_told_where_to_meet(pbs, tmp_path, settings):
 def test_error_numbers_of_pbs_are_not_signals(pbs, tmp_path, settings):
     folder = task(tmp_path / "a run", settings, "true")
     folder.script.write_text("#!/bin/bash\n#PBS -l select=1:system=polaris\ntrue\n")
-    with pytest.raises(
-        JobError, match="qsub ended with exit code 187 and said: qsub: Unknown resource: system"
+    with refuses(
+        JobError,
+        JobMessage.JOB_REFUSED,
+        last_words="qsub ended with exit code 187 and said: qsub: Unknown resource: system",
     ):
         pbs.submit(folder)
 

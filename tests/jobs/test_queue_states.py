@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+from suite.messages import refuses
 
 from runbook.core.errors import JobError
 from runbook.jobs.job_folder import JobFolder, JobState, heartbeat_age
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.queue import LostAnswerError, QueueJob, QueueScheduler, QueueSilentError
 
 
@@ -247,7 +249,7 @@ def test_a_lost_answer_is_looked_up_and_an_unknown_one_is_never_submitted_twice(
 
     queue.on_submit = lose
     queue.found = SILENT
-    with pytest.raises(JobError, match="Whether the job is in the queue is not known"):
+    with refuses(JobError, JobMessage.SUBMISSION_UNKNOWN):
         scheduler.submit(folder)
     assert scheduler.state(folder).state is JobState.UNKNOWN
     with pytest.raises(QueueSilentError):  # nor another time while the queue does not answer
@@ -265,7 +267,7 @@ def test_to_stop_gently_a_file_is_made_that_every_rank_sees(scheduler, queue, fo
     scheduler.request_stop(folder)
     assert folder.stop.exists()
     folder.exit_code.write_text("75 \n")
-    with pytest.raises(JobError, match="only a running job can be stopped"):
+    with refuses(JobError, JobMessage.NOT_RUNNING):
         scheduler.request_stop(folder)
 
 

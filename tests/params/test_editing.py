@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from suite.messages import refuses
 
 from runbook.core.errors import ParamsError
 from runbook.params.editing import edited_text, without_sums
 from runbook.params.layers import document_layer
+from runbook.params.messages import ParamsMessage
 from runbook.params.yaml12 import read_mapping
 
 TEXT = """\
@@ -97,5 +99,5 @@ def test_what_papermill_would_read_otherwise_is_quoted_on_the_way():
 )
 def test_a_text_that_cannot_be_edited_line_by_line_is_refused(text):
     """An empty section; a value that is to go."""
-    with pytest.raises(ParamsError, match="x"):
+    with refuses(ParamsError, ParamsMessage.LINES_NOT_EDITABLE, where="x"):
         edited_text(text, "x", {"run": "mine", "model": "tiny", "training.seed": 7})

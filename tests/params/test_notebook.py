@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from suite.messages import containing, has_rule, problem_of, refuses
 
 from runbook.core.errors import ParamsError
 from runbook.params import PARAMETERS, bind, load
+from runbook.params.messages import ParamsMessage
 from runbook.params.parameters_cell import (
     hand_edits,
     refuse_edits_below_papermill,
@@ -131,10 +133,12 @@ def test_a_mapping_given_as_text_is_read(project: Path, text):
 
 @pytest.mark.parametrize("text", ["10", "[1, 2]", "{iterations", "iterations: 10"])
 def test_text_that_is_no_mapping_is_refused_with_an_example(project: Path, text):
-    with pytest.raises(
-        ParamsError, match=r'training .*must be a dict, such as training = \{"iterations": 10\}'
-    ):
+    with pytest.raises(ParamsError) as error:
         bind(cell(run="toy", training=text), project=project)
+    problem = problem_of(error.value, "training")
+    assert has_rule(
+        problem, ParamsMessage.NOTEBOOK_TYPE, kind="a dict", example='{"iterations": 10}'
+    )
 
 
 CELL = """\
@@ -186,7 +190,9 @@ def test_inside_a_kernel_only_papermills_own_cell_shows_that_nobody_sits_there()
             "from runbook.phases.p00_plan import phase as phase",
         ]
     }
-    with pytest.raises(ParamsError, match=r"^notebooks/04-training\.ipynb, cell"):
+    with refuses(
+        ParamsError, ParamsMessage.CELL_CHANGED_BY_HAND, notebook="notebooks/04-training.ipynb"
+    ):
         refuse_edits_below_papermill(by_papermill, "notebooks/04-training.ipynb")
     refuse_edits_below_papermill(
         {"In": ["", CELL, "from runbook.phases.p00_plan import phase as phase"]}, "x.ipynb"
@@ -215,8 +221,12 @@ def test_two_runs_mixed_are_seen_behind_one_more_override(project: Path):
         "run": "toy",
         "training": {"iterations": 3},
     }
-    with pytest.raises(
-        ParamsError, match="Two runs are mixed: run is toy, but site, model, parallel, jobs are"
+    with refuses(
+        ParamsError,
+        ParamsMessage.TWO_RUNS_MIXED,
+        run="toy",
+        foreign="site, model, parallel, jobs",
+        verb=containing("are"),
     ):
         bind(cell(**injected), project=project)
 
@@ -245,18 +255,20 @@ def test_ill_typed_names_are_told_together(project: Path):
         "  3. overrides = a 'b (notebook): cannot be split into words as a shell does: No closing quotation.\n"
         "  4. training.precision = false (notebook training): must be 'fp32', 'fp16' or 'bf16'."
     )
-    with pytest.raises(
-        ParamsError, match=r'run = 3 \(notebook\): must be text, such as run = "local"'
-    ):
+    with pytest.raises(ParamsError) as error:
         bind(cell(run=3), project=project)
+    problem = problem_of(error.value, "run")
+    assert (problem.value, problem.where) == (3, "notebook")
+    assert has_rule(problem, ParamsMessage.NOTEBOOK_TYPE, kind="text", example='"local"')
 
 
 def test_true_is_not_one(project: Path, write):
     write("run: mine\nmodel: tiny\ntraining: {iterations: 1}\nparallel: {sequence: true}\n")
-    with pytest.raises(
-        ParamsError, match=r"parallel.sequence = 1 \(notebook parallel\): must be true or false."
-    ):
+    with pytest.raises(ParamsError) as error:
         bind(cell(run="mine", parallel={"sequence": 1}), project=project)
+    problem = problem_of(error.value, "parallel.sequence")
+    assert (problem.value, problem.where) == (1, "notebook parallel")
+    assert has_rule(problem, ParamsMessage.NOT_A_TRUTH_VALUE)
 
 
 def test_a_name_that_papermill_only_warns_of_stops_us(project: Path):
@@ -268,12 +280,13 @@ def test_a_name_that_papermill_only_warns_of_stops_us(project: Path):
     ]
     with pytest.raises(ParamsError) as error:
         bind(cell(run="toy", In=history, modle="13b", lrr=3), project=project)
-    assert str(error.value) == (
-        "Parameters of run toy: 2 things cannot be used. Nothing was written.\n"
-        '  1. modle = "13b" (papermill): a notebook has no such parameter. Did you mean model?\n'
-        "  2. lrr = 3 (papermill): a notebook has no such parameter. It has run, site, model, data, parallel, "
-        "training, jobs, overrides."
-    )
+    assert [problem.key for problem in error.value.problems] == ["modle", "lrr"]
+    nearly, unknown = error.value.problems
+    assert (nearly.value, nearly.where) == ("13b", "papermill")
+    assert has_rule(nearly, ParamsMessage.UNKNOWN_PARAMETER, hint=containing("model?"))
+    assert (unknown.value, unknown.where) == (3, "papermill")
+    names = "run, site, model, data, parallel, training, jobs, overrides"
+    assert has_rule(unknown, ParamsMessage.UNKNOWN_PARAMETER, hint=containing(names))
 
 
 def test_papermills_own_paths_and_other_variables_are_no_parameters(project: Path):
@@ -293,7 +306,9 @@ def test_secrets_in_a_notebook_are_refused_without_being_shown(project: Path):
             project=project,
         )
     assert secret not in str(error.value)
-    assert "training.sample_prompt (notebook training): looks like a real secret" in str(
-        error.value
-    )
-    assert "data.folder (--set data.folder=hf_a...): looks like a real secret" in str(error.value)
+    prompt = problem_of(error.value, "training.sample_prompt")
+    assert prompt.where == "notebook training"
+    assert has_rule(prompt, ParamsMessage.LOOKS_LIKE_A_SECRET)
+    folder = problem_of(error.value, "data.folder")
+    assert "data.folder (--set data.folder=hf_a...)" in folder.text()
+    assert has_rule(folder, ParamsMessage.LOOKS_LIKE_A_SECRET)

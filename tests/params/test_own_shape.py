@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from suite.messages import has_rule, problem_of
 
 from runbook import params
 from runbook.core.errors import ParamsError
+from runbook.params.messages import ParamsMessage
 from runbook.params.schema.keys import right_name
 from runbook.planning import make_plan
 
@@ -52,5 +54,7 @@ def test_the_documents_names_are_answered_with_ours(name, key):
 
 
 def test_a_shape_below_nothing_is_refused():
-    with pytest.raises(ParamsError, match=r"training\.shape\.layers"):
+    with pytest.raises(ParamsError) as error:
         settings_of("training.shape.layers=-1")
+    problem = problem_of(error.value, "training.shape.layers")
+    assert has_rule(problem, ParamsMessage.BROKEN_RULE, kind="greater_than_equal", ge=0)

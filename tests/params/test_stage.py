@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, has_rule, problem_of
 
 from runbook.core.errors import ParamsError
 from runbook.params import load, run_names
+from runbook.params.messages import ParamsMessage
 from runbook.params.settings import missing_values, require_values, with_placeholders
 
 CLONE = Path(__file__).parents[2]
@@ -27,16 +29,14 @@ def test_each_site_names_what_it_needs(name):
 def test_all_that_is_missing_is_listed_at_once():
     with pytest.raises(ParamsError) as caught:
         require_values(load("polaris-25b", project=CLONE))
-    text = str(caught.value)
-    assert (
-        "jobs.account (required by params/sites/polaris.yaml): is not given: the ALCF project that pays."
-        in text
+    account = problem_of(caught.value, "jobs.account")
+    assert account.where == "required by params/sites/polaris.yaml"
+    assert has_rule(account, ParamsMessage.REQUIRED_VALUE, meaning=containing("ALCF"))
+    stage = problem_of(caught.value, "jobs.stage")
+    assert stage.where == account.where
+    assert has_rule(
+        stage, ParamsMessage.REQUIRED_VALUE, remedy=containing("--set jobs.stage=VALUE")
     )
-    assert (
-        "jobs.stage (required by params/sites/polaris.yaml): is not given: a folder of your project"
-        in text
-    )
-    assert "--set jobs.stage=VALUE; --placeholders renders without it." in text
     assert caught.value.exit_code == 2
 
 

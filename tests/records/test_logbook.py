@@ -6,11 +6,13 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from suite.messages import refuses
 
 from runbook.cli import cli
 from runbook.core.errors import RecordError
 from runbook.records.logbook import add_note, make_entry, write_logbook
 from runbook.records.manifest import note_files, verify_run, write_manifest
+from runbook.records.messages import RecordMessage
 from runbook.records.pages import run_pages
 
 EVENTS = [
@@ -190,7 +192,7 @@ def test_a_note_is_an_event_and_lies_in_the_manifest(run_folder):
     assert [one for one in verify_run(run_folder) if one.file in ("events.jsonl", "logbook.md")][
         1:
     ] == []
-    with pytest.raises(RecordError, match=r"1 to 10,000 characters; this one has 0"):
+    with refuses(RecordError, RecordMessage.NOTE_LENGTH, longest_note=10000, number_of_text=0):
         add_note(run_folder, "  ")
 
 

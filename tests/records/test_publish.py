@@ -6,10 +6,12 @@ import re
 
 import pytest
 from made_run import write_run
+from suite.messages import refuses
 
 from runbook.core.errors import RecordError
 from runbook.records.pages import run_pages
 from runbook.tools.publish import site as site_module
+from runbook.tools.publish.messages import PublishMessage
 from runbook.tools.publish.site import copy_whole_run, publish
 
 
@@ -59,7 +61,7 @@ def test_again_it_replaces_its_own_files_and_nothing_else(runs, tmp_path):
 def test_a_folder_of_somebody_else_is_refused(runs, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("x")
-    with pytest.raises(RecordError, match="runbook publish did not write it"):
+    with refuses(RecordError, PublishMessage.NOT_A_PUBLISHED_FOLDER):
         publish(runs, tmp_path / "thesis", copy_whole_run)
-    with pytest.raises(RecordError, match="no run to publish"):
+    with refuses(RecordError, PublishMessage.NOTHING_TO_PUBLISH):
         publish([], tmp_path / "site", copy_whole_run)

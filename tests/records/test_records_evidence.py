@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from made_run import TWIN, write_run
+from suite.messages import containing, refuses
 
 from runbook.core.errors import RecordError
 from runbook.core.files import write_text
@@ -27,6 +28,7 @@ from runbook.records.manifest import (
     verify_run,
     write_manifest,
 )
+from runbook.records.messages import RecordMessage
 from runbook.records.pages.run_pages import FrontPage
 from runbook.records.twin import find_twin, read_twin, twin_as_dict, twin_path, write_twin
 
@@ -70,7 +72,7 @@ def test_a_twin_of_another_shape_is_refused_by_name(tmp_path, change, message):
 
 
 def test_a_twin_that_is_cut_off_or_missing_is_refused(tmp_path):
-    with pytest.raises(RecordError, match="does not exist: the phase was not executed yet"):
+    with refuses(RecordError, RecordMessage.NOT_EXECUTED_YET):
         read_twin(tmp_path / "none.json")
     (tmp_path / "half.json").write_text(json.dumps(twin_as_dict(TWIN))[:100])
     with pytest.raises(RecordError, match="is not the twin of a notebook"):
@@ -355,8 +357,11 @@ def test_a_folder_that_cannot_be_listed_is_neither_whole_nor_forgotten(trained, 
     before = (trained / "manifest.json").read_text()
     monkeypatch.setattr(os, "scandir", broken)
     for judge in (verify_run, lambda folder: write_manifest(folder, "04-training")):
-        with pytest.raises(
-            RecordError, match=r"checkpoints cannot be listed \(Input/output error\)"
+        with refuses(
+            RecordError,
+            RecordMessage.FOLDER_NOT_LISTED,
+            filename=containing("checkpoints"),
+            reason="Input/output error",
         ):
             judge(trained)
     assert (trained / "manifest.json").read_text() == before

@@ -9,10 +9,12 @@ from pathlib import Path
 import nbformat
 import pytest
 from notebook_project import BIN, ERROR, KILL, PHASE, WORK, Project, start
+from suite.messages import containing, refuses
 
 from runbook.core.errors import RecordError
 from runbook.records.engine.execute import adopt_execution, execute_phase
 from runbook.records.manifest import verify_run
+from runbook.records.messages import RecordMessage
 from runbook.records.session import MIME
 
 pytestmark = pytest.mark.notebooks
@@ -53,8 +55,11 @@ def test_twin_is_the_same_whatever_executed_the_notebook(tmp_path):
     assert [cell["state"] for cell in twins["ours"]["cells"]] == ["completed"] * 4
     assert twins["ours"]["verdict"] == "pass"
     time_of = json.loads(project.record(".json").read_text())["started"]
-    with pytest.raises(
-        RecordError, match=rf"stock\.ipynb was executed at .*of a later one \({time_of}\)"
+    with refuses(
+        RecordError,
+        RecordMessage.RECORD_IS_NEWER,
+        notebook=containing("stock.ipynb"),
+        started=time_of,
     ):
         adopt_execution(tmp_path / "stock.ipynb")
 
@@ -149,14 +154,14 @@ def test_error_that_a_traceback_handler_hid_is_in_the_notebook(tmp_path):
 def test_adopting_refuses_what_names_no_run(tmp_path):
     project = Project(tmp_path)
     master = project.notebook(WORK)
-    with pytest.raises(
-        RecordError, match=r"02-data\.ipynb does not say which run it belongs to.*Execute it first"
+    with refuses(
+        RecordError, RecordMessage.NOTEBOOK_OF_NO_RUN, notebook=containing("02-data.ipynb")
     ):
         adopt_execution(master)
-    with pytest.raises(RecordError, match=r"none\.ipynb does not exist"):
+    with refuses(RecordError, RecordMessage.NOTEBOOK_MISSING, path=containing("none.ipynb")):
         adopt_execution(tmp_path / "none.ipynb")
     (tmp_path / "broken.ipynb").write_text("{not json")
-    with pytest.raises(RecordError, match=r"broken\.ipynb cannot be read as a notebook"):
+    with refuses(RecordError, RecordMessage.NOTEBOOK_NOT_READABLE, path=containing("broken.ipynb")):
         adopt_execution(tmp_path / "broken.ipynb")
     told = nbformat.read(master, as_version=4)
     data = {
@@ -165,9 +170,12 @@ def test_adopting_refuses_what_names_no_run(tmp_path):
     }
     told.cells[1].outputs = [nbformat.v4.new_output("display_data", data=data)]
     nbformat.write(told, tmp_path / "moved.ipynb")
-    with pytest.raises(RecordError, match=r"gone, and that folder does not exist here"):
+    with refuses(RecordError, RecordMessage.RUN_FOLDER_GONE, belongs=containing("gone")):
         adopt_execution(tmp_path / "moved.ipynb")
-    with pytest.raises(
-        RecordError, match=r"nothing\.ipynb does not exist: 02-data has no notebook"
+    with refuses(
+        RecordError,
+        RecordMessage.NO_NOTEBOOK,
+        notebook=containing("nothing.ipynb"),
+        phase="02-data",
     ):
         execute_phase(tmp_path / "nothing.ipynb", project.run_folder, PHASE, {})

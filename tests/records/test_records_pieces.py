@@ -8,12 +8,14 @@ import sys
 import tempfile
 
 import pytest
+from suite.messages import containing, refuses
 
 from runbook.core import shell
 from runbook.core.errors import RecordError
 from runbook.records import twin
 from runbook.records.engine.client import LONGEST_SOCKET, Streams, as_terminal, private_folder
 from runbook.records.engine.execution_end import NotebookInterrupted, NotebookStopped, SignalTrap
+from runbook.records.messages import RecordMessage
 from runbook.records.session import CellStates, MasterCell, read_master
 from runbook.records.twin import commit_of
 
@@ -85,7 +87,7 @@ def test_equal_cells_are_told_apart_by_order_and_strangers_left_out():
 def test_master_that_is_missing_has_no_cells_and_a_broken_one_is_refused(tmp_path):
     assert read_master(tmp_path / "none.ipynb") == ()
     (tmp_path / "broken.ipynb").write_text("{}")
-    with pytest.raises(RecordError, match=r"broken\.ipynb is not a notebook"):
+    with refuses(RecordError, RecordMessage.NOT_A_NOTEBOOK, notebook=containing("broken.ipynb")):
         read_master(tmp_path / "broken.ipynb")
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 import nbformat
 import pytest
 from made_run import TWIN, announced, data, notebook, write_run
+from suite.messages import refuses
 
 from runbook.core.errors import RecordError
 from runbook.records.pages.html_rewriting import Rewriter
 from runbook.records.pages.run_pages import FrontPage
 from runbook.tools.redact import redacted_copy
+from runbook.tools.redact.messages import RedactMessage
 from runbook.tools.redact.redacted_copy import private_words, write_redacted
 from runbook.tools.redact.redaction import Redactor
 
@@ -200,10 +202,7 @@ def test_the_run_itself_is_not_changed_and_another_folder_is_not_overwritten(run
     assert {path: path.read_bytes() for path in before} == before
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
-    with pytest.raises(
-        RecordError,
-        match=r"is not an empty folder, and nothing in it is overwritten\. Name another: --out",
-    ):
+    with refuses(RecordError, RedactMessage.FOLDER_NOT_EMPTY):
         write_redacted(run, tmp_path / "full")
 
 

@@ -8,10 +8,12 @@ import re
 import nbformat
 import pytest
 from made_run import TWIN, data, notebook, write_run
+from suite.messages import containing, refuses
 
 from runbook.core.errors import RunbookError
 from runbook.records.engine.execute import adopt_execution
 from runbook.records.manifest import verify_run
+from runbook.records.messages import RecordMessage
 from runbook.records.pages.notebook_page import LARGEST_PAGE, write_html
 from runbook.records.pages.page_parts import links_for, write_help
 from runbook.records.pages.run_pages import write_campaign
@@ -104,8 +106,10 @@ def test_a_notebook_that_lost_its_first_outputs_is_filed_by_its_name(run, tmp_pa
     assert (filed.state, filed.notebook) == ("done", run / "records" / "04-training.ipynb")
     assert "drawn by hand" in (run / "records" / "04-training.html").read_text()
     assert json.loads((run / "records" / "04-training.json").read_text())["started"] == TWIN.started
-    with pytest.raises(RunbookError, match="does not say which run it belongs to"):
+    with refuses(RunbookError, RecordMessage.NOTEBOOK_OF_NO_RUN):
         adopt_execution(path)
     other = write_run(tmp_path / "others", "other")
-    with pytest.raises(RunbookError, match="belongs to the run in"):
+    with refuses(
+        RunbookError, RecordMessage.RUN_IS_ANOTHER, belongs=containing("belongs to the run in")
+    ):
         adopt_execution(other / "records" / "04-training.ipynb", run_folder=run)

@@ -5,8 +5,11 @@ import re
 
 import pytest
 from sites import NAMES, PHASES, PROJECT, RUNS, rendered, settings_of
+from suite.messages import refuses
 
 from runbook.core.errors import PlanError
+from runbook.jobs.messages import JobMessage
+from runbook.params.messages import ParamsMessage
 from runbook.planning import make_plan
 from runbook.planning.plan_tables import storage_table
 
@@ -165,9 +168,12 @@ def test_the_plugin_block_of_polaris_is_unset_or_set():
 
 
 def test_a_group_that_is_not_there_is_named_with_those_that_are():
-    with pytest.raises(
+    with refuses(
         Exception,
-        match=r"'\+sharpp' is not .* azure's environment\. Its groups are megatron, network, sharp, debug\.",
+        ParamsMessage.UNKNOWN_SWITCH,
+        word="+sharpp",
+        site="azure",
+        groups="megatron, network, sharp, debug",
     ):
         rendered("azure-175b", "04-training", "jobs.switch=+sharpp")
 
@@ -175,9 +181,7 @@ def test_a_group_that_is_not_there_is_named_with_those_that_are():
 def test_the_deepspeed_launcher_is_for_one_node():
     _, _, job = rendered("slurm-oscar:single-node", "04-training")
     assert "  python3 -m deepspeed.launcher.runner \\\n  --num_gpus=8 \\\n" in job.script
-    with pytest.raises(
-        Exception, match="the deepspeed launcher reaches other nodes by ssh without a password"
-    ):
+    with refuses(Exception, JobMessage.LAUNCHER_NEEDS_SSH):
         rendered("slurm-oscar", "04-training", "jobs.launcher=deepspeed")
 
 
@@ -204,7 +208,7 @@ def test_the_nodes_own_copy_of_the_image_is_made_and_used():
     assert "--container-image=/mnt/nvme/pytorch+25.03+py3.sqsh" in job.script
     assert 'cp -- "$image" "$copy.part.$$"' in job.files["node.sh"]
     assert 'bash "$job/node.sh"' in job.script
-    with pytest.raises(Exception, match="is no file that could be copied to the nodes"):
+    with refuses(Exception, JobMessage.IMAGE_NOT_A_FILE):
         rendered(
             "slurm-oscar", "04-training", "jobs.image_copy=/mnt/nvme", "jobs.image=registry#a:1"
         )

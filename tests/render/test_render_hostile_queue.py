@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from sites import PACKAGE, settings_of
+from suite.messages import refuses
 from test_render_hostile import VALUE
 
 from runbook.core import shell
 from runbook.core.errors import ParamsError
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.render.task_job import Task, render_task
 from runbook.jobs.render.training_job import render_job
 from runbook.planning import make_plan
@@ -129,9 +131,7 @@ def test_what_cannot_stand_in_a_queues_line_is_refused(run, value):
     training = own.run.jobs.training.model_copy(update={"account": value})
     jobs = own.run.jobs.model_copy(update={"training": training})
     own = replace(own, run=own.run.model_copy(update={"jobs": jobs}))
-    with pytest.raises(
-        ParamsError, match="cannot stand in a line for the queue, which has no quotes"
-    ):
+    with refuses(ParamsError, JobMessage.NOT_A_DIRECTIVE_WORD):
         job_of(own)
 
 

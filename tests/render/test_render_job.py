@@ -4,14 +4,17 @@ from pathlib import Path
 
 import pytest
 from sites import settings_of
+from suite.messages import refuses
 from suite.programs import shellcheck
 
 from runbook.core import shell
 from runbook.core.errors import JobError, ParamsError
 from runbook.core.files import write_text
 from runbook.jobs.job_folder import JobFolder
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.render.task_job import Task, asks_for_queue, data_tasks, num_shares, render_task
 from runbook.jobs.render.training_job import RenderedJob, render_job, write_job
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p02_data.tokenize_share import share_of, workers_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "local"
@@ -58,23 +61,25 @@ def test_rendering_twice_gives_the_same_text(make_settings, make_plan):
 
 
 def test_a_phase_without_training_has_no_job(make_settings, make_plan, tmp_path):
-    with pytest.raises(
+    with refuses(
         JobError,
-        match=r"^02-data has no training job; these phases have one: 03-smoke-test, 04-training",
+        JobMessage.NO_TRAINING_JOB,
+        phase="02-data",
+        training_phases="03-smoke-test, 04-training",
     ):
         render_job(make_settings(), make_plan(), "02-data")
 
 
 def test_several_nodes_are_refused_on_one_machine(make_settings, make_plan, tmp_path):
-    with pytest.raises(
-        JobError, match=r"04-training asks for 4 nodes, but site local is this one machine"
+    with refuses(
+        JobError, JobMessage.SITE_IS_ONE_MACHINE, phase="04-training", nodes=4, site="local"
     ):
         render_job(make_settings(nodes=4), make_plan(), "04-training")
 
 
 @pytest.mark.parametrize("name", ["A B", "A;reboot", "$(x)", "1A", "", "Ä", "A=B", "A\n"])
 def test_a_name_no_variable_can_have_is_refused(name, make_settings, make_plan, tmp_path):
-    with pytest.raises(ParamsError, match="is not the name of a variable: letters, digits and '_'"):
+    with refuses(ParamsError, JobMessage.NOT_A_VARIABLE_NAME):
         render_job(make_settings({"group": {name: "1"}}), make_plan(), "04-training")
 
 
@@ -207,7 +212,7 @@ def test_each_task_of_each_element_has_a_share_of_its_own():
     assert shares == [(index, 12) for index in range(12)]
     assert share_of({}) is None
     assert share_of(elements[2]) == (2, 3)
-    with pytest.raises(JobError, match=r"one of 4 tasks.*jobs\.data\.array"):
+    with refuses(JobError, PhaseMessage.SHARE_UNKNOWN, tasks=4):
         share_of({"RUNBOOK_TASKS": "4"})
 
 

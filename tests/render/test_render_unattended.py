@@ -4,10 +4,12 @@ import re
 
 import pytest
 from sites import FEWER_NODES, UNATTENDED, rendered, unattended_file, unattended_job
+from suite.messages import refuses
 from suite.programs import shellcheck
 
 from runbook.core import shell
 from runbook.core.errors import JobError
+from runbook.jobs.messages import JobMessage
 
 
 @pytest.mark.parametrize("name", [*UNATTENDED, *FEWER_NODES])
@@ -49,7 +51,7 @@ def test_the_number_of_nodes_is_a_matter_of_the_attempt():
 
 
 def test_a_program_whose_progress_is_not_known_is_refused():
-    with pytest.raises(JobError, match="progress of nemo is not known"):
+    with refuses(JobError, JobMessage.PROGRESS_UNKNOWN, framework="nemo"):
         rendered("aws-pile-175b", "03-smoke-test", "jobs.smoke.chain=2")
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from backports import zstd
+from suite.messages import containing, refuses
 
 from runbook.core.errors import DataError
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.options import TokenizeOptions, unknown_sources
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.verification import verify
@@ -132,10 +134,7 @@ def test_text_files_are_one_document_each_in_natural_order(tmp_path: Path) -> No
 def test_dropping_a_source_that_no_record_names_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(["one"]))
-    with pytest.raises(
-        DataError,
-        match=r"in\.jsonl names no source that could be kept or dropped; give --source-key",
-    ):
+    with refuses(DataError, TokenMessage.NO_SOURCE_NAMED, first=containing("in.jsonl")):
         prepare([source], tmp_path / "out", TokenizeOptions(drop_sources=("book",)))
 
 
@@ -158,7 +157,7 @@ def test_sources_are_counted_and_chosen(tmp_path: Path) -> None:
 
 
 def test_a_source_is_kept_or_dropped_but_not_both() -> None:
-    with pytest.raises(DataError, match=r"^a is both kept and dropped"):
+    with refuses(DataError, TokenMessage.SOURCE_KEPT_AND_DROPPED, both="a"):
         TokenizeOptions(keep_sources=("a", "b"), drop_sources=("a",))
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from backports import zstd
+from suite.messages import containing, refuses
 
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.sources.input_files import BrokenFileError, cut_shards, read_blocks
 
 from .reference import json_lines
@@ -104,5 +106,5 @@ def test_garbage_after_a_whole_part_is_no_end_of_file(tmp_path: Path, ending: st
     pack = {".gz": gzip.compress, ".xz": lzma.compress}[ending]
     path = tmp_path / f"in.jsonl{ending}"
     path.write_bytes(pack(PARTS[0]) + b"\x00\x00\x00\x00oops" + pack(PARTS[2]))
-    with pytest.raises(BrokenFileError, match=r"in\.jsonl\.(gz|xz): .*at byte \d+ of its text"):
+    with refuses(BrokenFileError, TokenMessage.BROKEN_FILE, path=containing("in.jsonl.")):
         read(path)

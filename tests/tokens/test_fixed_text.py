@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from suite.messages import refuses
 
 from runbook.core.errors import DataError
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.sources import documents, input_files
@@ -24,7 +26,7 @@ def test_a_missing_ftfy_is_said_before_the_work(
     monkeypatch.setitem(sys.modules, "ftfy", None)
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(["one"]))
-    with pytest.raises(DataError, match=r"pip install 'gpt3-runbook\[ftfy\]'"):
+    with refuses(DataError, TokenMessage.FTFY_MISSING):
         prepare([source], tmp_path / "out", TokenizeOptions(fix_text="ftfy"))
     assert not (tmp_path / "out.parts").exists()
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from suite.messages import containing, refuses
 
 from runbook.core.errors import DataError
 from runbook.tokens.indexed_files import IndexedReader
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.verification import verify
 
@@ -73,9 +75,9 @@ def test_megatrons_writer_gives_the_same_bytes(tmp_path: Path, prefix: Path) -> 
 
 def test_questions_outside_the_file(prefix: Path) -> None:
     reader = IndexedReader(*files(prefix))
-    with pytest.raises(DataError, match="has documents 0 to 19; 20 was asked for"):
+    with refuses(DataError, TokenMessage.NO_SUCH_DOCUMENT, num_documents=19, number=20):
         reader.document(20)
-    with pytest.raises(DataError, match="has sequences 0 to 15; -1 was asked for"):
+    with refuses(DataError, TokenMessage.NO_SUCH_SEQUENCE, num_sequences=15, number=-1):
         reader.sequence(-1)
 
 
@@ -113,9 +115,8 @@ def test_garbage_for_a_header(prefix: Path, kind: str) -> None:
 
 def test_missing_files(prefix: Path) -> None:
     files(prefix)[0].unlink()
-    with pytest.raises(
-        DataError,
-        match=r"\.bin is missing; make it with `runbook data tokenize INPUT --out PREFIX`",
+    with refuses(
+        DataError, TokenMessage.TOKEN_FILE_UNUSABLE, path=containing(".bin"), reason="is missing"
     ):
         IndexedReader(*files(prefix))
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, refuses
 
 from runbook.core.errors import DataError
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.sources.input_files import cut_shards, find_inputs, kind_of, path_inside
 
 
 def test_missing_input_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"input .*/nothing\.jsonl does not exist\. Check the path, or download"
-    ):
+    with refuses(DataError, TokenMessage.INPUT_MISSING, path=containing("/nothing.jsonl")):
         find_inputs([tmp_path / "nothing.jsonl"])
-    with pytest.raises(DataError, match="no input: name at least one file or folder"):
+    with refuses(DataError, TokenMessage.NO_INPUT):
         find_inputs([])
 
 
 def test_folder_without_text_says_what_it_looked_for(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(
-        DataError, match=r"holds no \.jsonl, \.ndjson, \.json, \.txt, \.parquet file"
+    with refuses(
+        DataError, TokenMessage.NOTHING_MATCHES, kinds=".jsonl, .ndjson, .json, .txt, .parquet"
     ):
         find_inputs([tmp_path])
 
@@ -36,8 +36,11 @@ def test_a_superscript_in_a_name_is_no_number(tmp_path: Path) -> None:
 def test_unknown_kind_of_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x")
-    with pytest.raises(
-        DataError, match=r"a\.csv: its name does not say what it holds\. Known: \.jsonl"
+    with refuses(
+        DataError,
+        TokenMessage.UNKNOWN_KIND_OF_FILE,
+        path=containing("a.csv"),
+        kinds=containing(".jsonl"),
     ):
         find_inputs([path])
 
@@ -45,10 +48,7 @@ def test_unknown_kind_of_file(tmp_path: Path) -> None:
 def test_the_same_file_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("{}")
-    with pytest.raises(
-        DataError,
-        match=r"named more than once: .*a\.jsonl\. Its documents would be trained on twice",
-    ):
+    with refuses(DataError, TokenMessage.INPUT_NAMED_TWICE, doubled=containing("a.jsonl")):
         find_inputs([tmp_path, path])
 
 
@@ -57,28 +57,31 @@ def test_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "link.jsonl").symlink_to(tmp_path / "secret.jsonl")
-    with pytest.raises(
+    with refuses(
         DataError,
-        match=r"link\.jsonl leads out of .*in, to .*secret\.jsonl\. Name that file itself",
+        TokenMessage.INPUT_LEAVES_FOLDER,
+        path=containing("link.jsonl"),
+        folder=containing("in"),
+        resolve=containing("secret.jsonl"),
     ):
         find_inputs([folder])
     assert find_inputs([folder / "link.jsonl"]) == [folder / "link.jsonl"]
     (folder / "link.jsonl").unlink()
     (folder / "gone.jsonl").symlink_to(folder / "nothing.jsonl")
-    with pytest.raises(DataError, match="is a link to nothing"):
+    with refuses(DataError, TokenMessage.LINK_TO_NOTHING):
         find_inputs([folder])
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a\\..\\x", "", "a\x00b"])
 def test_listed_name_that_leaves_the_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match="leaves the folder"):
+    with refuses(DataError, TokenMessage.LISTED_FILE_OUTSIDE):
         path_inside(tmp_path, name)
 
 
 def test_listed_name_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "way").symlink_to(tmp_path)
-    with pytest.raises(DataError, match=r"leaves the folder .* through a link"):
+    with refuses(DataError, TokenMessage.LISTED_FILE_OUTSIDE_BY_LINK):
         path_inside(tmp_path / "data", "way/x")
     assert path_inside(tmp_path / "data", "sub/x.zst") == tmp_path / "data" / "sub" / "x.zst"
 

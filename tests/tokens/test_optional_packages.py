@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from suite.messages import containing, refuses
 
 from runbook.core.errors import DataError
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.sources import documents
@@ -22,9 +24,7 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     source = tmp_path / "in.parquet"
     source.write_bytes(b"PAR1")
-    with pytest.raises(
-        DataError, match=r"is a Parquet file, and the package pyarrow is not installed\. Install it"
-    ):
+    with refuses(DataError, TokenMessage.PYARROW_MISSING):
         prepare([source], tmp_path / "out")
 
 
@@ -64,14 +64,20 @@ def test_bad_parquet(tmp_path: Path) -> None:
 
     source = tmp_path / "in.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None, "b"], "n": [1, 2, 3]}), source)
-    with pytest.raises(DataError, match=r"in\.parquet, row 1: 'text' is null, not a text"):
+    with refuses(
+        DataError,
+        TokenMessage.BAD_RECORD,
+        problem=containing("in.parquet, row 1: 'text' is null, not a text"),
+    ):
         prepare([source], tmp_path / "out")
     prepare([source], tmp_path / "out", TokenizeOptions(bad_records="skip"))
     assert made(tmp_path / "out") == expected(["a", "b"])
-    with pytest.raises(DataError, match="has no column 'content'; its columns: text, n"):
+    with refuses(DataError, TokenMessage.NO_SUCH_COLUMN, text_key="content", columns="text, n"):
         prepare([source], tmp_path / "out", TokenizeOptions(text_key="content"))
     source.write_bytes(source.read_bytes()[:-30])
-    with pytest.raises(DataError, match="not a whole Parquet file"):
+    with refuses(
+        DataError, TokenMessage.BROKEN_FILE, reason=containing("not a whole Parquet file")
+    ):
         prepare([source], tmp_path / "out")
 
 
@@ -104,7 +110,5 @@ def test_sentencepiece_without_its_package(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     model = tmp_path / "own.model"
     model.write_bytes(b"\n")
-    with pytest.raises(
-        DataError, match="is a SentencePiece model, and the package sentencepiece is not installed"
-    ):
+    with refuses(DataError, TokenMessage.SENTENCEPIECE_MISSING):
         load_tokenizer(str(model))

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from suite.messages import containing, refuses
 
 from runbook.core.errors import DataError, HeldError
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.bin_writer import Committer
 from runbook.tokens.pipeline.options import TokenFiles, TokenizeOptions
 from runbook.tokens.pipeline.parts_folder import PartsFolder, ShardMark, hold_prefix, hold_share
@@ -324,8 +326,8 @@ def test_a_shard_that_kills_every_worker_is_named(tmp_path: Path, corpus_file: P
         for child in children():
             os.kill(child, signal.SIGKILL)
 
-    with pytest.raises(
-        DataError, match=r"3 workers died while starting; the last was killed by signal 9\."
+    with refuses(
+        DataError, TokenMessage.WORKERS_DIED, attempts=3, when="starting", how="killed by signal 9"
     ):
         prepare(
             [corpus_file],
@@ -397,9 +399,16 @@ def test_jobs_at_the_same_time(tmp_path: Path, corpus_file: Path, many_texts: li
     prefix = tmp_path / "out"
 
     def another(_: DataProgress) -> None:
-        with pytest.raises(HeldError, match=r"process \d+ on .* is tokenizing to"):
+        with refuses(
+            HeldError,
+            TokenMessage.PARTS_HELD,
+            owner=containing("on"),
+            holder_text=containing("is tokenizing to"),
+        ):
             prepare_share([corpus_file], prefix, (0, 2), options)
-        with pytest.raises(HeldError, match=r"is tokenizing to"):
+        with refuses(
+            HeldError, TokenMessage.PARTS_HELD, holder_text=containing("is tokenizing to")
+        ):
             prepare([corpus_file], prefix, options)
         if not PartsFolder(TokenFiles(prefix)).path(1, "mark").exists():
             prepare_share([corpus_file], prefix, (1, 2), options)
@@ -422,9 +431,7 @@ def test_damaged_part_is_made_again(
 
 
 def test_share_outside_the_array(tmp_path: Path, corpus_file: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"share 4/4: the index counts from 0 and must be below the number of jobs"
-    ):
+    with refuses(DataError, TokenMessage.SHARE_OUT_OF_RANGE, index=4, count=4):
         prepare_share([corpus_file], tmp_path / "out", (4, 4))
 
 
@@ -562,6 +569,11 @@ def test_jobs_of_an_array_are_not_called_by_the_name_of_an_earlier_run(tmp_path:
     files = TokenFiles(tmp_path / "out")
     with hold_prefix(files):
         pass
-    several = pytest.raises(HeldError, match=r"process \(one of several jobs\) is tokenizing")
+    several = refuses(
+        HeldError,
+        TokenMessage.PARTS_HELD,
+        owner="(one of several jobs)",
+        holder_text=containing("is tokenizing"),
+    )
     with hold_share(files, "share-0-of-2"), several, hold_prefix(files):
         pass

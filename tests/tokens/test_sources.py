@@ -6,9 +6,11 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from suite.messages import refuses
 
 from runbook.core.errors import DataError
 from runbook.params.schema.entries import Dataset, FileGroup, SourceFile
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.sources.dataset_files import (
     dataset_files,
     dataset_folder,
@@ -35,9 +37,7 @@ def dataset(**changed: object) -> Dataset:
 def test_own_folder_wins_over_the_catalogue(tmp_path: Path) -> None:
     assert dataset_folder(dataset(), project=tmp_path) == tmp_path / "texts"
     assert dataset_folder(dataset(), project=tmp_path, folder="/elsewhere") == Path("/elsewhere")
-    with pytest.raises(
-        DataError, match=r"names no folder; set data\.folder to where its files lie"
-    ):
+    with refuses(DataError, TokenMessage.DATASET_WITHOUT_FOLDER):
         dataset_folder(dataset(folder=""), project=tmp_path)
 
 
@@ -80,12 +80,12 @@ def test_every_wrong_file_is_named(tmp_path: Path) -> None:
 
 
 def test_list_that_leaves_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"'\.\./a\.txt' leaves the folder"):
+    with refuses(DataError, TokenMessage.LISTED_FILE_OUTSIDE, name="../a.txt"):
         dataset_files(dataset(files=[SourceFile(path="../a.txt")]), project=tmp_path)
 
 
 def test_mock_has_no_files(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has no text"):
+    with refuses(DataError, TokenMessage.NOTHING_TO_TOKENIZE, reason="has no text"):
         dataset_files(dataset(kind="mock"), project=tmp_path)
 
 
@@ -94,7 +94,13 @@ def test_numbered_files_are_promised_too(tmp_path: Path) -> None:
     for number in (0, 1, 3):
         (tmp_path / "texts" / f"chunk_{number}.jsonl").write_text("{}")
     numbered = dataset(groups=[FileGroup(path="chunk_{number}.jsonl", last=3)])
-    with pytest.raises(DataError, match=r"1 of 4 files(.|\n)*chunk_2\.jsonl: missing"):
+    with refuses(
+        DataError,
+        TokenMessage.DATASET_INCOMPLETE,
+        number_of_wrong=1,
+        number_of_listed=4,
+        wrong="chunk_2.jsonl: missing",
+    ):
         dataset_files(numbered, project=tmp_path)
 
 
@@ -102,7 +108,7 @@ def test_token_files_come_in_pairs(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
     ready = dataset(kind="tokenized")
-    with pytest.raises(DataError, match=r"holds no \.bin files; set data\.folder"):
+    with refuses(DataError, TokenMessage.NO_TOKEN_FILES):
         token_prefixes(ready, project=tmp_path)
     for number in (10, 9):
         (folder / f"my-gpt3_{number}_text_document.bin").write_bytes(b"xx")
@@ -115,10 +121,13 @@ def test_token_files_come_in_pairs(tmp_path: Path) -> None:
     pair = folder / "my-gpt3_9_text_document"
     assert token_prefixes(ready, project=tmp_path, folder=str(pair)) == [pair]
     (folder / "my-gpt3_10_text_document.idx").unlink()
-    with pytest.raises(
+    with refuses(
         DataError,
-        match=r"1 of 2 \.bin files in .* have no \.idx beside them: my-gpt3_10_text_document",
+        TokenMessage.TOKEN_FILES_WITHOUT_INDEX,
+        number_of_single=1,
+        number_of_bins=2,
+        single="my-gpt3_10_text_document",
     ):
         token_prefixes(ready, project=tmp_path)
-    with pytest.raises(DataError, match="is tokens already"):
+    with refuses(DataError, TokenMessage.NOTHING_TO_TOKENIZE, reason="is tokens already"):
         dataset_files(ready, project=tmp_path)

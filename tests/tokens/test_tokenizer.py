@@ -11,9 +11,11 @@ import tiktoken
 from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite.messages import containing, refuses
 
 from runbook.core.errors import DataError
 from runbook.tokens import tokenizer as tokenizer_module
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.tokenizer import PROBES, HuggingFace, compare, load_tokenizer
@@ -123,8 +125,11 @@ def test_a_changed_vocabulary_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         (tmp_path / name).write_bytes(content.replace(b"hello", b"hallo"))
     monkeypatch.setattr(tokenizer_module, "GPT2_FOLDER", tmp_path)
     tokenizer_module._gpt2.cache_clear()
-    with pytest.raises(
-        DataError, match=r"vocab\.json has sha256 .*, and GPT-2's has 1961.*: the file was changed"
+    with refuses(
+        DataError,
+        TokenMessage.TOKENIZER_CHANGED,
+        gpt2_folder=containing("vocab.json"),
+        expected=containing("1961"),
     ):
         load_tokenizer("gpt2")
 
@@ -165,9 +170,8 @@ def test_any_tokenizer_json(tmp_path: Path, own_tokenizer: Path) -> None:
 def test_named_end_of_document(own_tokenizer: Path) -> None:
     tokenizer = load_tokenizer(str(own_tokenizer))
     assert tokenizer.end_of_document("the") == tokenizer.judge.token_id("the")
-    with pytest.raises(
-        DataError,
-        match=r"has no token '<eod>', which would end each document; its special tokens: </s>",
+    with refuses(
+        DataError, TokenMessage.NO_END_OF_DOCUMENT, complaint="has no token '<eod>'", special="</s>"
     ):
         tokenizer.end_of_document("<eod>")
 
@@ -177,8 +181,10 @@ def test_tokenizer_without_end_of_document(tmp_path: Path, own_tokenizer: Path) 
     own_tokenizer.write_text(content)
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(["the cat"]))
-    with pytest.raises(
-        DataError, match=r"has none of <\|endoftext\|>, .*Name the token \(--eod-token\), or choose"
+    with refuses(
+        DataError,
+        TokenMessage.NO_END_OF_DOCUMENT,
+        complaint=containing("has none of <|endoftext|>,"),
     ):
         prepare([source], tmp_path / "out", TokenizeOptions(tokenizer=str(own_tokenizer)))
     prepare(
@@ -240,7 +246,7 @@ def test_sentencepiece(tmp_path: Path) -> None:
         ):
             load_tokenizer(str(path))
     else:
-        with pytest.raises(DataError, match="is not a SentencePiece model"):
+        with refuses(DataError, TokenMessage.NOT_SENTENCEPIECE):
             load_tokenizer(str(path))
 
 
@@ -279,5 +285,5 @@ def test_probes_hold_what_they_are_for() -> None:
     judge = load_tokenizer("gpt2").judge
     assert isinstance(judge, HuggingFace)
     assert len(PROBES) >= 60
-    with pytest.raises(DataError, match="the built-in edge texts"):
+    with refuses(DataError, TokenMessage.ENCODERS_DISAGREE, where="the built-in edge texts"):
         compare(Wrong(judge), judge, [*PROBES], "the built-in edge texts")

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 
 from runbook.core.errors import JobError, ParamsError
 from runbook.core.units import show_clock
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.render.templating import environment_groups, quote
 from runbook.params import Job, Settings
 from runbook.params.schema.run_file import JOB_SECTIONS
@@ -68,10 +69,7 @@ def training_command(
         return _LINE_END.join([*starter, *inner])
 
     if site.scheduler == "pbs":
-        raise JobError(
-            f"site {site.site}: launcher {site.launcher} needs srun on every node, which PBS does "
-            "not have. Set the site's launcher to mpiexec."
-        )
+        raise JobError(JobMessage.PBS_WITHOUT_SRUN, site=site.site, launcher=site.launcher)
 
     step = _srun(settings, job, job.tasks_per_node, count)
     if job.spares or with_fewer_nodes:
@@ -284,11 +282,7 @@ def _starter(settings: Settings, job: Job, count: NodeCount) -> list[str]:
 
     if settings.site.launcher == "deepspeed":
         if job.nodes > 1:
-            raise JobError(
-                f"jobs asks for {job.nodes} nodes, but the deepspeed launcher reaches other nodes "
-                "by ssh without a password, which queues do not give. Set the site's launcher to "
-                "torchrun, or nodes to 1."
-            )
+            raise JobError(JobMessage.LAUNCHER_NEEDS_SSH, nodes=job.nodes)
 
         return [
             f"{python} -m deepspeed.launcher.runner",
@@ -307,10 +301,7 @@ def _image(settings: Settings) -> str:
         return quote(image_on_nodes(settings))
     if container.variable:
         return f'"${{{container.variable}}}"'
-    raise ParamsError(
-        f"site {settings.site.site} runs jobs in a container, and no image is named. Set "
-        "jobs.image to a file or a registry reference."
-    )
+    raise ParamsError(JobMessage.NO_IMAGE, site=settings.site.site)
 
 
 def image_on_nodes(settings: Settings) -> str:
@@ -323,10 +314,7 @@ def image_on_nodes(settings: Settings) -> str:
     if not folder or not image:
         return image
     if not image.startswith("/"):
-        raise ParamsError(
-            f"jobs.image_copy={folder}: {image} is no file that could be copied to the nodes. "
-            "Leave jobs.image_copy empty, or set jobs.image to a .sqsh or .sif file."
-        )
+        raise ParamsError(JobMessage.IMAGE_NOT_A_FILE, folder=folder, image=image)
 
     return f"{folder}/{PurePosixPath(image).name}"
 
@@ -335,15 +323,10 @@ def _mount(mount: str) -> str:
     outside, _, inside = mount.partition(":")
     text = f"{outside}:{inside or outside}"
     if text.count(":") > 1 or "," in text:
-        raise ParamsError(
-            f"{mount!r} cannot be mounted: ',' and ':' separate mounts. Rename the folder, or "
-            "link to it under another name."
-        )
+        raise ParamsError(JobMessage.MOUNT_WITH_SEPARATOR, mount=mount)
 
     if not PurePosixPath(outside).is_absolute():
-        raise ParamsError(
-            f"{mount!r} cannot be mounted: a mount is an absolute path. Write it from /."
-        )
+        raise ParamsError(JobMessage.MOUNT_NOT_ABSOLUTE, mount=mount)
 
     return text
 
@@ -462,17 +445,10 @@ def pbs_directives(
 
 def _refuse_what_pbs_lacks(job: Job) -> None:
     if job.qos:
-        raise ParamsError(
-            f"jobs.<phase>.qos={job.qos}: PBS has no quality of service. Leave it empty, and name "
-            "the queue in jobs.<phase>.partition."
-        )
+        raise ParamsError(JobMessage.PBS_WITHOUT_QOS, qos=job.qos)
 
     if job.reservation:
-        raise ParamsError(
-            f"jobs.<phase>.reservation={job.reservation}: in PBS a reservation is a queue "
-            "(pbs_rstat shows its name). Leave this empty, and set jobs.<phase>.partition to "
-            "that queue."
-        )
+        raise ParamsError(JobMessage.PBS_RESERVATION, reservation=job.reservation)
 
 
 def _pbs_letters(settings: Settings, phase: str, job: Job) -> dict[str, str]:
@@ -567,11 +543,7 @@ def _pbs_memory(text: str) -> str:
     """
     match = re.fullmatch(r"([1-9]\d*)([KMGT]?)B?", text.upper())
     if match is None:
-        raise ParamsError(
-            f"jobs.<phase>.memory: {text!r} is not a size that PBS knows. Write a number with K, "
-            "M, G or T, such as 480G; leave it empty for what the queue gives (PBS has no word "
-            "for all of a node's memory)."
-        )
+        raise ParamsError(JobMessage.NOT_A_PBS_SIZE, text=text)
 
     return f"{match[1]}{match[2].lower() or 'm'}b"
 
@@ -579,9 +551,6 @@ def _pbs_memory(text: str) -> str:
 def _plain(name: str, value: object) -> str:
     text = str(value)
     if not re.fullmatch(r"[A-Za-z0-9_.,:/@%+=*\[\]-]+", text):
-        raise ParamsError(
-            f"{name}: {text!r} cannot stand in a line for the queue, which has no quotes: use "
-            "letters, digits and _ . , : / @ % + = * [ ] - only."
-        )
+        raise ParamsError(JobMessage.NOT_A_DIRECTIVE_WORD, name=name, text=text)
 
     return text

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from runbook.core.errors import ParamsError
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.render.templating import fill, quote, variable
 from runbook.params import Settings, is_reference
 from runbook.params.schema.site import Preparation
@@ -103,9 +104,7 @@ def _secret(reference: str) -> str:
     if not reference:
         return ""
     if not is_reference(reference):
-        raise ParamsError(
-            "preparation.secret is no reference to a secret: write env:NAME or file:PATH."
-        )
+        raise ParamsError(JobMessage.PREPARATION_SECRET)
 
     kind, _, location = reference.partition(":")
     if kind == "env":

@@ -9,6 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from runbook.core.errors import ParamsError
+from runbook.jobs.messages import JobMessage
 from runbook.params import Settings
 from runbook.params.environment import switched_on
 from runbook.params.settings import STAGE
@@ -30,17 +31,12 @@ def quote(value: object) -> str:
     """
     text = str(value)
     if "\0" in text:
-        raise ParamsError(
-            f"{text!r} holds a NUL character, which no program can be given. Remove it from the "
-            "value."
-        )
+        raise ParamsError(JobMessage.NUL_CHARACTER, text=text)
 
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ParamsError(
-            f"{text!r} is not text that can be written as UTF-8: {error.reason}. Change the value."
-        ) from error
+        raise ParamsError(JobMessage.NOT_UTF8, text=text, reason=error.reason) from error
 
     return shlex.quote(text)
 
@@ -52,10 +48,7 @@ def variable(name: str) -> str:
     'NCCL_DEBUG'
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ParamsError(
-            f"{name!r} in the site's environment is not the name of a variable: "
-            "letters, digits and '_', not starting with a digit."
-        )
+        raise ParamsError(JobMessage.NOT_A_VARIABLE_NAME, name=name)
 
     return name
 
@@ -69,9 +62,7 @@ def image(name: str) -> str:
     'nvcr.io/nvidia/pytorch:24.05-py3'
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", name):
-        raise ParamsError(
-            f"{name!r} is not the name of a container image: letters, digits and . _ - / : @ only."
-        )
+        raise ParamsError(JobMessage.NOT_AN_IMAGE_NAME, name=name)
 
     return name
 

@@ -11,6 +11,7 @@ from runbook.core.files import write_text
 from runbook.frameworks import training_arguments
 from runbook.frameworks.megatron import OWN_DEEPSPEED, deepspeed_file, deepspeed_name
 from runbook.jobs.job_folder import JobFolder
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.render.launch_commands import (
     COPIED_PYTHON,
     PROBE_SECONDS,
@@ -224,9 +225,10 @@ class QueuedTraining:
 
         if self.framework not in TRACKERS:
             raise JobError(
-                f"chain={self.job.chain}, spares={self.job.spares}: the progress of "
-                f"{self.framework} is not known from its checkpoints, so that nothing could end a "
-                "chain that makes none. Leave both out."
+                JobMessage.PROGRESS_UNKNOWN,
+                chain=self.job.chain,
+                spares=self.job.spares,
+                framework=self.framework,
             )
 
         # Their image has no package of ours: the first node's own Python reads their logs.
@@ -309,8 +311,11 @@ class QueuedTraining:
         num_ranks = self.job.devices_per_node
         if entries and len(entries) < num_ranks:
             raise ParamsError(
-                f"site {self.site.site}: binding.{name} has {len(entries)} entries, and a node "
-                f"has {num_ranks} ranks. Give one for each."
+                JobMessage.BINDING_LENGTH,
+                site=self.site.site,
+                name=name,
+                number_of_entries=len(entries),
+                num_ranks=num_ranks,
             )
 
 
@@ -374,7 +379,7 @@ def render_job(
     """
     if phase not in TRAINING_PHASES:
         raise JobError(
-            f"{phase} has no training job; these phases have one: {', '.join(TRAINING_PHASES)}."
+            JobMessage.NO_TRAINING_JOB, phase=phase, training_phases=", ".join(TRAINING_PHASES)
         )
 
     require_values(settings)
@@ -464,8 +469,7 @@ def _render_local(
     job = settings.job(spec.phase)
     if job.nodes != 1:
         raise JobError(
-            f"{spec.phase} asks for {job.nodes} nodes, but site {site.site} is this one machine. "
-            "Set jobs.<phase>.nodes to 1, or choose a site with a queue."
+            JobMessage.SITE_IS_ONE_MACHINE, phase=spec.phase, nodes=job.nodes, site=site.site
         )
 
     world_size = int(spec.parallel.world_size)

@@ -26,6 +26,7 @@ from runbook.next_job.decisions import Action as Action
 from runbook.next_job.decisions import Attempt as Attempt
 from runbook.next_job.decisions import Decision as Decision
 from runbook.next_job.decisions import decide_restart as decide_restart
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import VERSIONS, OpenPhase, checksums_of_step, phase_fingerprint
 from runbook.plan_file.checkpoint_folder import METADATA, folder_name, saved_iterations
 from runbook.plan_file.identity import same_training
@@ -98,7 +99,9 @@ def require_ready(open_phase: OpenPhase) -> None:
     failed = [check for check in checks if check.verdict not in ("pass", "warn")]
     if failed:
         reasons = [f"{check.name}: {check.value} (rule: {check.rule})" for check in failed]
-        raise JobError(f"{open_phase.phase}: nothing was submitted. {'; '.join(reasons)}")
+        raise JobError(
+            PhaseMessage.NOTHING_SUBMITTED, phase=open_phase.phase, reasons="; ".join(reasons)
+        )
 
 
 def gate_check(open_phase: OpenPhase) -> Check:

@@ -17,6 +17,7 @@ from runbook.display import Progress, show_figure, show_table, show_text
 from runbook.jobs.render.task_job import Task, asks_for_queue
 from runbook.params.settings import require_values
 from runbook.phases.job_control import job_rules, task_jobs
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase
 from runbook.phases.rehearsal import (
     CannotRehearseError,
@@ -200,10 +201,7 @@ def _count_in_a_job(
 ) -> Iterator[Any]:
     """The counts of these ranks, from a job of one core and no device."""
     if not asks_for_queue(open_phase.settings, JOB_PHASE):
-        raise CannotRehearseError(
-            "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and no job "
-            "does it elsewhere: give jobs.environment a partition or a walltime"
-        )
+        raise CannotRehearseError(PhaseMessage.TRAINER_NOT_INSTALLED)
 
     input = _kept_path(open_phase, "plan.json")
     out = _kept_path(open_phase, "jsonl")

@@ -21,6 +21,7 @@ from runbook.next_job.decisions import reason_of_budget
 from runbook.phases.job_control import job_rules, live_view, rehearsal_gate
 from runbook.phases.job_control.job_rules import Action, Attempt, Decision
 from runbook.phases.job_control.task_jobs import end_text
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import VERSIONS, OpenPhase, begin_again, train_step
 from runbook.plan_file.checkpoint_folder import newest_checkpoint
 from runbook.plan_file.schema import PhasePlan
@@ -134,10 +135,11 @@ def _is_submitted(open_phase: OpenPhase, scheduler: Scheduler, digest: str) -> b
     is_ours = job_rules.was_started_from(open_phase, digest)
     if status.state in ACTIVE and not is_ours:
         raise JobError(
-            f"{latest.path} is {status.state} ({status.reason}) with other parameters or data "
-            f"than these. Wait "
-            f"until it has ended, or end it: runbook cancel {open_phase.settings.name}. Then "
-            f"launch again."
+            PhaseMessage.JOB_WITH_OTHER_PARAMETERS,
+            latest=latest.path,
+            state=status.state,
+            reason=status.reason,
+            settings_name=open_phase.settings.name,
         )
 
     if status.state in ACTIVE:
@@ -511,4 +513,4 @@ def _require_latest(open_phase: OpenPhase) -> JobFolder:
     folder = _latest(open_phase)
     if folder:
         return folder
-    raise JobError(f"{open_phase.phase} has no job: run the cell that launches it first.")
+    raise JobError(PhaseMessage.NO_JOB_YET, phase=open_phase.phase)

@@ -10,6 +10,7 @@ from runbook.forecast.laws import Runs
 from runbook.forecast.tables import TrainingRow, as_runs
 from runbook.params import Settings
 from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import train_step
 from runbook.phases.runner import RunRequest, run_phases
 from runbook.plan_file.schema import read_plan
@@ -51,7 +52,7 @@ def climb(ladder: Ladder, settings: Settings, say: Say) -> list[FinishedRung]:
         _train(ladder, planned, first=position == 0, say=say)
         done = read_rung(folder, planned)
         if done is None:
-            raise RunbookError(f"{folder.name} has no loss on held-out text after its last step.")
+            raise RunbookError(PhaseMessage.RUNG_WITHOUT_LOSS, folder_name=folder.name)
         say(f"{planned.name}: loss {done.loss:.4f}")
         finished.append(done)
 
@@ -84,9 +85,10 @@ def _train(
         outcome, folder = run_phases(request, say)
         if outcome.exit_code:
             raise RunbookError(
-                f"{folder.name} stopped in {to_phase}. The same command goes on from there "
-                f"once the cause is fixed: "
-                f"{outcome.message}"
+                PhaseMessage.RUNG_STOPPED,
+                folder_name=folder.name,
+                to_phase=to_phase,
+                message=outcome.message,
             )
 
 
@@ -178,5 +180,5 @@ def as_fit(rungs: list[FinishedRung]) -> Runs:
     Raise `ParamsError` if none is trained.
     """
     if not rungs:
-        raise ParamsError("No rung of this ladder is trained yet.")
+        raise ParamsError(PhaseMessage.NO_RUNG_TRAINED)
     return as_runs(training_rows(rungs, "ladder"))

@@ -21,6 +21,7 @@ from runbook.phases.ladder.rungs import (
     design_rungs,
     short_rungs,
 )
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.plan_service import load_plan
 from runbook.planning import FULL, Plan
 from runbook.planning.sizes import padded_vocabulary
@@ -116,11 +117,7 @@ def plan_ladder(
     settings, plan = load_plan(run, set_words, measured=True)
     framework = settings.run.training.framework
     if framework != "runbook":
-        raise ParamsError(
-            f"The rungs of a ladder are trained by the runbook's own trainer, which evaluates "
-            f"after the last step, and "
-            f"training.framework is {framework}. Add --set training.framework=runbook."
-        )
+        raise ParamsError(PhaseMessage.LADDER_NEEDS_OUR_TRAINER, framework=framework)
 
     family = family_of(settings, plan)
     prefix = f"{settings.variant}-{name}" if settings.variant else name
@@ -157,9 +154,12 @@ def _fit_budget(
     start_hours = count * START_SECONDS * family.devices / 3600
     if hours <= start_hours:
         raise ParamsError(
-            f"A budget of {show_device_hours(hours)} is used up by starting {count} rungs, "
-            f"{START_SECONDS:.0f} s each on {family.devices} devices. Give more than "
-            f"{show_device_hours(start_hours)}."
+            PhaseMessage.BUDGET_USED_BY_STARTS,
+            hours=show_device_hours(hours),
+            count=count,
+            start_seconds=START_SECONDS,
+            devices=family.devices,
+            start_hours=show_device_hours(start_hours),
         )
 
     largest = most_flops

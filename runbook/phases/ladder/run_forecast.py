@@ -20,6 +20,7 @@ from runbook.phases.ladder.climb import FinishedRung, as_fit
 from runbook.phases.ladder.forecast_record import RunForecast, SizeForecast
 from runbook.phases.ladder.ladder_plan import DATA_KEYS, Ladder
 from runbook.phases.ladder.rungs import Family, short_rungs
+from runbook.phases.messages import PhaseMessage
 
 CHANGED_RECIPE_WIDENING = 2.0
 """Another schedule or regularisation moved final losses by 1 to 3% in the series of
@@ -116,12 +117,7 @@ def _epochs_doubt(epochs: float | None) -> _Doubt:
     if epochs is None or epochs <= 1:
         return _Doubt()
     if epochs > MOST_EPOCHS:
-        raise DataError(
-            f"The run reads its text {epochs:.1f} times, and a law of new tokens forecasts at "
-            f"most {MOST_EPOCHS:.0f}: "
-            f"from there on a repeated token teaches almost nothing (arXiv:2305.16264). Take "
-            f"more text, or train less."
-        )
+        raise DataError(PhaseMessage.TEXT_READ_TOO_OFTEN, epochs=epochs, most_epochs=MOST_EPOCHS)
 
     text = f"the run reads its text {epochs:.1f} times: the loss will be higher"
     if epochs <= EPOCHS_AS_NEW:
@@ -167,11 +163,7 @@ def _refuse_other_text(ladder: Ladder, values: dict[str, object]) -> None:
         differences = ", ".join(
             f"{key} {ladder.family.get(key)!r} -> {values.get(key)!r}" for key in changed
         )
-        raise DataError(
-            f"The rungs of {ladder.run} were trained on other text or tokens ({differences}), "
-            f"and losses on other "
-            f"text do not compare. Begin another ladder: runbook ladder {ladder.run} --as NAME."
-        )
+        raise DataError(PhaseMessage.RUNGS_OF_OTHER_TEXT, run=ladder.run, differences=differences)
 
 
 def _widened(forecast: LossForecast, factor: float) -> LossForecast:

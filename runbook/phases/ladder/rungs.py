@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from runbook.core.errors import ParamsError
+from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.schema import LearningRate, ModelShape
 from runbook.planning.sizes import whole
 
@@ -174,9 +175,10 @@ def design_rungs(family: Family, count: int, largest_flops: float) -> list[Ladde
     """
     if not FEWEST_RUNGS <= count <= MOST_RUNGS:
         raise ParamsError(
-            f"A ladder has {FEWEST_RUNGS} to {MOST_RUNGS} rungs, not {count}: a law of size "
-            f"and tokens has five numbers, "
-            f"and more than {MOST_RUNGS} cost more than they tell."
+            PhaseMessage.NUMBER_OF_RUNGS,
+            fewest_rungs=FEWEST_RUNGS,
+            most_rungs=MOST_RUNGS,
+            count=count,
         )
 
     rungs = []
@@ -219,10 +221,11 @@ def _compute_factor(family: Family, largest_flops: float) -> float:
     widest: float = min(COMPUTE_BETWEEN_RUNGS, room ** (1 / gaps))
     if widest < LEAST_BETWEEN_RUNGS:
         raise ParamsError(
-            f"The largest rung of this budget has {largest:,.0f} parameters, and a model "
-            f"{NARROWEST} wide has {narrowest:,} "
-            f"with its embeddings: that is no room for {ON_ONE_LINE} rungs. Take a larger "
-            f"budget, or a larger model."
+            PhaseMessage.BUDGET_TOO_SMALL_FOR_RUNGS,
+            largest=largest,
+            width=NARROWEST,
+            narrowest=narrowest,
+            rungs=ON_ONE_LINE,
         )
 
     # Tokens, and with the run's own batch the steps, grow with the root of the compute.

@@ -28,6 +28,7 @@ from runbook.phases.ladder.ladder_plan import (
     write_ladder,
 )
 from runbook.phases.ladder.run_forecast import forecast_run
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.plan_service import load_plan
 from runbook.plan_file.schema import read_plan
 from runbook.planning import FULL, Plan
@@ -117,9 +118,10 @@ def find_ladder(request: LadderRequest) -> LadderState:
 
     if request.rungs not in (0, len(ladder.rungs)):
         raise ParamsError(
-            f"{folder.name} was begun with {len(ladder.rungs)} rungs, and {request.rungs} are "
-            f"asked for. Leave --rungs "
-            f"out to go on with it, or begin another by --as NAME."
+            PhaseMessage.LADDER_WITH_OTHER_RUNGS,
+            folder_name=folder.name,
+            number_of_rungs=len(ladder.rungs),
+            rungs=request.rungs,
         )
 
     _refuse_other_budget(request, ladder, settings, folder)
@@ -146,10 +148,10 @@ def _refuse_other_budget(
     if recorded:
         designed_for = f"a budget of {show_device_hours(recorded)}"
     raise ParamsError(
-        f"{folder.name} was begun with {designed_for}, and {show_device_hours(requested)} are "
-        f"asked for: its rungs "
-        f"do not change. Leave the budget out to go on with them, or begin another ladder by "
-        f"--as NAME."
+        PhaseMessage.LADDER_WITH_ANOTHER_BUDGET,
+        folder_name=folder.name,
+        designed_for=designed_for,
+        requested=show_device_hours(requested),
     )
 
 
@@ -157,11 +159,7 @@ def _refuse_named_folder(run: str) -> None:
     """Raise where RUN is a folder that `--as` made: its rungs could not have names of their own."""
     named = named_run(run)
     if named.as_name:
-        raise ParamsError(
-            f"{run} is a folder that --as made. Name the run, and give its values again: "
-            f"runbook ladder {named.run} "
-            f"--as NAME --set KEY=VALUE."
-        )
+        raise ParamsError(PhaseMessage.LADDER_OF_A_NAMED_SET, folder_name=run, run=named.run)
 
 
 def climb_ladder(request: LadderRequest, say: Say) -> LadderState:

@@ -27,6 +27,7 @@ from runbook.params.yaml12 import nest, read_text, write_scalar, write_tree
 from runbook.phases import plan_service, report
 from runbook.phases.job_control import rehearsal_gate
 from runbook.phases.loss_forecast import show_planned_loss
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase, bind_phase
 from runbook.planning import FULL, SMOKE, plan_tables
 from runbook.planning.layout_search import what_if, what_if_table
@@ -312,7 +313,7 @@ def consider_changes(
         calibrations = machine.known_calibrations(settings, runs_folder(settings.project))
         plan = machine.make_plan_here(settings, calibrations)
     except InvalidParams as error:
-        problems = [(problem.key, problem.rule) for problem in error.problems]
+        problems = [(problem.key, str(problem.rule)) for problem in error.problems]
         return Answer(_problems_by_field(problems, keys))
     except PlanError as error:
         broken = [(_field_of(check, changes, keys), check.as_text()) for check in error.checks]
@@ -337,18 +338,13 @@ def write_run_file(
     """
     name = name.removesuffix(".yaml")
     if not is_name(name):
-        raise ParamsError(
-            f"{name!r} cannot be a run's name: letters, digits, '.', '_' and '-', at most 80."
-        )
+        raise ParamsError(PhaseMessage.NOT_A_RUN_NAME, name=name)
 
     settings = params.load(run, overrides=values_over_file, set_words=_set_words(changes))
     machine.make_plan_here(settings)
     path = settings.project / "params" / f"{name}.yaml"
     if path.exists() and not path.read_text(encoding="utf-8").startswith(MADE_BY):
-        raise ParamsError(
-            f"{path.name} exists already and was not written by this form. "
-            "Choose another file name."
-        )
+        raise ParamsError(PhaseMessage.RUN_FILE_EXISTS, path_name=path.name)
 
     write_text(path, file_text(settings, name))
     params.load(str(path), project=settings.project, portable=True)

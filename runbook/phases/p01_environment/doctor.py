@@ -30,6 +30,7 @@ from runbook.params import Job, Settings, resolve_secret
 from runbook.params.schema.entries import TextShare
 from runbook.params.schema.run_file import JOB_SECTIONS
 from runbook.params.settings import STAGE, missing_values
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.node_probe import (
     gpus_of,
     probe_alone,
@@ -212,8 +213,7 @@ def learn_about(
     settings, _ = load_plan(run, ())
     if settings.site.site != site:
         raise ParamsError(
-            f"Run {run} is on site {settings.site.site}, not on {site}. Name a run of {site} "
-            f"by --run."
+            PhaseMessage.RUN_ON_ANOTHER_SITE, run=run, site_of_run=settings.site.site, site=site
         )
 
     result = preflight(run, (), report, wait_seconds)

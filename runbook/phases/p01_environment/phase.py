@@ -23,6 +23,7 @@ from runbook.jobs.render.task_job import asks_for_queue
 from runbook.jobs.render.training_job import PACKAGE
 from runbook.params import Settings, resolve_secret
 from runbook.params.settings import require_values
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase, binder
 from runbook.phases.p01_environment.doctor import (
     matrix_check,
@@ -247,9 +248,12 @@ def _do_step(
     if finished.exit_code:
         last_lines = shell.last_lines(err or out)
         raise ProgramError(
-            f"{step.title}: {shell.how_it_ended(finished.exit_code)}. "
-            f"Its last words:\n{last_lines}\nAll of them: {log}. "
-            f"After fixing the cause run the cell again, or by hand: bash {script}"
+            PhaseMessage.STEP_FAILED,
+            title=step.title,
+            exit_code=shell.how_it_ended(finished.exit_code),
+            last_lines=last_lines,
+            log=log,
+            script=script,
         )
 
     if step.creates:

@@ -10,6 +10,7 @@ from pathlib import Path
 from runbook import params
 from runbook.core.errors import JobError, RunbookError
 from runbook.params import Settings
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.token_inputs import token_groups, tokenize_options
 from runbook.runs.run_files import read_plan_file
 from runbook.tokens.pipeline.tokenize import num_cores, prepare, prepare_share
@@ -74,8 +75,7 @@ def _task_number(environment: Mapping[str, str], tasks: int) -> int:
             return int(environment[name])
 
     raise JobError(
-        f"this is one of {tasks} tasks, and none of {', '.join(RANK_VARIABLES)} says which. "
-        "Use jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
+        PhaseMessage.SHARE_UNKNOWN, tasks=tasks, rank_variables=", ".join(RANK_VARIABLES)
     )
 
 

@@ -16,6 +16,7 @@ from runbook.records.engine.execution_end import (
     NotebookStopped,
 )
 from runbook.records.manifest import note_files, set_aside, write_manifest
+from runbook.records.messages import RecordMessage
 from runbook.records.pages.notebook_page import ERROR_TAG, write_html
 from runbook.records.pages.run_pages import write_campaign
 from runbook.records.pages.runs_index import write_runs_index
@@ -234,9 +235,7 @@ def execute_phase(
     from papermill.exceptions import PapermillException
 
     if not notebook.exists():
-        raise RecordError(
-            f"{notebook} does not exist: {phase} has no notebook. Restore it from the repository."
-        )
+        raise RecordError(RecordMessage.NO_NOTEBOOK, notebook=notebook, phase=phase)
 
     refuse_hand_edits(notebook, parameters)
     run_folder = run_folder.absolute()
@@ -268,8 +267,7 @@ def execute_phase(
     twin = find_twin(run_folder, phase)
     if twin is None:
         raise RecordError(
-            f"{phase} left no record in {output.parent}; the log above says why it could not be "
-            "written."
+            RecordMessage.NO_RECORD_LEFT, phase=phase, output_parent=output.parent
         ) from error
 
     if error is not None and (twin.is_open or twin.state is ExecutionState.DONE):
@@ -299,23 +297,21 @@ def adopt_execution(notebook: Path, run_folder: Path | None = None) -> Outcome:
     content = ipynb.read_notebook(notebook)
     announced = announced_by(content) or _by_its_name(notebook, content, run_folder)
     if announced is None:
-        raise RecordError(
-            f"{notebook} does not say which run it belongs to: it was not executed, stopped "
-            "before its record was opened, or its outputs were removed. Execute it first; "
-            "`runbook run` files its notebooks itself."
-        )
+        raise RecordError(RecordMessage.NOTEBOOK_OF_NO_RUN, notebook=notebook)
 
     belongs = f"{notebook} belongs to the run in {announced.run_folder}"
     if run_folder is not None and announced.run_folder != run_folder.absolute():
-        raise RecordError(f"{belongs}, not to {run_folder}.")
+        raise RecordError(RecordMessage.RUN_IS_ANOTHER, belongs=belongs, run_folder=run_folder)
     if not announced.run_folder.is_dir():
-        raise RecordError(f"{belongs}, and that folder does not exist here.")
+        raise RecordError(RecordMessage.RUN_FOLDER_GONE, belongs=belongs)
     newest = find_twin(announced.run_folder, announced.phase)
     if newest is not None and newest.started > announced.execution:
         raise RecordError(
-            f"{notebook} was executed at {announced.execution}, and the record of "
-            f"{announced.phase} is of a later one ({newest.started}). The twin of the earlier one "
-            "is in records/history; keep the notebook beside it."
+            RecordMessage.RECORD_IS_NEWER,
+            notebook=notebook,
+            execution=announced.execution,
+            phase=announced.phase,
+            started=newest.started,
         )
 
     twin = file_execution(content, announced=announced)

@@ -15,6 +15,7 @@ from multiprocessing.sharedctypes import RawArray
 from typing import Any, BinaryIO
 
 from runbook.core.errors import DataError
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.options import TokenFiles
 from runbook.tokens.pipeline.parts_folder import MAX_PROBLEMS, PartsFolder, ShardCounts, ShardMark
 from runbook.tokens.sources.input_files import Shard
@@ -59,9 +60,10 @@ class Placement:
         # A worker may have died after it had noted a size.
         if earlier_size not in (-1, size):
             raise DataError(
-                f"{shard.describe()} gave {earlier_size} bytes of tokens first and {size} when it "
-                "was done again: its file changed meanwhile. Run again when nothing writes to the "
-                "inputs."
+                TokenMessage.FILE_CHANGED_MEANWHILE,
+                describe=shard.describe(),
+                earlier_size=earlier_size,
+                size=size,
             )
 
         deadline = time.monotonic() + wait_seconds
@@ -291,9 +293,7 @@ class Committer:
             chunk = file.read(size)
 
         if len(chunk) < size:
-            raise DataError(
-                f"{source} is shorter than what was written to it; was it changed? Run again."
-            )
+            raise DataError(TokenMessage.SHARD_SHORTER, source=source)
 
         if mark.waits:
             with self._files.bin_part.open("r+b") as target:

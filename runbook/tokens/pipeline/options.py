@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.core.errors import DataError
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.sources.input_files import MAX_RECORD_BYTES
 
 MANIFEST_SCHEMA = 2
@@ -64,10 +65,7 @@ class TokenizeOptions:
         """Raise `DataError` if a source is both kept and dropped."""
         both = sorted(set(self.keep_sources) & set(self.drop_sources))
         if both:
-            raise DataError(
-                f"{', '.join(both)} is both kept and dropped: name it in keep_sources or in "
-                "drop_sources"
-            )
+            raise DataError(TokenMessage.SOURCE_KEPT_AND_DROPPED, both=", ".join(both))
 
     @property
     def chooses_sources(self) -> bool:
@@ -244,8 +242,10 @@ def read_manifest(prefix: Path) -> Manifest:
         content = json.loads(path.read_text())
         if content.get("schema") != MANIFEST_SCHEMA:
             raise DataError(
-                f"{path} has schema {content.get('schema')!r}; this version reads "
-                f"{MANIFEST_SCHEMA}. Tokenize again."
+                TokenMessage.MANIFEST_SCHEMA,
+                path=path,
+                schema=content.get("schema"),
+                manifest_schema=MANIFEST_SCHEMA,
             )
 
         missing = []
@@ -257,12 +257,6 @@ def read_manifest(prefix: Path) -> Manifest:
             raise ValueError(f"no {missing[0]}")
         return Manifest(**content)
     except FileNotFoundError:
-        raise DataError(
-            f"{path} does not exist: nothing was tokenized to this prefix, or it was not finished. "
-            "Run `runbook data tokenize INPUT... --out PREFIX` (again); it does only what is "
-            "missing."
-        ) from None
+        raise DataError(TokenMessage.NOT_TOKENIZED, path=path) from None
     except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
-        raise DataError(
-            f"{path} is not a manifest that can be read ({error}). Tokenize again."
-        ) from None
+        raise DataError(TokenMessage.MANIFEST_NOT_READABLE, path=path, error=error) from None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runbook.core.errors import HeldError
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.options import Counts, TokenFiles
 
 if TYPE_CHECKING:
@@ -87,10 +88,7 @@ def flocked(
 
                 file.seek(0)
                 owner = file.read(100).strip() or "(one of several jobs)"
-                raise HeldError(
-                    f"process {owner} {holder_text} at this moment. Wait for it, or end it; then "
-                    "run the same command again."
-                )
+                raise HeldError(TokenMessage.PARTS_HELD, owner=owner, holder_text=holder_text)
 
             with contextlib.suppress(FileNotFoundError):
                 is_there = os.path.samestat(path.stat(), os.fstat(file.fileno()))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from runbook.core.errors import DataError
 from runbook.plan_file.token_index import DTYPES, dtype_code
 from runbook.tokens.huge_text import TextCut, cut_of, cut_text
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.bin_writer import ShardSink
 from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.parts_folder import MAX_PROBLEMS, ShardCounts, ShardMark
@@ -156,10 +157,7 @@ class ShardMaker:
 
         problem = f"{segment.path}, {at}: {bad.reason}"
         if stops:
-            raise DataError(
-                f"{problem}. Fix the record, or leave such records out: --bad-records skip "
-                "(counted) or quarantine (kept aside as well)."
-            )
+            raise DataError(TokenMessage.BAD_RECORD, problem=problem)
 
         work.counts.skipped_records += 1
         record = {

@@ -21,6 +21,7 @@ from runbook.core.files import replacing, sha256_of, write_text
 from runbook.core.units import show_bytes
 from runbook.plan_file.token_index import DTYPES, dtype_code, token_bytes
 from runbook.tokens.indexed_files import read_header, write_index
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.package_versions import package_version
 from runbook.tokens.pipeline.bin_writer import Committer, PartCommitter, ShardSink
 from runbook.tokens.pipeline.options import (
@@ -116,9 +117,7 @@ def prepare_share(
     """
     index, count = share
     if not 0 <= index < count:
-        raise DataError(
-            f"share {index}/{count}: the index counts from 0 and must be below the number of jobs"
-        )
+        raise DataError(TokenMessage.SHARE_OUT_OF_RANGE, index=index, count=count)
 
     job = _Job(inputs, TokenFiles(Path(prefix)), options or TokenizeOptions(), progress)
     try:
@@ -171,10 +170,7 @@ class _Job:
 
         self._options = replace(options, source_key=source_key)
         if options.chooses_sources and not source_key:
-            raise DataError(
-                f"{first.path} names no source that could be kept or dropped; give --source-key "
-                "(data.source_key)"
-            )
+            raise DataError(TokenMessage.NO_SOURCE_NAMED, first=first.path)
 
         if options.fix_text == "ftfy":
             # Refuse a missing package before the work, not in a worker
@@ -301,9 +297,10 @@ class _Job:
         )
         if needed > free:
             raise DataError(
-                f"about {show_bytes(needed)} are needed below {self.files.base.parent} and "
-                f"{show_bytes(free)} are free. Make room, or give a prefix on a larger disk; "
-                "--no-check-space begins all the same."
+                TokenMessage.NO_ROOM_FOR_TOKENS,
+                needed=show_bytes(needed),
+                base_parent=self.files.base.parent,
+                free=show_bytes(free),
             )
 
     def _close(self, tokenizer: Tokenizer) -> Manifest:
@@ -353,10 +350,13 @@ class _Job:
         self.files.bin_part.unlink(missing_ok=True)
         why = "".join(f"\n  {problem}" for problem in self._committer.problems[:5])
         raise DataError(
-            f"the input holds no text: {totals.records:,} records read, "
-            f"{totals.skipped_records:,} of them bad, {totals.dropped:,} left out by choice, "
-            f"{totals.empty:,} empty; {totals.skipped_files:,} files could not be read.{why}\n"
-            "Nothing was written. Look at the input, the text key and the choice of sources."
+            TokenMessage.NO_TEXT,
+            records=totals.records,
+            skipped_records=totals.skipped_records,
+            dropped=totals.dropped,
+            empty=totals.empty,
+            skipped_files=totals.skipped_files,
+            why=why,
         )
 
     def _join_quarantine(self, parts: PartsFolder) -> None:

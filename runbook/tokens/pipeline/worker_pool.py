@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from runbook.core.errors import DataError
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.bin_writer import Committer, Placement, ShardSink
 from runbook.tokens.pipeline.options import TokenFiles, TokenizeOptions
 from runbook.tokens.pipeline.parts_folder import ShardCounts
@@ -50,10 +51,7 @@ def disk_error(error: OSError, files: TokenFiles) -> DataError:
     except OSError:
         free = "the free space is not known"
 
-    return DataError(
-        f"{reason} while writing below {folder} ({free}). Finished shards are kept: make room and "
-        "run the same command again, and it goes on where it stopped."
-    )
+    return DataError(TokenMessage.WRITE_FAILED, reason=reason, folder=folder, free=free)
 
 
 def work(
@@ -249,9 +247,7 @@ class Pool:
                 when = "starting"
 
             raise DataError(
-                f"{self._attempts[number]} workers died while {when}; the last was {how}. Signal "
-                "9 often means that memory ran out: use fewer workers. Finished shards are kept; "
-                "run again to go on."
+                TokenMessage.WORKERS_DIED, attempts=self._attempts[number], when=when, how=how
             )
 
         if worker.shard is not None:

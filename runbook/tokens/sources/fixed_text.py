@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from runbook.core.errors import DataError
+from runbook.tokens.messages import TokenMessage
 
 
 def load_ftfy() -> ModuleType:
@@ -12,11 +13,7 @@ def load_ftfy() -> ModuleType:
     try:
         import ftfy  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
-        raise DataError(
-            "data.fix_text is ftfy, and that package is not installed: pip install "
-            "'gpt3-runbook[ftfy]'. "
-            "Leave data.fix_text out to tokenize the text as it is."
-        ) from None
+        raise DataError(TokenMessage.FTFY_MISSING) from None
 
     module: ModuleType = ftfy
     return module

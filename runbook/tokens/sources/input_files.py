@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from runbook.core.errors import DataError
 from runbook.core.files import natural_key
+from runbook.tokens.messages import TokenMessage
 
 LINES = (".jsonl", ".ndjson", ".json")
 COMPRESSIONS = (".zst", ".gz", ".xz")
@@ -102,8 +103,10 @@ def kind_of(path: Path) -> tuple[str, str]:
     kind = next((ending for ending in KINDS if name.removesuffix(compression).endswith(ending)), "")
     if not kind or (kind == ".parquet" and compression):
         raise DataError(
-            f"{path}: its name does not say what it holds. Known: {', '.join(KINDS)}, "
-            f"each (Parquet excepted) also with {', '.join(COMPRESSIONS)}. Rename the file."
+            TokenMessage.UNKNOWN_KIND_OF_FILE,
+            path=path,
+            kinds=", ".join(KINDS),
+            compressions=", ".join(COMPRESSIONS),
         )
 
     return (".jsonl" if kind in LINES else kind), compression
@@ -126,19 +129,14 @@ def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
             kind_of(path)
             files.append(path)
         else:
-            raise DataError(
-                f"input {path} does not exist. Check the path, or download the dataset first."
-            )
+            raise DataError(TokenMessage.INPUT_MISSING, path=path)
 
     if not files:
-        raise DataError("no input: name at least one file or folder")
+        raise DataError(TokenMessage.NO_INPUT)
     times = Counter(str(file.resolve()) for file in files)
     doubled = [path for path, count in times.items() if count > 1]
     if doubled:
-        raise DataError(
-            f"named more than once: {', '.join(doubled[:5])}. Its documents would be trained on "
-            "twice; name it once."
-        )
+        raise DataError(TokenMessage.INPUT_NAMED_TWICE, doubled=", ".join(doubled[:5]))
 
     return files
 
@@ -151,19 +149,20 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
             continue
         if not path.resolve().is_relative_to(root):
             raise DataError(
-                f"{path} leads out of {folder}, to {path.resolve()}. Name that file itself as an "
-                "input, "
-                "or take the link away."
+                TokenMessage.INPUT_LEAVES_FOLDER, path=path, folder=folder, resolve=path.resolve()
             )
 
         if not path.exists():
-            raise DataError(f"{path} is a link to nothing; restore the file, or take the link away")
+            raise DataError(TokenMessage.LINK_TO_NOTHING, path=path)
         files.append(path)
 
     if not files:
         raise DataError(
-            f"{folder} holds no {', '.join(KINDS)} file (or one with {', '.join(COMPRESSIONS)}) "
-            f"matching {pattern!r}"
+            TokenMessage.NOTHING_MATCHES,
+            folder=folder,
+            kinds=", ".join(KINDS),
+            compressions=", ".join(COMPRESSIONS),
+            pattern=pattern,
         )
 
     return files
@@ -187,15 +186,10 @@ def path_inside(folder: Path, name: str) -> Path:
     parts = Path(name).parts
     path = folder / name
     if not parts or Path(name).is_absolute() or ".." in parts or "\\" in name or "\x00" in name:
-        raise DataError(
-            f"{name!r} leaves the folder {folder}; a listed file must lie below it: correct the "
-            "list"
-        )
+        raise DataError(TokenMessage.LISTED_FILE_OUTSIDE, name=name, folder=folder)
 
     if not path.parent.resolve().is_relative_to(folder.resolve()):
-        raise DataError(
-            f"{name!r} leaves the folder {folder} through a link; a listed file must lie below it"
-        )
+        raise DataError(TokenMessage.LISTED_FILE_OUTSIDE_BY_LINK, name=name, folder=folder)
 
     return path
 
@@ -212,13 +206,12 @@ def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
             status = path.stat()
             sample = content_sample(path) if len(files) <= MOST_SAMPLED else 0
         except OSError as error:
-            raise DataError(f"input {path} cannot be read: {error.strerror}") from None
+            raise DataError(
+                TokenMessage.INPUT_NOT_READABLE, path=path, reason=error.strerror
+            ) from None
 
         if status.st_size == 0 and not empty:
-            raise DataError(
-                f"input {path} is empty (0 bytes): a download that failed? Fetch it again, or do "
-                "not name it."
-            )
+            raise DataError(TokenMessage.INPUT_EMPTY, path=path)
 
         segments.append(
             Segment(
@@ -360,15 +353,17 @@ class BrokenFileError(DataError):
         reason: str,
         remedy: str,
     ) -> None:
-        # What it is made of again where it crosses to another process.
-        super().__init__(path, offset, reason, remedy)
+        super().__init__(
+            TokenMessage.BROKEN_FILE, path=path, reason=reason, offset=offset, remedy=remedy
+        )
         self.path = path
         self.offset = offset
         self.reason = reason
         self.remedy = remedy
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason} (at byte {self.offset} of its text). {self.remedy}"
+    def __reduce__(self) -> tuple[type["BrokenFileError"], tuple[str, int, str, str]]:
+        """Return what it is made of again where it crosses to another process."""
+        return type(self), (self.path, self.offset, self.reason, self.remedy)
 
 
 @contextmanager
@@ -468,9 +463,7 @@ def _zstd() -> Any:
         else:
             from backports import zstd
     except ImportError:
-        raise DataError(
-            "a .zst file needs the package backports.zstd: pip install 'gpt3-runbook[data]'"
-        ) from None
+        raise DataError(TokenMessage.ZSTD_MISSING) from None
 
     return zstd
 

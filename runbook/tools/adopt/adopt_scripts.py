@@ -31,6 +31,7 @@ from runbook.tools.adopt.configs.adopt_config import adopt_config
 from runbook.tools.adopt.configs.config_proof import differences, prove_config
 from runbook.tools.adopt.configs.program_config import ProgramConfig, read_config
 from runbook.tools.adopt.launches import framework_of
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.open_questions import leave_open
 from runbook.tools.adopt.other_sources import is_log, script_of_log, script_of_process
 from runbook.tools.adopt.paste import model_entry, site_block
@@ -328,7 +329,7 @@ def _run_file_path(out: Path | None, name: str, project: Path) -> Path:
     """Return where the run file is written. Raise `ParamsError` if that is no name of one."""
     path = out or project / "params" / f"{name}.yaml"
     if path.suffix not in (".yaml", ".yml"):
-        raise ParamsError(f"--out {path}: a run file is called NAME.yaml.")
+        raise ParamsError(AdoptMessage.NOT_A_YAML_NAME, path=path)
     return path
 
 
@@ -343,9 +344,7 @@ def _write(
     """Write the run file, unless another one is there, and return the report."""
     adopted, refused, rendered = _settled(adopted, project)
     if path.exists() and not replace and path.read_text(encoding="utf-8") != adopted.text:
-        raise ParamsError(
-            f"{path} is there and says something else. Name another with --out, or give --replace."
-        )
+        raise ParamsError(AdoptMessage.RUN_FILE_EXISTS, path=path)
     write_text(path, adopted.text)
     report = _report(adopted, path, refused, rendered, project)
     if config is None:
@@ -415,9 +414,11 @@ def _read(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise ParamsError(f"{path} cannot be read: {error.strerror}.") from error
+        raise ParamsError(
+            AdoptMessage.SCRIPT_NOT_READABLE, path=path, reason=error.strerror
+        ) from error
     if len(raw) > _MOST_BYTES or b"\0" in raw:
-        raise ParamsError(f"{path} is no job script: it is larger than 256 KiB, or not text.")
+        raise ParamsError(AdoptMessage.NOT_A_SCRIPT, path=path)
     return raw.decode("utf-8", errors="replace")
 
 

@@ -38,6 +38,7 @@ from runbook.tools.adopt.launches import (
     run_of,
     site_of,
 )
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import Script, StartedProgram, Word
 from runbook.tools.adopt.trace import follow
 
@@ -134,9 +135,10 @@ def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
     if programs:
         starts = f" It starts {', '.join(programs[:3])}: by its name that trains nothing."
     raise ParamsError(
-        f"{file_name} starts no training, and sets no variable that the five documents' scripts "
-        "read. Give the script that is submitted (and, after it, the one it starts), or the block "
-        f"of exports before it.{starts}{_sentences(script.notes)}"
+        AdoptMessage.NO_TRAINING_STARTED,
+        file_name=file_name,
+        starts=starts,
+        notes=_sentences(script.notes),
     )
 
 
@@ -165,8 +167,10 @@ def _chosen(launches: Sequence[Launch], number: int, file_name: str) -> list[Lau
     """Return the launches up to the one that becomes the run file."""
     if number > len(launches) or number < 0:
         raise ParamsError(
-            f"--launch {number}: {file_name} starts {len(launches)} trainings. "
-            f"Give a number from 1 to {len(launches)}."
+            AdoptMessage.LAUNCH_OUT_OF_RANGE,
+            number=number,
+            file_name=file_name,
+            number_of_launches=len(launches),
         )
     return list(launches[:number] if number else launches)
 
@@ -182,9 +186,13 @@ def _refuse_foreign(script: Script, file_name: str) -> None:
     config = _config_of(script, last)
     whose = last.framework or "a program that adopt does not know"
     raise ParamsError(
-        f"{file_name} {does} {whose} ({place}: {last.script.shown}). adopt reads GPTs of "
-        "Megatron-LM, Megatron-DeepSpeed and NeMo (pretrain_gpt.py, megatron_gpt_pretraining.py, "
-        f"or a program with Megatron's options). No run file was written.{config}"
+        AdoptMessage.NOT_A_GPT,
+        file_name=file_name,
+        does=does,
+        whose=whose,
+        place=place,
+        shown=last.script.shown,
+        config=config,
     )
 
 
@@ -207,8 +215,11 @@ def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> 
         return
     place = script.places[word.line]
     raise ParamsError(
-        f"{file_name} starts {launch.script.shown} to evaluate, not to train ({place}: {word.shown}). "
-        "adopt makes run files of trainings; a finished run is evaluated in 06-evaluation. No run file was written."
+        AdoptMessage.EVALUATION_STARTED,
+        file_name=file_name,
+        script=launch.script.shown,
+        place=place,
+        word=word.shown,
     )
 
 

@@ -20,6 +20,7 @@ import psutil
 from runbook.core import shell
 from runbook.core.errors import ProgramError
 from runbook.jobs.directives import Directive
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import ASSUMED_DEVICES, ASSUMED_NODES, FOLDER, HOME, not_set
 
 SECONDS = 10
@@ -59,7 +60,7 @@ def run_job(
     """
     absent = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if absent:
-        raise ProgramError(f"There is no {', '.join(absent)} here. {_INSTALL}")
+        raise ProgramError(AdoptMessage.NO_BUBBLEWRAP, absent=", ".join(absent), install=_INSTALL)
     with tempfile.TemporaryDirectory(prefix="adopt-") as place:
         stage = Path(place)
         _stage(stage, files, missing)
@@ -79,7 +80,7 @@ def run_job(
 
     if "\036" not in finished.out and "\001" not in finished.out:
         reason = shell.last_lines(finished.err, 2) or "no reason given"
-        raise ProgramError(f"No sandbox can be made here: {reason}. {_INSTALL}")
+        raise ProgramError(AdoptMessage.NO_SANDBOX, reason=reason, install=_INSTALL)
 
     return finished.out
 

@@ -16,6 +16,7 @@ from runbook.jobs.directives import Directive
 from runbook.params.secrets import mask
 from runbook.tools.adopt.job_environment import is_of_a_job
 from runbook.tools.adopt.launches import program_name
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.ranks import Rank, rank_of
 from runbook.tools.adopt.script import Script, Setting, StartedProgram, Word
 
@@ -78,7 +79,7 @@ def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
     folder = processes / str(number)
     raw_words = _strings(folder / "cmdline", number)
     if not raw_words:
-        raise ParamsError(f"--pid {number} is a thread of the kernel, which has no command line.")
+        raise ParamsError(AdoptMessage.KERNEL_THREAD, number=number)
     variables = dict(text.partition("=")[::2] for text in _strings(folder / "environ", number))
     masked_words = [visible(mask(text)) for text in without_secret_values(raw_words)]
     settings = tuple(_settings(variables))
@@ -108,12 +109,9 @@ def _strings(path: Path, number: int) -> list[str]:
     try:
         raw = path.read_bytes()
     except FileNotFoundError as error:
-        raise ParamsError(f"--pid {number}: there is no such process on this machine.") from error
+        raise ParamsError(AdoptMessage.NO_SUCH_PROCESS, number=number) from error
     except PermissionError as error:
-        raise ParamsError(
-            f"--pid {number} belongs to another user: run adopt as that user, on the process's "
-            f"own node."
-        ) from error
+        raise ParamsError(AdoptMessage.PROCESS_OF_ANOTHER_USER, number=number) from error
 
     return [text for text in raw.decode(errors="replace").split("\0") if text]
 

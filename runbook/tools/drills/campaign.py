@@ -35,6 +35,7 @@ from runbook.planning.cost.useful_time import (
     with_interval,
 )
 from runbook.planning.useful_time import FaultCosts, fault_costs, possible_copies
+from runbook.tools.drills.messages import DrillMessage
 
 SPARES = (0, 1, 2, 4)
 CAUSES = {
@@ -167,11 +168,7 @@ def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
     """Simulate the campaign as planned, with spare nodes, other intervals between saves, and copies in node memory."""
     costs = fault_costs(plan)
     if costs is None:
-        raise ParamsError(
-            "A campaign needs the time of a step and a rate of failures, and this plan has none.\n"
-            "Rates are known of accelerators alone: name the run of a cluster whose device is "
-            "known."
-        )
+        raise ParamsError(DrillMessage.NO_RATE_OF_FAILURES)
 
     simulation = _Simulation(costs, terms)
     parts = costs.parts

@@ -34,6 +34,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from runbook.plan_file.errors import RefusedError
+from runbook.tools.drills.messages import DrillMessage
 
 VARIABLE = "RUNBOOK_FAULTS"
 _KEYS = ("rank", "step", "job", "factor", "seconds", "bytes", "at", "number")
@@ -148,8 +149,11 @@ def _parse(text: str) -> Fault:
     kinds = [*_AT_STEP, "slow", "leak", "nan", "spike", "flip", "save", "fp16"]
     if kind not in kinds or not pairs.keys() <= {*_KEYS, *_FLIP_KEYS}:
         raise RefusedError(
-            f"{VARIABLE}: {text.strip()!r} is no fault; the kinds are {', '.join(kinds)}, their "
-            f"words {', '.join([*_KEYS, *_FLIP_KEYS])}. Unset {VARIABLE} to train without faults"
+            DrillMessage.NOT_A_FAULT,
+            variable=VARIABLE,
+            text=text.strip(),
+            kinds=", ".join(kinds),
+            keys=", ".join([*_KEYS, *_FLIP_KEYS]),
         )
 
     return Fault(kind, pairs)

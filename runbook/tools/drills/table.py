@@ -12,6 +12,7 @@ from typing import TextIO
 from runbook.core.errors import ParamsError, RunbookError
 from runbook.tools.drills import damaged_files, processes, random_kills
 from runbook.tools.drills.bench import Bench, DrillEnding, DrillVerdict, judge_ending
+from runbook.tools.drills.messages import DrillMessage
 
 Drill = Callable[[Bench], DrillEnding]
 
@@ -73,7 +74,7 @@ def _drill_named(word: str) -> str:
     else:
         hint = f"There are {', '.join(DRILLS)}."
 
-    raise ParamsError(f"There is no drill {word!r}. {hint}")
+    raise ParamsError(DrillMessage.NO_SUCH_DRILL, word=word, hint=hint)
 
 
 def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:

@@ -13,6 +13,7 @@ import psutil
 from runbook.core import shell
 from runbook.core.errors import ProgramError
 from runbook.core.processes import wait_until
+from runbook.tools.drills.messages import DrillMessage
 
 WARM_SECONDS = 240.0
 
@@ -55,13 +56,11 @@ class WarmTrainer:
         if not wait_until(
             lambda: self.socket_path.exists() or not psutil.pid_exists(self.pid), WARM_SECONDS
         ):
-            raise ProgramError(f"the trainer was not imported within {WARM_SECONDS:.0f} s")
+            raise ProgramError(DrillMessage.IMPORT_TOO_SLOW, warm_seconds=WARM_SECONDS)
 
         if not self.socket_path.exists():
             last_lines = shell.last_lines(error.read_text(errors="replace"))
-            raise ProgramError(
-                f"the trainer cannot be imported: pip install 'gpt3-runbook[train]'.\n{last_lines}"
-            )
+            raise ProgramError(DrillMessage.TRAINER_NOT_IMPORTED, last_lines=last_lines)
 
         self._owner.connect(str(self.socket_path))
 

@@ -28,6 +28,7 @@ from runbook.planning import FULL
 from runbook.records.manifest import note_files
 from runbook.runs import run_files
 from runbook.runs.run_folder import hold_run
+from runbook.tools.evaluate.messages import EvaluationMessage
 from runbook.tools.evaluate.trainer_model import TrainerModel
 
 _LANGUAGE = ("lambada_openai", "hellaswag", "storycloze_2016")
@@ -253,7 +254,7 @@ def run_tasks(
         batch_size=BATCH,
     )
     if answers is None:
-        raise DataError(f"lm-evaluation-harness gave no scores for {', '.join(names)}.")
+        raise DataError(EvaluationMessage.NO_SCORES, names=", ".join(names))
     return answers
 
 
@@ -276,9 +277,7 @@ def list_tasks(names: Sequence[str], folder: Path | None) -> Table:
 def _task_manager(folder: Path | None) -> TaskManager:
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     if folder and not any(folder.rglob("*.yaml")):
-        raise ParamsError(
-            f"--task-folder {folder} has no task: it needs a .yaml file of lm-evaluation-harness."
-        )
+        raise ParamsError(EvaluationMessage.NO_TASK_IN_FOLDER, folder=folder)
 
     return TaskManager(include_path=str(folder) if folder else None)
 
@@ -300,7 +299,7 @@ def _known_names(manager: TaskManager, task_words: Sequence[str]) -> list[str]:
             else:
                 hint = "`lm_eval ls tasks` prints all names."
 
-            raise ParamsError(f"--tasks: lm-evaluation-harness has no task {name!r}. {hint}")
+            raise ParamsError(EvaluationMessage.NO_SUCH_TASK, name=name, hint=hint)
 
     return names
 

@@ -20,6 +20,7 @@ from runbook.phases.trained_model import ask_trainer
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import FULL
 from runbook.tokens.tokenizer import load_tokenizer
+from runbook.tools.evaluate.messages import EvaluationMessage
 
 PORTION = 4096
 """Texts scored by one start of the trainer; between them there is something to say of the progress.
@@ -41,9 +42,7 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         if spec.sampling.end_of_document < 0:
-            raise ParamsError(
-                f"The tokenizer {tokenizer} has no end of document, with which a text begins here."
-            )
+            raise ParamsError(EvaluationMessage.NO_END_OF_DOCUMENT, tokenizer=tokenizer)
 
         self._folder = folder
         self._spec = spec
@@ -104,8 +103,9 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
             max_prompt_tokens = self._spec.model.shape.positions - tokens
             if max_prompt_tokens <= 0:
                 raise ParamsError(
-                    f"A task asks for {tokens} new tokens; the model has "
-                    f"{self._spec.model.shape.positions}."
+                    EvaluationMessage.TOO_MANY_NEW_TOKENS,
+                    tokens=tokens,
+                    positions=self._spec.model.shape.positions,
                 )
 
             temperature = 0.0

@@ -27,6 +27,7 @@ from runbook.results.history import (
     read_validation,
 )
 from runbook.results.metrics import COLUMNS, find_alarms
+from runbook.tools.logs.messages import ExportMessage
 
 _VALUES = attrgetter(*KEYS)
 _STRICT_JSON = json.JSONEncoder(allow_nan=False)
@@ -285,13 +286,11 @@ def export(log: ParsedLog, target: str, *, name: str) -> str:
             "mlflow:sqlite:///runs.db), "
             "trackio:PROJECT"
         )
-        raise DataError(
-            f"{target} is no place to export to. Give one of {forms}; mllog:FILE of a RUN."
-        )
+        raise DataError(ExportMessage.NOT_A_TARGET, target=target, forms=forms)
 
     if not log.records:
         reason = "; ".join(log.notes) or "the log holds none"
-        raise DataError(f"There is no record to export: {reason}.")
+        raise DataError(ExportMessage.NOTHING_TO_EXPORT, reason=reason)
 
     if is_tracker:
         _TRACKERS[tracker](log, destination, name)

@@ -12,6 +12,7 @@ from runbook.phases.report import changed_files, read_front_page
 from runbook.records.pages import run_pages
 from runbook.records.pages.notebook_page import write_html
 from runbook.records.pages.runs_index import write_runs_index
+from runbook.tools.publish.messages import PublishMessage
 
 MARKER = "published.json"
 """Names the runs that publish wrote; what else is in the folder (a .git, say) is left alone."""
@@ -51,14 +52,10 @@ CopyRun = Callable[[Path, Path], str]
 def publish(run_folders: Sequence[Path], site: Path, copy_run: CopyRun) -> Path:
     """Write the site, replacing what publish wrote there before, and return its index.html."""
     if site.exists() and any(site.iterdir()) and not (site / MARKER).exists():
-        raise RecordError(
-            f"{site} is not empty, and runbook publish did not write it. Nothing in it is "
-            "replaced: "
-            "name another folder."
-        )
+        raise RecordError(PublishMessage.NOT_A_PUBLISHED_FOLDER, site=site)
 
     if not run_folders:
-        raise RecordError("There is no run to publish. runbook run RUN makes one.")
+        raise RecordError(PublishMessage.NOTHING_TO_PUBLISH)
     part = site.with_name(f"{site.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)

@@ -26,6 +26,7 @@ from runbook.phases.report import changed_files, read_front_page
 from runbook.records import twin as ipynb
 from runbook.records.pages import page_parts, run_pages
 from runbook.records.pages.notebook_page import write_html
+from runbook.tools.redact.messages import RedactMessage
 from runbook.tools.redact.redaction import WHOLE_PATH, Redactor, keep_pictures
 
 PRIVATE_KEYS = {
@@ -95,10 +96,7 @@ def write_redacted(folder: Path, out: Path | None = None) -> Path:
         shutil.rmtree(out, ignore_errors=True)
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RecordError(
-            f"{out} is not an empty folder, and nothing in it is overwritten. Name another: --out "
-            "DIR."
-        )
+        raise RecordError(RedactMessage.FOLDER_NOT_EMPTY, out=out)
 
     redactor = Redactor(private_words(folder))
     smoke_files = [f"smoke/{name}" for name in JSON_LINES_FILES]

@@ -16,6 +16,7 @@ from runbook.plan_file.json_records import as_json
 from runbook.plan_file.replay_file import read_steps
 from runbook.plan_file.schema import PhasePlan, read_plan
 from runbook.results.history import Step, read_metrics
+from runbook.tools.replay.messages import ReplayMessage
 from runbook.tools.replay.verdict import ReplayComparison, compare
 
 LIMIT_SECONDS = 7 * 86_400.0
@@ -78,7 +79,7 @@ def replay_job(run: Path, phase_name: str, step: int) -> ReplayJob:
 
     if not 1 <= step <= phase.duration.iterations:
         raise ParamsError(
-            f"--step {step} is not between 1 and {phase.duration.iterations}, the last step."
+            ReplayMessage.STEP_OUT_OF_RANGE, step=step, iterations=phase.duration.iterations
         )
 
     saved = saved_iterations(run / phase.checkpoint.folder)
@@ -134,8 +135,7 @@ def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
     )
     if code or not job.is_done:
         raise ProgramError(
-            f"The replay ended with {shell.how_it_ended(code)} before step {job.step}. Its lines "
-            "above say why; nothing of the run was changed."
+            ReplayMessage.REPLAY_ENDED_EARLY, code=shell.how_it_ended(code), step=job.step
         )
 
 
@@ -144,7 +144,7 @@ def compare_with_run(job: ReplayJob) -> ReplayComparison:
     metrics = job.run / job.phase.log.metrics
     run = _steps(metrics)
     if job.step not in run:
-        raise ParamsError(f"{metrics} has no step {job.step}: the run did not come so far.")
+        raise ParamsError(ReplayMessage.STEP_NOT_TRAINED, metrics=metrics, step=job.step)
     return compare(
         run,
         _steps(job.folder / "metrics.jsonl"),

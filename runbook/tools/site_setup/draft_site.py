@@ -20,6 +20,7 @@ from runbook.planning.cost import accelerators
 from runbook.planning.cost.accelerators import find_accelerator, named_memory
 from runbook.planning.cost.step_inputs import peak_of
 from runbook.tools.site_setup.cluster_facts import Cluster, ask_cluster
+from runbook.tools.site_setup.messages import SiteSetupMessage
 
 LAUNCHERS = {
     "slurm": "torchrun  # one task a node, which starts a process for each GPU",
@@ -55,23 +56,18 @@ class ClusterFiles:
 def check_cluster_wish(cluster_wish: ClusterWish) -> None:
     """Refuse an invalid name, and a device that is not in the table or whose memory is ambiguous."""
     if not is_name(cluster_wish.name):
-        raise ParamsError(
-            f"--site {cluster_wish.name}: a name has letters, digits, '.', '_' and '-', at most 80."
-        )
+        raise ParamsError(SiteSetupMessage.NOT_A_SITE_NAME, cluster_wish_name=cluster_wish.name)
 
     if not cluster_wish.device:
         return
     if find_accelerator(cluster_wish.device) is None:
         near = ", ".join(accelerators.nearest_accelerators(cluster_wish.device))
-        raise ParamsError(
-            f"--device {cluster_wish.device}: no such device in the table of peaks. Nearest: "
-            f"{near}."
-        )
+        raise ParamsError(SiteSetupMessage.NO_SUCH_DEVICE, device=cluster_wish.device, near=near)
 
     if not named_memory(cluster_wish.device):
         choices = " or ".join(_device_choices(cluster_wish.device))
         raise ParamsError(
-            f"--device {cluster_wish.device}: the name leaves its memory open. Write {choices}."
+            SiteSetupMessage.DEVICE_MEMORY_OPEN, device=cluster_wish.device, choices=choices
         )
 
 

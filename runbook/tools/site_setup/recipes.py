@@ -14,6 +14,7 @@ from runbook.core.files import write_text
 from runbook.params.catalogues import read_models
 from runbook.params.yaml12 import write_scalar
 from runbook.plan_file.schema import Layout
+from runbook.tools.site_setup.messages import SiteSetupMessage
 
 LOCAL_SITE = "local-gpu"
 """Site of a recipe where none is named: it cuts any run to the GPUs that are there."""
@@ -247,10 +248,7 @@ def find_recipe(model: str) -> Recipe:
     """Return the recipe of a model of params/models.yaml."""
     recipe = RECIPES.get(model.lower())
     if recipe is None:
-        raise ParamsError(
-            f"--model {model}: no recipe of this name. There are {', '.join(RECIPES)}. Other "
-            "shapes are in params/models.yaml: write their name into a run file."
-        )
+        raise ParamsError(SiteSetupMessage.NO_SUCH_RECIPE, model=model, recipes=", ".join(RECIPES))
 
     return recipe
 

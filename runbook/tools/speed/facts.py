@@ -10,6 +10,7 @@ from runbook.params.schema.keys import nearest
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.step_inputs import code_of
 from runbook.planning.layout import Choice
+from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.published_rows import zero_stage
 
 Facts = dict[str, str]
@@ -162,12 +163,10 @@ def read_words(words: Sequence[str]) -> Facts:
         name = key if key in KEYS else _COLUMNS.get(last_part, last_part)
         if not value or name not in KEYS:
             near = ", ".join(nearest(key, KEYS) or KEYS)
-            raise ParamsError(f"--set {word}: explain takes KEY=VALUE. Nearest: {near}.")
+            raise ParamsError(SpeedMessage.NOT_A_FACT, word=word, near=near)
         is_numeric = name in NUMBERS or name.rpartition(".")[2] in _UNITS
         if is_numeric and not re.fullmatch(r"\d+(\.\d+)?", value):
-            raise ParamsError(
-                f"--set {word}: {name} is a number without unit or sign. Write --set {name}=128."
-            )
+            raise ParamsError(SpeedMessage.NOT_A_PLAIN_NUMBER, word=word, name=name)
         facts[name] = value
     return facts
 

@@ -19,6 +19,7 @@ from runbook.planning.cost import flops
 from runbook.planning.cost.accelerators import Accelerator, find_accelerator
 from runbook.planning.cost.iteration import CALIBRATED, StepSetup, iteration, known
 from runbook.tools.speed.intervals import half_width
+from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.published_rows import NEEDED, PublishedRow, read_row
 
 SHAPE_TOLERANCE = 0.08
@@ -103,10 +104,7 @@ def check_columns(columns: Iterable[str] | None) -> None:
         return
     first_line = ", ".join(names[:6]) or "nothing"
     raise ParamsError(
-        f"the table has no column {' and no column '.join(missing)} (its first line: "
-        f"{first_line}). A table of results begins with a line of names as published_results.csv "
-        "has: model, params_b, accelerator, n_accel, precision, seq_len, global_batch, tp, pp, dp, "
-        "... ; separate by commas and name at least these two."
+        SpeedMessage.COLUMNS_MISSING, missing=" and no column ".join(missing), first_line=first_line
     )
 
 

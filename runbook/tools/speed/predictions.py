@@ -8,6 +8,7 @@ from pathlib import Path
 from runbook.core.errors import ParamsError
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
+from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.predict import Prediction, check_columns, predict_rows
 
 MAX_BYTES = 64 * 2**20
@@ -21,23 +22,21 @@ def predict_file(path: Path) -> list[Prediction]:
     """
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ParamsError(
-                f"{path} has more than {MAX_BYTES // 2**20} MiB: that is no table of results."
-            )
+            raise ParamsError(SpeedMessage.TABLE_TOO_LARGE, path=path, max_bytes=MAX_BYTES // 2**20)
 
         reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
         check_columns(reader.fieldnames)
         rows = list(reader)
     except csv.Error as error:
         raise ParamsError(
-            f"{path}, line {reader.line_num}: {error}. Save the table as CSV with commas."
+            SpeedMessage.ROW_NOT_READABLE, path=path, line_num=reader.line_num, error=error
         ) from error
     except UnicodeDecodeError as error:
-        raise ParamsError(
-            f"{path} is not UTF-8 text (byte {error.start}). Save the table as CSV in UTF-8."
-        ) from error
+        raise ParamsError(SpeedMessage.TABLE_NOT_UTF8, path=path, start=error.start) from error
     except OSError as error:
-        raise ParamsError(f"{path}: {error.strerror}. Give the path of a CSV file.") from error
+        raise ParamsError(
+            SpeedMessage.TABLE_NOT_READABLE, path=path, reason=error.strerror
+        ) from error
 
     catalogue = read_models(project_root())
     return predict_rows(rows, {name: catalogue.get(name) for name in catalogue.names})

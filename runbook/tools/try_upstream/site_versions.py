@@ -15,6 +15,7 @@ from runbook.core.errors import RunbookError
 from runbook.core.files import write_text
 from runbook.core.locks import hold_file
 from runbook.params.schema.site import Versions
+from runbook.tools.try_upstream.messages import UpstreamMessage
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """Wheels without CUDA, 0.2 GB in place of 2 to 3 GB.
@@ -62,10 +63,7 @@ def interpreter(versions: Versions) -> str:
     if builds:
         return str(builds[-1])
     raise RunbookError(
-        f"The site's program runs with Python {versions.python}, and {name} is neither on PATH nor "
-        f"in {pyenv}. "
-        "Install that version, or give --installed to start the program with what is installed "
-        "here."
+        UpstreamMessage.PYTHON_MISSING, python=versions.python, name=name, pyenv=pyenv
     )
 
 

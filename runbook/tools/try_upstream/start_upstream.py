@@ -34,6 +34,7 @@ from runbook.planning.plan import make_plan
 from runbook.tokens.indexed_files import write_index
 from runbook.tokens.tokenizer import GPT2_FOLDER, GPT2_VOCABULARY
 from runbook.tools.try_upstream import site_versions
+from runbook.tools.try_upstream.messages import UpstreamMessage
 
 STEPS = 5
 """Of each job."""
@@ -240,16 +241,15 @@ def _pinned_checkout(run: str, settings: Settings, checkout: Path) -> Checkout:
     """
     framework = settings.run.training.framework
     if framework not in ("megatron-lm", "megatron-deepspeed"):
-        raise RunbookError(
-            f"{run} trains with {framework}: --upstream starts Megatron-LM and "
-            "Megatron-DeepSpeed. Leave it out, or set training.framework to one of them."
-        )
+        raise RunbookError(UpstreamMessage.NO_UPSTREAM, run=run, framework=framework)
 
     pinned = settings.site.frameworks[framework]
     if not (checkout / pinned.script).is_file():
         raise RunbookError(
-            f"{checkout} has no {pinned.script}, which the job starts. Give a checkout of "
-            f"{framework}."
+            UpstreamMessage.CHECKOUT_WITHOUT_SCRIPT,
+            checkout=checkout,
+            script=pinned.script,
+            framework=framework,
         )
 
     return pinned

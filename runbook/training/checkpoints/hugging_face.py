@@ -17,6 +17,7 @@ from runbook.plan_file.schema import PlannedModel
 from runbook.training.checkpoints import folders
 from runbook.training.checkpoints.weights import WholeWeights, finite, stored_key
 from runbook.training.engines.engine import CommonState, Shards, State
+from runbook.training.messages import TrainingMessage
 
 _NOT_OURS = (
     "sliding_window",
@@ -343,12 +344,10 @@ def _make_empty_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         is_empty = not any(folder.iterdir())
     except OSError as error:
-        raise RefusedError(f"{folder} cannot be made a folder: {error}") from None
+        raise RefusedError(TrainingMessage.FOLDER_NOT_MADE, folder=folder, error=error) from None
 
     if not is_empty:
-        raise RefusedError(
-            f"{folder} is not empty, and nothing is written over: give another folder"
-        )
+        raise RefusedError(TrainingMessage.FOLDER_NOT_EMPTY, folder=folder)
 
 
 def _split_into_shards(
@@ -390,7 +389,9 @@ def _read_weight(
 
     weight = whole.read([name], masters=True)[name].float()
     if tuple(weight.shape) != shape:
-        raise RefusedError(f"{name} is {tuple(weight.shape)}, and the plan's model has {shape}")
+        raise RefusedError(
+            TrainingMessage.WEIGHT_SHAPE, name=name, shape=tuple(weight.shape), planned_shape=shape
+        )
     return weight
 
 
@@ -442,10 +443,14 @@ def check_shapes(
     """`RefusedError` where a weight is missing, has another shape, or has no place in our model."""
     for name, shape in planned.items():
         if not stored.get(name):
-            raise RefusedError(f"{folder} has no weight {name}")
+            raise RefusedError(TrainingMessage.WEIGHT_MISSING, folder=folder, name=name)
         if stored[name] != shape:
             raise RefusedError(
-                f"{folder}: {name} is {stored[name]}, and the plan's model has {shape}"
+                TrainingMessage.STORED_SHAPE,
+                folder=folder,
+                name=name,
+                stored=stored[name],
+                shape=shape,
             )
 
     unplanned = []
@@ -455,7 +460,7 @@ def check_shapes(
 
     if unplanned:
         raise RefusedError(
-            f"{folder} has weights that the plan's model lacks: {', '.join(unplanned[:4])}"
+            TrainingMessage.UNPLANNED_WEIGHTS, folder=folder, unplanned=", ".join(unplanned[:4])
         )
 
 
@@ -519,9 +524,7 @@ class ImportedWeights(SourceWeights):
         """`RefusedError` where a bias that our model lacks is not zero."""
         for name in names:
             if bool(self._files.read(name).any()):
-                raise RefusedError(
-                    f"{folder}: {name} is not zero, and the plan's model has no such bias"
-                )
+                raise RefusedError(TrainingMessage.BIAS_NOT_ZERO, folder=folder, name=name)
 
     def read_weight(self, key: str) -> torch.Tensor:
         """Its parts there, joined as ours is; zeros where the folder lacks a bias."""
@@ -544,9 +547,12 @@ def _check_config(folder: Path, model: PlannedModel) -> set[str]:
     if model_type not in kind.reads:
         needed = ", ".join(f"{key} {value}" for key, value in kind.needed.items())
         raise RefusedError(
-            f"{path} is of model_type {model_type}, and for the plan's model {model.name} "
-            f"({needed}) only "
-            f"{', '.join(kind.reads)} are read: choose or add a model of that kind"
+            TrainingMessage.MODEL_TYPE,
+            path=path,
+            model_type=model_type,
+            model_name=model.name,
+            needed=needed,
+            reads=", ".join(kind.reads),
         )
 
     _refuse_unknown(path, theirs, kind)
@@ -559,7 +565,7 @@ def _check_config(folder: Path, model: PlannedModel) -> set[str]:
             activations[key] = _SAME_ACTIVATIONS.get(str(activation), activation)
 
     if wrong := folders.differences(values, planned):
-        raise RefusedError(f"{path} is of another model: {wrong}")
+        raise RefusedError(TrainingMessage.ANOTHER_MODEL, path=path, wrong=wrong)
 
     _refuse_two_values(path, theirs)
     biased = set(kind.reads[model_type]["biased"])
@@ -575,10 +581,10 @@ def _read_config(path: Path) -> dict[str, object]:
         folders.require_file(path)
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise RefusedError(f"{path} cannot be read as JSON: {error}") from None
+        raise RefusedError(TrainingMessage.CONFIG_NOT_JSON, path=path, error=error) from None
 
     if not isinstance(content, dict):
-        raise RefusedError(f"{path} is no mapping of names to values")
+        raise RefusedError(TrainingMessage.NOT_A_MAPPING, path=path)
     return content
 
 
@@ -624,23 +630,28 @@ def _refuse_unknown(path: Path, theirs: Mapping[str, object], kind: Kind) -> Non
             continue
         if key in _FIXED:
             if value not in _FIXED[key]:  # type: ignore[operator]
-                raise RefusedError(f"{path} is of another model: {key} {_shown(value)}")
+                raise RefusedError(
+                    TrainingMessage.KEY_OF_ANOTHER_MODEL, path=path, key=key, value=_shown(value)
+                )
         elif key not in accepted:
             raise RefusedError(
-                f"{path} has the key {key} ({_shown(value)}), which may make another model and is "
-                "not known here: "
-                "remove it if the model is the same without it"
+                TrainingMessage.UNKNOWN_CONFIG_KEY, path=path, key=key, value=_shown(value)
             )
 
     for alias, name in aliases.items():
         if alias in theirs and theirs[alias] != theirs.get(name, theirs[alias]):
             raise RefusedError(
-                f"{path} gives {name} twice: {theirs[name]}, and {theirs[alias]} as {alias}"
+                TrainingMessage.ALIAS_DIFFERS,
+                path=path,
+                name=name,
+                value=theirs[name],
+                value_of_alias=theirs[alias],
+                alias=alias,
             )
 
     layer_types = theirs.get("layer_types")
     if layer_types is not None and not _is_full_attention(layer_types):
-        raise RefusedError(f"{path} is of another model: layer_types {_shown(layer_types)}")
+        raise RefusedError(TrainingMessage.LAYER_TYPES, path=path, layer_types=_shown(layer_types))
 
     _refuse_scaled_positions(path, theirs)
 
@@ -658,16 +669,19 @@ def _refuse_scaled_positions(path: Path, theirs: Mapping[str, object]) -> None:
         if rotary is None:
             continue
         if not isinstance(rotary, Mapping):
-            raise RefusedError(f"{path}: {key} is {_shown(rotary)}, and a mapping is needed")
+            raise RefusedError(
+                TrainingMessage.ROTARY_NOT_A_MAPPING, path=path, key=key, rotary=_shown(rotary)
+            )
         for name in ("rope_type", "type"):
             if rotary.get(name, "default") not in ("default", None):
                 raise RefusedError(
-                    f"{path} is of another model: {key} has rope_type {rotary[name]} (plan: "
-                    "default)"
+                    TrainingMessage.ROPE_TYPE, path=path, key=key, rotary=rotary[name]
                 )
 
         if unknown := sorted(map(str, rotary.keys() - _ROTARY_KEYS)):
-            raise RefusedError(f"{path} is of another model: {key} has {', '.join(unknown)}")
+            raise RefusedError(
+                TrainingMessage.ROTARY_KEYS, path=path, key=key, unknown=", ".join(unknown)
+            )
 
 
 def _refuse_two_values(path: Path, theirs: Mapping[str, object]) -> None:
@@ -680,7 +694,12 @@ def _refuse_two_values(path: Path, theirs: Mapping[str, object]) -> None:
                 values.append(mapping[name])
 
         if any(value != values[0] for value in values):
-            raise RefusedError(f"{path} gives {name} twice: {', '.join(map(str, values))}")
+            raise RefusedError(
+                TrainingMessage.ROTARY_TWICE,
+                path=path,
+                name=name,
+                values=", ".join(map(str, values)),
+            )
 
 
 def _shown(value: object) -> str:
@@ -733,9 +752,7 @@ class _SafetensorsFiles:
             from safetensors import SafetensorError, safe_open
         except ImportError:
             # An image of torch and megatron-core alone
-            raise RefusedError(
-                "the package safetensors is not installed here: install gpt3-runbook[train]"
-            ) from None
+            raise RefusedError(TrainingMessage.SAFETENSORS_MISSING) from None
 
         self._folder = folder
         self._files: dict[str, Any] = {}
@@ -746,15 +763,13 @@ class _SafetensorsFiles:
                 file: Any = safe_open(path, framework="pt")
             except (SafetensorError, OSError) as error:
                 raise RefusedError(
-                    f"{path} is no safetensors file, or it is cut short: {error}"
+                    TrainingMessage.NOT_SAFETENSORS, path=path, error=error
                 ) from None
 
             self._add(path, file)
 
         if not self._files:
-            raise RefusedError(
-                f"{folder} has no .safetensors file; other formats may hold code and are not read"
-            )
+            raise RefusedError(TrainingMessage.NO_SAFETENSORS, folder=folder)
 
         self._check_index(folder / "model.safetensors.index.json")
 
@@ -766,9 +781,11 @@ class _SafetensorsFiles:
         for name in file.offset_keys():
             if _plain(name) in self._files:
                 raise RefusedError(
-                    f"{self._folder} has the weight {_plain(name)} twice, the second time as "
-                    f"{name} in {path.name}: "
-                    "which one is meant, nobody can say. Keep one"
+                    TrainingMessage.WEIGHT_TWICE,
+                    folder=self._folder,
+                    name=_plain(name),
+                    stored_name=name,
+                    file=path.name,
                 )
 
             self._files[_plain(name)] = (file, name)
@@ -782,13 +799,16 @@ class _SafetensorsFiles:
             folders.require_file(path)
             places = dict(json.loads(path.read_text(encoding="utf-8"))["weight_map"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise RefusedError(f"{path} cannot be read as an index of weights: {error}") from None
+            raise RefusedError(TrainingMessage.INDEX_NOT_READABLE, path=path, error=error) from None
 
         for name, file in places.items():
             if self._places.get(_plain(str(name))) != file:
                 raise RefusedError(
-                    f"{path} says that {name} is in {file!r}, and it is in "
-                    f"{self._places.get(_plain(str(name)), 'no file of the folder')}"
+                    TrainingMessage.WEIGHT_IN_ANOTHER_FILE,
+                    path=path,
+                    name=name,
+                    named_file=file,
+                    place=self._places.get(_plain(str(name)), "no file of the folder"),
                 )
 
     def check(self, shapes: dict[str, tuple[int, ...]]) -> None:
@@ -812,9 +832,10 @@ class _SafetensorsFiles:
         number_format = file.get_slice(stored_name).get_dtype()
         if number_format in ("F64", *_EIGHT_BITS):
             raise RefusedError(
-                f"{self._folder}: {name} is of {number_format}, and F32, F16 and BF16 are read: "
-                "convert it "
-                "first"
+                TrainingMessage.NUMBER_FORMAT,
+                folder=self._folder,
+                name=name,
+                number_format=number_format,
             )
 
     def read(self, name: str) -> torch.Tensor:

@@ -22,6 +22,7 @@ from runbook.training.checkpoints.hugging_face import (
     to_ours,
 )
 from runbook.training.checkpoints.weights import finite, stored_key
+from runbook.training.messages import TrainingMessage
 
 _MEGATRON: dict[str, Any] = json.loads(
     Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
@@ -58,13 +59,13 @@ class MegatronWeights(SourceWeights):
                 rows, *cut = _check_arguments(content, rank_files[0], model)
                 stored = _rank_files(folder, *cut, gated=model.shape.gated)
             else:
-                raise RefusedError(
-                    f"{folder} has neither common.pt nor mp_rank_00/model_optim_rng.pt of "
-                    "Megatron-LM"
-                )
+                raise RefusedError(TrainingMessage.NOT_MEGATRON_LM, folder=folder)
         except torch_dist.READ_ERRORS as error:
             raise RefusedError(
-                f"{folder} cannot be read: {type(error).__name__}: {str(error)[:300]}"
+                TrainingMessage.CHECKPOINT_NOT_READABLE,
+                folder=folder,
+                name=type(error).__name__,
+                error=str(error)[:300],
             ) from error
 
         stored_shapes = {}
@@ -103,7 +104,7 @@ def _newest(folder: Path) -> Path:
     newest = folder / (folders.folder_name(int(named)) if named.isdecimal() else "release")
     if not (named.isdecimal() or named == "release") or not newest.is_dir():
         raise RefusedError(
-            f"{tracker} names {named!r}, and {newest} is not the folder of that checkpoint"
+            TrainingMessage.TRACKER_NAMES_ANOTHER, tracker=tracker, named=named, newest=newest
         )
 
     return newest
@@ -115,16 +116,15 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
     `RefusedError` names what the plan has otherwise.
     """
     if not isinstance(content, dict):
-        raise RefusedError(f"{path} holds {type(content).__name__}, not Megatron-LM's state")
+        raise RefusedError(
+            TrainingMessage.NOT_MEGATRONS_STATE, path=path, name=type(content).__name__
+        )
     version = content.get("checkpoint_version")
     arguments = content.get("args")
     if not isinstance(arguments, argparse.Namespace):
-        raise RefusedError(f"{path} has no args, which would say what model its weights are of")
+        raise RefusedError(TrainingMessage.STATE_WITHOUT_ARGS, path=path)
     if not isinstance(version, int | float) or version < 3:
-        raise RefusedError(
-            f"{path}: checkpoint_version {version}, and 3 is read: older ones order weights "
-            "otherwise"
-        )
+        raise RefusedError(TrainingMessage.CHECKPOINT_VERSION, path=path, version=version)
 
     stored = _stored_arguments(arguments)
     planned = _planned_arguments(model)
@@ -136,7 +136,7 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
         planned["padded_vocab_size"] = num_multiples * multiple
 
     if wrong := folders.differences(vars(stored), planned):
-        raise RefusedError(f"{path} is of another model: {wrong}")
+        raise RefusedError(TrainingMessage.ANOTHER_MODEL, path=path, wrong=wrong)
     return (
         stored.padded_vocab_size,
         stored.tensor_model_parallel_size,
@@ -211,13 +211,13 @@ def _shards(folder: Path, described: metadata.Metadata) -> Stored:
         path = folder / storage.relative_path
         end = storage.offset + storage.length
         if not path.is_file() or path.stat().st_size < end:
-            raise RefusedError(f"{path} is missing or cut short: {key} ends at byte {end:,}")
+            raise RefusedError(TrainingMessage.SHARD_CUT_SHORT, path=path, key=key, end=end)
         (length,) = {chunk.sizes for chunk in tensor.chunks if chunk.offsets == offset}
         size = tensor.size
         if re.match(r"decoder\.layers\.\D", key):
             if length[0] != 1:
                 raise RefusedError(
-                    f"{folder} has {key} of {length[0]} layers in one piece: only one is read"
+                    TrainingMessage.LAYERS_IN_ONE_PIECE, folder=folder, key=key, length=length[0]
                 )
 
             key = key.replace("layers.", f"layers.{offset[0]}.", 1)

@@ -24,6 +24,7 @@ from runbook.training.checkpoints import folders, torch_dist
 from runbook.training.checkpoints.folders import CheckpointFolder
 from runbook.training.engines.engine import CommonState, TrainingEngine
 from runbook.training.health import faults
+from runbook.training.messages import TrainingMessage
 from runbook.training.process_groups import (
     reduce_number,
     run_on_all_ranks,
@@ -206,7 +207,7 @@ class PendingSave:
         """Find a full disk before gigabytes are written to it; a quota shows only while writing."""
         part = folders.begin_checkpoint(self._part.parent, self.iteration)
         if (free := shutil.disk_usage(part).free) < self._needed:
-            raise TrainingError(f"only {free:,} bytes are free on its disk")
+            raise TrainingError(TrainingMessage.DISK_FULL, free=free)
 
     def is_written(self) -> bool:
         """Whether all ranks have written their files. All ranks call it together."""
@@ -256,11 +257,10 @@ class PendingSave:
             if isinstance(error, RefusedError):
                 raise
             failure = TrainingError(
-                f"checkpoint {self._part.with_suffix('')} of {self._needed:,} bytes could not be "
-                f"written: {error}. "
-                "Nothing of it is left, earlier checkpoints are untouched. Make room (the disk, "
-                "the quota), then run "
-                f"again"
+                TrainingMessage.CHECKPOINT_NOT_WRITTEN,
+                checkpoint=self._part.with_suffix(""),
+                needed=self._needed,
+                error=error,
             )
             failure.on_all_ranks = True
             raise failure from error
@@ -318,9 +318,9 @@ def load_checkpoint(
             return _with_problems(near, problems, newest)
         if difference := folders.differences(checkpoint.metadata.get("model", {}), shape):
             raise RefusedError(
-                f"{checkpoint.folder} is of another model: {difference}. Use the plan it was "
-                "trained with, or another "
-                f"checkpoint folder"
+                TrainingMessage.CHECKPOINT_OF_ANOTHER_MODEL,
+                folder=checkpoint.folder,
+                difference=difference,
             )
 
         problem = _verify(checkpoint)

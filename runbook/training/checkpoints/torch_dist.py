@@ -47,6 +47,7 @@ from runbook.plan_file.errors import RefusedError
 from runbook.training.checkpoints import folders
 from runbook.training.engines.engine import Shard, State, each_shard
 from runbook.training.host_copies import HostCopies
+from runbook.training.messages import TrainingMessage
 from runbook.training.process_groups import (
     gather_on_first_rank,
     reduce_number,
@@ -412,7 +413,7 @@ class StoredShards:
                 return content
             except pickle.UnpicklingError as error:
                 raise RefusedError(
-                    f"{key!r} in the checkpoint is more than data, and is not read: {error}"
+                    TrainingMessage.ENTRY_MORE_THAN_DATA, key=key, error=error
                 ) from error
 
     def _read_range(
@@ -436,7 +437,12 @@ class StoredShards:
             else:
                 fault = "is missing"
 
-            raise RefusedError(f"{self.folder} does not fit this model: {piece.key} {fault}")
+            raise RefusedError(
+                TrainingMessage.CHECKPOINT_DOES_NOT_FIT,
+                folder=self.folder,
+                key=piece.key,
+                fault=fault,
+            )
 
         dtype = described.properties.dtype
         chunk_sizes = {chunk.offsets: chunk.sizes for chunk in described.chunks}
@@ -465,13 +471,11 @@ class StoredShards:
                     num_filled += target.numel()
 
         if num_filled != into.numel():
-            raise RefusedError(
-                f"{self.folder} does not fit this model: a part of {piece.key} is missing"
-            )
+            raise RefusedError(TrainingMessage.PART_MISSING, folder=self.folder, key=piece.key)
 
     def _places_of(self, key: str) -> list[tuple[metadata.MetadataIndex, Any]]:
         if key not in self._places:
-            raise RefusedError(f"{self.folder} does not fit this model: {key} is missing")
+            raise RefusedError(TrainingMessage.TENSOR_MISSING, folder=self.folder, key=key)
         return self._places[key]
 
     @functools.cached_property
@@ -492,7 +496,7 @@ class StoredShards:
         except READ_ERRORS as error:
             reason = f"{type(error).__name__}: {error}"
             raise RefusedError(
-                f"{path} holds a tensor that cannot be read: {key}: {reason}"
+                TrainingMessage.TENSOR_NOT_READABLE, path=path, key=key, reason=reason
             ) from error
 
 
@@ -666,11 +670,7 @@ class _Unpickler(pickle.Unpickler):
             return getattr(torch, name)
         if f"{module}.{name}".startswith(_NOT_NEEDED):
             return Placeholder
-        raise RefusedError(
-            f"the checkpoint's .metadata asks for {module}.{name}, which describes no tensor: it "
-            "may be made to "
-            f"run code, and is not read. Take another checkpoint, and ask where this one comes from"
-        )
+        raise RefusedError(TrainingMessage.METADATA_RUNS_CODE, module=module, name=name)
 
 
 class _BoundedReads:
@@ -707,14 +707,11 @@ def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata
             description = _Unpickler(_BoundedReads(stream)).load()
     except READ_ERRORS as error:
         raise RefusedError(
-            f"the checkpoint's .metadata cannot be read: {type(error).__name__}: {error}"
+            TrainingMessage.METADATA_NOT_READABLE, name=type(error).__name__, error=error
         ) from error
 
     if not isinstance(description, metadata.Metadata):
-        raise RefusedError(
-            f"the checkpoint's .metadata holds {type(description).__name__}, not torch's "
-            "description of one"
-        )
+        raise RefusedError(TrainingMessage.NOT_TORCHS_METADATA, name=type(description).__name__)
 
     _check_shard_files(folder, description, files)
     _check_tensor_sizes(folder, description)
@@ -741,7 +738,12 @@ def read_common(folder: Path, description: metadata.Metadata) -> Any:
             (content,) = read_pickle(_bytes_of(folder, storage), name=folder / COMMON_STATE)
             return content
 
-    raise RefusedError(f"{folder} has neither {COMMON_FILE} nor {COMMON_STATE} among its shards")
+    raise RefusedError(
+        TrainingMessage.NO_COMMON_STATE,
+        folder=folder,
+        common_file=COMMON_FILE,
+        common_state=COMMON_STATE,
+    )
 
 
 def _bytes_of(folder: Path, storage: Any) -> io.BytesIO:
@@ -749,7 +751,10 @@ def _bytes_of(folder: Path, storage: Any) -> io.BytesIO:
     path = folder / storage.relative_path
     if storage.length > MAX_COMMON_BYTES:
         raise RefusedError(
-            f"{path} holds {COMMON_STATE} of {storage.length:,} bytes: it is no plain state"
+            TrainingMessage.COMMON_STATE_TOO_LARGE,
+            path=path,
+            common_state=COMMON_STATE,
+            length=storage.length,
         )
 
     folders.require_file(path)
@@ -765,7 +770,7 @@ def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
     """
     path = source if isinstance(source, Path) else name
     if isinstance(source, Path) and source.exists() and not source.is_file():
-        raise RefusedError(f"{source} is no plain file, but a pipe, a device or a folder")
+        raise RefusedError(TrainingMessage.NOT_A_PLAIN_FILE, source=source)
     registered = torch.serialization.get_safe_globals()
     # megatron-core adds classes of its own, which would be instantiated
     torch.serialization.clear_safe_globals()
@@ -794,14 +799,13 @@ def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
         else:
             reason = "its pickle has steps that data does not need"
 
-        raise RefusedError(
-            f"{path} is more than data, and is not read: {reason}. Take another checkpoint, and "
-            "ask where this one "
-            f"comes from"
-        ) from error
+        raise RefusedError(TrainingMessage.MORE_THAN_DATA, path=path, reason=reason) from error
     except READ_ERRORS as error:
         raise RefusedError(
-            f"{path} cannot be read: {type(error).__name__}: {str(error)[:200]}"
+            TrainingMessage.STATE_NOT_READABLE,
+            path=path,
+            name=type(error).__name__,
+            error=str(error)[:200],
         ) from error
     finally:
         torch.serialization.add_safe_globals(registered)
@@ -816,10 +820,7 @@ def _refuse_compressed(source: Path | io.BytesIO, path: Path | None) -> None:
         for entry in archive.infolist():
             if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > entry.compress_size:
                 raise RefusedError(
-                    f"{path} has a compressed part, {entry.filename[:100]!r}, which torch.save "
-                    "does not "
-                    "write: it is not read. Take another checkpoint, and ask where this one comes "
-                    "from"
+                    TrainingMessage.COMPRESSED_PART, path=path, filename=entry.filename[:100]
                 )
 
 
@@ -834,23 +835,17 @@ def _check_shard_files(
     """Require that every shard, and `.metadata` itself, is a verified file of the folder."""
     storage_by_tensor = description.storage_data
     if not _is_map_of_storage(storage_by_tensor):
-        raise RefusedError(f"{folder / '.metadata'} does not say in which file each tensor is")
+        raise RefusedError(TrainingMessage.NO_STORAGE_NAMED, folder=folder / ".metadata")
 
     names = {str(storage.relative_path) for storage in storage_by_tensor.values()}
     for name in sorted({".metadata", *names}):
         if PurePosixPath(name).name != name:
             raise RefusedError(
-                f"{folder / '.metadata'} names the file {name!r}, which is not in its folder: it "
-                "is not read. Take "
-                "another checkpoint, and ask where this one comes from"
+                TrainingMessage.FILE_OUTSIDE_FOLDER, folder=folder / ".metadata", name=name
             )
 
         if files is not None and name not in files:
-            raise RefusedError(
-                f"{folder / name} has no checksum in the checkpoint's metadata.json, so nobody can "
-                "say whether it is "
-                "whole: it is not read"
-            )
+            raise RefusedError(TrainingMessage.NO_CHECKSUM, folder=folder / name)
 
     for storage in storage_by_tensor.values():
         _check_range(folder, storage)
@@ -870,9 +865,11 @@ def _check_range(folder: Path, storage: Any) -> None:
     are_numbers = all(type(number) is int and number >= 0 for number in numbers)
     if not are_numbers or (size is not None and sum(numbers) > size):
         raise RefusedError(
-            f"{path} holds a tensor that cannot be read: .metadata places it at byte "
-            f"{storage.offset!r}, "
-            f"{storage.length!r} bytes long, and the file has {size} bytes"
+            TrainingMessage.TENSOR_OUTSIDE_FILE,
+            path=path,
+            offset=storage.offset,
+            length=storage.length,
+            size=size,
         )
 
 
@@ -894,7 +891,12 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
         else:
             continue
 
-        raise RefusedError(f"{folder / '.metadata'} describes {name!r} as {problem}")
+        raise RefusedError(
+            TrainingMessage.TENSOR_DESCRIPTION,
+            folder=folder / ".metadata",
+            name=name,
+            problem=problem,
+        )
 
 
 def _described_bytes(tensor: metadata.TensorStorageMetadata) -> int | None:

@@ -12,6 +12,7 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.checkpoints import folders, torch_dist
 from runbook.training.engines.engine import each_shard, sharded_weights
+from runbook.training.messages import TrainingMessage
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,9 @@ class WholeWeights:
         for name in names:
             key = stored_key(name)
             if not isinstance(described.get(key), TensorStorageMetadata):
-                raise RefusedError(f"{self.folder} lacks {name}: it is of another model")
+                raise RefusedError(
+                    TrainingMessage.WEIGHT_OF_ANOTHER_MODEL, folder=self.folder, name=name
+                )
             # The float32 copy that the optimizer updates
             master = f"optimizer.state.fp32_param.{key}"
             stored[name] = master if masters and master in described else key
@@ -53,8 +56,10 @@ class WholeWeights:
                     value = self.read([shard.key], masters=masters)[shard.key]
                     if tuple(value.shape) != tuple(shard.global_shape):
                         raise RefusedError(
-                            f"{self.folder}: {shard.key} has shape {tuple(value.shape)}: another "
-                            "model"
+                            TrainingMessage.SHAPE_OF_ANOTHER_MODEL,
+                            folder=self.folder,
+                            key=shard.key,
+                            shape=tuple(value.shape),
                         )
 
                     parts = zip(shard.global_offset, shard.local_shape, strict=True)
@@ -74,15 +79,14 @@ def finite(weight: torch.Tensor, folder: Path, name: str) -> torch.Tensor:
     """
     if weight.is_floating_point() and weight.dtype not in READ_FORMATS:
         raise RefusedError(
-            f"{folder}: {name} is of {str(weight.dtype).removeprefix('torch.')}, and float32, "
-            "float16 and bfloat16 "
-            "are read: convert it first"
+            TrainingMessage.WEIGHT_NUMBER_FORMAT,
+            folder=folder,
+            name=name,
+            number_format=str(weight.dtype).removeprefix("torch."),
         )
 
     if not weight.is_floating_point() or not bool(torch.isfinite(weight.float()).all()):
-        raise RefusedError(
-            f"{folder}: {name} has values that are not finite floating-point numbers"
-        )
+        raise RefusedError(TrainingMessage.WEIGHT_NOT_FINITE, folder=folder, name=name)
 
     return weight
 

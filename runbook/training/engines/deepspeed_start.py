@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d
 from runbook.plan_file.deepspeed import own_config
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan
+from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import on_gpu
 
 # The oldest DeepSpeed that the engine was tested with; it relies on undocumented behaviour
@@ -38,17 +39,13 @@ def import_deepspeed() -> Any:
     try:
         version = metadata.version("deepspeed")
     except metadata.PackageNotFoundError:
-        raise RefusedError(
-            "training.engine deepspeed: the package deepspeed is not installed here. Install "
-            "gpt3-runbook[train], or "
-            "set training.engine to megatron-core"
-        ) from None
+        raise RefusedError(TrainingMessage.DEEPSPEED_MISSING) from None
 
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_VERSION:
         raise RefusedError(
-            f"training.engine deepspeed: deepspeed {version} is installed, and the engine needs "
-            f"{'.'.join(map(str, OLDEST_VERSION))} or newer. Update it, or set training.engine "
-            f"to megatron-core"
+            TrainingMessage.DEEPSPEED_TOO_OLD,
+            version=version,
+            oldest=".".join(map(str, OLDEST_VERSION)),
         )
 
     if not on_gpu():

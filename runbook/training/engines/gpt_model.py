@@ -42,6 +42,7 @@ from runbook.training.engines.engine import Shards, each_shard, sharded_weights
 from runbook.training.kernels import blocked, linear
 from runbook.training.kernels.blocked import blocked_attention, blocked_is_faster
 from runbook.training.kernels.choice import chosen_parts, fault_of_8_bits
+from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import cores_of_rank, on_gpu
 
 TEMPERATURE = 0.7
@@ -284,11 +285,11 @@ def _refuse_without_parts(spec: PhasePlan) -> None:
     keys = ", ".join(f"training.{key}" for key, is_wanted in wants.items() if is_wanted)
     missing = ", ".join(name for name, is_there in has_parts.items() if not is_there)
     if keys and missing:
-        raise RefusedError(f"{keys}: missing here: {missing}. Install it, or leave the key out")
+        raise RefusedError(TrainingMessage.TUNING_MISSING, keys=keys, missing=missing)
     if has_own_8_bits(spec):
         fault = fault_of_8_bits(kernel_parts(spec))
         if fault:
-            raise RefusedError(f"training.fp8 tensorwise without Transformer Engine: {fault}")
+            raise RefusedError(TrainingMessage.FP8_NOT_POSSIBLE, fault=fault)
 
 
 def uses_fused_kernels() -> bool:

@@ -8,6 +8,7 @@ from types import FrameType
 
 from runbook.plan_file.errors import TrainingError
 from runbook.plan_file.schema import PhasePlan
+from runbook.training.messages import TrainingMessage
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 SECONDS_LEFT_VARIABLE = "RUNBOOK_SECONDS_LEFT"
@@ -143,12 +144,13 @@ class BadStepPolicy:
         """Return why the training ends here."""
         reason = self._why_stopped(bad)
         error = TrainingError(
-            f"{bad.fault} is {bad.value} at iteration {bad.iteration} (samples "
-            f"{bad.first_sample} to "
-            f"{bad.last_sample}); nothing of this step was saved. {reason}. Lower the learning "
-            f"rate or lengthen the "
-            f"warm-up and go on from the last checkpoint with training.resume_changed, or look "
-            f"at these samples"
+            TrainingMessage.BAD_VALUE,
+            fault=bad.fault,
+            bad=bad.value,
+            iteration=bad.iteration,
+            first_sample=bad.first_sample,
+            last_sample=bad.last_sample,
+            reason=reason,
         )
         error.on_all_ranks = True
         return error

@@ -18,6 +18,7 @@ import torch
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import PhasePlan
+from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import on_gpu
 
 PARTS = ("norm", "linear", "layers", "cross_entropy")
@@ -37,7 +38,7 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
         return frozenset()
     fault = triton_fault()
     if fault and kernels == "compiled":
-        raise RefusedError(f"training.kernels compiled: {fault}. Set it to auto or plain")
+        raise RefusedError(TrainingMessage.KERNELS_NOT_COMPILED, fault=fault)
     if fault:
         # The only one that is no Triton kernel
         return frozenset({"norm"})
@@ -46,7 +47,12 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
     parts = frozenset(PARTS) if listed is None else frozenset(filter(None, listed.split(",")))
     unknown = parts - frozenset(PARTS)
     if unknown:
-        raise RefusedError(f"{PARTS_VARIABLE}: {', '.join(sorted(unknown))} is none of {PARTS}")
+        raise RefusedError(
+            TrainingMessage.UNKNOWN_PARTS,
+            parts_variable=PARTS_VARIABLE,
+            unknown=", ".join(sorted(unknown)),
+            parts=PARTS,
+        )
     if has_transformer_engine:
         return parts & {"norm", "cross_entropy"}
     return parts

@@ -16,6 +16,7 @@ import torch
 
 from runbook.plan_file.errors import TrainingError
 from runbook.training.health.watchdog import KEEPS_ITS_TIMEOUT
+from runbook.training.messages import TrainingMessage
 from runbook.training.near.nodes import NodeMap
 from runbook.training.near.state_file import BLOCK_BYTES, write_all
 
@@ -129,7 +130,9 @@ class _Flow(abc.ABC):
     def raise_fault(self) -> None:
         """Raise `TrainingError` if the file could not be read or written."""
         if self._fault is not None:
-            raise TrainingError(f"{self._path}: {self._fault}")
+            raise TrainingError(
+                TrainingMessage.COPY_NOT_EXCHANGED, path=self._path, fault=self._fault
+            )
 
     @abc.abstractmethod
     def _post(self) -> None:

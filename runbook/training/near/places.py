@@ -14,6 +14,7 @@ from pathlib import Path
 from runbook.plan_file.checkpoint_folder import PART
 from runbook.plan_file.errors import TrainingError
 from runbook.plan_file.schema import PhasePlan
+from runbook.training.messages import TrainingMessage
 
 _NAME = re.compile(r"iter_(\d{7,})\.rank_(\d{5,})", re.ASCII)
 
@@ -80,7 +81,7 @@ def top_folder(near_folder: str) -> Path:
     """
     expanded = os.path.expandvars(near_folder)
     if "$" in expanded:
-        raise TrainingError(f"training.near_folder {near_folder} has a variable that is not set")
+        raise TrainingError(TrainingMessage.VARIABLE_NOT_SET, near_folder=near_folder)
     return Path(expanded) / f"runbook-near-{os.getuid()}"
 
 
@@ -99,12 +100,12 @@ def open_place(near_folder: str, training: str) -> NodePlace:
         )
         status = top.lstat()
         if top.is_symlink() or status.st_uid != user:
-            raise TrainingError(f"{top} belongs to somebody else")
+            raise TrainingError(TrainingMessage.FOLDER_OF_SOMEBODY_ELSE, top=top)
         _remove_stale(top, training)
         folder = top / training
         folder.mkdir(mode=0o700, exist_ok=True)
         about = folder.stat()
     except OSError as error:
-        raise TrainingError(f"{top}: {error}") from None
+        raise TrainingError(TrainingMessage.NEAR_FOLDER_NOT_MADE, top=top, error=error) from None
 
     return NodePlace(folder, f"{socket.gethostname()} {about.st_dev} {about.st_ino}")

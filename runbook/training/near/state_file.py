@@ -24,6 +24,7 @@ import torch
 from runbook.plan_file.errors import TrainingError
 from runbook.training.checkpoints.state import SavedRandomStates
 from runbook.training.engines.engine import OwnTensor
+from runbook.training.messages import TrainingMessage
 
 BLOCK_BYTES = 64 * 2**20
 """Size of the blocks that are hashed, copied from a device and sent."""
@@ -107,7 +108,7 @@ class OpenState:
         """Fill this rank's tensors. Raise `TrainingError` if the file has different ones."""
         shapes = [[own.name, own.tensor.nbytes] for own in tensors]
         if shapes != self.header.tensors:
-            raise TrainingError(f"{self.path} has other tensors than this rank")
+            raise TrainingError(TrainingMessage.OTHER_TENSORS, path=self.path)
         with self.path.open("rb", buffering=0) as stream:
             offset = self.start + self.header.random_bytes
             for own in tensors:
@@ -133,7 +134,7 @@ def open_state(path: Path) -> OpenState:
         if size != state.file_bytes:
             raise ValueError(f"it has {size:,} bytes, expected {state.file_bytes:,}")
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise TrainingError(f"{path} cannot be used: {error}") from None
+        raise TrainingError(TrainingMessage.STATE_FILE_UNUSABLE, path=path, error=error) from None
 
     return state
 
@@ -239,7 +240,7 @@ def _read_piece(descriptor: int, offset: int, piece: torch.Tensor) -> None:
     while done < len(view):
         count = os.preadv(descriptor, [view[done:]], offset + done)
         if not count:
-            raise TrainingError("a file in node memory ends before its tensors do")
+            raise TrainingError(TrainingMessage.STATE_FILE_CUT_SHORT)
         done += count
 
     if buffer is not piece:

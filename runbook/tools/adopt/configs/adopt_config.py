@@ -16,6 +16,7 @@ from runbook.tools.adopt.configs.program_config import NamedText, ProgramConfig
 from runbook.tools.adopt.configs.recipes import LLAMA
 from runbook.tools.adopt.configs.rows import CarriedKey, DroppedKey
 from runbook.tools.adopt.findings import Findings
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.options import ModelKind
 from runbook.tools.adopt.proof import same_value
 from runbook.tools.adopt.script import Script
@@ -134,11 +135,12 @@ def _refuse_unknown_program(config: ProgramConfig, name: str) -> None:
     num_keys = len(config.values)
     if num_keys >= _ENOUGH_KEYS and len(unknown) > _UNKNOWN_SHARE * num_keys:
         raise ParamsError(
-            f"{name} looks like {config.format.program}'s, but {len(unknown)} of its {num_keys} "
-            "keys are unknown here "
-            f"({', '.join(unknown[:3])}, ...): it configures something else than the pre-training "
-            "of a GPT. "
-            "No run file was written."
+            AdoptMessage.MOSTLY_UNKNOWN_KEYS,
+            name=name,
+            program=config.format.program,
+            number_of_unknown=len(unknown),
+            num_keys=num_keys,
+            unknown=", ".join(unknown[:3]),
         )
 
 
@@ -208,8 +210,11 @@ def _refuse_impossible_sizes(findings: Findings) -> None:
             carried = findings.carried[key]
             where = f"line {carried.line}, {carried.source}"
             raise ParamsError(
-                f"{key} would be {carried.value} ({where}), and more than {largest:,} are not "
-                "possible."
+                AdoptMessage.NUMBER_TOO_LARGE,
+                key=key,
+                carried=carried.value,
+                where=where,
+                most=largest,
             )
 
 

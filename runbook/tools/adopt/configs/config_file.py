@@ -13,6 +13,7 @@ import yaml
 from runbook.core.errors import ParamsError
 from runbook.params.yaml12 import compose_with_aliases, scalar_value
 from runbook.tools.adopt.configs.safe_values import safe_name, safe_value
+from runbook.tools.adopt.messages import AdoptMessage
 
 _MOST_VALUES = 3000
 """Values with a key. The largest public configuration that was read has 300."""
@@ -52,11 +53,13 @@ def toml_values(text: str, file_name: str) -> list[ConfigValue]:
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ParamsError(f"{file_name} is not TOML: {safe_value('', str(error))}.") from error
+        raise ParamsError(
+            AdoptMessage.NOT_TOML, file_name=file_name, reason=safe_value("", str(error))
+        ) from error
     except (ValueError, RecursionError) as error:
         # A number of 6,000 digits, 3,000 brackets
         raise ParamsError(
-            f"{file_name} is no TOML that can be read: {type(error).__name__}."
+            AdoptMessage.TOML_NOT_READABLE, file_name=file_name, name=type(error).__name__
         ) from error
 
     reader = _Reader(file_name)
@@ -70,7 +73,7 @@ def yaml_values(text: str, file_name: str) -> list[ConfigValue]:
     """
     node = compose_with_aliases(text, file_name)
     if not isinstance(node, yaml.MappingNode):
-        raise ParamsError(f"{file_name} is no configuration: it has no `key: value` lines.")
+        raise ParamsError(AdoptMessage.NO_KEYS, file_name=file_name)
     return list(_Reader(file_name).yaml_values(node, "", 0))
 
 
@@ -165,9 +168,7 @@ class _Reader:
         """
         if not isinstance(node, yaml.ScalarNode):
             line = node.start_mark.line + 1
-            raise ParamsError(
-                f"{self.file_name}:{line}: a list or a section is no key of a configuration."
-            )
+            raise ParamsError(AdoptMessage.LIST_AS_KEY, file_name=self.file_name, line=line)
 
         return str(node.value)
 
@@ -210,15 +211,19 @@ class _Reader:
         if len(name) > _MOST_LETTERS:
             shown_name = safe_name(name[:60])
             raise ParamsError(
-                f"{self.file_name}: the key {shown_name}... has over {_MOST_LETTERS} letters."
+                AdoptMessage.KEY_TOO_LONG,
+                file_name=self.file_name,
+                shown_name=shown_name,
+                most_letters=_MOST_LETTERS,
             )
 
         if depth > _MOST_DEPTH:
-            raise ParamsError(f"{self.file_name} is nested more than {_MOST_DEPTH} deep.")
+            raise ParamsError(
+                AdoptMessage.NESTED_TOO_DEEP, file_name=self.file_name, most_depth=_MOST_DEPTH
+            )
         if self.nodes > _MOST_NODES:
             raise ParamsError(
-                f"{self.file_name} has more than {_MOST_NODES:,} values, which is no configuration "
-                "of a training."
+                AdoptMessage.TOO_MANY_VALUES, file_name=self.file_name, most_nodes=_MOST_NODES
             )
 
     def _value(
@@ -232,14 +237,19 @@ class _Reader:
         self.values += 1
         if self.values > _MOST_VALUES:
             raise ParamsError(
-                f"{self.file_name} has more than {_MOST_VALUES:,} keys, which is no configuration "
-                "of a training."
+                AdoptMessage.TOO_MANY_KEYS, file_name=self.file_name, most_values=_MOST_VALUES
             )
 
         try:
             return safe(ConfigValue(name, value, line))
         except OverflowError as error:
-            raise ParamsError(f"{self.file_name}:{line}: {safe_name(name)}: {error}.") from error
+            raise ParamsError(
+                AdoptMessage.YAML_ERROR,
+                file_name=self.file_name,
+                line=line,
+                name=safe_name(name),
+                error=error,
+            ) from error
 
 
 def _is_list_of_tables(value: object) -> TypeGuard[list[dict[str, object]]]:

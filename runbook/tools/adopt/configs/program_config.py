@@ -26,6 +26,7 @@ from runbook.tools.adopt.configs.recipes import (
 )
 from runbook.tools.adopt.configs.torchtitan import TORCHTITAN
 from runbook.tools.adopt.configs.torchtitan_source import titan_values
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.trace import LineNumbers
 
 _YAML_FORMATS = (NANOTRON, NEMO_2, MEGATRON_BRIDGE, GPT_NEOX)
@@ -34,7 +35,6 @@ _CONFIG_ENDINGS = {".toml", ".py", *_YAML_ENDINGS}
 _ENOUGH_SIGNS = 2
 _FINE_TUNES = re.compile(r"(?:^|_)(?:sft|lora|dpo|grpo)(?:_|$)")
 """Parts of the names of torchtitan's functions that configure a fine-tuning."""
-_NO_RUN_FILE = "No run file was written."
 
 NamedText = tuple[str, str]
 """The name of a file, and its text."""
@@ -92,10 +92,7 @@ def read_config(files: Sequence[NamedText], launch_number: int = 0) -> ProgramCo
 
     if len(files) > 1 and endings <= _CONFIG_ENDINGS:
         first, *others = [name for name, _ in files]
-        raise ParamsError(
-            f"{first} and {', '.join(others)}: only YAML files are one configuration together. "
-            "Give one file."
-        )
+        raise ParamsError(AdoptMessage.TWO_CONFIGURATIONS, name=first, others=", ".join(others))
     name, text = files[0]
     if endings == {".toml"}:
         _refuse_launch_number(launch_number, files)
@@ -109,17 +106,14 @@ def _refuse_launch_number(launch_number: int, files: Sequence[NamedText]) -> Non
     """Raise `ParamsError` where --launch is given for a configuration, which is one training."""
     if launch_number:
         names = ", ".join(name for name, _ in files)
-        raise ParamsError(
-            f"--launch {launch_number}: {names} is the configuration of one training. Leave "
-            "--launch out."
-        )
+        raise ParamsError(AdoptMessage.ONE_TRAINING, launch_number=launch_number, names=names)
 
 
 def _read_toml(name: str, text: str) -> ProgramConfig:
     """Return torchtitan's configuration. Raise `ParamsError` if the file is another program's."""
     values = toml_values(text, name)
     if not _count_signs(TORCHTITAN, values):
-        raise ParamsError(f"{name} is TOML, and no configuration of torchtitan.")
+        raise ParamsError(AdoptMessage.NOT_TORCHTITAN, name=name)
     return ProgramConfig(TORCHTITAN, tuple(values))
 
 
@@ -134,11 +128,7 @@ def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
 
     best = max(_YAML_FORMATS, key=lambda config_format: _count_signs(config_format, values))
     if _count_signs(best, values) < _ENOUGH_SIGNS:
-        raise ParamsError(
-            f"{first_name} is YAML, and no configuration that adopt reads: nanotron's, GPT-NeoX's, "
-            "NeMo 2's "
-            "or Megatron Bridge's."
-        )
+        raise ParamsError(AdoptMessage.NOT_A_CONFIGURATION, files=first_name)
     # GPT-NeoX reads num-layers as num_layers, too
     if best is GPT_NEOX:
         values = [replace(value, name=value.name.replace("-", "_")) for value in values]
@@ -165,9 +155,7 @@ def _refuse_other_layers(values: Sequence[ConfigValue], name: str) -> None:
         layers = _other_layers(value)
         if layers:
             raise ParamsError(
-                f"{name} trains a model of {layers} layers (line {value.line}), which is no GPT of "
-                "attention layers. "
-                f"{_NO_RUN_FILE}"
+                AdoptMessage.LAYERS_WITHOUT_ATTENTION, name=name, kind=layers, line=value.line
             )
 
 
@@ -192,12 +180,7 @@ def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig:
             "wrote."
         )
     if not calls:
-        raise ParamsError(
-            f"{name} calls no recipe of NeMo 2 or Megatron Bridge "
-            "(`llama3_8b.pretrain_recipe(...)`), and returns no "
-            "`Trainer.Config` of torchtitan. Give the job script that starts it, or a log that it "
-            "wrote."
-        )
+        raise ParamsError(AdoptMessage.NO_RECIPE, name=name)
     call = _chosen(calls, default_factory(text), launch_number, name)
     if call.is_torchtitan:
         return _torchtitan_config(calls, call, name)
@@ -207,7 +190,12 @@ def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig:
 def _chosen(calls: Sequence[RecipeCall], factory: str, launch_number: int, name: str) -> RecipeCall:
     """Return the recipe's call that becomes the run file."""
     if launch_number > len(calls):
-        raise ParamsError(f"--launch {launch_number}: {name} calls {len(calls)} recipes.")
+        raise ParamsError(
+            AdoptMessage.RECIPE_OUT_OF_RANGE,
+            launch_number=launch_number,
+            name=name,
+            number_of_calls=len(calls),
+        )
     if launch_number:
         return calls[launch_number - 1]
     of_factory = [call for call in calls if call.function == factory]
@@ -221,9 +209,7 @@ def _torchtitan_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str)
     """
     if _FINE_TUNES.search(call.function):
         raise ParamsError(
-            f"{name}: {call.function} (line {call.line}) is fine-tuning, which is not what a run "
-            "does. "
-            f"--launch N chooses another configuration. {_NO_RUN_FILE}"
+            AdoptMessage.FINE_TUNING, name=name, function=call.function, line=call.line
         )
 
     notes: list[str] = []
@@ -243,8 +229,7 @@ def _recipe_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str) -> 
     """
     if is_other_model(call.recipe):
         raise ParamsError(
-            f"{name} trains with the recipe {call.recipe} (line {call.line}), which is no dense "
-            f"GPT. {_NO_RUN_FILE}"
+            AdoptMessage.NOT_A_DENSE_GPT, name=name, recipe=call.recipe, line=call.line
         )
 
     notes: list[str] = []

@@ -1,0 +1,34 @@
+"""Messages about forecasts of a loss: one row each, with `{name}` for a value."""
+
+from __future__ import annotations
+
+from runbook.plan_file.diagnostics import Message
+
+
+class ForecastMessage(Message):
+    """Messages about forecasts of a loss."""
+
+    CURVE_BEYOND_ITS_END = "The curve reaches step {steps:g}, beyond total_steps {total_steps:g}."
+    CURVE_NOT_READABLE = "{path} cannot be read as a CSV file: {error}"
+    CURVE_TOO_SHORT = (
+        "The curve has {number_of_points} validation losses after step 0; a forecast needs at "
+        "least {fewest_points}."
+    )
+    NO_VALIDATION_LOSS = "{path} has no validation loss: its column val_loss is missing or empty."
+    NUMBER_NEEDED = (
+        "{path}, line {line}: {column} is {text!r}, and a number above 0 is needed. The columns "
+        "are series, params, params_no_embed, tokens, flops and loss for trainings, and step, "
+        "val_loss, total_steps and decay_from for a curve."
+    )
+    RUNS_OF_ONE_SIZE = (
+        "All {number_of_runs} runs have the same {quantity}: how the loss depends on it cannot "
+        "be fitted. Add runs with other {quantities}."
+    )
+    SERIES_WITHOUT_RUNS = (
+        "No finished training belongs to the series {series!r} of a planned one. There are "
+        "{finished}."
+    )
+    TOO_FEW_FINISHED_RUNS = (
+        "A forecast needs at least {fewest_runs} finished runs, and there are {number_of_runs}: "
+        "a law of size and tokens has five numbers. Add rungs to the ladder."
+    )

@@ -1,0 +1,40 @@
+"""Messages about options that a framework lacks: one row each, with `{name}` for a value."""
+
+from __future__ import annotations
+
+from runbook.plan_file.diagnostics import Message
+
+
+class FrameworkMessage(Message):
+    """Messages about options that a framework lacks."""
+
+    KERNELS_OF_OUR_TRAINER = (
+        "training.kernels={kernels}: only our own trainer has kernels of its own, and "
+        "{framework} has no option for them. Set training.kernels to auto, or training.framework "
+        "to runbook."
+    )
+    NO_BLOCKWISE_FP8 = (
+        "training.fp8=blockwise: Megatron-LM's pinned commit has delayed, tensorwise and mxfp8."
+    )
+    NO_OFFLOAD = (
+        "training.offload=true: our own trainer keeps the optimizer's states on the device. Set "
+        "training.offload to false, or training.framework to megatron-deepspeed."
+    )
+    NO_WSD_SCHEDULE = (
+        "training.schedule=wsd: the pinned version of {framework} has no such schedule. Set "
+        "training.schedule to cosine, linear or constant, or training.framework to runbook or "
+        "megatron-lm."
+    )
+    ONLY_GPT2_TOKENIZER = (
+        "data.tokenizer={tokenizer} with training.framework={framework}: only GPT-2's vocabulary "
+        "and merges are rendered for it. Set data.tokenizer to gpt2."
+    )
+    OPTION_UNKNOWN_TO_FRAMEWORK = (
+        "{key}={value}: no option of {framework} is known for it here. Set {key} to {default}, "
+        "or training.framework to runbook or megatron-lm."
+    )
+    QKV_BIASES_ALONE = (
+        "model {model_name}: Megatron-DeepSpeed gives biases to all matrices or to none, not to "
+        "those of queries, keys and values alone. Choose a model without qkv_biases, or "
+        "training.framework=runbook."
+    )

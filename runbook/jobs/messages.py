@@ -1,0 +1,136 @@
+"""Messages about jobs, queues and their scripts: one row each, with `{name}` for a value."""
+
+from __future__ import annotations
+
+from runbook.plan_file.diagnostics import Message
+
+
+class JobMessage(Message):
+    """Messages about jobs, queues and their scripts."""
+
+    ANSWER_LOST = "The answer of {program} was lost: {error}"
+    BINDING_LENGTH = (
+        "site {site}: binding.{name} has {number_of_entries} entries, and a node has {num_ranks} "
+        "ranks. Give one for each."
+    )
+    ENDED_BEFORE_IT_BEGAN = "The job in {folder} ended before it began. Its last words:\n{tail}"
+    FOLDER_HOLDS_JOB = (
+        "{folder} holds a job that is {state} ({reason}); its files are kept as they are. Submit "
+        "the next one from the folder that `next_job_folder` names."
+    )
+    IMAGE_NOT_A_FILE = (
+        "jobs.image_copy={folder}: {image} is no file that could be copied to the nodes. Leave "
+        "jobs.image_copy empty, or set jobs.image to a .sqsh or .sif file."
+    )
+    JOB_REFUSED = "{name} refused the job of {folder}; nothing was submitted. {last_words}"
+    LAUNCHER_NEEDS_SSH = (
+        "jobs asks for {nodes} nodes, but the deepspeed launcher reaches other nodes by ssh "
+        "without a password, which queues do not give. Set the site's launcher to torchrun, or "
+        "nodes to 1."
+    )
+    MOUNT_NOT_ABSOLUTE = (
+        "{mount!r} cannot be mounted: a mount is an absolute path. Write it from /."
+    )
+    MOUNT_WITH_SEPARATOR = (
+        "{mount!r} cannot be mounted: ',' and ':' separate mounts. Rename the folder, or link to "
+        "it under another name."
+    )
+    NEVER_STARTS = (
+        "The job of {folder} would never start and was taken out of the queue again (it was "
+        "{number}). Slurm says: {reason} (partition {partition}). Change jobs.<phase> in the run "
+        "file."
+    )
+    NOTHING_TO_CANCEL = "{folder}: {reason}. There is no job id that could be cancelled."
+    NOTHING_TO_FOLLOW = "{folder} has no job that others could follow: submit it first."
+    NOTHING_TO_STOP = (
+        "{folder} has no training process that could be asked to stop: its set-up has not ended, "
+        "or the job has. See {err}."
+    )
+    NOT_AN_IMAGE_NAME = (
+        "{name!r} is not the name of a container image: letters, digits and . _ - / : @ only."
+    )
+    NOT_A_DIRECTIVE_WORD = (
+        "{name}: {text!r} cannot stand in a line for the queue, which has no quotes: use "
+        "letters, digits and _ . , : / @ % + = * [ ] - only."
+    )
+    NOT_A_PBS_SIZE = (
+        "jobs.<phase>.memory: {text!r} is not a size that PBS knows. Write a number with K, M, G "
+        "or T, such as 480G; leave it empty for what the queue gives (PBS has no word for all of "
+        "a node's memory)."
+    )
+    NOT_A_VARIABLE_NAME = (
+        "{name!r} in the site's environment is not the name of a variable: letters, digits and "
+        "'_', not starting with a digit."
+    )
+    NOT_IN_QUEUE_YET = (
+        "{lost} The queue has no job with the mark {token} yet. Submit again: one that came late "
+        "is found."
+    )
+    NOT_RUNNING = "{folder} is {state} ({reason}); only a running job can be stopped."
+    NOT_UTF8 = "{text!r} is not text that can be written as UTF-8: {reason}. Change the value."
+    NO_IMAGE = (
+        "site {site} runs jobs in a container, and no image is named. Set jobs.image to a file "
+        "or a registry reference."
+    )
+    NO_JOB_ID = "{program} did not say whether it submitted the job. {last_words}"
+    NO_JOB_SUBMITTED = "No job was submitted from {folder}: it has no {record_name}."
+    NO_LOGIN_NODE = (
+        "{missing}: on no folder of PATH, so this is not a login node with {name}. Go to one, or "
+        "load the module that brings {name}. Nothing was submitted."
+    )
+    NO_QUEUE_FOR_A_CHAIN = (
+        "This machine has no queue in which {jobs} jobs could wait. Set jobs.training.chain to 1."
+    )
+    NO_QUEUE_HERE = (
+        "--job {job_id}: neither scontrol nor qstat is here. Run adopt where the job was submitted."
+    )
+    NO_TRAINING_JOB = "{phase} has no training job; these phases have one: {training_phases}."
+    NUL_CHARACTER = (
+        "{text!r} holds a NUL character, which no program can be given. Remove it from the value."
+    )
+    PBS_HAS_NO_SCRIPT = "--job {job_id}: PBS does not say what was submitted ({reason})."
+    PBS_RESERVATION = (
+        "jobs.<phase>.reservation={reservation}: in PBS a reservation is a queue (pbs_rstat "
+        "shows its name). Leave this empty, and set jobs.<phase>.partition to that queue."
+    )
+    PBS_WITHOUT_QOS = (
+        "jobs.<phase>.qos={qos}: PBS has no quality of service. Leave it empty, and name the "
+        "queue in jobs.<phase>.partition."
+    )
+    PBS_WITHOUT_SRUN = (
+        "site {site}: launcher {launcher} needs srun on every node, which PBS does not have. Set "
+        "the site's launcher to mpiexec."
+    )
+    PREPARATION_SECRET = (
+        "preparation.secret is no reference to a secret: write env:NAME or file:PATH."
+    )
+    PROCESSES_NOT_KILLED = (
+        "These processes of {job_id} could not be killed: {pids}. They wait for a device or a "
+        "file system that does not answer, or belong to another user."
+    )
+    PROGRESS_UNKNOWN = (
+        "chain={chain}, spares={spares}: the progress of {framework} is not known from its "
+        "checkpoints, so that nothing could end a chain that makes none. Leave both out."
+    )
+    REQUEST_NOT_POSSIBLE = "Nothing was submitted: {text}. Change jobs.<phase> in the run file."
+    RUNS_ELSEWHERE = "{folder} runs on {where}; it can only be stopped from there."
+    SAME_FILES = (
+        "{job} is {state} ({reason}), and two jobs would write to the same files. Wait for it, "
+        "or end it with `runbook cancel`."
+    )
+    SCRIPT_MISSING = "{script} does not exist: write the job (`write_job`) before submitting it."
+    SITE_IS_ONE_MACHINE = (
+        "{phase} asks for {nodes} nodes, but site {site} is this one machine. Set "
+        "jobs.<phase>.nodes to 1, or choose a site with a queue."
+    )
+    SLURM_HAS_NO_SCRIPT = (
+        "--job {job_id}: Slurm has no script of it ({reason}). It keeps the scripts of jobs that "
+        "wait or run, and only its user may read them."
+    )
+    SUBMISSION_UNKNOWN = (
+        "{lost} Whether the job is in the queue is not known: {silent} Submit again later: a job "
+        "that is there is found by its mark, and none is submitted twice."
+    )
+    SUBMITTED_SCRIPT_GONE = (
+        "--job {job_id}: PBS was given {path}, which is not there. Give adopt the script itself."
+    )

@@ -1,0 +1,93 @@
+"""Messages about scripts and configurations that are adopted: one row each, with `{name}` for a value."""
+
+from __future__ import annotations
+
+from runbook.plan_file.diagnostics import Message
+
+
+class AdoptMessage(Message):
+    """Messages about scripts and configurations that are adopted."""
+
+    EVALUATION_STARTED = (
+        "{file_name} starts {script} to evaluate, not to train ({place}: {word}). adopt makes "
+        "run files of trainings; a finished run is evaluated in 06-evaluation. No run file was "
+        "written."
+    )
+    FINE_TUNING = (
+        "{name}: {function} (line {line}) is fine-tuning, which is not what a run does. --launch "
+        "N chooses another configuration. No run file was written."
+    )
+    KERNEL_THREAD = "--pid {number} is a thread of the kernel, which has no command line."
+    KEY_TOO_LONG = "{file_name}: the key {shown_name}... has over {most_letters} letters."
+    LAUNCH_OUT_OF_RANGE = (
+        "--launch {number}: {file_name} starts {number_of_launches} trainings. Give a number "
+        "from 1 to {number_of_launches}."
+    )
+    LAYERS_WITHOUT_ATTENTION = (
+        "{name} trains a model of {kind} layers (line {line}), which is no GPT of attention "
+        "layers. No run file was written."
+    )
+    LIST_AS_KEY = "{file_name}:{line}: a list or a section is no key of a configuration."
+    MOSTLY_UNKNOWN_KEYS = (
+        "{name} looks like {program}'s, but {number_of_unknown} of its {num_keys} keys are "
+        "unknown here ({unknown}, ...): it configures something else than the pre-training of a "
+        "GPT. No run file was written."
+    )
+    NESTED_TOO_DEEP = "{file_name} is nested more than {most_depth} deep."
+    NOT_A_CONFIGURATION = (
+        "{files} is YAML, and no configuration that adopt reads: nanotron's, GPT-NeoX's, NeMo "
+        "2's or Megatron Bridge's."
+    )
+    NOT_A_DENSE_GPT = (
+        "{name} trains with the recipe {recipe} (line {line}), which is no dense GPT. No run "
+        "file was written."
+    )
+    NOT_A_GPT = (
+        "{file_name} {does} {whose} ({place}: {shown}). adopt reads GPTs of Megatron-LM, "
+        "Megatron-DeepSpeed and NeMo (pretrain_gpt.py, megatron_gpt_pretraining.py, or a program "
+        "with Megatron's options). No run file was written.{config}"
+    )
+    NOT_A_SCRIPT = "{path} is no job script: it is larger than 256 KiB, or not text."
+    NOT_A_YAML_NAME = "--out {path}: a run file is called NAME.yaml."
+    NOT_TOML = "{file_name} is not TOML: {reason}."
+    NOT_TORCHTITAN = "{name} is TOML, and no configuration of torchtitan."
+    NO_BUBBLEWRAP = "There is no {absent} here. {install}"
+    NO_KEYS = "{file_name} is no configuration: it has no `key: value` lines."
+    NO_RECIPE = (
+        "{name} calls no recipe of NeMo 2 or Megatron Bridge (`llama3_8b.pretrain_recipe(...)`), "
+        "and returns no `Trainer.Config` of torchtitan. Give the job script that starts it, or a "
+        "log that it wrote."
+    )
+    NO_SANDBOX = "No sandbox can be made here: {reason}. {install}"
+    NO_SUCH_PROCESS = "--pid {number}: there is no such process on this machine."
+    NO_TRAINING_STARTED = (
+        "{file_name} starts no training, and sets no variable that the five documents' scripts "
+        "read. Give the script that is submitted (and, after it, the one it starts), or the "
+        "block of exports before it.{starts}{notes}"
+    )
+    NUMBER_TOO_LARGE = (
+        "{key} would be {carried} ({where}), and more than {most:,} are not possible."
+    )
+    ONE_TRAINING = (
+        "--launch {launch_number}: {names} is the configuration of one training. Leave --launch "
+        "out."
+    )
+    PROCESS_OF_ANOTHER_USER = (
+        "--pid {number} belongs to another user: run adopt as that user, on the process's own node."
+    )
+    RECIPE_OUT_OF_RANGE = "--launch {launch_number}: {name} calls {number_of_calls} recipes."
+    RUN_FILE_EXISTS = (
+        "{path} is there and says something else. Name another with --out, or give --replace."
+    )
+    SCRIPT_NOT_READABLE = "{path} cannot be read: {reason}."
+    TOML_NOT_READABLE = "{file_name} is no TOML that can be read: {name}."
+    TOO_MANY_KEYS = (
+        "{file_name} has more than {most_values:,} keys, which is no configuration of a training."
+    )
+    TOO_MANY_VALUES = (
+        "{file_name} has more than {most_nodes:,} values, which is no configuration of a training."
+    )
+    TWO_CONFIGURATIONS = (
+        "{name} and {others}: only YAML files are one configuration together. Give one file."
+    )
+    YAML_ERROR = "{file_name}:{line}: {name}: {error}."

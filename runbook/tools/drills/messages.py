@@ -1,0 +1,23 @@
+"""Messages about drills: one row each, with `{name}` for a value."""
+
+from __future__ import annotations
+
+from runbook.plan_file.diagnostics import Message
+
+
+class DrillMessage(Message):
+    """Messages about drills."""
+
+    IMPORT_TOO_SLOW = "the trainer was not imported within {warm_seconds:.0f} s"
+    NOT_A_FAULT = (
+        "{variable}: {text!r} is no fault; the kinds are {kinds}, their words {keys}. Unset "
+        "{variable} to train without faults"
+    )
+    NO_RATE_OF_FAILURES = (
+        "A campaign needs the time of a step and a rate of failures, and this plan has none.\n"
+        "Rates are known of accelerators alone: name the run of a cluster whose device is known."
+    )
+    NO_SUCH_DRILL = "There is no drill {word!r}. {hint}"
+    TRAINER_NOT_IMPORTED = (
+        "the trainer cannot be imported: pip install 'gpt3-runbook[train]'.\n{last_lines}"
+    )

@@ -1,0 +1,19 @@
+"""Messages about evaluations: one row each, with `{name}` for a value."""
+
+from __future__ import annotations
+
+from runbook.plan_file.diagnostics import Message
+
+
+class EvaluationMessage(Message):
+    """Messages about evaluations."""
+
+    NO_END_OF_DOCUMENT = (
+        "The tokenizer {tokenizer} has no end of document, with which a text begins here."
+    )
+    NO_SCORES = "lm-evaluation-harness gave no scores for {names}."
+    NO_SUCH_TASK = "--tasks: lm-evaluation-harness has no task {name!r}. {hint}"
+    NO_TASK_IN_FOLDER = (
+        "--task-folder {folder} has no task: it needs a .yaml file of lm-evaluation-harness."
+    )
+    TOO_MANY_NEW_TOKENS = "A task asks for {tokens} new tokens; the model has {positions}."

@@ -1,0 +1,15 @@
+"""Messages about a published site: one row each, with `{name}` for a value."""
+
+from __future__ import annotations
+
+from runbook.plan_file.diagnostics import Message
+
+
+class PublishMessage(Message):
+    """Messages about a published site."""
+
+    NOTHING_TO_PUBLISH = "There is no run to publish. runbook run RUN makes one."
+    NOT_A_PUBLISHED_FOLDER = (
+        "{site} is not empty, and runbook publish did not write it. Nothing in it is replaced: "
+        "name another folder."
+    )

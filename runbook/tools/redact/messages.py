@@ -1,0 +1,13 @@
+"""Messages about a redacted copy: one row each, with `{name}` for a value."""
+
+from __future__ import annotations
+
+from runbook.plan_file.diagnostics import Message
+
+
+class RedactMessage(Message):
+    """Messages about a redacted copy."""
+
+    FOLDER_NOT_EMPTY = (
+        "{out} is not an empty folder, and nothing in it is overwritten. Name another: --out DIR."
+    )

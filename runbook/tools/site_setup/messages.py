@@ -1,0 +1,19 @@
+"""Messages about a new site or run file: one row each, with `{name}` for a value."""
+
+from __future__ import annotations
+
+from runbook.plan_file.diagnostics import Message
+
+
+class SiteSetupMessage(Message):
+    """Messages about a new site or run file."""
+
+    DEVICE_MEMORY_OPEN = "--device {device}: the name leaves its memory open. Write {choices}."
+    NOT_A_SITE_NAME = (
+        "--site {cluster_wish_name}: a name has letters, digits, '.', '_' and '-', at most 80."
+    )
+    NO_SUCH_DEVICE = "--device {device}: no such device in the table of peaks. Nearest: {near}."
+    NO_SUCH_RECIPE = (
+        "--model {model}: no recipe of this name. There are {recipes}. Other shapes are in "
+        "params/models.yaml: write their name into a run file."
+    )

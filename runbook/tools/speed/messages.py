@@ -1,0 +1,24 @@
+"""Messages about predicted step times: one row each, with `{name}` for a value."""
+
+from __future__ import annotations
+
+from runbook.plan_file.diagnostics import Message
+
+
+class SpeedMessage(Message):
+    """Messages about predicted step times."""
+
+    COLUMNS_MISSING = (
+        "the table has no column {missing} (its first line: {first_line}). A table of results "
+        "begins with a line of names as published_results.csv has: model, params_b, accelerator, "
+        "n_accel, precision, seq_len, global_batch, tp, pp, dp, ... ; separate by commas and "
+        "name at least these two."
+    )
+    NOT_A_FACT = "--set {word}: explain takes KEY=VALUE. Nearest: {near}."
+    NOT_A_PLAIN_NUMBER = (
+        "--set {word}: {name} is a number without unit or sign. Write --set {name}=128."
+    )
+    ROW_NOT_READABLE = "{path}, line {line_num}: {error}. Save the table as CSV with commas."
+    TABLE_NOT_READABLE = "{path}: {reason}. Give the path of a CSV file."
+    TABLE_NOT_UTF8 = "{path} is not UTF-8 text (byte {start}). Save the table as CSV in UTF-8."
+    TABLE_TOO_LARGE = "{path} has more than {max_bytes} MiB: that is no table of results."

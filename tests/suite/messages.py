@@ -1,0 +1,109 @@
+"""Assert what a message is about and its values, so that anyone can improve its words."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from runbook.params.problems import InvalidParams, Problem
+from runbook.plan_file.diagnostics import Message, Statement
+from runbook.plan_file.errors import CodedError
+
+
+@dataclass(frozen=True)
+class Part:
+    """A value that is only known in part, such as a path below a temporary folder."""
+
+    texts: tuple[str, ...]
+
+    @property
+    def pattern(self) -> str:
+        """Return a regular expression for the known texts, in this order."""
+        return ".*?".join(_pattern_of(text) for text in self.texts)
+
+
+def containing(*texts: object) -> Part:
+    """Return a value that stands for every text with these in it, in this order."""
+    return Part(tuple(str(text) for text in texts))
+
+
+def is_value(actual: object, expected: object) -> bool:
+    """Whether a value of a message is the expected one, itself or as it is written."""
+    if isinstance(expected, Part):
+        return re.search(expected.pattern, str(actual), re.DOTALL) is not None
+    if isinstance(expected, Message):
+        return isinstance(actual, Statement) and actual.message is expected
+    return actual == expected or str(actual) == str(expected)
+
+
+@contextmanager
+def refuses(
+    error: type[CodedError], message: Message, /, **values: object
+) -> Iterator[pytest.ExceptionInfo[CodedError]]:
+    """Expect an error about this, with at least these values."""
+    with pytest.raises(error) as caught:
+        yield caught
+    assert_about(caught.value, message, **values)
+
+
+def assert_about(error: CodedError, message: Message, /, **values: object) -> None:
+    """Assert what an error is about, and at least these of its values."""
+    assert error.message is message, str(error)
+    for name, expected in values.items():
+        assert name in error.values, f"{message.name} has no value {name}: {sorted(error.values)}"
+        actual = error.values[name]
+        assert is_value(actual, expected), f"{name} is {actual!r}, not {expected!r}"
+
+
+def says(text: str, message: Message, /, **values: object) -> bool:
+    """Whether a longer text, such as the output of a command, has this message with these values.
+
+    Values that are not given may be any. White space counts as one blank: a terminal breaks lines.
+    """
+    pattern = ""
+    names = set()
+    for literal, name, spec, conversion in string.Formatter().parse(message.value):
+        pattern += _pattern_of(literal)
+        if name is None:
+            continue
+        names.add(name)
+        pattern += _value_pattern(values.get(name, ...), spec or "", conversion)
+
+    unknown = values.keys() - names
+    assert not unknown, f"{message.name} has no value {sorted(unknown)}, only {sorted(names)}"
+    return re.search(pattern, text, re.DOTALL) is not None
+
+
+def _pattern_of(literal: str) -> str:
+    return r"\s+".join(re.escape(piece) for piece in re.split(r"\s+", literal))
+
+
+def _value_pattern(value: Any, spec: str, conversion: str | None) -> str:
+    if value is ...:
+        return ".*?"
+    if isinstance(value, Part):
+        return f".*?{value.pattern}.*?"
+    written = format(repr(value) if conversion == "r" else value, spec)
+    return _pattern_of(written)
+
+
+def problem_of(error: BaseException, key: str) -> Problem:
+    """Return the problem that an error about parameters reports for a key."""
+    assert isinstance(error, InvalidParams), repr(error)
+    keys = [problem.key for problem in error.problems]
+    assert key in keys, keys
+    return error.problems[keys.index(key)]
+
+
+def has_rule(problem: Problem, message: Message, /, **values: object) -> bool:
+    """Whether a problem breaks this rule, with at least these values."""
+    rule = problem.rule
+    return rule.message is message and all(
+        name in rule.values and is_value(rule.values[name], value) for name, value in values.items()
+    )
