@@ -100,7 +100,7 @@ def test_a_note_is_typed_while_its_cell_runs_and_handed_on_by_its_button(monkeyp
     for typed in ("node n7 was", "node n7 was <replaced>"):
         content = {"comm_id": comm, "data": {"method": "update", "state": {"value": typed}}}
         assert _take_typed(
-            fields, kernel.Message([], {"msg_type": "comm_msg", "msg_id": typed}, content)
+            fields, kernel.KernelMessage([], {"msg_type": "comm_msg", "msg_id": typed}, content)
         )
     assert [(cause["msg_id"], content) for cause, _, content in answers][1] == (
         typed,
@@ -119,7 +119,7 @@ def test_a_note_is_typed_while_its_cell_runs_and_handed_on_by_its_button(monkeyp
         wait_until(lambda: said.value == "a note has 1 to 10,000 characters", 10)
         and len(noted) == 1
     )
-    other = kernel.Message(
+    other = kernel.KernelMessage(
         [], {"msg_type": "comm_msg"}, {"comm_id": "another", "data": {"method": "update"}}
     )
     assert not _take_typed(fields, other)

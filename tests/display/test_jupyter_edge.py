@@ -13,7 +13,7 @@ import pytest
 
 from runbook.core import shell
 from runbook.display.jupyter import kernel, open_pages
-from runbook.display.jupyter.kernel import CellRequest, Message, PageKernel
+from runbook.display.jupyter.kernel import CellRequest, KernelMessage, PageKernel
 from runbook.display.jupyter.open_pages import ANSWER, QUESTION, CellDisplays
 
 PACKAGE = Path(kernel.__file__).parents[2]
@@ -161,8 +161,8 @@ def test_a_listener_is_asked_first_and_the_kernel_gets_its_receiver_back(around)
     assert around.sent == [("kernel", parts)]
 
 
-def question(kind: str, **content: object) -> Message:
-    return Message([b"page"], {"msg_id": "q", "msg_type": kind}, dict(content))
+def question(kind: str, **content: object) -> KernelMessage:
+    return KernelMessage([b"page"], {"msg_id": "q", "msg_type": kind}, dict(content))
 
 
 def test_a_page_that_asks_is_sent_what_the_running_cell_shows(around):

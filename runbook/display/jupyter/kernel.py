@@ -28,7 +28,7 @@ A thread that has ended hears nothing in any case.
 
 
 @dataclass(frozen=True)
-class Message:
+class KernelMessage:
     """What a page sent."""
 
     addresses: list[bytes]  # where an answer goes
@@ -53,7 +53,7 @@ class CellRequest:
     number: int
 
 
-Listener = Callable[[Message], bool]
+Listener = Callable[[KernelMessage], bool]
 _listeners: list[Listener] = []
 
 
@@ -120,7 +120,7 @@ class PageKernel:
             self._kernel.iopub_socket, kind, content, parent={"header": cause}
         )
 
-    def greet(self, message: Message) -> None:
+    def greet(self, message: KernelMessage) -> None:
         """Answer a page's first question, what kernel this is."""
         about = {"status": "ok", **self._kernel.kernel_info}
         parent = {"header": message.header}
@@ -171,7 +171,7 @@ def listen(listener: Listener) -> Callable[[], None]:
     return close
 
 
-def read(message: Sequence[Any]) -> Message | None:
+def read(message: Sequence[Any]) -> KernelMessage | None:
     """A message as it came over the wire; None if it cannot be read."""
     parts = [bytes(part) for part in message]
     try:
@@ -182,7 +182,7 @@ def read(message: Sequence[Any]) -> Message | None:
         return None
 
     is_message = isinstance(header, dict) and isinstance(content, dict)
-    return Message(parts[:at], header, content) if is_message else None
+    return KernelMessage(parts[:at], header, content) if is_message else None
 
 
 def pass_on(message: Sequence[Any], usual: Callable[[Sequence[Any]], Any]) -> Any:

@@ -18,7 +18,13 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from runbook.display.jupyter.kernel import CellRequest, Message, PageKernel, listen, page_kernel
+from runbook.display.jupyter.kernel import (
+    CellRequest,
+    KernelMessage,
+    PageKernel,
+    listen,
+    page_kernel,
+)
 
 QUESTION = "runbook.viewer"
 """Target of the `comm_info_request` by which a page asks.
@@ -100,7 +106,7 @@ def _note_end(result: Any) -> None:
             displays.running = False
 
 
-def _answer(kernel: PageKernel, message: Message) -> bool:
+def _answer(kernel: PageKernel, message: KernelMessage) -> bool:
     """Answer a page; return whether the kernel need not see the message.
 
     That is only the first greeting, which a working kernel would let wait.
@@ -119,7 +125,7 @@ def _answer(kernel: PageKernel, message: Message) -> bool:
     return False
 
 
-def _greet(kernel: PageKernel, message: Message, running: CellDisplays) -> None:
+def _greet(kernel: PageKernel, message: KernelMessage, running: CellDisplays) -> None:
     """Send what a kernel sends to a new page.
 
     The page (JupyterLab) sends nothing else before, and waits 3 s for it.
@@ -129,13 +135,15 @@ def _greet(kernel: PageKernel, message: Message, running: CellDisplays) -> None:
     kernel.publish(running.request.header, "status", execution_state="busy")
 
 
-def _send_cells(kernel: PageKernel, message: Message) -> None:
+def _send_cells(kernel: PageKernel, message: KernelMessage) -> None:
     running_last = sorted(_cells.values(), key=lambda displays: displays.running)
     cells = [displays.as_json() for displays in running_last]
     _send(kernel, message, {ANSWER: {"cells": cells}}, "")
 
 
-def _repeat_displays(kernel: PageKernel, message: Message, running: list[CellDisplays]) -> None:
+def _repeat_displays(
+    kernel: PageKernel, message: KernelMessage, running: list[CellDisplays]
+) -> None:
     """Show to a page that runs a running cell again what the cell shows."""
     for displays in running:
         if message.content.get("code") == displays.request.code:
@@ -145,7 +153,7 @@ def _repeat_displays(kernel: PageKernel, message: Message, running: list[CellDis
 
 def _send(
     kernel: PageKernel,
-    message: Message,
+    message: KernelMessage,
     data: Mapping[str, object],
     display_id: str,
 ) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 
 from runbook.core.errors import RunbookError
 from runbook.core.table import Table
-from runbook.display.jupyter.kernel import Message, listen, page_kernel
+from runbook.display.jupyter.kernel import KernelMessage, listen, page_kernel
 from runbook.display.jupyter.open_pages import show_to_new_pages
 from runbook.display.output_place import BAD, Place, display_bundle, show_table, where_we_are
 
@@ -166,7 +166,7 @@ def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] 
     return f'<div style="display:flex;flex-wrap:wrap;gap:4px">{"".join(parts)}</div>'
 
 
-def _act_on_click(clicks: Clicks, message: Message) -> bool:
+def _act_on_click(clicks: Clicks, message: KernelMessage) -> bool:
     """Do what a click asks for; whether the message was one."""
     data = message.content.get("data", {})
     clicked = message.kind == "comm_msg" and data.get("content", {}).get("event") == "click"
@@ -176,7 +176,7 @@ def _act_on_click(clicks: Clicks, message: Message) -> bool:
     return True
 
 
-def _take_typed(fields: TextFields, message: Message) -> bool:
+def _take_typed(fields: TextFields, message: KernelMessage) -> bool:
     """Take what was typed in a field, and tell its page that it may send what is typed next."""
     data = message.content.get("data", {})
     kernel = page_kernel()
