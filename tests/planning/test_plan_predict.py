@@ -146,6 +146,11 @@ def test_the_documents_name_the_errors_of_sources_left_out(
         cells = " | ".join(f"{figure:.1%}".replace("%", " %") for figure in figures)
         assert f"| {name} | {len(wrong)} | {cells} |" in page, name
     figures = benchmark.spread(groups["published_results.csv, its source"])
+    assert figures[0] <= 0.06
+    assert figures[1] <= 0.13
+    assert benchmark.spread(groups["mlperf_results.csv, its source"])[1] <= 0.18
+    many_nodes = groups["a100_step_times.csv, many nodes, its source"]
+    assert benchmark.mean_of_times(many_nodes) <= 0.10
     median, ninth = (f"{figure:.1%}".replace("%", " %") for figure in figures)
     assert f"left out of the fit: median error {median}, 90th percentile {ninth};" in readme
 
