@@ -315,6 +315,11 @@ HIDDEN = (
     ("    return code -9", "process killed"),
     ("qsub: Request rejected.  Reason: account nobody is not allowed to submit", "job refused"),
     ("ValueError in the loader: the batch must be multiple of 8", "settings do not fit"),
+    (
+        "RuntimeError: Using async gradient all reduce requires setting the environment variable "
+        "CUDA_DEVICE_MAX_CONNECTIONS to 1",
+        "settings do not fit",
+    ),
 )
 """Failures in lines that look like harmless ones."""
 

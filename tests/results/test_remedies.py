@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -265,6 +266,33 @@ def test_module_missing_the_python_that_was_prepared_has_it(tmp_path):
     succeed(sys.executable, "-m", "venv", "--without-pip", str(other))
     assert cause_of(words_of(str(other / "bin" / "python"), *ask)) == "module missing"
     succeed(str(prepared / "bin" / "python"), *ask)
+
+
+OVERFLOWS = """
+import torch
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
+
+def train(dtype):
+    scaler = DynamicLossScaler(init_scale=1.0, scale_window=1000, min_scale=1.0, delayed_shift=1,
+                               consecutive_hysteresis=False, raise_error_at_min_scale=True, dtype=dtype)
+    weight = torch.full((4, 4), 300.0, dtype=dtype, requires_grad=True)
+    for _ in range(4):
+        weight.grad = None
+        output = torch.full((4, 4), 300.0, dtype=dtype) @ weight
+        (output.square().sum() * scaler.loss_scale).backward()
+        scaler.update_scale(not weight.grad.isfinite().all())
+
+train(torch.bfloat16)
+print("bf16 trains")
+train(torch.float16)
+"""
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed")
+def test_loss_scale_at_its_floor_what_overflows_in_fp16_is_finite_in_bf16():
+    said = words_of(sys.executable, "-c", OVERFLOWS)
+    assert "bf16 trains" in said
+    assert cause_of(said) == "loss scale at its floor"
 
 
 def test_settings_do_not_fit_check_finds_them_before_a_job(tmp_path):

@@ -188,6 +188,21 @@ TRIALS = (
         "test tests/results/test_remedies.py::test_process_ended_by_a_signal_the_first_frame_says_where",
     ),
     Trial(
+        kinds.LOSS_SCALE,
+        "gradients that overflow in fp16 at DeepSpeed's smallest scale are finite in bf16",
+        "test tests/results/test_remedies.py::test_loss_scale_at_its_floor_what_overflows_in_fp16_is_finite_in_bf16",
+    ),
+    Trial(
+        kinds.UNREACHED,
+        "srun fails while a node's slurmd is away, and starts the ranks when it has come back",
+        "test tests/slurm/test_remedies_on_slurm.py::test_node_out_of_reach_a_node_that_has_come_back_starts_the_ranks",
+    ),
+    Trial(
+        kinds.SSH,
+        "srun starts ranks on a node that does not answer ssh",
+        "test tests/slurm/test_remedies_on_slurm.py::test_launcher_needs_ssh_srun_starts_ranks_where_no_node_answers_it",
+    ),
+    Trial(
         kinds.OWN_ERROR,
         "the line named is corrected, and the program runs",
         "test tests/results/test_remedies.py::test_the_programs_own_error_the_line_named_is_the_one_to_correct",

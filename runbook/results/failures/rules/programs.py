@@ -130,7 +130,7 @@ PROGRAM_RULES = (
             r"sequence parallel.{0,60}(?:requires?|must|cannot|without)",
             r"global[_ ]batch.{0,60}(?:must|not|should|divisible)",
             r"micro[_ ]?batch.{0,60}(?:must|not|should|divisible|!=)",
-            r"requires? .{0,60}(?:to be|CUDA_DEVICE_MAX_CONNECTIONS)",
+            r"requires? .{0,30}(?:to be|CUDA_DEVICE_MAX_CONNECTIONS)",
             r"CUDA_DEVICE_MAX_CONNECTIONS",
             r"(?:hidden|ffn|kv|num)_\w+ .{0,60}(?:must|divisible)",
             r"yaml\.(?:scanner|parser|constructor)\.\w+",
@@ -141,7 +141,7 @@ PROGRAM_RULES = (
             r"ValueError: .{0,120}(?:must|should|expected|invalid|not supported|unknown|requires)",
         ),
         unless=(
-            r"state_dict|checkpoint|NVIDIA driver|CUDA|view size|size and stride|Index file|Torch "
+            r"state_dict|checkpoint|NVIDIA driver|CUDA(?!_DEVICE_MAX_CONN)|view size|size and stride|Index file|Torch "
             r"not compiled|isnan|NaN"
             r"|world_size=\d+, worker_count"
         ),
