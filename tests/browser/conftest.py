@@ -149,7 +149,7 @@ def by_hand(browser, toy, lab) -> SimpleNamespace:
         "the page that was opened again shows the job, untouched",
     )
     again = SimpleNamespace(seconds=time.monotonic() - began, text=notebook.output(cell))
-    notebook.wait_for_end(cell, 300)
+    notebook.wait_for_end(cell, 900)
     again.end = notebook.output(cell)
     rest = dict(list(cells.items())[list(cells).index("watch") + 1 :])
     said["04-training"] |= step_through(notebook, rest)
