@@ -194,8 +194,8 @@ def _catalogue_name(text: str, models: Mapping[str, Model]) -> str:
 
     "Nemotron 22B" is nemotron-22b, though 22b is a model too.
     """
-    names = _name_words(text) & set(models)
-    return max(names, key=len, default="")
+    names = _name_words(text)
+    return max((name for name in models if name in names), key=len, default="")
 
 
 def _assumed_setup(
