@@ -136,62 +136,63 @@ class TokenFiles:
 class Counts:
     """Sums over documents, of a shard or of all."""
 
-    # Read from the input, good or bad: documents + skipped_records + dropped
     records: int = 0
-    # In the output, empty ones included
+    """Read from the input, good or bad: documents + skipped_records + dropped."""
     documents: int = 0
-    empty: int = 0  # of them without a token
+    """In the output, empty ones included."""
+    empty: int = 0
+    """Of them without a token."""
     sequences: int = 0
-    tokens: int = 0  # with end-of-document tokens
+    tokens: int = 0
+    """With end-of-document tokens."""
     text_bytes: int = 0
     skipped_records: int = 0
     skipped_files: int = 0
-    # Left out by choice: of sources that are not wanted
     dropped: int = 0
+    """Left out by choice: of sources that are not wanted."""
     blank_lines: int = 0
-    # Documents that were encoded by the judge as well
     judged: int = 0
-    # Documents with 2^i to 2^(i+1) - 1 tokens
+    """Documents that were encoded by the judge as well."""
     lengths: list[int] = field(default_factory=list)
+    """Documents with 2^i to 2^(i+1) - 1 tokens."""
 
 
 @dataclass(kw_only=True)
 class Manifest(Counts):
     """The finished work, as it stands in PREFIX.manifest.json."""
 
-    fingerprint: (
-        # Of the inputs and the choices: equal means that the same tokens would come out
-        str
-    )
-    # Path, bytes, mtime_ns, sample (see `input_files.content_sample`), in order.
+    fingerprint: str
+    """Of the inputs and the choices: equal means that the same tokens would come out."""
     inputs: list[dict[str, Any]]
+    """path, bytes, mtime_ns, sample (see `input_files.content_sample`), in order."""
     options: dict[str, Any]
-    # Name, vocabulary, sha256 of its files, encoder, judge, end_of_document.
     tokenizer: dict[str, Any]
+    """name, vocabulary, sha256 of its files, encoder, judge, end_of_document."""
     dtype: str
     end_of_document_tokens: int
-    # The first things left out, in words
     problems: list[str]
-    # Documents, text_bytes, tokens by source
+    """The first things left out, in words."""
     sources: dict[str, dict[str, int]]
-    # Bin and idx: name, bytes, sha256
+    """documents, text_bytes, tokens by source."""
     files: dict[str, dict[str, Any]]
-    # Offset, bytes, documents, tokens of each
+    """bin and idx: name, bytes, sha256."""
     shards: list[dict[str, Any]]
-    # Wall time of the last call; all workers' time by stage, of every call that did a shard.
+    """Offset, bytes, documents, tokens of each."""
     seconds: dict[str, float]
-    # MB of text a second: the whole call, and by stage on one worker
+    """Wall time of the last call; all workers' time by stage, of every call that did a shard."""
     rates: dict[str, float]
+    """MB of text a second: the whole call, and by stage on one worker."""
     workers: int
-    made: str  # when, in UTC
+    made: str
+    """When, in UTC."""
     versions: dict[str, str]
-    # Documents left out by source
     dropped_sources: dict[str, int] = field(default_factory=dict)
-    # Shards that an earlier, interrupted call had done
+    """Documents left out by source."""
     reused_shards: int = 0
+    """Shards that an earlier, interrupted call had done."""
     schema: int = MANIFEST_SCHEMA
-    # This call found everything done; not in the file.
     reused: bool = field(default=False, compare=False)
+    """This call found everything done; not in the file."""
 
     @property
     def text_tokens(self) -> int:

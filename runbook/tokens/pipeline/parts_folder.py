@@ -126,10 +126,10 @@ class ShardCounts(Counts):
     """What a shard brought; the counts of shards add up."""
 
     input_bytes: int = 0
-    # Documents, text_bytes, tokens by source.
     sources: dict[str, dict[str, int]] = field(default_factory=dict)
-    # Documents left out by source
+    """Documents, text_bytes, tokens by source."""
     dropped_sources: dict[str, int] = field(default_factory=dict)
+    """Documents left out by source."""
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
 
     def add(self, counts: ShardCounts) -> None:
@@ -158,17 +158,19 @@ class ShardMark:
     shard: int
     fingerprint: str
     counts: ShardCounts
-    lengths: NDArray[np.int32]  # of its sequences
-    # Numbers of the empty documents among the shard's documents, rising
+    lengths: NDArray[np.int32]
+    """Of its sequences."""
     empty: NDArray[np.int64]
+    """Numbers of the empty documents among the shard's documents, rising."""
     problems: tuple[str, ...]
-    bytes: int = 0  # of tokens
-    # Where its tokens stand in the .bin; -1: in a part of their own, waiting
+    bytes: int = 0
+    """Of tokens."""
     offset: int = -1
-    # Of its own tokens, while they are not committed
+    """Where its tokens stand in the .bin; -1: in a part of their own, waiting."""
     crc32: int = 0
-    # Of the .bin up to and with a committed shard
+    """Of its own tokens, while they are not committed."""
     sha256: str = ""
+    """Of the .bin up to and with a committed shard."""
 
     @property
     def waits(self) -> bool:

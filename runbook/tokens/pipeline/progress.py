@@ -19,22 +19,22 @@ EVERY_SECONDS = 0.2
 class DataProgress:
     """One moment of the work."""
 
-    # Resume, tokenize, index, done; download for downloads
     stage: str
+    """resume, tokenize, index, done; download for downloads."""
     files: int
     files_total: int
-    # Of input files, as they are on disk
     bytes: int
+    """Of input files, as they are on disk."""
     bytes_total: int
-    seconds: float  # since this call began
-    mb_per_second: (
-        # Text (or bytes of a download), in megabytes of 10^6, since this call began
-        float
-    )
-    eta_seconds: float | None  # None: not known yet
+    seconds: float
+    """Since this call began."""
+    mb_per_second: float
+    """Text (or bytes of a download) in megabytes of 10^6, since this call began."""
+    eta_seconds: float | None
+    """None: not known yet."""
     workers: int
-    # Records and files left out, workers that died
     failures: int
+    """Records and files left out, workers that died."""
     text_bytes: int = 0
     documents: int = 0
     tokens: int = 0

@@ -36,14 +36,15 @@ GetPage = Callable[[str], tuple[bytes, str]]
 class RemoteFile:
     """A file to fetch, and what is known of it: 0 or an empty text where nothing is."""
 
-    path: str  # below the dataset's folder
+    path: str
+    """Below the dataset's folder."""
     url: str
     bytes: int = 0
     sha256: str = ""
-    # What a bucket says of a file
     md5: str = ""
-    # Another path below the folder at which it may be
+    """What a bucket says of a file."""
     also: str = ""
+    """Another path below the folder at which it may be."""
 
 
 def expected_files(dataset: Dataset) -> list[SourceFile]:

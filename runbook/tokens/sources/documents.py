@@ -62,8 +62,8 @@ class HugeText:
     """
 
     content: memoryview
-    # A piece to text; raises BadTextError
     decode: Callable[[bytes], str]
+    """A piece to text; raises BadTextError."""
 
     def pieces(self) -> Iterator[str]:
         """Yield the text in pieces of about a megabyte; in one where no border is found."""
@@ -87,10 +87,8 @@ def decode_plain(piece: bytes) -> str:
 class BadRecord:
     """A record that cannot be read, and where it stands in its file."""
 
-    offset: (
-        # Of its first byte, in the file's (decompressed) text; a row number in a Parquet file
-        int
-    )
+    offset: int
+    """Of its first byte in the file's (decompressed) text; a row number in a Parquet file."""
     reason: str
     raw: bytes
 
@@ -100,19 +98,20 @@ class DocumentBatch:
     """The documents of one block, in order."""
 
     texts: list[str] = field(default_factory=list)
-    # One for each text, where a source key is read
     sources: list[str] | None = None
-    # Instead of texts: one document too large to be held twice
+    """One for each text, where a source key is read."""
     huge: HugeText | None = None
-    # Where the huge document's record begins
+    """Instead of texts: one document too large to be held twice."""
     offset: int = 0
+    """Where the huge document's record begins."""
     bad: list[BadRecord] = field(default_factory=list)
     blank_lines: int = 0
-    # In the input: texts and bad ones
     records: int = 0
-    read_bytes: int = 0  # of decompressed input
-    # Spent between bytes and texts
+    """In the input: texts and bad ones."""
+    read_bytes: int = 0
+    """Of decompressed input."""
     parse_seconds: float = 0.0
+    """Spent between bytes and texts."""
 
 
 class Parser:

@@ -63,8 +63,8 @@ class DownloadSummary:
     folder: Path
     files: int
     bytes: int
-    # Files that this call fetched; the others were there
     fetched: int
+    """Files that this call fetched; the others were there."""
     seconds: float
 
 
@@ -393,11 +393,11 @@ class Fetcher:
 
     folder: Path
     token: str = ""
-    # Bytes that arrived, without those that turned out useless
     received: int = 0
+    """Bytes that arrived, without those that turned out useless."""
     stop: threading.Event = field(default_factory=threading.Event)
-    # On the monotonic clock; until then no thread asks
     _resume_at: float = 0.0
+    """On the monotonic clock; until then no thread asks."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fetch(self, file: RemoteFile) -> None:

@@ -56,8 +56,8 @@ class Segment:
     end: int
     size: int
     mtime_ns: int
-    # `content_sample`, against another text of the same size and date; 0: none was taken
     sample: int = 0
+    """`content_sample`, against another text of the same size and date; 0: none was taken."""
 
     @property
     def whole(self) -> bool:

@@ -81,80 +81,83 @@ LARGEST = RecipeLayout(
 
 
 class Gpt3Size(NamedTuple):
-    """A row of the paper's table: peak learning rate, sequences of 2,048 tokens in a batch."""
+    """A row of the paper's table."""
 
     model: str
     learning_rate: float
+    """Peak."""
     global_batch: int
+    """Sequences of 2,048 tokens."""
     shown_batch: str
+    """As the paper has it."""
     eval_iterations: int
     layout: RecipeLayout
 
 
 GPT3_SIZES = (
     Gpt3Size(
-        "125m",
-        6.0e-4,
-        256,
-        "0.5M tokens",
-        50,
-        ONE_DEVICE,
+        model="125m",
+        learning_rate=6.0e-4,
+        global_batch=256,
+        shown_batch="0.5M tokens",
+        eval_iterations=50,
+        layout=ONE_DEVICE,
     ),
     Gpt3Size(
-        "350m",
-        3.0e-4,
-        256,
-        "0.5M tokens",
-        50,
-        ONE_DEVICE,
+        model="350m",
+        learning_rate=3.0e-4,
+        global_batch=256,
+        shown_batch="0.5M tokens",
+        eval_iterations=50,
+        layout=ONE_DEVICE,
     ),
     Gpt3Size(
-        "760m",
-        2.5e-4,
-        256,
-        "0.5M tokens",
-        50,
-        ONE_DEVICE,
+        model="760m",
+        learning_rate=2.5e-4,
+        global_batch=256,
+        shown_batch="0.5M tokens",
+        eval_iterations=50,
+        layout=ONE_DEVICE,
     ),
     Gpt3Size(
-        "1.3b",
-        2.0e-4,
-        512,
-        "1M tokens",
-        50,
-        ONE_DEVICE,
+        model="1.3b",
+        learning_rate=2.0e-4,
+        global_batch=512,
+        shown_batch="1M tokens",
+        eval_iterations=50,
+        layout=ONE_DEVICE,
     ),
     Gpt3Size(
-        "2.7b",
-        1.6e-4,
-        512,
-        "1M tokens",
-        50,
-        ONE_DEVICE,
+        model="2.7b",
+        learning_rate=1.6e-4,
+        global_batch=512,
+        shown_batch="1M tokens",
+        eval_iterations=50,
+        layout=ONE_DEVICE,
     ),
     Gpt3Size(
-        "6.7b",
-        1.2e-4,
-        1024,
-        "2M tokens",
-        50,
-        ONE_DEVICE,
+        model="6.7b",
+        learning_rate=1.2e-4,
+        global_batch=1024,
+        shown_batch="2M tokens",
+        eval_iterations=50,
+        layout=ONE_DEVICE,
     ),
     Gpt3Size(
-        "13b",
-        1.0e-4,
-        1024,
-        "2M tokens",
-        50,
-        TWENTY_BILLION,
+        model="13b",
+        learning_rate=1.0e-4,
+        global_batch=1024,
+        shown_batch="2M tokens",
+        eval_iterations=50,
+        layout=TWENTY_BILLION,
     ),
     Gpt3Size(
-        "175b",
-        0.6e-4,
-        1536,
-        "3.2M tokens",
-        20,
-        LARGEST,
+        model="175b",
+        learning_rate=0.6e-4,
+        global_batch=1536,
+        shown_batch="3.2M tokens",
+        eval_iterations=20,
+        layout=LARGEST,
     ),
 )
 

@@ -190,8 +190,8 @@ def _note_other_model(config: ProgramConfig, findings: Findings) -> None:
         if not isinstance(row, DroppedKey) or not row.other_model:
             continue
         if value.value is not None and value.value not in row.same_if:
-            shown = f"{value.name} {value.shown}"
-            findings.trains_another_model(value.line, shown, row.other_model)
+            text = f"{value.name} {value.shown}"
+            findings.trains_another_model(value.line, text, row.other_model)
 
 
 def _ask_for_unknown(config: ProgramConfig, findings: Findings) -> None:

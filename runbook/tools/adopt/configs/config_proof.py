@@ -114,32 +114,39 @@ def _verdict_of_carried(
         return _verdict_of_model(findings)
 
     actual = {key: _actual(key, findings, rendered) for key in row.keys}
-    shown = ", ".join(f"{key}: {item}" for key, item in actual.items())
+    text = ", ".join(f"{key}: {item}" for key, item in actual.items())
     if not value.known:
-        keys = " ".join(row.keys)
-        why = f"known only while the program runs: set {keys}"
-        return _KeyVerdict(OptionVerdict.DROPPED, shown, why)
+        why = f"known only while the program runs: set {' '.join(row.keys)}"
+        return _KeyVerdict(OptionVerdict.DROPPED, text, why)
 
-    wanted = our_values(row, value)
-    if not wanted and value.value is None:
-        why = f"null: the program's own choice there, {shown} here"
-        return _KeyVerdict(OptionVerdict.CHANGED, shown, why)
-    if wanted and all(same_value(wanted[key], actual[key]) for key in row.keys):
-        return _KeyVerdict(OptionVerdict.SAME, shown)
+    expected = our_values(row, value)
+    if not expected and value.value is None:
+        why = f"null: the program's own choice there, {text} here"
+        return _KeyVerdict(OptionVerdict.CHANGED, text, why)
+    if expected and all(same_value(expected[key], actual[key]) for key in row.keys):
+        return _KeyVerdict(OptionVerdict.SAME, text)
 
-    why = row.why or _why_otherwise(value, row.keys, findings)
-    if not wanted and not why:
-        why = f"{value.shown} is no value of {' '.join(row.keys)}"
+    why = _why_changed(value, row, findings, has_value=bool(expected))
     verdict = OptionVerdict.CHANGED if why else OptionVerdict.UNACCOUNTED
-    return _KeyVerdict(verdict, shown, why)
+    return _KeyVerdict(verdict, text, why)
+
+
+def _why_changed(
+    value: ConfigValue, row: CarriedKey, findings: Findings, *, has_value: bool
+) -> str:
+    """Return why our value differs, or that we have none; empty if nothing says so."""
+    why = row.why or _why_otherwise(value, row.keys, findings)
+    if why or has_value:
+        return why
+    return f"{value.shown} is no value of {' '.join(row.keys)}"
 
 
 def _verdict_of_model(findings: Findings) -> _KeyVerdict:
     """Return what became of a model's name: changed where the catalogue does not have it."""
-    shown = f"model: {findings.value('model')}"
+    text = f"model: {findings.value('model')}"
     question = findings.questions.get("model", "")
     verdict = OptionVerdict.CHANGED if question else OptionVerdict.SAME
-    return _KeyVerdict(verdict, shown, question)
+    return _KeyVerdict(verdict, text, question)
 
 
 def _actual(key: str, findings: Findings, rendered: RenderedPhase | None) -> Any:

@@ -67,11 +67,11 @@ class FileFunctions:
         scope = self.names_at_top(top)
         scope.forget(parameters(function))
         scope.forget(bound_names(function.body))
-        given = arguments_given(function, call) or {}
-        for name, node in given.items():
+        nodes = arguments_given(function, call) or {}
+        for name, node in nodes.items():
             scope.learn(name, caller.value(node))
         for name, node in defaults_of(function).items():
-            if name not in given:
+            if name not in nodes:
                 scope.learn(name, top.value(node))
         return scope
 

@@ -2,7 +2,8 @@
 
 import ast
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,25 +76,25 @@ class Scope:
 
     def _compared(self, test: ast.Compare) -> bool | None:
         """Return the truth of one comparison of known values."""
-        left = self.value(test.left)
-        right = self.value(test.comparators[0])
-        if len(test.ops) > 1 or left is UNKNOWN or right is UNKNOWN:
+        left_value = self.value(test.left)
+        right_value = self.value(test.comparators[0])
+        if len(test.ops) > 1 or left_value is UNKNOWN or right_value is UNKNOWN:
             return None
         try:
-            return _comparison(test.ops[0], left, right)
+            return _comparison(test.ops[0], left_value, right_value)
         except TypeError:
             return None
 
     def _computed(self, node: ast.BinOp) -> Any:
         """Return the result of an arithmetic of known numbers; no powers, which may have no end."""
-        left = self.value(node.left)
-        right = self.value(node.right)
-        if not isinstance(left, int | float) or not isinstance(right, int | float):
+        left_value = self.value(node.left)
+        right_value = self.value(node.right)
+        if not isinstance(left_value, int | float) or not isinstance(right_value, int | float):
             return UNKNOWN
-        if max(abs(left), abs(right)) > _LARGEST_NUMBER:
+        if max(abs(left_value), abs(right_value)) > _LARGEST_NUMBER:
             return UNKNOWN
         try:
-            result = _result(node.op, left, right)
+            result = _result(node.op, left_value, right_value)
         except (ZeroDivisionError, OverflowError):
             return UNKNOWN
 
@@ -234,41 +235,41 @@ def _is_negation(node: ast.expr) -> bool:
     return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
 
 
-def _result(operator: ast.operator, left: float, right: float) -> Any:
-    if isinstance(operator, ast.Add):
-        return left + right
-    if isinstance(operator, ast.Sub):
-        return left - right
-    if isinstance(operator, ast.Mult):
-        return left * right
-    if isinstance(operator, ast.FloorDiv):
-        return left // right
-    if isinstance(operator, ast.Div):
-        return left / right
+def _result(sign: ast.operator, left_value: float, right_value: float) -> Any:
+    if isinstance(sign, ast.Add):
+        return left_value + right_value
+    if isinstance(sign, ast.Sub):
+        return left_value - right_value
+    if isinstance(sign, ast.Mult):
+        return left_value * right_value
+    if isinstance(sign, ast.FloorDiv):
+        return left_value // right_value
+    if isinstance(sign, ast.Div):
+        return left_value / right_value
     return UNKNOWN
 
 
-_COMPARISONS: Mapping[type[ast.cmpop], Any] = {
-    ast.Eq: lambda left, right: left == right,
-    ast.NotEq: lambda left, right: left != right,
-    ast.Lt: lambda left, right: left < right,
-    ast.LtE: lambda left, right: left <= right,
-    ast.Gt: lambda left, right: left > right,
-    ast.GtE: lambda left, right: left >= right,
-    ast.In: lambda left, right: left in right,
-    ast.NotIn: lambda left, right: left not in right,
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, items: item in items,
+    ast.NotIn: lambda item, items: item not in items,
 }
 
 
-def _comparison(operator: ast.cmpop, left: Any, right: Any) -> bool | None:
+def _comparison(sign: ast.cmpop, left_value: Any, right_value: Any) -> bool | None:
     """Return the truth of a comparison; None for two objects that may be the same one or not."""
-    compare = _COMPARISONS.get(type(operator))
+    compare = _COMPARISONS.get(type(sign))
     if compare is not None:
-        return bool(compare(left, right))
-    if left is not None and right is not None:
+        return bool(compare(left_value, right_value))
+    if left_value is not None and right_value is not None:
         return None
-    is_same = left is right
-    return is_same if isinstance(operator, ast.Is) else not is_same
+    is_same = left_value is right_value
+    return is_same if isinstance(sign, ast.Is) else not is_same
 
 
 def _is_same(first: Any, second: Any) -> bool:

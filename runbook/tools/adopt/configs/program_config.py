@@ -214,7 +214,7 @@ def _torchtitan_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str)
 
     notes: list[str] = []
     if len(calls) > 1:
-        functions = [f"{number} {each.function}" for number, each in enumerate(calls, 1)]
+        functions = [f"{number} {config.function}" for number, config in enumerate(calls, 1)]
         notes.append(
             f"{name} has {len(calls)} configurations; {call.function} is read, --launch N chooses: "
             f"{', '.join(functions)}"

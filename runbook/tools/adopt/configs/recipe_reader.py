@@ -219,8 +219,8 @@ class RecipeReader:
 
     def _is_object(self, variable: str) -> bool:
         """Return whether a variable holds an object, which may be a part of a recipe by now."""
-        held = self.bindings[variable]
-        return object_in(held) is not None or not _has_recipe(held)
+        held_configs = self.bindings[variable]
+        return object_in(held_configs) is not None or not _has_recipe(held_configs)
 
     def _simple(self, statement: ast.stmt, path: Branches) -> None:
         """Read a statement without statements of its own."""
@@ -242,12 +242,12 @@ class RecipeReader:
 
     def _return(self, statement: ast.Return, path: Branches) -> None:
         """Note what a statement returns."""
-        held: list[HeldConfig] = []
+        held_configs: list[HeldConfig] = []
         if isinstance(statement.value, ast.Name):
-            held = self.bindings.get(statement.value.id, [])
+            held_configs = self.bindings.get(statement.value.id, [])
         elif isinstance(statement.value, ast.Call):
-            held = self.bindings.pop("", [])
-        self.returned.append((path, held))
+            held_configs = self.bindings.pop("", [])
+        self.returned.append((path, held_configs))
 
     def _changes(self, statement: ast.stmt, path: Branches) -> None:
         """Add what a statement changes in the configurations that it mentions."""
@@ -268,13 +268,13 @@ class RecipeReader:
     def _rebind(self, statement: ast.stmt) -> None:
         """Forget the objects of variables that a statement sets, or give one another name."""
         value = getattr(statement, "value", None)
-        held: list[HeldConfig] = []
+        held_configs: list[HeldConfig] = []
         if isinstance(value, ast.Name):
-            held = self.bindings.get(value.id, [])
+            held_configs = self.bindings.get(value.id, [])
         names = list(bound_names([statement]))
         self._forget_objects(names)
-        if held and not _has_recipe(held):
-            self.bindings |= dict.fromkeys(names, held)
+        if held_configs and not _has_recipe(held_configs):
+            self.bindings |= dict.fromkeys(names, held_configs)
 
     def _open_nested(self, statement: ast.stmt, call: ast.Call | None, path: Branches) -> None:
         """Begin the recipes that are made inside a statement: `run.run(tune(pretrain_recipe()))`.
@@ -287,13 +287,13 @@ class RecipeReader:
             recipe = recipe_of(node)
             is_nested_recipe = bool(recipe) and recipe != TRAINER_CONFIG
             if is_nested_recipe:
-                held = HeldConfig(self._opened(recipe, node, path))
+                held_configs = HeldConfig(self._opened(recipe, node, path))
             elif self._returns_recipe(node):
-                held = HeldConfig(self._opened_made(node, path))
+                held_configs = HeldConfig(self._opened_made(node, path))
             else:
                 continue
             if not starts_with(statement, node):
-                held.add(_unread(statement), path)
+                held_configs.add(_unread(statement), path)
 
     def _open_recipe(
         self, statement: ast.stmt, variable: str, call: ast.Call, path: Branches
@@ -363,29 +363,29 @@ class RecipeReader:
         inner = self._follow(call, path)
         if inner is None:
             self._changes(statement, path)
-            held = [HeldConfig(self._object_of(call, path))]
+            held_configs = [HeldConfig(self._object_of(call, path))]
         else:
-            held = inner.result()
+            held_configs = inner.result()
 
         holds_recipe = variable in self.bindings and self._is_recipe(variable)
-        if holds_recipe and variable in names_in([call]) and not _has_recipe(held):
+        if holds_recipe and variable in names_in([call]) and not _has_recipe(held_configs):
             # A copy, or what only the running program knows: later changes still count
             if inner is not None:
                 self._add_unread(variable, statement, path)
             return
         self.bindings.pop(variable, None)
-        if held:
-            self.bindings[variable] = held
+        if held_configs:
+            self.bindings[variable] = held_configs
 
     def _object_of(self, call: ast.Call, path: Branches) -> OpenConfig:
         """Return the object that a call makes: `run.Config(Data, seq_length=4096)`."""
-        made = OpenConfig("", self.function, call.lineno, path)
+        new_object = OpenConfig("", self.function, call.lineno, path)
         function = dotted(call.func)
         if function in self.context.functions.plain or not _makes_object(function):
-            made.values.append(ConfigValue("", source_of(call), call.lineno, known=False))
+            new_object.values.append(ConfigValue("", source_of(call), call.lineno, known=False))
         else:
-            made.values += self._value_reader(path).values("", call)
-        return made
+            new_object.values += self._value_reader(path).values("", call)
+        return new_object
 
     def _follow(self, call: ast.Call, path: Branches) -> "RecipeReader | None":
         """Read the function of the file that a call starts; None where it cannot be followed."""
@@ -419,23 +419,23 @@ class RecipeReader:
 
         None where an argument does something else with a recipe.
         """
-        given: dict[str, list[HeldConfig]] = {}
+        by_parameter: dict[str, list[HeldConfig]] = {}
         for name, node in (arguments_given(function, call) or {}).items():
             variable, _, part = dotted(node).partition(".")
             if variable in self.bindings and not is_readable(part):
-                given[name] = [binding.part(part) for binding in self.bindings[variable]]
+                by_parameter[name] = [binding.part(part) for binding in self.bindings[variable]]
             elif variable not in self.bindings and any(
                 self._is_recipe(mentioned) for mentioned in self._mentioned([node])
             ):
                 return None
-        return given
+        return by_parameter
 
     def result(self) -> list[HeldConfig]:
         """Return what a followed function returns for sure; empty where that is open."""
         if len(self.returned) != 1:
             return []
-        path, held = self.returned[0]
-        return held if path == self.start else []
+        path, held_configs = self.returned[0]
+        return held_configs if path == self.start else []
 
     def _value_reader(self, path: Branches) -> ValueReader:
         """Return a reader of expressions at this place of the file."""
@@ -445,19 +445,19 @@ class RecipeReader:
             if not isinstance(call.func, ast.Name) or call.func.id not in functions.plain:
                 return None
             inner = self._follow(call, path)
-            held = inner.result() if inner else []
-            if object_in(held) is not None:
-                return held
+            held_configs = inner.result() if inner else []
+            if object_in(held_configs) is not None:
+                return held_configs
             unknown = OpenConfig("", self.function, call.lineno, path)
             unknown.values.append(ConfigValue("", source_of(call), call.lineno, known=False))
             return [HeldConfig(unknown)]
 
         return ValueReader(self.scope, self.bindings, follow)
 
-    def _bind_parts(self, reader: ValueReader, held: Sequence[HeldConfig]) -> None:
+    def _bind_parts(self, reader: ValueReader, held_configs: Sequence[HeldConfig]) -> None:
         """Let changes of an object count for the configuration that it became a part of."""
         for variable, name in reader.used:
-            parts = [binding.part(name) for binding in held]
+            parts = [binding.part(name) for binding in held_configs]
             self.bindings[variable] = [*self.bindings.get(variable, []), *parts]
 
     def _add(self, variable: str, value: ConfigValue, path: Branches) -> None:
@@ -479,10 +479,10 @@ class RecipeReader:
         if changes is None:
             self._add_unread(variable, statement, path)
             return
-        held = list(self.bindings[variable])
+        held_configs = list(self.bindings[variable])
         for change in changes:
             self._add(variable, change, path)
-        self._bind_parts(reader, held)
+        self._bind_parts(reader, held_configs)
 
 
 def _makes_object(function: str) -> bool:
@@ -490,9 +490,9 @@ def _makes_object(function: str) -> bool:
     return bool(function) and function.rpartition(".")[2] not in _NO_OBJECTS
 
 
-def _has_recipe(held: Sequence[HeldConfig]) -> bool:
+def _has_recipe(held_configs: Sequence[HeldConfig]) -> bool:
     """Return whether a variable may hold a recipe or a part of one."""
-    return any(binding.config.recipe for binding in held)
+    return any(binding.config.recipe for binding in held_configs)
 
 
 def _unread(statement: ast.AST) -> ConfigValue:
@@ -508,13 +508,13 @@ def _merged(ends: Sequence[Mapping[str, list[HeldConfig]]]) -> dict[str, list[He
     """
     merged: dict[str, list[HeldConfig]] = {}
     for end in ends:
-        for variable, held in end.items():
+        for variable, held_configs in end.items():
             in_any_branch = merged.setdefault(variable, [])
-            merged[variable] = list(dict.fromkeys([*in_any_branch, *held]))
-    for variable, held in merged.items():
-        is_object = not _has_recipe(held)
+            merged[variable] = list(dict.fromkeys([*in_any_branch, *held_configs]))
+    for variable, held_configs in merged.items():
+        is_object = not _has_recipe(held_configs)
         if is_object and not all(variable in end for end in ends):
-            merged[variable] = [*held, HeldConfig(OpenConfig("", "", 0, ()))]
+            merged[variable] = [*held_configs, HeldConfig(OpenConfig("", "", 0, ()))]
     return merged
 
 

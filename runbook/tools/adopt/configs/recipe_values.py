@@ -69,13 +69,13 @@ Follow = Callable[[ast.Call], Sequence[HeldConfig] | None]
 """Reads the function of the file that a call starts, and returns what it returns."""
 
 
-def object_in(held: Sequence[HeldConfig]) -> OpenConfig | None:
+def object_in(held_configs: Sequence[HeldConfig]) -> OpenConfig | None:
     """Return the one object that a variable holds; None if it holds none, or several.
 
     An object that became a part of a recipe is held as such a part as well.
     """
-    objects = [binding for binding in held if not binding.config.recipe]
-    is_part_elsewhere = all(binding.prefix for binding in held if binding.config.recipe)
+    objects = [binding for binding in held_configs if not binding.config.recipe]
+    is_part_elsewhere = all(binding.prefix for binding in held_configs if binding.config.recipe)
     if len(objects) != 1 or objects[0].prefix or not is_part_elsewhere:
         return None
     return objects[0].config
@@ -127,12 +127,12 @@ class ValueReader:
 
     def _values_of_variable(self, name: str, node: ast.Name) -> Iterator[ConfigValue]:
         """Yield the values of the one object that a variable holds."""
-        made = object_in(self.bindings[node.id])
-        if made is None:
+        held_object = object_in(self.bindings[node.id])
+        if held_object is None:
             yield ConfigValue(name, source_of(node), node.lineno, known=False)
             return
         self.used.append((node.id, name))
-        for value in list(made.values):
+        for value in list(held_object.values):
             yield under(name, value)
 
     def _values_of_call(self, name: str, call: ast.Call) -> Iterator[ConfigValue]:

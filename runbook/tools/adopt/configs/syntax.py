@@ -120,8 +120,8 @@ def source_of(node: ast.AST) -> str:
     Without literals where it names a secret.
     """
     text = " ".join(ast.unparse(node).split())
-    words = re.findall(r"[\w-]+", text)
-    if any(map(is_secret_name, words)):
+    names = re.findall(r"[\w-]+", text)
+    if any(map(is_secret_name, names)):
         return _without_literals(node)
     return visible(mask(text)[:_SHOWN_LETTERS])
 

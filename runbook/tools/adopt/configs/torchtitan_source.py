@@ -55,9 +55,9 @@ def _as_in_toml(value: ConfigValue) -> ConfigValue:
     if value.name == _CHECKPOINT_CLASS:
         mode = _MODES.get(str(value.value).partition(".")[0])
         return replace(value, name="activation_checkpoint.mode", value=mode) if mode else value
-    for section, other in _SECTIONS.items():
+    for section, toml_section in _SECTIONS.items():
         if value.name.startswith(section):
-            return replace(value, name=other + value.name.removeprefix(section))
+            return replace(value, name=toml_section + value.name.removeprefix(section))
     return replace(value, name=_KEYS.get(value.name, value.name))
 
 
