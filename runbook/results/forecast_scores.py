@@ -215,7 +215,7 @@ def scores_table(scores: Sequence[ForecastScore], title: str) -> Table:
             "80% interval": f"{low} to {high}",
             "came true": shown_in_unit(score.actual, score.unit),
             "verdict": _verdict(score),
-            "pinball": f"{score.pinball:.4f}",
+            "pinball": f"{score.pinball:.3g}",
         }
         rows.append(row)
 

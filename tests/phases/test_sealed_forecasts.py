@@ -87,6 +87,14 @@ def test_a_score_says_whether_the_interval_held():
     assert scores[0].pinball == pytest.approx((0.1 * 0.4 + 0.9 * 0.2) / 2 / 5.0)
 
 
+def test_a_score_far_off_is_shown_by_three_digits():
+    """A training that takes 25 times as long as planned, on a machine that others use too."""
+    table = scores_table(score(sealed(), {"step time": 25 * 0.1 + 0.03}), "all")
+    digits = table.rows[0]["pinball"].replace(".", "")
+    assert float(table.rows[0]["pinball"]) > 1
+    assert len(digits) == 3
+
+
 def test_pinball_prefers_a_narrow_interval_that_holds():
     wide = replace(LOSS, low=4.0, high=6.0)
     assert pinball(LOSS, 5.0) < pinball(wide, 5.0)
