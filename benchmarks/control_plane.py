@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from runbook.phases.plan_service import load_plan
-from runbook.plan_file.alarms import ExchangedTimes, StragglerDetector
 from runbook.plan_file.schema import PhasePlan, exchange_interval, read_plan
+from runbook.plan_file.slow_ranks import ExchangedTimes, StragglerDetector
 from runbook.results.history import read_metrics
 from runbook.results.metrics import straggler_table
 from runbook.runs.run_files import write_plan_file

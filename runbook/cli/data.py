@@ -15,7 +15,7 @@ import click
 from runbook.runs.command_options import AS_JSON, AT_LEAST_1
 
 if TYPE_CHECKING:
-    from runbook.tokens.pipeline.options import Manifest, TokenizeOptions
+    from runbook.tokens.pipeline.tokenize_options import Manifest, TokenizeOptions
 
 _PATH = click.Path(path_type=Path)
 
@@ -144,8 +144,8 @@ def tokenize(
     once without it.
     """
     from runbook.display import Progress
-    from runbook.tokens.pipeline.options import TokenizeOptions
     from runbook.tokens.pipeline.tokenize import prepare
+    from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 
     options = TokenizeOptions(**chosen)  # type: ignore[arg-type]
     if share:
@@ -214,7 +214,7 @@ def _report_tokens(manifest: Manifest) -> None:
 
 def _report_left_out(manifest: Manifest) -> None:
     """Print to stderr which sources are unknown, and which records and files were left out."""
-    from runbook.tokens.pipeline.options import unknown_sources_text
+    from runbook.tokens.pipeline.tokenize_options import unknown_sources_text
 
     warning = unknown_sources_text(manifest)
     if warning:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from runbook.core.units import clock_seconds, show_duration
 from runbook.jobs import job_folder
-from runbook.jobs.directives import directives_of
 from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState, JobStatus
+from runbook.jobs.script_directives import directives_of
 
 
 @dataclass(frozen=True)

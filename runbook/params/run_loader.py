@@ -30,7 +30,7 @@ from runbook.params.problems import (
     tokens_in,
 )
 from runbook.params.project import RunFile, find_run_file, shown_path
-from runbook.params.rehearsal import rehearse
+from runbook.params.scale_down import rehearse
 from runbook.params.schema.entries import Dataset, Model, TextShare, with_shape
 from runbook.params.schema.keys import DURATION
 from runbook.params.schema.run_file import SHAPE_FIELDS, Run

@@ -10,8 +10,8 @@ from runbook.params import Settings
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.params.schema.value_types import parse_names
 from runbook.phases.messages import PhaseMessage
-from runbook.planning.token_files import DataPlan, text_place
-from runbook.tokens.pipeline.options import TokenFiles, TokenizeOptions
+from runbook.planning.data_plan import DataPlan, text_place
+from runbook.tokens.pipeline.tokenize_options import TokenFiles, TokenizeOptions
 from runbook.tokens.sources.dataset_files import (
     dataset_files,
     dataset_folder,

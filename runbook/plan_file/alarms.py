@@ -1,6 +1,6 @@
 """Alarms on a stream of metrics: spike, divergence, plateau, NaN, drift, slow file system.
 
-And slow ranks.
+`slow_ranks` has those on ranks.
 
     watch = MetricWatch()
     for step in steps:                  of metrics.jsonl, of the trainer, or records of any log
@@ -14,7 +14,7 @@ and diverging curves the numbers below were tried.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from math import exp, expm1, inf, isfinite, log, log10, nan
 from statistics import median
@@ -88,13 +88,6 @@ WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
     0.2,
     5.0,
 )
-# A rank that computes this many times longer than the median of its stage is slow
-SLOW_RANK_FACTOR = 1.5
-WINDOW_STEPS = 5
-# A window has at least so many steps and seconds: shorter ones measure the machine's noise
-WINDOW_SECONDS = 2.0
-# Slow windows in a row before a rank is reported
-SLOW_WINDOWS = 3
 
 
 @dataclass(frozen=True)
@@ -891,103 +884,3 @@ class MetricWatch:
             )
         else:
             self._saves.append(seconds)
-
-
-@dataclass(frozen=True)
-class ExchangedTimes:
-    """What each rank took in the steps since the last exchange."""
-
-    iteration: int
-    steps: int
-    # Forward and backward of each rank without communication, mean of these steps
-    seconds: list[float]
-
-
-SMALLEST_DELAY = 0.002
-"""Seconds a step by which a slow rank is behind: less is the clock's and the system's noise."""
-
-
-@dataclass
-class StragglerDetector:
-    """Compares the ranks of each pipeline stage window by window."""
-
-    stages: int = 1
-    _seconds: list[float] = field(default_factory=list)
-    _steps: int = 0
-    _began: float = 0.0
-    _count: dict[int, int] = field(default_factory=dict)
-
-    def look(self, times: ExchangedTimes, moment: float) -> list[Alarm]:
-        """Report ranks that were slow in `SLOW_WINDOWS` windows in a row.
-
-        Each is reported once until it recovers.
-
-        The first times are left out: a first step compiles and fills caches. Megatron numbers the
-        ranks of one stage in a row.
-        """
-        before = self._seconds
-        nothing = [0.0] * len(times.seconds)
-        if not before:
-            self._seconds = nothing
-            self._began = moment
-            return []
-
-        self._seconds = [
-            spent + times.steps * per_step
-            for spent, per_step in zip(before, times.seconds, strict=True)
-        ]
-        self._steps += times.steps
-        if moment - self._began < WINDOW_SECONDS or self._steps < WINDOW_STEPS:
-            return []
-        seconds = [spent / self._steps for spent in self._seconds]
-        self._seconds = nothing
-        self._steps = 0
-        self._began = moment
-        size = len(seconds) // self.stages
-        alarms: list[Alarm] = []
-        for start in range(0, len(seconds), size):
-            alarms += self._look_at_stage(seconds[start : start + size], start, times.iteration)
-        return alarms
-
-    def _look_at_stage(
-        self,
-        stage: list[float],
-        first_rank: int,
-        iteration: int,
-    ) -> Iterator[Alarm]:
-        """Report the ranks of a stage that were slow for so many windows, by their step times."""
-        size = len(stage)
-        ordered = sorted(stage)
-        # At most the median of the others: it spares most ranks a median of their own.
-        lower_median = ordered[(size - 2) // 2]
-        for rank, seconds in enumerate(stage, first_rank):
-            if seconds <= SLOW_RANK_FACTOR * lower_median:
-                self._count.pop(rank, None)
-                continue
-
-            others = seconds
-            if size > 1:
-                index = ordered.index(seconds)
-                others = median(ordered[:index] + ordered[index + 1 :])
-
-            is_slow = seconds > SLOW_RANK_FACTOR * others and seconds - others > SMALLEST_DELAY
-            if not is_slow:
-                self._count[rank] = 0
-                continue
-
-            self._count[rank] = self._count.get(rank, 0) + 1
-            if self._count[rank] == SLOW_WINDOWS:
-                evidence = (
-                    f"rank {rank} computes {seconds:.3f} s a step, the others of its stage "
-                    f"{others:.3f} s"
-                )
-                yield Alarm(
-                    "slow rank",
-                    "compute_seconds",
-                    iteration,
-                    iteration,
-                    round(seconds, 4),
-                    round(others, 4),
-                    evidence,
-                    rank,
-                )

@@ -23,6 +23,16 @@ from runbook.planning.cost.cpu import check_cpu
 from runbook.planning.cost.endurance import Endurance, Storage, endurance, storage
 from runbook.planning.cost.speed import Calibration, Calibrations, Speed, estimate
 from runbook.planning.cost.step_inputs import check_device, peak_of
+from runbook.planning.data_plan import (
+    GPT2_END_OF_DOCUMENT,
+    DataPlan,
+    PreparationCost,
+    check_data,
+    check_epochs,
+    data_work,
+    plan_data,
+    text_on_site,
+)
 from runbook.planning.fewer_nodes import FewerNodes, check_fewer_nodes
 from runbook.planning.layout import FULL, Choice, Machine, full_choice, smoke_choice
 from runbook.planning.layout_rules import check_layout
@@ -39,16 +49,6 @@ from runbook.planning.sizes import (
     on_rank,
     stated_shape,
     whole,
-)
-from runbook.planning.token_files import (
-    GPT2_END_OF_DOCUMENT,
-    DataPlan,
-    PreparationCost,
-    check_data,
-    check_epochs,
-    data_work,
-    plan_data,
-    text_on_site,
 )
 from runbook.planning.unattended import check_unattended
 

@@ -8,8 +8,9 @@ from runbook.core.checks import Check, check_of
 from runbook.params.schema.keys import EXCLUSIVE
 from runbook.params.schema.run_file import Training
 from runbook.plan_file.diagnostics import RuleResult, Value
+from runbook.plan_file.learning_rate import LearningRate
 from runbook.plan_file.rules.batch import ramp_rules
-from runbook.plan_file.schema import Batch, Duration, LearningRate, Ramp
+from runbook.plan_file.schema import Batch, Duration, Ramp
 from runbook.planning.layout import Choice
 from runbook.planning.rule_codes import PlanCode
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from runbook.core.errors import DataError
 from runbook.forecast.curve import FEWEST_POINTS, CurveForecast, forecast_curve
 from runbook.forecast.tables import CurvePoint, PartialCurve
-from runbook.plan_file.schema import LearningRate, PhasePlan, read_plan
+from runbook.plan_file.learning_rate import LearningRate
+from runbook.plan_file.schema import PhasePlan, read_plan
 from runbook.results.history import ValidationLoss, read_validation
 from runbook.results.messages import ResultMessage
 

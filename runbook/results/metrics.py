@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from runbook.core.table import Row, Table, pandas
 from runbook.core.units import show_duration
 from runbook.plan_file.alarms import Alarm, LossWatch, MetricWatch
+from runbook.plan_file.slow_ranks import SLOWER_SHARE
 from runbook.results.devices_in_use import usual_devices
 from runbook.results.history import (
     Event,
@@ -321,8 +322,10 @@ def step_parts_table(history: History) -> Table:
     return Table(rows, title, (f"{len(steps)} measured steps", note), source=history.source)
 
 
-SLOWER = 0.10
-STRAGGLER_RULE = "a rank is a straggler when its median is more than 10 % above the median rank's"
+STRAGGLER_RULE = (
+    f"a rank is a straggler when its median is more than {100 * SLOWER_SHARE:.0f} % above "
+    "the median rank's"
+)
 
 
 def straggler_table(history: History, *, count: int = 8) -> Table:
@@ -352,7 +355,7 @@ def straggler_table(history: History, *, count: int = 8) -> Table:
                 "own time (s/iteration)": seconds,
                 "over the median rank's (%)": 100 * (relative - 1),
                 "slowest of all (% of steps)": 100 * times_slowest[rank] / num_steps,
-                "straggler": "yes" if relative > 1 + SLOWER else "no",
+                "straggler": "yes" if relative > 1 + SLOWER_SHARE else "no",
             }
         )
 

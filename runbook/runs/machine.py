@@ -16,8 +16,8 @@ from runbook.params.schema.site import Site
 from runbook.plan_file.json_records import as_json
 from runbook.planning import SMOKE, Calibration, Calibrations, Machine, Plan, make_plan
 from runbook.planning.cost.speed import calibrate, read_calibration
+from runbook.planning.data_plan import check_vocabulary
 from runbook.planning.layout import smoke_choice
-from runbook.planning.token_files import check_vocabulary
 from runbook.results.history import History
 from runbook.runs.packed_environments import environment_checks
 from runbook.runs.run_files import read_plan_file

@@ -13,7 +13,7 @@ from runbook.core.errors import DataError
 from runbook.core.files import sha256_of
 from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.messages import TokenMessage
-from runbook.tokens.pipeline.options import Manifest, TokenFiles, read_manifest
+from runbook.tokens.pipeline.tokenize_options import Manifest, TokenFiles, read_manifest
 from runbook.tokens.tokenizer import load_tokenizer
 
 AGAIN = "Tokenize again: remove the two files and run the same command."

@@ -24,11 +24,12 @@ from threading import Thread, current_thread
 from typing import Any
 from urllib.error import URLError
 
-from runbook.plan_file.alarms import WINDOW, Alarm, ExchangedTimes
+from runbook.plan_file.alarms import WINDOW, Alarm
 from runbook.plan_file.allowed_commands import allowed_commands_file, how_to_allow, is_allowed
 from runbook.plan_file.json_records import append_line, as_line
 from runbook.plan_file.recent_steps import RecentStep, read_recent_steps
 from runbook.plan_file.schema import FLOPS_CONVENTION, PhasePlan
+from runbook.plan_file.slow_ranks import ExchangedTimes
 from runbook.training.ranks import Ranks
 from runbook.training.trackers.processes import TrackerProcesses
 

@@ -9,7 +9,7 @@ import pytest
 
 from runbook import params
 from runbook.phases import open_phase
-from runbook.plan_file.schema import LearningRate
+from runbook.plan_file.learning_rate import LearningRate
 from runbook.results.curve_forecast import decay_begins
 from runbook.runs.run_folder import RUNS_VARIABLE
 

@@ -26,9 +26,9 @@ from runbook.params.settings import Settings
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import make_plan
 from runbook.planning.cost.memory import stage_memory
+from runbook.planning.data_plan import plan_data
 from runbook.planning.layout import full_choice
 from runbook.planning.plan import phase_plan
-from runbook.planning.token_files import plan_data
 
 NO_TEXT = Dataset(title="Numbers", kind="mock", licence="none", source="random")
 SMOKE = "03-smoke-test"

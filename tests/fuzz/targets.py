@@ -22,7 +22,7 @@ from runbook.plan_file.schema import read_plan
 from runbook.planning import make_plan
 from runbook.records.manifest import verify_run
 from runbook.tokens.indexed_files import IndexedReader
-from runbook.tokens.pipeline.options import read_manifest
+from runbook.tokens.pipeline.tokenize_options import read_manifest
 from runbook.tools.drills.bench import write_project, write_tokens
 from runbook.training import token_files
 from runbook.training.checkpoints import folders

@@ -16,8 +16,8 @@ from runbook.phases.job_control import job_rules
 from runbook.phases.p02_data import phase as data
 from runbook.phases.token_inputs import text_identity
 from runbook.runs import run_files
-from runbook.tokens.pipeline.options import TokenizeOptions, read_manifest
 from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.pipeline.tokenize_options import TokenizeOptions, read_manifest
 from runbook.tokens.verification import sample_documents
 
 DATASETS = """

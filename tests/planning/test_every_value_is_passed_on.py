@@ -18,7 +18,7 @@ from runbook.planning import layout
 from runbook.planning.cost import step_inputs
 from runbook.planning.cost.iteration import StepSetup
 from runbook.planning.layout import Choice, full_choice
-from runbook.tokens.pipeline.options import TokenizeOptions
+from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from runbook.tools.speed import planned_choice, predict
 from runbook.tools.speed.published_rows import PublishedRow
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runbook.params.schema.entries import Dataset, Model
 from runbook.plan_file.token_index import index_bytes
 from runbook.planning import Check, make_plan
-from runbook.planning.token_files import (
+from runbook.planning.data_plan import (
     check_tokenizer_files,
     held_out_split,
     plan_data,

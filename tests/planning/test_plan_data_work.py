@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runbook.params.schema.entries import Dataset
-from runbook.planning.token_files import PreparationCost, data_work, plan_data
+from runbook.planning.data_plan import PreparationCost, data_work, plan_data
 
 from .conftest import TWO_CORES, build
 

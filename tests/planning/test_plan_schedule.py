@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runbook.plan_file.learning_rate import LearningRate
 from runbook.planning import Check
 from runbook.planning.layout import full_choice, smoke_choice
-from runbook.planning.schedule import Duration, LearningRate, duration, learning_rate
+from runbook.planning.schedule import Duration, duration, learning_rate
 
 from .conftest import build
 

@@ -9,7 +9,7 @@ from sites import PROJECT, RUNS, settings_of
 
 from runbook.params.schema.entries import TOKENIZED
 from runbook.phases.token_inputs import tokenize_options
-from runbook.planning.token_files import plan_data
+from runbook.planning.data_plan import plan_data
 from runbook.tokens.sources.dataset_files import expected_files
 
 THEIRS = json.loads((SAMPLES / "data.json").read_text(encoding="utf-8"))

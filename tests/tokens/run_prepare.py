@@ -15,9 +15,9 @@ from pathlib import Path
 
 from runbook.core.errors import RunbookError
 from runbook.tokens.pipeline.bin_writer import Committer
-from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.parts_folder import ShardMark
 from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 
 
 def kill_after(shards: int) -> None:

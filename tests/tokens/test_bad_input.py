@@ -16,9 +16,9 @@ from suite.messages import containing, refuses
 
 from runbook.core.errors import DataError
 from runbook.tokens.messages import TokenMessage
-from runbook.tokens.pipeline.options import TokenizeOptions, read_manifest
 from runbook.tokens.pipeline.progress import DataProgress
 from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.pipeline.tokenize_options import TokenizeOptions, read_manifest
 from runbook.tokens.sources.input_files import cut_shards
 from runbook.tokens.verification import verify
 

@@ -12,8 +12,8 @@ from suite.messages import containing, refuses
 
 from runbook.core.errors import DataError
 from runbook.tokens.messages import TokenMessage
-from runbook.tokens.pipeline.options import TokenizeOptions, unknown_sources
 from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.pipeline.tokenize_options import TokenizeOptions, unknown_sources
 from runbook.tokens.verification import verify
 
 from .reference import EDGE_TEXTS, expected, json_lines, made

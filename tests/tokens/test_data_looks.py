@@ -13,8 +13,8 @@ from runbook.phases.p02_data import phase as phase
 from runbook.results.figures.plan_figures import length_figure, source_figure
 from runbook.runs import run_files
 from runbook.runs.run_folder import RUNS_VARIABLE
-from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from tests.phases.toy_run import open_run
 
 from .reference import EDGE_TEXTS, json_lines

@@ -10,8 +10,8 @@ from suite.messages import refuses
 
 from runbook.core.errors import DataError
 from runbook.tokens.messages import TokenMessage
-from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from runbook.tokens.sources import documents, input_files
 from runbook.tokens.sources.fixed_text import fixed_pieces
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from runbook.core.errors import DataError
 from runbook.tokens import huge_text
 from runbook.tokens.huge_text import TextCut, cut_of, cut_text, is_exact
-from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from runbook.tokens.sources import documents, input_files
 from runbook.tokens.sources.documents import HugeText, decode_plain
 from runbook.tokens.tokenizer import Tokenizer, load_tokenizer
@@ -267,7 +267,7 @@ PROGRAM = """
 import resource, sys
 from pathlib import Path
 tokenizer = sys.argv.pop(1)
-from runbook.tokens.pipeline.options import TokenizeOptions
+from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
 sizes = []
 for source in sys.argv[1:]:

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from runbook.core.errors import DataError
-from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from runbook.tokens.sources.input_files import BLOCK
 
 SHORT = json.dumps({"text": "a short text"}).encode() + b"\n"

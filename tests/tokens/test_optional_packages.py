@@ -11,8 +11,8 @@ from suite.messages import containing, refuses
 
 from runbook.core.errors import DataError
 from runbook.tokens.messages import TokenMessage
-from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from runbook.tokens.sources import documents
 from runbook.tokens.sources.input_files import cut_shards, find_inputs
 from runbook.tokens.tokenizer import load_tokenizer

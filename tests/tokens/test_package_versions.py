@@ -37,7 +37,7 @@ def test_tokenizing_reads_no_description_of_a_package(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from runbook.tokens.pipeline.options import TokenizeOptions
+from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
 prepare([Path({str(source)!r})], Path({str(tmp_path / "out")!r}), TokenizeOptions(workers=1))
 print("importlib.metadata" in sys.modules)

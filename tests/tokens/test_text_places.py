@@ -13,7 +13,7 @@ from runbook.params.schema.entries import Dataset, FileGroup, SourceFile, TextSh
 from runbook.phases.p02_data import phase as data
 from runbook.phases.token_inputs import text_home
 from runbook.planning import make_plan
-from runbook.planning.token_files import text_place
+from runbook.planning.data_plan import text_place
 from runbook.tokens.sources.dataset_files import dataset_files, has_every_file
 from runbook.tokens.sources.download import download
 

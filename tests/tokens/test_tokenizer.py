@@ -16,8 +16,8 @@ from suite.messages import containing, refuses
 from runbook.core.errors import DataError
 from runbook.tokens import tokenizer as tokenizer_module
 from runbook.tokens.messages import TokenMessage
-from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from runbook.tokens.tokenizer import PROBES, HuggingFace, compare, load_tokenizer
 
 from .reference import EDGE_TEXTS, encoded, json_lines, made

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from runbook.plan_file.schema import Checkpoint
 from runbook.training.checkpoints import folders
 
 SHAPE = {"layers": 4, "hidden": 64}
@@ -21,8 +22,7 @@ def write(root, iteration, keep=2, keep_every=0, *, in_background=False):
         part,
         {"iteration": iteration, "model": SHAPE},
         sums,
-        keep,
-        keep_every,
+        Checkpoint("checkpoints", interval=10, keep=keep, keep_every=keep_every),
         in_background=in_background,
     )
 

@@ -13,7 +13,8 @@ import pytest
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import differences
-from runbook.plan_file.schema import LearningRate, parse
+from runbook.plan_file.learning_rate import LearningRate
+from runbook.plan_file.schema import parse
 from runbook.training import report
 from runbook.training.ranks import ranks_from
 from runbook.training.report import StepRecord

@@ -42,7 +42,7 @@ def on_a_gpu():
     """A patch: work of the stream next to the CPU's, and windows of one step for slow ranks."""
     import torch
 
-    from runbook.plan_file import alarms
+    from runbook.plan_file import slow_ranks
     from runbook.training import samples
     from runbook.training.engines import engine, megatron_engine
 
@@ -68,8 +68,8 @@ def on_a_gpu():
         return copy_to_host(tensor)
 
     torch.Tensor.tolist = wait_and_copy
-    alarms.WINDOW_STEPS = 1
-    alarms.WINDOW_SECONDS = 0.0
+    slow_ranks.WINDOW_STEPS = 1
+    slow_ranks.WINDOW_SECONDS = 0.0
 
 
 def test_on_a_gpu_parts_and_rank_times_are_those_of_its_stream_read_without_a_wait_of_their_own(

@@ -16,10 +16,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from runbook.plan_file.alarms import ExchangedTimes, StragglerDetector
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.hang_limits import HangLimits
 from runbook.plan_file.schema import parse
+from runbook.plan_file.slow_ranks import ExchangedTimes, StragglerDetector
 from runbook.tools.drills import faults as drilled_faults
 from runbook.tools.drills.bench import read_heartbeats
 from runbook.training.health import faults, heartbeat, stopping, watchdog

@@ -27,6 +27,7 @@ from runbook.params.schema.value_types import (
     node_folder_text,
     tracker_names_text,
 )
+from runbook.plan_file.learning_rate import Schedule, WsdDecay
 from runbook.plan_file.schema import (
     NEAR_FOLDER,
     Engine,
@@ -36,10 +37,8 @@ from runbook.plan_file.schema import (
     Precision,
     Recompute,
     RecomputeMethod,
-    Schedule,
     SpikePolicy,
     Switch,
-    WsdDecay,
 )
 
 

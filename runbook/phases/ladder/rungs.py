@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from runbook.core.errors import ParamsError
 from runbook.phases.messages import PhaseMessage
-from runbook.plan_file.schema import LearningRate, ModelShape
+from runbook.plan_file.learning_rate import LearningRate
+from runbook.plan_file.schema import ModelShape
 from runbook.planning.sizes import whole
 
 FEWEST_RUNGS = 5

@@ -49,7 +49,7 @@ from runbook.phases.plan_service import load_plan
 from runbook.phases.token_inputs import text_home
 from runbook.planning import Check, Plan
 from runbook.planning.cost.cpu import BF16_UNITS
-from runbook.planning.token_files import fetched_bytes
+from runbook.planning.data_plan import fetched_bytes
 from runbook.runs import machine
 from runbook.runs.consent import command_checks
 from runbook.runs.run_folder import hold_run, runs_folder

@@ -39,7 +39,7 @@ from runbook.phases.token_inputs import (
     tokenize_options,
 )
 from runbook.planning import FULL, Check
-from runbook.planning.token_files import (
+from runbook.planning.data_plan import (
     FUSED_BYTES_PER_SECOND,
     RECORD_SHARE,
     check_vocabulary,
@@ -49,15 +49,15 @@ from runbook.results.figures.plan_figures import length_figure, source_figure
 from runbook.results.run_tables import plan_versus_actual
 from runbook.runs import run_files
 from runbook.tokens.indexed_files import IndexedReader
-from runbook.tokens.pipeline.options import (
+from runbook.tokens.pipeline.progress import DataProgress
+from runbook.tokens.pipeline.tokenize import prepare
+from runbook.tokens.pipeline.tokenize_options import (
     Manifest,
     TokenFiles,
     read_manifest,
     unknown_sources,
     unknown_sources_text,
 )
-from runbook.tokens.pipeline.progress import DataProgress
-from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.sources.dataset_files import (
     expected_files,
     file_fault,

@@ -22,8 +22,8 @@ from runbook.phases.open_phase import OpenPhase, binder, phase_fingerprint
 from runbook.phases.trained_model import ask_trainer
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import FULL
+from runbook.planning.data_plan import split_shares
 from runbook.planning.plan import Plan
-from runbook.planning.token_files import split_shares
 from runbook.records.manifest import note_files
 from runbook.results.history import PHENOMENON, events_named, read_events, read_scores
 from runbook.runs import run_files

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 from runbook.core.errors import DataError
 from runbook.tokens.messages import TokenMessage
-from runbook.tokens.pipeline.options import TokenFiles
 from runbook.tokens.pipeline.parts_folder import MAX_PROBLEMS, PartsFolder, ShardCounts, ShardMark
+from runbook.tokens.pipeline.tokenize_options import TokenFiles
 from runbook.tokens.sources.input_files import Shard
 
 _BLOCK = 4 << 20

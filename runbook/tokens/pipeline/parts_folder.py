@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.core.errors import HeldError
 from runbook.tokens.messages import TokenMessage
-from runbook.tokens.pipeline.options import Counts, TokenFiles
+from runbook.tokens.pipeline.tokenize_options import Counts, TokenFiles
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from runbook.core.table import Row
 from runbook.core.units import show_duration
 from runbook.tokens.pipeline.bin_writer import Committer
-from runbook.tokens.pipeline.options import Counts, Manifest
 from runbook.tokens.pipeline.parts_folder import ShardCounts
+from runbook.tokens.pipeline.tokenize_options import Counts, Manifest
 from runbook.tokens.sources.input_files import Shard, text_estimate
 
 EVERY_SECONDS = 0.2

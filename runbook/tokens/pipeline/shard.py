@@ -20,8 +20,8 @@ from runbook.plan_file.token_index import DTYPES, dtype_code
 from runbook.tokens.huge_text import TextCut, cut_of, cut_text
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.bin_writer import ShardSink
-from runbook.tokens.pipeline.options import TokenizeOptions
 from runbook.tokens.pipeline.parts_folder import MAX_PROBLEMS, ShardCounts, ShardMark
+from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from runbook.tokens.sources.documents import (
     BadRecord,
     BadTextError,

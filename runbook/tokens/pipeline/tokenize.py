@@ -24,16 +24,16 @@ from runbook.tokens.indexed_files import read_header, write_index
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.package_versions import package_version
 from runbook.tokens.pipeline.bin_writer import Committer, PartCommitter, ShardSink
-from runbook.tokens.pipeline.options import (
+from runbook.tokens.pipeline.parts_folder import PartsFolder, hold_prefix, hold_share
+from runbook.tokens.pipeline.progress import ProgressCallback, ProgressReporter
+from runbook.tokens.pipeline.shard import ShardMaker
+from runbook.tokens.pipeline.tokenize_options import (
     Counts,
     Manifest,
     TokenFiles,
     TokenizeOptions,
     read_manifest,
 )
-from runbook.tokens.pipeline.parts_folder import PartsFolder, hold_prefix, hold_share
-from runbook.tokens.pipeline.progress import ProgressCallback, ProgressReporter
-from runbook.tokens.pipeline.shard import ShardMaker
 from runbook.tokens.pipeline.worker_pool import Pool, disk_error
 from runbook.tokens.sources.documents import DocumentBatch, Parser, find_source_key, read_documents
 from runbook.tokens.sources.fixed_text import load_ftfy

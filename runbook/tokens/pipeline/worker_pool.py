@@ -25,9 +25,9 @@ from typing import Any
 from runbook.core.errors import DataError
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.bin_writer import Committer, Placement, ShardSink
-from runbook.tokens.pipeline.options import TokenFiles, TokenizeOptions
 from runbook.tokens.pipeline.parts_folder import ShardCounts
 from runbook.tokens.pipeline.shard import ShardMaker
+from runbook.tokens.pipeline.tokenize_options import TokenFiles, TokenizeOptions
 from runbook.tokens.sources.input_files import Shard
 from runbook.tokens.tokenizer import load_tokenizer, use_one_thread
 

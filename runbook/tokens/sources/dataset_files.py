@@ -15,7 +15,7 @@ from runbook.core.errors import DataError
 from runbook.core.files import natural_key, sha256_of
 from runbook.params.schema.entries import TOKENIZED, Dataset, SourceFile, names_pair
 from runbook.tokens.messages import TokenMessage
-from runbook.tokens.pipeline.options import TokenFiles
+from runbook.tokens.pipeline.tokenize_options import TokenFiles
 from runbook.tokens.sources.input_files import find_inputs, path_inside, says_its_kind
 
 HUB = "https://huggingface.co"

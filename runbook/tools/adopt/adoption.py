@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from runbook.core.errors import ParamsError
 from runbook.core.units import show_clock
-from runbook.jobs.directives import options_of
+from runbook.jobs.script_directives import options_of
 from runbook.params import Settings, load, site_names
 from runbook.params.catalogues import read_models, read_site
 from runbook.params.schema.entries import Model, with_shape
@@ -20,7 +20,7 @@ from runbook.params.schema.run_file import SHAPE_FIELDS
 from runbook.params.schema.site import Site
 from runbook.params.yaml12 import nest, write_tree
 from runbook.tokens.tokenizer import GPT2_VOCABULARY
-from runbook.tools.adopt import job_environment, options
+from runbook.tools.adopt import job_environment, program_arguments
 from runbook.tools.adopt.findings import CarriedValue, Findings, KnownError
 from runbook.tools.adopt.hydra import with_configuration_files
 from runbook.tools.adopt.known_errors import Evidence, errors_in
@@ -203,7 +203,7 @@ _LENGTHS = ("train-iters", "train-samples", "train-tokens")
 
 def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> None:
     """Raise `ParamsError` where a training program is started to evaluate, or for no step at all."""
-    names = {name: word for word, name, _ in options.pairs(launch.arguments)}
+    names = {name: word for word, name, _ in program_arguments.pairs(launch.arguments)}
     evaluates = [name for name in _EVALUATES if name in names]
     lengths = [option(launch.arguments, name) for name in _LENGTHS]
     given_lengths = [length for length in lengths if length]
@@ -265,7 +265,9 @@ def _base(script: Script, launches: Sequence[Launch], calls: Sequence[DocumentCa
     if calls and not launches:
         return calls[-1].run
     for launch in launches:
-        if "megatron_gpt_pretraining" in launch.script.text or options.size_of(launch.arguments):
+        if "megatron_gpt_pretraining" in launch.script.text or program_arguments.size_of(
+            launch.arguments
+        ):
             return _NEMO_RUN
     if any(len(launch.arguments) > 3 for launch in launches):
         return ""
@@ -305,7 +307,7 @@ def _size_of_launches(launches: Sequence[Launch]) -> str:
     Empty if none has.
     """
     for launch in launches:
-        size = options.size_of(launch.arguments)
+        size = program_arguments.size_of(launch.arguments)
         if size:
             return size.text
     return ""
@@ -361,7 +363,7 @@ _OTHER_FILES = re.compile(r"(deepspeed|ds)-config|vocab-file|merge-file|tokenize
 def _files_given(arguments: Sequence[Word]) -> list[str]:
     """Return the configuration files among a program's arguments, as people see them."""
     files: dict[str, None] = {}
-    for word, name, values in options.pairs(arguments):
+    for word, name, values in program_arguments.pairs(arguments):
         candidates = values if name else [word]
         if not _OTHER_FILES.fullmatch(name):
             matching = [value for value in candidates if _CONFIGURATION.fullmatch(value.text)]
@@ -370,7 +372,7 @@ def _files_given(arguments: Sequence[Word]) -> list[str]:
 
 
 def complete_from_config(
-    findings: Findings, models: Mapping[str, Model], kind: options.ModelKind
+    findings: Findings, models: Mapping[str, Model], kind: program_arguments.ModelKind
 ) -> None:
     """Give every value that the run of another program's configuration needs."""
     _take_shape(models, kind, findings)
@@ -441,14 +443,14 @@ def _take_framework(framework: str, findings: Findings) -> None:
         findings.drop("parallel.sequence", "training.offload")
 
 
-def _take_script(evidence: Evidence, framework: str) -> options.ModelKind:
+def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
     """Take everything that the script says, the job's environment last.
 
     Return the kind of model.
     """
     script = evidence.script
     findings = evidence.findings
-    kind: options.ModelKind = {}
+    kind: program_arguments.ModelKind = {}
     job_environment.take_directives(script.directives, findings)
     _take_allocations(script, findings)
     if evidence.calls:
@@ -457,11 +459,11 @@ def _take_script(evidence: Evidence, framework: str) -> options.ModelKind:
         kind = _take_last_launch(evidence, framework)
     else:
         _take_exports(evidence)
-    options.take_documents(script, findings)
+    program_arguments.take_documents(script, findings)
     names_document = evidence.launches and option(
         evidence.launches[-1].arguments, "deepspeed-config"
     )
-    findings.has_absent_document = bool(names_document) and not options.documents_of(
+    findings.has_absent_document = bool(names_document) and not program_arguments.documents_of(
         script.commands
     )
     job_environment.take_variables(script, findings)
@@ -485,15 +487,15 @@ def _take_submission(call: DocumentCall, findings: Findings) -> None:
         job_environment.take_directives(options_of(queue, words, call.command.line), findings)
 
 
-def _take_last_launch(evidence: Evidence, framework: str) -> options.ModelKind:
+def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
     """Take the last launch: the options of program and starter, and the knobs next to them."""
     launch = evidence.launches[-1]
     findings = evidence.findings
-    kind: options.ModelKind = {}
+    kind: program_arguments.ModelKind = {}
     if framework == "nemo":
         _take_nemo(launch, findings)
     else:
-        kind = options.take_options(launch.arguments, findings, framework)
+        kind = program_arguments.take_options(launch.arguments, findings, framework)
     _take_kind(launch, findings)
     job_environment.take_launch(evidence.script, launch, findings)
     environment = launch.command.environment
@@ -506,10 +508,12 @@ def _take_last_launch(evidence: Evidence, framework: str) -> options.ModelKind:
 
 def _take_nemo(launch: Launch, findings: Findings) -> None:
     """Take NeMo's overrides, and the model of its own file that the launch names."""
-    options.take_overrides(launch.arguments, findings)
-    size = options.size_of(launch.arguments)
-    if size and size.text in options.MODELS:
-        findings.take("model", options.MODELS[size.text], size.line, f"NeMo's {size.text}")
+    program_arguments.take_overrides(launch.arguments, findings)
+    size = program_arguments.size_of(launch.arguments)
+    if size and size.text in program_arguments.MODELS:
+        findings.take(
+            "model", program_arguments.MODELS[size.text], size.line, f"NeMo's {size.text}"
+        )
     elif size:
         remedy = "params/models.yaml has no such model: write an entry"
         findings.leave(size.line, f"NeMo's size {size.shown}", remedy)
@@ -978,8 +982,8 @@ def _ask_for_nemo_model(evidence: Evidence) -> None:
     """Ask for the model where a file of NeMo's says which one it is, and neither a size nor overrides do."""
     findings = evidence.findings
     arguments = evidence.launches[-1].arguments
-    size = options.size_of(arguments)
-    names_size = size is not None and size.text in options.MODELS
+    size = program_arguments.size_of(arguments)
+    names_size = size is not None and size.text in program_arguments.MODELS
     is_sized = names_size or evidence.script.value("MODEL_SIZE")
     core = [findings.carried.get(f"training.shape.{name}") for name in _CORE_FIELDS]
     is_overridden = all(carried and carried.line for carried in core)

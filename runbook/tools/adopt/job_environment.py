@@ -9,11 +9,11 @@ from typing import Any
 
 from runbook.core.units import clock_seconds, show_clock
 from runbook.frameworks.options import truth, whole
-from runbook.jobs.directives import Directive
+from runbook.jobs.script_directives import Directive
 from runbook.params.schema.keys import all_keys
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.launches import Launch, option
-from runbook.tools.adopt.options import MODELS, dataset_of
+from runbook.tools.adopt.program_arguments import MODELS, dataset_of
 from runbook.tools.adopt.script import Script, StartedProgram, Word, not_set
 
 _OF_A_JOB = re.compile(

@@ -11,7 +11,7 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 
 from runbook.tools.adopt.foreign import foreign_framework
-from runbook.tools.adopt.options import count_known, pairs
+from runbook.tools.adopt.program_arguments import count_known, pairs
 from runbook.tools.adopt.script import Script, StartedProgram, Word
 
 _GPT = re.compile(

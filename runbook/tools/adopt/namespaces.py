@@ -19,7 +19,7 @@ import psutil
 
 from runbook.core import shell
 from runbook.core.errors import ProgramError
-from runbook.jobs.directives import Directive
+from runbook.jobs.script_directives import Directive
 from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import ASSUMED_DEVICES, ASSUMED_NODES, FOLDER, HOME, not_set
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from runbook.core.errors import ParamsError
 from runbook.core.visible_text import visible
 from runbook.frameworks.megatron import OPTIONS
-from runbook.jobs.directives import Directive
+from runbook.jobs.script_directives import Directive
 from runbook.params.secrets import mask
 from runbook.tools.adopt.job_environment import is_of_a_job
 from runbook.tools.adopt.launches import program_name

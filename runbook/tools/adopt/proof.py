@@ -21,7 +21,12 @@ from runbook.params import Settings
 from runbook.plan_file.schema import PhasePlan
 from runbook.tools.adopt.findings import Findings, Remark
 from runbook.tools.adopt.launches import Launch, framework_of
-from runbook.tools.adopt.options import DOCUMENT_KEYS, documents_of, options_of_site, pairs
+from runbook.tools.adopt.program_arguments import (
+    DOCUMENT_KEYS,
+    documents_of,
+    options_of_site,
+    pairs,
+)
 from runbook.tools.adopt.ranks import Rank, rank_of
 from runbook.tools.adopt.script import Script, Word
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from runbook.jobs.directives import Directive
+from runbook.jobs.script_directives import Directive
 
 _FENCE = re.compile(r"^\s*(?:```|~~~)\s*([\w+-]*)")
 _SHELL_FENCES = ("", "bash", "sh", "shell", "console", "slurm", "zsh", "text")

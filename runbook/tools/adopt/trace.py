@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from runbook.core.visible_text import visible
-from runbook.jobs.directives import Directive, directives_of, options_of
+from runbook.jobs.script_directives import Directive, directives_of, options_of
 from runbook.tools.adopt import namespaces
 from runbook.tools.adopt.namespaces import (
     FIRST_RUN,

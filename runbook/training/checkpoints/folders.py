@@ -30,6 +30,8 @@ from runbook.plan_file.checkpoint_folder import (
 from runbook.plan_file.checkpoint_folder import SHARDS as SHARDS
 from runbook.plan_file.checkpoint_folder import TRACKER as TRACKER
 from runbook.plan_file.checkpoint_folder import folder_name as folder_name
+from runbook.plan_file.kept_checkpoints import keeps_for_ever
+from runbook.plan_file.schema import Checkpoint
 from runbook.training.health import faults
 
 
@@ -95,12 +97,11 @@ def seal_checkpoint(
     part: Path,
     metadata: dict[str, Any],
     checksums: dict[str, str],
-    keep: int,
-    keep_every: int = 0,
+    plan: Checkpoint,
     *,
     in_background: bool = False,
 ) -> Path:
-    """Seal, rename, point the tracker at it, then remove all but the newest `keep` and those of each `keep_every`.
+    """Seal, rename, point the tracker at it, then remove what the plan does not keep.
 
     `in_background`: the removed ones are renamed here and deleted by a thread, until
     `wait_for_deletions`.
@@ -124,8 +125,8 @@ def seal_checkpoint(
     faults.armed.save("tracker")
     write_tracker(root, int(metadata["iteration"]))
     faults.armed.save("pruning")
-    for old in checkpoint_folders(root)[keep:]:
-        if keep_every and (iteration_of(old.name) or 0) % keep_every == 0:
+    for old in checkpoint_folders(root)[plan.keep :]:
+        if keeps_for_ever(plan, iteration_of(old.name) or 0):
             continue
         # If the process is killed from here on, `remove_leftovers` finishes the work.
         doomed = old.rename(old.with_suffix(f".old{PART}"))

@@ -228,12 +228,11 @@ class PendingSave:
             size = run_on_first_rank(
                 lambda: sum((self._part / name).stat().st_size for name in files)
             )
-            keep = self.spec.checkpoint.keep
-            every = self.spec.checkpoint.keep_every
+            plan = self.spec.checkpoint
             in_background = self._background is not None
             final = run_on_first_rank(
                 lambda: folders.seal_checkpoint(
-                    self._part, self._metadata, files, keep, every, in_background=in_background
+                    self._part, self._metadata, files, plan, in_background=in_background
                 )
             )
 

@@ -12,7 +12,7 @@ from runbook.core.errors import ParamsError, PlanError
 from runbook.frameworks import training_arguments
 from runbook.params import Settings, load
 from runbook.planning import FULL, make_plan
-from runbook.tools.adopt import options
+from runbook.tools.adopt import program_arguments
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.script import Word
 
@@ -35,9 +35,9 @@ def read_back(settings: Settings, words: list[str]) -> Findings:
     findings = Findings(settings.site)
     argv = [Word(word, 1) for word in words]
     if settings.run.training.framework == "nemo":
-        options.take_overrides(argv, findings)
+        program_arguments.take_overrides(argv, findings)
     else:
-        options.take_options(argv, findings, settings.run.training.framework)
+        program_arguments.take_options(argv, findings, settings.run.training.framework)
     return findings
 
 
@@ -61,7 +61,7 @@ def test_epsilon_and_rotary_base_are_written_where_they_are_the_models_own(
         assert f"{epsilon}=1e-06" in words
         return
     assert words[words.index(base) + 1] == "500000" and words[words.index(epsilon) + 1] == "1e-06"
-    kind = options.take_options(
+    kind = program_arguments.take_options(
         [Word(word, 1) for word in words], Findings(settings.site), "megatron-lm"
     )
     assert kind.items() >= chosen.items()

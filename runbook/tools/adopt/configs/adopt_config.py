@@ -17,7 +17,7 @@ from runbook.tools.adopt.configs.recipes import LLAMA
 from runbook.tools.adopt.configs.rows import CarriedKey, DroppedKey
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.messages import AdoptMessage
-from runbook.tools.adopt.options import ModelKind
+from runbook.tools.adopt.program_arguments import ModelKind
 from runbook.tools.adopt.proof import same_value
 from runbook.tools.adopt.script import Script
 from runbook.tools.adopt.trace import LineNumbers

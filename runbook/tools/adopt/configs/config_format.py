@@ -7,7 +7,7 @@ from typing import Any
 from runbook.tools.adopt.configs.config_file import ConfigValue
 from runbook.tools.adopt.configs.rows import KeyRow, is_bounded
 from runbook.tools.adopt.findings import Findings
-from runbook.tools.adopt.options import ModelKind
+from runbook.tools.adopt.program_arguments import ModelKind
 
 Values = Mapping[str, ConfigValue]
 """The last value of each dotted key."""

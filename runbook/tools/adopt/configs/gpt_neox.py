@@ -15,7 +15,7 @@ from runbook.tools.adopt.configs.gpt_neox_keys import DEFAULTS, ROWS
 from runbook.tools.adopt.configs.rows import NO_SUCH_PART
 from runbook.tools.adopt.configs.shared_steps import take_tokenizer_file
 from runbook.tools.adopt.findings import Findings
-from runbook.tools.adopt.options import ModelKind
+from runbook.tools.adopt.program_arguments import ModelKind
 
 _KIND: ModelKind = {
     "activation": "gelu",

@@ -12,7 +12,7 @@ from runbook.tools.adopt.configs.megatron_bridge_keys import DEFAULTS, ROWS
 from runbook.tools.adopt.configs.nemo_recipe import take_recipe_model
 from runbook.tools.adopt.configs.shared_steps import drop_single_chunk, take_tokenizer_file
 from runbook.tools.adopt.findings import Findings
-from runbook.tools.adopt.options import ModelKind
+from runbook.tools.adopt.program_arguments import ModelKind
 
 _EVAL_INTERVAL = 500
 _EVAL_ITERATIONS = 32

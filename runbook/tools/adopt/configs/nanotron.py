@@ -16,7 +16,7 @@ from runbook.tools.adopt.configs.shared_steps import (
     turn_evaluation_off,
 )
 from runbook.tools.adopt.findings import Findings
-from runbook.tools.adopt.options import ModelKind
+from runbook.tools.adopt.program_arguments import ModelKind
 
 _SCHEDULE = "optimizer.learning_rate_scheduler"
 _KIND: ModelKind = {

@@ -22,7 +22,7 @@ from runbook.tools.adopt.configs.shared_steps import (
     turn_saves_off,
 )
 from runbook.tools.adopt.findings import Findings
-from runbook.tools.adopt.options import ModelKind
+from runbook.tools.adopt.program_arguments import ModelKind
 
 _PEAK = 3e-4
 """The recipes' learning rate (recipes/optim/adam.py)."""

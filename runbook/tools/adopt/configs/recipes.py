@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runbook.tools.adopt.options import ModelKind
+from runbook.tools.adopt.program_arguments import ModelKind
 
 LLAMA: ModelKind = {
     "activation": "swiglu",

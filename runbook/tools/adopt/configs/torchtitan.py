@@ -22,7 +22,7 @@ from runbook.tools.adopt.configs.shared_steps import (
 )
 from runbook.tools.adopt.configs.torchtitan_keys import DEFAULTS, ROWS
 from runbook.tools.adopt.findings import Findings
-from runbook.tools.adopt.options import ModelKind
+from runbook.tools.adopt.program_arguments import ModelKind
 
 _MODELS = {
     ("llama3", "8b"): "llama-3-8b",

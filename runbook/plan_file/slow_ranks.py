@@ -1,0 +1,120 @@
+"""Slow ranks: alarms on ranks that compute longer than the other ranks of their pipeline stage.
+
+The trainer looks while it runs, and an alarm may replace a node. `runbook.results.metrics` compares
+the ranks of a finished run, where a smaller difference is worth a look.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
+
+from runbook.plan_file.alarms import Alarm
+
+SLOW_RANK_FACTOR = 1.5
+"""A rank that computes this many times as long as the median of its stage is slow."""
+SLOWER_SHARE = 0.10
+"""A rank of a finished run whose median is so far above the median rank's is marked in the table."""
+SLOW_WINDOWS = 3
+"""Slow windows in a row before a rank is reported."""
+WINDOW_STEPS = 5
+"""Fewest steps of a window: shorter ones measure the machine's noise."""
+WINDOW_SECONDS = 2.0
+"""Shortest time of a window."""
+SMALLEST_DELAY = 0.002
+"""Seconds a step by which a slow rank is behind: less is noise of the clock and the system."""
+
+
+@dataclass(frozen=True)
+class ExchangedTimes:
+    """What each rank took in the steps since the last exchange."""
+
+    iteration: int
+    steps: int
+    # Forward and backward of each rank without communication, mean of these steps
+    seconds: list[float]
+
+
+@dataclass
+class StragglerDetector:
+    """Compares the ranks of each pipeline stage window by window."""
+
+    stages: int = 1
+    _seconds: list[float] = field(default_factory=list)
+    _steps: int = 0
+    _began: float = 0.0
+    _count: dict[int, int] = field(default_factory=dict)
+
+    def look(self, times: ExchangedTimes, moment: float) -> list[Alarm]:
+        """Report ranks that were slow in `SLOW_WINDOWS` windows in a row.
+
+        Each is reported once until it recovers.
+
+        The first times are left out: a first step compiles and fills caches. Megatron numbers the
+        ranks of one stage in a row.
+        """
+        before = self._seconds
+        nothing = [0.0] * len(times.seconds)
+        if not before:
+            self._seconds = nothing
+            self._began = moment
+            return []
+
+        self._seconds = [
+            spent + times.steps * per_step
+            for spent, per_step in zip(before, times.seconds, strict=True)
+        ]
+        self._steps += times.steps
+        if moment - self._began < WINDOW_SECONDS or self._steps < WINDOW_STEPS:
+            return []
+        seconds = [spent / self._steps for spent in self._seconds]
+        self._seconds = nothing
+        self._steps = 0
+        self._began = moment
+        size = len(seconds) // self.stages
+        alarms: list[Alarm] = []
+        for start in range(0, len(seconds), size):
+            alarms += self._look_at_stage(seconds[start : start + size], start, times.iteration)
+        return alarms
+
+    def _look_at_stage(
+        self,
+        stage: list[float],
+        first_rank: int,
+        iteration: int,
+    ) -> Iterator[Alarm]:
+        """Report the ranks of a stage that were slow for so many windows, by their step times."""
+        size = len(stage)
+        ordered = sorted(stage)
+        # At most the median of the others: it spares most ranks a median of their own.
+        lower_median = ordered[(size - 2) // 2]
+        for rank, seconds in enumerate(stage, first_rank):
+            if seconds <= SLOW_RANK_FACTOR * lower_median:
+                self._count.pop(rank, None)
+                continue
+
+            others = seconds
+            if size > 1:
+                index = ordered.index(seconds)
+                others = median(ordered[:index] + ordered[index + 1 :])
+
+            is_slow = seconds > SLOW_RANK_FACTOR * others and seconds - others > SMALLEST_DELAY
+            if not is_slow:
+                self._count[rank] = 0
+                continue
+
+            self._count[rank] = self._count.get(rank, 0) + 1
+            if self._count[rank] == SLOW_WINDOWS:
+                evidence = (
+                    f"rank {rank} computes {seconds:.3f} s a step, the others of its stage "
+                    f"{others:.3f} s"
+                )
+                yield Alarm(
+                    "slow rank",
+                    "compute_seconds",
+                    iteration,
+                    iteration,
+                    round(seconds, 4),
+                    round(others, 4),
+                    evidence,
+                    rank,
+                )
