@@ -5,8 +5,7 @@
     python tools/run_tests.py --all            no rotation: also what another turn would do (RUNBOOK_ALL=1)
 
 A part is one process. The longest parts start first, and a lane that is free takes the next one, so that the lanes end
-together on a fast machine and on a slow one. In CI, a few tests that failed are tried once more, alone, and both
-attempts are printed. A part's output is printed when it ends; the end
+together on a fast machine and on a slow one. No failed test is tried again. A part's output is printed when it ends; the end
 repeats what failed, and says how long each part and each marker took, what was skipped, and what another turn does.
 """
 
@@ -50,8 +49,6 @@ FOLDERS = (
 )
 """Folders below tests/ that are a part of their own, the longest first; all others together are the part `quick`."""
 QUICK = "quick"
-MAX_ALONE = 10
-"""In CI, so many tests that failed are tried once more. More are no accident of a busy machine."""
 LONG_DRILLS = ("02", "09", "14", "15", "20")
 """Drills that tests/tools/drills leaves to `runbook drill`: one a turn."""
 SUITE_GB = 5
@@ -262,8 +259,6 @@ def main() -> int:
         print(f"\n=== {asked.lanes} lanes, {time.monotonic() - began:.0f} s")
         print("\n".join(summary_of(suite.results, turn)))
         failed = suite.stopped or not all(result.passed for result in suite.results)
-        if failed and asked.ci and not suite.stopped:
-            failed = not passes_alone(suite)
     return int(failed)
 
 
@@ -284,22 +279,6 @@ def room_missing(parts: Sequence[Part], places: Sequence[Path]) -> list[str]:
         if free < needed:
             sentences.append(f"{place}: {free:.1f} GB are free, and these parts need {needed} GB")
     return sentences
-
-
-def passes_alone(suite: Suite) -> bool:
-    """Run the few tests that failed next to the other lane once more, alone. Both attempts are printed.
-
-    A part that failed without naming a test, such as the drill, is not forgiven.
-    """
-    failed = [result for result in suite.results if not result.passed]
-    tests = [name for result in failed for name in dict.fromkeys(result.report.failed)]
-    if not tests or len(tests) > MAX_ALONE or not all(result.report.failed for result in failed):
-        return False
-    print(f"\n=== {len(tests)} failed next to the other lane. Once more, alone:", flush=True)
-    alone = Suite([pytest_part("alone", "--timeout=1200", *tests)], suite.folder, None)
-    alone.run(1)
-    print("\n".join(summary_of(alone.results, None)))
-    return all(result.passed for result in alone.results)
 
 
 if __name__ == "__main__":
