@@ -1,7 +1,9 @@
 """Errors of the program that no rule knows: named with their place, after whatever a rule knows, and on no healthy log."""
 
 import pytest
+from click.testing import CliRunner
 
+from runbook.cli.report import logs
 from runbook.log_readers.read import LogReader
 from runbook.results.failures.finder import FailureFinder, find_cause, find_failures
 from runbook.results.failures.kinds import OWN_ERROR
@@ -63,6 +65,14 @@ def test_only_what_comes_again_before_the_first_step_is_to_be_fixed_first(last, 
     for number, line in enumerate(traceback(last), start=1):
         finder.look(line, number)
     assert finder.cause().decision is decision
+
+
+def test_the_command_calls_it_the_cause_and_says_what_follows(tmp_path):
+    path = tmp_path / "err"
+    path.write_text("\n".join(of_rank(3, TYPE_ERROR)))
+    result = CliRunner().invoke(logs, [str(path)], standalone_mode=False)
+    assert "CAUSE error of the program (1 x, first at line 7, rank 3): TypeError" in result.output
+    assert f"Then: {NextStep.FIX_FIRST.advice}" in result.output
 
 
 def test_an_assertion_without_words_is_named_by_its_statement():

@@ -38,7 +38,7 @@ def summary(log: ParsedLog) -> str:
         lines.append(f"  ALARM {alarm.kind}, iteration {alarm.since}: {alarm.evidence}")
     lines += [f"  note: {note}" for note in log.notes]
     for failure in log.failures:
-        lines += failure_lines(failure, is_cause=failure is log.cause)
+        lines += failure_lines(failure, is_cause=failure == log.cause)
     return "\n".join(lines)
 
 
