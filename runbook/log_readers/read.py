@@ -193,6 +193,8 @@ class LogReader:
         self._flush()
         for _, out in self.pairs:
             out.next_file(len(self.files))
+        self.failures.note_progress(self.num_records())
+        self.failures.next_file()
         self.files.append(name)
         self.line = 0
 

@@ -225,12 +225,39 @@ def test_arguments_that_a_program_refuses_are_its_own_error():
     assert failure.decision is NextStep.FIX_FIRST
 
 
-def test_records_that_end_without_numbers_come_before_an_error_of_the_program():
-    record = (
-        " iteration {:8}/ 250000 | consumed samples: 4 | elapsed time per iteration (ms): 4.9 | "
-        "learning rate: 2.9E-04 | global batch size: 8 | lm loss: nan | loss scale: 1.0 | "
-        "number of skipped iterations: 0 | number of nan iterations:   1 |"
-    )
+RECORD = (
+    " iteration {:8}/ 250000 | consumed samples: 4 | elapsed time per iteration (ms): 4.9 | "
+    "learning rate: 2.9E-04 | global batch size: 8 | lm loss: {} | loss scale: 1.0 | "
+    "number of skipped iterations: 0 | number of nan iterations:   0 |"
+)
+CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
+
+
+def cause_of_files(*files):
     reader = LogReader()
-    reader.feed([*map(record.format, range(1, 4)), *traceback("AssertionError: odd")])
-    assert reader.finish().cause.name == "NaN in the loss"
+    for number, lines in enumerate(files):
+        reader.next_file(str(number))
+        reader.feed(lines)
+    return reader.finish().cause
+
+
+def test_steps_in_the_file_beside_an_error_do_not_overcome_it():
+    err = [*traceback("KeyError: 'text'"), CHILD_FAILED]
+    out = [RECORD.format(number, "2.1E+00") for number in range(1, 4)]
+    for files in ((err, out), (out, err)):
+        cause = cause_of_files(*files)
+        assert (cause.name, cause.decision) == (OWN_ERROR.name, NextStep.UNKNOWN)
+
+
+def test_an_error_that_no_launcher_reports_or_that_a_later_job_survived_is_no_cause():
+    out = [RECORD.format(number, "2.1E+00") for number in range(1, 4)]
+    later = [RECORD.format(number, "2.0E+00") for number in range(4, 6)]
+    err = traceback("KeyError: 'text'")
+    assert cause_of_files(err, out) is None
+    assert cause_of_files([*err, CHILD_FAILED], out, ["words"], later) is None
+
+
+def test_records_that_end_without_numbers_come_before_an_error_of_the_program():
+    records = [RECORD.format(number, "nan") for number in range(1, 4)]
+    cause = cause_of_files([*records, *traceback("AssertionError: odd")])
+    assert cause.name == "NaN in the loss"

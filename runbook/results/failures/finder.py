@@ -122,6 +122,10 @@ class FailureFinder:
         self._own_errors.look(line[:MAX_TEXT], before, number, rule)
         self._context.append(line[:MAX_TEXT])
 
+    def next_file(self) -> None:
+        """Note that the lines from here on are from another file."""
+        self._own_errors.next_file()
+
     def note_progress(self, num_records: int) -> None:
         """Tell how many steps the log has shown so far.
 

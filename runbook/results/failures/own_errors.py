@@ -124,6 +124,11 @@ class OwnErrorFinder:
         self._num_records = 0
         self._ended_badly = False
         """Whether a launcher reported a failed process after the first error."""
+        self._has_steps_here = False
+        """Whether this file has steps."""
+        self._beside: list[OwnError] = []
+        """Errors of a file without steps, such as a job's stderr, beside that of its stdout."""
+        self._is_beside_newest = False
 
     def look(
         self,
@@ -161,11 +166,31 @@ class OwnErrorFinder:
             return self._processes.setdefault(key, _Process())
         return self._processes.get(key)
 
+    def next_file(self) -> None:
+        """Note that the lines from here on are from another file.
+
+        Nobody knows how the lines of two files follow each other: the steps of the next file do not
+        overcome an error of this one which a launcher reported. Those of the file after it do.
+        """
+        if self._has_steps_here:
+            self._is_beside_newest = False
+        elif self._ended_badly and self._errors():
+            self._beside = self._errors()
+            self._is_beside_newest = True
+        self._processes.clear()
+        self._ended_badly = False
+        self._has_steps_here = False
+
     def note_progress(self, num_records: int) -> None:
         """Forget the errors that the training survived."""
         self._num_records = num_records
         self._processes.clear()
         self._ended_badly = False
+        self._has_steps_here = True
+        if self._is_beside_newest:
+            self._beside = [replace(error, had_steps=True) for error in self._beside]
+        else:
+            self._beside = []
 
     def first(self, root_rank: int | None = None) -> OwnError | None:
         """Return the error that was raised first, that of `root_rank` before others.
@@ -183,7 +208,7 @@ class OwnErrorFinder:
         return len(self._errors())
 
     def _errors(self) -> list[OwnError]:
-        errors = []
+        errors = list(self._beside)
         for process in self._processes.values():
             goes_on = process.lines_after > MAX_LINES_AFTER and not self._ended_badly
             if process.error is not None and not goes_on:
