@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from runbook.core.errors import ParamsError
 from runbook.tools.adopt.configs.recipe_source import recipe_calls
 
 RECIPE = "recipe = llm.llama3_8b.pretrain_recipe(num_nodes=1)\n"
@@ -166,6 +167,16 @@ OPEN = {
         RECIPE + "recipe.trainer.callbacks.append(Mine(recipe))\n",
         "line 2",
     ),
+    "a number that is set again": (
+        "N = 5\ndef tune(r):\n    r.trainer.max_steps = N\n" + RECIPE + "tune(recipe)\nN = 6\n",
+        STEPS,
+    ),
+    "a part that a stranger makes of it": (RECIPE + "recipe.optim = mine(r=recipe)\n", "line 2"),
+    "a maker that gets a recipe": (
+        "def make(r):\n    mine(r)\n    return llm.llama3_8b.pretrain_recipe(num_nodes=1)\n"
+        "recipe = make(None)\nother = make(recipe)\n",
+        "line 5",
+    ),
     "two names at once": (
         RECIPE + "recipe.data, steps = data(recipe.data.seq_length)\n",
         "line 2",
@@ -188,6 +199,25 @@ def test_what_a_function_may_do_otherwise_is_not_lost(name):
     values = values_of(text)
     assert values[unknown][1] is False
     assert not any(known for name, (_, known) in values.items() if name == STEPS)
+
+
+DOUBLED = "".join(f"d{n} = run.Config(D, a=d{n - 1}, b=d{n - 1})\n" for n in range(1, 60))
+LONG = "def f(r):\n" + "    r.trainer.max_steps = 5\n" * 3000
+WITHOUT_END = {
+    "doubled objects": RECIPE + "d0 = run.Config(D)\n" + DOUBLED + "recipe.data = d59\n",
+    "a long function": LONG + RECIPE + "f(recipe)\n" * 1000,
+    "many objects": RECIPE
+    + "".join(f"a{n} = C(x={n})\nif x:\n    recipe.y{n} = a{n}\n" for n in range(400)),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_END)
+def test_a_file_that_grows_without_end_is_named_or_refused(name):
+    try:
+        values = values_of(WITHOUT_END[name])
+    except ParamsError:
+        return
+    assert not all(known for _, known in values.values())
 
 
 def test_the_work_on_one_file_has_an_end():

@@ -12,10 +12,17 @@ from runbook.tools.adopt.configs.known_names import (
     defaults_of,
     parameters,
 )
-from runbook.tools.adopt.configs.syntax import Function, last_name, returns
+from runbook.tools.adopt.configs.syntax import (
+    Function,
+    last_name,
+    own_statements,
+    returns,
+)
 
 _MOST_FOLLOWED = 300
 _DEEPEST = 10
+_MOST_NODES = 100_000
+"""Nodes of the syntax of all functions that are followed; a file may have 60,000."""
 _LAZY = ast.Yield | ast.YieldFrom | ast.Await | ast.Global | ast.Nonlocal
 """What makes a function's effect depend on more than its arguments, or come later."""
 
@@ -30,9 +37,10 @@ class FileFunctions:
     """The calls of each name; `run.Partial(f, nodes=4)` is one of `f`."""
     with_result: frozenset[str]
     """Functions that return something else than a literal."""
-    global_names: frozenset[str]
-    """Names that functions set at the top of the file."""
+    changing_names: frozenset[str]
+    """Names at the top of the file that functions set, or that it sets more than once."""
     num_followed: int = field(default=0, init=False)
+    num_nodes: int = field(default=0, init=False)
     depth: int = field(default=0, init=False)
 
     def follow(self, call: ast.Call) -> ast.FunctionDef | None:
@@ -46,6 +54,9 @@ class FileFunctions:
             return None
         if self.num_followed >= _MOST_FOLLOWED or self.depth >= _DEEPEST:
             return None
+        self.num_nodes += sum(1 for _ in ast.walk(function))
+        if self.num_nodes > _MOST_NODES:
+            return None
         self.num_followed += 1
         self.depth += 1
         return function
@@ -55,9 +66,9 @@ class FileFunctions:
         self.depth -= 1
 
     def names_at_top(self, scope: Scope) -> Scope:
-        """Return the names of the top of the file that no function sets."""
+        """Return the names of the top of the file whose one value functions see."""
         names = Scope(dict(scope.names))
-        names.forget(self.global_names)
+        names.forget(self.changing_names)
         return names
 
     def scope_of_call(
@@ -90,7 +101,7 @@ def functions_of(tree: ast.Module) -> FileFunctions:
         plain=plain,
         calls=_calls_by_function(tree),
         with_result=frozenset(_functions_with_result(tree)),
-        global_names=frozenset(_global_names(tree)),
+        changing_names=frozenset([*_global_names(tree), *_names_set_again(tree)]),
     )
 
 
@@ -115,6 +126,17 @@ def _global_names(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
             yield from node.names
+
+
+def _names_set_again(tree: ast.Module) -> Iterator[str]:
+    """Yield each name that the top of a file sets more than once: a call between sees the first."""
+    counts: Counter[str] = Counter()
+    for statement in own_statements(tree.body):
+        if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            counts.update(set(bound_names([statement])))
+    for name, count in counts.items():
+        if count > 1:
+            yield name
 
 
 def _calls_by_function(tree: ast.Module) -> dict[str, list[ast.Call]]:

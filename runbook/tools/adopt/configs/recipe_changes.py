@@ -113,12 +113,19 @@ def _assigned(
 ) -> list[ConfigValue] | None:
     """Return the changes of an assignment to attributes of the variable."""
     names = [path_in(target, variable) for target in targets]
-    if not all(names):
+    if not all(names) or _is_given_away(value, variable, reader):
         return None
     changes: list[ConfigValue] = []
     for name in names:
         changes += reader.values(name, value)
     return changes
+
+
+def _is_given_away(value: ast.expr, variable: str, reader: ValueReader) -> bool:
+    """Return whether a function gets the whole recipe that cannot be followed."""
+    if not isinstance(value, ast.Call) or not uses_whole([value], variable):
+        return False
+    return dotted(value.func) not in reader.plain
 
 
 def _called(call: ast.Call, variable: str, reader: ValueReader) -> list[ConfigValue] | None:

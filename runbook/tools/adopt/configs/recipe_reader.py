@@ -31,6 +31,7 @@ from runbook.tools.adopt.configs.syntax import (
 TRAINER_CONFIG = "Trainer.Config"
 """The class of torchtitan's configurations in Python."""
 MOST_CALLS = 100
+_MOST_VARIABLES = 300
 _NO_OBJECTS = frozenset(
     (
         "ceil",
@@ -231,7 +232,7 @@ class RecipeReader:
         elif recipe_of(assigned[1]):
             self._open_recipe(statement, *assigned, path)
         elif self._is_maker(*assigned):
-            self._open_made(*assigned, path)
+            self._open_made(statement, *assigned, path)
         elif assigned[0].isidentifier() or isinstance(statement, ast.Return):
             self._call(statement, *assigned, path)
         else:
@@ -299,10 +300,7 @@ class RecipeReader:
         self, statement: ast.stmt, variable: str, call: ast.Call, path: Branches
     ) -> None:
         """Begin the recipe of a call; the variable's earlier one is not changed any more."""
-        for mentioned in self._mentioned([call]):
-            if self._is_recipe(mentioned):
-                self._add_unread(mentioned, statement, path)
-
+        self._add_unread_arguments(statement, call, path)
         opened = self._opened(recipe_of(call), call, path)
         names = [variable, *bound_names([statement])]
         if not variable and not isinstance(statement, ast.Return):
@@ -314,6 +312,12 @@ class RecipeReader:
         maker = dotted(call.func)
         is_maker = self.context.makers.get(maker) is False
         return is_maker and maker in self.context.functions.with_result
+
+    def _add_unread_arguments(self, statement: ast.stmt, call: ast.Call, path: Branches) -> None:
+        """Report a statement that gives a recipe to what makes another one."""
+        for variable in self._mentioned([call]):
+            if self._is_recipe(variable):
+                self._add_unread(variable, statement, path)
 
     def _opened(self, recipe: str, call: ast.Call, path: Branches) -> OpenConfig:
         """Begin the recipe of a call with its arguments."""
@@ -339,8 +343,11 @@ class RecipeReader:
         makes_own = self.context.makers.get(dotted(call.func))
         return makes_own is not None and (bool(variable) or makes_own)
 
-    def _open_made(self, variable: str, call: ast.Call, path: Branches) -> None:
+    def _open_made(
+        self, statement: ast.stmt, variable: str, call: ast.Call, path: Branches
+    ) -> None:
         """Begin the recipe that a function of the file makes for a variable."""
+        self._add_unread_arguments(statement, call, path)
         opened = self._opened_made(call, path)
         if variable:
             self.bindings[variable] = [HeldConfig(opened)]
@@ -374,7 +381,7 @@ class RecipeReader:
                 self._add_unread(variable, statement, path)
             return
         self.bindings.pop(variable, None)
-        if held_configs:
+        if held_configs and len(self.bindings) < _MOST_VARIABLES:
             self.bindings[variable] = held_configs
 
     def _object_of(self, call: ast.Call, path: Branches) -> OpenConfig:
@@ -384,7 +391,7 @@ class RecipeReader:
         if function in self.context.functions.plain or not _makes_object(function):
             new_object.values.append(ConfigValue("", source_of(call), call.lineno, known=False))
         else:
-            new_object.values += self._value_reader(path).values("", call)
+            new_object.take_part(call, self._value_reader(path).values("", call))
         return new_object
 
     def _follow(self, call: ast.Call, path: Branches) -> "RecipeReader | None":
@@ -452,7 +459,7 @@ class RecipeReader:
             unknown.values.append(ConfigValue("", source_of(call), call.lineno, known=False))
             return [HeldConfig(unknown)]
 
-        return ValueReader(self.scope, self.bindings, follow)
+        return ValueReader(self.scope, self.bindings, self.context.functions.plain, follow)
 
     def _bind_parts(self, reader: ValueReader, held_configs: Sequence[HeldConfig]) -> None:
         """Let changes of an object count for the configuration that it became a part of."""
@@ -507,14 +514,18 @@ def _merged(ends: Sequence[Mapping[str, list[HeldConfig]]]) -> dict[str, list[He
     An object that not every branch has is no sure one: another unknown one stands beside it.
     """
     merged: dict[str, list[HeldConfig]] = {}
-    for end in ends:
-        for variable, held_configs in end.items():
-            in_any_branch = merged.setdefault(variable, [])
-            merged[variable] = list(dict.fromkeys([*in_any_branch, *held_configs]))
-    for variable, held_configs in merged.items():
-        is_object = not _has_recipe(held_configs)
-        if is_object and not all(variable in end for end in ends):
-            merged[variable] = [*held_configs, HeldConfig(OpenConfig("", "", 0, ()))]
+    for variable in dict.fromkeys(itertools.chain.from_iterable(ends)):
+        in_branches = [end[variable] for end in ends if variable in end]
+        is_in_all = len(in_branches) == len(ends)
+        first = in_branches[0]
+        if is_in_all and all(held_configs is first for held_configs in in_branches):
+            merged[variable] = first
+            continue
+
+        held_configs = list(dict.fromkeys(itertools.chain.from_iterable(in_branches)))
+        if not is_in_all and not _has_recipe(held_configs):
+            held_configs.append(HeldConfig(OpenConfig("", "", 0, ())))
+        merged[variable] = held_configs
     return merged
 
 

@@ -1,7 +1,8 @@
 """Values of expressions in a recipe: literals, and configurations such as `run.Config(Data, seq_length=4096)`."""
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,10 @@ Branches = tuple[int, ...]
 _CONFIG_CALLS = ("Config", "Partial")
 """nemo_run's calls that hold the keyword arguments of another class."""
 _MOST_LETTERS = 200
+_MOST_VALUES = 5000
+"""Values of a recipe. The largest public one that was read has 200."""
+_MOST_PART_VALUES = 300
+"""Values of an object, which can be a part of several others, and so on."""
 
 
 @dataclass(eq=False)
@@ -34,12 +39,23 @@ class OpenConfig:
 
     def add(self, value: ConfigValue, path: Branches) -> None:
         """Add a change that a statement below the branches of `path` makes, if it is reached."""
+        if len(self.values) >= _MOST_VALUES:
+            raise ParamsError(
+                f"line {value.line}: a recipe of over {_MOST_VALUES:,} values is none that can be "
+                "read."
+            )
         is_certain = self.is_certain and path == self.path[: len(path)]
         if is_certain or not value.known:
             self.values.append(value)
         else:
             source = f"{value.shown} (not always)"
             self.values.append(replace(value, value=source, known=False))
+
+    def take_part(self, call: ast.Call, values: Iterator[ConfigValue]) -> None:
+        """Take the values of the object that a call makes; only its source where they are too many."""
+        self.values = list(itertools.islice(values, _MOST_PART_VALUES + 1))
+        if len(self.values) > _MOST_PART_VALUES:
+            self.values = [ConfigValue("", source_of(call), call.lineno, known=False)]
 
     def safe_values(self) -> tuple[ConfigValue, ...]:
         """Return the values without secrets and control characters."""
@@ -87,6 +103,8 @@ class ValueReader:
 
     scope: Scope
     bindings: Bindings
+    plain: Container[str]
+    """Functions of the file that can be followed."""
     follow: Follow
     used: list[tuple[str, str]] = field(default_factory=list)
     """Variables that became a part of a configuration, each with the part's dotted key."""
