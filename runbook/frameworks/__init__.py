@@ -49,8 +49,10 @@ def option_values(settings: Settings, phase: PhasePlan, framework: str) -> dict[
 
     options: dict[str, list[str]] = {}
     for name, value in values.items():
-        option = name if framework == "nemo" else name.replace("_", "-")
-        options[option] = megatron.texts(value)
+        if framework == "nemo":
+            options[name] = [nemo.hydra_text(value)]
+        else:
+            options[name.replace("_", "-")] = megatron.texts(value)
 
     return options
 

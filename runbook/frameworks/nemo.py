@@ -311,22 +311,22 @@ def arguments(run: PhaseRun) -> list[str]:
         if name in site_options:
             hydra_words.append(f"--{name}={site_options[name]}")
 
-    overrides = [f"{name}={_hydra(value)}" for name, value in values.items()]
+    overrides = [f"{name}={hydra_text(value)}" for name, value in values.items()]
     return hydra_words + overrides
 
 
-def _hydra(value: object) -> str:
+def hydra_text(value: object) -> str:
     r"""Return a value in Hydra's grammar, quoted wherever it is more than a plain word.
 
-    >>> _hydra("a/b.json"), _hydra("949,50,1"), _hydra("it's")
+    >>> hydra_text("a/b.json"), hydra_text("949,50,1"), hydra_text("it's")
     ('a/b.json', "'949,50,1'", "'it\\'s'")
-    >>> _hydra(NULL), _hydra(True), _hydra((1.0, "x y"))
+    >>> hydra_text(NULL), hydra_text(True), hydra_text((1.0, "x y"))
     ('null', 'True', "[1.0,'x y']")
     """
     if value is NULL:
         return "null"
     if isinstance(value, tuple):
-        return "[" + ",".join(map(_hydra, value)) + "]"
+        return "[" + ",".join(map(hydra_text, value)) + "]"
     if isinstance(value, bool | int | float):
         return text(value)
     word = str(value)

@@ -1,1 +1,4 @@
-"""Someone's own job script, run in a sandbox, as a run file; what could not be carried over, and its known errors."""
+"""Someone's own job script, run in a sandbox, as a run file.
+
+What could not be carried over, and its known errors.
+"""

@@ -19,7 +19,6 @@ from runbook.display import Table
 from runbook.jobs.submitted_script import submitted_script
 from runbook.params.catalogues import read_models
 from runbook.params.schema.entries import with_shape
-from runbook.params.schema.run_file import SHAPE_FIELDS
 from runbook.params.secrets import mask
 from runbook.params.settings import with_placeholders
 from runbook.phases.plan_service import render_all
@@ -82,7 +81,10 @@ class AdoptReport:
     model_entry: str = ""
     """What to paste into params/models.yaml; empty if the catalogue has the model."""
     differences: Sequence[Row] = ()
-    """What differs because the trainer is another program; none for Megatron's and NeMo's own scripts."""
+    """What differs because the trainer is another program.
+
+    None for Megatron's and NeMo's own scripts.
+    """
 
     @property
     def check(self) -> str:
@@ -141,20 +143,28 @@ class AdoptReport:
         """Return a row for each training that the script starts, and whether it is the run file's."""
         adopted = self.adopted
         places = adopted.script.places
-        return [
-            {
-                "launch": number,
-                "where": places[launch.command.line],
-                "program": launch.script.shown,
-                "arguments": len(launch.arguments),
-                "in the run file": "yes" if launch is adopted.launch else "no",
-            }
-            for number, launch in enumerate(adopted.launches, 1)
-        ]
+        rows: list[Row] = []
+        for number, launch in enumerate(adopted.launches, 1):
+            is_chosen = "no"
+            if launch is adopted.launch:
+                is_chosen = "yes"
+            rows.append(
+                {
+                    "launch": number,
+                    "where": places[launch.command.line],
+                    "program": launch.script.shown,
+                    "arguments": len(launch.arguments),
+                    "in the run file": is_chosen,
+                }
+            )
+        return rows
 
     def _required_rows(self) -> list[Row]:
         """Return a row for each key that the site requires and the script does not give."""
-        return [{"key": key, "what": meaning} for key, meaning in self.adopted.required.items()]
+        rows: list[Row] = []
+        for key, meaning in self.adopted.required.items():
+            rows.append({"key": key, "what": meaning})
+        return rows
 
     def as_text(self) -> str:
         """Return the report for a terminal."""
@@ -183,100 +193,137 @@ class AdoptReport:
             parts.append(f"To paste into {findings.site_file}:\n\n{self.site_block.rstrip()}")
         if self.model_entry:
             parts.append(f"To paste into params/models.yaml:\n\n{self.model_entry.rstrip()}")
+        parts.append(self._required_part())
+        parts.append(self._check_part())
+        return "\n\n".join(parts)
+
+    def _required_part(self) -> str:
+        """Return what a person has still to give, as a table or a sentence."""
         required = self._required_rows()
         title = "Still to be given, in the run file or by --set"
-        parts.append(Table(required, title).as_text() if required else f"{title}: nothing.")
-        in_params = self.path.parent.name == "params"
-        name = adopted.name if in_params else str(self.path)
+        if not required:
+            return f"{title}: nothing."
+        return Table(required, title).as_text()
+
+    def _check_part(self) -> str:
+        """Return whether `runbook check` takes the run file, and what to do next."""
+        name = str(self.path)
+        if self.path.parent.name == "params":
+            name = self.adopted.name
         if self.refused:
-            parts.append(f"runbook check {name} will say:\n{self.refused}")
-        elif self.check != "passes":
-            parts.append(f"Compare by hand before you run it: {self.check}.")
-        else:
-            parts.append(f"runbook check {name}: passes. Next: runbook plan {name}")
-        return "\n\n".join(parts)
+            return f"runbook check {name} will say:\n{self.refused}"
+        if self.check != "passes":
+            return f"Compare by hand before you run it: {self.check}."
+        return f"runbook check {name}: passes. Next: runbook plan {name}"
 
     def _proof_rows(self) -> list[Row]:
         """Return a row for each option of the two commands."""
         places = self.adopted.script.places
-        return [
-            {
-                "option": row.option,
-                "script": row.script,
-                "run_file": row.rendered,
-                "verdict": row.verdict.value,
-                "rank": row.rank.value,
-                "why": row.why,
-                "line": row.line,
-                "place": places[row.line],
-            }
-            for row in self.proof
-        ]
+        rows: list[Row] = []
+        for row in self.proof:
+            rows.append(
+                {
+                    "option": row.option,
+                    "script": row.script,
+                    "run_file": row.rendered,
+                    "verdict": row.verdict.value,
+                    "rank": row.rank.value,
+                    "why": row.why,
+                    "line": row.line,
+                    "place": places[row.line],
+                }
+            )
+        return rows
 
     def _proof_parts(self) -> list[str]:
         """Return the two commands side by side: a table for each rank, and the options that are the same."""
         parts = []
-        rows = self._proof_rows()
+        compared = "command"
+        both = "commands"
+        if self.differences:  # a configuration's keys
+            compared = "keys"
+            both = "files"
         for rank in Rank:
-            different = [
-                {
-                    "option": row["option"],
-                    "script": row["script"],
-                    "run file": row["run_file"],
-                    "": row["verdict"],
-                    "because": row["why"],
-                    "where": row["place"] if row["line"] else "",
-                }
-                for row in rows
-                if row["rank"] == rank and row["verdict"] != OptionVerdict.SAME
-            ]
-            if different:
-                both = "keys" if self.differences else "command"
+            rows = self._different_rows(rank)
+            if rows:
                 title = (
-                    f"The script's {both} and the run file's: {rank.value}, {len(different)} differ"
+                    f"The script's {compared} and the run file's: {rank.value}, {len(rows)} differ"
                 )
-                parts.append(Table(different, title).as_text())
-        same = [
-            f"{row.option} {row.script}".strip()
-            for row in self.proof
-            if row.verdict is OptionVerdict.SAME
-        ]
+                parts.append(Table(rows, title).as_text())
+        same = [row for row in self.proof if row.verdict is OptionVerdict.SAME]
         if same:
-            text = textwrap.fill("  ".join(same), 100, break_on_hyphens=False)
-            both = "files" if self.differences else "commands"
+            options = "  ".join(f"{row.option} {row.script}".strip() for row in same)
+            text = textwrap.fill(options, 100, break_on_hyphens=False)
             parts.append(f"The same in both {both}: {len(same)} options.\n{text}")
         return parts
 
+    def _different_rows(self, rank: Rank) -> list[Row]:
+        """Return a row for each option of a rank that is not the same in both commands."""
+        places = self.adopted.script.places
+        rows: list[Row] = []
+        for option in self.proof:
+            if option.rank is not rank or option.verdict is OptionVerdict.SAME:
+                continue
+            where = ""
+            if option.line:
+                where = places[option.line]
+            rows.append(
+                {
+                    "option": option.option,
+                    "script": option.script,
+                    "run file": option.rendered,
+                    "": option.verdict.value,
+                    "because": option.why,
+                    "where": where,
+                }
+            )
+        return rows
+
     def _error_rows(self) -> list[Row]:
         places = self.adopted.script.places
-        return [
-            {
-                "no": error.number,
-                "where": places[error.line],
-                "what": error.problem,
-                "we": error.remedy,
-            }
-            for error in self.adopted.errors
-        ]
+        rows: list[Row] = []
+        for error in self.adopted.errors:
+            rows.append(
+                {
+                    "no": error.number,
+                    "where": places[error.line],
+                    "what": error.problem,
+                    "we": error.remedy,
+                }
+            )
+        return rows
 
     def _leftover_rows(self) -> list[Row]:
         """Return what is not carried over, but for the options, which the proof has."""
         proven = {row.option for row in self.proof}
         places = self.adopted.script.places
-        return [
-            {"where": places[remark.line], "what": remark.text, "because": remark.why}
-            for remark in self.adopted.findings.leftovers
-            if remark.text.partition(" ")[0] not in proven
-        ]
+        rows: list[Row] = []
+        for remark in self.adopted.findings.leftovers:
+            option = remark.text.partition(" ")[0]
+            if option not in proven:
+                rows.append(
+                    {
+                        "where": places[remark.line],
+                        "what": remark.text,
+                        "because": remark.why,
+                    }
+                )
+        return rows
 
 
 def _table(title: str, rows: list[Row]) -> str:
     """Return a table with the number of its rows in the title, or one line where it has none."""
-    return Table(rows, f"{title}: {len(rows)}").as_text() if rows else f"{title}: none."
+    if not rows:
+        return f"{title}: none."
+    return Table(rows, f"{title}: {len(rows)}").as_text()
 
 
 def adopt(
-    scripts: Sequence[Path], out: Path | None, *, replace: bool = False, launch: int = 0
+    scripts: Sequence[Path],
+    out: Path | None,
+    *,
+    replace: bool = False,
+    launch: int = 0,
 ) -> AdoptReport:
     """Run the script in a sandbox, write the run file, and say whether `runbook check` accepts it.
 
@@ -315,7 +362,11 @@ def adopt_process(number: int, out: Path | None, *, replace: bool = False) -> Ad
 
 
 def adopt_job(
-    job_id: str, out: Path | None, *, replace: bool = False, launch: int = 0
+    job_id: str,
+    out: Path | None,
+    *,
+    replace: bool = False,
+    launch: int = 0,
 ) -> AdoptReport:
     """Turn the script of a job that a queue knows into a run file, as `adopt` does with a script."""
     project = params.project_root()
@@ -363,7 +414,9 @@ def _log_text(path: Path) -> str:
             text = stream.read(_MOST_BYTES_OF_LOG).decode("utf-8", errors="replace")
     except OSError:
         return ""
-    return text if is_log(text) else ""
+    if not is_log(text):
+        return ""
+    return text
 
 
 _MOST_BYTES_OF_LOG = 4 << 20
@@ -371,7 +424,11 @@ _MOST_BYTES_OF_LOG = 4 << 20
 
 
 def _report(
-    adopted: Adoption, path: Path, refused: str, rendered: RenderedPhase | None, project: Path
+    adopted: Adoption,
+    path: Path,
+    refused: str,
+    rendered: RenderedPhase | None,
+    project: Path,
 ) -> AdoptReport:
     """Return the report of an adoption, with its proof and what there is to paste."""
     findings = adopted.findings
@@ -380,7 +437,7 @@ def _report(
         rows = prove(adopted.launch, adopted.script, findings, rendered)
         proof = shown_names(rows, framework_of([adopted.launch]))
     base_model = read_models(project).get(str(findings.value("model")))
-    shape = {name: findings.number(f"training.shape.{name}") for name in SHAPE_FIELDS}
+    shape = findings.shape
     model = with_shape(base_model, shape)
     sequence_length = findings.number("training.sequence_length") or model.sequence_length
     model = model.model_copy(update={"sequence_length": sequence_length})
@@ -547,7 +604,10 @@ def _top_of_checkout(folder: Path) -> Path | None:
 
 
 def _text_of(path: Path, top: Path) -> str:
-    """Return the masked text of a small text file within `top`; empty if it is none, or a secret."""
+    """Return the masked text of a small text file within `top`.
+
+    Empty if it is none, or a secret.
+    """
     is_inside = path.resolve().is_relative_to(top.resolve())
     if path.suffix not in _TEXT_ENDINGS or path.is_symlink() or not is_inside or not path.is_file():
         return ""

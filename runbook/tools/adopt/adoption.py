@@ -1,4 +1,7 @@
-"""Adoption: from someone's job script to a run file; what the script leaves open comes from its program's defaults."""
+"""Adoption: from someone's job script to a run file.
+
+What the script leaves open comes from its program's defaults.
+"""
 
 import math
 import re
@@ -14,9 +17,8 @@ from runbook.core.units import show_clock
 from runbook.jobs.script_directives import options_of
 from runbook.params import Settings, load, site_names
 from runbook.params.catalogues import read_models, read_site
-from runbook.params.schema.entries import Model, with_shape
+from runbook.params.schema.entries import Model
 from runbook.params.schema.keys import all_keys
-from runbook.params.schema.run_file import SHAPE_FIELDS
 from runbook.params.schema.site import Site
 from runbook.params.yaml12 import nest, write_tree
 from runbook.tokens.tokenizer import GPT2_VOCABULARY
@@ -39,6 +41,12 @@ from runbook.tools.adopt.launches import (
     site_of,
 )
 from runbook.tools.adopt.messages import AdoptMessage
+from runbook.tools.adopt.model_shape import (
+    ask_for_nemo_model,
+    drop_shape_of_nemo,
+    take_shape,
+    take_uneven_stages,
+)
 from runbook.tools.adopt.script import Script, StartedProgram, Word
 from runbook.tools.adopt.trace import follow
 
@@ -89,7 +97,11 @@ def adopt(
 
 
 def adopt_script(
-    script: Script, file_name: str, name: str, project: Path, launch_number: int = 0
+    script: Script,
+    file_name: str,
+    name: str,
+    project: Path,
+    launch_number: int = 0,
 ) -> Adoption:
     """Turn what was seen of a job into a run file; `file_name` is what people call the job."""
     calls = calls_of(script.commands)
@@ -102,8 +114,12 @@ def adopt_script(
         _refuse_without_launch(script, file_name)
     if launches:
         _refuse_without_training(launches[-1], script, file_name)
-    settings = _base_settings(base, script, launches, calls, project) if base else None
-    site = settings.site if settings else _site_of(script, project)
+    settings = None
+    if base:
+        settings = _base_settings(base, script, launches, calls, project)
+        site = settings.site
+    else:
+        site = _site_of(script, project)
     catalogue = read_models(project)
     models = {model: catalogue.get(model) for model in catalogue.names}
     findings = Findings(site)
@@ -124,8 +140,15 @@ def adopt_script(
         required,
         all_launches,
         file_name,
-        launches[-1] if launches else None,
+        _last(launches),
     )
+
+
+def _last(launches: Sequence[Launch]) -> Launch | None:
+    """Return the last launch; None if there is none."""
+    for launch in reversed(launches):
+        return launch
+    return None
 
 
 def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
@@ -172,7 +195,9 @@ def _chosen(launches: Sequence[Launch], number: int, file_name: str) -> list[Lau
             file_name=file_name,
             number_of_launches=len(launches),
         )
-    return list(launches[:number] if number else launches)
+    if number:
+        return list(launches[:number])
+    return list(launches)
 
 
 def _refuse_foreign(script: Script, file_name: str) -> None:
@@ -181,16 +206,19 @@ def _refuse_foreign(script: Script, file_name: str) -> None:
     if not trainings:
         return
     last = trainings[-1]
-    place = script.places[last.script.line]
-    does = "trains with" if last.framework else "starts"
+    where = script.places[last.script.line]
+    does = "trains with"
+    whose = last.framework
+    if not whose:
+        does = "starts"
+        whose = "a program that adopt does not know"
     config = _config_of(script, last)
-    whose = last.framework or "a program that adopt does not know"
     raise ParamsError(
         AdoptMessage.NOT_A_GPT,
         file_name=file_name,
         does=does,
         whose=whose,
-        place=place,
+        place=where,
         shown=last.script.shown,
         config=config,
     )
@@ -213,12 +241,12 @@ def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> 
         word = given_lengths[0]
     else:
         return
-    place = script.places[word.line]
+    where = script.places[word.line]
     raise ParamsError(
         AdoptMessage.EVALUATION_STARTED,
         file_name=file_name,
         script=launch.script.shown,
-        place=place,
+        place=where,
         word=word.shown,
     )
 
@@ -241,7 +269,8 @@ def _config_of(script: Script, training: ForeignTraining) -> str:
             if before.text in ("-d", "--conf_dir"):  # deepy.py's folder of configurations
                 folder = f"{word.text.rstrip('/')}/"
             elif word.known and word.text.endswith((".toml", ".yaml", ".yml")):
-                files[folder + word.text.rpartition("=")[2]] = None
+                file = Word(folder + word.text.rpartition("=")[2], 0)
+                files[file.shown] = None
     names = " ".join(files) or "CONFIG"
     return f" Its configuration can be read: runbook adopt {names}"
 
@@ -297,8 +326,10 @@ def _base_settings(
         elif calls:
             is_second_version = any("-v2." in call.script for call in calls)
             size = "5b" if is_second_version else "126m"
-    is_variant = size in ("126m", "5b", "20b", "40b")
-    return load(f"{base}:{size}" if is_variant else base, project=project)
+    name = base
+    if size in ("126m", "5b", "20b", "40b"):
+        name = f"{base}:{size}"
+    return load(name, project=project)
 
 
 def _size_of_launches(launches: Sequence[Launch]) -> str:
@@ -326,12 +357,12 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
         framework = settings.run.training.framework
         _take_base(settings, base, findings)
     kind = _take_script(evidence, framework)
-    _take_uneven_stages(framework, findings)
+    take_uneven_stages(framework, findings)
     if not launches or framework != "nemo":
-        _take_shape(evidence.models, kind, findings)
+        take_shape(evidence.models, kind, findings)
     else:
-        _ask_for_nemo_model(evidence)
-        _drop_shape_of_nemo(evidence.models, findings)
+        ask_for_nemo_model(evidence)
+        drop_shape_of_nemo(evidence.models, findings)
     findings.take("site", site.site, 0, site.title)
     _take_framework(framework, findings)
     _fill(findings, framework, from_options=bool(launches) and not settings)
@@ -349,9 +380,11 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
 
 def _leave_model_unknown(why: str, launches: Sequence[Launch], findings: Findings) -> None:
     """Ask for the model, which nothing names; say which files given to the program may name it."""
-    files = _files_given(launches[-1].arguments) if launches else []
-    elsewhere = f"; {', '.join(files)} may say it, which adopt does not read here" if files else ""
-    findings.unknown_model = f"{why}{elsewhere}"
+    findings.unknown_model = why
+    launch = _last(launches)
+    if launch and _files_given(launch.arguments):
+        files = ", ".join(_files_given(launch.arguments))
+        findings.unknown_model += f"; {files} may say it, which adopt does not read here"
     findings.ask("model", findings.unknown_model)
 
 
@@ -364,10 +397,14 @@ def _files_given(arguments: Sequence[Word]) -> list[str]:
     """Return the configuration files among a program's arguments, as people see them."""
     files: dict[str, None] = {}
     for word, name, values in program_arguments.pairs(arguments):
-        candidates = values if name else [word]
-        if not _OTHER_FILES.fullmatch(name):
-            matching = [value for value in candidates if _CONFIGURATION.fullmatch(value.text)]
-            files |= dict.fromkeys(value.shown for value in matching)
+        if _OTHER_FILES.fullmatch(name):
+            continue
+        candidates = values
+        if not name:  # a word that no option takes
+            candidates = [word]
+        for value in candidates:
+            if _CONFIGURATION.fullmatch(value.text):
+                files[value.shown] = None
     return list(files)
 
 
@@ -375,7 +412,7 @@ def complete_from_config(
     findings: Findings, models: Mapping[str, Model], kind: program_arguments.ModelKind
 ) -> None:
     """Give every value that the run of another program's configuration needs."""
-    _take_shape(models, kind, findings)
+    take_shape(models, kind, findings)
     findings.take("site", findings.site.site, 0, findings.site.title)
     _fill(findings, "runbook", from_options=False)
     if "model" not in findings.carried:
@@ -475,16 +512,16 @@ def _take_allocations(script: Script, findings: Findings) -> None:
     """Take the options of salloc, in which the script works."""
     for command in script.commands:
         if command.name == "salloc":
-            words = [word.text for word in command.words[1 : 1 + command.own]]
-            job_environment.take_directives(options_of("slurm", words, command.line), findings)
+            own_words = [word.text for word in command.words[1 : 1 + command.own]]
+            job_environment.take_directives(options_of("slurm", own_words, command.line), findings)
 
 
 def _take_submission(call: DocumentCall, findings: Findings) -> None:
     """Take the options of sbatch or qsub before the script's name."""
     queue = {"sbatch": "slurm", "qsub": "pbs", "bsub": "lsf"}.get(call.command.name)
     if queue:
-        words = [word.text for word in call.command.words[1:] if word.text != call.script]
-        job_environment.take_directives(options_of(queue, words, call.command.line), findings)
+        queue_words = [word.text for word in call.command.words[1:] if word.text != call.script]
+        job_environment.take_directives(options_of(queue, queue_words, call.command.line), findings)
 
 
 def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
@@ -528,7 +565,9 @@ def _take_exports(evidence: Evidence) -> None:
     if evidence.calls:
         values = dict(evidence.calls[-1].command.environment)
     else:
-        values = {setting.name: Word(setting.value, setting.line) for setting in script.settings}
+        values = {}
+        for setting in script.settings:
+            values[setting.name] = Word(setting.value, setting.line)
     job_environment.take_knobs(values, evidence.findings, evidence.models, over=True)
     job_environment.leave_unknown(script, values, evidence.findings)
 
@@ -588,12 +627,16 @@ def _run_file(
 
     def source(key: str, _: object) -> str:
         value = carried[key]
-        place = f"{places[value.line]}: " if value.line else ""
-        return f"  # {_comment(place + value.source)}"
+        text = value.source
+        if value.line:
+            text = f"{places[value.line]}: {text}"
+        return f"  # {_comment(text)}"
 
-    head = "".join(f"#   {key}: {_comment(meaning)}\n" for key, meaning in required.items())
-    if head:
-        head = f"# Still to be given, here or by --set:\n{head}"
+    head = ""
+    if required:
+        head = "# Still to be given, here or by --set:\n"
+    for key, meaning in required.items():
+        head += f"#   {key}: {_comment(meaning)}\n"
     head += f"run: {name}  # from {_comment(script)}; values name the lines they come from\n"
     values = {key: carried[key].value for key in all_keys() if key in carried and key != "run"}
     for key, value in values.items():
@@ -606,8 +649,23 @@ def _run_file(
 
 def _comment(text: str) -> str:
     """Return a text as a comment of one line: without control characters, and cut short."""
-    printable = "".join(letter if letter.isprintable() else " " for letter in text)
-    return printable if len(printable) <= 110 else f"{printable[:107]}..."
+    visible_letters = []
+    for letter in text:
+        if letter.isprintable():
+            visible_letters.append(letter)
+        else:
+            visible_letters.append(" ")
+    return _cut("".join(visible_letters))
+
+
+def _cut(text: str) -> str:
+    """Return a text of at most 110 letters."""
+    if len(text) <= _MOST_LETTERS_OF_A_COMMENT:
+        return text
+    return f"{text[: _MOST_LETTERS_OF_A_COMMENT - 3]}..."
+
+
+_MOST_LETTERS_OF_A_COMMENT = 110
 
 
 MEGATRON_DEFAULTS: dict[str, Any] = {
@@ -625,9 +683,7 @@ MEGATRON_DEFAULTS: dict[str, Any] = {
     "training.seed": 1234,
     "data.split": "969,30,1",
 }
-"""What Megatron's own parser takes where an option is missing (both pinned versions), where that is
-not ours.
-"""
+"""What Megatron's own parser takes where an option is missing (both pinned versions), where that is not ours."""
 
 
 def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
@@ -655,6 +711,10 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
         findings.drop("training.overlap_tensor")
     if findings.value("training.offload") is False:
         findings.drop("training.offload")
+    virtual_pipeline = findings.carried.get("parallel.virtual_pipeline")
+    is_of_base = virtual_pipeline is not None and not virtual_pipeline.line
+    if is_of_base and findings.number("parallel.pipeline", 1) == 1:
+        findings.drop("parallel.virtual_pipeline")  # of a base with more stages
 
 
 def _take_program_defaults(findings: Findings, framework: str) -> None:
@@ -700,7 +760,9 @@ def _length(findings: Findings) -> None:
         carried = _carried_lengths(prefix, findings)
         above_zero = [length for length in carried if length.value]
         for second in above_zero[1:]:
-            value = second.value if prefix else f"{second.value:,}"
+            value = second.value
+            if not prefix:
+                value = f"{value:,}"
             why = f"a second {name}; {above_zero[0].key} says how long"
             findings.leave(second.line, f"{second.source} {value}", why)
             findings.drop(second.key)
@@ -796,267 +858,3 @@ def _end_ramp(sequences: int, findings: Findings) -> bool:
     findings.take("training.global_batch", batch, line, "stands in: a batch of the ramp")
     findings.ask("training.global_batch", "the batch after the ramp, which the source does not say")
     return True
-
-
-_KINDS: dict[str, str | float] = {
-    "activation": "gelu",
-    "tied_embeddings": True,
-    "biases": True,
-    "position_embedding": "learned",
-    "normalization": "layernorm",
-    "qkv_biases": False,
-    "norm_epsilon": 1e-5,
-    "rope_base": 10_000,
-}
-
-
-def _take_shape(
-    models: Mapping[str, Model], kind: Mapping[str, str | float], findings: Findings
-) -> None:
-    """Set `model`, with `training.shape` only where the catalogue has no such model."""
-    shape = {name: findings.number(f"training.shape.{name}") for name in SHAPE_FIELDS}
-    missing = [name for name in _CORE_FIELDS if not shape[name]]
-    named_model = models.get(str(findings.value("model", "")))
-    if missing and named_model:
-        _drop_shape_of_named_model(named_model, shape, findings)
-        return
-    if len(missing) == len(_CORE_FIELDS) and not kind:
-        return
-    full_kind = {**_KINDS, **kind}
-    usable = _with_room_for_tokenizer(models, findings)
-    name = _nearest_model(_of_nearest_kind(usable, full_kind), shape, findings)
-    model = models[name]
-    if missing:
-        known = ", ".join(f"{value} {field}" for field, value in shape.items() if value)
-        source = f"stands in: the script gives no {', '.join(missing)}"
-        findings.take("model", name, 0, source)
-        findings.unknown_model = f"the script gives no {', '.join(missing)}"
-        findings.ask("model", findings.unknown_model)
-        why = f"the script gives no number for it, only {known or 'the kind of model'}: set model"
-        findings.leave(0, f"the model's {', '.join(missing)}", why)
-    else:
-        line = findings.carried["training.shape.layers"].line
-        source = f"{shape['layers']} layers x {shape['hidden']}, {shape['heads']} heads"
-        findings.take("model", name, line, source)
-    _take_positions(model, full_kind, findings)
-    for field, value in shape.items():
-        is_width = field in ("ffn_hidden", "kv_heads") and not missing
-        if not is_width and _is_implied(value, model, shape, field):
-            findings.drop(f"training.shape.{field}")
-    if not missing:
-        _take_widths(model, shape, full_kind, findings)
-    positions = findings.number("training.shape.positions")
-    if 0 < positions < model.sequence_length:  # the smoke test has sequences of the model's length
-        line = findings.carried["training.shape.positions"].line
-        source = "no longer than the model's positions"
-        findings.take("training.smoke.sequence_length", positions, line, source)
-    if findings.value("training.sequence_length") == model.sequence_length:
-        findings.drop("training.sequence_length")
-    _report_kind(name, model, full_kind, findings)
-
-
-def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings: Findings) -> None:
-    """Leave out positions of rotary angles, which have no table; a learned table that stands in gets as many rows."""
-    if full_kind["position_embedding"] != "rope":
-        return
-    carried = findings.carried.get("training.shape.positions")
-    if carried:
-        text = f"{carried.source} {carried.value}"
-        findings.does(carried.line, text, "rotary angles have no table of positions")
-        findings.drop("training.shape.positions")
-    sequence = findings.number("training.sequence_length")
-    if model.position_embedding == "learned" and sequence > (
-        model.positions or model.sequence_length
-    ):
-        source = f"stands in: model has learned positions, for sequences of {sequence}"
-        findings.take("training.shape.positions", sequence, 0, source)
-
-
-def _with_room_for_tokenizer(
-    models: Mapping[str, Model], findings: Findings
-) -> Mapping[str, Model]:
-    """Return the models that have a row for each token of GPT-2, where the source names that tokenizer."""
-    if findings.tokenizer_kind != "GPT2BPETokenizer":
-        return models
-    return {name: model for name, model in models.items() if model.vocabulary >= GPT2_VOCABULARY}
-
-
-def _take_widths(
-    model: Model,
-    shape: Mapping[str, int],
-    full_kind: Mapping[str, str | float],
-    findings: Findings,
-) -> None:
-    """Set the widths that depend on others, wherever the model would have another than the script's program.
-
-    The program's defaults: 4 x hidden, 2/3 of it with gates, and as many key-value heads as heads.
-    """
-    own_core = {name: shape[name] for name in _CORE_FIELDS if shape[name] != getattr(model, name)}
-    resized = with_shape(model, own_core)
-    hidden = shape["hidden"]
-    is_gated = full_kind["activation"] == "swiglu"
-    default_ffn = int(4 * hidden * 2 / 3 / 64) * 64 if is_gated else 4 * hidden
-    widths = {
-        "ffn_hidden": (shape["ffn_hidden"] or default_ffn, resized.ffn_hidden or 4 * hidden),
-        "kv_heads": (shape["kv_heads"] or shape["heads"], resized.kv_heads or shape["heads"]),
-    }
-    for field, (wanted, width) in widths.items():
-        key = f"training.shape.{field}"
-        if wanted == width:
-            findings.drop(key)
-        elif key not in findings.carried:
-            source = "the script's" if shape[field] else "the program's default"
-            findings.take(key, wanted, 0, f"{source} {field}")
-
-
-def _of_nearest_kind(
-    models: Mapping[str, Model], full_kind: Mapping[str, str | float]
-) -> Mapping[str, Model]:
-    """Return the models that differ from a kind in the fewest properties."""
-    different = {name: len(_other_fields(model, full_kind)) for name, model in models.items()}
-    fewest = min(different.values())
-    return {name: model for name, model in models.items() if different[name] == fewest}
-
-
-def _other_fields(model: Model, full_kind: Mapping[str, str | float]) -> list[str]:
-    """Return the properties that a model has otherwise than a kind."""
-    return [field for field in _KINDS if getattr(model, field) != full_kind[field]]
-
-
-def _report_kind(
-    name: str, model: Model, full_kind: Mapping[str, str | float], findings: Findings
-) -> None:
-    """Report each property that the model has otherwise than the script asks, and keep it for a new entry."""
-    other_fields = _other_fields(model, full_kind)
-    for field in other_fields:
-        line = findings.kind_lines.get(field, 0)
-        text = f"the model's {field}={full_kind[field]}"
-        why = f"model {name} has {getattr(model, field)}; no model of params/models.yaml has this kind"
-        findings.leave(line, text, f"{why}: paste the entry, and set model")
-    wanted = findings.vocabulary
-    if wanted and not 0 <= model.vocabulary - wanted < _PADDING:
-        why = f"model {name} has {model.vocabulary}: paste the entry, and set model"
-        findings.leave(0, f"the model's vocabulary={wanted}", why)
-        findings.model_kind.update(full_kind)
-        findings.model_kind["vocabulary"] = wanted
-    elif other_fields:
-        findings.model_kind.update(full_kind)
-
-
-_PADDING = 1024
-"""Rows that a padded vocabulary may have beyond the tokenizer's."""
-_CORE_FIELDS = ("layers", "hidden", "heads")
-"""Fields of a shape without which there is no model to look for."""
-
-
-def _drop_shape_of_named_model(model: Model, shape: Mapping[str, int], findings: Findings) -> None:
-    """Drop what a model that the script names has anyway, where some of its shape is given too."""
-    same = [name for name in SHAPE_FIELDS if shape[name] == getattr(model, name)]
-    findings.drop(*(f"training.shape.{name}" for name in same if shape[name]))
-
-
-def _take_uneven_stages(framework: str, findings: Findings) -> None:
-    """Take a layout that counts embedding and output layer as two layers more.
-
-    BLOOM's fork divides its 70 layers over 12 stages so. No pinned fork has its option; our trainer has.
-    """
-    layers = findings.number("training.shape.layers")
-    pipeline = findings.number("parallel.pipeline", 1)
-    is_uneven = pipeline > 1 and layers % pipeline != 0
-    if framework == "nemo" or not is_uneven or (layers + 2) % pipeline != 0:
-        return
-    line = findings.carried["parallel.pipeline"].line
-    end_layers = (layers + 2) // pipeline - 1
-    source = f"{layers} layers, embedding and output layer over {pipeline} stages"
-    findings.take("parallel.first_stage_layers", end_layers, line, source)
-    findings.take("parallel.last_stage_layers", end_layers, line, source)
-    if framework == "megatron-lm":
-        return
-    why = "its first and last stage have fewer layers, for which no pinned fork has an option: our own trainer"
-    findings.leave(line, f"framework {framework}", why)
-    findings.take("training.framework", "runbook", line, source)
-    findings.drop("training.offload")
-
-
-def _ask_for_nemo_model(evidence: Evidence) -> None:
-    """Ask for the model where a file of NeMo's says which one it is, and neither a size nor overrides do."""
-    findings = evidence.findings
-    arguments = evidence.launches[-1].arguments
-    size = program_arguments.size_of(arguments)
-    names_size = size is not None and size.text in program_arguments.MODELS
-    is_sized = names_size or evidence.script.value("MODEL_SIZE")
-    core = [findings.carried.get(f"training.shape.{name}") for name in _CORE_FIELDS]
-    is_overridden = all(carried and carried.line for carried in core)
-    if evidence.calls or is_sized or is_overridden:
-        return
-    file = option(arguments, "config-name")
-    name = file.shown if file else "of its configuration, which is not at hand,"
-    why = f"the file {name} says it, and neither a size of NeMo's nor all of layers, hidden, heads"
-    findings.leave(file.line if file else 0, "the model", f"{why}: set model")
-    findings.unknown_model = why
-    findings.ask("model", why)
-
-
-def _drop_shape_of_nemo(models: Mapping[str, Model], findings: Findings) -> None:
-    """Drop what the model of NeMo's own file has anyway."""
-    model = models.get(str(findings.value("model", "")))
-    if model is None:
-        return
-    shape = {name: findings.number(f"training.shape.{name}") for name in SHAPE_FIELDS}
-    full_shape = {name: shape[name] or getattr(model, name) for name in SHAPE_FIELDS}
-    for field, value in shape.items():
-        if _is_implied(value, model, full_shape, field):
-            findings.drop(f"training.shape.{field}")
-    if findings.value("training.sequence_length") == model.sequence_length:
-        findings.drop("training.sequence_length")
-
-
-def _is_implied(value: int, model: Model, shape: Mapping[str, int], field: str) -> bool:
-    """Return whether the model has this value of a field already, written out or as its default."""
-    model_value = getattr(model, field)
-    if value in (0, model_value):
-        return True
-    return model_value == 0 and value == _implied(model, shape, field)
-
-
-def _implied(model: Model, shape: Mapping[str, int], field: str) -> int:
-    """Return what a field of the shape is where nobody sets it.
-
-    0 for fields that are always set.
-    """
-    implied = {
-        "ffn_hidden": 4 * shape["hidden"],
-        "kv_heads": shape["heads"],
-        "positions": model.sequence_length,
-    }
-    return implied.get(field, 0)
-
-
-def _nearest_model(
-    models: Mapping[str, Model], shape: Mapping[str, int], findings: Findings
-) -> str:
-    """Return the name of the model that is nearest to a shape, a sequence length and the site."""
-    sequence = findings.number("training.sequence_length")
-    core = [field for field in _CORE_FIELDS if shape[field]]
-    size = shape["layers"] * shape["hidden"] ** 2  # grows as the parameters of the layers
-
-    def distance(name: str) -> tuple[float, ...]:
-        model = models[name]
-        other_core = sum(getattr(model, field) != shape[field] for field in core)
-        is_other_size = other_core > 0 and size > 0
-        relative_size = abs(model.layers * model.hidden**2 / size - 1) if is_other_size else 0
-        other_fields = 0
-        for field in ("kv_heads", "ffn_hidden", "positions"):
-            wanted = shape[field] or _implied(model, shape, field)
-            other_fields += wanted != (getattr(model, field) or _implied(model, shape, field))
-        return (
-            other_core > 0,
-            relative_size,
-            other_core,
-            other_fields,
-            model.vocabulary != GPT2_VOCABULARY,
-            sequence not in (0, model.sequence_length),
-            findings.site.site not in model.source,
-        )
-
-    return min(models, key=distance)

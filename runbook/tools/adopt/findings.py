@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runbook.params.schema.keys import accepts
+from runbook.params.schema.run_file import SHAPE_FIELDS
 from runbook.params.schema.site import Site
 from runbook.tools.adopt.script import Word
 
@@ -58,7 +59,10 @@ class Findings:
     model_kind: dict[str, str | float] = field(default_factory=dict)
     """The kind of model that no entry of the catalogue has; empty if one has it."""
     questions: dict[str, str] = field(default_factory=dict)
-    """What the source leaves open, by the key that answers it; the run file has a value that stands in."""
+    """What the source leaves open, by the key that answers it.
+
+    The run file has a value that stands in.
+    """
     tokenizer_kind: str = ""
     """The tokenizer that the source names: GPT2BPETokenizer, Llama2Tokenizer."""
     has_absent_document: bool = False
@@ -66,9 +70,15 @@ class Findings:
     vocabulary: int = 0
     """Tokens of the model's vocabulary, where the source says so; 0 elsewhere."""
     other_model: str = ""
-    """What makes the source's model another one than the run file's: 8 experts. Empty where nothing does."""
+    """What makes the source's model another one than the run file's: 8 experts.
+
+    Empty where nothing does.
+    """
     unknown_model: str = ""
-    """Why nothing says which model is trained: the run file's stands in. Empty where it is known."""
+    """Why nothing says which model is trained: the run file's stands in.
+
+    Empty where it is known.
+    """
     site_values: dict[tuple[str, str], Any] = field(default_factory=dict)
     """What the site's file may have, by its section there and its name."""
 
@@ -83,11 +93,27 @@ class Findings:
         return self.number("jobs.training.devices_per_node") or self.site.hardware.devices_per_node
 
     @property
+    def shape(self) -> dict[str, int]:
+        """The sizes of the model that were taken, by their names; 0 where none was."""
+        sizes = {}
+        for name in SHAPE_FIELDS:
+            sizes[name] = self.number(f"training.shape.{name}")
+        return sizes
+
+    @property
     def model_parallel(self) -> int:
         """Devices that hold one copy of the model."""
         return max(1, self.number("parallel.tensor", 1) * self.number("parallel.pipeline", 1))
 
-    def take(self, key: str, value: Any, line: int, source: str, *, over: bool = True) -> None:
+    def take(
+        self,
+        key: str,
+        value: Any,
+        line: int,
+        source: str,
+        *,
+        over: bool = True,
+    ) -> None:
         """A value; with `over` off, one that is there already stays."""
         if over or key not in self.carried:
             self.carried[key] = CarriedValue(key, value, line, source)
@@ -104,7 +130,11 @@ class Findings:
             self.leftovers.append(remark)
 
     def leave_to_site(
-        self, line: int, text: str, section: str, why: str = "no key of the run file has it"
+        self,
+        line: int,
+        text: str,
+        section: str,
+        why: str = "no key of the run file has it",
     ) -> None:
         """Something that the site's file may have in one of its sections."""
         self.leave(line, text, f"{why}: write it under {section} of {self.site_file}")
@@ -123,7 +153,10 @@ class Findings:
         self.ask("model", f"the source's has {part}, and no model here: the run file's is dense")
 
     def ask_for_tokenizer(self, path: str, line: int, source: str) -> None:
-        """Take the tokenizer's file where a full path names one; else leave it open, with a mark in its place."""
+        """Take the tokenizer's file where a full path names one.
+
+        Else leave it open, with a mark in its place.
+        """
         word = Word(path, line)
         file = path if path.endswith((".json", ".model")) else f"{path.rstrip('/')}/tokenizer.json"
         if path.startswith("/") and word.known:
@@ -154,7 +187,13 @@ class Findings:
         return value if isinstance(value, int) else default
 
     def read(
-        self, key: str, word: Word, source: str, read: Callable[[str], Any], *, over: bool = True
+        self,
+        key: str,
+        word: Word,
+        source: str,
+        read: Callable[[str], Any],
+        *,
+        over: bool = True,
     ) -> None:
         """Take a word as a value.
 

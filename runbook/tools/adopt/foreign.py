@@ -71,9 +71,7 @@ SIGNS = (
     Sign("Hugging Face's Accelerate", option=r"mixed-precision|num-processes"),
     Sign("PyTorch FSDP", option=r"fsdp|sharding-strategy|fsdp-[\w-]+"),
 )
-"""In this order: the first that a program shows names it. A program's name says more than its
-options.
-"""
+"""In this order: the first that a program shows names it. A program's name says more than its options."""
 
 
 def foreign_framework(script: Word, arguments: Sequence[Word]) -> str:
@@ -97,7 +95,12 @@ def _option_name(text: str) -> str:
     return text[2:].partition("=")[0].replace("_", "-").lower()
 
 
-def _shows(sign: Sign, script: str, names: Sequence[str], values: Sequence[str]) -> bool:
+def _shows(
+    sign: Sign,
+    script: str,
+    names: Sequence[str],
+    values: Sequence[str],
+) -> bool:
     """Return whether a program has every pattern of a sign."""
     if sign.script and not re.search(sign.script, script, re.IGNORECASE):
         return False

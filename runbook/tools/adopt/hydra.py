@@ -26,8 +26,8 @@ def with_configuration_files(script: Script, texts: Mapping[str, str]) -> Script
 
 def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProgram:
     """Return a command with the values of its configuration file right after the program's name."""
-    place = _place_of_program(command.words)
-    if place is None:
+    position = _place_of_program(command.words)
+    if position is None:
         return command
     name, name_word = _option(command.words, "config-name")
     folder, _ = _option(command.words, "config-path")
@@ -38,39 +38,47 @@ def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProg
         values = yaml_values(text, name)
     except ParamsError:  # not YAML: what it says stays unknown
         return command
-    given = [Word(f"{value.name}={shown}", name_word.line) for value, shown in _resolved(values)]
-    words = (*command.words[: place + 1], *given, *command.words[place + 1 :])
-    return replace(command, words=words, own=min(command.own + len(given), len(words) - 1))
+    overrides = _overrides(command.words[position + 1 :])
+    file_words = [
+        Word(f"{value.name}={text}", name_word.line) for value, text in _resolved(values, overrides)
+    ]
+    command_words = (*command.words[: position + 1], *file_words, *command.words[position + 1 :])
+    return replace(
+        command, words=command_words, own=min(command.own + len(file_words), len(command_words) - 1)
+    )
 
 
-def _place_of_program(words: Sequence[Word]) -> int | None:
+def _place_of_program(command_words: Sequence[Word]) -> int | None:
     """Return which word is a program that reads Hydra's files; None if none is."""
-    for place, word in enumerate(words):
+    for position, word in enumerate(command_words):
         if _READS_HYDRA.search(word.text):
-            return place
+            return position
     return None
 
 
-def _option(words: Sequence[Word], name: str) -> tuple[str, Word | None]:
+def _option(command_words: Sequence[Word], name: str) -> tuple[str, Word | None]:
     """Return the value of an option, written with = or as the next word, and the word of the option."""
-    for place, word in enumerate(words):
+    for position, word in enumerate(command_words):
         option, equals, value = word.text.partition("=")
         if option != f"--{name}":
             continue
-        if not equals and place + 1 < len(words):
-            value = words[place + 1].text
+        if not equals and position + 1 < len(command_words):
+            value = command_words[position + 1].text
         return value, word
     return "", None
 
 
 def _file_called(name: str, folder: str, texts: Mapping[str, str]) -> str:
-    """Return the text of a configuration file at hand; the one in `folder` where several have its name."""
+    """Return the text of a configuration file at hand.
+
+    The one in `folder` where several have its name.
+    """
     stem = name.removesuffix(".yaml")
     if not stem:
         return ""
-    wanted = PurePosixPath(folder, f"{stem}.yaml")
-    same_name = [path for path in texts if PurePosixPath(path).name == wanted.name]
-    same_name.sort(key=lambda path: _common_tail(PurePosixPath(path), wanted), reverse=True)
+    path_of_file = PurePosixPath(folder, f"{stem}.yaml")
+    same_name = [path for path in texts if PurePosixPath(path).name == path_of_file.name]
+    same_name.sort(key=lambda path: _common_tail(PurePosixPath(path), path_of_file), reverse=True)
     return texts[same_name[0]] if same_name else ""
 
 
@@ -84,9 +92,25 @@ def _common_tail(first: PurePosixPath, second: PurePosixPath) -> int:
     return count
 
 
-def _resolved(values: Sequence[ConfigValue]) -> list[tuple[ConfigValue, str]]:
-    """Return each value with its text, in which references to other values are filled in."""
-    by_name = {value.name: value.value for value in values}
+def _overrides(command_words: Sequence[Word]) -> dict[str, object]:
+    """Return the values that a command line gives, by their names."""
+    overrides: dict[str, object] = {}
+    for word in command_words:
+        name, equals, text = word.text.partition("=")
+        if equals and not name.startswith("-"):
+            overrides[name.lstrip("+~")] = text
+    return overrides
+
+
+def _resolved(
+    values: Sequence[ConfigValue], overrides: Mapping[str, object]
+) -> list[tuple[ConfigValue, str]]:
+    """Return each value with its text.
+
+    References are filled in, as Hydra does, after the overrides.
+    """
+    by_name: dict[str, object] = {value.name: value.value for value in values}
+    by_name |= overrides
     resolved = []
     for value in values:
         content = _content(value.name, value.value, by_name)

@@ -102,8 +102,8 @@ def _take_variable(
 def take_modules(script: Script, findings: Findings) -> None:
     """Report each `module load` and each activation of an environment."""
     for command in script.commands:
-        words = [command.name, *(word.text for word in command.words[1:])]
-        for module in _loaded_modules(words):
+        command_words = [command.name, *(word.text for word in command.words[1:])]
+        for module in _loaded_modules(command_words):
             text = f"module load {module}"
             if module in findings.site.modules:
                 findings.does(command.line, text, f"{findings.site_file} loads it")
@@ -111,17 +111,17 @@ def take_modules(script: Script, findings: Findings) -> None:
                 findings.leave_to_site(command.line, text, "modules", "the site loads others")
                 findings.for_site("modules", module, module)
 
-        is_script = command.name in ("source", ".") and words[-1].endswith("activate")
-        if is_script or words[:2] == ["conda", "activate"]:
+        is_script = command.name in ("source", ".") and command_words[-1].endswith("activate")
+        if is_script or command_words[:2] == ["conda", "activate"]:
             _take_activation(command, findings)
 
 
-def _loaded_modules(words: Sequence[str]) -> Sequence[str]:
+def _loaded_modules(command_words: Sequence[str]) -> Sequence[str]:
     """Return the modules that a command loads; none where it is another command."""
-    if words[:2] == ["module", "load"]:
-        return words[2:]
-    if words[0] == "ml":
-        return words[1:]
+    if command_words[:2] == ["module", "load"]:
+        return command_words[2:]
+    if command_words[0] == "ml":
+        return command_words[1:]
     return []
 
 
@@ -173,8 +173,23 @@ def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
                 over=False,
             )
 
+    _take_resource_sets(launch.part("jsrun"), findings)
     _take_srun_container(launch.part("srun"), findings)
     _take_singularity(launch.part("singularity"), findings)
+
+
+def _take_resource_sets(jsrun: Sequence[Word], findings: Findings) -> None:
+    """Take the devices of a node that LSF's jsrun counts as resource sets of a host and devices of a set."""
+    sets_per_host = option(jsrun, "rs-per-host", "r")
+    devices_per_set = option(jsrun, "gpu-per-rs", "g")
+    if sets_per_host is None or devices_per_set is None:
+        return
+    if _is_count(sets_per_host.text) and _is_count(devices_per_set.text):
+        devices = int(sets_per_host.text) * int(devices_per_set.text)
+        source = "--rs_per_host x --gpu_per_rs"
+        findings.take(
+            "jobs.training.devices_per_node", devices, sets_per_host.line, source, over=False
+        )
 
 
 def _is_count(text: str) -> bool:
@@ -194,9 +209,9 @@ def _take_srun_container(srun: Sequence[Word], findings: Findings) -> None:
             findings.does(value.line, f"--{name} {value.shown[:60]}", why)
 
 
-def _take_singularity(words: Sequence[Word], findings: Findings) -> None:
+def _take_singularity(singularity_words: Sequence[Word], findings: Findings) -> None:
     """Take the image of `singularity exec`: a file, or a variable that the site's module sets."""
-    for word in reversed(words):
+    for word in reversed(singularity_words):
         is_file = word.text.endswith((".sif", ".simg"))
         if is_file or word.shown.startswith("$"):
             variable = findings.site.container.variable
@@ -210,10 +225,10 @@ def _take_singularity(words: Sequence[Word], findings: Findings) -> None:
 
 def take_image(image: Word, findings: Findings, source: str = "image") -> None:
     """Take an image that a queue can start; a tag of one machine's docker cannot be pulled."""
-    shown = image.shown
+    name = image.shown
     site_image = findings.site.container.image
     on_stage = re.escape(site_image).replace(re.escape("{stage}"), "(?P<stage>/.+)")
-    match = re.fullmatch(on_stage, shown) if "{stage}" in site_image else None
+    match = re.fullmatch(on_stage, name) if "{stage}" in site_image else None
     if match and not match["stage"].startswith("/GIVE_"):
         findings.take(
             "jobs.stage",
@@ -223,18 +238,18 @@ def take_image(image: Word, findings: Findings, source: str = "image") -> None:
             over=False,
         )
 
-    if match or shown in (site_image, site_image.replace("{stage}", "$STAGE_PATH")):
-        findings.does(image.line, f"{source} {shown}", f"{findings.site_file} names it")
+    if match or name in (site_image, site_image.replace("{stage}", "$STAGE_PATH")):
+        findings.does(image.line, f"{source} {name}", f"{findings.site_file} names it")
     elif not image.known:
         on_stage = Word(image.text.replace(not_set("STAGE_PATH"), "{stage}"), 0).shown
         why = "its value is known only while the script runs: set jobs.image"
         findings.leave(image.line, f"{source} {on_stage}", why)
-    elif is_local_tag(shown):
+    elif is_local_tag(name):
         remedy = "set jobs.image to registry#name:tag or a .sqsh"
         why = f"a docker tag of one machine, which other nodes cannot pull: {remedy}"
-        findings.leave(image.line, f"{source} {shown}", why)
+        findings.leave(image.line, f"{source} {name}", why)
     else:
-        findings.take("jobs.image", shown, image.line, source)
+        findings.take("jobs.image", name, image.line, source)
 
 
 def is_local_tag(image: str) -> bool:
@@ -328,11 +343,12 @@ def key_of(name: str) -> str:
 
 def leave_unknown(script: Script, values: Mapping[str, Word], findings: Findings) -> None:
     """Report the exports among `values` that no document's script reads."""
-    documents = {name for key in all_keys().values() for name in key.documents}
-    known = documents | {"NODES", *_READ, *_ATTENTION, *_SPECIAL, *_HANDLED_ELSEWHERE, *_OURS}
+    read_names = {"NODES", *_READ, *_ATTENTION, *_SPECIAL, *_HANDLED_ELSEWHERE, *_OURS}
+    for key in all_keys().values():
+        read_names.update(key.documents)
     for setting in script.settings:
         name = setting.name
-        is_known = name in known or _OF_A_JOB.fullmatch(name)
+        is_known = name in read_names or _OF_A_JOB.fullmatch(name)
         if setting.exported and name in values and not is_known:
             text = f"{name}={Word(setting.value, 0).shown}"
             findings.leave(setting.line, text, "no document's script reads it")
@@ -362,8 +378,8 @@ def _shared_folder(value: Word, findings: Findings) -> None:
     if value.known and not placeholder:
         findings.take("jobs.stage", text.rstrip("/") or "/", value.line, "the shared folder")
     else:
-        shown = f"shared folder {value.shown}"
-        findings.leave(value.line, shown, "not a folder yet: set jobs.stage")
+        described = f"shared folder {value.shown}"
+        findings.leave(value.line, described, "not a folder yet: set jobs.stage")
 
 
 def _dataset_folder(value: Word, findings: Findings) -> None:

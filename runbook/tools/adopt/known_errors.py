@@ -13,7 +13,6 @@ from pathlib import Path
 
 from runbook.core.units import show_count
 from runbook.params.schema.entries import Model, with_shape
-from runbook.params.schema.run_file import SHAPE_FIELDS
 from runbook.planning.cost.memory import state_bytes
 from runbook.planning.sizes import label_count, label_fits, shape_of, whole
 from runbook.tools.adopt.findings import Findings, KnownError
@@ -58,7 +57,7 @@ class Evidence:
     def model(self) -> Model | None:
         """The model of the run file, with the script's own shape."""
         model = self.models.get(str(self.findings.value("model", "")))
-        shape = {name: self.findings.number(f"training.shape.{name}") for name in SHAPE_FIELDS}
+        shape = self.findings.shape
         return with_shape(model, shape) if model else None
 
 

@@ -193,7 +193,9 @@ def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Laun
     parts = [_part(outer) for outer in chain if outer.kind in _AROUND_A_TRAINING]
     if index:
         parts.append((_starter_name(shell_words[:index]), shell_words[1:index]))
-    line = (chain[0].line if chain else 0) or command.line
+    line = command.line
+    if chain:
+        line = chain[0].line or line
     arguments = shell_words[index + 1 :]
     return Launch(tuple(parts), script, arguments, replace(command, line=line))
 
@@ -390,7 +392,9 @@ def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:
     best = "slurm"
     best_score = 0
     for site, signs in SITE_SIGNS.items():
-        other_queue = "slurm" if site == "polaris" else "pbs"
+        other_queue = "pbs"
+        if site == "polaris":  # the one site here with PBS
+            other_queue = "slurm"
         if site not in sites or other_queue in queues:
             continue
         score = _sum_of_signs(script.text, signs)
@@ -407,19 +411,30 @@ def _sum_of_signs(text: str, signs: Sequence[tuple[str, int]]) -> int:
 
 def framework_of(launches: Sequence[Launch]) -> str:
     """Return whose training program is started, by its name, its options or its folder."""
-    texts = []
+    texts: list[str] = []
     programs: set[str] = set()
+    names: set[str] = set()
     for launch in launches:
         texts += [word.text for word in (launch.script, *launch.arguments)]
         programs.update(launch.programs)
-    if any(_NEMO_SIGN.match(word) for word in texts):
+        names.update(name for _, name, _ in pairs(launch.arguments))
+    is_launcher = any(_is_nemo_launcher(launch.script, launch.arguments) for launch in launches)
+    if is_launcher or _has_match(_NEMO_SIGN, texts):
         return "nemo"
-    if "deepspeed" in programs or any(_DEEPSPEED_SIGN.match(word) for word in texts):
+    if "deepspeed" in programs or _has_match(_DEEPSPEED_SIGN, texts):
         return "megatron-deepspeed"
-    names = {name for launch in launches for _, name, _ in pairs(launch.arguments)}
     if names & _ONLY_MEGATRON_LM:
         return "megatron-lm"
-    command_line = " ".join(texts)
+    return _framework_of_folder(" ".join(texts))
+
+
+def _has_match(pattern: re.Pattern[str], texts: Sequence[str]) -> bool:
+    """Return whether any of the texts begins with a pattern."""
+    return any(pattern.match(text) for text in texts)
+
+
+def _framework_of_folder(command_line: str) -> str:
+    """Return whose program it is by the names of folders; Megatron-LM's where they do not say."""
     names_deepspeed = re.search(r"megatron-deepspeed", command_line, re.I)
     if names_deepspeed and "Megatron-LM" not in command_line:
         return "megatron-deepspeed"
@@ -467,9 +482,7 @@ def run_of(script: Script) -> str:
     """
     if script.matching(_WRITES_OPTIONS):
         return ""  # it starts a program of its own, and is no block of exports
-    names = {setting.name for setting in script.settings if Word(setting.value, 0).known}
-    for command in script.commands:
-        names |= {name for name, word in command.environment.items() if word.known}
+    names = _names_with_values(script)
     _, run, _, knobs = max(DOCUMENTS, key=lambda document: len(names & document[3]))
     if len(names & knobs) >= _ENOUGH_KNOBS:
         return run
@@ -477,6 +490,19 @@ def run_of(script: Script) -> str:
     if score < _CLEAR_SCORE:
         return ""
     return next(run for site_of_run, run, *_ in DOCUMENTS if site_of_run == site)
+
+
+def _names_with_values(script: Script) -> set[str]:
+    """Return the variables that a script sets to a value that is known."""
+    names = set()
+    for setting in script.settings:
+        if Word(setting.value, 0).known:
+            names.add(setting.name)
+    for command in script.commands:
+        for name, word in command.environment.items():
+            if word.known:
+                names.add(name)
+    return names
 
 
 _WRITES_OPTIONS = (

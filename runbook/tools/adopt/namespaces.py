@@ -61,8 +61,8 @@ def run_job(
     absent = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if absent:
         raise ProgramError(AdoptMessage.NO_BUBBLEWRAP, absent=", ".join(absent), install=_INSTALL)
-    with tempfile.TemporaryDirectory(prefix="adopt-") as place:
-        stage = Path(place)
+    with tempfile.TemporaryDirectory(prefix="adopt-") as folder_of_stage:
+        stage = Path(folder_of_stage)
         _stage(stage, files, missing)
         variables = [f"{name}={value}" for name, value in environment.items()]
         job = ["env", "-i", *variables, *command]
@@ -411,18 +411,21 @@ def _job_size(job: SandboxJob) -> JobSize:
 
     The sandbox assumes some where it asks for none.
     """
-    asked = {directive.name: directive.value for directive in job.directives}
-    nodes = next(filter(None, (_number(asked.get(name, "")) for name in _NODES)), 0)
-    numbers = re.findall(r"\d+", asked.get("gpus-per-node") or asked.get("gres", ""))
-    # gpu:a100:4: the last number counts them
-    devices = _number(numbers[-1]) if numbers else 0
-    tasks = _number(asked.get("ntasks-per-node", ""))
-    return JobSize(asked, nodes or ASSUMED_NODES, devices or ASSUMED_DEVICES, tasks or 1)
+    requests = {directive.name: directive.value for directive in job.directives}
+    nodes = 0
+    for name in _NODES:
+        nodes = nodes or _number(requests.get(name, ""))
+    devices = 0
+    numbers = re.findall(r"\d+", requests.get("gpus-per-node") or requests.get("gres", ""))
+    if numbers:  # gpu:a100:4: the last number counts them
+        devices = _number(numbers[-1])
+    tasks = _number(requests.get("ntasks-per-node", ""))
+    return JobSize(requests, nodes or ASSUMED_NODES, devices or ASSUMED_DEVICES, tasks or 1)
 
 
 def _slurm_variables(size: JobSize) -> dict[str, str]:
     """Return the variables that Slurm sets in a job on its first node."""
-    asked = size.directives
+    requests = size.directives
     nodes = str(size.nodes)
     hosts = "node1" if size.nodes == 1 else f"node[1-{size.nodes}]"
     tasks_per_node = str(size.tasks)
@@ -442,19 +445,19 @@ def _slurm_variables(size: JobSize) -> dict[str, str]:
         "SLURM_PROCID": "0",
         "SLURM_LOCALID": "0",
         "SLURM_SUBMIT_DIR": FOLDER,
-        "SLURM_JOB_NAME": asked.get("job-name", "job"),
+        "SLURM_JOB_NAME": requests.get("job-name", "job"),
         "SLURM_CPUS_ON_NODE": "64",
         "SLURM_TASKS_PER_NODE": tasks_per_node,
         "SLURM_GPUS_ON_NODE": devices_per_node,
         "SLURM_GPUS_PER_NODE": devices_per_node,
         "SLURM_GPUS": str(size.nodes * size.devices),
-        "SLURM_CPUS_PER_TASK": asked.get("cpus-per-task", "1"),
+        "SLURM_CPUS_PER_TASK": requests.get("cpus-per-task", "1"),
         "SLURMD_NODENAME": "node1",
-        "SLURM_JOB_PARTITION": asked.get("partition", ""),
+        "SLURM_JOB_PARTITION": requests.get("partition", ""),
         "SLURM_RESTART_COUNT": "0",
     }
-    if "array" in asked:
-        variables["SLURM_ARRAY_TASK_ID"] = str(_number(asked["array"]))
+    if "array" in requests:
+        variables["SLURM_ARRAY_TASK_ID"] = str(_number(requests["array"]))
         variables["SLURM_ARRAY_JOB_ID"] = "4242"
 
     return variables
@@ -477,7 +480,9 @@ def _number(text: str) -> int:
     0 if there is none, or one that no machine has.
     """
     match = re.match(r"\d{1,6}(?!\d)", text)
-    return int(match[0]) if match else 0
+    if match is None:
+        return 0
+    return int(match[0])
 
 
 def _never_set(job: SandboxJob) -> list[str]:
@@ -491,11 +496,10 @@ def _never_set(job: SandboxJob) -> list[str]:
 def _code_that_runs(job: SandboxJob) -> str:
     """Join the main script and the files that it names, without comments and quoted text."""
     main = job.files[job.main]
-    called = [
-        text
-        for name, text in job.files.items()
-        if name != job.main and name.rpartition("/")[2] in main
-    ]
+    called = []
+    for name, text in job.files.items():
+        if name != job.main and name.rpartition("/")[2] in main:
+            called.append(text)
     text = "\n".join(re.sub(r"(?m)^\s*#.*$", "", body) for body in (main, *called))
     # Single quotes around a $ are kept: they may hold the code of another shell.
     return re.sub(r"'[^'\n]*'", lambda quoted: quoted[0] if "$" in quoted[0] else "''", text)
@@ -538,7 +542,10 @@ def needed_arguments(job: SandboxJob) -> list[str]:
     with_default = set(re.findall(r"\$\{([1-9]):?[-=]", text))
     needed = set(re.findall(r"\$\{?([1-9])\b", text)) - with_default
     last = max(map(int, needed), default=0)
-    return [
-        not_set(f"argument_{number}") if str(number) in needed else ""
-        for number in range(1, last + 1)
-    ]
+    arguments = []
+    for number in range(1, last + 1):
+        if str(number) in needed:
+            arguments.append(not_set(f"argument_{number}"))
+        else:
+            arguments.append("")
+    return arguments

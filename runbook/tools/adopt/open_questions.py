@@ -23,8 +23,8 @@ def leave_open(checks: Sequence[Check], findings: Findings, models: Models) -> b
     """Answer every failed check that a stand-in answers; return whether any value changed."""
     changes = []
     for check in checks:
-        for answer in _answers(check):
-            changes.append(answer(findings, models))
+        for change in _answers(check):
+            changes.append(change(findings, models))
 
     return any(changes)
 

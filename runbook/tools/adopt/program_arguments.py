@@ -23,15 +23,15 @@ _DATASETS = {
 """Datasets of the catalogue by a word of their files' names."""
 
 
-def _data_path(values: Sequence[Word], findings: Findings) -> None:
-    """Take the token files: a dataset of the catalogue by its name, else a folder."""
+def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
+    """Take the token files of an option: a dataset of the catalogue by its name, else a folder."""
     path = values[-1]
     paths = " ".join(value.shown for value in values)
     text = f"token files {paths[:80]}"
     blend = _blend(values)
     is_blend = len(blend) > 1
     dataset = "" if is_blend else dataset_of(paths)
-    source = "the token files' name" if dataset else "--data-path"
+    source = "the token files' name" if dataset else option
     findings.take("data.dataset", dataset or "tokenized", path.line, source, over=False)
     folder = path.text.rpartition("/")[0]
     if is_blend:
@@ -44,8 +44,8 @@ def _data_path(values: Sequence[Word], findings: Findings) -> None:
     elif dataset:
         findings.does(path.line, text, f"data.dataset: {dataset} knows its files")
     elif path.known and folder.startswith("/") and len(values) < 3:
-        place = path.text if names_pair(path.text) else folder
-        findings.take("data.folder", place, path.line, "--data-path")
+        folder_or_prefix = path.text if names_pair(path.text) else folder
+        findings.take("data.folder", folder_or_prefix, path.line, option)
     else:
         findings.leave(path.line, text, "set data.folder to the folder that holds them")
 
@@ -53,14 +53,17 @@ def _data_path(values: Sequence[Word], findings: Findings) -> None:
 def _take_data_path(option: Word, values: Sequence[Word], findings: Findings) -> None:
     """Take the token files of an option; one without a value got an empty variable."""
     if values:
-        _data_path(values, findings)
+        _data_path(option.text.partition("=")[0].replace("_", "-"), values, findings)
     else:
         why = "no value reached it: set data.folder, or data.dataset"
         findings.leave(option.line, option.text, why)
 
 
 def _held_out(values: Sequence[Word], findings: Findings) -> None:
-    """Take the number of whole files that are held out for the validation; as many more are for the test."""
+    """Take the number of whole files that are held out for the validation.
+
+    As many more are for the test.
+    """
     prefixes = values[1::2] if len(values) > 1 else values
     text = f"--valid-data-path of {len(prefixes)} files"
     if findings.value("data.dataset") in (None, "tokenized"):
@@ -108,7 +111,7 @@ NEVER_MINUTES = 100_000
 """A time limit beyond this (69 days) means none."""
 
 
-def pairs(words: Sequence[Word]) -> Iterator[tuple[Word, str, list[Word]]]:
+def pairs(shell_words: Sequence[Word]) -> Iterator[tuple[Word, str, list[Word]]]:
     """Yield each option as it is written, its name in one spelling, and the values after it.
 
     A word that no option takes comes with an empty name.
@@ -116,7 +119,7 @@ def pairs(words: Sequence[Word]) -> Iterator[tuple[Word, str, list[Word]]]:
     >>> [(name, [value.text for value in values]) for _, name, values in pairs([Word("--zero_stage=1", 3)])]
     [('zero-stage', ['1'])]
     """
-    unread = deque(words)
+    unread = deque(shell_words)
     while unread:
         word = unread.popleft()
         if not word.text.startswith("--"):
@@ -138,14 +141,14 @@ def _take_values(unread: deque[Word]) -> list[Word]:
     return values
 
 
-def count_known(words: Sequence[Word]) -> int:
+def count_known(shell_words: Sequence[Word]) -> int:
     """Count the words that are NeMo's overrides, or options that a run file has a key for.
 
     >>> count_known([Word("--num-layers", 1), Word("2", 1), Word("--colour", 1), Word("trainer.devices=8", 1)])
     2
     """
-    overrides = sum(bool(_NEMO_OVERRIDE.match(word.text)) for word in words)
-    names = [name for _, name, _ in pairs(words)]
+    overrides = sum(bool(_NEMO_OVERRIDE.match(word.text)) for word in shell_words)
+    names = [name for _, name, _ in pairs(shell_words)]
     options_with_key = sum(name in OPTIONS and bool(OPTIONS[name].key) for name in names)
     return options_with_key + overrides
 
@@ -153,21 +156,19 @@ def count_known(words: Sequence[Word]) -> int:
 _NEMO_OVERRIDE = re.compile(r"[+~]*(training\.)?(trainer|model|exp_manager)\.\w")
 
 
-def take_options(words: Sequence[Word], findings: Findings, framework: str) -> ModelKind:
+def take_options(shell_words: Sequence[Word], findings: Findings, framework: str) -> ModelKind:
     """Take every option that has a key, and report the others.
 
     Returns the kind of model that they describe.
     """
     kind: ModelKind = {}
     attention_dropout: Word | None = None
-    site_options = options_of_site(findings, framework)
-    for word, name, values in pairs(words):
+    for word, name, values in pairs(shell_words):
         if not name:
             why = "a word for the training program that no option takes"
             findings.leave(word.line, word.shown, why)
         elif _is_sites(name, values, findings, framework):
-            does = f"{findings.site_file} gives it to {framework}"
-            findings.does(word.line, _option_text(name, values), does)
+            _leave_to_sites_options(word, name, values, findings, framework)
         elif name == "valid-data-path" and values:
             _held_out(values, findings)
         elif _is_of_another_model(name):
@@ -176,19 +177,42 @@ def take_options(words: Sequence[Word], findings: Findings, framework: str) -> M
             _take_option(OPTIONS[name], Word(name, word.line), values, findings, kind)
         elif name == "attention-dropout" and values:
             attention_dropout = values[0]
-        elif name in _SPECIAL and values:
-            _SPECIAL[name](values[0], findings)
-        elif name in ("data-path", "train-data-path"):
-            _take_data_path(word, values, findings)
-        elif name in site_options:
-            does = f"{findings.site_file} gives it to {framework}"
-            findings.does(word.line, _option_text(name, values), does)
         else:
-            section = f"frameworks.{framework}.options"
-            findings.leave_to_site(word.line, _option_text(name, values), section)
-            findings.for_site(section, name, site_value(values))
+            _take_special(word, name, values, findings, framework)
     _attention_dropout(attention_dropout, findings)
     return kind
+
+
+def _take_special(
+    word: Word,
+    name: str,
+    values: Sequence[Word],
+    findings: Findings,
+    framework: str,
+) -> None:
+    """Take an option that means more than one key's value, or leave it to the site's file."""
+    if name in _SPECIAL and values:
+        _SPECIAL[name](values[0], findings)
+    elif name in ("data-path", "train-data-path"):
+        _take_data_path(word, values, findings)
+    elif name in options_of_site(findings, framework):
+        _leave_to_sites_options(word, name, values, findings, framework)
+    else:
+        section = f"frameworks.{framework}.options"
+        findings.leave_to_site(word.line, _option_text(name, values), section)
+        findings.for_site(section, name, site_value(values))
+
+
+def _leave_to_sites_options(
+    word: Word,
+    name: str,
+    values: Sequence[Word],
+    findings: Findings,
+    framework: str,
+) -> None:
+    """Note an option that the site's file gives to the framework already."""
+    does = f"{findings.site_file} gives it to {framework}"
+    findings.does(word.line, _option_text(name, values), does)
 
 
 _PARTS_OF_OTHER_MODELS = {
@@ -210,8 +234,16 @@ def _is_of_another_model(name: str) -> bool:
     return name in _PARTS_OF_OTHER_MODELS or _GOES_WITH_EXPERTS.fullmatch(name) is not None
 
 
-def _leave_other_model(name: str, word: Word, values: Sequence[Word], findings: Findings) -> None:
-    """Report an option of a model that is no dense GPT. One expert, or no layer more, is a dense GPT."""
+def _leave_other_model(
+    name: str,
+    word: Word,
+    values: Sequence[Word],
+    findings: Findings,
+) -> None:
+    """Report an option of a model that is no dense GPT.
+
+    One expert, or no layer more, is a dense GPT.
+    """
     text = _option_text(name, values)
     part = _PARTS_OF_OTHER_MODELS.get(name, "")
     is_dense = bool(values) and all(value.text in ("0", "1") for value in values)
@@ -220,8 +252,8 @@ def _leave_other_model(name: str, word: Word, values: Sequence[Word], findings: 
     elif name == "num-experts" and is_dense:
         findings.does(word.line, text, "one expert is the dense model")
     elif not (values and values[0].text == "0"):
-        shown = " ".join(value.shown for value in values)
-        findings.trains_another_model(word.line, f"--{name}", f"{shown} {part}".strip())
+        described = " ".join(value.shown for value in values)
+        findings.trains_another_model(word.line, f"--{name}", f"{described} {part}".strip())
 
 
 def site_value(values: Sequence[Word]) -> str | int | float | bool:
@@ -236,7 +268,11 @@ def site_value(values: Sequence[Word]) -> str | int | float | bool:
 
 
 def _take_option(
-    option: Option, name: Word, values: Sequence[Word], findings: Findings, kind: ModelKind
+    option: Option,
+    name: Word,
+    values: Sequence[Word],
+    findings: Findings,
+    kind: ModelKind,
 ) -> None:
     """Take the values of an option that we know, or the one that it means by itself."""
     source = f"--{name.text}"
@@ -267,7 +303,12 @@ def options_of_site(findings: Findings, framework: str) -> set[str]:
     return set()
 
 
-def _is_sites(name: str, values: Sequence[Word], findings: Findings, framework: str) -> bool:
+def _is_sites(
+    name: str,
+    values: Sequence[Word],
+    findings: Findings,
+    framework: str,
+) -> bool:
     """Return whether the site's file gives this option this value."""
     for site_framework, checkout in findings.site.frameworks.items():
         if site_framework == framework:
@@ -282,7 +323,11 @@ def _option_text(name: str, values: Sequence[Word]) -> str:
 
 
 def _take_kind(
-    option: Option, name: Word, values: Sequence[Word], findings: Findings, kind: ModelKind
+    option: Option,
+    name: Word,
+    values: Sequence[Word],
+    findings: Findings,
+    kind: ModelKind,
 ) -> None:
     """Note what an option says of the model's kind."""
     field = option.key.removeprefix("model.")
@@ -393,12 +438,12 @@ MODELS = {"126m": "126m", "5b": "5b", "20b": "20b", "40b": "40b", "175b": "nemo-
 """The catalogue's name of each of NeMo's sizes."""
 
 
-def size_of(words: Sequence[Word]) -> Word | None:
+def size_of(shell_words: Sequence[Word]) -> Word | None:
     """Return the size that names NeMo's own file; None if no word names one.
 
     It is `--config-name=175b.yaml`, or `training=gpt3/5b` of the launcher.
     """
-    for word in words:
+    for word in shell_words:
         match = _NEMO_SIZE.fullmatch(word.text)
         if match:
             return Word(match[1].lower(), word.line)
@@ -408,12 +453,12 @@ def size_of(words: Sequence[Word]) -> Word | None:
 _NEMO_SIZE = re.compile(r"(?:--config-name=|(?:\+\+)?training=\w+/)([\w.-]+?)(?:\.yaml)?")
 
 
-def take_overrides(words: Sequence[Word], findings: Findings) -> None:
+def take_overrides(shell_words: Sequence[Word], findings: Findings) -> None:
     """Take values that are written as `name=value`.
 
     `training.` before them and `++` are the launcher's spelling.
     """
-    for word in words:
+    for word in shell_words:
         name, equals, text = word.text.partition("=")
         name = name.lstrip("+~").removeprefix("training.")
         if equals and name and not name.startswith("--"):
@@ -506,7 +551,13 @@ _DEEPSPEED_SIGNS = {
 """Sections of which one at least tells DeepSpeed's configuration from any other JSON file."""
 
 
-def _number(key: str, value: Any, line: int, text: str, findings: Findings) -> None:
+def _number(
+    key: str,
+    value: Any,
+    line: int,
+    text: str,
+    findings: Findings,
+) -> None:
     """Take a number of DeepSpeed's, unless the training's own option says another."""
     if not isinstance(value, Number) or isinstance(value, bool):
         return
@@ -516,7 +567,12 @@ def _number(key: str, value: Any, line: int, text: str, findings: Findings) -> N
     findings.take(key, value, line, text, over=False)
 
 
-def _zero(value: Mapping[str, Any], line: int, script: Script, findings: Findings) -> None:
+def _zero(
+    value: Mapping[str, Any],
+    line: int,
+    script: Script,
+    findings: Findings,
+) -> None:
     """Take DeepSpeed's section of ZeRO: its stage, offload and overlap.
 
     The site's file may have the others.
@@ -586,5 +642,4 @@ _SCALE_KEYS: tuple[tuple[str, str, Any], ...] = (
 
 def _line(script: Script, name: str) -> int:
     """Return the first line that has a JSON key; 0 if none has."""
-    matches = script.matching(rf'"{re.escape(name)}"')
-    return matches[0][0] if matches else 0
+    return script.first_line(rf'"{re.escape(name)}"')

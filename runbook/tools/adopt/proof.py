@@ -19,7 +19,7 @@ from runbook.frameworks.nemo import READ
 from runbook.frameworks.options import Option, three_shares
 from runbook.params import Settings
 from runbook.plan_file.schema import PhasePlan
-from runbook.tools.adopt.findings import Findings, Remark
+from runbook.tools.adopt.findings import CarriedValue, Findings, Remark
 from runbook.tools.adopt.launches import Launch, framework_of
 from runbook.tools.adopt.program_arguments import (
     DOCUMENT_KEYS,
@@ -56,7 +56,10 @@ class ProvenOption:
     line: int
     """Of the script; 0 if the script lacks it."""
     known_rank: Rank | None = None
-    """How much a key of another program's configuration matters; None for an option, whose name says it."""
+    """How much a key of another program's configuration matters.
+
+    None for an option, whose name says it.
+    """
 
     @property
     def rank(self) -> Rank:
@@ -75,7 +78,10 @@ class RenderedPhase:
 
 
 def prove(
-    launch: Launch, script: Script, findings: Findings, rendered: RenderedPhase | None
+    launch: Launch,
+    script: Script,
+    findings: Findings,
+    rendered: RenderedPhase | None,
 ) -> list[ProvenOption]:
     """Compare the options of the script's training with those that the run file renders."""
     framework = framework_of([launch])
@@ -105,13 +111,13 @@ class _Proof:
 
     def rows(self, arguments: Sequence[Word]) -> Iterator[ProvenOption]:
         """Yield a row for each option of the script, and for each that is added."""
-        given = list(_options(self.framework, arguments))
-        last_lines = {name: position for position, (name, _, _) in enumerate(given)}
-        for position, (name, word, values) in enumerate(given):
+        script_options = list(_options(self.framework, arguments))
+        last_lines = {name: position for position, (name, _, _) in enumerate(script_options)}
+        for position, (name, word, values) in enumerate(script_options):
             if not name:
                 yield self._loose_word(word)
             elif last_lines[name] != position:
-                later = given[last_lines[name]][1]
+                later = script_options[last_lines[name]][1]
                 why = f"given again in {self.places[later.line]}, which counts"
                 yield self._row(name, word, values, "", OptionVerdict.DROPPED, why)
             else:
@@ -134,10 +140,11 @@ class _Proof:
         return ProvenOption(name, text, rendered, verdict, why, word.line)
 
     def _loose_word(self, word: Word) -> ProvenOption:
+        option = f"word {word.shown}"
         remark = self._remark_with(word.shown)
-        verdict = OptionVerdict.DROPPED if remark else OptionVerdict.UNACCOUNTED
-        why = remark.why if remark else ""
-        return ProvenOption(f"word {word.shown}", "", "", verdict, why, word.line)
+        if remark is None:
+            return ProvenOption(option, "", "", OptionVerdict.UNACCOUNTED, "", word.line)
+        return ProvenOption(option, "", "", OptionVerdict.DROPPED, remark.why, word.line)
 
     def _extra_words(self, name: str, values: Sequence[Word]) -> Iterator[ProvenOption]:
         """Yield a row for each word after an option that takes fewer."""
@@ -150,17 +157,17 @@ class _Proof:
         """Return what became of one option of the script."""
         rendered = self.values.get(name)
         if rendered is not None:
-            shown = " ".join(rendered)
+            rendered_text = " ".join(rendered)
             if _is_equal(name, [value.text for value in values], rendered):
-                return self._row(name, word, values, shown, OptionVerdict.SAME, "")
+                return self._row(name, word, values, rendered_text, OptionVerdict.SAME, "")
             why = self._reason(name, values) or _reason_of_zero(name, values)
-            verdict = OptionVerdict.CHANGED if why else OptionVerdict.UNACCOUNTED
-            return self._row(name, word, values, shown, verdict, why)
+            verdict = _accounted(OptionVerdict.CHANGED, why)
+            return self._row(name, word, values, rendered_text, verdict, why)
         by_key = self._by_key(name, word, values)
         if by_key:
             return by_key
         why = self._reason(name, values)
-        verdict = OptionVerdict.DROPPED if why else OptionVerdict.UNACCOUNTED
+        verdict = _accounted(OptionVerdict.DROPPED, why)
         return self._row(name, word, values, "", verdict, why)
 
     def _by_key(self, name: str, word: Word, values: Sequence[Word]) -> ProvenOption | None:
@@ -170,28 +177,33 @@ class _Proof:
         if option and option.key.startswith("model."):
             return self._model_property(option, name, word, values)
         if option and len(option.keys) == 1 and self._value_of(option.key) is not None:
-            wanted = _wanted(option, values)
+            script_value = _wanted(option, values)
             actual = self._value_of(option.key)
             text = f"{option.key}: {actual}"
-            if wanted is not None and same_value(wanted, actual):
+            if script_value is not None and same_value(script_value, actual):
                 return self._row(name, word, values, text, OptionVerdict.SAME, "")
         if carried:
             return self._row(name, word, values, carried, OptionVerdict.SAME, "")
         return None
 
     def _model_property(
-        self, option: Option, name: str, word: Word, values: Sequence[Word]
+        self,
+        option: Option,
+        name: str,
+        word: Word,
+        values: Sequence[Word],
     ) -> ProvenOption | None:
         """Return what became of an option that names a property of the model."""
         field = option.key.removeprefix("model.")
-        wanted = _wanted(option, values)
+        script_value = _wanted(option, values)
         if self.rendered is None:
-            is_kept = not self._remark_starting(f"the model's {field}=") and wanted is not None
-            verdict = OptionVerdict.SAME if is_kept else OptionVerdict.DROPPED
+            verdict = OptionVerdict.DROPPED
+            if script_value is not None and not self._remark_starting(f"the model's {field}="):
+                verdict = OptionVerdict.SAME
             return self._row(name, word, values, "", verdict, self._reason(name, values))
         actual = getattr(self.rendered.settings.model, field)
         text = f"model: {field} {actual}"
-        if wanted is not None and same_value(wanted, actual):
+        if script_value is not None and same_value(script_value, actual):
             return self._row(name, word, values, text, OptionVerdict.SAME, "")
         why = self._reason(name, values) or f"model {self.rendered.settings.run.model} has it so"
         return self._row(name, word, values, text, OptionVerdict.CHANGED, why)
@@ -248,8 +260,11 @@ class _Proof:
         return self.findings.tokenizer_kind not in ("", "GPT2BPETokenizer")
 
     def _source_of_key(self, name: str, option: Option | None) -> str:
-        """Return where the value of an option's key comes from instead; empty if from the option."""
-        for key in option.keys if option else []:
+        """Return where the value of an option's key comes from instead.
+
+        Empty if from the option.
+        """
+        for key in _keys_of(option):
             carried = self.findings.carried.get(key)
             if carried and carried.source not in (f"--{name}", name):
                 return carried.source
@@ -268,18 +283,18 @@ class _Proof:
         """Return the remark about a word that is no option."""
         return next((remark for remark in self.findings.leftovers if remark.text == text), None)
 
-    def _added(self, name: str, given: set[str]) -> ProvenOption:
+    def _added(self, name: str, names_in_script: set[str]) -> ProvenOption:
         """Return the row of an option that the script lacks, with the reason for it."""
         value = " ".join(self.values[name])
         return ProvenOption(
-            name, "", value, OptionVerdict.ADDED, self._reason_to_add(name, given), 0
+            name, "", value, OptionVerdict.ADDED, self._reason_to_add(name, names_in_script), 0
         )
 
-    def _reason_to_add(self, name: str, given: set[str]) -> str:
+    def _reason_to_add(self, name: str, names_in_script: set[str]) -> str:
         """Return why the run file's command has an option that the script lacks."""
         option = self.table.get(name)
-        for key in option.keys if option else []:
-            twins = [other for other in given if self.table.get(other, Option("")).key == key]
+        for key in _keys_of(option):
+            twins = self._options_of_key(key, names_in_script)
             if twins:
                 return f"instead of {', '.join(twins)}"
             carried = self.findings.carried.get(key)
@@ -293,23 +308,35 @@ class _Proof:
             return f"{option.key}, from the run file"
         return _REASONS.get(name, "always given")
 
+    def _options_of_key(self, key: str, names: set[str]) -> list[str]:
+        """Return the options among `names` that say the same as a key."""
+        twins = []
+        for name in names:
+            option = self.table.get(name)
+            if option and option.key == key:
+                twins.append(name)
+        return twins
+
     def document_rows(self, script: Script) -> Iterator[ProvenOption]:
         """Yield a row for each entry of the script's DeepSpeed configuration."""
         documents = documents_of(script.commands)
         if not documents:
             return
-        given = _flat(documents[-1])
+        entries = _flat(documents[-1])
         rendered = self._rendered_document()
-        for name, value in given.items():
-            matches = script.matching(rf'"{name.rpartition(".")[2]}"')
-            line = matches[0][0] if matches else 0
+        for name, value in entries.items():
             actual = rendered.get(name)
+            rendered_text = ""
+            if actual is not None:
+                rendered_text = json.dumps(actual)
+            verdict, why = self._document_verdict(name, value, actual)
             yield ProvenOption(
                 f"deepspeed_config {name}",
                 json.dumps(value),
-                "" if actual is None else json.dumps(actual),
-                *self._document_verdict(name, value, actual),
-                line,
+                rendered_text,
+                verdict,
+                why,
+                script.first_line(rf'"{name.rpartition(".")[2]}"'),
             )
 
     def _rendered_document(self) -> dict[str, object]:
@@ -322,28 +349,67 @@ class _Proof:
         """Return what became of an entry of DeepSpeed's configuration, and why."""
         if actual is not None and same_value(value, actual):
             return OptionVerdict.SAME, ""
-        verdict = OptionVerdict.DROPPED if actual is None else OptionVerdict.CHANGED
-        if value is None:
-            return verdict, "its value is known only while the script runs"
         section, _, leaf = name.partition(".")
+        carried = self._carried_from_document(section, leaf)
+        if value is not None and carried and same_value(carried.value, value):
+            return OptionVerdict.SAME, carried.key
+        why = self._why_not_in_document(name, value, carried)
+        if not why:
+            return OptionVerdict.UNACCOUNTED, ""
+        if actual is None:
+            return OptionVerdict.DROPPED, why
+        return OptionVerdict.CHANGED, why
+
+    def _carried_from_document(self, section: str, leaf: str) -> CarriedValue | None:
+        """Return the value that was taken from an entry of DeepSpeed's configuration.
+
+        None if none was.
+        """
         for carried in self.findings.carried.values():
             if carried.source in (f"DeepSpeed's {leaf}", f"DeepSpeed's {section}"):
-                is_same = same_value(carried.value, value)
-                return (
-                    (OptionVerdict.SAME, f"{carried.key}") if is_same else (verdict, carried.source)
-                )
+                return carried
+        return None
+
+    def _why_not_in_document(self, name: str, value: Any, carried: CarriedValue | None) -> str:
+        """Return why an entry of DeepSpeed's configuration is not the run file's.
+
+        Empty if nothing says so.
+        """
+        if value is None:
+            return "its value is known only while the script runs"
+        if carried:
+            return carried.source
         chosen = self.findings.carried.get(DOCUMENT_KEYS.get(name, ""))
         if chosen:  # the training's option counts, or a number that the devices divide
-            return verdict, chosen.source
+            return chosen.source
+        section, _, leaf = name.partition(".")
         for remark in (*self.findings.leftovers, *self.findings.automatic):
-            is_section = remark.text == f"DeepSpeed's {section}"
-            if is_section or remark.text.startswith(f"DeepSpeed's {section} "):
-                return verdict, remark.why
-            if leaf and remark.text.startswith(f"DeepSpeed's {section}: ") and leaf in remark.text:
-                return verdict, remark.why
+            if _is_about_entry(remark.text, section, leaf):
+                return remark.why
         if section in _OWN_DOCUMENT_SECTIONS:
-            return verdict, "written from the run file's precision and ZeRO stage"
-        return OptionVerdict.UNACCOUNTED, ""
+            return "written from the run file's precision and ZeRO stage"
+        return ""
+
+
+def _accounted(verdict: OptionVerdict, why: str) -> OptionVerdict:
+    """Return a verdict that has a reason; without one the option is unaccounted for."""
+    if why:
+        return verdict
+    return OptionVerdict.UNACCOUNTED
+
+
+def _keys_of(option: Option | None) -> Sequence[str]:
+    """Return the keys of a run file that an option says; none for an option that is not known."""
+    if option is None:
+        return ()
+    return option.keys
+
+
+def _is_about_entry(text: str, section: str, leaf: str) -> bool:
+    """Return whether the text of a remark is about an entry of a section of DeepSpeed's configuration."""
+    if text == f"DeepSpeed's {section}" or text.startswith(f"DeepSpeed's {section} "):
+        return True
+    return bool(leaf) and text.startswith(f"DeepSpeed's {section}: ") and leaf in text
 
 
 _FILES_OF_GPT2 = ("vocab-file", "merge-file")
@@ -370,9 +436,13 @@ _REASONS = {
 
 
 def _reason_of_zero(name: str, values: Sequence[Word]) -> str:
-    """Return why a length of 0 is another number in the run file's command; empty for other options."""
-    is_zero = [value.text for value in values] == ["0"]
-    return _ZERO_LENGTHS.get(name, "") if is_zero else ""
+    """Return why a length of 0 is another number in the run file's command.
+
+    Empty for other options.
+    """
+    if [value.text for value in values] != ["0"]:
+        return ""
+    return _ZERO_LENGTHS.get(name, "")
 
 
 _ZERO_LENGTHS = {
@@ -391,7 +461,12 @@ def _options(framework: str, arguments: Sequence[Word]) -> Iterator[tuple[str, W
         for word, name, values in pairs(arguments):
             yield name, word, values
         return
+    before = ""
     for word in arguments:
+        is_file_name = before in ("--config-name", "--config-path")
+        before = word.text
+        if is_file_name:
+            continue
         name, equals, text = word.text.partition("=")
         name = name.lstrip("+~").removeprefix("training.")
         if name.startswith("--config") or not name or name == "training":
@@ -409,14 +484,14 @@ def _rendered_values(framework: str, rendered: RenderedPhase) -> dict[str, list[
     try:
         if settings.run.training.framework != framework:
             return option_values(settings, rendered.phase, framework)
-        words = [Word(text, 0) for text in training_arguments(settings, rendered.phase)]
+        command_words = [Word(text, 0) for text in training_arguments(settings, rendered.phase)]
     except RunbookError:
         return {}
-    return {
-        name: [value.text for value in values]
-        for name, _, values in _options(framework, words)
-        if name
-    }
+    rendered_values = {}
+    for name, _, values in _options(framework, command_words):
+        if name:
+            rendered_values[name] = [value.text for value in values]
+    return rendered_values
 
 
 def _wanted(option: Option, values: Sequence[Word]) -> Any:
@@ -445,9 +520,9 @@ def _is_equal(name: str, script: Sequence[str], rendered: Sequence[str]) -> bool
     return all(same_value(*both) for both in zip(script_words, rendered_words, strict=True))
 
 
-def _plain_words(words: Sequence[str]) -> list[str]:
+def _plain_words(texts: Sequence[str]) -> list[str]:
     """Return words without the brackets and quotes of Hydra's lists."""
-    text = " ".join(words).strip("[]'\"")
+    text = " ".join(texts).strip("[]'\"")
     return text.replace(",", " ").split()
 
 
@@ -479,6 +554,10 @@ def shown_names(rows: Sequence[ProvenOption], framework: str) -> list[ProvenOpti
     """Return rows whose options are spelt as on the command line."""
     if framework == "nemo":
         return list(rows)
-    return [
-        replace(row, option=f"--{row.option}") if " " not in row.option else row for row in rows
-    ]
+    shown_rows = []
+    for row in rows:
+        if " " in row.option:  # a word, or an entry of DeepSpeed's configuration
+            shown_rows.append(row)
+        else:
+            shown_rows.append(replace(row, option=f"--{row.option}"))
+    return shown_rows

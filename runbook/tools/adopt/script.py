@@ -76,9 +76,7 @@ class StartedProgram:
     """A program that the job started."""
 
     kind: str
-    """The stub that stood for it: step, container, wrapper, starter, python, submit, quiet,
-    unknown.
-    """
+    """The stub that stood for it: step, container, wrapper, starter, python, submit, quiet, unknown."""
     words: tuple[Word, ...]
     """Its name first."""
     own: int
@@ -105,9 +103,7 @@ class Script:
     commands: tuple[StartedProgram, ...]
     settings: tuple[Setting, ...]
     places: Mapping[int, str] = field(default_factory=dict)
-    """How each line of the text is called: `line 12`, or `payload.sh:12` where there are several
-    files.
-    """
+    """How each line of the text is called: `line 12`, or `payload.sh:12` where there are several files."""
     notes: tuple[str, ...] = ()
     """What was odd about the run: a time limit, a script that gave up."""
 
@@ -115,6 +111,12 @@ class Script:
     def lines(self) -> list[str]:
         """The text's lines; line 1 comes first."""
         return self.text.splitlines()
+
+    def line(self, number: int) -> str:
+        """Return a line of the text; empty for a number that no line has."""
+        if 0 < number <= len(self.lines):
+            return self.lines[number - 1]
+        return ""
 
     def value(self, name: str) -> Word | None:
         """Return the last value that a variable was given; None if it was given none.
@@ -136,21 +138,32 @@ class Script:
 
         The number is one of nodes or devices, as `key` says.
         """
-        is_nodes = key.endswith(".nodes")
-        names = ("nodes", "select", "nnodes") if is_nodes else ("gpus-per-node", "gres")
+        if key.endswith(".nodes"):
+            names: tuple[str, ...] = ("nodes", "select", "nnodes")
+            number = str(ASSUMED_NODES)
+        else:
+            names = ("gpus-per-node", "gres")
+            number = str(ASSUMED_DEVICES)
         is_asked = any(directive.name in names for directive in self.directives)
-        number = str(ASSUMED_NODES if is_nodes else ASSUMED_DEVICES)
         if is_asked or word.text != number:
             return False
-        row = self.lines[word.line - 1] if 0 < word.line <= len(self.lines) else ""
-        is_written = re.search(rf"(?<!\d){number}(?!\d)", row)
-        return not is_written
+        return not re.search(rf"(?<!\d){number}(?!\d)", self.line(word.line))
+
+    def first_line(self, pattern: str) -> int:
+        """Return the number of the first line that has the pattern; 0 if none has it."""
+        for number, _ in self.matching(pattern):
+            return number
+        return 0
 
     def matching(self, pattern: str) -> list[tuple[int, re.Match[str]]]:
         """Return every line that has the pattern: its number and the match."""
         compiled = re.compile(pattern)
-        matches = [(number, compiled.search(line)) for number, line in enumerate(self.lines, 1)]
-        return [(number, match) for number, match in matches if match]
+        matches = []
+        for number, line in enumerate(self.lines, 1):
+            match = compiled.search(line)
+            if match:
+                matches.append((number, match))
+        return matches
 
 
 def is_prose(text: str) -> bool:

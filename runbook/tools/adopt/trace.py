@@ -50,6 +50,12 @@ class LineNumbers:
             self.first[name] = len(self.lines) + 1
             self.lines += text.splitlines() or [""]
 
+    def line(self, number: int) -> str:
+        """Return a line by its number; empty for a number that no line has."""
+        if 0 < number <= len(self.lines):
+            return self.lines[number - 1]
+        return ""
+
     @property
     def places(self) -> dict[int, str]:
         """How each line is called: `line 12`, or `payload.sh:12` where there are several files."""
@@ -76,11 +82,11 @@ class WordLines:
     """The line of each word: where its option stands, or where the variable got its value."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        self.rows = [
-            (number, line)
-            for number, line in enumerate(lines, 1)
-            if not line.lstrip().startswith("#")
-        ]
+        self.rows: list[tuple[int, str]] = []
+        for number, line in enumerate(lines, 1):
+            is_comment = line.lstrip().startswith("#")
+            if not is_comment:
+                self.rows.append((number, line))
 
     def command(self, command: StartedProgram) -> StartedProgram:
         """Return a command whose words know their lines."""
@@ -89,21 +95,39 @@ class WordLines:
         located_words = [command.words[0]]
         option_line = command.line
         for word in command.words[1:]:
-            text = word.text
-            name, equals, _ = text.partition("=")
-            named_line = self._last_line(_whole(name)) if _is_named(text) else 0
             before = located_words[-1].text
+            named_line = self._line_of_name(word.text)
+            option_line = named_line or option_line
             if named_line:
-                option_line = named_line
-                line = self._line_of_value(named_line, name) if equals else named_line
-            elif before.startswith("--"):
-                line = self._line_of_value(option_line, before)
-            elif len(text) > 2:
-                line = self._last_line(re.escape(text)) or option_line
-            else:  # too short to be told from the same letters in other words
-                line = option_line
-            located_words.append(Word(text, line))
+                line = self._line_of_named(word.text, named_line)
+            else:
+                line = self._line_after(before, word.text, option_line)
+            located_words.append(Word(word.text, line))
         return replace(command, words=tuple(located_words))
+
+    def _line_of_name(self, text: str) -> int:
+        """Return the line of an option's or override's name.
+
+        0 if the word is none, or stands nowhere.
+        """
+        if not _is_named(text):
+            return 0
+        return self._last_line(_whole(text.partition("=")[0]))
+
+    def _line_of_named(self, text: str, named_line: int) -> int:
+        """Return the line of a word with a name: of its value, where it has one behind `=`."""
+        name, equals, _ = text.partition("=")
+        if equals:
+            return self._line_of_value(named_line, name)
+        return named_line
+
+    def _line_after(self, before: str, text: str, option_line: int) -> int:
+        """Return the line of a word without a name, which may be the value of the option before it."""
+        if before.startswith("--"):
+            return self._line_of_value(option_line, before)
+        if len(text) > _SHORT_WORD:
+            return self._last_line(re.escape(text)) or option_line
+        return option_line
 
     def _last(self, pattern: str) -> tuple[int, re.Match[str]] | None:
         """Return the last line that has the pattern, with the match; None if no line has it."""
@@ -117,22 +141,42 @@ class WordLines:
     def _last_line(self, pattern: str) -> int:
         """Return the number of the last line that has the pattern; 0 if no line has it."""
         last = self._last(pattern)
-        return last[0] if last else 0
+        if last is None:
+            return 0
+        return last[0]
 
     def _line_of_value(self, line: int, name: str) -> int:
         """Follow `--name $VARIABLE` to the line where the variable is set."""
         row = next((text for number, text in self.rows if number == line), "")
-        match = re.search(re.escape(name) + r"[=\s]+\\?[\"']?\$\{?([A-Za-z_]\w*)", row)
-        variable = match[1] if match else ""
+        variable = _group_of(re.escape(name) + r"[=\s]+\\?[\"']?\$\{?([A-Za-z_]\w*)", row)
         for _ in range(_MOST_CHAINED):
-            assignment = self._last(rf"(?<![\w$]){variable}=(.*)") if variable else None
+            if not variable:
+                break
+            assignment = self._last(rf"(?<![\w$]){variable}=(.*)")
             if assignment is None:
                 break
             line, match = assignment
-            chained = re.match(r"[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?\s*(?:[;#].*)?$", match[1])
-            is_other = chained is not None and chained[1] != variable
-            variable = chained[1] if chained and is_other else ""
+            chained = _group_of(_ONLY_A_VARIABLE, match[1])
+            if chained == variable:
+                break
+            variable = chained
         return line
+
+
+_SHORT_WORD = 2
+"""Letters of a word that cannot be told from the same letters in other words."""
+_ONLY_A_VARIABLE = r"^[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?\s*(?:[;#].*)?$"
+
+
+def _group_of(pattern: str, text: str) -> str:
+    """Return what the first group of a pattern has in a text.
+
+    Empty if the text lacks the pattern.
+    """
+    match = re.search(pattern, text)
+    if match is None:
+        return ""
+    return match[1]
 
 
 _MOST_CHAINED = 5
@@ -191,7 +235,9 @@ def follow(
     their path, arguments of its own, and at last without `exit`. A job that submits another one is
     followed into that.
     """
-    scripts = {name: text.replace("\r\n", "\n").replace("\0", "") for name, text in files}
+    scripts = {}
+    for name, text in files:
+        scripts[name] = text.replace("\r\n", "\n").replace("\0", "")
     job = _first_job(files[0][0], scripts, beside)
     numbers = LineNumbers(scripts)
     trace, notes = _until_it_starts(job, starts_training, numbers)
@@ -224,8 +270,11 @@ _MOST_SUBMITTED = 2
 
 def _first_job(main: str, scripts: Mapping[str, str], beside: Mapping[str, str]) -> SandboxJob:
     """Return the job that the sandbox runs first; the code blocks of a page become files."""
-    texts = {name: filled_in(name, text) for name, text in {**beside, **scripts}.items()}
-    files = _page_as_job(main, scripts[main], texts) if is_prose(scripts[main]) else texts
+    files = {}
+    for name, text in {**beside, **scripts}.items():
+        files[name] = filled_in(name, text)
+    if is_prose(scripts[main]):
+        files = _page_as_job(main, scripts[main], files)
     return SandboxJob(main, files, _directives(scripts))
 
 
@@ -234,10 +283,26 @@ def _directives(scripts: Mapping[str, str]) -> list[Directive]:
     directives = []
     offset = 0
     for text in scripts.values():
-        code = _blocks_in_place(text) if is_prose(text) else text
-        directives += [replace(entry, line=entry.line + offset) for entry in directives_of(code)]
+        code = text
+        if is_prose(text):
+            code = _blocks_in_place(text)
+        directives += _moved(directives_of(code), offset)
         offset += len(text.splitlines() or [""])
     return directives
+
+
+def _submitted_file(arguments: Sequence[str], job: SandboxJob) -> str:
+    """Return the file of the job that the arguments of a queue's command name, or a name for a new one."""
+    for argument in arguments:
+        for name in job.files:
+            if argument.endswith(name):
+                return name
+    return "submitted.sh"
+
+
+def _moved(directives: Sequence[Directive], offset: int) -> list[Directive]:
+    """Return directives whose lines are counted from an earlier file's first line."""
+    return [replace(entry, line=entry.line + offset) for entry in directives]
 
 
 def _blocks_in_place(page: str) -> str:
@@ -295,7 +360,7 @@ class _Attempts:
         if not needed or self.arguments:
             return False
         self.arguments = needed
-        self.notes.append(f"{self.job.main} takes {len(needed)} arguments, which were not given")
+        self.notes.append(_NOT_GIVEN.format(job=self.job.main, number=len(needed)))
         return True
 
     def _keep_going(self, trace: RunTrace) -> bool:
@@ -319,8 +384,10 @@ class _Attempts:
         if self.retry.as_a_rank:
             return False
         self.retry = replace(self.retry, as_a_rank=True)
-        files = self.job.files
-        self.job.files = {name: entered_once(name, text) for name, text in files.items()}
+        files = {}
+        for name, text in self.job.files.items():
+            files[name] = entered_once(name, text)
+        self.job.files = files
         return True
 
 
@@ -346,6 +413,7 @@ def _until_it_starts(
         if starts_training(trace.commands):
             if attempts.retry.as_a_rank:
                 attempts.notes.append(_RAN_AS_A_RANK.format(job=job.main))
+            trace = _with_arguments(trace, attempts, starts_training, numbers)
             break
         if not attempts.help(trace):
             break
@@ -354,6 +422,32 @@ def _until_it_starts(
     return trace, attempts.notes
 
 
+def _with_arguments(
+    trace: RunTrace,
+    attempts: _Attempts,
+    starts_training: Starts,
+    numbers: LineNumbers,
+) -> RunTrace:
+    """Return the trace of a run with a marker for each argument that a job needs and did not get.
+
+    Options would have no values else, and paths no folders. Return `trace` where the job needs
+    none, or starts no training with them.
+    """
+    job = attempts.job
+    needed = needed_arguments(job)
+    if attempts.arguments or not needed:
+        return trace
+    variables = environment(job, attempts.retry)
+    command = ["bash", job.main, *needed]
+    raw = namespaces.run_job(job.files, command, FOLDER, variables, attempts.missing)
+    trace_with_arguments = _read(raw, job, numbers)
+    if not starts_training(trace_with_arguments.commands):
+        return trace
+    attempts.notes.append(_NOT_GIVEN.format(job=job.main, number=len(needed)))
+    return trace_with_arguments
+
+
+_NOT_GIVEN = "{job} takes {number} arguments, which were not given"
 _RAN_AS_A_RANK = (
     "{job} started a training only as rank 0 of an MPI job, or in a loop whose count nothing sets"
 )
@@ -364,7 +458,8 @@ def _has_unstarted_launcher(trace: RunTrace) -> bool:
     programs = namespaces.stub_programs()
     launchers = {*programs["starter"], *programs["step"], *programs["python"]}
     recorded = {command.name for command in trace.commands}
-    return any(name in launchers and name not in recorded for name, _ in trace.steps)
+    reached = {name for name, _ in trace.steps}
+    return bool((reached & launchers) - recorded)
 
 
 _OUTPUT_FILE = re.compile(r"(?<![<>&\d])(?:&|[12])?>>?\s*[\"']?[$/][^\s;|&]*")
@@ -375,8 +470,10 @@ def _without_output_files(script: str) -> str:
     """Return a script whose commands write their output nowhere, but for those that write a file on purpose."""
     lines = []
     for line in script.splitlines():
-        is_on_purpose = _WRITES_A_FILE.search(line) is not None
-        lines.append(line if is_on_purpose else _OUTPUT_FILE.sub("> /dev/null", line))
+        if _WRITES_A_FILE.search(line):
+            lines.append(line)
+        else:
+            lines.append(_OUTPUT_FILE.sub("> /dev/null", line))
     return "\n".join(lines) + "\n"
 
 
@@ -385,15 +482,24 @@ def _gave_up(trace: RunTrace) -> bool:
     return trace.exit_code != 0 or (bool(trace.steps) and trace.steps[-1][0] == "exit")
 
 
-def _why_stopped(job: SandboxJob, trace: RunTrace, num_bytes: int, numbers: LineNumbers) -> str:
+def _why_stopped(
+    job: SandboxJob,
+    trace: RunTrace,
+    num_bytes: int,
+    numbers: LineNumbers,
+) -> str:
     """Return which limit a job met, and what it was doing then."""
     if num_bytes >= namespaces.MOST_BYTES:
         limit = f"{namespaces.MOST_BYTES >> 20} MiB of traced commands: it loops without end, or handles very long values"
     else:
         limit = f"{namespaces.SECONDS} s: it waits or computes without end"
-    program, line = trace.steps[-1] if trace.steps else ("", 0)
-    where = f"; its last command was {program} in {numbers.places[line]}" if line else ""
-    return f"{job.main} was stopped after {limit}{where}"
+    stopped = f"{job.main} was stopped after {limit}"
+    if not trace.steps:
+        return stopped
+    program, line = trace.steps[-1]
+    if not line:
+        return stopped
+    return f"{stopped}; its last command was {program} in {numbers.places[line]}"
 
 
 def _absent_programs(trace: RunTrace, job: SandboxJob, stubs: Sequence[str]) -> list[str]:
@@ -401,7 +507,8 @@ def _absent_programs(trace: RunTrace, job: SandboxJob, stubs: Sequence[str]) -> 
     recorded = {command.words[0].text for command in trace.commands}
     job_files = {f"{FOLDER}/{name}" for name in job.files}
     known_programs = {*recorded, *job_files, *stubs}
-    return [path for path in dict.fromkeys(trace.called) if path not in known_programs]
+    called = dict.fromkeys(trace.called)
+    return [path for path in called if path not in known_programs]
 
 
 def _submitted(job: SandboxJob, trace: RunTrace, numbers: LineNumbers) -> SandboxJob | None:
@@ -424,13 +531,13 @@ def _submitted_job(
 ) -> SandboxJob:
     """Return the job that a command of a queue submits, whose script is `text`."""
     arguments = [word.text for word in command.words[1:]]
-    script = next((word for word in arguments if word.endswith(tuple(job.files))), "submitted.sh")
-    file_name = script.rpartition("/")[2]
-    main = next((name for name in job.files if script.endswith(name)), file_name)
+    main = _submitted_file(arguments, job)
     numbers.add(main, text)
     offset = numbers.first[main] - 1
-    directives = [replace(entry, line=entry.line + offset) for entry in directives_of(text)]
-    queue = "slurm" if command.name == "sbatch" else "pbs"
+    directives = _moved(directives_of(text), offset)
+    queue = "pbs"
+    if command.name == "sbatch":
+        queue = "slurm"
     directives += options_of(queue, arguments, command.line)
     exports = {}
     for name, word in command.environment.items():
@@ -456,11 +563,12 @@ def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
         if file.startswith("/adopt/") or text in ("builtin set +eu", ""):
             continue
         name = _name_in_job(file, folder)
-        number = numbers.of(name, int(line or 0), job.files) if name else 0
+        number = 0
+        if name:
+            number = numbers.of(name, int(line or 0), job.files)
         assignment = _ASSIGNS.fullmatch(text)
         if assignment:
-            row = numbers.lines[number - 1] if 0 < number <= len(numbers.lines) else ""
-            _assign(assignment, number, row, trace)
+            _assign(assignment, number, numbers.line(number), trace)
         else:
             _step(text, number, folder, trace)
     return trace
@@ -471,13 +579,20 @@ def _name_in_job(file: str, folder: str) -> str:
 
     Of a file elsewhere its name, of none an empty text.
     """
-    path = posixpath.normpath(posixpath.join("/", folder, file)) if file else ""
+    if not file:
+        return ""
+    path = posixpath.normpath(posixpath.join("/", folder, file))
     if path.startswith(f"{FOLDER}/"):
         return path.removeprefix(f"{FOLDER}/")
     return file.rpartition("/")[2]
 
 
-def _assign(assignment: re.Match[str], number: int, row: str, trace: RunTrace) -> None:
+def _assign(
+    assignment: re.Match[str],
+    number: int,
+    row: str,
+    trace: RunTrace,
+) -> None:
     """Note a traced assignment of the shell, and how it is written in its row.
 
     Arrays are left out.
@@ -501,7 +616,12 @@ def _assign(assignment: re.Match[str], number: int, row: str, trace: RunTrace) -
     trace.settings.append(Setting(name, trace.values[name], number, raw, default, exported))
 
 
-def _step(text: str, number: int, folder: str, trace: RunTrace) -> None:
+def _step(
+    text: str,
+    number: int,
+    folder: str,
+    trace: RunTrace,
+) -> None:
     """Note a traced command of the shell: a program, whose record follows, or a builtin."""
     first, *names = text.split() or [""]
     if first == "unset":
@@ -513,24 +633,27 @@ def _step(text: str, number: int, folder: str, trace: RunTrace) -> None:
     if is_system and re.fullmatch(r"/(usr/|usr/local/)?bin/python[\d.]*", program):
         _record_python(text, number, trace)
     is_path = "/" in program and re.fullmatch(r"[\w./+-]+", program)
-    if is_path and not is_system:
-        is_absolute = program.startswith("/")
-        trace.called.append(program if is_absolute else f"{folder}/{program.removeprefix('./')}")
+    if not is_path or is_system:
+        return
+    if program.startswith("/"):
+        trace.called.append(program)
+    else:
+        trace.called.append(f"{folder}/{program.removeprefix('./')}")
 
 
 def _record_python(text: str, number: int, trace: RunTrace) -> None:
     """Note a Python that was started by the full path of the machine's own, where no stub can stand."""
     try:
-        words = [visible(word) for word in shlex.split(text)]
+        shell_words = [visible(word) for word in shlex.split(text)]
     except ValueError:
         return
     trace.commands.append(
         StartedProgram(
             kind="python",
-            words=tuple(Word(word, number) for word in words),
-            own=len(words) - 1,
+            words=tuple(Word(word, number) for word in shell_words),
+            own=len(shell_words) - 1,
             line=number,
-            environment={name: Word(value, number) for name, value in trace.values.items()},
+            environment=_words_of_line(trace.values, number),
             identity=f"python-{len(trace.commands)}",
         )
     )
@@ -538,28 +661,44 @@ def _record_python(text: str, number: int, trace: RunTrace) -> None:
 
 def _record(text: str, trace: RunTrace) -> None:
     """Note one call of a stub: the program that it stood for, its words, variables and files."""
-    head, *parts = re.sub("^\001+[^\n]*\n?", "", text, flags=re.MULTILINE).split("\034")
+    head, *parts = _TRACED_LINE.sub("", text).split("\034")
     fields = head.split("\037")
     if fields[0] == "exit":
         trace.exit_code = _exit_code(fields[1:])
-        return
-    if len(fields) != 6 or len(parts) != 3:
-        return
+    elif len(fields) == _NUM_FIELDS and len(parts) == _NUM_PARTS:
+        _record_program(fields, parts, trace)
+
+
+_TRACED_LINE = re.compile("^\001+[^\n]*\n?", re.MULTILINE)
+"""A command of bash's trace that came between."""
+_NUM_FIELDS = 6
+_NUM_PARTS = 3
+"""Of a record, as stubs/record.sh writes it."""
+
+
+def _record_program(fields: Sequence[str], parts: Sequence[str], trace: RunTrace) -> None:
+    """Note a program from the fields of its record and the parts after them."""
     kind, path, identity, parent, _, num_own_words = fields
     shell_words, variables, files = (visible_parts(part) for part in parts)
     shell_words = shell_words[:-1]
-    environment = dict(trace.values)
-    environment |= dict(item.partition("=")[::2] for item in variables if "=" in item)
     if kind == "unknown" and shell_words:
         path, *shell_words = shell_words
         num_own_words = str(len(shell_words))
+    num_own = len(shell_words)
+    if num_own_words.isdigit():
+        num_own = int(num_own_words)
     line = _line_of_call(path, parent, trace)
+    environment = dict(trace.values)
+    for item in variables:
+        name, equals, value = item.partition("=")
+        if equals:
+            environment[name] = value
     program = StartedProgram(
         kind=kind,
         words=tuple(Word(word, line) for word in (path, *shell_words)),
-        own=int(num_own_words) if num_own_words.isdigit() else len(shell_words),
+        own=num_own,
         line=line,
-        environment={name: Word(value, line) for name, value in environment.items()},
+        environment=_words_of_line(environment, line),
         identity=identity,
         parent=parent,
         files=dict(zip(files[0:-1:2], files[1::2], strict=False)),
@@ -569,12 +708,19 @@ def _record(text: str, trace: RunTrace) -> None:
         _forget_prefix_assignments(line, trace)
 
 
+def _words_of_line(values: Mapping[str, str], line: int) -> dict[str, Word]:
+    """Return the values of variables as words of one line."""
+    return {name: Word(value, line) for name, value in values.items()}
+
+
 def _exit_code(fields: Sequence[str]) -> int | None:
     """Return a job's exit code; None if it was stopped at the limit, or gave none."""
     if not fields or not fields[0].isdigit():
         return None
     code = int(fields[0])
-    return None if code in _STOPPED else code
+    if code in _STOPPED:
+        return None
+    return code
 
 
 _STOPPED = (124, 137)
@@ -631,4 +777,4 @@ def _unquoted(text: str) -> str | None:
         return None
     if len(shell_words) > 1:
         return None
-    return shell_words[0] if shell_words else ""
+    return "".join(shell_words)

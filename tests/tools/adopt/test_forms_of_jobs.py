@@ -239,3 +239,55 @@ def test_nemos_own_file_at_hand_is_read_before_the_overrides():
     assert carried["training.adam_beta2"] == 0.98
     assert adoption.findings.unknown_model == ""
     assert "model" not in adoption.required
+
+
+def test_a_training_at_hand_that_is_watched_is_not_run():
+    program = "#!/usr/bin/env python3\nraise SystemExit(3)\n"
+    adoption = adopted(f"coverage run {TRAIN}", {"pretrain_gpt.py": program})
+    assert values(adoption)["training.iterations"] == 10
+
+
+def test_an_argument_that_was_not_given_stays_visible_in_paths(tmp_path):
+    report = report_of(
+        tmp_path, f"DATA=/data/$2/text_document\ntorchrun {TRAIN} --data-path $DATA\n"
+    )
+    (row,) = [row for row in report.proof if row.option == "--data-path"]
+    assert row.script == "/data/$argument_2/text_document"
+    assert "data.folder" not in values(report.adopted)
+    assert "takes 2 arguments" in report.as_text()
+
+
+def test_token_files_of_every_spelling_are_accounted_for(tmp_path):
+    report = report_of(tmp_path, f"torchrun {TRAIN} --train-data-path /data/text_document\n")
+    assert values(report.adopted)["data.folder"] == "/data/text_document"
+    assert report.check == "passes"
+
+
+def test_devices_that_jsrun_counts_are_carried_over():
+    jsrun = "jsrun --nrs 48 --tasks_per_rs 1 --gpu_per_rs 1 --rs_per_host 6"
+    carried = values(adopted(f"#BSUB -nnodes 8\n{jsrun} python {TRAIN}"))
+    assert carried["jobs.training.nodes"] == 8
+    assert carried["jobs.training.devices_per_node"] == 6
+
+
+def test_overrides_reach_what_refers_to_them_in_nemos_file(tmp_path):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/mine.yaml").write_text(NEMO_FILE.replace("???", "1"))
+    launch = "torchrun --nproc_per_node=8 /w/megatron_gpt_pretraining.py --config-path=conf --config-name mine.yaml"
+    report = report_of(tmp_path, f"{launch} model.encoder_seq_length=4096\n")
+    assert values(report.adopted)["training.sequence_length"] == 4096
+    assert report.check == "passes"
+    assert "parallel.virtual_pipeline" not in values(
+        report.adopted
+    )  # the base's, which has more stages
+
+
+def test_nemos_launcher_without_a_size_is_nemos(tmp_path):
+    words = (
+        "training==mixtral/8x3b stages=[training] training.model.gradient_accumulation_fusion=True"
+    )
+    report = report_of(
+        tmp_path, f"python launcher_scripts/main.py {words} training.trainer.max_steps=5\n"
+    )
+    assert report.adopted.framework == "nemo"
+    assert report.check.startswith("the model is not known")

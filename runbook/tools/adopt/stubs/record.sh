@@ -120,7 +120,9 @@ start() {  # become the command that was given; one that is not here is only wri
   export ADOPT_PARENT=$id
   local program=$1
   shift
-  if [ ! -e "$program" ] && [ -f "${ADOPT_FOLDER-}/${program##*/}" ]; then
+  if [[ $program == *.py && $kind == wrapper ]]; then  # coverage run train.py
+    exec /adopt/bin/python "$program" "$@"
+  elif [ ! -e "$program" ] && [ -f "${ADOPT_FOLDER-}/${program##*/}" ]; then
     exec bash "$ADOPT_FOLDER/${program##*/}" "$@"
   elif [ -x "/adopt/bin/${program##*/}" ]; then
     exec "/adopt/bin/${program##*/}" "$@"

@@ -1,0 +1,344 @@
+"""Which model a script trains: a model of the catalogue, with the sizes that the script has otherwise."""
+
+from collections.abc import Mapping, Sequence
+
+from runbook.params.schema.entries import Model, with_shape
+from runbook.params.schema.run_file import SHAPE_FIELDS
+from runbook.tokens.tokenizer import GPT2_VOCABULARY
+from runbook.tools.adopt import program_arguments
+from runbook.tools.adopt.findings import Findings
+from runbook.tools.adopt.known_errors import Evidence
+from runbook.tools.adopt.launches import option
+
+_KINDS: dict[str, str | float] = {
+    "activation": "gelu",
+    "tied_embeddings": True,
+    "biases": True,
+    "position_embedding": "learned",
+    "normalization": "layernorm",
+    "qkv_biases": False,
+    "norm_epsilon": 1e-5,
+    "rope_base": 10_000,
+}
+
+
+def take_shape(
+    models: Mapping[str, Model], kind: Mapping[str, str | float], findings: Findings
+) -> None:
+    """Set `model`, with `training.shape` only where the catalogue has no such model."""
+    shape = findings.shape
+    missing = [name for name in _CORE_FIELDS if not shape[name]]
+    named_model = models.get(str(findings.value("model", "")))
+    if missing and named_model:
+        _drop_shape_of_named_model(named_model, shape, findings)
+        return
+    if len(missing) == len(_CORE_FIELDS) and not kind:
+        return
+    full_kind = {**_KINDS, **kind}
+    usable = _with_room_for_tokenizer(models, findings)
+    name = _nearest_model(_of_nearest_kind(usable, full_kind), shape, findings)
+    model = models[name]
+    if missing:
+        _let_model_stand_in(name, shape, missing, findings)
+    else:
+        line = findings.carried["training.shape.layers"].line
+        source = f"{shape['layers']} layers x {shape['hidden']}, {shape['heads']} heads"
+        findings.take("model", name, line, source)
+    _take_positions(model, full_kind, findings)
+    _drop_implied(model, shape, findings, keep_widths=not missing)
+    if not missing:
+        _take_widths(model, shape, full_kind, findings)
+    _shorten_smoke_test(model, findings)
+    if findings.value("training.sequence_length") == model.sequence_length:
+        findings.drop("training.sequence_length")
+    _report_kind(name, model, full_kind, findings)
+
+
+def _let_model_stand_in(
+    name: str,
+    shape: Mapping[str, int],
+    missing: Sequence[str],
+    findings: Findings,
+) -> None:
+    """Take the nearest model where the script does not give all that decides which one it is."""
+    unknown = f"the script gives no {', '.join(missing)}"
+    findings.take("model", name, 0, f"stands in: {unknown}")
+    findings.unknown_model = unknown
+    findings.ask("model", unknown)
+    sizes = [f"{value} {field}" for field, value in shape.items() if value]
+    sizes_text = ", ".join(sizes) or "the kind of model"
+    why = f"the script gives no number for it, only {sizes_text}: set model"
+    findings.leave(0, f"the model's {', '.join(missing)}", why)
+
+
+def _drop_implied(
+    model: Model,
+    shape: Mapping[str, int],
+    findings: Findings,
+    *,
+    keep_widths: bool,
+) -> None:
+    """Drop the sizes that the model has anyway; the widths are settled later with `keep_widths`."""
+    for field, value in shape.items():
+        if keep_widths and field in _WIDTHS:
+            continue
+        if _is_implied(value, model, shape, field):
+            findings.drop(f"training.shape.{field}")
+
+
+_WIDTHS = ("ffn_hidden", "kv_heads")
+"""Sizes whose default depends on others."""
+
+
+def _shorten_smoke_test(model: Model, findings: Findings) -> None:
+    """Give the smoke test no longer sequences than the positions, where those are fewer than the model's."""
+    positions = findings.number("training.shape.positions")
+    if 0 < positions < model.sequence_length:
+        line = findings.carried["training.shape.positions"].line
+        source = "no longer than the model's positions"
+        findings.take("training.smoke.sequence_length", positions, line, source)
+
+
+def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings: Findings) -> None:
+    """Leave out positions of rotary angles, which have no table.
+
+    A learned table that stands in gets as many rows.
+    """
+    if full_kind["position_embedding"] != "rope":
+        return
+    carried = findings.carried.get("training.shape.positions")
+    if carried:
+        text = f"{carried.source} {carried.value}"
+        findings.does(carried.line, text, "rotary angles have no table of positions")
+        findings.drop("training.shape.positions")
+    sequence = findings.number("training.sequence_length")
+    if model.position_embedding == "learned" and sequence > (
+        model.positions or model.sequence_length
+    ):
+        source = f"stands in: model has learned positions, for sequences of {sequence}"
+        findings.take("training.shape.positions", sequence, 0, source)
+
+
+def _with_room_for_tokenizer(
+    models: Mapping[str, Model], findings: Findings
+) -> Mapping[str, Model]:
+    """Return the models that have a row for each token of GPT-2, where the source names that tokenizer."""
+    if findings.tokenizer_kind != "GPT2BPETokenizer":
+        return models
+    return {name: model for name, model in models.items() if model.vocabulary >= GPT2_VOCABULARY}
+
+
+def _take_widths(
+    model: Model,
+    shape: Mapping[str, int],
+    full_kind: Mapping[str, str | float],
+    findings: Findings,
+) -> None:
+    """Set the widths that depend on others, wherever the model would have another than the script's program.
+
+    The program's defaults: 4 x hidden, 2/3 of it with gates, and as many key-value heads as heads.
+    """
+    other_core = {}
+    for name in _CORE_FIELDS:
+        if shape[name] != getattr(model, name):
+            other_core[name] = shape[name]
+    resized = with_shape(model, other_core)
+    ffn_hidden = shape["ffn_hidden"] or _default_ffn_hidden(shape["hidden"], full_kind)
+    kv_heads = shape["kv_heads"] or shape["heads"]
+    widths = {
+        "ffn_hidden": (ffn_hidden, resized.ffn_hidden or 4 * shape["hidden"]),
+        "kv_heads": (kv_heads, resized.kv_heads or shape["heads"]),
+    }
+    for field, (width, model_width) in widths.items():
+        key = f"training.shape.{field}"
+        if width == model_width:
+            findings.drop(key)
+        elif key not in findings.carried:
+            source = "the script's" if shape[field] else "the program's default"
+            findings.take(key, width, 0, f"{source} {field}")
+
+
+def _default_ffn_hidden(hidden: int, full_kind: Mapping[str, str | float]) -> int:
+    """Return Megatron's default width: 4 x hidden, of gated activations 2/3 of it in steps of 64."""
+    if full_kind["activation"] == "swiglu":
+        return int(4 * hidden * 2 / 3 / 64) * 64
+    return 4 * hidden
+
+
+def _of_nearest_kind(
+    models: Mapping[str, Model], full_kind: Mapping[str, str | float]
+) -> Mapping[str, Model]:
+    """Return the models that differ from a kind in the fewest properties."""
+    num_different = {}
+    for name, model in models.items():
+        num_different[name] = len(_other_fields(model, full_kind))
+    fewest = min(num_different.values())
+    return {name: model for name, model in models.items() if num_different[name] == fewest}
+
+
+def _other_fields(model: Model, full_kind: Mapping[str, str | float]) -> list[str]:
+    """Return the properties that a model has otherwise than a kind."""
+    return [field for field in _KINDS if getattr(model, field) != full_kind[field]]
+
+
+def _report_kind(
+    name: str,
+    model: Model,
+    full_kind: Mapping[str, str | float],
+    findings: Findings,
+) -> None:
+    """Report each property that the model has otherwise than the script asks, and keep it for a new entry."""
+    other_fields = _other_fields(model, full_kind)
+    for field in other_fields:
+        line = findings.kind_lines.get(field, 0)
+        text = f"the model's {field}={full_kind[field]}"
+        why = f"model {name} has {getattr(model, field)}; no model of params/models.yaml has this kind"
+        findings.leave(line, text, f"{why}: paste the entry, and set model")
+    vocabulary = findings.vocabulary
+    if vocabulary and not 0 <= model.vocabulary - vocabulary < _PADDING:
+        why = f"model {name} has {model.vocabulary}: paste the entry, and set model"
+        findings.leave(0, f"the model's vocabulary={vocabulary}", why)
+        findings.model_kind.update(full_kind)
+        findings.model_kind["vocabulary"] = vocabulary
+    elif other_fields:
+        findings.model_kind.update(full_kind)
+
+
+_PADDING = 1024
+"""Rows that a padded vocabulary may have beyond the tokenizer's."""
+_CORE_FIELDS = ("layers", "hidden", "heads")
+"""Fields of a shape without which there is no model to look for."""
+
+
+def _drop_shape_of_named_model(model: Model, shape: Mapping[str, int], findings: Findings) -> None:
+    """Drop what a model that the script names has anyway, where some of its shape is given too."""
+    for name in SHAPE_FIELDS:
+        if shape[name] and shape[name] == getattr(model, name):
+            findings.drop(f"training.shape.{name}")
+
+
+def take_uneven_stages(framework: str, findings: Findings) -> None:
+    """Take a layout that counts embedding and output layer as two layers more.
+
+    BLOOM's fork divides its 70 layers over 12 stages so. No pinned fork has its option; our trainer has.
+    """
+    layers = findings.number("training.shape.layers")
+    pipeline = findings.number("parallel.pipeline", 1)
+    is_uneven = pipeline > 1 and layers % pipeline != 0
+    if framework == "nemo" or not is_uneven or (layers + 2) % pipeline != 0:
+        return
+    line = findings.carried["parallel.pipeline"].line
+    end_layers = (layers + 2) // pipeline - 1
+    source = f"{layers} layers, embedding and output layer over {pipeline} stages"
+    findings.take("parallel.first_stage_layers", end_layers, line, source)
+    findings.take("parallel.last_stage_layers", end_layers, line, source)
+    if framework == "megatron-lm":
+        return
+    why = "its first and last stage have fewer layers, for which no pinned fork has an option: our own trainer"
+    findings.leave(line, f"framework {framework}", why)
+    findings.take("training.framework", "runbook", line, source)
+    findings.drop("training.offload")
+
+
+def ask_for_nemo_model(evidence: Evidence) -> None:
+    """Ask for the model where a file of NeMo's says which one it is, and neither a size nor overrides do."""
+    findings = evidence.findings
+    arguments = evidence.launches[-1].arguments
+    size = program_arguments.size_of(arguments)
+    names_size = size is not None and size.text in program_arguments.MODELS
+    is_sized = names_size or evidence.script.value("MODEL_SIZE")
+    core = [findings.carried.get(f"training.shape.{name}") for name in _CORE_FIELDS]
+    is_overridden = all(carried and carried.line for carried in core)
+    if evidence.calls or is_sized or is_overridden:
+        return
+    file = option(arguments, "config-name")
+    name = file.shown if file else "of its configuration, which is not at hand,"
+    why = f"the file {name} says it, and neither a size of NeMo's nor all of layers, hidden, heads"
+    findings.leave(file.line if file else 0, "the model", f"{why}: set model")
+    findings.unknown_model = why
+    findings.ask("model", why)
+
+
+def drop_shape_of_nemo(models: Mapping[str, Model], findings: Findings) -> None:
+    """Drop what the model of NeMo's own file has anyway."""
+    model = models.get(str(findings.value("model", "")))
+    if model is None:
+        return
+    shape = findings.shape
+    full_shape = {}
+    for name in SHAPE_FIELDS:
+        full_shape[name] = shape[name] or getattr(model, name)
+    for field, value in shape.items():
+        if _is_implied(value, model, full_shape, field):
+            findings.drop(f"training.shape.{field}")
+    if findings.value("training.sequence_length") == model.sequence_length:
+        findings.drop("training.sequence_length")
+
+
+def _is_implied(
+    value: int,
+    model: Model,
+    shape: Mapping[str, int],
+    field: str,
+) -> bool:
+    """Return whether the model has this value of a field already, written out or as its default."""
+    model_value = getattr(model, field)
+    if value in (0, model_value):
+        return True
+    return model_value == 0 and value == _implied(model, shape, field)
+
+
+def _implied(model: Model, shape: Mapping[str, int], field: str) -> int:
+    """Return what a field of the shape is where nobody sets it.
+
+    0 for fields that are always set.
+    """
+    implied = {
+        "ffn_hidden": 4 * shape["hidden"],
+        "kv_heads": shape["heads"],
+        "positions": model.sequence_length,
+    }
+    return implied.get(field, 0)
+
+
+def _nearest_model(
+    models: Mapping[str, Model], shape: Mapping[str, int], findings: Findings
+) -> str:
+    """Return the name of the model that is nearest to a shape, a sequence length and the site."""
+    distances = {name: _distance(model, shape, findings) for name, model in models.items()}
+    return min(distances, key=distances.__getitem__)
+
+
+def _distance(model: Model, shape: Mapping[str, int], findings: Findings) -> tuple[float, ...]:
+    """Return how far a model is from a shape, what matters most first."""
+    sequence = findings.number("training.sequence_length")
+    core = [field for field in _CORE_FIELDS if shape[field]]
+    other_core = sum(getattr(model, field) != shape[field] for field in core)
+    size = _size_of_layers(shape["layers"], shape["hidden"])
+    relative_size = 0.0
+    if other_core and size:
+        relative_size = abs(_size_of_layers(model.layers, model.hidden) / size - 1)
+    return (
+        other_core > 0,
+        relative_size,
+        other_core,
+        _num_other_sizes(model, shape),
+        model.vocabulary != GPT2_VOCABULARY,
+        sequence not in (0, model.sequence_length),
+        findings.site.site not in model.source,
+    )
+
+
+def _size_of_layers(layers: int, hidden: int) -> int:
+    """Return a number that grows as the parameters of the layers."""
+    return layers * hidden**2
+
+
+def _num_other_sizes(model: Model, shape: Mapping[str, int]) -> int:
+    """Count the sizes beside layers, hidden and heads that a model has otherwise."""
+    count = 0
+    for field in ("kv_heads", "ffn_hidden", "positions"):
+        size = shape[field] or _implied(model, shape, field)
+        model_size = getattr(model, field) or _implied(model, shape, field)
+        count += size != model_size
+    return count
