@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import os
 import random
 import signal
@@ -263,6 +265,27 @@ def test_more_tokens_than_memory_keeps_go_to_a_file(
     monkeypatch.setattr(bin_writer, "MEMORY", 1000)
     prepare([corpus_file], tmp_path / "out", TokenizeOptions(workers=1, shard_bytes=50_000))
     assert made(tmp_path / "out") == expected(many_texts)
+
+
+@pytest.mark.parametrize("memory", [1000, 64 << 20])
+def test_the_bin_is_hashed_while_it_is_written(
+    tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch, memory: int
+) -> None:
+    """The bytes are not read again, and a file that is taken back leaves nothing in the checksum."""
+    from runbook.tokens.pipeline import bin_writer
+
+    monkeypatch.setattr(bin_writer, "MEMORY", memory)
+    monkeypatch.setattr(bin_writer.Committer, "step", lambda _: False)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    good = json_lines(many_texts[:40])
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(good))
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(good * 40)[:-20])
+    (folder / "c.jsonl.gz").write_bytes(gzip.compress(json_lines(many_texts[40:])))
+    manifest = prepare([folder], tmp_path / "out", TokenizeOptions(workers=1, bad_records="skip"))
+    tokens, _ = expected(many_texts)
+    assert (manifest.skipped_files, made(tmp_path / "out")[0]) == (1, tokens)
+    assert manifest.files["bin"]["sha256"] == hashlib.sha256(tokens).hexdigest()
 
 
 def test_two_runs_on_one_prefix(tmp_path: Path, corpus_file: Path) -> None:

@@ -85,10 +85,12 @@ class ShardSink:
         placement: Placement,
         *,
         leaves_mark: bool,
+        checksum: Any = None,
     ) -> None:
         """Make a sink that writes the mark itself where `leaves_mark` is set.
 
-        The next shard then begins before this one is committed.
+        The next shard then begins before this one is committed. `checksum` is that of the .bin up
+        to this shard; it goes on with what is written.
         """
         self.length = 0
         self._files = files
@@ -99,7 +101,8 @@ class ShardSink:
         self._chunks: list[bytes] = []
         self._file: BufferedRandom | None = None
         self._offset = -1
-        self._crc32 = 0
+        self._checksum_before = checksum
+        self._begin_checksums()
         self._began = time.monotonic()
 
     def write(self, data: bytes) -> None:
@@ -113,8 +116,7 @@ class ShardSink:
         else:
             self._file.write(data)
 
-        if self._leaves_mark:
-            self._crc32 = zlib.crc32(data, self._crc32)
+        self._add_to_checksums(data)
         self.length += len(data)
 
     def cut(self, length: int) -> None:
@@ -122,13 +124,28 @@ class ShardSink:
         self.length = length
         if self._file is None:
             self._chunks = [b"".join(self._chunks)[:length]]
-            self._crc32 = zlib.crc32(self._chunks[0])
+            self._begin_checksums()
+            self._add_to_checksums(self._chunks[0])
             return
 
         self._file.seek(max(self._offset, 0))
-        self._crc32 = _crc32(self._file, length)
+        self._begin_checksums()
+        for chunk in _chunks(self._file, length):
+            self._add_to_checksums(chunk)
+
         if self._offset < 0:
             self._file.truncate(length)
+
+    def _begin_checksums(self) -> None:
+        self._crc32 = 0
+        before = self._checksum_before
+        self.checksum = None if before is None else before.copy()
+
+    def _add_to_checksums(self, data: bytes) -> None:
+        if self._leaves_mark:
+            self._crc32 = zlib.crc32(data, self._crc32)
+        if self.checksum is not None:
+            self.checksum.update(data)
 
     def finish(self, mark: ShardMark, quarantine: list[str]) -> ShardMark:
         """Bring the tokens to their place, or to a part, and complete the mark."""
@@ -265,6 +282,21 @@ class Committer:
         """Note that a shard's tokens are written, in the .bin or in a part."""
         self.waiting[mark.shard] = mark
         self.placement.sizes[mark.shard] = mark.bytes
+
+    def checksum_before(self, shard: Shard) -> Any:
+        """Return the checksum of the .bin up to a shard; None where one before it is missing."""
+        return self.hash.copy() if self.joins and shard.number == self.committed else None
+
+    def written(self, mark: ShardMark, checksum: Any) -> None:
+        """Note a shard's tokens; commit it where the checksum of the .bin up to its end is known.
+
+        Tokens that went to a part are hashed when they are joined.
+        """
+        self.finished(mark)
+        if checksum is not None and not mark.waits:
+            assert mark.offset == self.length, "the same inputs and choices give the same sizes"
+            self.hash = checksum
+            self._commit(mark)
 
     @property
     def has_work(self) -> bool:

@@ -260,10 +260,16 @@ class _Job:
         maker = ShardMaker(tokenizer, options, lambda counts: reporter.report("tokenize", [counts]))
         for shard in shards:
             sink = ShardSink(
-                self.files, shard, committer.placement, leaves_mark=not committer.joins
+                self.files,
+                shard,
+                committer.placement,
+                leaves_mark=not committer.joins,
+                checksum=committer.checksum_before(shard),
             )
             with contextlib.closing(sink):
-                committer.finished(maker.make(shard, committer.fingerprints[shard.number], sink))
+                mark = maker.make(shard, committer.fingerprints[shard.number], sink)
+                committer.written(mark, sink.checksum)
+
             self._commit()
 
         self._commit()

