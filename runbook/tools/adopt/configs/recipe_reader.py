@@ -286,15 +286,14 @@ class RecipeReader:
             if not isinstance(node, ast.Call) or node is call:
                 continue
             recipe = recipe_of(node)
-            is_nested_recipe = bool(recipe) and recipe != TRAINER_CONFIG
-            if is_nested_recipe:
-                held_configs = HeldConfig(self._opened(recipe, node, path))
+            if recipe and recipe != TRAINER_CONFIG:
+                opened = self._opened(recipe, node, path)
             elif self._returns_recipe(node):
-                held_configs = HeldConfig(self._opened_made(node, path))
+                opened = self._opened_made(node, path)
             else:
                 continue
             if not starts_with(statement, node):
-                held_configs.add(_unread(statement), path)
+                opened.add(_unread(statement), path)
 
     def _open_recipe(
         self, statement: ast.stmt, variable: str, call: ast.Call, path: Branches
