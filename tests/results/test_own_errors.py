@@ -158,6 +158,7 @@ def test_a_data_loaders_worker_is_named_and_not_its_parent():
         ["--- Logging error ---", *traceback("ValueError: bad")],
         ["Exception in thread Thread-3 (watch):", *traceback("ValueError: bad")],
         ["ValueError: bad", "a program may print such a line"],
+        [*TYPE_ERROR[1:3], "V1 graph break: go on without compiling", "ValueError: shown"],
         [*traceback("Epoch 3 begins"), "ValueErrors are counted: 0"],
     ],
 )

@@ -72,6 +72,7 @@ class TracebackReader:
         self.is_reading = False
         """Whether the last line was part of a traceback that goes on."""
         self._join = Join.NOTHING
+        self._has_heading = False
         self._is_fatal = True
         self._place = ""
         self._library_place = ""
@@ -101,6 +102,7 @@ class TracebackReader:
             if _REPLACES.search(text):
                 self._join = Join.REPLACES
             self._begin(before)
+            self._has_heading = True
         elif frame := _FRAME.match(text) or _RICH_FRAME.match(text):
             self._read_frame(frame, before)
         elif self.is_reading:
@@ -116,6 +118,7 @@ class TracebackReader:
         if self._join is Join.NOTHING:
             self.chain += 1
         self.is_reading = True
+        self._has_heading = False
         self._is_fatal = not _NOT_FATAL.search(before)
         self._place = ""
         self._library_place = ""
@@ -123,11 +126,11 @@ class TracebackReader:
         self._num_strangers = 0
 
     def _read_what(self, text: str) -> RaisedError | None:
-        what = _WHAT.match(text)
-        if what is None and self._num_strangers < MAX_STRANGERS:
+        described = _WHAT.match(text)
+        if described is None and self._num_strangers < MAX_STRANGERS:
             self._num_strangers += 1
             return None
-        error = RaisedError(self._terminated_by, what["message"] if what else "", "")
+        error = RaisedError(self._terminated_by, described["message"] if described else "", "")
         self._terminated_by = ""
         self.is_reading = False
         return error
@@ -160,8 +163,12 @@ class TracebackReader:
 
         exception = _EXCEPTION.match(statement.rstrip())
         if exception is None or not self._ends_traceback(exception["name"]):
+            if self._is_statement_without_indent():
+                self._source = statement.rstrip()
+                return None
             self._num_strangers += 1
-            self.is_reading = self._num_strangers <= MAX_STRANGERS
+            # Frames without a heading may be those of a warning, after which the program goes on.
+            self.is_reading = self._has_heading and self._num_strangers <= MAX_STRANGERS
             return None
 
         message = exception["message"] or ""
@@ -177,6 +184,10 @@ class TracebackReader:
         self.is_reading = False
         self._join = Join.NOTHING
         return error
+
+    def _is_statement_without_indent(self) -> bool:
+        """Tell whether this is the statement of a frame whose indentation somebody took away."""
+        return bool(self._library_place) and not self._frame_indent and not self._source
 
     def _ends_traceback(self, name: str) -> bool:
         """Tell whether a line that begins with a name is the traceback's exception.
