@@ -132,9 +132,8 @@ class Settings:
         """
         variant = f" Variant {self.variant}." if self.variant else ""
         return (
-            f"# What was asked of run {self.name}: every value, those taken by default "
-            f"too.{variant}\n"
-            "# Written by runbook; `runbook why RUN KEY` tells where a value came from.\n"
+            f"# What run {self.name} was asked for: every value, defaults included.{variant}\n"
+            "# Written by runbook; `runbook why RUN KEY` says where a value comes from.\n"
             + write_tree(nest(self.values()), remark=_remark)
         )
 

@@ -144,10 +144,7 @@ def with_values_given_before(load: Callable[..., Settings], say: Callable[[str],
     values = run_files.given_by_hand(settings, [GIVEN_BEFORE])
     if values:
         values_text = ", ".join(f"{key}={value}" for key, value in values.items())
-        say(
-            f"Given to {settings.name} before, and taken over ({run_files.OVERRIDES}): "
-            f"{values_text}."
-        )
+        say(f"Kept from earlier calls of {settings.name} ({run_files.OVERRIDES}): {values_text}.")
 
     return settings
 

@@ -43,7 +43,7 @@ def stepped(browser, toy, tmp_path_factory) -> SimpleNamespace:
 def test_a_copy_knows_its_run_and_hands_on_what_it_was_given(stepped):
     assert "00-plan: what is bound" in stepped.said["00-plan"]["bind"]
     assert (
-        "and taken over (overrides.yaml): training.seed=7."
+        f"Kept from earlier calls of {RUN} (overrides.yaml): training.seed=7."
         in stepped.said["01-environment"]["bind"]
     )
 

@@ -108,7 +108,7 @@ def test_the_next_notebook_goes_on_with_what_the_first_one_was_given(project, ca
     origin = str(second.settings.origins["training.iterations"][-1])
     assert origin.endswith("overrides.yaml:4 (given before)")
     assert (
-        "Given to local before, and taken over (overrides.yaml): model=tiny, training.iterations=30, "
+        "Kept from earlier calls of local (overrides.yaml): model=tiny, training.iterations=30, "
         "jobs.training.walltime=00:20:00.\n"
     ) in capsys.readouterr().out
     assert bind("02-data", training={"iterations": 30}).settings.run == first.settings.run, (
@@ -168,7 +168,7 @@ def test_the_command_line_takes_over_too_and_begins_anew_where_it_is_told_to(pro
     run.run_phases(RunRequest("local", from_phase="1", to_phase="1"), said.append)
     assert executed[0][1].run == executed[1][1].run
     assert said == [
-        "Given to local before, and taken over (overrides.yaml): model=tiny, training.iterations=6, "
+        "Kept from earlier calls of local (overrides.yaml): model=tiny, training.iterations=6, "
         "training.warmup_iterations=2, training.rehearse_stop=0."
     ]
     run.run_phases(RunRequest("local", redo="0", to_phase="0"), said.append)
