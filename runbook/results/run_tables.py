@@ -17,6 +17,7 @@ from runbook.results.metrics import WARM_UP_RULE, Summary, find_alarms, measured
 from runbook.results.published_results import (
     PEAKS,
     RESULTS,
+    THIS_RUN,
     Published,
     nearest,
     peak_tflops,
@@ -343,7 +344,7 @@ def _this_run(
     convention = CONVENTIONS.get(summary.tflops_convention)
     kind = convention.kind if convention else None
     return Published(
-        model="this run",
+        model=THIS_RUN,
         parameters=parameters,
         accelerator=device,
         devices=str(summary.world_size),

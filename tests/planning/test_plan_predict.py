@@ -18,7 +18,14 @@ from runbook.params.schema.entries import Model
 from runbook.planning.cost.accelerators import ACCELERATORS, find_accelerator
 from runbook.planning.cost.iteration import DEFAULT, StepSetup, iteration
 from runbook.tools.speed import intervals
-from runbook.tools.speed.predict import Prediction, check_columns, predict_rows, setup_of, shape_for
+from runbook.tools.speed.predict import (
+    AssumedValue,
+    Prediction,
+    check_columns,
+    predict_rows,
+    setup_of,
+    shape_for,
+)
 from runbook.tools.speed.published_rows import convention, read_row
 
 ROOT = project_root(Path(__file__))
@@ -521,7 +528,10 @@ def test_a_world_that_does_not_divide_is_told(models: dict[str, Model]) -> None:
         models,
     )
     assert not isinstance(found, str)
-    assert "10 devices are no multiple of tensor x pipeline x context: 2 replicas" in found[2]
+    assumed = {assumption.value: assumption.text for assumption in found.assumed}
+    assert assumed[AssumedValue.REPLICAS] == (
+        "10 devices are no multiple of tensor x pipeline x context: 2 replicas"
+    )
 
 
 def test_the_interval_holds_about_four_fifths_of_each_table(models: dict[str, Model]) -> None:

@@ -21,6 +21,7 @@ from runbook.results.figures.drawing import (
 )
 from runbook.results.history import Event, History, Step, ValidationLoss, by_segment, events_named
 from runbook.results.metrics import find_spikes, measured, parts_of
+from runbook.results.published_results import THIS_RUN
 from runbook.results.wall_time import WallTime
 
 _PARTS = {
@@ -437,7 +438,7 @@ def _waiting(steps: Sequence[Step]) -> list[tuple[float, float]]:
 
 
 def _row_name(row: Row) -> str:
-    size = f" ({row['parameters']})" if row["model"] == "this run" else ""
+    size = f" ({row['parameters']})" if _is_this_run(row) else ""
     return f"{row['model']}{size}\n{row['devices']} x {row['device']}, {row['precision']}"
 
 
@@ -496,7 +497,7 @@ def _draw_marker(
 
 
 def _is_this_run(row: Row) -> bool:
-    return bool(row["model"] == "this run")
+    return bool(row["model"] == THIS_RUN)
 
 
 def _row_colour(row: Row) -> str:

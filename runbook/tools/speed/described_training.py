@@ -12,7 +12,7 @@ from runbook.planning.cost.flops import flops
 from runbook.planning.cost.iteration import StepSetup, known
 from runbook.planning.sizes import shape_of
 from runbook.tools.speed.facts import NUMBERS, OFF, Facts
-from runbook.tools.speed.predict import setup_of, shape_for
+from runbook.tools.speed.predict import AssumedValue, assumed_batch, setup_of, shape_for
 from runbook.tools.speed.published_rows import PublishedRow, billions_in, read_row
 
 _SAME_SIZE = (0.75, 1.33)
@@ -54,10 +54,10 @@ def described_training(facts: Facts, models: Mapping[str, Model]) -> DescribedTr
             table_shape = _table_shape(table_row, setup, models)
 
     assumed = []
-    for note in row_setup.assumed:
-        assumed.append(
-            f"global batch of {setup.global_batch}" if note.startswith("global batch of") else note
-        )
+    for assumption in row_setup.assumed:
+        if assumption.value is AssumedValue.GLOBAL_BATCH:
+            assumption = assumed_batch(setup.global_batch)
+        assumed.append(assumption.text)
 
     return DescribedTraining(setup, table_shape, [*assumed, *row.unknown])
 

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -139,9 +140,32 @@ def predict(row: PublishedRow, models: Mapping[str, Model]) -> Prediction:
         "",
         setup,
         shape_from,
-        assumed,
+        tuple(assumption.text for assumption in assumed),
         four_digits(step.seconds),
     )
+
+
+class AssumedValue(StrEnum):
+    """Value of a training that its row does not say."""
+
+    SEQUENCE = "sequence"
+    LAYOUT = "layout"
+    DEVICES = "devices"
+    REPLICAS = "replicas"
+    GLOBAL_BATCH = "global batch"
+    DEVICE = "device"
+
+
+class Assumption(NamedTuple):
+    """What was assumed of a value, for people."""
+
+    value: AssumedValue
+    text: str
+
+
+def assumed_batch(global_batch: int) -> Assumption:
+    """Return the assumption of a global batch."""
+    return Assumption(AssumedValue.GLOBAL_BATCH, f"global batch of {global_batch}")
 
 
 class RowSetup(NamedTuple):
@@ -150,7 +174,7 @@ class RowSetup(NamedTuple):
     setup: StepSetup
     shape_from: str
     """Where the model's shape is from."""
-    assumed: tuple[str, ...]
+    assumed: tuple[Assumption, ...]
 
 
 def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
@@ -168,14 +192,16 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
     row = _with_billions(row, models)
     if not row.billions:
         return f"neither params_b nor the name {row.model!r} says how large the model is"
-    assumed: list[str] = []
+    assumed: list[Assumption] = []
     model, shape_from = shape_for(row, models)
     if row.sizes["layers"] and row.sizes["hidden"]:
         model = with_shape(model, row.sizes)
         shape_from = "columns of the table"
 
     setup = _assumed_setup(row, model, device, assumed)
-    assumed += _device_notes(row, setup.device)
+    for note in _device_notes(row, setup.device):
+        assumed.append(Assumption(AssumedValue.DEVICE, note))
+
     return RowSetup(setup, shape_from, tuple(assumed))
 
 
@@ -202,7 +228,7 @@ def _assumed_setup(
     row: PublishedRow,
     model: Model,
     device: Accelerator,
-    assumed: list[str],
+    assumed: list[Assumption],
 ) -> StepSetup:
     """Return the set-up of a row.
 
@@ -210,14 +236,14 @@ def _assumed_setup(
     """
     sequence_length = row.sequence_length or DEFAULT_SEQUENCE
     if not row.sequence_length:
-        assumed.append(f"sequence of {sequence_length}")
+        assumed.append(Assumption(AssumedValue.SEQUENCE, f"sequence of {sequence_length}"))
     row = replace(row, recompute=row.recompute or "none")
     layout = _assumed_layout(row, device, assumed)
     shape = sizes.shape_of(model, tensor=layout.tensor, sequence_length=sequence_length)
     global_batch = row.global_batch
     if not global_batch:
         global_batch = _usual_batch(row, layout, sequence_length)
-        assumed.append(f"global batch of {global_batch}")
+        assumed.append(assumed_batch(global_batch))
 
     if layout.virtual_pipeline == 1:
         layout = replace(layout, virtual_pipeline=_chunks(row, shape, layout.pipeline))
@@ -404,7 +430,7 @@ def _scaled(model: Model, parameters: float, name: str) -> Model:
     return one_layer.model_copy(update={"layers": layers})
 
 
-def _assumed_layout(row: PublishedRow, device: Accelerator, assumed: list[str]) -> Layout:
+def _assumed_layout(row: PublishedRow, device: Accelerator, assumed: list[Assumption]) -> Layout:
     """Return the row's layout over whole replicas.
 
     What the row does not say is assumed, and added to `assumed`.
@@ -418,19 +444,20 @@ def _assumed_layout(row: PublishedRow, device: Accelerator, assumed: list[str]) 
     )
     devices = row.layout.world_size or max(tensor * pipeline, ASSUMED_DEVICES)
     if not row.layout.world_size:
-        assumed.append(f"{devices} devices")
+        assumed.append(Assumption(AssumedValue.DEVICES, f"{devices} devices"))
     replicas = layout.over(devices).data
     devices_in_use = replicas * layout.ranks_per_replica
     if devices_in_use != devices:
-        assumed.append(
+        text = (
             f"{devices} devices are no multiple of tensor x pipeline x context: {replicas} replicas"
         )
+        assumed.append(Assumption(AssumedValue.REPLICAS, text))
 
     return layout.over(devices_in_use)
 
 
 def _tensor_and_pipeline(
-    row: PublishedRow, device: Accelerator, assumed: list[str]
+    row: PublishedRow, device: Accelerator, assumed: list[Assumption]
 ) -> tuple[int, int]:
     """Return tensor and pipeline size.
 
@@ -439,10 +466,19 @@ def _tensor_and_pipeline(
     stated = row.layout
     if stated.tensor and stated.pipeline:
         return stated.tensor, stated.pipeline
+    if stated.zero_stage == 3:
+        return stated.tensor or 1, stated.pipeline or 1
+    tensor, pipeline = _least_that_fit(row, device)
+    text = f"tensor {tensor} x pipeline {pipeline}"
+    assumed.append(Assumption(AssumedValue.LAYOUT, text))
+    return tensor, pipeline
+
+
+def _least_that_fit(row: PublishedRow, device: Accelerator) -> tuple[int, int]:
+    """Return the least tensor and pipeline sizes with which a row's states fit, stated ones as they are."""
+    stated = row.layout
     tensor = stated.tensor or 1
     pipeline = stated.pipeline or 1
-    if stated.zero_stage == 3:
-        return tensor, pipeline
     devices = stated.world_size or ASSUMED_DEVICES
     is_small = row.billions < 15 or row.code == "unfused"
     usual_tensor = 4 if is_small else 8
@@ -457,7 +493,6 @@ def _tensor_and_pipeline(
         else:
             break
 
-    assumed.append(f"tensor {tensor} x pipeline {pipeline}")
     return tensor, pipeline
 
 
