@@ -1,9 +1,9 @@
 """Run someone's job script where it can harm nothing: own namespaces, a root in memory, stub programs on its PATH.
 
 The job sees the machine's own programs read-only, an empty home, no network, no device and none of
-the user's files but the small text files next to the script, as copies. Linux user namespaces
-(util-linux's `unshare`) make this possible without any right; where a machine forbids them, the
-script is not run at all.
+the user's files but copies of small text files: those next to the script, and those that it names
+in its checkout. Linux user namespaces (util-linux's `unshare`) make this possible without any
+right; where a machine forbids them, the script is not run at all.
 """
 
 import itertools
