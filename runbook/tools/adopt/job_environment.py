@@ -598,7 +598,7 @@ def take_directives(directives: Sequence[Directive], findings: Findings) -> None
             findings.does(line, text, _OUR_DIRECTIVES[name])
         elif directive.queue in _OTHER_QUEUES:
             queue = _OTHER_QUEUES[directive.queue]
-            why = f"{queue} has it; {findings.site.site} has {findings.site.scheduler}"
+            why = f"a request to {queue}: the site's queue is {findings.site.scheduler}"
             findings.leave(line, text, why)
         else:
             findings.leave_to_site(line, text, "directives")

@@ -55,7 +55,7 @@ def test_nodes_and_time_that_grid_engine_is_asked_for_are_carried_over():
     (mpirun,) = [command for command in adoption.script.commands if command.name == "mpirun"]
     assert [word.text for word in mpirun.words[1:3]] == ["-np", "32"]
     leftovers = {remark.text: remark.why for remark in adoption.findings.leftovers}
-    assert leftovers["#$ p=-5"] == "Grid Engine has it; slurm has slurm"
+    assert leftovers["#$ p=-5"] == "a request to Grid Engine: the site's queue is slurm"
 
 
 def test_nodes_and_time_that_fujitsus_queue_is_asked_for_are_carried_over():
