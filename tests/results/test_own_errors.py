@@ -88,6 +88,12 @@ def test_a_traceback_may_be_indented_by_whoever_prints_it(indent):
     assert (failure.name, failure.line) == (OWN_ERROR.name, len(TYPE_ERROR))
 
 
+def test_marks_that_a_launcher_broke_into_lines_are_passed_over():
+    lines = [*TYPE_ERROR[1:5], "^^^", "", "^", "AssertionError: ", "args is not initialized."]
+    (failure,) = find_failures([f"0: {line}" for line in lines])
+    assert failure.evidence.startswith("AssertionError: args is not initialized. [")
+
+
 def test_a_traceback_in_a_box_is_read():
     lines = [
         "╭─────────── Traceback (most recent call last) ───────────╮",

@@ -151,7 +151,8 @@ class TracebackReader:
 
     def _read_inside(self, text: str) -> RaisedError | None:
         """Read what stands between two frames, or the exception below the last one."""
-        if not text.strip(" \t│─╭╮╰╯"):
+        # Boxes, and marks below a statement, which srun breaks into lines of their own.
+        if not text.strip(" \t│─╭╮╰╯^~"):
             return None
         if text.startswith("│"):
             return None
