@@ -11,9 +11,11 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from suite.messages import refuses
 
 from runbook.cli import cli
 from runbook.core.errors import ParamsError
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.render.preparation import setup_steps, step_script
 from runbook.params import load
 from runbook.params.schema.site import Preparation
@@ -154,5 +156,5 @@ def test_set_up_takes_any_folder_image_and_title_for_the_words_they_are(value, t
 def test_a_base_image_that_a_dockerfile_would_read_as_more_is_refused(base):
     from runbook.jobs.render.templating import image
 
-    with pytest.raises(ParamsError, match="is not the name of a container image"):
+    with refuses(ParamsError, JobMessage.NOT_AN_IMAGE_NAME):
         image(base)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from suite.messages import containing, refuses
 
 from runbook.core import shell
 from runbook.core.errors import ProgramError
+from runbook.core.messages import CoreMessage
 from runbook.core.processes import wait_until
 
 HOSTILE = [
@@ -48,27 +50,43 @@ def test_a_failure_is_told_with_the_programs_own_last_words():
 
 
 def test_what_a_program_said_on_standard_output_is_told_when_it_said_nothing_else():
-    with pytest.raises(ProgramError, match=r"exit code 1\.\nIts last words:\n  only this"):
+    with refuses(
+        ProgramError,
+        CoreMessage.PROGRAM_FAILED,
+        exit_code="exit code 1",
+        last_words="\nIts last words:\n  only this",
+    ):
         shell.run(["sh", "-c", "echo only this; exit 1"])
 
 
 def test_a_silent_failure_says_so():
-    with pytest.raises(ProgramError, match=r"^false ended with exit code 1\. It said nothing\.$"):
+    with refuses(
+        ProgramError,
+        CoreMessage.PROGRAM_FAILED,
+        command="false",
+        exit_code="exit code 1",
+        last_words=" It said nothing.",
+    ):
         shell.run(["false"])
 
 
 def test_a_missing_program_is_named_with_the_remedy(tmp_path):
-    with pytest.raises(
+    with refuses(
         ProgramError,
-        match=r"^sbatch-nowhere cannot be run: it is on no folder of PATH\. Install it",
+        CoreMessage.PROGRAM_NOT_FOUND,
+        program="sbatch-nowhere",
+        where="it is on no folder of PATH",
     ):
         shell.run(["sbatch-nowhere"])
     (tmp_path / "plain").write_text("not executable")
-    with pytest.raises(
-        ProgramError, match="plain cannot be run: that file is missing or not executable"
+    with refuses(
+        ProgramError,
+        CoreMessage.PROGRAM_NOT_FOUND,
+        program=containing("plain"),
+        where="that file is missing or not executable",
     ):
         shell.run([str(tmp_path / "plain")])
-    with pytest.raises(ProgramError, match="it is on no folder of PATH"):
+    with refuses(ProgramError, CoreMessage.PROGRAM_NOT_FOUND, where="it is on no folder of PATH"):
         shell.run(["ls"], env={"PATH": str(tmp_path)})
 
 
@@ -76,17 +94,19 @@ def test_a_file_that_is_no_program_is_told(tmp_path):
     program = tmp_path / "broken"
     program.write_bytes(b"\x7fELF but not really")
     program.chmod(0o755)
-    with pytest.raises(ProgramError, match="could not be started: Exec format error"):
+    with refuses(ProgramError, CoreMessage.DETACHED_NOT_STARTED, reason="Exec format error"):
         shell.run([str(program)])
 
 
 def test_a_missing_folder_is_told(tmp_path):
-    with pytest.raises(ProgramError, match=r"nowhere is not a folder, so ls cannot be run there"):
+    with refuses(
+        ProgramError, CoreMessage.NO_FOLDER_TO_RUN_IN, folder=containing("nowhere"), program="ls"
+    ):
         shell.run(["ls"], cwd=tmp_path / "nowhere")
 
 
 def test_a_nul_character_is_refused():
-    with pytest.raises(ProgramError, match="holds a NUL character"):
+    with refuses(ProgramError, CoreMessage.NUL_CHARACTER):
         shell.run(["echo", "a\0b"])
 
 
@@ -97,9 +117,11 @@ def test_a_command_as_one_text_is_our_own_bug():
 
 def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path):
     script = "echo started; sleep 300 & echo $! > child; wait"
-    with pytest.raises(
+    with refuses(
         ProgramError,
-        match=r"did not end within 0\.3 s and was killed\.\nIts last words:\n  started",
+        CoreMessage.PROGRAM_TIMED_OUT,
+        timeout=0.3,
+        last_words="\nIts last words:\n  started",
     ):
         shell.run(["sh", "-c", script], timeout=0.3, cwd=tmp_path)
     child = int((tmp_path / "child").read_text())
@@ -153,8 +175,11 @@ def test_a_detached_program_is_nobodys_child_and_leads_its_own_session(tmp_path)
 
 
 def test_a_program_that_cannot_be_detached_is_told(tmp_path):
-    with pytest.raises(
-        ProgramError, match=r"true could not be started\.\nIts last words:\n(.*\n)*.*nowhere"
+    with refuses(
+        ProgramError,
+        CoreMessage.PROGRAM_NOT_STARTED,
+        command="true",
+        last_words=containing("\nIts last words:\n", "nowhere"),
     ):
         shell.start_detached(
             ["true"], cwd=tmp_path, out=tmp_path / "nowhere" / "out", err=tmp_path / "err"

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from suite.messages import refuses
 
 from benchmarks.fit_curve_forecast import (
     cuts_of,
@@ -13,6 +14,7 @@ from benchmarks.fit_curve_forecast import (
 )
 from runbook.core.errors import DataError
 from runbook.forecast.curve import forecast_curve, load_coefficients, predict_change
+from runbook.forecast.messages import ForecastMessage
 from runbook.forecast.tables import CurvePoint, PartialCurve, read_curve
 
 CURVES = read_curves()
@@ -80,12 +82,12 @@ def test_a_curve_unlike_all_fitted_ones_is_told_and_wide():
 
 def test_a_short_curve_a_complete_one_and_one_beyond_its_end(tmp_path):
     curve = CURVES[0]
-    with pytest.raises(DataError, match="at least 3"):
+    with refuses(DataError, ForecastMessage.CURVE_TOO_SHORT, fewest_points=3):
         forecast_curve(part_of(curve, 0.02))
     complete = forecast_curve(part_of(curve, 1.0))
     assert complete.loss == complete.low == complete.high == curve.losses[-1]
     table = tmp_path / "curve.csv"
     lines = [f"{step},3.5,50,\n" for step in range(10, 101, 10)]
     table.write_text("step,val_loss,total_steps,decay_from\n" + "".join(lines))
-    with pytest.raises(DataError, match="beyond total_steps 50"):
+    with refuses(DataError, ForecastMessage.CURVE_BEYOND_ITS_END, total_steps=50.0):
         forecast_curve(read_curve(table))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from suite.messages import containing, refuses
 
 from runbook.core.errors import DataError
 from runbook.forecast.final_loss import (
@@ -19,6 +20,7 @@ from runbook.forecast.final_loss import (
     voting_choices,
 )
 from runbook.forecast.laws import LawChoice, Runs, fit_law
+from runbook.forecast.messages import ForecastMessage
 from runbook.forecast.series import forecast_table
 from runbook.forecast.tables import as_runs, read_finished_trainings, read_planned_trainings
 
@@ -90,9 +92,9 @@ def test_few_runs_vote_with_one_exponent_and_many_choose_by_a_backtest():
 
 
 def test_too_few_runs_and_runs_of_one_size_are_refused():
-    with pytest.raises(DataError, match="at least 5 finished runs"):
+    with refuses(DataError, ForecastMessage.TOO_FEW_FINISHED_RUNS, fewest_runs=5):
         forecast_final_losses(LADDER.take(np.arange(4)), TARGET)
-    with pytest.raises(DataError, match="the same size:"):
+    with refuses(DataError, ForecastMessage.RUNS_OF_ONE_SIZE, quantity="size"):
         forecast_final_losses(chinchilla([1e8], [10, 20, 40, 80, 160]), TARGET)
 
 
@@ -118,14 +120,21 @@ def test_each_series_is_forecast_from_its_own_runs(tmp_path):
     planned = [replace(fitted[-1], series="other"), fitted[-1]]
     doubled, single = forecast_table(fitted + other, planned)
     assert doubled.loss == pytest.approx(2 * single.loss, rel=0.01)
-    with pytest.raises(DataError, match="'third'"):
+    with refuses(DataError, ForecastMessage.SERIES_WITHOUT_RUNS, series="third"):
         forecast_table(fitted + other, [replace(fitted[-1], series="third")])
 
 
 def test_a_table_says_which_line_is_wrong(tmp_path):
     table = tmp_path / "fit.csv"
     table.write_text("params,tokens,loss\n1e8,2e9,3.1\n1e8,none,3.0\n")
-    with pytest.raises(DataError, match=r"fit.csv, line 3: tokens is 'none'"):
+    with refuses(
+        DataError,
+        ForecastMessage.NUMBER_NEEDED,
+        path=containing("fit.csv"),
+        line=3,
+        column="tokens",
+        text="none",
+    ):
         read_finished_trainings(table)
     (first, *_) = read_planned_trainings(DATA / "forecast_steplaw.csv")
     assert np.isnan(first.loss)

@@ -11,6 +11,7 @@ import pytest
 from runbook.next_job.__main__ import main, may_start_again_here
 from runbook.next_job.decisions import RECOVERY_SECONDS, Attempt
 from runbook.plan_file.job_ends import EndCause, JobEnd, JobState
+from runbook.results.failures import kinds
 from runbook.runs.bad_nodes import LIFETIMES, FoundBy, parse_bad_nodes
 
 FAILED = "1"
@@ -163,7 +164,7 @@ def test_a_hang_is_explained_by_the_cause_that_the_log_names_before_it(run):
     run.write_log(DISK + HANG)
     assert run.end()[0] == "stop"
     event = ended_event(run)
-    assert (event["cause"], event["failure"]) == (EndCause.DISK_FULL, "disk full")
+    assert (event["cause"], event["failure"]) == (EndCause.DISK_FULL, kinds.DISK.name)
     assert "rank 1 on node1" in event["evidence"] and "No space left" in event["evidence"]
 
 

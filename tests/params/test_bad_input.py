@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from suite.messages import says
 
 from runbook.core.errors import ParamsError
 from runbook.params import load
+from runbook.params.messages import ParamsMessage
 
 
 def told(project: Path, text_or_name: str, words=(), write=None) -> str:
@@ -176,7 +178,7 @@ def test_wrong_names_of_runs_and_variants_list_the_nearest(project: Path):
     assert told(project, "zzz").endswith("The runs are: other, toy.")
     assert told(project, "").startswith("run: no run is named.")
     assert "params/variants/toy.yaml has no wid. Did you mean wide?" in told(project, "toy:wid")
-    assert "there is no such file, so the run has no variants" in told(project, "other:wide")
+    assert says(told(project, "other:wide"), ParamsMessage.RUN_WITHOUT_VARIANTS)
     assert told(project, str(project / "params/tuy.yaml")).endswith(
         "there is no such run file. Did you mean toy.yaml or other.yaml?"
     )
@@ -185,7 +187,7 @@ def test_wrong_names_of_runs_and_variants_list_the_nearest(project: Path):
 
 def test_variants_keep_the_runs_name_and_must_be_mappings(project: Path):
     (project / "params/variants/toy.yaml").write_text("a: {run: x}\nb: 3\nc:\n")
-    assert "only the run file says its name" in told(project, "toy:a")
+    assert says(told(project, "toy:a"), ParamsMessage.NAME_OUTSIDE_RUN_FILE)
     assert "variant = 3 (params/variants/toy.yaml:2): must be a mapping of keys to values." in told(
         project, "toy:b"
     )

@@ -6,11 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from suite.messages import has_rule, problem_of
 
 from runbook.core.errors import ParamsError, PlanError
 from runbook.jobs.render.training_job import render_job
 from runbook.params import load
 from runbook.params.local_gpus import AMD, NVIDIA, visible_gpus
+from runbook.params.messages import ParamsMessage
 from runbook.planning import make_plan
 from runbook.planning.cost.accelerators import find_accelerator
 
@@ -124,10 +126,11 @@ def test_only_the_visible_gpus_are_planned_for(machine, monkeypatch, visible, nu
 
 def test_more_processes_than_gpus_are_refused(machine):
     machine(nvidia=[H100])
-    with pytest.raises(
-        PlanError, match=r"devices on a node: 2 of 1 devices a node of local-gpu has"
-    ):
+    with pytest.raises(PlanError) as caught:
         plan("jobs.training.devices_per_node=2")
+    assert [(check.name, check.value) for check in caught.value.checks] == [
+        ("04-training: devices on a node", "2 of 1 devices a node of local-gpu has")
+    ]
 
 
 @pytest.mark.parametrize("why", ["no program", "no driver", "hidden"])
@@ -148,11 +151,14 @@ def test_without_a_gpu_the_plan_says_so_and_what_to_do(machine, monkeypatch, why
 
 def test_gpus_of_different_kinds_are_refused_until_some_are_chosen(machine, monkeypatch):
     machine(nvidia=[H100, "NVIDIA T400 4GB", H100])
-    with pytest.raises(
-        ParamsError,
-        match=f"lists different ones: {H100}, NVIDIA T400 4GB. Choose those of one kind",
-    ):
+    with pytest.raises(ParamsError) as error:
         plan()
+    assert has_rule(
+        problem_of(error.value, "site"),
+        ParamsMessage.DIFFERENT_GPUS,
+        program="nvidia-smi",
+        names=f"{H100}, NVIDIA T400 4GB",
+    )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
     assert plan()[1].phases["04-training"].parallel.world_size == 2
 

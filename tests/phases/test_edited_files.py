@@ -7,6 +7,7 @@ import os
 
 import pytest
 from click.testing import CliRunner
+from suite.messages import refuses
 
 from runbook.cli import cli
 from runbook.core.errors import DataError
@@ -15,6 +16,7 @@ from runbook.phases.training_results import sample_rows
 from runbook.planning import FULL
 from runbook.records.logbook import write_logbook
 from runbook.results.history import parse_events, parse_metrics, read_scores, read_validation
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.tokenizer import load_tokenizer
 
 GOOD = {"iteration": 5, "prompt_ids": [464], "ids": [995], "time": 1.0}
@@ -95,5 +97,5 @@ def test_a_tolerance_that_is_no_number_is_wrong_usage(option):
 
 def test_a_pipe_as_a_tokenizer_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "tokenizer.json")
-    with pytest.raises(DataError, match="no plain file"):
+    with refuses(DataError, TokenMessage.TOKENIZER_NOT_A_FILE):
         load_tokenizer(str(tmp_path / "tokenizer.json"))

@@ -10,15 +10,19 @@ from pathlib import Path
 
 import pytest
 from recorded_run import WORDS, write_recorded_run
+from suite.messages import containing, refuses
 from toy_run import PROJECT, open_run
 
 import runbook
 from runbook.core import table
 from runbook.core.errors import ParamsError, PlanError, RecordError
+from runbook.params.messages import ParamsMessage
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p00_plan import phase as plan
 from runbook.phases.p05_analysis import phase as analysis
 from runbook.results.history import History, RankTimes, Step
 from runbook.results.metrics import slow_steps_table
+from runbook.runs.messages import RunMessage
 from runbook.tools.speed import gap
 
 THREE_LINES = {
@@ -118,20 +122,23 @@ def test_an_even_straggler_does_not_explain_a_slow_step():
 def test_a_run_that_was_never_started_has_its_plan_and_says_what_it_lacks(here):
     run = runbook.open("azure-175b")
     assert "never run" in repr(run) and "175" in repr(run.plan)
-    with pytest.raises(
-        RecordError, match=r"azure-175b/plan\.json does not exist: run 00-plan first"
-    ):
+    with refuses(RecordError, RunMessage.NO_PLAN_YET, path=containing("azure-175b/plan.json")):
         run.history  # noqa: B018
 
 
 def test_wrong_names_are_refused_with_the_right_ones(here):
-    with pytest.raises(
-        ParamsError, match=r"loca is not a run's folder; there are local(?s:.*)Did you mean local\?"
+    with refuses(
+        ParamsError,
+        PhaseMessage.NO_FOLDER_AND_NO_FILE,
+        no_folder=containing("loca is not a run's folder; there are local", "Did you mean local?"),
     ):
         runbook.open("loca")
     plan = runbook.open("local").plan
-    with pytest.raises(
-        ParamsError, match=r"There is no key micro_bach\. Did you mean training\.micro_batch\?"
+    with refuses(
+        ParamsError,
+        ParamsMessage.NO_SUCH_KEY,
+        key="micro_bach",
+        hint="Did you mean training.micro_batch?",
     ):
         plan.with_(micro_bach=2)
     with pytest.raises(PlanError, match=r"Set training\.global_batch to 16"):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from suite.messages import refuses
 
 from runbook.core.errors import ParamsError
 from runbook.params.catalogues import read_site
+from runbook.params.messages import ParamsMessage
 from runbook.params.site_lines import set_value
 from runbook.phases.p01_environment.preflight.ladder import PreflightResult
 from runbook.phases.p01_environment.preflight.learned_site import LearnedSite, Request, learn_site
@@ -92,5 +93,5 @@ def test_a_value_is_written_once_and_the_other_lines_stay():
         "  device: cpu  # by hand",
     ]
     assert set_value(written, ("hardware", "node_memory"), "23GiB", "measured") == written
-    with pytest.raises(ParamsError, match="one key a line"):
+    with refuses(ParamsError, ParamsMessage.KEY_NOT_ON_ITS_OWN_LINE):
         set_value("hardware: {device: cpu}\n", ("hardware", "node_memory"), 1, "measured")

@@ -7,12 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from suite.messages import refuses
 from toy_run import PROJECT, TOY
 
 from runbook import params
 from runbook.core.errors import DataError
 from runbook.phases import open_phase as phases
 from runbook.phases.job_control import job_rules
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p02_data import phase as data
 from runbook.phases.token_inputs import text_identity
 from runbook.runs import run_files
@@ -125,9 +127,12 @@ def test_sources_are_chosen_by_keys_of_the_run_and_a_wrong_name_is_warned_of(pro
 def test_ready_token_files_that_the_plan_does_not_know_are_refused_with_what_to_do(project):
     made_elsewhere(project, "old", "new")
     open_phase = opened(project, "data.dataset=ready")
-    with pytest.raises(
+    with refuses(
         DataError,
-        match=r"ready has 2 pairs of token files .* and the plan reads 1 .*: list the \.bin",
+        PhaseMessage.MORE_TOKEN_FILES_THAN_PLANNED,
+        text_name="ready",
+        number_of_present=2,
+        number_of_planned=1,
     ):
         data.tokenize(open_phase)
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from suite.messages import refuses
 
 from runbook.cli.plan import plan
 from runbook.core.errors import ParamsError
 from runbook.params.project import project_root
 from runbook.phases.plan_service import search_run
+from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.predictions import predict_file, predictions_text
 
 ROOT = project_root(Path(__file__))
@@ -96,7 +98,7 @@ def test_a_file_that_is_no_table_ends_with_2(tmp_path: Path, content: bytes, wor
         predict_file(path)
     assert words in str(caught.value)
     assert caught.value.exit_code == 2
-    with pytest.raises(ParamsError, match=r"Give the path of a CSV file\.$"):
+    with refuses(ParamsError, SpeedMessage.TABLE_NOT_READABLE):
         predict_file(tmp_path / "none.csv")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, refuses
 from toy_run import events, make_ready, open_run, write_gate, write_metrics
 
 from runbook.core.errors import HeldError, JobError, RecordError
@@ -15,11 +16,13 @@ from runbook.jobs.job_folder import JobState
 from runbook.jobs.watcher_wait import begin_wait, read_wait
 from runbook.phases.job_control import job_rules
 from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import phase_fingerprint
 from runbook.phases.p03_smoke_test import phase as smoke_test
 from runbook.phases.p04_training import phase as training
 from runbook.results.history import Event
 from runbook.runs import run_files
+from runbook.runs.messages import RunMessage
 from runbook.runs.status import cancel_jobs, refuse_while_a_job_runs, stop_jobs
 
 PHASE = "04-training"
@@ -88,15 +91,17 @@ def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_und
     metrics = write_metrics(open_phase, 3)
     (open_phase.folder / "run.yaml").unlink()
     other = open_run(PHASE, "training.iterations=9", runs=open_phase.folder.parent)
-    told = r"jobs/04-training is running \(told so\) with other parameters or data than these\. .*runbook cancel local"
-    with pytest.raises(JobError, match=told):
+    told = PhaseMessage.JOB_WITH_OTHER_PARAMETERS.of(
+        latest=containing("jobs/04-training"),
+        state="running",
+        reason="told so",
+        settings_name="local",
+    )
+    with refuses(JobError, told):
         jobs.launch(other)
     assert metrics.exists()
     assert queue.calls == ["submit 04-training"]
-    with pytest.raises(
-        JobError,
-        match=r"what it works on is not moved away\. Wait until it has ended, or end it: run",
-    ):
+    with refuses(JobError, RunMessage.JOB_AT_WORK):
         refuse_while_a_job_runs(open_phase.folder, queue)
     queue.states["04-training"] = JobState.CANCELLED
     refuse_while_a_job_runs(open_phase.folder, queue)
@@ -368,10 +373,13 @@ def test_a_failed_job_is_told_in_its_own_last_words(open_phase, queue):
 def test_nothing_is_submitted_where_the_check_above_failed_or_was_left_out(runs, queue, capsys):
     """In JupyterLab the next cell runs after one that failed."""
     open_phase = open_run(PHASE, runs=runs, ready=False)
-    with pytest.raises(RecordError, match="2 of 2 checks failed"):
+    with refuses(RecordError, PhaseMessage.CHECKS_FAILED, number_of_failures=2, number_of_checks=2):
         training.check_ready(open_phase)
-    told = r"04-training: nothing was submitted\. smoke test: not done .*; token files: not made \(rule: 02-data made"
-    with pytest.raises(JobError, match=told):
+    told = PhaseMessage.NOTHING_SUBMITTED.of(
+        phase="04-training",
+        reasons=containing("smoke test: not done", "; token files: not made (rule: 02-data made"),
+    )
+    with refuses(JobError, told):
         training.launch(open_phase)
     assert (queue.calls, job_names(open_phase), events(open_phase)) == ([], [], [])
     make_ready(open_phase)
@@ -381,8 +389,11 @@ def test_nothing_is_submitted_where_the_check_above_failed_or_was_left_out(runs,
 
 def test_a_smoke_test_is_not_submitted_without_token_files(runs, queue):
     open_phase = open_run("03-smoke-test", runs=runs, ready=False)
-    with pytest.raises(
-        JobError, match=r"03-smoke-test: nothing was submitted\. token files: not made"
+    with refuses(
+        JobError,
+        PhaseMessage.NOTHING_SUBMITTED,
+        phase="03-smoke-test",
+        reasons=containing("token files: not made"),
     ):
         smoke_test.launch(open_phase)
     assert queue.calls == []
@@ -400,7 +411,7 @@ def test_a_job_is_not_resumed_where_the_smoke_test_failed_meanwhile(open_phase, 
     jobs.launch(open_phase)
     queue.states["04-training"] = JobState.STOPPED
     write_gate(open_phase, "fail")
-    with pytest.raises(JobError, match=r"nothing was submitted\. smoke test: fail"):
+    with refuses(JobError, PhaseMessage.NOTHING_SUBMITTED, reasons=containing("smoke test: fail")):
         training.watch(open_phase)
     assert queue.calls == ["submit 04-training"]
 
@@ -412,21 +423,26 @@ def test_token_files_that_passed_are_not_read_again_for_the_launch(open_phase, q
     training.launch(open_phase)
     queue.states["04-training"] = JobState.STOPPED
     (open_phase.folder / "data" / "tokens").write_text("cut")
-    with pytest.raises(JobError, match="data/tokens has 3 bytes instead of 4"):
+    with refuses(
+        JobError,
+        PhaseMessage.NOTHING_SUBMITTED,
+        reasons=containing("data/tokens has 3 bytes instead of 4"),
+    ):
         training.launch(open_phase)
 
 
 def test_a_phase_is_not_finished_while_its_job_runs_nor_before_its_training_is_done(
     open_phase, queue
 ):
-    with pytest.raises(
-        RecordError,
-        match=r"04-training is not finished, because its training is not \(not done yet\)\. Run",
+    with refuses(
+        RecordError, PhaseMessage.TRAINING_NOT_FINISHED, phase="04-training", missing="not done yet"
     ):
         training.finish(open_phase)
     jobs.launch(open_phase)
-    told = r"04-training is not finished: jobs/04-training is running \(told so\)\. Run the cell that watches it"
-    with pytest.raises(JobError, match=told):
+    told = PhaseMessage.JOB_NOT_FINISHED.of(
+        phase="04-training", job_name="04-training", state="running", reason="told so"
+    )
+    with refuses(JobError, told):
         training.finish(open_phase)
     assert not run_files.mark_path(open_phase.folder, PHASE).exists()
     queue.states["04-training"] = JobState.DONE
@@ -437,9 +453,7 @@ def test_a_phase_is_not_finished_while_its_job_runs_nor_before_its_training_is_d
 
 
 def test_watching_before_launching_says_what_to_do(open_phase):
-    with pytest.raises(
-        JobError, match="04-training has no job: run the cell that launches it first"
-    ):
+    with refuses(JobError, PhaseMessage.NO_JOB_YET, phase="04-training"):
         jobs.watch(open_phase)
 
 
@@ -667,7 +681,10 @@ def test_a_training_whose_metrics_are_gone_fails_for_that_and_is_not_said_to_lea
     path = write_metrics(open_phase, 48)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[40:]))
-    with pytest.raises(
-        RecordError, match=r"1 of \d checks failed: no step is missing: missing: steps 1 to 40 \("
+    with refuses(
+        RecordError,
+        PhaseMessage.CHECKS_FAILED,
+        number_of_failures=1,
+        failures=containing("no step is missing: missing: steps 1 to 40 ("),
     ):
         training.judge(open_phase)

@@ -7,12 +7,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, refuses
 from toy_run import PROJECT
 
 from runbook.core.errors import ParamsError
+from runbook.params.messages import ParamsMessage
 from runbook.params.parameters_cell import hand_edits
 from runbook.params.schema.run_file import PHASES
 from runbook.phases import open_phase as phases
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.notebook_copies import (
     SETTINGS_VARIABLE,
     copies_text,
@@ -22,6 +25,7 @@ from runbook.phases.notebook_copies import (
 )
 from runbook.records.manifest import verify_run
 from runbook.records.session import read_master
+from runbook.runs.messages import RunMessage
 from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.runs.run_names import NamedRun, named_run
 
@@ -120,7 +124,7 @@ def test_values_and_a_name_given_to_lab_stand_in_the_parameters_cell(project):
 def test_values_for_copies_that_say_others_are_refused_and_not_dropped(project):
     folder = make_copies("local").folder
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(ParamsError, match=r"--set would change nothing\. .* --fresh .* --as NAME"):
+    with refuses(ParamsError, PhaseMessage.COPY_WITH_OTHER_OVERRIDES):
         make_copies("local", set_words=["training.iterations=3"])
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     fresh = make_copies("local", set_words=["training.iterations=3"], fresh=True)
@@ -148,7 +152,7 @@ def test_the_name_of_a_runs_folder_is_that_of_its_run(project, word, as_name, ex
         (folder / "run.yaml").write_text(settings.as_yaml())
     assert named_run(word, as_name) == expected
     if word == "local--quick":
-        with pytest.raises(ParamsError, match="Leave --as out to go on with local--quick"):
+        with refuses(ParamsError, RunMessage.NAMED_TWICE, word="local--quick"):
             named_run(word, "slow")
 
 
@@ -168,7 +172,9 @@ def test_where_run_folders_are_elsewhere_the_run_is_named_by_the_path_of_its_fil
 
 
 def test_an_unknown_run_makes_no_folder(project):
-    with pytest.raises(ParamsError, match=r"There is no run 'lokal': .* Did you mean local"):
+    with refuses(
+        ParamsError, ParamsMessage.NO_SUCH_RUN, word="lokal", hint=containing("Did you mean local")
+    ):
         make_copies("lokal")
     assert not (project / "runs").exists()
 

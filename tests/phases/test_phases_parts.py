@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from suite.messages import containing, refuses
 from toy_run import PROJECT, TOY, open_run
 
 from runbook import params
@@ -15,11 +16,14 @@ from runbook.core.errors import DataError, ParamsError, RecordError
 from runbook.params.schema.run_file import PHASES
 from runbook.phases import token_inputs as token_files
 from runbook.phases import training_results
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import VERSIONS, OpenPhase, phase_fingerprint
 from runbook.phases.runner import RunRequest, expand_variants
 from runbook.planning import make_plan
+from runbook.planning.messages import PlanningMessage
 from runbook.results.gates import credible_step_seconds
 from runbook.runs import machine
+from runbook.runs.messages import RunMessage
 from runbook.runs.run_files import changed_values, read_plan_file, with_prompt_ids, write_plan_file
 from runbook.tokens.sources.input_files import content_sample
 from runbook.tokens.tokenizer import load_tokenizer
@@ -71,10 +75,7 @@ def test_a_folder_without_parameters_takes_any(tmp_path):
 def test_a_run_yaml_that_is_none_is_told(runs):
     folder = folder_of(runs)
     (folder / "run.yaml").write_text("run: [")
-    with pytest.raises(
-        RecordError,
-        match=r"(?s)run\.yaml cannot be read .*it was written by runbook and changed later",
-    ):
+    with refuses(RecordError, RunMessage.FILE_CHANGED_LATER, path=containing("run.yaml")):
         changed_values(folder, settings_of())
 
 
@@ -93,12 +94,10 @@ def test_other_values_are_refused_with_both_remedies_and_nothing_is_written(runs
 
 
 def test_a_missing_or_broken_plan_is_told_by_name(tmp_path):
-    with pytest.raises(RecordError, match=r"plan\.json does not exist: run 00-plan first"):
+    with refuses(RecordError, RunMessage.NO_PLAN_YET, path=containing("plan.json")):
         read_plan_file(tmp_path)
     (tmp_path / "plan.json").write_text('{"schema": 1')
-    with pytest.raises(
-        RecordError, match=r"plan\.json is not JSON .*delete it and run 00-plan again"
-    ):
+    with refuses(RecordError, PlanningMessage.PLAN_NOT_JSON, source=containing("plan.json")):
         read_plan_file(tmp_path)
 
 
@@ -137,8 +136,12 @@ def test_the_phases_asked_for_come_in_their_order(words, expected):
 
 
 def test_an_order_that_is_none_and_a_word_that_is_no_phase_are_told():
-    with pytest.raises(
-        ParamsError, match="--from 04 comes after --to 02; the order is 00-plan, 01-environment, 02"
+    with refuses(
+        ParamsError,
+        PhaseMessage.PHASES_OUT_OF_ORDER,
+        from_phase="04",
+        to_phase="02",
+        phases=containing("00-plan, 01-environment, 02"),
     ):
         RunRequest("local", from_phase="04", to_phase="02").phases()
     with pytest.raises(
@@ -159,9 +162,7 @@ def test_the_name_of_a_set_of_overrides_travels_as_a_word():
 
 def test_a_run_without_variants_says_so():
     assert expand_variants("local", all_variants=False) == ["local"]
-    with pytest.raises(
-        Exception, match=r"local has no variants: params/variants/local\.yaml names none"
-    ):
+    with refuses(Exception, PhaseMessage.NO_VARIANTS, run="local"):
         expand_variants("local", all_variants=True)
 
 

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import pytest
+from suite.messages import containing, refuses
 from toy_run import events, open_run
 
 from runbook.core import shell
@@ -18,6 +19,7 @@ from runbook.params.problems import InvalidParams
 from runbook.phases import rehearsal
 from runbook.phases.job_control import rehearsal_gate as layout_rehearsal
 from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p00_plan import phase as plan
 from runbook.phases.p03_smoke_test import phase as smoke_test
 from runbook.plan_file.identity import layout_inputs
@@ -170,7 +172,11 @@ def test_a_rehearsal_that_fails_refuses_the_job_in_its_own_words_and_is_done_aga
     trainer.err = "RuntimeError: mat1 and mat2 shapes cannot be multiplied"
     for _ in range(2):
         before = len(trainer.ranks)
-        with pytest.raises(RecordError, match=r"exit code 1\. Its last words:\nRuntimeError: mat1"):
+        with refuses(
+            RecordError,
+            PhaseMessage.CHECKS_FAILED,
+            failures=containing("exit code 1. Its last words:\nRuntimeError: mat1"),
+        ):
             jobs.launch(open_run(SMOKE, *CLUSTER, runs=runs))
         assert len(trainer.ranks) > before
     assert queue.calls == []
@@ -187,7 +193,9 @@ def test_where_one_stage_fails_nobody_waits_for_the_others(runs, queue, trainer,
 
     monkeypatch.setattr(rehearsal.shell, "run", run)
     monkeypatch.setattr(rehearsal.os, "cpu_count", lambda: 2)
-    with pytest.raises(RecordError, match="RuntimeError: wrong shape"):
+    with refuses(
+        RecordError, PhaseMessage.CHECKS_FAILED, failures=containing("RuntimeError: wrong shape")
+    ):
         jobs.launch(open_run(SMOKE, *CLUSTER, runs=runs))
     assert time.monotonic() - started[0] < 300
 

@@ -16,6 +16,7 @@ from runbook.phases.job_control.job_rules import (
     decide_restart,
     read_attempt,
 )
+from runbook.results.failures import kinds
 from runbook.results.failures.kinds import KINDS
 
 FAILED = Attempt(
@@ -151,7 +152,7 @@ def test_the_cause_is_told_and_not_what_its_end_did_to_the_others(job):
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n",
     )
     assert attempt.end.cause is EndCause.DEVICE_OUT_OF_MEMORY
-    assert attempt.failure == "device out of memory"
+    assert attempt.failure == kinds.DEVICE_MEMORY.name
     assert attempt.evidence.startswith("torch.OutOfMemoryError")
     assert "micro_batch" in attempt.remedy
     assert (attempt.began_at, attempt.reached, attempt.failing_step) == (0, 3, 4)
@@ -179,7 +180,10 @@ def test_a_hang_is_told_with_its_rank(job):
     }
     attempt = ended(job, "", 9, [hang])
     assert attempt.end.cause is EndCause.HUNG
-    assert (attempt.failure, attempt.evidence) == ("a rank hung", "rank 3 on n7 in data.py:9 read")
+    assert (attempt.failure, attempt.evidence) == (
+        kinds.RANK_HUNG.name,
+        "rank 3 on n7 in data.py:9 read",
+    )
     assert "3.stack" in attempt.remedy
 
 
@@ -201,7 +205,7 @@ runbook: rank 0 was ended without an exit code, the starter's was 233
 def test_a_node_that_does_not_answer_the_starter_is_no_failure_of_the_training(job):
     attempt = ended(job, LAUNCH_WITHOUT_NODE, signal=105, rows=())
     assert attempt.end.cause is EndCause.NODE_UNREACHED
-    assert attempt.failure == "node out of reach"
+    assert attempt.failure == kinds.UNREACHED.name
     assert "failed on node node2" in attempt.evidence
     assert after(attempt).action is Action.GO_ON
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from suite.messages import containing, refuses
 from toy_run import FakeScheduler, open_run
 
 from runbook.core.checks import Check
@@ -11,10 +12,12 @@ from runbook.jobs.job_folder import JobState
 from runbook.params.schema.run_file import PHASES
 from runbook.phases import report
 from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.report import card, write_report
 from runbook.phases.runner import why_not_done
 from runbook.records.pages.notebook_page import write_html
 from runbook.runs import status
+from runbook.runs.messages import RunMessage
 
 PHASE = "01-environment"
 
@@ -72,7 +75,7 @@ def test_a_phase_opened_anew_by_hand_and_left_is_not_done(finished, runs):
 def test_a_failed_check_stops_the_phase_and_leaves_no_mark(runs):
     open_phase = open_run(PHASE, runs=runs)
     open_phase.session.check(Check("disk", "fail", "1 GiB free", "at least 2 GiB"))
-    with pytest.raises(RecordError, match="01-environment did not pass; its checks above say why"):
+    with refuses(RecordError, PhaseMessage.PHASE_DID_NOT_PASS, phase="01-environment"):
         report.finish(open_phase)
     assert missing(open_phase) == "not done yet"
 
@@ -93,15 +96,23 @@ def test_status_shows_every_run_also_one_whose_record_is_broken(
 
 def test_status_of_nothing_says_how_to_begin(runs):
     assert status.status_of_all(runs) == "No runs yet: runbook run local makes the first one."
-    with pytest.raises(
+    with refuses(
         ParamsError,
-        match=r"runs/local is not a run's folder; there are no runs yet\. runbook run local",
+        RunMessage.NO_SUCH_RUN_FOLDER,
+        root=containing("runs/local"),
+        there="; there are no runs yet",
+        stem=containing("runbook run local"),
     ):
         status.run_folder("local", runs)
 
 
 def test_the_nearest_run_is_named(finished, runs):
-    with pytest.raises(ParamsError, match=r"runs/locale is not a run's folder; there are local\. "):
+    with refuses(
+        ParamsError,
+        RunMessage.NO_SUCH_RUN_FOLDER,
+        root=containing("runs/locale"),
+        there="; there are local",
+    ):
         status.run_folder("locale", runs)
     assert status.run_folder("local", runs) == finished.folder
     assert status.run_folder("params/local.yaml", runs) == finished.folder
@@ -119,9 +130,7 @@ def test_jobs_are_listed_in_their_order_and_found_by_their_id(runs, queue: FakeS
         status.find_job("fake-04-training-10", runs)
         == f"local: {open_phase.folder}/jobs/04-training-10"
     )
-    with pytest.raises(
-        JobError, match="No run here submitted a job 12345; runbook status lists the runs"
-    ):
+    with refuses(JobError, RunMessage.UNKNOWN_JOB_ID, job_id="12345"):
         status.find_job("12345", runs)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
-import pytest
+from suite.messages import containing, refuses
 from toy_run import open_run
 
 from runbook.core.errors import RecordError
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import phase_fingerprint
 from runbook.phases.p04_training import phase as training
 from runbook.runs import run_files
@@ -31,8 +32,10 @@ def waivers(open_phase):
 
 def test_an_absent_gate_stops_and_says_what_to_set(runs, queue):
     open_phase = ready(open_run(PHASE, runs=runs, ready=False))
-    with pytest.raises(
-        RecordError, match=r"--set training\.smoke\.waived_by=NAME, which is recorded"
+    with refuses(
+        RecordError,
+        PhaseMessage.CHECKS_FAILED,
+        failures=containing("--set training.smoke.waived_by=NAME, which is recorded"),
     ):
         training.check_ready(open_phase)
     assert waivers(open_phase) == []

@@ -7,6 +7,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from suite.messages import refuses
 from toy_run import FakeScheduler, open_run
 
 from runbook import params
@@ -15,6 +16,7 @@ from runbook.jobs.job_folder import JobState, JobStatus
 from runbook.params.editing import without_sums
 from runbook.phases.job_control import live_view
 from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p00_plan import phase as plan
 from runbook.runs import status
 
@@ -212,9 +214,7 @@ def test_a_written_run_file_keeps_the_comments_of_the_runs_own():
 
 
 def test_a_name_that_is_none_and_a_file_of_another_person_are_refused():
-    with pytest.raises(ParamsError, match="cannot be a run's name"):
+    with refuses(ParamsError, PhaseMessage.NOT_A_RUN_NAME):
         plan.write_run_file("local", "a/b", {})
-    with pytest.raises(
-        ParamsError, match=r"local\.yaml exists already and was not written by this form"
-    ):
+    with refuses(ParamsError, PhaseMessage.RUN_FILE_EXISTS, path_name="local.yaml"):
         plan.write_run_file("local", "local", {})

@@ -5,9 +5,11 @@ import json
 import sys
 
 import pytest
+from suite.messages import refuses
 
 from runbook.core import shell
 from runbook.core.errors import RunbookError
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.plan_service import load_plan
 from runbook.phases.rehearsal import Rehearsal, rehearse_run
 from runbook.plan_file.json_records import as_json, from_json
@@ -118,7 +120,7 @@ def test_a_device_that_is_too_small_is_said(rehearsal):
 
 
 def test_a_rank_outside_the_job_is_refused():
-    with pytest.raises(RunbookError, match="--ranks 16: this job has ranks 0 to 15"):
+    with refuses(RunbookError, PhaseMessage.RANK_OUTSIDE_JOB, outside=16, world_size=15):
         rehearse_run("slurm-oscar", ranks=[16])
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from suite.messages import refuses
 
 from runbook.core.errors import RecordError
 from runbook.phases import report
@@ -30,6 +31,7 @@ from runbook.results.forecast_scores import (
     scores_table,
     seal,
 )
+from runbook.results.messages import ResultMessage
 from runbook.runs.run_folder import RUNS_VARIABLE
 
 LOSS = Forecast("loss", "nats", 5.0, 4.9, 5.1, "five rungs of local")
@@ -73,7 +75,7 @@ def test_a_changed_forecast_is_found(tmp_path, change):
     key, value = change
     content["forecasts"][0][key] = value
     path.write_text(json.dumps(content))
-    with pytest.raises(RecordError, match="changed after it was sealed"):
+    with refuses(RecordError, ResultMessage.FORECAST_CHANGED):
         read_sealed(tmp_path)
 
 

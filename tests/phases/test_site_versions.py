@@ -6,11 +6,13 @@ import sys
 import zipfile
 
 import pytest
+from suite.messages import refuses
 
 from runbook.core import shell
 from runbook.core.errors import ProgramError, RunbookError
 from runbook.params.schema.site import Versions
 from runbook.tools.try_upstream import site_versions
+from runbook.tools.try_upstream.messages import UpstreamMessage
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -92,5 +94,5 @@ def test_a_python_of_pyenv_is_found_the_newest_of_its_minor_version(tmp_path, mo
         program.touch()
     found = site_versions.interpreter(Versions(python="3.9", packages=[]))
     assert found == str(tmp_path / "versions" / "3.9.18" / "bin" / "python3.9")
-    with pytest.raises(RunbookError, match=r"python3\.8 is neither on PATH nor in .*--installed"):
+    with refuses(RunbookError, UpstreamMessage.PYTHON_MISSING, name="python3.8"):
         site_versions.interpreter(Versions(python="3.8", packages=[]))

@@ -12,6 +12,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from suite.messages import refuses
 
 from runbook import params
 from runbook.cli import main
@@ -20,6 +21,7 @@ from runbook.core.errors import RunbookError
 from runbook.jobs.render.training_job import lines, render_job
 from runbook.params.settings import with_placeholders
 from runbook.planning import make_plan
+from runbook.tools.try_upstream.messages import UpstreamMessage
 from runbook.tools.try_upstream.start_upstream import (
     check_checkout,
     small_arguments,
@@ -306,17 +308,19 @@ def test_a_site_that_names_no_places_works_in_the_runs_folder(checkout, monkeypa
         (
             "local",
             ".",
-            "local trains with runbook: --upstream starts Megatron-LM and Megatron-DeepSpeed",
+            UpstreamMessage.NO_UPSTREAM.of(run="local", framework="runbook"),
         ),
         (
             "azure-175b",
             ".",
-            "has no pretrain_gpt.py, which the job starts. Give a checkout of megatron-lm",
+            UpstreamMessage.CHECKOUT_WITHOUT_SCRIPT.of(
+                script="pretrain_gpt.py", framework="megatron-lm"
+            ),
         ),
     ],
 )
 def test_what_cannot_be_started_is_refused_at_once(run, folder, words, tmp_path):
-    with pytest.raises(RunbookError, match=words):
+    with refuses(RunbookError, words):
         start_upstream(run, [], phase="03-smoke-test", checkout=tmp_path / folder, say=pytest.fail)
 
 

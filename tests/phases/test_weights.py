@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from suite.messages import containing, refuses
 from toy_run import PROJECT, TOY
 
 from runbook import params
 from runbook.cli import cli
 from runbook.core.errors import DataError, ParamsError
 from runbook.phases import trained_model as weights
+from runbook.phases.messages import PhaseMessage
 from runbook.planning.plan import make_plan
 from runbook.runs.run_files import write_plan_file
 from runbook.tokens.tokenizer import load_tokenizer, tokenizer_files
@@ -73,9 +75,11 @@ def test_an_exported_folder_has_tokenizer_and_model_card_and_is_not_written_over
         and "licence: public domain" in card
         and "license: other\n" in card
     )
-    with pytest.raises(
+    with refuses(
         ParamsError,
-        match=r"hf exists already: nothing is written over\. Remove it, or give another",
+        PhaseMessage.EXPORT_EXISTS,
+        path=containing("hf"),
+        why="nothing is written over",
     ):
         weights.export_weights(folder, out)
     assert (out / "README.md").read_text() == card and len(trainer) == 1
@@ -85,9 +89,11 @@ def test_a_failed_export_leaves_nothing_and_another_ones_leftover_alone(
     folder, trainer, tmp_path, monkeypatch
 ):
     (tmp_path / "hf.part").mkdir()
-    with pytest.raises(
+    with refuses(
         ParamsError,
-        match=r"hf\.part exists already: an export that was ended left it, or one is run",
+        PhaseMessage.EXPORT_EXISTS,
+        path=containing("hf.part"),
+        why=containing("an export that was ended left it, or one is run"),
     ):
         weights.export_weights(folder, tmp_path / "hf")
     assert (tmp_path / "hf.part").exists() and not trainer
@@ -100,9 +106,10 @@ def test_a_failed_export_leaves_nothing_and_another_ones_leftover_alone(
 def test_a_folder_with_another_tokenizer_is_not_imported(folder, trainer, tmp_path):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    with pytest.raises(
+    with refuses(
         DataError,
-        match=r"has no config\.json, as a Hugging Face .* none of latest_checkpointed_iterat",
+        PhaseMessage.NO_KNOWN_WEIGHTS,
+        folder_files=containing("latest_checkpointed_iterat"),
     ):
         weights.import_weights(folder, theirs)
     (theirs / "config.json").write_text("{}")
@@ -111,9 +118,13 @@ def test_a_folder_with_another_tokenizer_is_not_imported(folder, trainer, tmp_pa
     assert weights.import_weights(folder, theirs) == "f"
     tokenizer["model"]["merges"] = tokenizer["model"]["merges"][:1000]
     (theirs / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(
+    with refuses(
         ParamsError,
-        match=r"tokenizer\.json encodes 'Hello world' as \[39, .*, and data\.tokenizer gpt2",
+        PhaseMessage.ANOTHER_TOKENIZER,
+        path=containing("tokenizer.json"),
+        probe="Hello world",
+        expected=containing("[39,"),
+        name="gpt2",
     ):
         weights.import_weights(folder, theirs)
     assert [command for command, _ in trainer] == ["import"]

@@ -4,9 +4,11 @@ import dataclasses
 import re
 
 import pytest
+from suite.messages import refuses
 
 from runbook.core.errors import ParamsError, PlanError
 from runbook.frameworks import training_arguments
+from runbook.frameworks.messages import FrameworkMessage
 from runbook.params import load
 from runbook.plan_file.rules.codes import RuleCode
 from runbook.plan_file.schema import Batch, Ramp
@@ -311,7 +313,7 @@ def test_eight_bits_are_another_training_planned_faster_and_larger_and_refused_o
 
 def test_kernels_of_the_own_trainer_are_refused_for_other_programs():
     settings = load("aws-pile-175b", set_words=["training.kernels=plain"])
-    with pytest.raises(ParamsError, match=r"training\.kernels=plain: only our own trainer"):
+    with refuses(ParamsError, FrameworkMessage.KERNELS_OF_OUR_TRAINER, kernels="plain"):
         training_arguments(settings, make_plan(settings).phases["04-training"])
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from suite.messages import refuses
 
 from benchmarks import predict_cross_validation as benchmark
 from runbook.core.errors import ParamsError
@@ -18,6 +19,7 @@ from runbook.params.schema.entries import Model
 from runbook.planning.cost.accelerators import ACCELERATORS, find_accelerator
 from runbook.planning.cost.iteration import DEFAULT, StepSetup, iteration
 from runbook.tools.speed import intervals
+from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.predict import (
     AssumedValue,
     Prediction,
@@ -436,8 +438,8 @@ def test_empty_cells_are_filled_in_and_told(models: dict[str, Model]) -> None:
 
 
 def test_a_file_that_is_no_table_is_refused() -> None:
-    with pytest.raises(
-        ParamsError, match="the table has no column model and no column accelerator"
+    with refuses(
+        ParamsError, SpeedMessage.COLUMNS_MISSING, missing="model and no column accelerator"
     ) as caught:
         check_columns(["a", "b"])
     assert "its first line: a, b" in str(caught.value)

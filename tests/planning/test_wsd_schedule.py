@@ -1,10 +1,12 @@
 """The schedule wsd (warm-up, stable, decay): Megatron's rates, Megatron's options, and no trace where it is not chosen."""
 
 import pytest
+from suite.messages import refuses
 
 from runbook import params
 from runbook.core.errors import ParamsError
 from runbook.frameworks import training_arguments
+from runbook.frameworks.messages import FrameworkMessage
 from runbook.phases.plan_service import load_plan
 from runbook.plan_file.identity import differences, recipe
 from runbook.plan_file.json_records import as_json
@@ -106,5 +108,5 @@ def test_programs_without_it_refuse_it(framework):
     words = [*WSD, f"training.framework={framework}"]
     settings = params.load(run, set_words=words)
     _, plan = load_plan(run, words)
-    with pytest.raises(ParamsError, match=r"training\.schedule=wsd"):
+    with refuses(ParamsError, FrameworkMessage.NO_WSD_SCHEDULE):
         training_arguments(settings, plan.phases[FULL])

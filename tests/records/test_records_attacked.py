@@ -10,11 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 from notebook_project import BIN, PHASE, WORK, Project
+from suite.messages import refuses
 
 from runbook.core.errors import RecordError
 from runbook.records import session as sessions
 from runbook.records.engine.execute import execute_phase
 from runbook.records.manifest import earlier_records, verify_run
+from runbook.records.messages import RecordMessage
 from runbook.records.twin import find_twin
 
 LOUD = "print('x' * 400_000)"
@@ -94,9 +96,12 @@ def test_of_two_writers_the_later_one_has_the_record_and_the_earlier_writes_noth
     first.add_results({"tokens": 1})
     second = sessions.Session(settings_of(project), PHASE, project.run_folder)
     second.add_results({"tokens": 2})
-    with pytest.raises(
+    with refuses(
         RecordError,
-        match=rf"belongs to another execution of {PHASE}, begun .*{second.started}; this one",
+        RecordMessage.RECORD_OF_ANOTHER_EXECUTION,
+        phase=PHASE,
+        recorded_start=second.started,
+        started=first.started,
     ):
         first.finish()
     second.finish()

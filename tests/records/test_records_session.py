@@ -10,12 +10,14 @@ import numpy
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from notebook_project import BIND, ERROR, FINISH, PARAMETERS, PHASE, WORK, Project
+from suite.messages import refuses
 from traitlets.config import Config
 
 from runbook.core.checks import Check
 from runbook.core.errors import RecordError
 from runbook.records import session as sessions
 from runbook.records.engine.execution_end import ExecutionState
+from runbook.records.messages import RecordMessage
 from runbook.records.twin import find_twin
 
 
@@ -236,9 +238,11 @@ def test_without_a_kernel_the_same_calls_write_the_same_record(tmp_path):
 def test_what_cannot_be_recorded_is_refused_with_its_name(tmp_path):
     settings = SimpleNamespace(project=tmp_path, name="toy", parameters=dict)
     session = sessions.start(settings, PHASE, tmp_path / "runs" / "toy")
-    with pytest.raises(
+    with refuses(
         RecordError,
-        match=r"result model\.layers\[1\] is <object .* \(object\); a record holds numbers",
+        RecordMessage.VALUE_NOT_RECORDABLE,
+        where="result model.layers[1]",
+        kind="object",
     ):
         session.add_results({"model": {"layers": [1, object()]}})
 

@@ -84,10 +84,11 @@ def test_a_name_no_variable_can_have_is_refused(name, make_settings, make_plan, 
 
 
 @pytest.mark.parametrize(
-    ("value", "why"), [("a\0b", "holds a NUL character"), ("\ud800", "cannot be written|UTF-8")]
+    ("value", "why"),
+    [("a\0b", JobMessage.NUL_CHARACTER.of()), ("\ud800", JobMessage.NOT_UTF8.of())],
 )
 def test_a_value_no_program_can_be_given_is_refused(value, why, make_settings, make_plan, tmp_path):
-    with pytest.raises(ParamsError, match=why):
+    with refuses(ParamsError, why):
         render_job(make_settings({"group": {"NAME": value}}), make_plan(), "04-training")
 
 

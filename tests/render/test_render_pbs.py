@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 from sites import settings_of
+from suite.messages import refuses
 
 from runbook.core.errors import ParamsError
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.render.launch_commands import pbs_directives
 from runbook.params.settings import Settings
 
@@ -60,18 +62,18 @@ def test_cores_memory_and_devices_stand_in_the_chunk(words, site, chunk):
     [
         (
             "jobs.training.qos=high",
-            r"qos=high: PBS has no quality of service.*jobs\.<phase>\.partition",
+            JobMessage.PBS_WITHOUT_QOS.of(qos="high"),
         ),
-        ("jobs.training.reservation=R12", r"reservation=R12: in PBS a reservation is a queue"),
+        ("jobs.training.reservation=R12", JobMessage.PBS_RESERVATION.of(reservation="R12")),
         (
             "jobs.training.memory=0",
-            r"'0' is not a size that PBS knows.*no word for all of a node's memory",
+            JobMessage.NOT_A_PBS_SIZE.of(text="0"),
         ),
-        ("jobs.training.memory=much", r"'much' is not a size that PBS knows"),
+        ("jobs.training.memory=much", JobMessage.NOT_A_PBS_SIZE.of(text="much")),
     ],
 )
 def test_what_pbs_does_not_have_is_refused_by_name(word, message):
-    with pytest.raises(ParamsError, match=message):
+    with refuses(ParamsError, message):
         lines(plain(word))
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from log_lines import parse_lines
+from suite.messages import refuses
 
 from runbook.cli.report import logs
 from runbook.core.errors import DataError
+from runbook.log_readers.messages import LogMessage
 from runbook.log_readers.read import LogReader, parse_files
 from runbook.tools.logs.exports import write_csv, write_json
 
@@ -140,9 +142,9 @@ def test_what_is_no_log_is_told(tmp_path, content, note):
 
 
 def test_missing_file_and_folder_say_what_to_give(tmp_path):
-    with pytest.raises(DataError, match=r"does not exist\. Give the path of a log file"):
+    with refuses(DataError, LogMessage.LOG_MISSING):
         parse_files([tmp_path / "absent"])
-    with pytest.raises(DataError, match=r"is a folder\. Give the log files in it"):
+    with refuses(DataError, LogMessage.LOG_IS_A_FOLDER):
         parse_files([tmp_path])
 
 

@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from suite.messages import containing, refuses
 
 from runbook.core.errors import RecordError
 from runbook.results.compare import Tolerance, compare, loss_at, read_run
 from runbook.results.figures.run_figures import comparison_figure
+from runbook.results.messages import ResultMessage
 
 
 @pytest.fixture
@@ -113,14 +115,12 @@ def test_a_longer_run_is_compared_where_both_have_been(make, run_folder, spec, t
 
 
 def test_one_run_is_no_comparison(run_folder):
-    with pytest.raises(RecordError, match=r"needs at least two runs; 1 given\."):
+    with refuses(RecordError, ResultMessage.TOO_FEW_RUNS, number_of_runs=1):
         compare([run_folder("a")])
 
 
 def test_folder_that_is_no_run_is_named(tmp_path):
-    with pytest.raises(
-        RecordError, match=r"plan\.json does not exist: is .* the folder of a run\?"
-    ):
+    with refuses(RecordError, ResultMessage.NOT_A_RUN_FOLDER, path=containing("plan.json")):
         read_run(tmp_path)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from log_lines import parse_lines
+from suite.messages import refuses
 
 from runbook.core.errors import ParamsError
 from runbook.frameworks.option_names import option_names
@@ -26,6 +27,7 @@ from runbook.tools.speed.described_training import described_training
 from runbook.tools.speed.explain import explain
 from runbook.tools.speed.facts import read_facts, read_words
 from runbook.tools.speed.gap import gap_figure
+from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.parts import GapPart, fill
 from runbook.tools.speed.planned_choice import choice_of, fits_device
 from runbook.tools.speed.signs import signs
@@ -249,14 +251,12 @@ def test_parts_shrink_to_the_gap_in_their_order_and_the_rest_is_unexplained():
 
 
 def test_an_unknown_word_is_rejected_with_the_closest_key():
-    with pytest.raises(ParamsError, match=r"--set micro_batches=4: .* Nearest: micro_batch"):
+    with refuses(ParamsError, SpeedMessage.NOT_A_FACT, word="micro_batches=4", near="micro_batch"):
         read_words(["micro_batches=4"])
 
 
 def test_a_word_in_place_of_a_number_is_rejected_with_what_to_write():
-    with pytest.raises(
-        ParamsError, match=r"--set n_accel=many: n_accel is a number .* Write --set n_accel=128\."
-    ):
+    with refuses(ParamsError, SpeedMessage.NOT_A_PLAIN_NUMBER, word="n_accel=many", name="n_accel"):
         read_words(["n_accel=many"])
 
 

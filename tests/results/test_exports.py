@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 from log_lines import parse_lines
+from suite.messages import containing, refuses
 
 from runbook.core.errors import DataError
 from runbook.log_readers.read import parse_files
 from runbook.tools.logs.exports import export
+from runbook.tools.logs.messages import ExportMessage
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "megatron-core.log"
 
@@ -106,11 +108,14 @@ def test_a_missing_package_names_its_extra_and_leaves_no_file(tmp_path):
 
 
 def test_a_place_of_no_kind_and_an_empty_log_are_refused(log):
-    with pytest.raises(
-        DataError, match=r"a\.txt is no place to export to\. Give one of FILE\.csv, FILE\.parquet"
+    with refuses(
+        DataError,
+        ExportMessage.NOT_A_TARGET,
+        target="a.txt",
+        forms=containing("FILE.csv, FILE.parquet"),
     ):
         export(log, "a.txt", name="x")
-    with pytest.raises(DataError, match="There is no record to export"):
+    with refuses(DataError, ExportMessage.NOTHING_TO_EXPORT):
         export(parse_lines(["nothing"]), "a.csv", name="x")
 
 

@@ -4,10 +4,11 @@ import json
 import math
 from pathlib import Path
 
-import pytest
+from suite.messages import containing, refuses
 
 from runbook.core.errors import RecordError
 from runbook.results.history import parse_metrics, read_events, read_metrics, read_validation
+from runbook.results.messages import ResultMessage
 
 
 def test_later_segment_wins_and_repeats_are_counted(make):
@@ -46,8 +47,11 @@ def test_missing_and_nan_losses_are_no_losses(make):
 
 
 def test_missing_metrics_say_what_to_do(tmp_path: Path):
-    with pytest.raises(
-        RecordError, match=r"metrics\.jsonl does not exist: the training job writes it"
+    with refuses(
+        RecordError,
+        ResultMessage.NO_METRICS,
+        path=containing("metrics.jsonl"),
+        remedy=containing("the training job writes it"),
     ):
         read_metrics(tmp_path / "metrics.jsonl")
 
@@ -55,9 +59,7 @@ def test_missing_metrics_say_what_to_do(tmp_path: Path):
 def test_empty_metrics_are_no_history(tmp_path: Path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"iter')
-    with pytest.raises(
-        RecordError, match=r"holds no whole record \(1 unread lines\).*err file says why"
-    ):
+    with refuses(RecordError, ResultMessage.NO_WHOLE_RECORD, unread_lines=1):
         read_metrics(path)
 
 

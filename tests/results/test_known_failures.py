@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from runbook.cli.report import logs
 from runbook.log_readers.read import parse_files
+from runbook.results.failures import kinds
 from runbook.results.failures.finder import FailureFinder, find_cause, find_failures
 from runbook.results.failures.kinds import BUILD_HANGS, COMPILE_CACHE, KINDS
 from runbook.results.failures.kinds import OWN_ERROR as PROGRAM
@@ -74,7 +75,7 @@ def test_the_words_of_real_jobs_are_known(name):
 
 def test_srun_and_its_daemon_name_the_same_failure():
     lines = [SEEN["host out of memory"], "srun: error: nid001277: tasks 1-3: Out Of Memory"]
-    assert [(one.name, one.count) for one in find_failures(lines)] == [("host out of memory", 2)]
+    assert [(one.name, one.count) for one in find_failures(lines)] == [(kinds.HOST_MEMORY.name, 2)]
 
 
 def test_a_build_that_waits_for_a_dead_ones_lock_is_known_by_its_last_words():
@@ -85,7 +86,7 @@ def test_a_build_that_waits_for_a_dead_ones_lock_is_known_by_its_last_words():
         "Building extension module scaled_upper_triang_masked_softmax_cuda...",
         "Allowing ninja to set a default number of workers... (overridable by setting MAX_JOBS=N)",
     ]
-    assert [one.name for one in find_failures(words)] == ["fused kernel build hangs"]
+    assert [one.name for one in find_failures(words)] == [kinds.HANGING_BUILD.name]
 
 
 def test_every_kind_has_a_rule():
@@ -105,9 +106,9 @@ def test_first_line_and_count_are_kept_in_order_of_appearance():
 def test_kernel_build_hangs_only_where_it_is_the_last_word():
     words = "> compiling and loading fused kernels ..."
     (found,) = find_failures(["start", words])
-    assert (found.name, found.line) == ("fused kernel build hangs", 2)
+    assert (found.name, found.line) == (kinds.HANGING_BUILD.name, 2)
     (found,) = find_failures([words, "a", "b", "c"])
-    assert found.name == "fused kernel build hangs", "three more lines leave it the last word"
+    assert found.name == kinds.HANGING_BUILD.name, "three more lines leave it the last word"
     assert find_failures([words, "done", "a", "b", "c"]) == []
 
 
@@ -169,12 +170,12 @@ CLOSED = [
 
 def test_a_closed_connection_after_another_ranks_own_error_is_no_lost_peer():
     assert [one.name for one in find_failures([*OWN_ERROR, *CLOSED])] == [PROGRAM.name]
-    assert [one.name for one in find_failures([*CLOSED, *CLOSED])] == ["another rank ended first"]
+    assert [one.name for one in find_failures([*CLOSED, *CLOSED])] == [kinds.PEER_DIED.name]
 
 
 def test_an_error_that_was_caught_hides_no_lost_peer():
     caught = "RuntimeError: printed by the program, which goes on"
-    assert [one.name for one in find_failures([caught, *CLOSED])] == ["another rank ended first"]
+    assert [one.name for one in find_failures([caught, *CLOSED])] == [kinds.PEER_DIED.name]
 
 
 def test_an_error_with_a_name_of_its_own_stays_beside_the_closed_connection():
@@ -182,7 +183,7 @@ def test_an_error_with_a_name_of_its_own_stays_beside_the_closed_connection():
         OWN_ERROR[0],
         "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate",
     ]
-    assert [one.name for one in find_failures([*memory, *CLOSED])] == ["device out of memory"]
+    assert [one.name for one in find_failures([*memory, *CLOSED])] == [kinds.DEVICE_MEMORY.name]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind.name}: {rule.example[:40]}")
@@ -218,7 +219,7 @@ def test_source_text_in_a_traceback_says_nothing():
     raised = "    raise RendezvousConnectionError("
     assert find_failures([frame, source]) == []
     assert find_failures([f"[rank3]: {frame}", f"[rank3]: {source}"]) == []
-    assert [failure.name for failure in find_failures([frame, raised])] == ["ranks did not meet"]
+    assert [failure.name for failure in find_failures([frame, raised])] == [kinds.RENDEZVOUS.name]
     assert [failure.line for failure in find_failures([frame, source, OOM])] == [3]
 
 
@@ -341,7 +342,7 @@ def test_a_command_that_lacks_its_file_is_a_weak_sign_until_a_step_is_made(comma
 
 def test_a_command_that_lacks_its_file_hides_no_cause():
     lines = ["cat: /data/x.idx: No such file or directory", OOM]
-    assert find_cause(find_failures(lines)).name == "device out of memory"
+    assert find_cause(find_failures(lines)).name == kinds.DEVICE_MEMORY.name
 
 
 def test_a_command_that_failed_by_pdsh_did_so_for_another_reason():
@@ -352,7 +353,7 @@ def test_a_command_that_failed_by_pdsh_did_so_for_another_reason():
         ]
         for code in (1, 255)
     }
-    assert names == {1: ["another rank ended first"], 255: ["launcher needs ssh"]}
+    assert names == {1: [kinds.PEER_DIED.name], 255: [kinds.SSH.name]}
 
 
 def test_a_launchers_words_that_a_reader_takes_still_name_a_failure(tmp_path):
@@ -391,7 +392,7 @@ def test_records_that_end_without_numbers_are_a_failure(tmp_path, records, line)
     path.write_text("".join(RECORD.format(n, *record) for n, record in enumerate(records, 1)))
     log = parse_files([path])
     assert [(failure.name, failure.line) for failure in log.failures] == (
-        [("NaN in the loss", line)] if line else []
+        [(kinds.NAN.name, line)] if line else []
     )
 
 
@@ -403,7 +404,7 @@ def test_the_cause_is_the_earliest_line_of_the_strongest_level():
         "OSError: [Errno 122] Disk quota exceeded: '/scratch/x'",
     ]
     cause = find_cause(find_failures(lines))
-    assert (cause.name, cause.line, cause.rank) == ("device out of memory", 3, 3)
+    assert (cause.name, cause.line, cause.rank) == (kinds.DEVICE_MEMORY.name, 3, 3)
     assert cause.level is Level.CAUSE
     assert cause.decision is NextStep.FIX_FIRST
 
@@ -420,7 +421,7 @@ def test_torchruns_root_cause_names_the_rank_that_counts():
     ]
     for number, line in enumerate(lines, start=1):
         finder.look(line, number)
-    assert finder.cause().name == "device out of memory"
+    assert finder.cause().name == kinds.DEVICE_MEMORY.name
 
 
 def test_what_a_training_survived_is_not_its_cause():
@@ -453,7 +454,7 @@ def test_what_a_training_survived_is_not_its_cause():
 )
 def test_rank_and_host_are_taken_from_the_prefix(line, rank, host):
     (failure,) = find_failures([line])
-    assert (failure.name, failure.rank, failure.host) == ("device out of memory", rank, host)
+    assert (failure.name, failure.rank, failure.host) == (kinds.DEVICE_MEMORY.name, rank, host)
 
 
 @pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.log")), ids=lambda path: path.stem)
@@ -476,18 +477,18 @@ def test_words_of_a_compiler_alone_make_no_compile_cache():
         "JIT compiled ops requires ninja",
     ]
     (failure,) = find_failures([*before, "ls: cannot access /mnt/dataset/: Stale file handle"])
-    assert failure.name == "file system fault"
+    assert failure.name == kinds.STORAGE.name
 
 
 def test_a_container_that_starts_again_and_again_is_not_why_it_ends():
     lines = ["    State: Waiting", "      Reason: CrashLoopBackOff", "      Reason: OOMKilled"]
-    assert find_cause(find_failures(lines)).name == "host out of memory"
+    assert find_cause(find_failures(lines)).name == kinds.HOST_MEMORY.name
 
 
 def test_two_causes_of_one_line_are_told_apart_by_a_check():
     (failure,) = find_failures(["OSError: [Errno 116] Stale file handle"])
-    assert failure.name == "file system fault"
-    assert failure.also == "shared compile cache"
+    assert failure.name == kinds.STORAGE.name
+    assert failure.also == kinds.COMPILE_CACHE.name
     assert failure.check
 
 

@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from runbook.cli.report import logs
 from runbook.log_readers.read import LogReader
+from runbook.results.failures import kinds
 from runbook.results.failures.finder import FailureFinder, find_cause, find_failures
 from runbook.results.failures.kinds import OWN_ERROR
 from runbook.results.failures.rule import Level, NextStep
@@ -123,7 +124,7 @@ def test_words_below_the_exception_are_its_message():
     ],
 )
 def test_a_cause_that_a_rule_knows_comes_first(lines):
-    assert names_of(lines) == ["device out of memory"]
+    assert names_of(lines) == [kinds.DEVICE_MEMORY.name]
 
 
 def test_a_missing_file_in_the_same_chain_is_the_answer():
@@ -267,4 +268,4 @@ def test_an_error_that_no_launcher_reports_or_that_a_later_job_survived_is_no_ca
 def test_records_that_end_without_numbers_come_before_an_error_of_the_program():
     records = [RECORD.format(number, "nan") for number in range(1, 4)]
     cause = cause_of_files([*records, *traceback("AssertionError: odd")])
-    assert cause.name == "NaN in the loss"
+    assert cause.name == kinds.NAN.name

@@ -44,9 +44,12 @@ def is_value(actual: object, expected: object) -> bool:
 
 @contextmanager
 def refuses(
-    error: type[CodedError], message: Message, /, **values: object
+    error: type[CodedError], message: Message | Statement, /, **values: object
 ) -> Iterator[pytest.ExceptionInfo[CodedError]]:
     """Expect an error about this, with at least these values."""
+    if isinstance(message, Statement):
+        values = dict(message.values)
+        message = message.message
     with pytest.raises(error) as caught:
         yield caught
     assert_about(caught.value, message, **values)

@@ -14,7 +14,7 @@ from time import monotonic, time
 
 import pytest
 from backports import zstd
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
 
 from runbook.core.errors import DataError, HeldError
 from runbook.params.catalogues import read_datasets
@@ -208,7 +208,9 @@ def test_missing_files_are_named(server: Behaviour, tmp_path: Path) -> None:
     del server.files["/data/part_1.jsonl.zst"], server.files["/data/part_4.jsonl.zst"]
     with pytest.raises(DataError) as caught:
         fetch(server, tmp_path)
-    assert "2 of 6 files are missing" in str(caught.value)
+    assert says(
+        str(caught.value), TokenMessage.FILES_MISSING, number_of_faults=2, number_of_files=6
+    )
     assert "part_1.jsonl.zst: HTTP 404 Not Found\n  part_4.jsonl.zst: HTTP 404 Not Found\n" in str(
         caught.value
     )
@@ -306,9 +308,11 @@ def test_two_downloads_at_once(server: Behaviour, tmp_path: Path) -> None:
     lock = flocked(tmp_path / "texts" / ".download.lock", fcntl.LOCK_EX, "is the first")
     with (
         lock,
-        pytest.raises(
+        refuses(
             HeldError,
-            match=rf"process {os.getpid()} on .* is downloading to .*texts at this moment",
+            TokenMessage.PARTS_HELD,
+            owner=containing(f"{os.getpid()} on"),
+            holder_text=containing("is downloading to", "texts"),
         ),
     ):
         fetch(server, tmp_path)
@@ -422,10 +426,7 @@ def test_no_hub_at_the_address(
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", server.address + "/")
     server.files["/api/datasets/owner/name/tree/main?recursive=true"] = b"<html>login</html>"
-    with pytest.raises(
-        DataError,
-        match="did not answer with a list of files but with b'<html>login</html>'; is it a Hub",
-    ):
+    with refuses(DataError, TokenMessage.NOT_A_LIST_OF_FILES, body=b"<html>login</html>"):
         download(dataset(server, files=[], url="hf://datasets/owner/name"), project=tmp_path)
 
 
@@ -455,14 +456,14 @@ def test_a_model_repository_is_a_source_too(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"url": ""}, "has no url to fetch from"),
-        ({"url": "ftp://x/y"}, "'ftp://x/y' is no address to fetch from"),
-        ({"files": []}, "names no files; list them under files or groups"),
-        ({"groups": [FileGroup(path="a", last=3)]}, "its path needs {number} in it"),
+        ({"url": ""}, TokenMessage.DATASET_WITHOUT_URL.of()),
+        ({"url": "ftp://x/y"}, TokenMessage.NOT_AN_ADDRESS.of(url="ftp://x/y")),
+        ({"files": []}, TokenMessage.DATASET_WITHOUT_FILES.of()),
+        ({"groups": [FileGroup(path="a", last=3)]}, TokenMessage.GROUP_NOT_POSSIBLE.of()),
     ],
 )
 def test_catalogue_entries_that_cannot_work(
     server: Behaviour, tmp_path: Path, changed: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError, message):
         download(dataset(server, **changed), project=tmp_path)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
 
 from runbook.core.errors import DataError, HeldError
 from runbook.tokens.messages import TokenMessage
@@ -291,7 +291,12 @@ def test_the_bin_is_hashed_while_it_is_written(
 def test_two_runs_on_one_prefix(tmp_path: Path, corpus_file: Path) -> None:
     with (
         hold_prefix(TokenFiles(tmp_path / "out")),
-        pytest.raises(HeldError, match=rf"process {os.getpid()} on .* is tokenizing to .*out"),
+        refuses(
+            HeldError,
+            TokenMessage.PARTS_HELD,
+            owner=containing(f"{os.getpid()} on"),
+            holder_text=containing("is tokenizing to", "out"),
+        ),
     ):
         prepare([corpus_file], tmp_path / "out")
     prepare([corpus_file], tmp_path / "out")
@@ -388,7 +393,7 @@ def test_disk_full_keeps_what_is_done(tmp_path: Path, many_texts: list[str], wor
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert err.startswith(f"DataError: a file may grow no more while writing below {tmp_path} (")
-    assert "Finished shards are kept: make room and run the same command again" in err
+    assert says(err, TokenMessage.WRITE_FAILED)
     assert not TokenFiles(prefix).manifest.exists() and not TokenFiles(prefix).bin.exists()
     assert committed(prefix) >= 3
     assert again(source, prefix, workers=workers, shard_bytes=60_000) >= 3

@@ -216,22 +216,24 @@ def test_more_than_65_500_tokens_take_four_bytes(tmp_path: Path, own_tokenizer: 
         (
             "nothing.json",
             None,
-            r"is neither gpt2 nor a file that can be read \(No such file or directory\)",
+            TokenMessage.NO_SUCH_TOKENIZER.of(reason="No such file or directory"),
         ),
-        ("broken.json", "{", "is not JSON"),
+        ("broken.json", "{", TokenMessage.TOKENIZER_NOT_JSON.of()),
         (
             "vocab.json",
             '{"a": 0, "Ġthe": 1}',
-            r"has no key `model`.*It looks like GPT-2's vocab\.json",
+            TokenMessage.NOT_A_TOKENIZER_JSON.of(
+                hint=containing("It looks like GPT-2's vocab.json")
+            ),
         ),
-        ("other.json", '{"model": {"type": "Unheard"}}', "is refused by the tokenizers package"),
+        ("other.json", '{"model": {"type": "Unheard"}}', TokenMessage.TOKENIZER_REFUSED.of()),
     ],
 )
 def test_unusable_tokenizer(tmp_path: Path, name: str, content: str | None, message: str) -> None:
     path = tmp_path / name
     if content is not None:
         path.write_text(content)
-    with pytest.raises(DataError, match=message):
+    with refuses(DataError, message):
         load_tokenizer(str(path))
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from suite.messages import refuses, says
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import parse
@@ -15,6 +16,7 @@ from runbook.results.failures.finder import find_failures
 from runbook.training import process_groups, ranks
 from runbook.training.__main__ import train_rank
 from runbook.training.health.stopping import StopConditions
+from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import Ranks
 
 from .specs import spec
@@ -67,10 +69,7 @@ def test_a_plan_for_the_cpu_hides_every_gpu(monkeypatch, number):
 
 def test_gpus_that_cannot_be_hidden_any_more_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(
-        RefusedError,
-        match=r"plan\.json says device cpu, but torch saw GPUs before they were hidden",
-    ):
+    with refuses(RefusedError, TrainingMessage.GPUS_SEEN_BEFORE, cpu="cpu"):
         ranks.use_planned_device("cpu")
 
 
@@ -80,14 +79,12 @@ def test_a_plan_for_gpus_is_refused_where_torch_sees_none_and_says_what_torch_wa
     see_gpus(monkeypatch, 0)
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.version, "hip", None)
-    said = r"says device H100-SXM5, but torch .*, built for the CPU alone, sees no GPU"
-    with pytest.raises(RefusedError, match=said) as caught:
+    said = TrainingMessage.NO_GPU.of(device="H100-SXM5", built_for="the CPU alone")
+    with refuses(RefusedError, said) as caught:
         ranks.use_planned_device("H100-SXM5")
     assert known(caught.value)
     monkeypatch.setattr(torch.version, "hip", "7.1")
-    with pytest.raises(
-        RefusedError, match=r"built for ROCm, sees no GPU here\. Install torch for this GPU"
-    ):
+    with refuses(RefusedError, TrainingMessage.NO_GPU, built_for="ROCm"):
         ranks.use_planned_device("MI300X")
 
 
@@ -171,14 +168,12 @@ def test_a_launcher_may_show_each_rank_its_own_gpu_alone(port):
 
 
 def test_a_second_rank_on_the_only_gpu_is_refused_before_it_joins():
-    with pytest.raises(
-        RefusedError, match=r"local rank 1 has no GPU of its own: torch sees 1 on this node"
+    with refuses(
+        RefusedError, TrainingMessage.NO_GPU_OF_ITS_OWN, local_rank=1, visible=1
     ) as caught:
         ranks.own_gpu(1, 1, {})
     assert known(caught.value)
-    with pytest.raises(
-        RefusedError, match=r"local rank 2 has no GPU of its own: torch sees 2 on this node"
-    ):
+    with refuses(RefusedError, TrainingMessage.NO_GPU_OF_ITS_OWN, local_rank=2, visible=2):
         ranks.own_gpu(2, 2, {"CUDA_VISIBLE_DEVICES": "0,1"})
 
 
@@ -186,8 +181,8 @@ def test_a_second_rank_on_the_only_gpu_is_refused_before_it_joins():
 def test_two_ranks_that_are_shown_the_same_gpu_are_refused(variable, port):
     answers = begin_all(2, 2, lambda _: {variable: "1"}, port)
     (refused,) = [answer for answer in answers if answer[1] == "refused"]
-    assert f"rank {refused[0]} has GPU GPU-1 of " in refused[2]
-    assert "and so has another rank. Start one rank for each GPU" in refused[2]
+    assert says(refused[2], TrainingMessage.GPU_SHARED, rank=refused[0], identity="GPU-1")
+    assert says(refused[2], TrainingMessage.GPU_SHARED)
     assert known(refused[2])
 
 

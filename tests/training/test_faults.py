@@ -12,6 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+from suite.messages import says
+
+from runbook.training.messages import TrainingMessage
 
 from . import specs
 from .group import free_port
@@ -164,7 +167,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_checkpoint_before_it(zygote, st
     job = zygote.train(stopped, content(), patch="training.killing:no_room")
     assert job.code == 1
     assert re.search(r"iter_0000006 of [0-9,]+ bytes could not be written: \S", job.err)
-    assert "Nothing of it is left, earlier checkpoints are untouched. Make room" in job.err
+    assert says(job.err, TrainingMessage.CHECKPOINT_NOT_WRITTEN)
     assert job.err.count("could not be written") == 1
     assert sorted(path.name for path in (stopped / "checkpoints").glob("iter*")) == [
         "iter_0000002",
@@ -192,7 +195,9 @@ def test_files_that_cannot_be_written_do_not_end_the_training(zygote, run):
 def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(zygote, run):
     job = zygote.train(run, content(peak=1e30, warmup=0, checkpoint={"interval": 1}))
     assert job.code == 1
-    assert " is nan at iteration " in job.err and "nothing of this step was saved" in job.err
+    assert says(job.err, TrainingMessage.BAD_VALUE, bad="nan") and says(
+        job.err, TrainingMessage.BAD_VALUE
+    )
     assert job.err.count("is nan at iteration") == 1
     last = int((run / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
     assert (
@@ -210,8 +215,8 @@ def test_the_other_ranks_end_within_seconds_when_one_is_killed(zygote, run):
     job.wait()
     assert time.monotonic() - begun < 50  # the limit of waiting is 60
     assert job.codes == [1, -signal.SIGKILL]
-    assert "another rank is gone, or has not answered in time" in job.err
-    assert "another rank is gone" not in job.out and job.events("failed")
+    assert says(job.err, TrainingMessage.RANK_GONE)
+    assert not says(job.out, TrainingMessage.RANK_GONE) and job.events("failed")
 
 
 def test_a_rank_that_hangs_is_not_waited_for_longer_than_the_limit(zygote, run):
@@ -226,7 +231,7 @@ def test_a_rank_that_hangs_is_not_waited_for_longer_than_the_limit(zygote, run):
     os.kill(job.pids[1], signal.SIGKILL)
     job.codes.append(job.ranks[1].wait())
     assert job.codes == [1, -signal.SIGKILL]
-    assert "has not answered in time" in job.err
+    assert says(job.err, TrainingMessage.RANK_GONE)
 
 
 LAUNCHER = """

@@ -12,12 +12,14 @@ from argparse import Namespace
 
 import numpy
 import pytest
+from suite.messages import containing, refuses, says
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import parse, read_plan
+from runbook.training.messages import TrainingMessage
 
 from . import specs
-from .test_hugging_face import LLAMA, NOT_FINITE, Evil
+from .test_hugging_face import LLAMA, Evil
 
 pytestmark = pytest.mark.training
 torch = pytest.importorskip("torch")
@@ -104,7 +106,7 @@ def test_every_weight_comes_over_bit_for_bit(model, form, layout, saved, offline
             rows = len(whole)
         assert torch.equal(found[name][:rows], whole[:rows].to(dtype).float()), name
         assert not found[name][rows:].any()
-    assert "has checkpoints already" in offline("import", tmp_path, source=str(source))[1]
+    assert says(offline("import", tmp_path, source=str(source))[1], TrainingMessage.HAS_CHECKPOINTS)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -177,58 +179,132 @@ def made(tmp_path):
 @pytest.mark.parametrize(
     ("model", "changes", "says"),
     [
-        (GPT, {"num_layers": 6}, r"num_layers 6 \(plan: 4\)"),
+        (GPT, {"num_layers": 6}, TrainingMessage.ANOTHER_MODEL.of(wrong="num_layers 6 (plan: 4)")),
         (
             GPT,
             {"hidden_size": 128, "kv_channels": 32},
-            r"hidden_size 128 \(plan: 64\), kv_channels 32 \(plan: 16\)",
+            TrainingMessage.ANOTHER_MODEL.of(
+                wrong="hidden_size 128 (plan: 64), kv_channels 32 (plan: 16)"
+            ),
         ),
-        (GPT, {"max_position_embeddings": 64}, r"max_position_embeddings 64 \(plan: 32\)"),
-        (GPT, {"padded_vocab_size": 384}, r"padded_vocab_size 384 \(plan: 256\)"),
-        (GPT, {"swiglu": True}, r"swiglu True \(plan: False\)"),
-        (GPT, {"bias_gelu_fusion": False}, r"bias_gelu_fusion False \(plan: True\)"),
-        (GPT, {"squared_relu": True}, r"squared_relu True \(plan: None\)"),
+        (
+            GPT,
+            {"max_position_embeddings": 64},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="max_position_embeddings 64 (plan: 32)"),
+        ),
+        (
+            GPT,
+            {"padded_vocab_size": 384},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="padded_vocab_size 384 (plan: 256)"),
+        ),
+        (
+            GPT,
+            {"swiglu": True},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="swiglu True (plan: False)"),
+        ),
+        (
+            GPT,
+            {"bias_gelu_fusion": False},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="bias_gelu_fusion False (plan: True)"),
+        ),
+        (
+            GPT,
+            {"squared_relu": True},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="squared_relu True (plan: None)"),
+        ),
         (
             GPT,
             {"position_embedding_type": "rope"},
-            r"position_embedding_type rope \(plan: learned_absolute\)",
+            TrainingMessage.ANOTHER_MODEL.of(
+                wrong="position_embedding_type rope (plan: learned_absolute)"
+            ),
         ),
-        (GPT, {"normalization": "RMSNorm"}, r"normalization RMSNorm \(plan: LayerNorm\)"),
-        (GPT, {"norm_epsilon": 1e-6}, r"norm_epsilon 1e-06 \(plan: 1e-05\)"),
-        (GPT, {"apply_layernorm_1p": True}, r"apply_layernorm_1p True \(plan: None\)"),
-        (GPT, {"qk_layernorm": True}, r"qk_layernorm True \(plan: None\)"),
-        (GPT, {"num_experts": 8}, r"num_experts 8 \(plan: None\)"),
-        (GPT, {"window_size": [128, 0]}, r"window_size \[128, 0\] \(plan: None\)"),
+        (
+            GPT,
+            {"normalization": "RMSNorm"},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="normalization RMSNorm (plan: LayerNorm)"),
+        ),
+        (
+            GPT,
+            {"norm_epsilon": 1e-6},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="norm_epsilon 1e-06 (plan: 1e-05)"),
+        ),
+        (
+            GPT,
+            {"apply_layernorm_1p": True},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="apply_layernorm_1p True (plan: None)"),
+        ),
+        (
+            GPT,
+            {"qk_layernorm": True},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="qk_layernorm True (plan: None)"),
+        ),
+        (
+            GPT,
+            {"num_experts": 8},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="num_experts 8 (plan: None)"),
+        ),
+        (
+            GPT,
+            {"window_size": [128, 0]},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="window_size [128, 0] (plan: None)"),
+        ),
         (
             GPT,
             {"add_bias_linear": False, "add_qkv_bias": False},
-            r"add_bias_linear False \(plan: True\)",
+            TrainingMessage.ANOTHER_MODEL.of(
+                wrong=containing("add_bias_linear False (plan: True)")
+            ),
         ),
         (
             GPT,
             {"untie_embeddings_and_output_weights": True},
-            r"output_weights True \(plan: False\)",
+            TrainingMessage.ANOTHER_MODEL.of(wrong=containing("output_weights True (plan: False)")),
         ),
-        (GPT, {"softmax_type": "learnable"}, r"softmax_type learnable \(plan: vanilla\)"),
-        (LLAMA, {"rotary_base": 500_000}, r"rotary_base 500000 \(plan: 10000.0\)"),
-        (LLAMA, {"rotary_percent": 0.5}, r"rotary_percent 0.5 \(plan: 1.0\)"),
-        (LLAMA, {"group_query_attention": False}, r"num_query_groups 4 \(plan: 2\)"),
-        (LLAMA, {"add_qkv_bias": True}, r"add_qkv_bias True \(plan: False\)"),
+        (
+            GPT,
+            {"softmax_type": "learnable"},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="softmax_type learnable (plan: vanilla)"),
+        ),
+        (
+            LLAMA,
+            {"rotary_base": 500_000},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="rotary_base 500000 (plan: 10000.0)"),
+        ),
+        (
+            LLAMA,
+            {"rotary_percent": 0.5},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="rotary_percent 0.5 (plan: 1.0)"),
+        ),
+        (
+            LLAMA,
+            {"group_query_attention": False},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="num_query_groups 4 (plan: 2)"),
+        ),
+        (
+            LLAMA,
+            {"add_qkv_bias": True},
+            TrainingMessage.ANOTHER_MODEL.of(wrong="add_qkv_bias True (plan: False)"),
+        ),
         (
             GPT,
             {"checkpoint_version": 2.0},
-            r"checkpoint_version 2\.0, and 3 is read: older ones order weights",
+            TrainingMessage.CHECKPOINT_VERSION.of(version=2.0),
         ),
-        (GPT, {"checkpoint_version": None}, "checkpoint_version None, and 3 is read"),
-        (GPT, {"args": None}, "has no args, which would say what model its weights are of"),
-        (GPT, {"num_layers": torch.ones(3)}, "cannot be read: RuntimeError"),
+        (GPT, {"checkpoint_version": None}, TrainingMessage.CHECKPOINT_VERSION.of(version="None")),
+        (GPT, {"args": None}, TrainingMessage.STATE_WITHOUT_ARGS.of()),
+        (
+            GPT,
+            {"num_layers": torch.ones(3)},
+            TrainingMessage.CHECKPOINT_NOT_READABLE.of(name="RuntimeError"),
+        ),
     ],
 )
 def test_a_model_that_computes_something_else_is_refused_with_both_values(
     model, changes, says, made
 ):
     made(model)
-    with pytest.raises(RefusedError, match=says):
+    with refuses(RefusedError, says):
         made(model, **changes)
 
 
@@ -254,35 +330,46 @@ def test_arguments_that_older_versions_lack_mean_what_they_did(made):
     [
         (
             {"decoder.layers.2.mlp.linear_fc1.weight": None},
-            "has no weight decoder.layers.2.mlp.linear_fc1.weight",
+            TrainingMessage.WEIGHT_MISSING.of(name="decoder.layers.2.mlp.linear_fc1.weight"),
         ),
         (
             {"decoder.final_layernorm.bias": torch.ones(63)},
-            r"bias is \(63,\), and the plan's model has \(64,\)",
+            TrainingMessage.STORED_SHAPE.of(
+                name="decoder.final_layernorm.bias", stored=(63,), shape=(64,)
+            ),
         ),
         (
             {"embedding.word_embeddings.weight": torch.ones(128, 64)},
-            r"is \(128, 64\), and the plan's .* \(256, 64\)",
+            TrainingMessage.STORED_SHAPE.of(stored=(128, 64), shape=(256, 64)),
         ),
         (
             {"decoder.layers.4.mlp.linear_fc1.weight": torch.ones(256, 64)},
-            r"lacks: decoder\.layers\.4\.mlp",
+            TrainingMessage.UNPLANNED_WEIGHTS.of(unplanned=containing("decoder.layers.4.mlp")),
         ),
         (
             {"decoder.layers.0.self_attention.q_layernorm.weight": torch.ones(16)},
-            r"lacks: decoder\.layers\.0\.self_a",
+            TrainingMessage.UNPLANNED_WEIGHTS.of(unplanned=containing("decoder.layers.0.self_a")),
         ),
-        ({"decoder.final_layernorm.bias": torch.full((64,), float("inf"))}, NOT_FINITE),
-        ({"decoder.final_layernorm.bias": torch.ones(64, dtype=torch.int64)}, NOT_FINITE),
+        (
+            {"decoder.final_layernorm.bias": torch.full((64,), float("inf"))},
+            TrainingMessage.WEIGHT_NOT_FINITE.of(),
+        ),
+        (
+            {"decoder.final_layernorm.bias": torch.ones(64, dtype=torch.int64)},
+            TrainingMessage.WEIGHT_NOT_FINITE.of(),
+        ),
         (
             {"decoder.final_layernorm.bias": torch.ones(64).to_sparse()},
-            "has no weight decoder.final_layernorm.bias",
+            TrainingMessage.WEIGHT_MISSING.of(name="decoder.final_layernorm.bias"),
         ),
-        ({"decoder.final_layernorm.bias": "text"}, "has no weight decoder.final_layernorm.bias"),
+        (
+            {"decoder.final_layernorm.bias": "text"},
+            TrainingMessage.WEIGHT_MISSING.of(name="decoder.final_layernorm.bias"),
+        ),
     ],
 )
 def test_weights_that_are_not_the_models_are_refused(changes, says, made):
-    with pytest.raises(RefusedError, match=says):
+    with refuses(RefusedError, says):
         made(GPT, weights_=changes)
 
 
@@ -386,7 +473,9 @@ def test_an_archive_that_unpacks_to_more_than_it_is_is_refused(use, copied, offl
     else:
         common.write_bytes(packed.getvalue())
     code, answer = offline("import", tmp_path, source=str(folder))
-    assert code == 2 and "has a compressed part" in answer and "Traceback" not in answer, answer
+    assert (
+        code == 2 and says(answer, TrainingMessage.COMPRESSED_PART) and "Traceback" not in answer
+    ), answer
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.98])
@@ -483,12 +572,13 @@ def test_a_folder_that_lacks_files_is_refused(copied, offline, tmp_path):
     shutil.rmtree(folder / "iter_0000007" / "mp_rank_01_001")
     assert "mp_rank_01_001/model_optim_rng.pt" in offline("import", tmp_path, source=str(folder))[1]
     (folder / "latest_checkpointed_iteration.txt").write_text("9")
-    assert "names '9', and " in offline("import", tmp_path, source=str(folder))[1]
-    (folder / "latest_checkpointed_iteration.txt").unlink()
-    assert (
-        "has neither common.pt nor mp_rank_00/"
-        in offline("import", tmp_path, source=str(folder))[1]
+    assert says(
+        offline("import", tmp_path, source=str(folder))[1],
+        TrainingMessage.TRACKER_NAMES_ANOTHER,
+        named="9",
     )
+    (folder / "latest_checkpointed_iteration.txt").unlink()
+    assert says(offline("import", tmp_path, source=str(folder))[1], TrainingMessage.NOT_MEGATRON_LM)
 
 
 @pytest.mark.parametrize(
@@ -536,7 +626,9 @@ def test_a_value_that_is_not_finite_leaves_nothing_behind(copied, offline, tmp_p
     content["model"]["decoder.layers.3.mlp.linear_fc2.weight"][1, 2] = float("nan")
     torch.save(content, path)
     code, answer = offline("import", tmp_path, source=str(folder))
-    assert code == 2 and f"decoder.layers.3.mlp.linear_fc2.weight {NOT_FINITE}" in answer
+    assert code == 2 and says(
+        answer, TrainingMessage.WEIGHT_NOT_FINITE, name="decoder.layers.3.mlp.linear_fc2.weight"
+    )
     assert "Make room" not in answer and not list(tmp_path.glob("checkpoints/*"))
 
 

@@ -3,10 +3,11 @@
 import os
 import time
 
-import pytest
+from suite.messages import refuses
 
 from runbook.plan_file.errors import TrainingError
 from runbook.plan_file.schema import read_plan
+from runbook.training.messages import TrainingMessage
 from runbook.training.near import removal
 from runbook.training.near.places import STALE_SECONDS, open_place, training_name
 
@@ -43,9 +44,9 @@ def test_copies_that_were_given_up_are_removed_by_the_next_training(tmp_path):
 def test_a_folder_that_is_not_ours_is_refused(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / f"runbook-near-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(TrainingError, match="somebody else"):
+    with refuses(TrainingError, TrainingMessage.FOLDER_OF_SOMEBODY_ELSE):
         open_place(str(tmp_path), "run-1")
-    with pytest.raises(TrainingError, match="a variable that is not set"):
+    with refuses(TrainingError, TrainingMessage.VARIABLE_NOT_SET):
         open_place("/dev/shm/$NOT_SET_ANYWHERE", "run-1")
 
 

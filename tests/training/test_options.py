@@ -1,6 +1,9 @@
 """Batch ramp-up, loss scales, saving often and stopping often: each beside a plain computation of what it should do."""
 
 import pytest
+from suite.messages import containing, says
+
+from runbook.training.messages import TrainingMessage
 
 from . import specs
 
@@ -153,9 +156,14 @@ class TestBadSteps:
     def test_stop_writes_the_samples_and_saves_nothing(self, zygote, run):
         job = zygote.train(run, self.content("stop"), extra=NAN)
         assert job.code == 1
-        assert (
-            "the loss is nan at iteration 5 (samples 32 to 39); nothing of this step was saved"
-            in job.err
+        assert says(
+            job.err,
+            TrainingMessage.BAD_VALUE,
+            fault=containing("the loss"),
+            bad="nan",
+            iteration=5,
+            first_sample=32,
+            last_sample=39,
         )
         (event,) = job.events("bad_step")
         assert (event["action"], event["samples"], event["what"]) == (

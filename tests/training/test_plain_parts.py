@@ -10,12 +10,14 @@ import sys
 from dataclasses import replace
 
 import pytest
+from suite.messages import refuses
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import differences
 from runbook.plan_file.learning_rate import LearningRate
 from runbook.plan_file.schema import parse
 from runbook.training import report
+from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import ranks_from
 from runbook.training.report import StepRecord
 from runbook.training.token_files import DataParallelShare
@@ -127,8 +129,13 @@ class TestRanks:
 
     def test_mpiexec_needs_to_be_told_where(self):
         environment = {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_LOCAL_RANK": "1"}
-        with pytest.raises(
-            RefusedError, match=r"mpiexec started 2 ranks, but MASTER_ADDR='' and MASTER_PORT=''"
+        with refuses(
+            RefusedError,
+            TrainingMessage.NO_MEETING_PLACE,
+            launcher="mpiexec",
+            world_size=2,
+            address="",
+            port="",
         ):
             ranks_from(environment)
         ranks = ranks_from({**environment, "MASTER_ADDR": "x1", "MASTER_PORT": "29500"})
@@ -146,7 +153,7 @@ class TestRanks:
         assert ranks_from({"HOME": "/"}).world_size == 1
 
     def test_nonsense_is_refused(self):
-        with pytest.raises(RefusedError, match="RANK='x' is not a number of a rank"):
+        with refuses(RefusedError, TrainingMessage.NOT_A_RANK, name="RANK", environment="x"):
             ranks_from({"RANK": "x", "WORLD_SIZE": "2"})
 
 

@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, says
 
 from runbook.training.checkpoints import folders
+from runbook.training.messages import TrainingMessage
 
 from . import specs
 from .group import free_port
@@ -301,9 +303,12 @@ def test_a_training_keeps_the_padding_of_its_vocabulary_under_another_cut(
 def test_a_checkpoint_beyond_the_end_of_the_plan_is_refused(zygote, tmp_path, undisturbed):
     again = zygote.train(_again(undisturbed, tmp_path), content(iterations=3, fingerprint="e" * 64))
     assert again.code == 2
-    assert (
-        "iter_0000004 is of iteration 4, and this plan ends at 3: nothing is left to train"
-        in again.err
+    assert says(
+        again.err,
+        TrainingMessage.NOTHING_LEFT_TO_TRAIN,
+        folder=containing("iter_0000004"),
+        iteration=4,
+        iterations=3,
     )
 
 

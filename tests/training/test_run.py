@@ -7,6 +7,9 @@ import shutil
 
 import numpy
 import pytest
+from suite.messages import containing, says
+
+from runbook.training.messages import TrainingMessage
 
 from . import specs
 
@@ -299,7 +302,13 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_refused(kind, zygote, run
     folder = run / "checkpoints"
     folder.write_text("") if kind == "file" else folder.symlink_to("/nowhere/at/all")
     job = zygote.train(run, specs.spec(iterations=2))
-    assert job.code == 2 and f"checkpoint.folder {folder}: {folder} is no folder" in job.err
+    assert job.code == 2 and says(
+        job.err,
+        TrainingMessage.CHECKPOINT_FOLDER,
+        folder=folder,
+        parent=folder,
+        why=containing("is no folder"),
+    )
     assert not (run / "metrics.jsonl").exists()
 
 

@@ -10,8 +10,10 @@ import warnings
 from pathlib import Path
 
 import pytest
+from suite.messages import says
 
 from runbook.training.checkpoints import folders
+from runbook.training.messages import TrainingMessage
 
 from . import specs
 
@@ -75,7 +77,9 @@ def test_a_full_disk_beside_the_training_ends_it_with_the_reason(zygote, run):
     content = specs.spec(copies=2, iterations=60, checkpoint=BESIDE)
     job = zygote.train(run, content, patch="training.killing:no_room")
     assert job.code == 1
-    assert "could not be written" in job.err and "Nothing of it is left" in job.err
+    assert "could not be written" in job.err and says(
+        job.err, TrainingMessage.CHECKPOINT_NOT_WRITTEN
+    )
     assert [path.name for path in (run / "checkpoints").iterdir()] == []
 
 

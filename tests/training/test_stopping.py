@@ -4,8 +4,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from suite.messages import containing, says
 
 from runbook.training.health.stopping import BadStep, BadStepPolicy
+from runbook.training.messages import TrainingMessage
 
 BAD = BadStep(7, "the loss", float("nan"), 48, 55)
 
@@ -31,7 +33,15 @@ def ended_by(policy: str, **state: int) -> str:
 def test_each_policy_says_why_the_training_ends(policy, state, reason):
     text = ended_by(policy, **state)
     assert reason in text
-    assert "the loss is nan at iteration 7 (samples 48 to 55)" in text
+    assert says(
+        text,
+        TrainingMessage.BAD_VALUE,
+        fault=containing("the loss"),
+        bad="nan",
+        iteration=7,
+        first_sample=48,
+        last_sample=55,
+    )
 
 
 def test_a_policy_that_is_not_known_ends_the_training():

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy
 import pytest
+from suite.messages import containing, says
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import parse
 from runbook.training import token_files
+from runbook.training.messages import TrainingMessage
 
 from . import specs
 
@@ -38,63 +40,77 @@ def test_mock_data_needs_no_file(tmp_path):
 
 
 def test_no_file_named(tmp_path):
-    assert "data.train names no file: tokenize a dataset first" in refused(
-        tmp_path, data={"train": []}
-    )
+    assert says(refused(tmp_path, data={"train": []}), TrainingMessage.NO_TRAINING_FILE)
 
 
 @pytest.mark.parametrize("end", ["idx", "bin"])
 def test_a_missing_file(end, prefix, tmp_path):
     Path(f"{prefix}.{end}").unlink()
-    assert f"{prefix}.{end} does not exist: run the data phase" in refused(tmp_path)
+    assert says(
+        refused(tmp_path), TrainingMessage.TOKEN_FILE_MISSING, path=containing(f"{prefix}.{end}")
+    )
 
 
 def test_a_token_outside_the_vocabulary(prefix, tmp_path):
     specs.write_tokens(prefix, [[1] * 500, [2] * 30 + [250] + [3] * 500] * 20)
-    assert (
-        f"{prefix}.bin holds token 250, but the model's vocabulary is 250 (ids 0 to 249)"
-        in refused(tmp_path)
+    assert says(
+        refused(tmp_path),
+        TrainingMessage.TOKEN_OUTSIDE_VOCABULARY,
+        prefix=containing(prefix),
+        token=250,
+        vocabulary=250,
+        highest=249,
     )
 
 
 def test_a_negative_token(prefix, tmp_path):
     specs.write_tokens(prefix, [[1] * 500 + [-1]] * 20, "<i4", 4)
-    assert (
-        "holds token -1, but" in (said := refused(tmp_path))
-        and "(token number 500 of 10,020)" in said
-    )
+    assert says(
+        (said := refused(tmp_path)), TrainingMessage.TOKEN_OUTSIDE_VOCABULARY, token=-1
+    ) and says(said, TrainingMessage.TOKEN_OUTSIDE_VOCABULARY, position=500, tokens=10020)
 
 
 def test_int32_tokens_are_read_as_such(prefix, tmp_path):
     specs.write_tokens(prefix, [[1, 70_000] * 200] * 20, "<i4", 4)
-    assert "holds token 70000" in refused(tmp_path)
+    assert says(refused(tmp_path), TrainingMessage.TOKEN_OUTSIDE_VOCABULARY, token=70000)
 
 
 def test_tokens_that_are_no_ids(prefix, tmp_path):
     specs.write_tokens(prefix, [[1] * 500] * 20, "<f8", 6)
-    assert (
-        f"{prefix}.idx says its tokens are float64; token ids are uint16 (type 8) or int32"
-        in refused(tmp_path)
+    assert says(
+        refused(tmp_path),
+        TrainingMessage.TOKENS_OF_ANOTHER_TYPE,
+        index=containing(f"{prefix}.idx"),
+        name="float64",
     )
 
 
 def test_an_index_of_something_else(prefix, tmp_path):
     Path(f"{prefix}.idx").write_bytes(b"PK\x03\x04" * 20)
-    assert f"{prefix}.idx is no Megatron index: it begins with b'PK" in refused(tmp_path)
+    assert says(
+        refused(tmp_path),
+        TrainingMessage.NOT_AN_INDEX,
+        index=containing(f"{prefix}.idx"),
+        magic=containing("b'PK"),
+    )
 
 
 def test_an_empty_index(prefix, tmp_path):
     Path(f"{prefix}.idx").write_bytes(b"")
-    assert "has 0 bytes, fewer than the 34 of an index header" in refused(tmp_path)
+    assert says(refused(tmp_path), TrainingMessage.INDEX_TOO_SHORT, bytes_there=0, size=34)
 
 
 def test_an_index_cut_short(prefix, tmp_path):
     size = Path(f"{prefix}.idx").stat().st_size
     os.truncate(f"{prefix}.idx", size - 8)
     message = refused(tmp_path)
-    assert (
-        f"has {size - 8} bytes; 40 sequences and 40 documents make {size}: it was cut short"
-        in message
+    assert says(
+        message,
+        TrainingMessage.INDEX_CUT_SHORT,
+        bytes_there=size - 8,
+        sequences=40,
+        documents=40,
+        expected=size,
     )
 
 
@@ -138,26 +154,44 @@ def test_an_index_of_right_size_with_wrong_numbers(kind, at, value, says, prefix
 
 def test_tokens_cut_short(prefix, tmp_path):
     os.truncate(f"{prefix}.bin", 1000)
-    assert f"{prefix}.bin has 1000 bytes; its index says 8040 tokens x 2 bytes = 16080" in refused(
-        tmp_path
+    assert says(
+        refused(tmp_path),
+        TrainingMessage.BIN_SIZE,
+        binary=containing(f"{prefix}.bin"),
+        bytes_there=1000,
+        tokens=8040,
+        itemsize=2,
+        bytes_expected=16080,
     )
 
 
 def test_too_little_text_for_one_sample(prefix, tmp_path):
     specs.write_tokens(prefix, [[1] * 16] * 2)
     message = refused(tmp_path)
-    assert (
-        "has 2 documents; the training share of split 949,50,1 is 2 of them with 32 tokens"
-        in message
+    assert says(
+        message,
+        TrainingMessage.SHARE_TOO_SHORT,
+        sequences=2,
+        use="training",
+        split="949,50,1",
+        documents=2,
+        tokens=32,
     )
-    assert "one sample needs 33" in message
+    assert says(message, TrainingMessage.SHARE_TOO_SHORT, sample_tokens=33)
 
 
 def test_a_validation_share_without_documents(prefix, tmp_path):
     message = refused(
         tmp_path, evaluation={"interval": 2, "iterations": 1}, data={"split": "1000,0,0"}
     )
-    assert "the validation share of split 1000,0,0 is 0 of them with 0 tokens" in message
+    assert says(
+        message,
+        TrainingMessage.SHARE_TOO_SHORT,
+        use="validation",
+        split="1000,0,0",
+        documents=0,
+        tokens=0,
+    )
     assert "or evaluation.interval 0" in message
 
 
@@ -174,8 +208,9 @@ def test_held_out_files_are_looked_at_too(prefix, tmp_path):
         tmp_path, data=held_out, evaluation={"interval": 2, "iterations": 1}
     )
     only_test = {"test": [{"weight": 1.0, "prefix": "data/missing"}]}
-    assert "but data.validation names no file" in refused(
-        tmp_path, data=only_test, evaluation={"interval": 2, "iterations": 1}
+    assert says(
+        refused(tmp_path, data=only_test, evaluation={"interval": 2, "iterations": 1}),
+        TrainingMessage.NO_VALIDATION_FILE,
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from suite.messages import containing, refuses
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.hang_limits import HangLimits
@@ -22,6 +23,7 @@ from runbook.plan_file.schema import parse
 from runbook.plan_file.slow_ranks import ExchangedTimes, StragglerDetector
 from runbook.tools.drills import faults as drilled_faults
 from runbook.tools.drills.bench import read_heartbeats
+from runbook.tools.drills.messages import DrillMessage
 from runbook.training.health import faults, heartbeat, stopping, watchdog
 from runbook.training.health.heartbeat import (
     Heartbeat,
@@ -558,8 +560,11 @@ class TestFaults:
 
     @pytest.mark.parametrize("text", ["boom", "kill:when=3", "kill;boom"])
     def test_what_is_no_fault_is_refused_by_name(self, text):
-        with pytest.raises(
-            RefusedError, match=r"RUNBOOK_FAULTS: .* is no fault; the kinds are kill, stop"
+        with refuses(
+            RefusedError,
+            DrillMessage.NOT_A_FAULT,
+            variable="RUNBOOK_FAULTS",
+            kinds=containing("kill, stop"),
         ):
             faults.faults_from({faults.VARIABLE: text}, 0)
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from suite.messages import refuses
 
 from runbook import params
 from runbook.cli import cli
 from runbook.core.errors import ParamsError
 from runbook.planning import make_plan
 from runbook.tools.adopt.adoption import Adoption, adopt
+from runbook.tools.adopt.messages import AdoptMessage
 
 PROJECT = Path(__file__).parents[3]
 SAMPLES = PROJECT / "tests" / "samples" / "adopt"
@@ -323,7 +325,7 @@ def test_a_tool_whose_index_is_one_token_short_is_named(repository, options, is_
 
 
 def test_what_starts_no_training_is_refused_with_the_rule():
-    with pytest.raises(ParamsError, match=r"copy\.sh starts no training, and sets no variable"):
+    with refuses(ParamsError, AdoptMessage.NO_TRAINING_STARTED, file_name="copy.sh"):
         adopt([("copy.sh", "#!/bin/bash\n#SBATCH --nodes=1\ncp a b\n")], "mine", PROJECT)
 
 

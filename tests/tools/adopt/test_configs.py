@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from suite.messages import refuses
 
 from runbook.cli import cli
 from runbook.core.errors import ParamsError
 from runbook.tools.adopt.adopt_scripts import AdoptReport, adopt
 from runbook.tools.adopt.configs.recipe_source import recipe_calls
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.proof import OptionVerdict, unaccounted
 
 TORCHTITAN = """[job]
@@ -370,15 +372,15 @@ def test_a_file_or_a_number_that_would_count_for_nothing_is_refused(tmp_path):
     titan, recipe, bridge = (tmp_path / n for n in ("titan.toml", "recipe.py", "bridge.yaml"))
     out = tmp_path / "mine.yaml"
     for files in ([titan, titan], [recipe, recipe], [titan, bridge]):
-        with pytest.raises(ParamsError, match="one configuration together"):
+        with refuses(ParamsError, AdoptMessage.TWO_CONFIGURATIONS):
             adopt(files, out)
     for file in (titan, bridge):
-        with pytest.raises(ParamsError, match="--launch 2"):
+        with refuses(ParamsError, AdoptMessage.ONE_TRAINING, launch_number=2):
             adopt([file], out, launch=2)
 
 
 def test_a_group_of_a_billion_devices_is_not_counted_up(tmp_path):
-    with pytest.raises(ParamsError, match="1000000007"):
+    with refuses(ParamsError, AdoptMessage.NUMBER_TOO_LARGE, carried=1000000007):
         rows_of(tmp_path, "nano.yaml", NANOTRON.replace("tp: 2,", "tp: 1000000007,"))
 
 

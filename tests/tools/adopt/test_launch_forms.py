@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from suite.messages import refuses
 
 from runbook.core.errors import ParamsError
 from runbook.params.catalogues import read_models
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.adoption import Adoption, adopt
 from runbook.tools.adopt.foreign import foreign_framework
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import Word
 
 PROJECT = Path(__file__).parents[3]
@@ -72,7 +74,13 @@ def test_of_several_trainings_all_are_known_and_one_is_chosen():
     assert values(adopted(script))["training.seed"] == 13
     assert len(adopted(script).launches) == 3
     assert values(adopted(script, launch_number=1))["training.seed"] == 11
-    with pytest.raises(ParamsError, match=r"--launch 4: job\.sh starts 3 trainings"):
+    with refuses(
+        ParamsError,
+        AdoptMessage.LAUNCH_OUT_OF_RANGE,
+        number=4,
+        file_name="job.sh",
+        number_of_launches=3,
+    ):
         adopted(script, launch_number=4)
 
 

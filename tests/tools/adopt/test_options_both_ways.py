@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from suite.messages import refuses
 
 from runbook.core.errors import ParamsError, PlanError
 from runbook.frameworks import training_arguments
+from runbook.frameworks.messages import FrameworkMessage
 from runbook.params import Settings, load
 from runbook.planning import FULL, make_plan
 from runbook.tools.adopt import program_arguments
@@ -71,7 +73,7 @@ def test_epsilon_and_rotary_base_are_written_where_they_are_the_models_own(
     if name == "azure-175b":
         assert "--add-qkv-bias" in training_arguments(settings, biased)
         return
-    with pytest.raises(ParamsError, match="gives biases to all matrices or to none"):
+    with refuses(ParamsError, FrameworkMessage.QKV_BIASES_ALONE):
         training_arguments(settings, biased)
 
 

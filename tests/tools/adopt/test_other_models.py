@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, refuses
 
 from runbook.core.errors import ParamsError
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.adoption import Adoption, adopt
 from runbook.tools.adopt.foreign import foreign_framework
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.proof import OptionVerdict
 from runbook.tools.adopt.script import Word
 
@@ -77,14 +79,20 @@ def test_a_file_of_mostly_unknown_keys_is_no_configuration_of_a_gpt(tmp_path):
     speech = "".join(f"  ear_{number}: {number}\n" for number in range(30))
     config = tmp_path / "speech.yaml"
     config.write_text(f"trainer: {{devices: 8, max_steps: 10}}\nhearing:\n{speech}")
-    with pytest.raises(ParamsError, match=r"30 of its 32 keys are unknown here \(hearing\.ear_0"):
+    with refuses(
+        ParamsError,
+        AdoptMessage.MOSTLY_UNKNOWN_KEYS,
+        number_of_unknown=30,
+        num_keys=32,
+        unknown=containing("hearing.ear_0"),
+    ):
         adopt_files([config], tmp_path / "mine.yaml")
 
 
 @pytest.mark.parametrize("option", ["--train-iters 0", "--train-iters 10 --skip-train"])
 def test_a_start_that_trains_nothing_is_refused(option):
     script = f"torchrun --nproc_per_node 8 pretrain_gpt.py {CORE} {option}\n"
-    with pytest.raises(ParamsError, match="to evaluate, not to train"):
+    with refuses(ParamsError, AdoptMessage.EVALUATION_STARTED):
         adopted(script)
 
 
@@ -95,7 +103,12 @@ def test_a_clipped_gradient_is_no_sign_of_a_vision_model():
 
 
 def test_gpt_neox_is_refused_by_its_name_with_the_files_to_give():
-    with pytest.raises(ParamsError, match=r"GPT-NeoX .*runbook adopt configs/b.yml configs/a.yml"):
+    with refuses(
+        ParamsError,
+        AdoptMessage.NOT_A_GPT,
+        whose="GPT-NeoX",
+        config=containing("runbook adopt configs/b.yml configs/a.yml"),
+    ):
         adopted("python ./deepy.py train.py -d configs b.yml a.yml\n")
 
 

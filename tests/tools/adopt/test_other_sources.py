@@ -8,12 +8,15 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from suite.messages import containing, refuses
 
 from runbook.cli import cli
 from runbook.core.errors import JobError, ParamsError
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.submitted_script import submitted_script
 from runbook.tools.adopt.adopt_scripts import AdoptReport, adopt_job, adopt_process
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.other_sources import script_of_process
 
 OPTIONS = (
@@ -94,7 +97,7 @@ def test_a_running_process_becomes_a_run_file_and_keeps_its_secrets(process, tmp
 
 
 def test_a_process_that_is_not_there_is_said(tmp_path):
-    with pytest.raises(ParamsError, match="--pid 7: there is no such process on this machine"):
+    with refuses(ParamsError, AdoptMessage.NO_SUCH_PROCESS, number=7):
         script_of_process(7, tmp_path)
 
 
@@ -133,7 +136,9 @@ def test_a_job_of_a_queue_is_adopted_by_its_number(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     report = adopt_job("4242", tmp_path / "mine.yaml")
     assert values(report)["jobs.training.nodes"] == 3
-    with pytest.raises(JobError, match="Invalid job id specified"):
+    with refuses(
+        JobError, JobMessage.SLURM_HAS_NO_SCRIPT, reason=containing("Invalid job id specified")
+    ):
         submitted_script("7")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from suite.messages import containing, refuses
 from suite.programs import shellcheck
 
 from runbook.core import shell
@@ -19,6 +20,7 @@ from runbook.tools.adopt import namespaces
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.adoption import adopt
 from runbook.tools.adopt.launches import launches_of
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import FOLDER, Script
 from runbook.tools.adopt.trace import follow
 
@@ -279,14 +281,16 @@ def test_without_a_sandbox_nothing_is_run_and_the_remedy_is_said(monkeypatch, tm
     monkeypatch.setattr(
         namespaces.shutil, "which", lambda name: None if name == "unshare" else f"/usr/bin/{name}"
     )
-    with pytest.raises(
+    with refuses(
         ProgramError,
-        match=r"There is no unshare here. `runbook adopt` runs the script in a sandbox",
+        AdoptMessage.NO_BUBBLEWRAP,
+        absent="unshare",
+        install=containing("`runbook adopt` runs the script in a sandbox"),
     ):
         followed(f"touch {tmp_path}/x; torchrun {TRAIN}")
     monkeypatch.undo()
     monkeypatch.setattr(namespaces, "_NAMESPACES", ("--no-such-namespace",))
-    with pytest.raises(ProgramError, match="No sandbox can be made here"):
+    with refuses(ProgramError, AdoptMessage.NO_SANDBOX):
         followed(f"touch {tmp_path}/x; torchrun {TRAIN}")
     assert list(tmp_path.iterdir()) == []
 
@@ -307,7 +311,7 @@ def test_stubs_are_shell_scripts_that_shellcheck_accepts():
 
 
 def test_what_bash_cannot_read_is_an_error_of_the_script():
-    with pytest.raises(ParamsError, match=r"job\.sh starts no training"):
+    with refuses(ParamsError, AdoptMessage.NO_TRAINING_STARTED, file_name="job.sh"):
         adopt([("job.sh", f'if true; then echo "\n{TRAIN}')], "mine", PROJECT)
 
 
@@ -336,5 +340,9 @@ def test_a_script_that_ends_before_its_training_says_why(tmp_path):
     assert adopt_files([loud], tmp_path / "loud.yaml").adopted.launch is not None
     long = tmp_path / "long.sh"
     long.write_text(f"text=$(yes 0123456789abcdef | head -c 20000000)\n{training}\n")
-    with pytest.raises(ParamsError, match=r"long\.sh was stopped after 8 MiB of traced commands"):
+    with refuses(
+        ParamsError,
+        AdoptMessage.NO_TRAINING_STARTED,
+        notes=containing("long.sh was stopped after 8 MiB of traced commands"),
+    ):
         adopt_files([long], tmp_path / "long.yaml")

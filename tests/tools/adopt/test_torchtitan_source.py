@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from suite.messages import refuses
 
 from runbook.core.errors import ParamsError
 from runbook.tools.adopt.adopt_scripts import AdoptReport, adopt
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.proof import unaccounted
 
 REGISTRY = """
@@ -91,7 +93,7 @@ def test_a_mixture_of_experts_and_fine_tuning_do_not_pass(registry):
     assert read(registry, 4).check.startswith("another model is trained")
     assert read(registry, 6).check.startswith("another model is trained")
     assert "6 gpt_oss_20b" in read(registry, 6).adopted.script.notes[0]
-    with pytest.raises(ParamsError, match=r"llama3_sft .* is fine-tuning"):
+    with refuses(ParamsError, AdoptMessage.FINE_TUNING, function="llama3_sft"):
         read(registry, 7)
 
 

@@ -6,11 +6,13 @@ import json
 import random
 
 import pytest
+from suite.messages import refuses
 
 from runbook.cli.plan import drill
 from runbook.core.errors import ParamsError
 from runbook.planning.cost.useful_time import GPU, HANG, NODE, CampaignFailure, CampaignParts
 from runbook.tools.drills.campaign import RealRules
+from runbook.tools.drills.messages import DrillMessage
 from runbook.tools.drills.random_kills import KillsAfterSteps
 
 LARGE = ["--set", "jobs.training.nodes=2048", "--set", "training.global_batch=2048"]
@@ -55,7 +57,7 @@ def test_copies_in_node_memory_give_back_most_of_the_steps_that_are_done_again(c
 
 
 def test_a_run_without_a_rate_of_failures_is_refused():
-    with pytest.raises(ParamsError, match="Rates are known of accelerators alone"):
+    with refuses(ParamsError, DrillMessage.NO_RATE_OF_FAILURES):
         drill.main(["local", "--campaign", "30d"], standalone_mode=False)
 
 

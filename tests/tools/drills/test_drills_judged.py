@@ -9,6 +9,7 @@ import sys
 import psutil
 import pytest
 from click.testing import CliRunner
+from suite.messages import containing, refuses
 
 from runbook.cli.plan import drill
 from runbook.core.errors import JobError, ParamsError
@@ -21,6 +22,7 @@ from runbook.tools.drills.bench import (
     judge_ending,
     write_project,
 )
+from runbook.tools.drills.messages import DrillMessage
 from runbook.tools.drills.random_kills import broken_order
 from runbook.tools.drills.report import page_text
 from runbook.tools.drills.table import DRILLS, chosen_drills, do_drill
@@ -37,8 +39,11 @@ def test_a_drill_is_named_in_each_of_its_ways(word):
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(
-        ParamsError, match=r"There is no drill 'kil-rank'\. Did you mean 01-kill-rank"
+    with refuses(
+        ParamsError,
+        DrillMessage.NO_SUCH_DRILL,
+        word="kil-rank",
+        hint=containing("Did you mean 01-kill-rank"),
     ):
         chosen_drills(["kil-rank"])
 
