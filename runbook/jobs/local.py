@@ -164,30 +164,30 @@ def _by_process(folder: JobFolder, job_id: str, identity: Identity) -> tuple[Job
             )
 
         if age is None:
-            sign_of_life = "no sign of life that could be dated"
+            sign_of_life = JobMessage.NO_DATED_SIGN_OF_LIFE.fill()
         else:
-            sign_of_life = f"no sign of life for {show_duration(age)}"
+            sign_of_life = JobMessage.NO_SIGN_OF_LIFE.fill(age=show_duration(age))
 
         if folder.cancelled.exists():
             return (
                 JobState.CANCELLED,
-                f"cancelled from another machine; {sign_of_life} from {identity.host}",
+                JobMessage.CANCELLED_ELSEWHERE.fill(sign_of_life=sign_of_life, host=identity.host),
             )
 
-        sighting = f"it ran on {identity.host}: {sign_of_life}. Look there"
+        sighting = JobMessage.RAN_ELSEWHERE.fill(host=identity.host, sign_of_life=sign_of_life)
         return (
             JobState.UNKNOWN,
-            f"{sighting}; if that machine is gone for good, `runbook cancel` says so",
+            JobMessage.CANCEL_SAYS_SO.fill(sighting=sighting),
         )
 
     if folder.cancelled.exists():
-        return JobState.CANCELLED, "cancelled; it did not end in time and was killed"
+        return JobState.CANCELLED, JobMessage.CANCELLED_AND_KILLED.fill()
     if standing is Standing.REBOOTED:
-        return JobState.LOST, f"machine {identity.host} was rebooted while the job ran"
+        return JobState.LOST, JobMessage.MACHINE_REBOOTED.fill(host=identity.host)
     num_running = len(processes.process_tree(job_id))
-    reason = f"process {identity.pid} vanished without an exit code (killed?)"
+    reason = JobMessage.PROCESS_VANISHED.fill(pid=identity.pid)
     if num_running:
-        reason += f"; {num_running} of its processes still run: cancelling it ends them"
+        reason += JobMessage.PROCESSES_LEFT.fill(num_running=num_running)
     return JobState.LOST, reason
 
 
@@ -198,9 +198,7 @@ def _half_submitted(folder: JobFolder, job_id: str) -> tuple[JobState, str]:
     """
     record = job_folder.read_record(folder)
     if record is None:
-        reason = (
-            f"{folder.started} says nothing that could be read: it was damaged, or the disk is full"
-        )
+        reason = JobMessage.START_NOTE_DAMAGED.fill(started=folder.started)
         return JobState.UNKNOWN, reason
 
     if record.boot_id == processes.boot_id():
@@ -209,9 +207,9 @@ def _half_submitted(folder: JobFolder, job_id: str) -> tuple[JobState, str]:
         if processes.uptime_seconds() - record.uptime < START_SECONDS:
             return JobState.PENDING, "being submitted"
     elif record.host != processes.host_name():
-        return JobState.UNKNOWN, f"it was being submitted on {record.host}. Look there"
+        return JobState.UNKNOWN, JobMessage.SUBMITTED_ELSEWHERE.fill(host=record.host)
 
-    return JobState.LOST, "the submission was interrupted; the job never began"
+    return JobState.LOST, JobMessage.SUBMISSION_INTERRUPTED.fill()
 
 
 def _job_id(folder: JobFolder) -> str:

@@ -13,11 +13,18 @@ class JobMessage(Message):
         "site {site}: binding.{name} has {number_of_entries} entries, and a node has {num_ranks} "
         "ranks. Give one for each."
     )
+    CANCELLED_AND_FORGOTTEN = "cancelled; the queue does not know it any more"
+    CANCELLED_AND_KILLED = "cancelled; it did not end in time and was killed"
+    CANCELLED_ELSEWHERE = "cancelled from another machine; {sign_of_life} from {host}"
+    CANCEL_SAYS_SO = "{sighting}; if that machine is gone for good, `runbook cancel` says so"
+    CHAIN_STOPS_WAITING = "{follower}, the next of the chain, is {job} after: {reason}"
+    DELETED_BEFORE_IT_RAN = "deleted before it ran"
     ENDED_BEFORE_IT_BEGAN = "The job in {folder} ended before it began. Its last words:\n{tail}"
     FOLDER_HOLDS_JOB = (
         "{folder} holds a job that is {state} ({reason}); its files are kept as they are. Submit "
         "the next one from the folder that `next_job_folder` names."
     )
+    FORGOTTEN_BY_QUEUE = "the queue does not know it any more; it {course} and left no exit code"
     IMAGE_NOT_A_FILE = (
         "jobs.image_copy={folder}: {image} is no file that could be copied to the nodes. Leave "
         "jobs.image_copy empty, or set jobs.image to a .sqsh or .sif file."
@@ -28,6 +35,7 @@ class JobMessage(Message):
         "without a password, which queues do not give. Set the site's launcher to torchrun, or "
         "nodes to 1."
     )
+    MACHINE_REBOOTED = "machine {host} was rebooted while the job ran"
     MOUNT_NOT_ABSOLUTE = (
         "{mount!r} cannot be mounted: a mount is an absolute path. Write it from /."
     )
@@ -68,6 +76,7 @@ class JobMessage(Message):
     )
     NOT_RUNNING = "{folder} is {state} ({reason}); only a running job can be stopped."
     NOT_UTF8 = "{text!r} is not text that can be written as UTF-8: {reason}. Change the value."
+    NO_DATED_SIGN_OF_LIFE = "no sign of life that could be dated"
     NO_IMAGE = (
         "site {site} runs jobs in a container, and no image is named. Set jobs.image to a file "
         "or a registry reference."
@@ -84,6 +93,7 @@ class JobMessage(Message):
     NO_QUEUE_HERE = (
         "--job {job_id}: neither scontrol nor qstat is here. Run adopt where the job was submitted."
     )
+    NO_SIGN_OF_LIFE = "no sign of life for {age}"
     NO_TRAINING_JOB = "{phase} has no training job; these phases have one: {training_phases}."
     NUL_CHARACTER = (
         "{text!r} holds a NUL character, which no program can be given. Remove it from the value."
@@ -101,17 +111,27 @@ class JobMessage(Message):
         "site {site}: launcher {launcher} needs srun on every node, which PBS does not have. Set "
         "the site's launcher to mpiexec."
     )
+    PERHAPS_QUEUED_AGAIN = "{reason}; the queue says {job}, so it may be queued again"
     PREPARATION_SECRET = (
         "preparation.secret is no reference to a secret: write env:NAME or file:PATH."
     )
+    PROCESSES_LEFT = "; {num_running} of its processes still run: cancelling it ends them"
     PROCESSES_NOT_KILLED = (
         "These processes of {job_id} could not be killed: {pids}. They wait for a device or a "
         "file system that does not answer, or belong to another user."
     )
+    PROCESS_VANISHED = "process {pid} vanished without an exit code (killed?)"
+    PROGRAM_ANSWERED = "{program} ended with {ending} and said: {last_words}"
     PROGRESS_UNKNOWN = (
         "chain={chain}, spares={spares}: the progress of {framework} is not known from its "
         "checkpoints, so that nothing could end a chain that makes none. Leave both out."
     )
+    QUEUED_AGAIN = "queued again after: {reason}"
+    QUEUES_UNKNOWN = (
+        "{speaker} does not say which {queue_word}s there are, so nothing was submitted."
+    )
+    QUEUE_SILENT = "{speaker} does not answer."
+    RAN_ELSEWHERE = "it ran on {host}: {sign_of_life}. Look there"
     REQUEST_NOT_POSSIBLE = "Nothing was submitted: {text}. Change jobs.<phase> in the run file."
     RUNS_ELSEWHERE = "{folder} runs on {where}; it can only be stopped from there."
     SAME_FILES = (
@@ -127,10 +147,18 @@ class JobMessage(Message):
         "--job {job_id}: Slurm has no script of it ({reason}). It keeps the scripts of jobs that "
         "wait or run, and only its user may read them."
     )
+    START_NOTE_DAMAGED = (
+        "{started} says nothing that could be read: it was damaged, or the disk is full"
+    )
+    SUBMISSION_CUT_OFF = (
+        "its submission was cut off, and the queue has no job with its mark: it never began"
+    )
+    SUBMISSION_INTERRUPTED = "the submission was interrupted; the job never began"
     SUBMISSION_UNKNOWN = (
         "{lost} Whether the job is in the queue is not known: {silent} Submit again later: a job "
         "that is there is found by its mark, and none is submitted twice."
     )
+    SUBMITTED_ELSEWHERE = "it was being submitted on {host}. Look there"
     SUBMITTED_SCRIPT_GONE = (
         "--job {job_id}: PBS was given {path}, which is not there. Give adopt the script itself."
     )

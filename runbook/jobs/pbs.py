@@ -11,6 +11,7 @@ from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.units import clock_seconds
 from runbook.jobs.job_folder import JobFolder, JobState
 from runbook.jobs.job_request import QueueLimits, whole_number
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.queue import Queue, QueueJob
 from runbook.plan_file.errors import STOPPED
 
@@ -209,7 +210,7 @@ def _job(name: str, values: dict[str, str]) -> QueueJob:
     state, exit_code = state_of(letter, exit_status, values.get("substate", ""))
     reason = values.get("comment", "")
     if not reason and state is JobState.CANCELLED and not exit_text:
-        reason = "deleted before it ran"
+        reason = JobMessage.DELETED_BEFORE_IT_RAN.fill()
     token = re.search(rf"(?:^|,){TOKEN_VARIABLE}=([\w-]+)", values.get("Variable_List", ""))
     return QueueJob(
         job=name,

@@ -87,10 +87,7 @@ class Queue(ABC):
         if missing:
             raise JobError(JobMessage.NO_LOGIN_NODE, missing=", ".join(missing), name=self.name)
 
-        problem = (
-            f"{self.speaker} does not say which {self.queue_word}s there are, so nothing was "
-            "submitted."
-        )
+        problem = JobMessage.QUEUES_UNKNOWN.fill(speaker=self.speaker, queue_word=self.queue_word)
         limits = self.parse_limits(
             self.answer(*self.limits_question, problem=problem, error=JobError)
         )
@@ -165,7 +162,7 @@ class Queue(ABC):
 
         is_accepted = any(sign in ended.err for sign in accept)
         if ended.exit_code and not is_accepted:
-            summary = problem or f"{self.speaker} does not answer."
+            summary = problem or JobMessage.QUEUE_SILENT.fill(speaker=self.speaker)
             raise error(f"{summary} {self._last_words(ended)}")
 
         return ended.out
@@ -187,7 +184,9 @@ class Queue(ABC):
     def _last_words(self, ended: shell.Finished) -> str:
         text = shell.last_lines(ended.err or ended.out, 6)
         ending = self.ending(ended.exit_code)
-        return f"{ended.argv[0]} ended with {ending} and said: {text or 'nothing'}"
+        return JobMessage.PROGRAM_ANSWERED.fill(
+            program=ended.argv[0], ending=ending, last_words=text or "nothing"
+        )
 
     def ending(self, exit_code: int) -> str:
         """A program's exit code in words."""
@@ -267,7 +266,7 @@ class _SignOfLife:
     def text(self) -> str:
         """The age of the heartbeat in words."""
         if self.age_seconds is None:
-            return "no sign of life that could be dated"
+            return JobMessage.NO_DATED_SIGN_OF_LIFE.fill()
         return f"seen {show_duration(self.age_seconds)} ago"
 
 
@@ -374,7 +373,9 @@ class QueueScheduler(Scheduler):
                 return self._status(folder, number, JobState.UNKNOWN, str(silent))
 
             if job is not None and job.state in ACTIVE:
-                reason = f"{follower}, the next of the chain, is {job.word} after: {status.reason}"
+                reason = JobMessage.CHAIN_STOPS_WAITING.fill(
+                    follower=follower, job=job.word, reason=status.reason
+                )
                 return self._status(folder, number, JobState.PENDING, reason)
 
         return None
@@ -383,9 +384,7 @@ class QueueScheduler(Scheduler):
         record = job_folder.read_record(folder)
         if record and time.time() - record.submitted < SUBMIT_SECONDS:
             return self._status(folder, "", JobState.PENDING, "being submitted")
-        reason = (
-            "its submission was cut off, and the queue has no job with its mark: it never began"
-        )
+        reason = JobMessage.SUBMISSION_CUT_OFF.fill()
         return self._status(folder, "", JobState.LOST, reason)
 
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
@@ -551,11 +550,11 @@ class QueueScheduler(Scheduler):
             return end
         if job.state is JobState.PENDING:
             return self._status(
-                folder, number, JobState.PENDING, f"queued again after: {end.reason}"
+                folder, number, JobState.PENDING, JobMessage.QUEUED_AGAIN.fill(reason=end.reason)
             )
 
         if job.state is JobState.RUNNING and age < COMPLETING_SECONDS:
-            reason = f"{end.reason}; the queue says {job.word}, so it may be queued again"
+            reason = JobMessage.PERHAPS_QUEUED_AGAIN.fill(reason=end.reason, job=job.word)
             return self._status(folder, number, JobState.RUNNING, reason)
 
         return end
@@ -691,7 +690,7 @@ def _write_dependencies(folder: JobFolder, after: Sequence[JobFolder]) -> None:
 def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
     """Return state and reason of a job that its queue forgot and that left no exit code."""
     if folder.cancelled.exists():
-        return JobState.CANCELLED, "cancelled; the queue does not know it any more"
+        return JobState.CANCELLED, JobMessage.CANCELLED_AND_FORGOTTEN.fill()
     start = job_folder.read_started(folder)
     last_seen = job_folder.last_seen(folder)
     # The time of its last sign of life, because an age would keep growing.
@@ -705,4 +704,4 @@ def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
     else:
         course = "never began"
 
-    return JobState.LOST, f"the queue does not know it any more; it {course} and left no exit code"
+    return JobState.LOST, JobMessage.FORGOTTEN_BY_QUEUE.fill(course=course)

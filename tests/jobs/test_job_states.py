@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 from pydantic import TypeAdapter
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
 
 from runbook.core import processes
 from runbook.core.errors import JobError
@@ -73,7 +73,7 @@ def test_a_process_that_runs_is_a_job_that_runs(job):
 def test_a_rebooted_machines_job_is_lost_although_its_process_number_is_in_use(job):
     status = job.started(boot_id=OTHER_BOOT).heartbeat(clock=1).status
     assert status.state is JobState.LOST
-    assert status.reason == f"machine {processes.host_name()} was rebooted while the job ran"
+    assert status.reason == JobMessage.MACHINE_REBOOTED.fill(host=processes.host_name())
 
 
 def test_a_lost_job_ended_with_its_last_sign_of_life_and_grows_no_older(job):
@@ -94,7 +94,7 @@ def test_a_reboot_between_submission_and_start_is_lost_too(job):
 def test_a_later_process_of_the_same_number_is_not_the_job(job):
     status = job.started(start=job.identity.start - 1).status
     assert status.state is JobState.LOST
-    assert status.reason == f"process {os.getpid()} vanished without an exit code (killed?)"
+    assert status.reason == JobMessage.PROCESS_VANISHED.fill(pid=os.getpid())
 
 
 @pytest.mark.parametrize(
@@ -147,14 +147,15 @@ class TestOtherHost:
         assert status.state is JobState.UNKNOWN
         assert not status.final
         assert status.reason == (
-            "it ran on login2: no sign of life for 1 h 1 min. "
-            "Look there; if that machine is gone for good, `runbook cancel` says so"
+            JobMessage.CANCEL_SAYS_SO.fill(
+                sighting="it ran on login2: no sign of life for 1 h 1 min. Look there"
+            )
         )
 
     def test_a_sign_of_life_from_the_future_is_unknown(self, job):
         status = job.heartbeat(clock=-3600).status
         assert (status.state, job_folder.heartbeat_age(job.folder)) == (JobState.UNKNOWN, None)
-        assert "no sign of life that could be dated" in status.reason
+        assert says(status.reason, JobMessage.NO_DATED_SIGN_OF_LIFE)
 
     @pytest.mark.parametrize("text", ["", "nan nan x", "inf 1 x", "1", "a b c\n"])
     def test_a_broken_sign_of_life_is_unknown(self, text, job):
@@ -165,9 +166,8 @@ class TestOtherHost:
         job.heartbeat(clock=3690)
         status = SCHEDULER.cancel(job.folder, grace_seconds=0.1)
         assert status.state is JobState.CANCELLED
-        assert (
-            status.reason
-            == "cancelled from another machine; no sign of life for 1 h 1 min from login2"
+        assert status.reason == JobMessage.CANCELLED_ELSEWHERE.fill(
+            sign_of_life="no sign of life for 1 h 1 min", host="login2"
         )
         assert job.folder.cancelled.exists()
 
@@ -217,12 +217,12 @@ def test_an_interrupted_submission_is_pending_for_a_moment_then_lost(job):
     job.folder.record.write_text(json.dumps(record | {"uptime": processes.uptime_seconds() - 60}))
     assert (job.status.state, job.status.reason) == (
         JobState.LOST,
-        "the submission was interrupted; the job never began",
+        JobMessage.SUBMISSION_INTERRUPTED.fill(),
     )
     job.folder.record.write_text(json.dumps(record | {"boot_id": OTHER_BOOT, "host": "login2"}))
     assert (job.status.state, job.status.reason) == (
         JobState.UNKNOWN,
-        "it was being submitted on login2. Look there",
+        JobMessage.SUBMITTED_ELSEWHERE.fill(host="login2"),
     )
 
 
@@ -277,7 +277,7 @@ def test_a_start_note_that_cannot_be_read_is_unknown(job):
     job.folder.started.write_text("job\npid x\n")
     status = job.status
     assert status.state is JobState.UNKNOWN
-    assert "says nothing that could be read" in status.reason
+    assert says(status.reason, JobMessage.START_NOTE_DAMAGED)
 
 
 def test_job_folders_are_numbered_and_only_submitted_ones_count(tmp_path):

@@ -221,10 +221,8 @@ def test_a_killed_script_is_lost_and_what_it_left_is_found_and_ended(bench):
     status = bench.wait(folder)
     assert status.state is JobState.LOST
     assert status.exit_code is None
-    assert status.reason == (
-        f"process {bench.script_pid(folder)} vanished without an exit code (killed?); "
-        "2 of its processes still run: cancelling it ends them"
-    )
+    vanished = JobMessage.PROCESS_VANISHED.fill(pid=bench.script_pid(folder))
+    assert status.reason == vanished + JobMessage.PROCESSES_LEFT.fill(num_running=2)
     with refuses(JobError, JobMessage.FOLDER_HOLDS_JOB, state="lost"):
         bench.scheduler.submit(folder)
     assert bench.scheduler.cancel(folder).state is JobState.LOST

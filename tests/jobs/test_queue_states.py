@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from suite.messages import refuses
+from suite.messages import containing, refuses, says
 
 from runbook.core.errors import JobError
 from runbook.jobs.job_folder import JobFolder, JobState, heartbeat_age
@@ -140,9 +140,9 @@ def test_a_job_that_the_queue_forgot_ended_with_its_last_sign_of_life(scheduler,
     status = scheduler.state(folder)
     assert (status.state, status.ended) == (JobState.LOST, seen)
     moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seen))
-    assert f"last seen {moment} and left no exit code" in status.reason, (
-        "an age would grow each time it is asked"
-    )
+    assert says(
+        status.reason, JobMessage.FORGOTTEN_BY_QUEUE, course=containing(f"last seen {moment}")
+    ), "an age would grow each time it is asked"
 
 
 def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_again(
@@ -165,7 +165,10 @@ def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_agai
     os.utime(folder.exit_code)
     queue.answer = said(JobState.PENDING)
     status = scheduler.state(folder)
-    assert (status.state, status.reason) == (JobState.PENDING, "queued again after: exit code 75")
+    assert (status.state, status.reason) == (
+        JobState.PENDING,
+        JobMessage.QUEUED_AGAIN.fill(reason="exit code 75"),
+    )
     folder.exit_code.write_text("0  \n")
     assert scheduler.state(folder).state is JobState.DONE
 

@@ -7,6 +7,7 @@ import pytest
 from runbook.jobs import pbs, slurm
 from runbook.jobs.job_folder import JobState
 from runbook.jobs.job_request import JobRequest, QueueLimits, parse_job_request, request_problems
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.queue import QueueJob
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "queues"
@@ -131,7 +132,7 @@ def test_qstat_of_openpbs_23_06():
         jobs["83"].reason
         == "Can Never Run: Insufficient amount of resource: ncpus (R: 99 A: 16 T: 16)"
     )
-    assert jobs["79"].reason == "deleted before it ran"
+    assert jobs["79"].reason == JobMessage.DELETED_BEFORE_IT_RAN.fill()
     assert jobs["84"].nodes == "pnode1,pnode2"
 
 
