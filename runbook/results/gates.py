@@ -8,8 +8,33 @@ from pathlib import Path
 
 from runbook.core.checks import Check, judge
 from runbook.plan_file.schema import PhasePlan
+from runbook.plan_file.text_enum import StrEnum
 from runbook.results.history import Event, History, ValidationLoss, events_named, iterations_of
+from runbook.results.messages import ResultMessage
 from runbook.results.metrics import find_spikes, recovery, summarize
+
+
+class Gate(StrEnum):
+    """Checks of a training, by the names that tables show."""
+
+    MODEL_LEARNED = "model learned"
+    LOSS_ABOVE_ZERO = "loss above 0"
+    NO_DIVERGENCE = "loss does not diverge"
+    NO_STEP_MISSING = "no step is missing"
+    RESUMED_FROM_OWN = "resumed from a checkpoint of this run"
+    LOSS_OVER_SEAM = "loss goes on over the seam"
+    NO_STEP_TWICE = "no step was done twice"
+    ALL_ITERATIONS = "all iterations done"
+    FIRST_LOSS = "first loss"
+    LOSS_FALLS = "loss falls"
+    GRADIENT_NORMS = "gradient norms"
+    SKIPPED_STEPS = "skipped and NaN steps"
+    ALL_RANKS = "all ranks seen"
+    STEP_TIME = "step time"
+    CHECKPOINT_SAVED = "checkpoint saved"
+    CHECKPOINT_RELOADED = "checkpoint reloaded"
+    NETWORK_BANDWIDTH = "network bandwidth"
+
 
 STEPS_BEFORE_SEAM = 40
 """Steps before a seam that tell how much the losses of neighbours differ."""
@@ -101,7 +126,7 @@ def learning_check(metrics: History, *, smallest_fall: float = 0.30) -> list[Che
 
     Both ends are means, of the first and the last 2 % of the losses.
     """
-    name = "model learned"
+    name = Gate.MODEL_LEARNED
     rule = f"the last loss is at least {smallest_fall:.0%} below the first"
     losses = metrics.losses
     if len(losses) < 2:
@@ -121,7 +146,7 @@ def _zero_losses(zero_iterations: Sequence[int], num_losses: int) -> Check:
         f"from iteration {zero_iterations[0]} on"
     )
     rule = "no text is foreseen with certainty: the samples repeat, or no token counts"
-    return _check("loss above 0", False, value, rule)
+    return _check(Gate.LOSS_ABOVE_ZERO, False, value, rule)
 
 
 def _divergence(metrics: History) -> Check:
@@ -132,10 +157,10 @@ def _divergence(metrics: History) -> Check:
         if recovery(spike, metrics.losses) is None:
             lasting.append(spike.since)
 
-    value = f"{len(spikes)} spikes"
+    value = ResultMessage.SPIKES.fill(count=len(spikes))
     losses_after = 0
     if lasting:
-        value += f", not recovered from iteration {lasting[0]} on"
+        value += ResultMessage.NOT_RECOVERED.fill(lasting=lasting[0])
         losses_after = sum(iteration > lasting[0] for iteration, _ in metrics.losses)
 
     rule = (
@@ -144,7 +169,7 @@ def _divergence(metrics: History) -> Check:
     )
     otherwise = "fail" if losses_after >= ENOUGH_AFTER else "warn"
     return _check(
-        "loss does not diverge",
+        Gate.NO_DIVERGENCE,
         not lasting,
         value,
         rule,
@@ -171,12 +196,12 @@ def steps_check(metrics: History, iterations: int) -> Check:
 
     missing = metrics.absent_up_to(last_iteration)
     if missing:
-        value = f"missing: steps {_ranges(missing)}"
+        value = ResultMessage.STEPS_MISSING.fill(missing=_ranges(missing))
     else:
         value = f"{len(metrics.steps)} steps"
 
     rule = "each iteration from 1 to the last was done and has its line in metrics.jsonl"
-    return _check("no step is missing", not missing, value, rule)
+    return _check(Gate.NO_STEP_MISSING, not missing, value, rule)
 
 
 def resume_check(
@@ -205,7 +230,7 @@ def _resumed_from_own_checkpoint(events: Sequence[Event]) -> Check:
     saves = {*iterations_of(events, "saved"), *near}
     where = f", {_list(near)} from node memory" if near else ""
     return _check(
-        "resumed from a checkpoint of this run",
+        Gate.RESUMED_FROM_OWN,
         bool(loads) and set(loads) <= saves,
         f"resumed from {_list(loads)}{where}",
         "every checkpoint loaded is one that this run saved",
@@ -227,7 +252,7 @@ def _loss_over_seams(metrics: History, tolerance: float) -> Check:
         if jump is not None and jump > max(tolerance, _usual_jump(metrics, first)):
             is_small = False
 
-    return _check("loss goes on over the seam", is_small, ", ".join(texts), rule)
+    return _check(Gate.LOSS_OVER_SEAM, is_small, ", ".join(texts), rule)
 
 
 def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
@@ -244,9 +269,11 @@ def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
             stopped_segments.add(segment)
 
     repeated = metrics.repeated
-    value = f"{len(repeated)} repeated"
+    value = ResultMessage.STEPS_REPEATED.fill(count=len(repeated))
     if repeated:
-        value += f", first {min(step.iteration for step in repeated)}"
+        value += ResultMessage.FIRST_REPEATED.fill(
+            repeated=min(step.iteration for step in repeated)
+        )
     rule = (
         "after a stop that saved, training goes on at the next iteration; "
         "after a kill it goes back to a checkpoint"
@@ -254,7 +281,7 @@ def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
     is_fault = any(step.segment in stopped_segments for step in repeated)
     otherwise = "fail" if is_fault else "warn"
     return _check(
-        "no step was done twice",
+        Gate.NO_STEP_TWICE,
         not repeated,
         value,
         rule,
@@ -294,12 +321,12 @@ def _jump(metrics: History, first: int) -> float | None:
 def _all_iterations(metrics: History, planned: int) -> Check:
     done = metrics.steps[-1].iteration if metrics.steps else 0
     missing = metrics.absent_up_to(done)
-    value = f"{done} of {planned}"
+    value = ResultMessage.ITERATIONS_DONE.fill(done=done, planned=planned)
     if missing:
         value += f", missing: {_ranges(missing)}"
     is_complete = done == planned and not missing
     rule = "the job reaches the last iteration of the plan"
-    return _check("all iterations done", is_complete, value, rule)
+    return _check(Gate.ALL_ITERATIONS, is_complete, value, rule)
 
 
 def _first_loss(metrics: History, vocabulary: int) -> Check:
@@ -309,19 +336,19 @@ def _first_loss(metrics: History, vocabulary: int) -> Check:
         "an untrained model guesses every token alike"
     )
     if not metrics.losses:
-        return _check("first loss", False, "no loss was recorded", rule)
+        return _check(Gate.FIRST_LOSS, False, "no loss was recorded", rule)
     iteration, loss = metrics.losses[0]
     if iteration == metrics.steps[0].iteration:
         where = ""
     else:
         where = f" (at iteration {iteration}: earlier ones have none)"
 
-    value = f"{loss:.4g}{where}, off by {loss - expected:+.3f}"
-    return _check("first loss", abs(loss - expected) <= 0.3, value, rule)
+    value = ResultMessage.FIRST_LOSS_OFF.fill(loss=loss, where=where, difference=loss - expected)
+    return _check(Gate.FIRST_LOSS, abs(loss - expected) <= 0.3, value, rule)
 
 
 def _falling(metrics: History) -> Check:
-    name = "loss falls"
+    name = Gate.LOSS_FALLS
     rule = "the last quarter of the losses is lower on average than the first quarter"
     if len(metrics.losses) < 4:
         value = f"{len(metrics.losses)} losses: too few to say"
@@ -357,9 +384,9 @@ def _finite_gradients(metrics: History) -> Check:
     if finite_norms:
         value = f"{min(finite_norms):.3g} to {max(finite_norms):.3g}"
     if bad_iterations:
-        value += f"; not finite or zero at iteration {_list(bad_iterations[:5])}"
+        value += ResultMessage.BAD_GRADIENT_NORMS.fill(bad_iterations=_list(bad_iterations[:5]))
     are_good = bool(norms) and not bad_iterations
-    return _check("gradient norms", are_good, value, "finite and above zero at every step")
+    return _check(Gate.GRADIENT_NORMS, are_good, value, "finite and above zero at every step")
 
 
 def _is_positive(norm: float | None) -> bool:
@@ -374,9 +401,9 @@ def _nothing_skipped(metrics: History) -> Check:
     if is_fp16:
         rule += "; under fp16 the first steps may be skipped until the loss scale fits"
     otherwise = "warn" if is_fp16 and not nan else "fail"
-    value = f"{skipped} skipped, {nan} NaN"
+    value = ResultMessage.SKIPPED_AND_NAN_STEPS.fill(skipped=skipped, nan=nan)
     return _check(
-        "skipped and NaN steps",
+        Gate.SKIPPED_STEPS,
         not skipped and not nan,
         value,
         rule,
@@ -391,12 +418,12 @@ def _all_ranks(metrics: History, events: Sequence[Event], world_size: int) -> Ch
             world_sizes.add(event.world_size)
 
     rule = f"every start and every step has the plan's {world_size} processes"
-    value = f"world size {_list(sorted(world_sizes))}"
-    return _check("all ranks seen", world_sizes == {world_size}, value, rule)
+    value = ResultMessage.WORLD_SIZES.fill(world_sizes=_list(sorted(world_sizes)))
+    return _check(Gate.ALL_RANKS, world_sizes == {world_size}, value, rule)
 
 
 def _throughput(metrics: History, spec: PhasePlan, band: tuple[float, float] | None) -> Check:
-    name = "step time"
+    name = Gate.STEP_TIME
     summary = summarize(metrics, sequence_length=spec.model.shape.sequence_length)
     seconds = summary.seconds_per_iteration
     if seconds is None:
@@ -438,7 +465,12 @@ def _saved(metrics: History, events: Sequence[Event]) -> Check:
     saves = iterations_of(events, "saved")
     last = metrics.steps[-1].iteration if metrics.steps else 0
     rule = f"a whole checkpoint of the last iteration ({last}) exists"
-    return _check("checkpoint saved", last in saves and last > 0, f"saved at {_list(saves)}", rule)
+    return _check(
+        Gate.CHECKPOINT_SAVED,
+        last in saves and last > 0,
+        ResultMessage.SAVED_AT.fill(iterations=_list(saves)),
+        rule,
+    )
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -464,7 +496,7 @@ def _list(numbers: Sequence[int]) -> str:
 
 def _reloaded(events: Sequence[Event]) -> Check:
     """Check that the saved checkpoint was loaded and gave the model that was saved."""
-    name = "checkpoint reloaded"
+    name = Gate.CHECKPOINT_RELOADED
     reloads = events_named(events, "reloaded")
     if not reloads:
         return _reloaded_by_restart(name, events)
@@ -491,7 +523,7 @@ def _reloaded_by_restart(name: str, events: Sequence[Event]) -> Check:
     rule = "the checkpoint is loaded again at the end, or by a restart"
     loads = iterations_of(events, "resumed")
     if not loads:
-        return _check(name, False, "it was never loaded", rule)
+        return _check(name, False, ResultMessage.NEVER_LOADED.fill(), rule)
     are_own = set(loads) <= set(iterations_of(events, "saved"))
     return _check(name, are_own, f"a restart went on from iteration {_list(loads)}", rule)
 
@@ -501,7 +533,7 @@ def _network(events: Sequence[Event], *, promised: float | None) -> Check:
 
     `promised` is in B/s; 0: the site does not say; None: one node.
     """
-    name = "network bandwidth"
+    name = Gate.NETWORK_BANDWIDTH
     measurements = events_named(events, "network")
     if not measurements:
         rule = "a sum over all ranks is timed at the end of the test"

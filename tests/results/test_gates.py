@@ -3,9 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from suite.messages import says
 
-from runbook.results.gates import learning_check, resume_check, smoke_gate, steps_check
+from runbook.results.gates import Gate, learning_check, resume_check, smoke_gate, steps_check
 from runbook.results.history import Event
+from runbook.results.messages import ResultMessage
 
 RELOADED = Event(
     "reloaded",
@@ -45,7 +47,9 @@ def test_a_good_run_passes_every_check(good):
 
 def test_first_loss_off_by_more_than_three_tenths_fails(good, make):
     checks = good(make.history([make.step(n, loss=11.3 - 0.01 * n) for n in range(1, 101)]))
-    assert failing(checks) == {"first loss": "11.29, off by +0.465"}
+    assert failing(checks) == {
+        Gate.FIRST_LOSS: ResultMessage.FIRST_LOSS_OFF.fill(loss=11.29, where="", difference=0.465)
+    }
 
 
 def test_loss_that_rises_fails(good, make):
@@ -57,17 +61,20 @@ def test_loss_that_rises_fails(good, make):
 def test_gradient_norm_that_is_no_number_fails(good, make, norm):
     records = [make.step(n) for n in range(1, 101)]
     records[6]["grad_norm"] = norm
-    assert "at iteration 7" in failing(good(make.history(records)))["gradient norms"]
+    value = failing(good(make.history(records)))[Gate.GRADIENT_NORMS]
+    assert says(value, ResultMessage.BAD_GRADIENT_NORMS, bad_iterations="7")
 
 
 def test_a_rank_too_few_fails(good, make):
     events = (replace(make.started, world_size=1), *make.saved(100), RELOADED)
-    assert failing(good(events=events)) == {"all ranks seen": "world size 1, 2"}
+    assert failing(good(events=events)) == {
+        Gate.ALL_RANKS: ResultMessage.WORLD_SIZES.fill(world_sizes="1, 2")
+    }
 
 
 def test_no_checkpoint_of_the_last_step_fails(good, make):
     assert failing(good(events=(make.started, *make.saved(50), RELOADED))) == {
-        "checkpoint saved": "saved at 50"
+        Gate.CHECKPOINT_SAVED: ResultMessage.SAVED_AT.fill(iterations=50)
     }
 
 
@@ -76,7 +83,9 @@ def test_a_job_cut_short_fails(good, make):
         make.history([make.step(n) for n in range(1, 81)]),
         (make.started, *make.saved(80), RELOADED),
     )
-    assert failing(checks) == {"all iterations done": "80 of 100"}
+    assert failing(checks) == {
+        Gate.ALL_ITERATIONS: ResultMessage.ITERATIONS_DONE.fill(done=80, planned=100)
+    }
 
 
 def test_a_step_out_of_the_band_is_a_warning_and_no_band_is_unknown(good):
@@ -89,14 +98,18 @@ def test_skipped_step_fails_in_bf16_and_warns_under_a_loss_scale(good, make):
     records = [
         make.step(n, **({"skipped": 1, "loss": None} if n == 3 else {})) for n in range(1, 101)
     ]
-    assert failing(good(make.history(records))) == {"skipped and NaN steps": "1 skipped, 0 NaN"}
+    assert failing(good(make.history(records))) == {
+        Gate.SKIPPED_STEPS: ResultMessage.SKIPPED_AND_NAN_STEPS.fill(skipped=1, nan=0)
+    }
     scaled = [record | {"loss_scale": 65536.0} for record in records]
-    assert verdicts(good(make.history(scaled)))["skipped and NaN steps"] == "warn"
+    assert verdicts(good(make.history(scaled)))[Gate.SKIPPED_STEPS] == "warn"
 
 
 def test_a_checkpoint_that_is_not_loaded_again_fails(good, make):
     whole = (make.started, *make.saved(100), NETWORK)
-    assert failing(good(events=whole)) == {"checkpoint reloaded": "it was never loaded"}
+    assert failing(good(events=whole)) == {
+        Gate.CHECKPOINT_RELOADED: ResultMessage.NEVER_LOADED.fill()
+    }
     resumed = Event("resumed", iteration=100)
     assert verdicts(good(events=(*whole, resumed)))["checkpoint reloaded"] == "pass"
     assert "checkpoint reloaded" in failing(good(events=(*whole, replace(resumed, iteration=60))))
@@ -164,8 +177,8 @@ def test_ten_losses_after_a_spike_are_enough_to_call_it_divergence(make, first_h
 
 def test_learning_needs_the_fall_that_is_asked_for(history):
     assert verdicts(learning_check(history)) == {
-        "model learned": "pass",
-        "loss does not diverge": "pass",
+        Gate.MODEL_LEARNED: "pass",
+        Gate.NO_DIVERGENCE: "pass",
     }
     strict = learning_check(history, smallest_fall=0.7)
     assert failing(strict)["model learned"].endswith("% lower")
@@ -175,15 +188,20 @@ def test_divergence_is_told_with_its_iteration(make):
     records = [
         make.step(n, loss=3.0 + 0.001 * (n % 3) if n < 60 else 7.0 + n / 100) for n in range(1, 101)
     ]
-    assert failing(learning_check(make.history(records)))["loss does not diverge"] == (
-        "1 spikes, not recovered from iteration 60 on"
+    value = failing(learning_check(make.history(records)))[Gate.NO_DIVERGENCE]
+    assert value == ResultMessage.SPIKES.fill(count=1) + ResultMessage.NOT_RECOVERED.fill(
+        lasting=60
     )
 
 
 def test_a_spike_at_the_very_end_only_warns(make):
     records = [make.step(n, loss=3.0 + 0.001 * (n % 3) if n < 97 else 7.0) for n in range(1, 101)]
     found = learning_check(make.history(records))[1]
-    assert (found.verdict, found.value) == ("warn", "1 spikes, not recovered from iteration 97 on")
+    not_recovered = ResultMessage.NOT_RECOVERED.fill(lasting=97)
+    assert (found.verdict, found.value) == (
+        "warn",
+        ResultMessage.SPIKES.fill(count=1) + not_recovered,
+    )
 
 
 def test_what_does_not_pass_has_a_remedy(good, make, history):
@@ -207,10 +225,11 @@ def test_repeated_steps_are_a_fault_after_a_stop_and_a_remark_after_a_kill(make)
         make.step(n, segment=1) for n in range(51, 101)
     ]
     events = [*make.saved(50), Event("resumed", iteration=50)]
-    assert verdicts(resume_check(make.history(records), events))["no step was done twice"] == "warn"
+    assert verdicts(resume_check(make.history(records), events))[Gate.NO_STEP_TWICE] == "warn"
     events.append(Event("stopped", iteration=60))
     assert failing(resume_check(make.history(records), events)) == {
-        "no step was done twice": "10 repeated, first 51"
+        Gate.NO_STEP_TWICE: ResultMessage.STEPS_REPEATED.fill(count=10)
+        + ResultMessage.FIRST_REPEATED.fill(repeated=51)
     }
 
 
@@ -228,7 +247,7 @@ def test_a_kill_at_the_step_where_a_later_job_stopped_is_no_fault(make):
         Event("started", segment=2),
         Event("resumed", iteration=50),
     ]
-    assert verdicts(resume_check(make.history(records), events))["no step was done twice"] == "warn"
+    assert verdicts(resume_check(make.history(records), events))[Gate.NO_STEP_TWICE] == "warn"
 
 
 def test_jump_of_the_loss_over_the_seam_fails(make):
@@ -236,7 +255,7 @@ def test_jump_of_the_loss_over_the_seam_fails(make):
         make.step(n, loss=4.0 if n <= 50 else 6.0, segment=int(n > 50)) for n in range(1, 101)
     ]
     assert failing(resume_check(make.history(records), make.saved(50))) == {
-        "loss goes on over the seam": "50.0%"
+        Gate.LOSS_OVER_SEAM: "50.0%"
     }
 
 
@@ -262,8 +281,8 @@ def test_steps_that_are_gone_are_named_whether_the_run_was_resumed_or_not(make):
         (whole[:8] + whole[9:], "missing: steps 9"),
     ):
         found = steps_check(make.history(rows), 48)
-        assert (found.name, found.verdict, found.value) == ("no step is missing", "fail", value)
-        assert "put it back from a copy" in found.remedy
+        assert (found.name, found.verdict, found.value) == (Gate.NO_STEP_MISSING, "fail", value)
+        assert "from a copy" in found.remedy
     assert steps_check(make.history(whole), 48).verdict == "pass"
 
 
@@ -274,4 +293,4 @@ def test_a_run_without_restart_has_no_seam_to_check(history):
 @pytest.mark.parametrize("first_zero", [1, 3])
 def test_losses_of_exactly_zero_are_not_learning(first_zero, make):
     records = [make.step(n, loss=0.0 if n >= first_zero else 4.0) for n in range(1, 6)]
-    assert verdicts(learning_check(make.history(records))) == {"loss above 0": "fail"}
+    assert verdicts(learning_check(make.history(records))) == {Gate.LOSS_ABOVE_ZERO: "fail"}
