@@ -194,7 +194,7 @@ def _model_card(
         settings=settings,
         spec=spec,
         exported=exported,
-        model=spec.model,
+        model=spec.model.shape,
         cut=spec.parallel,
         texts="\n".join(texts),
         loss=_training_loss_text(folder / spec.log.metrics, exported.iteration),
