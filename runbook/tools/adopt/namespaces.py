@@ -107,19 +107,23 @@ def _limits() -> list[str]:
 
     Where we are root they give nobody's rights, because root has no limit.
     """
-    if os.geteuid() == 0:
+    own = os.geteuid()
+    user = own or _NOBODY
+    # The kernel counts all of a user's threads against the limit, those of other sandboxes too.
+    limit = [f"--nproc={MOST_PROCESSES + _num_threads_of(user)}"]
+    if own == 0:
         nobody = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
-        return ["prlimit", f"--nproc={MOST_PROCESSES}", *nobody]
+        return ["prlimit", *limit, *nobody]
 
-    return ["prlimit", f"--nproc={MOST_PROCESSES + _num_threads_of_user()}"]
+    return ["prlimit", *limit]
 
 
-def _num_threads_of_user() -> int:
-    """Count this user's threads, which the kernel counts against the limit of processes too."""
+def _num_threads_of(user: int) -> int:
+    """Count the threads of a user by its id."""
     num_threads = 0
     for process in psutil.process_iter(["uids", "num_threads"]):
         user_ids = process.info["uids"]
-        if user_ids and user_ids.real == os.geteuid():
+        if user_ids and user_ids.real == user:
             num_threads += process.info["num_threads"] or 1
 
     return num_threads
