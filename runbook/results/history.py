@@ -14,6 +14,7 @@ from typing import Any
 from runbook.core.errors import RecordError
 from runbook.core.files import iterate_lines, read_lines
 from runbook.core.table import Row
+from runbook.plan_file.resume_sources import is_near
 from runbook.plan_file.schema import RANK_TIMES
 from runbook.results.messages import ResultMessage
 
@@ -130,7 +131,7 @@ class Event:
     @property
     def is_near(self) -> bool:
         """Return whether a resume read copies in node memory."""
-        return self.source.startswith("near")
+        return is_near(self.source)
 
     @property
     def stalled_seconds(self) -> float:

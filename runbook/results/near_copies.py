@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from runbook.core.checks import counted
+from runbook.plan_file.resume_sources import NEAR_OWN, is_from_partner
 from runbook.results.history import Event, events_named
 
 
@@ -45,8 +46,8 @@ def near_copies(events: Iterable[Event]) -> NearCopyCounts | None:
     events = list(events)
     saves = events_named(events, "near_saved")
     sources = [event.source for event in events_named(events, "resumed")]
-    own_starts = sources.count("near own")
-    partner_starts = sum(source.startswith("near partner") for source in sources)
+    own_starts = sources.count(NEAR_OWN)
+    partner_starts = sum(map(is_from_partner, sources))
     if not saves and not own_starts and not partner_starts:
         return None
     copies = sum(event.copies for event in saves)

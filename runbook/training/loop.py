@@ -21,12 +21,12 @@ from runbook.plan_file.alarms import CONFIRMING, Alarm, MetricWatch
 from runbook.plan_file.checkpoint_folder import saved_iterations
 from runbook.plan_file.errors import FINISHED, STOPPED, RefusedError, TrainingError
 from runbook.plan_file.fewer_replicas import REPLICAS_CHANGED, replicas_change
+from runbook.plan_file.resume_sources import SHARED
 from runbook.plan_file.schema import PhasePlan, exchange_interval
 from runbook.plan_file.slow_ranks import ExchangedTimes, StragglerDetector
 from runbook.training import cpu, data_cache, samples, token_files
 from runbook.training.checkpoints import folders, state
 from runbook.training.checkpoints.state import (
-    SHARED,
     LoadedCheckpoint,
     PendingSave,
     TrainingProgress,

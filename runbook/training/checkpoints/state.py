@@ -19,6 +19,7 @@ from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from runbook.plan_file import identity
 from runbook.plan_file.checkpoint_folder import PART, saved_iterations
 from runbook.plan_file.errors import RefusedError, TrainingError
+from runbook.plan_file.resume_sources import SHARED
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.checkpoints import folders, torch_dist
 from runbook.training.checkpoints.folders import CheckpointFolder
@@ -263,10 +264,6 @@ class PendingSave:
             )
             failure.on_all_ranks = True
             raise failure from error
-
-
-SHARED = "shared"
-"""The source of a checkpoint that was read from the shared file system."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from runbook.plan_file.errors import TrainingError
+from runbook.plan_file.resume_sources import NEAR_OWN, near_partner
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.checkpoints import state
 from runbook.training.checkpoints.state import LoadedCheckpoint, TrainingProgress
@@ -301,9 +302,9 @@ class NearCopies:
     def _as_loaded(self, choice: NearChoice, opened: OpenState) -> LoadedCheckpoint:
         brought = choice.from_other_nodes(self.nodes.node_of_rank)
         if brought:
-            source = f"near partner (rank {', '.join(map(str, brought))})"
+            source = near_partner(brought)
         else:
-            source = "near own"
+            source = NEAR_OWN
 
         return LoadedCheckpoint(
             progress=TrainingProgress(**opened.header.progress),

@@ -1,0 +1,29 @@
+"""Where a resume read its state, as the event `resumed` says it: one place for writer and readers."""
+
+from collections.abc import Sequence
+
+SHARED = "shared"
+"""A checkpoint on the shared file system."""
+NEAR_OWN = "near own"
+"""The copy in the memory of each rank's own node."""
+_NEAR_PARTNER = "near partner"
+"""Copies in the memory of other nodes, followed by the ranks that had them brought."""
+
+
+def near_partner(ranks: Sequence[int]) -> str:
+    """Return the source of a resume that brought the copies of these ranks from other nodes.
+
+    >>> near_partner([1, 3]), is_from_partner(near_partner([1, 3])), is_near(NEAR_OWN)
+    ('near partner (rank 1, 3)', True, True)
+    """
+    return f"{_NEAR_PARTNER} (rank {', '.join(map(str, ranks))})"
+
+
+def is_from_partner(source: str) -> bool:
+    """Return whether copies of other nodes were brought."""
+    return source.startswith(_NEAR_PARTNER)
+
+
+def is_near(source: str) -> bool:
+    """Return whether the state was read from node memory."""
+    return source == NEAR_OWN or is_from_partner(source)
