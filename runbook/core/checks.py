@@ -11,7 +11,7 @@ VERDICTS = ("pass", "fail", "warn", "unknown")
 
 @dataclass(frozen=True)
 class Check:
-    """One rule applied to one value, as a person reads it.
+    """One rule applied to one value, written for a person.
 
     `remedy` says what to change where the verdict is not `pass`. `code` and `keys` are for
     programs: plans and records keep only the text.
@@ -27,14 +27,13 @@ class Check:
         compare=False,
         metadata=NOT_IN_JSON,
     )
-    """What the rule is about; None if it has no code, and in a check that was read from a file.
-    """
+    """The subject of the rule; None if it has no code, or if the check was read from a file."""
     keys: tuple[str, ...] = field(
         default=(),
         compare=False,
         metadata=NOT_IN_JSON,
     )
-    """Keys of the run file that can fix it, the likeliest first."""
+    """Keys of the run file that can fix it, most likely first."""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -43,7 +42,7 @@ class Check:
             )
 
     def as_dict(self) -> dict[str, str]:
-        """Return what plans and records keep of it."""
+        """Return what plans and records store about it."""
         content: dict[str, str] = as_json(self)
         return content
 
@@ -65,7 +64,7 @@ def judge(
     otherwise: str = "fail",
     keys: tuple[str, ...] = (),
 ) -> Check:
-    """Return a check that passes where `holds`, else has the verdict `otherwise` and the remedy."""
+    """Return a check that passes if `holds`, or else has the verdict `otherwise` and the remedy."""
     if holds:
         return Check(
             name,
@@ -86,10 +85,10 @@ def judge(
 
 
 def check_of(result: RuleResult, phase: str = "", *, otherwise: str = "fail") -> Check:
-    """Return the check that a rule's result is, with its text.
+    """Return the check for a rule's result, with its text.
 
-    `phase` goes before the name where each phase has a check of its own. `otherwise` is the verdict
-    where the rule does not hold.
+    `phase` goes before the name if each phase has a check of its own. `otherwise` is the verdict if
+    the rule does not hold.
     """
     text = result.render()
     return Check(
@@ -104,7 +103,7 @@ def check_of(result: RuleResult, phase: str = "", *, otherwise: str = "fail") ->
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and its noun.
+    """Return a number and its noun.
 
     >>> counted(1, "node"), counted(1024, "node")
     ('1 node', '1,024 nodes')

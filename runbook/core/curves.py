@@ -1,4 +1,4 @@
-"""Curves: points thinned so that no spike is lost, drawn as SVG in the colours of the page."""
+"""Curves: points thinned without losing a spike, drawn as SVG in the colours of the page."""
 
 import itertools
 import math
@@ -11,12 +11,12 @@ Points = Sequence[tuple[float, float]]
 
 
 def finite_points(points: Iterable[tuple[float, float | None]]) -> list[tuple[float, float]]:
-    """The points that can be drawn: those whose value is a number."""
+    """Return the points that can be drawn: those whose value is a number."""
     return [(x, y) for x, y in points if y is not None and math.isfinite(y)]
 
 
 def thin(points: Points, max_points: int) -> list[tuple[float, float]]:
-    """Return the curve with at most so many points.
+    """Return the curve with at most this many points.
 
     These are its ends, and the lowest and highest point of each stretch.
 
@@ -66,9 +66,10 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
 
 
 def _finite_mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of those values that are numbers; None if none is.
+    """Return the mean of the values that are numbers, or None if none is.
 
-    The mean, because a bar has no room for both the lowest and the highest value of its group.
+    The mean is used because a bar has no room for both the lowest and the highest value of its
+    group.
     """
     finite = []
     for value in values:
@@ -93,11 +94,11 @@ LEFT = 52
 RIGHT = 12
 TOP = 12
 BOTTOM = 44
-"""Margins around the curves: the axes' numbers and names are there."""
+"""Margins around the curves, with room for the axes' numbers and names."""
 
 
 class Frame(NamedTuple):
-    """Where values are on a picture of this height, whose y grows downwards."""
+    """Maps values to positions on a picture of this height, whose y grows downwards."""
 
     height: int
     x0: float
@@ -118,11 +119,11 @@ class Frame(NamedTuple):
         return f"{across:.1f},{down:.1f}"
 
     def path(self, points: Points) -> str:
-        """The points of a polyline."""
+        """Return the points of a polyline."""
         return " ".join(self.at(x, y) for x, y in points)
 
 
-# Points drawn; more would not be seen and make the page large
+# Maximum number of points: more would not be visible and would make the page large
 MOST_POINTS = 600
 COLOURS = ("var(--good, #0072b2)", "var(--bad, #d55e00)", "var(--care, #b58900)", "currentColor")
 """Blue, orange, yellow and the page's ink, light or dark.
@@ -141,7 +142,7 @@ def loss_curve(
     """Return loss over iterations for each named series as SVG, with axes and their units.
 
     `untrained` is the loss of an untrained model, drawn as a level; `restarts` are drawn where a
-    job went on. Empty if nothing can be drawn.
+    job continued. Return an empty text if nothing can be drawn.
     """
     thinned = [(name, thin(finite_points(points), MOST_POINTS)) for name, points in series]
     curves = [(name, points) for name, points in thinned if len(points) > 1]
@@ -169,7 +170,7 @@ def loss_curve(
 
 
 def _frame_around(curves: Sequence[Points], untrained: float, height: int) -> Frame:
-    """Return a frame that holds all curves and the untrained loss, with 5 % above and below."""
+    """Return a frame with all curves and the untrained loss, and a 5 % margin above and below."""
     xs = []
     for points in curves:
         for x, _ in points:
@@ -197,7 +198,7 @@ def _ends_in_words(name: str, points: Points) -> str:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round values inside a range.
+    """Return round values inside a range.
 
     >>> ticks(0, 100), ticks(2.31, 10.9)
     ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [4.0, 6.0, 8.0, 10.0])
@@ -253,7 +254,7 @@ def _line(
     points: Points,
     index: int,
 ) -> Markup:
-    """Return a curve, and its name with a piece of such a line before it."""
+    """Return a curve, and its name with a short piece of the same line before it."""
     colour = COLOURS[index % len(COLOURS)]
     dashes = DASHES[index % len(DASHES)]
     look = f'stroke="{colour}" stroke-dasharray="{dashes}"'

@@ -1,4 +1,4 @@
-"""The errors a user can meet: what is wrong, the rule, the remedy - with the values."""
+"""The errors a user can meet: the fault, the rule and the remedy, with the values."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ class RunbookError(CodedError):
     exit_code = 1
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows in place of a traceback.
+        """Return what a notebook shows in place of a traceback.
 
         These errors are for the user, not about our code.
         """
@@ -23,7 +23,7 @@ class RunbookError(CodedError):
 
 
 class ParamsError(RunbookError):
-    """A run file, site file, catalogue or override says something that cannot be used.
+    """Raised if a run file, site file, catalogue or override has an unusable value.
 
     Nothing was written.
     """
@@ -32,7 +32,7 @@ class ParamsError(RunbookError):
 
 
 class PlanError(RunbookError):
-    """The values are each right but do not fit together (layout, batch, memory, held-out data)."""
+    """Raised if valid values do not fit together (layout, batch, memory, held-out data)."""
 
     exit_code = 2
 
@@ -43,38 +43,38 @@ class PlanError(RunbookError):
 
 
 class ProgramError(RunbookError):
-    """A program that was started answered with an error; its own words are kept."""
+    """Raised if a program that was started failed. Its own words are kept."""
 
 
 class JobError(RunbookError):
-    """A job could not be submitted, found, watched or cancelled, or ended badly."""
+    """Raised if a job could not be submitted, found, watched or cancelled, or ended badly."""
 
 
 class JobFailedError(JobError):
-    """A job ended badly."""
+    """Raised if a job ended badly."""
 
     def __init__(self, text: str, job_exit_code: int | None) -> None:
         super().__init__(text)
         self.job_exit_code = job_exit_code
-        """The job's own exit code; None if it left none."""
+        """Return the job's own exit code, or None if it left none."""
 
 
 class DataError(RunbookError):
-    """Text, tokens or index files are missing, broken or not what was promised."""
+    """Raised if text, tokens or index files are missing, damaged or not as expected."""
 
 
 class RecordError(RunbookError):
-    """A record is missing, was changed later, or cannot be written."""
+    """Raised if a record is missing, was changed later, or cannot be written."""
 
 
 class HeldError(RunbookError):
-    """Another process is working on this run; the message says who."""
+    """Raised if another process is working on this run; the message names it."""
 
 
 def raise_if_failed(checks: Iterable[Check]) -> None:
     """Raise one `PlanError` that lists every failing check with its values, rule and remedy.
 
-    The error has the checks themselves, for whoever acts on them.
+    The error carries the checks themselves for callers that act on them.
     """
     failed = tuple(check for check in checks if check.verdict == "fail")
     if failed:

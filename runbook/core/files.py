@@ -28,9 +28,9 @@ def write_text(
     mode: int = 0o666,
     error: type[RunbookError] = RecordError,
 ) -> None:
-    """Write a text next to its place, then rename it.
+    """Write a text to a temporary file beside the target, then rename it.
 
-    The old file stays until the new one is whole.
+    The old file stays until the new one is complete.
     """
     with replacing(path, mode=mode, error=error) as stream:
         stream.write(text.encode())
@@ -42,7 +42,7 @@ def replacing(
 ) -> Iterator[BinaryIO]:
     """Yield a stream next to a file's place; sync it and rename it there at the end.
 
-    `error` is raised where that fails, and says why.
+    Raise `error` with the reason if that fails.
 
     The file is seen whole or not at all, also by another machine and after a power loss. The umask
     takes from `mode`.
@@ -64,7 +64,7 @@ def replacing(
             "that folder, then run the cell or phase again."
         ) from problem
     finally:
-        # It was renamed, or never made
+        # The temporary file was renamed, or never created.
         with contextlib.suppress(OSError):
             part.unlink()
 
@@ -100,14 +100,14 @@ def read_json_record(
 
 @functools.cache
 def _reader_of(kind: type) -> Any:
-    # Here, because the help of a command need not wait for it
+    # Imported here, because a command's help should not wait for it.
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
 
 
 def sha256_of(path: Path, length: int | None = None) -> str:
-    """Checksum of a file, or of its first `length` bytes, read in pieces."""
+    """Return the checksum of a file, or of its first `length` bytes, read in pieces."""
     with path.open("rb") as stream:
         if length is None:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -120,14 +120,14 @@ def sha256_of(path: Path, length: int | None = None) -> str:
 
 
 def utc_now() -> str:
-    """The time now, as records write it: UTC, microseconds, `Z`."""
+    """Return the current time in the format of records: UTC, microseconds, `Z`."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def make_dated_folder(parent: Path, name: str) -> Path:
-    """Make a folder below `parent`, named after the time now.
+    """Make a folder below `parent`, named after the current time.
 
-    A number tells two of one second apart.
+    A number is added if two have the same second.
     """
     folder = parent / free_name(parent, f"{name}-{name_time(utc_now())}")
     folder.mkdir(parents=True)
@@ -149,7 +149,7 @@ def free_name(folder: Path, stem: str, suffixes: Sequence[str] = ("",)) -> str:
 
 
 def natural_key(name: Path | str) -> list[tuple[int, int | str]]:
-    """Sorting key that puts chunk_2 before chunk_10."""
+    """Return a sorting key that puts chunk_2 before chunk_10."""
     parts: list[tuple[int, int | str]] = []
     for part in re.split(r"(\d+)", str(name)):
         if part.isdecimal():
@@ -161,7 +161,7 @@ def natural_key(name: Path | str) -> list[tuple[int, int | str]]:
 
 
 def name_time(moment: str) -> str:
-    """A record's time as it stands in a file name.
+    """Return a record's time in the form used in file names.
 
     >>> name_time("2025-11-21T06:32:11.123456Z")
     '20251121T063211Z'
@@ -181,7 +181,7 @@ class Tail:
     _offset: int = 0
 
     def read(self) -> list[dict[str, Any]]:
-        """All rows so far."""
+        """Return all rows read so far."""
         if self.path.exists():
             if self.path.stat().st_size < self._offset:
                 self._offset = 0
@@ -198,19 +198,19 @@ class Tail:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Every whole line of a file as it is now; none where there is no file."""
+    """Return every complete line of a file as it is now, or none if there is no file."""
     return Tail(path).read()
 
 
 def iterate_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The same one by one, so that a long file is never in memory as a whole."""
+    """Yield the same lines one by one, so that a long file is never completely in memory."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
         yield from _objects(line for line in stream if line.endswith(b"\n"))
 
 
 def _objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
-        # Cut off by a kill; the analysis counts these
+        # The line was cut off by a kill; the analysis counts such lines.
         with contextlib.suppress(ValueError, RecursionError):
             row = json.loads(line)
             if isinstance(row, dict):

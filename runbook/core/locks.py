@@ -31,19 +31,18 @@ from runbook.core.units import show_duration
 
 LOCK_NAME = "lock.json"
 HOLDER_VARIABLE = "RUNBOOK_HOLDER"
-"""Set by `runbook run`, which holds the run's lock for the notebooks it executes.
-
-A job outlives them without it.
+"""Set by `runbook run`, which holds the run's lock for the notebooks that it executes. A job
+outlives these notebooks and does not inherit it.
 """
-# Where there are no hard links a lock can be seen half-written, for so long at most
+# Without hard links a lock can be seen half-written, but for no longer than this.
 WRITING_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock, since when, for what."""
+    """Who holds a lock, since when and for what purpose."""
 
-    # It becomes part of a file name
+    # Becomes part of a file name.
     token: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     what: str
     command: str
@@ -52,7 +51,7 @@ class Holder:
     process: Identity
 
     def describe(self) -> str:
-        """In words, for the one who has to wait."""
+        """Return a description for the user who has to wait."""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
         age = show_duration(max(0.0, time.time() - self.since))
         who = f"process {self.process.pid} of {self.user} on {self.process.host}"
@@ -70,7 +69,10 @@ def hold(run_folder: Path, purpose: str) -> contextlib.AbstractContextManager[st
 
 @contextlib.contextmanager
 def hold_file(path: Path, purpose: str, *, wait_seconds: float = 0.0) -> Iterator[str]:
-    """As `hold`, with any lock file; waits up to `wait_seconds` for a holder that lives."""
+    """Do the same as `hold`, with any lock file.
+
+    Wait up to `wait_seconds` for a holder that is alive.
+    """
     path = path.absolute()
     process = processes.identify(os.getpid())
     assert process is not None, "we run, so we are found"
@@ -110,8 +112,8 @@ def may_be_held(run_folder: Path) -> bool:
 
 
 def _acquire(path: Path, new_holder: Holder) -> str:
-    """Make the lock ours, and say whose dead lock it was if it was one."""
-    # Each further turn is because somebody else was faster
+    """Acquire the lock, and report whose dead lock was taken over, if any."""
+    # Each further attempt is needed because another process was faster.
     for _ in range(25):
         holder = _read(path)
         if holder is None:
@@ -141,11 +143,11 @@ def _acquire(path: Path, new_holder: Holder) -> str:
 
 
 def _take_over(path: Path, dead: Holder, new_holder: Holder) -> bool:
-    """Replace a dead holder's lock by ours; False if somebody else did that first."""
+    """Replace a dead holder's lock by ours; return False if another process did that first."""
     right = path.with_name(f"{path.name}.{dead.token}")
     if not _create(right, new_holder):
         claimant = _read(right)
-        # Where it died between claiming and replacing, whoever wins the right to its right goes on
+        # If that process died between claiming and replacing, the winner of its own claim continues
         # in its place.
         if not (
             isinstance(claimant, Holder)
@@ -166,15 +168,15 @@ def _take_over(path: Path, dead: Holder, new_holder: Holder) -> bool:
 
 
 def _create(path: Path, holder: Holder) -> bool:
-    """Make the file with its whole content, only if there is none of that name."""
+    """Create the file with its complete content, only if none of that name exists."""
     part = _write_part(path, holder)
     try:
         os.link(part, path)
         return True
     except FileExistsError:
-        # A network file system may have made the link and lost its answer.
+        # A network file system may have made the link and lost the answer.
         return part.stat().st_nlink == 2
-    except OSError:  # no hard links here
+    except OSError:  # This file system has no hard links.
         with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as stream:
             stream.write(part.read_text(encoding="utf-8"))
             return True
@@ -191,7 +193,7 @@ def _write_part(path: Path, holder: Holder) -> Path:
 
 
 def _writing_seconds(path: Path) -> float:
-    """How long a lock that cannot be read may still be in the making."""
+    """Return how much longer a lock that cannot be read may still be incomplete."""
     try:
         return WRITING_SECONDS - abs(time.time() - path.stat().st_mtime)
     except FileNotFoundError:
@@ -199,7 +201,7 @@ def _writing_seconds(path: Path) -> float:
 
 
 def _read(path: Path) -> Holder | str | None:
-    """The holder, None if there is no lock, or a text about a lock that cannot be read."""
+    """Return the holder, None if there is no lock, or a text about a lock that cannot be read."""
     remedy = f"If nobody works on {path.parent}, remove that file and try again."
     try:
         return read_json_record(

@@ -1,4 +1,4 @@
-"""Processes of this machine: which one it is, whether it still runs, all that belong to a job."""
+"""Processes of this machine: their identity, whether they run, and all that belong to a job."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from pathlib import Path
 import psutil
 
 JOB_VARIABLE = "RUNBOOK_JOB"
-"""Environment variable that marks every process of a job.
-
-A process has it also after it left the job's group and session.
+"""Environment variable that marks every process of a job. A process keeps it even after it has left
+the job's group and session.
 """
 
 
 class Standing(StrEnum):
-    """What can be said of a process noted earlier."""
+    """What is known about a process recorded earlier."""
 
     ALIVE = "alive"
     DEAD = "dead"
-    # Same host, but the machine was restarted since
+    # The same host, but rebooted since.
     REBOOTED = "rebooted"
-    # Another host or container: nothing can be said from here
+    # Another host or container, about which nothing is known from here.
     ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """One process, never mistaken for a later one that was given the same number."""
+    """One process, never mistaken for a later one with the same number."""
 
     pid: int
     start: int
@@ -46,14 +45,13 @@ class Identity:
     boot_id: str
     host: str
     namespace: str
-    """Process numbers mean something only within one namespace.
-
-    Containers of one machine share its boot id, so the namespace tells them apart.
+    """Return the namespace within which process numbers are unique. Containers of one machine share
+    its boot id, so the namespace tells them apart.
     """
 
 
 def boot_id() -> str:
-    """A text that changes whenever the machine is restarted."""
+    """Return a text that changes whenever the machine is rebooted."""
     path = Path("/proc/sys/kernel/random/boot_id")
     if path.exists():
         return path.read_text().strip()
@@ -61,12 +59,15 @@ def boot_id() -> str:
 
 
 def host_name() -> str:
-    """This machine's name."""
+    """Return this machine's name."""
     return socket.gethostname()
 
 
 def user_name() -> str:
-    """Who runs this process; the number of an account without a name, as in some containers."""
+    """Return the user of this process.
+
+    Some containers have accounts without a name: then it is the account's number.
+    """
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -74,7 +75,7 @@ def user_name() -> str:
 
 
 def uptime_seconds() -> float:
-    """Seconds since the machine was started; no change of the clock moves it."""
+    """Return the seconds since the machine booted, which a change of the clock does not affect."""
     path = Path("/proc/uptime")
     if path.exists():
         return float(path.read_text().split()[0])
@@ -82,7 +83,7 @@ def uptime_seconds() -> float:
 
 
 def identify(pid: int) -> Identity | None:
-    """The identity of a process that runs now, or None if there is none of that number."""
+    """Return the identity of a process that runs now, or None if there is none with that number."""
     start = _start_of(pid)
     if start is None:
         return None
@@ -96,7 +97,7 @@ def identify(pid: int) -> Identity | None:
 
 
 def identity_of_ended(pid: int) -> Identity:
-    """Return the identity of a process that ended before it could be looked at.
+    """Return the identity of a process that ended before it could be identified.
 
     No running process matches it.
     """
@@ -110,7 +111,7 @@ def identity_of_ended(pid: int) -> Identity:
 
 
 def standing(identity: Identity) -> Standing:
-    """Whether a process noted earlier, perhaps by another machine, still runs."""
+    """Return whether a process recorded earlier, perhaps by another machine, is still running."""
     if identity.boot_id != boot_id():
         if identity.host == host_name():
             return Standing.REBOOTED
@@ -119,7 +120,7 @@ def standing(identity: Identity) -> Standing:
     if identity.namespace != _namespace():
         return Standing.ELSEWHERE
     current = identify(identity.pid)
-    # Another process may have the same id now: its start tells them apart.
+    # Another process may have the same number now; its start time tells them apart.
     is_same = current is not None and current.start == identity.start
     return Standing.ALIVE if is_same else Standing.DEAD
 
@@ -141,7 +142,7 @@ def process_tree(token: str) -> list[psutil.Process]:
 
 
 def ranks(parent: int, token: str) -> list[psutil.Process]:
-    """The training processes a job's script has started, in the order of their rank."""
+    """Return the training processes that a job's script has started, in rank order."""
     rank_processes: dict[int, psutil.Process] = {}
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in psutil.Process(parent).children():
@@ -164,7 +165,7 @@ def send(processes: list[psutil.Process], signal_number: signal.Signals) -> int:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, interval: float = 0.05) -> bool:
-    """Whether a condition came true within the time; it is asked at least once."""
+    """Return whether a condition came true within the time. It is checked at least once."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= end:
@@ -177,7 +178,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, interval: float = 
 def kill_until_none(
     find: Callable[[], list[psutil.Process]], seconds: float = 10.0
 ) -> list[psutil.Process]:
-    """Kill what `find` finds until it finds nothing, since processes may start in between.
+    """Kill what `find` returns until it returns nothing, since processes may start in between.
 
     Return the processes that could not be killed.
     """
@@ -209,7 +210,7 @@ def _start_of(pid: int) -> int | None:
     try:
         if Path("/proc/self/stat").exists():
             stat = Path(f"/proc/{pid}/stat").read_bytes()
-            # The name before it may hold blanks and brackets
+            # The name in front of it may contain blanks and brackets.
             state, *fields = stat.rpartition(b")")[2].split()
             # A zombie has ended; pid 1 of a container does not always reap.
             return None if state in (b"Z", b"X") else int(fields[18])
@@ -219,5 +220,5 @@ def _start_of(pid: int) -> int | None:
             return None
         return int(process.create_time())
     except (OSError, psutil.NoSuchProcess):
-        # Also when it vanishes while being read
+        # It may also vanish while it is being read.
         return None

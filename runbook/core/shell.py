@@ -1,4 +1,4 @@
-"""The only door to other programs."""
+"""The only place from which other programs are started."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 from runbook.core.errors import ProgramError
 from runbook.core.messages import CoreMessage
 
-# Lines of a program's own words that an error repeats
+# Lines of a program's output that an error repeats
 TAIL_LINES = 20
 
 # Runs in a python of its own that ends at once, so that the program is nobody's child: it is reaped
@@ -30,7 +30,7 @@ print(subprocess.Popen(sys.argv[3:], stdin=subprocess.DEVNULL, stdout=out, stder
 
 @dataclass(frozen=True)
 class Finished:
-    """A program that has ended, with everything it said."""
+    """A program that has ended, with all its output."""
 
     argv: tuple[str, ...]
     exit_code: int
@@ -73,7 +73,7 @@ def run(
             ) from late
         except (
             BaseException
-        ):  # Ctrl-C, above all: whatever ends us, the program must not outlive us
+        ):  # This is usually Ctrl-C. Whatever ends us, the program must not outlive us.
             _kill_group(process)
             raise
 
@@ -96,10 +96,10 @@ def follow(
     timeout: float,
     cwd: Path,
 ) -> int:
-    """Run a program, hand on each line it says as it comes, and return its exit code.
+    """Run a program, pass on each line of its output as it comes, and return its exit code.
 
-    When it ends, takes longer than `timeout` seconds or we are stopped, its whole process group is
-    killed.
+    Kill its whole process group when it ends, takes longer than `timeout` seconds, or we are
+    stopped.
     """
     process = _start(
         argv,
@@ -112,7 +112,7 @@ def follow(
     def end_group() -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout)
-        # Children that it left would hold the pipe open
+        # Children that it left behind would keep the pipe open.
         _signal_group(process)
 
     threading.Thread(target=end_group, daemon=True).start()
@@ -135,7 +135,7 @@ def start_detached(
 ) -> int:
     """Start a program that outlives us, our terminal and our kernel, and return its process id.
 
-    It leads a session of its own, reads nothing, and appends what it says to the files `out` and
+    It leads a session of its own, reads nothing, and appends its output to the files `out` and
     `err`.
     """
     command = _command(argv, cwd, env)
@@ -179,7 +179,7 @@ def how_it_ended(exit_code: int) -> str:
 
 
 def last_lines(text: str, count: int = TAIL_LINES) -> str:
-    """The last lines of a text, without empty ones at its end."""
+    """Return the last lines of a text, without empty ones at its end."""
     return "\n".join(text.rstrip().splitlines()[-count:])
 
 
@@ -215,7 +215,7 @@ def _start(
     stdin: int,
     stderr: int,
 ) -> subprocess.Popen[str]:
-    """Start a program in a process group of its own, with a pipe from its output to us."""
+    """Start a program in its own process group, with a pipe from its output to us."""
     try:
         return subprocess.Popen(
             _command(argv, cwd, env),
@@ -229,7 +229,7 @@ def _start(
             start_new_session=True,
         )
     except OSError as error:
-        # Not a program, or no memory for one more process
+        # It is not a program, or there is no memory for another process.
         raise ProgramError(
             CoreMessage.DETACHED_NOT_STARTED, command=shlex.join(argv), reason=error.strerror
         ) from error
@@ -241,17 +241,17 @@ def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
 
 
 def _kill_group(leader: subprocess.Popen[str]) -> tuple[str, str]:
-    """End a program with its children, and what it had said by then."""
+    """End a program and its children, and return its output up to then."""
     _signal_group(leader)
     try:
         return leader.communicate(timeout=5)
     except subprocess.TimeoutExpired:
-        # A child in a session of its own holds the pipes open
+        # A child in its own session keeps the pipes open.
         return "", ""
 
 
 def _signal_group(leader: subprocess.Popen[str]) -> None:
-    # It ended between our decision and the signal
+    # The process ended between our decision and the signal.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader.pid, signal.SIGKILL)
 

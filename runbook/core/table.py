@@ -16,14 +16,14 @@ from typing import Any
 from runbook.core.units import show_quantity
 
 Row = Mapping[str, Any]
-"""Cells by column; a column's name carries its unit: "loss (nat)"."""
-# What a cell of words says where a value is missing
+"""Cells by column. A column's name states its unit: "loss (nat)"."""
+# Content of a text cell whose value is missing
 UNKNOWN = "not known"
-# Columns whose unit the row tells
+# Columns whose unit the row states
 VALUES = ("value", "planned", "actual", "before", "after")
-# seconds: what is left of two equal times that were subtracted
+# In seconds: the remainder when two equal times are subtracted
 _NO_TIME = 1e-9
-# Characters of a cell in text before it continues on the next line
+# Width in characters after which a cell of a text table continues on the next line
 WIDEST_CELL = 60
 
 
@@ -38,9 +38,9 @@ class Table:
 
     rows: Sequence[Row]
     title: str = ""
-    # What a reader should know in addition to the rows: shown below them
+    # Notes for the reader, shown below the rows
     notes: Sequence[str] = ()
-    # Files or pages the numbers come from
+    # Files or pages from which the numbers come
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """Column names in the order they first appear."""
+        """Return the column names in the order of their first appearance."""
         # A dict keeps the order in which keys were added; a set would not.
         columns: dict[str, None] = {}
         for row in self.rows:
@@ -64,7 +64,7 @@ class Table:
         return list(columns)
 
     def as_text(self) -> str:
-        """Columns aligned with spaces, numbers to the right.
+        """Return columns aligned with spaces, numbers to the right.
 
         >>> rows = [{"model": "a", "loss (nat)": 2.5}, {"model": "bc", "loss (nat)": 10.25}]
         >>> print(Table(rows).as_text())
@@ -123,7 +123,7 @@ class Table:
         return f"<tr>{''.join(cells)}</tr>"
 
     def cell_html(self, column: str, text: str) -> str:
-        """The HTML of a cell's text; a kind of table with cells of its own replaces it."""
+        """Return the HTML of a cell's text. A subclass with cells of its own replaces it."""
         return html_with_code(text)
 
     def as_markdown(self) -> str:
@@ -147,7 +147,7 @@ class Table:
         return str(frame.to_latex(index=False, escape=True))
 
     def to_csv(self) -> str:
-        r"""The rows as CSV text; an unknown value is an empty cell.
+        r"""Return the rows as CSV text; an unknown value is an empty cell.
 
         >>> rows = [{"model": "a", "loss (nat)": None}, {"model": "b, c", "loss (nat)": 2.5}]
         >>> Table(rows).to_csv()
@@ -160,7 +160,7 @@ class Table:
         return out.getvalue()
 
     def to_frame(self) -> Any:
-        """The rows as a pandas DataFrame (pandas is imported here)."""
+        """Return the rows as a pandas DataFrame. pandas is imported only here."""
         frame = pandas().DataFrame(list(self.rows), columns=self.columns)
         frame.attrs.update(
             title=self.title,
@@ -170,7 +170,7 @@ class Table:
         return frame
 
     def mime_bundle(self, **_: Any) -> dict[str, str]:
-        """The table in every form that notebooks know."""
+        """Return the table in every form that notebooks can show."""
         return {
             "text/plain": self.as_text(),
             "text/html": self.as_html(),
@@ -188,7 +188,7 @@ class Table:
         return rows
 
     def _numeric(self) -> list[bool]:
-        """Return whether each column holds nothing but numbers."""
+        """Return for each column whether it contains nothing but numbers."""
         return [self._is_numeric(name) for name in self.columns]
 
     def _is_numeric(self, column: str) -> bool:
@@ -201,7 +201,7 @@ class Table:
 
 
 def pandas() -> Any:
-    """The package pandas, imported now: only a DataFrame needs it."""
+    """Return the package pandas, imported on demand: only a DataFrame needs it."""
     try:
         return importlib.import_module("pandas")
     except ModuleNotFoundError as error:
@@ -210,7 +210,7 @@ def pandas() -> Any:
 
 
 def show_value(value: Any) -> str:
-    """Return a value for a cell: whole numbers grouped, others to six digits, nothing for None.
+    """Return a value for a cell: integers grouped, others with six digits, an empty text for None.
 
     >>> show_value(64633856), show_value(0.00061803398), show_value(None), show_value(True)
     ('64,633,856', '0.000618034', '', 'yes')
@@ -233,7 +233,7 @@ def show_value(value: Any) -> str:
 
 
 def _quantity(column: str, row: Row) -> str:
-    """Return the name that tells a cell's unit: its column's, or that of its row."""
+    """Return the name that states a cell's unit: its column's, or that of its row."""
     if column not in VALUES or "what" not in row:
         return column
     unit = f" ({row['unit']})" if row.get("unit") else ""
@@ -245,7 +245,7 @@ def _rounded(name: str, value: Any) -> tuple[str, str]:
 
     Measured numbers have four digits. The attribute is empty if no digit is lost.
     """
-    # The number next to it is shown in a larger one
+    # The number beside it is shown in a larger unit.
     if name == "unit" and value == "B":
         return "", ""
     is_size = name.endswith("(B)") and isinstance(value, int) and not isinstance(value, bool)
@@ -254,7 +254,7 @@ def _rounded(name: str, value: Any) -> tuple[str, str]:
         return show_value(value), ""
     if "(s" in name and abs(value) < _NO_TIME:
         value = 0.0
-    # Sizes are shown in the unit that reads best; seconds stay seconds, as their column says.
+    # Sizes are shown in the unit that reads best. Seconds stay seconds, as their column states.
     quantity = name if is_size else name.replace("(s", "(")
     text = show_quantity(quantity, value)
     is_exact = text.replace(",", "") in (str(value), f"{value:.0f}")
@@ -264,7 +264,7 @@ def _rounded(name: str, value: Any) -> tuple[str, str]:
 
 
 def html_with_code(text: str) -> str:
-    """Text as HTML, names of files and keys (words joined by underscores) marked as code.
+    """Return text as HTML, with names of files and keys (joined by underscores) marked as code.
 
     >>> html_with_code("rank_times.jsonl < all")
     '<code>rank_times.jsonl</code> &lt; all'
@@ -275,7 +275,7 @@ def html_with_code(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """Return the columns a text takes on a terminal."""
+    """Return the columns that a text occupies on a terminal."""
     return sum(map(_character_width, text))
 
 

@@ -1,4 +1,4 @@
-"""Numbers with units, as people write them (4TiB, 300B tokens, 00:30:00) and as we show them."""
+"""Numbers with units: as people write them (4TiB, 300B tokens, 00:30:00) and as we show them."""
 
 import itertools
 import math
@@ -43,7 +43,7 @@ _MOST = 10**30
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes of `4TiB`, `900 GB` or a plain number of bytes.
+    """Return the bytes of `4TiB`, `900 GB` or a plain number of bytes.
 
     >>> parse_bytes("4TiB"), parse_bytes("1.5 GB"), parse_bytes(512)
     (4398046511104, 1500000000, 512)
@@ -52,7 +52,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def parse_count(text: str | int) -> int:
-    """A count such as `300B` (tokens, samples, parameters: powers of a thousand).
+    """Return a count such as `300B` (tokens, samples, parameters: powers of a thousand).
 
     >>> parse_count("300B"), parse_count("1.5M"), parse_count("12")
     (300000000000, 1500000, 12)
@@ -103,10 +103,10 @@ def clock_seconds(text: str) -> int:
 
 
 def _scaled(text: str | int | float, units: dict[str, int], expected: str) -> int:
-    """Return a number times its unit; `ValueError` says that it is not what was `expected`."""
+    """Return a number times its unit. Raise `ValueError` if it is not what was `expected`."""
     if isinstance(text, str):
         return _scaled_text(text, units, expected)
-    # YAML also has .inf, .nan and integers too long for a float.
+    # YAML also allows .inf, .nan and integers too long for a float.
     if isinstance(text, int) and abs(text) > _MOST:
         raise ValueError(
             f"an integer of {text.bit_length()} bits is not {expected}: more than there is anywhere"
@@ -134,7 +134,7 @@ def _scaled_text(text: str, units: dict[str, int], expected: str) -> int:
 
 
 def show_bytes(count: float) -> str:
-    """Bytes in the binary unit that reads best.
+    """Return bytes in the binary unit that reads best.
 
     >>> show_bytes(2_444_621_856_768), show_bytes(512), show_bytes(68_719_476_736)
     ('2.22 TiB', '512 B', '64.0 GiB')
@@ -143,7 +143,7 @@ def show_bytes(count: float) -> str:
 
 
 def show_count(count: float) -> str:
-    """A count with K, M, B or T.
+    """Return a count with K, M, B or T.
 
     >>> show_count(64_633_856), show_count(174_615_846_912), show_count(999)
     ('64.6 M', '175 B', '999')
@@ -152,11 +152,11 @@ def show_count(count: float) -> str:
 
 
 _NO_TIME = 1e-9
-"""Seconds: a difference of two times that is less is the rounding of a float (-5.551e-17 s)."""
+"""In seconds. A smaller difference of two times is a rounding error of a float (-5.551e-17 s)."""
 
 
 def show_duration(seconds: float) -> str:
-    """A duration to two units.
+    """Return a duration in its two largest units.
 
     >>> show_duration(-5.551e-17), show_duration(0.0004)
     ('0 s', '0.0004 s')
@@ -180,7 +180,7 @@ def show_duration(seconds: float) -> str:
 
 
 def show_clock(seconds: int) -> str:
-    """A duration as queues take it.
+    """Return a duration in the format of queues.
 
     >>> show_clock(5400), show_clock(360000)
     ('01:30:00', '100:00:00')
@@ -189,14 +189,14 @@ def show_clock(seconds: int) -> str:
 
 
 def four_digits(value: float) -> float:
-    """A figure without more digits than it is worth."""
+    """Return a figure with no more digits than are significant."""
     return float(f"{value:.4g}")
 
 
 def show_quantity(name: str, value: float) -> str:
-    """Return a number in the unit that its name says.
+    """Return a number in the unit that its name states.
 
-    Bytes and seconds have the best unit, counts are grouped, others have four digits.
+    Bytes and seconds get the best unit, counts are grouped, others have four digits.
 
     >>> show_quantity("memory of a node (B)", 3718430392), show_quantity("seconds_per_iteration", 24.71584)
     ('3.46 GiB', '24.7 s')
@@ -222,7 +222,7 @@ def show_quantity(name: str, value: float) -> str:
 
 
 def show_device_hours(hours: float) -> str:
-    """Time on devices, in the unit that reads best.
+    """Return device time in the unit that reads best.
 
     >>> show_device_hours(0.0091), show_device_hours(4321.5)
     ('0.55 device-minutes', '4,322 device-hours')
@@ -233,7 +233,7 @@ def show_device_hours(hours: float) -> str:
 
 
 def show_change(ratio: float) -> str:
-    """How much a value changed: in percent, or as a factor where it at least doubled.
+    """Return the change of a value: in percent, or as a factor if it at least doubled.
 
     >>> show_change(1.125), show_change(28.4), show_change(0.435)
     ('+12.5%', '28.4 x', '-56.5%')
@@ -242,7 +242,9 @@ def show_change(ratio: float) -> str:
 
 
 def in_words(name: str) -> str:
-    """The name of a result for people; a unit that its value shows is left out.
+    """Return the name of a result for people.
+
+    A unit that its value shows is left out.
 
     >>> in_words("tflops_per_device"), in_words("checkpoint (B)"), in_words("seconds_per_iteration")
     ('TFLOP/s per device', 'checkpoint', 'time per iteration')
@@ -254,7 +256,7 @@ def in_words(name: str) -> str:
 
 
 def unit_of(name: str) -> str:
-    """The unit in a name that its value does not show; empty if there is none.
+    """Return the unit in a name that its value does not show, or an empty text if there is none.
 
     >>> unit_of("throughput (tokens/s)"), unit_of("memory (B)"), unit_of("iterations")
     ('tokens/s', '', '')
@@ -263,7 +265,7 @@ def unit_of(name: str) -> str:
 
 
 def _in_unit(count: float, units: dict[str, int]) -> str:
-    """Return the number in the largest unit that it reaches, rounded; empty for none.
+    """Return the number in the largest unit that it reaches, rounded, or an empty text for None.
 
     >>> units = {"B": 10**9, "T": 10**12}
     >>> _in_unit(999_700_000_000, units), _in_unit(999_400_000_000, units)
@@ -278,7 +280,9 @@ def _in_unit(count: float, units: dict[str, int]) -> str:
 
 
 _REACHED = 0.9995
-"""Of a unit: 999.7 B would be shown with three digits as 1000 B, which is 1.00 T."""
+"""Share of a unit at which to change to the next: with three digits 999.7 B would be shown as 1000
+B, which is 1.00 T.
+"""
 
 
 def _three_digits(value: float) -> str:

@@ -12,24 +12,22 @@ from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
-"""C0 but tab and line feed, DEL, and C1, whose U+009B begins a sequence as ESC [ does."""
+"""C0 except tab and line feed, DEL, and C1, whose U+009B begins a sequence as ESC [ does."""
 _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSEEN = "\u00ad\u180e\u200b\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-"""Soft hyphen, separators, spaces of no width, tags.
-
-The joiners U+200C and U+200D belong to words and emoji.
+"""Soft hyphen, separators, zero-width spaces, tags. The joiners U+200C and U+200D belong to words
+and emoji.
 """
 _HIDDEN = re.compile(f"[{_CONTROLS}{_DIRECTIONS}{_UNSEEN}]")
 _COLOUR = r"\x1b\[(?:0|1|2|4|22|24|39|3[1-7]|9[0-7])?(?:;(?:0|1|2|4|22|24|39|3[1-7]|9[0-7]))*m"
-"""Foreground colours and weights alone.
-
-Concealed text (8), backgrounds and black (30) can hide words.
+"""Foreground colours and weights only. Concealed text (8), backgrounds and black (30) can hide
+words.
 """
 _ON_TERMINAL = re.compile(rf"({_COLOUR}|\r)|[{_CONTROLS}{_DIRECTIONS}{_UNSEEN}]")
 
 
 def visible(text: str) -> str:
-    r"""Text without characters that are not seen: each becomes its escape.
+    r"""Return text in which each invisible character is replaced by its escape.
 
     >>> visible("a\x1b]0;title\x07b"), visible("safe\u202edne"), visible("two\nlines\tstay")
     ('a\\u001b]0;title\\u0007b', 'safe\\u202edne', 'two\nlines\tstay')
@@ -38,7 +36,7 @@ def visible(text: str) -> str:
 
 
 def find_hidden(text: str) -> str:
-    """The first character of a text that is not seen, as U+202E; empty if there is none."""
+    """Return the first invisible character of a text, as U+202E, or an empty text without one."""
     match = _HIDDEN.search(text.replace("\r\n", "\n").removeprefix("\ufeff"))
     return f"U+{ord(match[0]):04X}" if match else ""
 
@@ -49,9 +47,9 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def for_terminal(text: str) -> str:
-    r"""Text for a terminal.
+    r"""Return text for a terminal.
 
-    As `visible`, but colours and the carriage return of a progress line stay.
+    It is the same as `visible`, but keeps colours and the carriage return of a progress line.
 
     >>> for_terminal("\x1b[33mwarn\x1b[0m \x1b[8mhidden\x9b2J")
     '\x1b[33mwarn\x1b[0m \\u001b[8mhidden\\u009b2J'
@@ -66,7 +64,7 @@ class TerminalStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text; the length is that of the text as it was given."""
+        """Write a text, and return the length of the text as it was given."""
         self._stream.write(for_terminal(text))
         return len(text)
 

@@ -28,11 +28,17 @@ GPT3_LEARNING_RATES = (
     (13e9, 1.0e-4),
     (175e9, 0.6e-4),
 )
-"""Parameters and peak learning rate of the trainings of GPT-3 (Brown et al. 2020, arXiv:2005.14165, table 2.1)."""
+"""Parameters and peak learning rates of the GPT-3 models (Brown et al. 2020, arXiv:2005.14165,
+table 2.1).
+"""
 HIGH_RATE_FACTOR = 3.0
-"""Times GPT-3's rate: Llama 3 8B took 2.6 times (3e-4, arXiv:2407.21783), and is not warned of."""
+"""A warning starts above this multiple of GPT-3's rate. Llama 3 8B used 2.6 times that rate (3e-4,
+arXiv:2407.21783), which raises no warning.
+"""
 SMALL_MODEL = 1e9
-"""Parameters: smaller models bear rates many times GPT-3's."""
+"""Number of parameters below which the rate is not judged: smaller models tolerate rates many times
+GPT-3's.
+"""
 FEWEST_WARMUP_STEPS = 100
 """GPT-3 warmed up over 375 M tokens, 0.1 % of its training.
 
@@ -40,23 +46,25 @@ Megatron-LM's examples take 0.1 to 1 %.
 """
 LONG_TRAINING_STEPS = 10_000
 MOST_OVERHEAD = 0.10
-"""Of the time of the steps, for saves or for evaluations.
-
-Llama 3 and BLOOM report less than 5 % for all overhead.
+"""Share of the step time that saves or evaluations may use. Llama 3 and BLOOM report less than 5 %
+for all overhead.
 """
 FEWEST_STEPS_TO_EVALUATE = 1_000
-"""A shorter run is a test of speed or of the set-up; its evaluations cost little."""
+"""A shorter run only tests the speed or the set-up, and its evaluations cost little."""
 MOST_JOBS = 30
-"""In a row: each waits in the queue and starts again. BLOOM trained 3.5 months in jobs of 20 h with
-its own allocation."""
+"""Number of jobs in a row, each of which waits in the queue and starts again. BLOOM trained for 3.5
+months in jobs of 20 h with its own allocation.
+"""
 DAY = 86_400.0
 FEWEST_SECONDS_BETWEEN_SAVES = 300.0
-"""Unless Daly's interval is shorter: a failure then costs five minutes at most, of a day or more."""
+"""A shorter interval is accepted only if Daly's interval is shorter too. A failure costs at most
+five minutes at this interval, out of a day or more.
+"""
 
 
 @dataclass(frozen=True)
 class PlannedCosts:
-    """What the plan computed of the training, which the advice is about."""
+    """The computed figures of the plan that the advice is based on."""
 
     storage: Storage
     speed: Speed
@@ -64,7 +72,7 @@ class PlannedCosts:
 
 
 def advise(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
-    """A warning for each thing that an expert would ask about; what is usual yields nothing."""
+    """Yield a warning for each setting that an expert would question; usual values yield none."""
     if duration(choice).iterations:
         yield from _saves(choice, costs)
         yield from _evaluations(choice)
@@ -90,7 +98,7 @@ def _warning(
 
 
 def _saves(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
-    """Saves that take much of the time, or that come much more often than failures ask for."""
+    """Warn of saves that take much of the time, or are far more frequent than failures require."""
     interval = costs.endurance.interval_seconds
     step = costs.speed.seconds_per_iteration
     if not interval or not step or not costs.storage.num_checkpoints:
@@ -160,7 +168,9 @@ def _warm_up(choice: Choice) -> Iterator[Check]:
 
 
 def gpt3_learning_rate(parameters: float) -> float:
-    """GPT-3's peak learning rate for a model of this size, between two of its models on a line in logarithms.
+    """Return GPT-3's peak learning rate for a model of this size.
+
+    It is interpolated linearly on logarithmic axes between the two nearest models.
 
     >>> [float(f"{gpt3_learning_rate(size):.2g}") for size in (125e6, 8e9, 175e9, 1e12)]
     [0.0006, 0.00011, 6e-05, 6e-05]

@@ -21,7 +21,7 @@ from runbook.planning.layout import Machine
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFiles:
-    """Prefixes of .bin/.idx files (relative to plan.json, without suffix) and what they will hold."""
+    """Prefixes of .bin/.idx files (relative to plan.json, no suffix) and the estimated content."""
 
     dataset: str
     prefix: str
@@ -31,23 +31,24 @@ class PlannedFiles:
     num_files: int
     """Input files; 0: not known before the folder is read."""
     estimated_tokens: int
-    """End-of-document tokens included; 0: not known."""
+    """Number of tokens, including end-of-document tokens; 0: not known."""
     estimated_bytes: int
-    """Of the .bin and .idx files together; 0: not known."""
+    """Total size of the .bin and .idx files; 0: not known."""
     tokens_from: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlendPart(PlannedFiles):
-    """One text of a blend, with its weight next to the others'."""
+    """One text of a blend, with its relative weight."""
 
     weight: float
     train_share: float
-    """Part of its tokens that is trained on."""
+    """Share of its tokens that is used for training."""
 
 
 BYTES_OF_TEXT_PER_TOKEN = 4.0
-"""Rough size of a GPT-2 token in English prose (measured: 4.13 for books, 3.13 for technical text)."""
+"""Rough size of a GPT-2 token in English prose (measured: 4.13 for books, 3.13 for technical text).
+"""
 
 GPT2_END_OF_DOCUMENT = 50256
 """Highest token id of the GPT-2 tokenizer."""
@@ -57,7 +58,7 @@ MOCK = "mock"
 
 @dataclass(frozen=True, kw_only=True)
 class DataPlan(PlannedFiles):
-    """All texts of a training together."""
+    """All texts of a training."""
 
     COMPUTED: ClassVar = ("train_share",)
 
@@ -69,7 +70,7 @@ class DataPlan(PlannedFiles):
 
     @property
     def train_share(self) -> float:
-        """Share of all tokens that is trained on, where files are of one size."""
+        """Return the share of all tokens that is used for training, if files have equal sizes."""
         if not self.parts:
             return _train_share(self.num_files, self.held_out, self.split)
         if not self.estimated_tokens:
@@ -80,7 +81,7 @@ class DataPlan(PlannedFiles):
     def weighted(self, use: str) -> tuple[Source, ...]:
         """Return the files of a use (train, validation, test).
 
-        Those of one text share its weight, by tokens once counted.
+        Those of one text share its weight in proportion to their tokens, once these are counted.
         """
         if not self.parts:
             prefixes = getattr(self, use)
@@ -93,7 +94,7 @@ class DataPlan(PlannedFiles):
 
 
 def _equal_sources(text: str, weight: float, prefixes: Sequence[str]) -> tuple[Source, ...]:
-    """Return a text's files with equal parts of its weight.
+    """Return the files of a text, each with an equal part of its weight.
 
     A single file does not name its text.
     """
@@ -102,7 +103,7 @@ def _equal_sources(text: str, weight: float, prefixes: Sequence[str]) -> tuple[S
 
 
 def plan_data(settings: Settings) -> DataPlan:
-    """Return prefixes and estimates, from what the catalogue knows of the texts."""
+    """Return prefixes and estimates, based on what the catalogue states about the texts."""
     data = settings.run.data
     parts = tuple(_part(settings, text) for text in settings.texts)
     is_mock = settings.dataset.kind == MOCK
@@ -129,7 +130,7 @@ def _files_of(parts: Sequence[BlendPart], use: str) -> tuple[str, ...]:
 
 
 def _tokens_from(parts: Sequence[BlendPart], *, is_mock: bool) -> str:
-    """Return where the number of tokens is from, for each text of a blend."""
+    """Return the source of the number of tokens for each text of a blend."""
     if is_mock:
         return "mock data: random tokens, as many as asked for"
     if len(parts) == 1:
@@ -189,7 +190,7 @@ def _prefixes(
 ) -> tuple[list[str], list[str], list[str]]:
     """Return the prefixes of a text's token files: train, validation and test.
 
-    `prefix`: of the one file that a text becomes where no whole file is held out.
+    `prefix` is the single file of a text from which no complete file is held out.
     """
     data = settings.run.data
     dataset = text.dataset
@@ -223,20 +224,20 @@ def text_place(settings: Settings, text: TextShare) -> str:
 def _shared_folder(settings: Settings) -> str:
     """Return the site's folder for data, which may still begin with {stage}.
 
-    Empty if the site has none.
+    Return an empty text if the site has none.
     """
     folder = settings.site.paths.get("data", "").rstrip("/")
     return folder if folder.startswith(("/", STAGE)) else ""
 
 
 def fetched_bytes(dataset: Dataset) -> int:
-    """Return the bytes of a text's files as they are fetched; 0: not known."""
+    """Return the download size of a text's files in bytes; 0 if it is not known."""
     listed_bytes = dataset.download_bytes or sum(file.bytes for file in dataset.files)
     return listed_bytes or round(_record_bytes(dataset) * COMPRESSED_SHARE)
 
 
 def text_on_site(settings: Settings) -> dict[str, int]:
-    """Return the bytes of each text that is fetched to the site's folder for data; 0: not known."""
+    """Return the bytes of each text that is downloaded to the site's data folder; 0: not known."""
     shared = _shared_folder(settings)
     text_bytes: dict[str, int] = {}
     for text in settings.texts:
@@ -276,7 +277,9 @@ def held_out_split(prefixes: list[str], held_out: int) -> tuple[list[str], list[
 
 
 def split_shares(split: str) -> tuple[float, float, float]:
-    """Shares of train, validation and test, summing to 1; all 0 if the words are all 0.
+    """Return the shares of train, validation and test, which sum to 1.
+
+    All are 0 if all three words are 0.
 
     >>> split_shares("949,50,1")
     (0.949, 0.05, 0.001)
@@ -289,7 +292,7 @@ def split_shares(split: str) -> tuple[float, float, float]:
 
 
 def check_data(settings: Settings, plan: DataPlan) -> list[Check]:
-    """Rules about files that do not depend on how long a run is."""
+    """Yield the rules about files that do not depend on the length of a run."""
     if plan.mock:
         return []
     files = _held_out(plan) if plan.held_out else _split(settings, plan)
@@ -349,7 +352,7 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
 
 
 class _TrainingText(NamedTuple):
-    """A text, its weight in the blend, and the tokens of it that are trained on (0: not known)."""
+    """Return a text, its weight in the blend, and the tokens used for training (0: not known)."""
 
     dataset: str
     weight: float
@@ -369,7 +372,7 @@ def _training_texts(plan: DataPlan) -> list[_TrainingText]:
 
 
 def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:
-    """No file is in a blend twice, whatever its texts are called."""
+    """Check that no file is in a blend twice, whatever its texts are called."""
     if not parts:
         return
     uses = Counter[str]()
@@ -389,7 +392,10 @@ def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:
 
 
 def _data_job(settings: Settings) -> Iterator[Check]:
-    """Nodes, tasks and arrays are a queue's; a machine without one has data.workers."""
+    """Check that nodes, tasks and arrays are used only with a queue.
+
+    A machine without one has data.workers.
+    """
     job = settings.run.jobs.data
     counts = {"nodes": job.nodes, "tasks_per_node": job.tasks_per_node, "array": job.array}
     shared = []
@@ -410,7 +416,7 @@ def _data_job(settings: Settings) -> Iterator[Check]:
 
 
 def _sources(settings: Settings) -> Iterator[Check]:
-    """Sources are kept or dropped, not both, and only of text that is tokenized here."""
+    """Check that sources are either kept or dropped, and only for text that is tokenized here."""
     data = settings.run.data
     keep = parse_names(data.keep_sources)
     drop = parse_names(data.drop_sources)
@@ -443,7 +449,10 @@ def _sources(settings: Settings) -> Iterator[Check]:
 
 
 def check_tokenizer_files(vocabulary: str, merges: str) -> Check:
-    """The merges file is not the vocabulary file, which one of the documents' scripts mixes up."""
+    """Check that the merges file is not the vocabulary file.
+
+    One of the documents' scripts confuses the two.
+    """
     same = PurePosixPath(vocabulary) == PurePosixPath(merges)
     mixed = "vocab" in PurePosixPath(merges).name or "merges" in PurePosixPath(vocabulary).name
     return judge(
@@ -551,9 +560,13 @@ def _tokenizer(settings: Settings) -> Iterator[Check]:
 
 
 LARGE_VOCABULARY = 1.25
-"""A model's vocabulary over this many times the tokenizer's is a slip: padding adds 2 % at most (Megatron: 128 x tensor)."""
+"""A vocabulary larger than this multiple of the tokenizer's is probably a mistake. Padding adds 2 %
+at most (Megatron: 128 x tensor).
+"""
 SPARE_TOKENS = 1024
-"""Rows without a token that nobody is warned of: round numbers and room for special tokens."""
+"""Unused rows up to this number raise no warning: they are round numbers or room for special
+tokens.
+"""
 
 
 def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
@@ -602,37 +615,46 @@ def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
 
 
 FUSED_BYTES_PER_SECOND = 130e6
-"""JSON lines through one core in one pass: zstd, JSON, GPT-2 ids, writing, the whole process (138
-to 144 MB/s measured on an AMD Zen 5, 2026-11; rounded down)."""
+"""Rate of JSON lines through one core in one pass: zstd, JSON, GPT-2 ids and writing, for the whole
+process (138 to 144 MB/s measured on an AMD Zen 5, 2026-11; rounded down).
+"""
 
 FTFY_BYTES_PER_SECOND = 3.5e6
-"""Text through ftfy 6.3.1 on one core (the shipped corpus, processor time, the same machine, 2026-11-26)."""
+"""Rate of text through ftfy 6.3.1 on one core (the shipped corpus, processor time, the same
+machine, 2026-11-26).
+"""
 
 STEPS_BYTES_PER_SECOND = 2.9e6
-"""The same through Megatron-LM's preprocess_data.py with one worker, on the same machine (2.93 MB/s of text)."""
+"""The same rate for Megatron-LM's preprocess_data.py with one worker, on the same machine (2.93
+MB/s of text).
+"""
 
 RECORD_SHARE = 1.04
-"""Bytes of JSON lines to bytes of the text in them, where only the text was counted (685 to 659 MB)."""
+"""Ratio of JSON-lines bytes to text bytes, for texts whose size is known only as text (685 to 659
+MB).
+"""
 
 COMPRESSED_SHARE = 0.36
-"""Bytes of zstd files to bytes of the JSON lines in them (1.5 to 4.2 GB in a sample of SlimPajama)."""
+"""Ratio of zstd bytes to JSON-lines bytes (1.5 to 4.2 GB in a sample of SlimPajama)."""
 
 
 @dataclass(frozen=True)
 class PreparationCost:
-    """One way from compressed text to token files; None is not known."""
+    """One way from compressed text to token files. None means not known."""
 
     name: str
     steps: str
     read_bytes: int | None = None
     written_bytes: int | None = None
     disk_bytes: int | None = None
-    """At its fullest, the downloaded files included."""
+    """Largest disk usage, including the downloaded files."""
     core_hours: float | None = None
     hours: float | None = None
-    """On the cores of the data job, or of this machine."""
+    """Hours on the cores of the data job, or of this machine."""
     storage_hours: float | None = None
-    """Least that reading and writing take at the site's fastest storage: the hours cannot be fewer."""
+    """Minimum time for reading and writing at the site's fastest storage, a lower bound on the
+    hours.
+    """
 
 
 ONE_PASS = PreparationCost("one pass", "compressed text to token files, nothing between")
@@ -642,9 +664,9 @@ THREE_STEPS = PreparationCost("the documents' three steps", "extract, join, prep
 def data_work(
     settings: Settings, data: DataPlan, machine: Machine | None = None
 ) -> tuple[PreparationCost, ...]:
-    """Both ways for the run's text.
+    """Return both ways for the run's text.
 
-    None where no text is tokenized, figures None if its size is not known.
+    Return None if no text is tokenized; figures are None if its size is not known.
     """
     datasets = []
     for text in settings.texts:
@@ -690,7 +712,7 @@ def data_work(
 
 
 def _cores(settings: Settings, machine: Machine | None) -> int:
-    """Cores that work at once: of this machine, or of the data job's nodes."""
+    """Return the number of cores in use at once, on this machine or on the data job's nodes."""
     if machine:
         return machine.cores
     job = settings.run.jobs.data

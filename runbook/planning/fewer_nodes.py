@@ -18,7 +18,7 @@ MIN_NODES = "jobs.training.min_nodes"
 
 @dataclass(frozen=True)
 class FewerNodes:
-    """What becomes of a training on fewer nodes than planned."""
+    """What becomes of a training that runs on fewer nodes than planned."""
 
     settings: Settings
     choice: Choice
@@ -26,18 +26,12 @@ class FewerNodes:
 
     @property
     def min_nodes(self) -> int:
-        """Return the fewest nodes that the run file allows.
-
-        0: none fewer than planned.
-        """
+        """Return the smallest number of nodes allowed by the run file; 0 if none may be missing."""
         return self.settings.job(FULL).min_nodes
 
     @property
     def obstacle(self) -> str:
-        """Return why this training cannot go on with fewer nodes.
-
-        Empty where it can.
-        """
+        """Return why this training cannot continue with fewer nodes, or an empty text if it can."""
         site = self.settings.site
         if site.scheduler == "local":
             return f"site {site.site} is one machine, and has no nodes to lose"
@@ -51,14 +45,14 @@ class FewerNodes:
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
-        """Return the training with each smaller number of nodes that it may have, most first."""
+        """Return the training with each allowed smaller number of nodes, in descending order."""
         if self.choice.smoke or not self.min_nodes or self.obstacle:
             return ()
         return tuple(choice for choice in self.candidates if not _broken_rules(choice))
 
     @property
     def candidates(self) -> Iterator[Choice]:
-        """Yield the training with each smaller number of nodes that divides it, most first."""
+        """Yield the training with each smaller number of nodes that divides it, largest first."""
         for nodes in range(self.choice.nodes - 1, self.min_nodes - 1, -1):
             choice = self.choice.on_nodes(nodes)
             if _divides(choice):
@@ -66,9 +60,9 @@ class FewerNodes:
 
     @property
     def reason(self) -> str:
-        """Return the end of a sentence that names the rule which the largest candidate breaks.
+        """Return the end of a sentence that names the rule that the largest candidate breaks.
 
-        Empty where there is no candidate.
+        Return an empty text if there is no candidate.
         """
         for choice in self.candidates:
             broken = _broken_rules(choice)
@@ -78,23 +72,23 @@ class FewerNodes:
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Return the data-parallel replicas that they hold."""
+        """Return the number of data-parallel replicas on the nodes."""
         return tuple(choice.layout.data for choice in self.choices)
 
 
 def _divides(choice: Choice) -> bool:
-    """Whether nodes hold whole replicas, and these take the global batch in whole micro-batches."""
+    """Whether nodes have complete replicas that split the global batch into whole micro-batches."""
     if choice.nodes % choice.node_multiple:
         return False
     return choice.global_batch % (choice.micro_batch * choice.layout.data) == 0
 
 
 def _broken_rules(choice: Choice) -> list[Check]:
-    """Return every rule of a plan that the training breaks with these nodes."""
+    """Return every rule of a plan that the training breaks with this number of nodes."""
     checks = [*check_layout(choice), *check_schedule(choice)]
     broken = [check for check in checks if check.verdict == "fail"]
     if not broken:
-        # Fewer replicas share the states of the optimizer, so that each holds more of them.
+        # With fewer replicas, each one holds a larger share of the optimizer states.
         needs = memory.phase_memory(choice, memory.all_stages(choice), machine=None)
         checks = [memory.check_memory(choice, needs)]
         broken = [check for check in checks if check.verdict == "fail"]
@@ -103,7 +97,7 @@ def _broken_rules(choice: Choice) -> list[Check]:
 
 
 def check_fewer_nodes(settings: Settings, choice: Choice) -> Iterator[Check]:
-    """Yield how the training goes on with fewer nodes, where the run file asks for it."""
+    """Yield how the training continues with fewer nodes, if the run file requests it."""
     fewer = FewerNodes(settings, choice)
     if not fewer.min_nodes:
         return
@@ -140,9 +134,10 @@ SHOWN_WAYS = 4
 
 
 def _ways_text(planned: Choice, choices: Sequence[Choice]) -> str:
-    """Return what each number of nodes means, the first few of them.
+    """Return the effect of each number of nodes, for the first few of them.
 
-    A step with half the replicas takes twice as long, but for what they need not exchange.
+    A step with half the replicas takes twice as long, minus the communication that is no longer
+    needed.
     """
     ways = []
     for choice in choices[:SHOWN_WAYS]:

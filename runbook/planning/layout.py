@@ -1,4 +1,7 @@
-"""Smoke test and training in the same words: what each was asked for, and how devices and batch are divided."""
+"""Smoke test and training in the same terms.
+
+The requested values, and how devices and batch are divided.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,25 @@ from runbook.planning.sizes import shape_of
 SMOKE = "03-smoke-test"
 FULL = "04-training"
 SMOKE_DECAY = 100
-"""A smoke test's rate decays over this many times its own length: at its end it is still 99 % of the peak."""
+"""A smoke test's learning rate decays over this multiple of its length, so that it ends at 99 % of
+the peak.
+"""
 _NOT_IN_SMOKE = (
     *("samples", "tokens", "rampup_start", "rampup_increment", "rampup_samples"),
     *("warmup_samples", "warmup_tokens", "warmup_fraction", "decay_samples", "decay_tokens"),
 )
-"""Keys below `training` that say how long and how the training goes, and are 0 in a smoke test."""
+"""Keys below `training` about the length and course of the training; they are 0 in a smoke test."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts of the machine at hand; a plan is pure, so its caller collects them."""
+    """Facts about the local machine. A plan is pure, so its caller collects them."""
 
     cores: int
     """Physical cores."""
     flags: frozenset[str] = frozenset()
-    """The CPU's instruction sets as Linux names them (avx512_bf16, amx_bf16 ...); empty: not known."""
+    """The CPU's instruction sets as Linux names them (avx512_bf16, amx_bf16 ...); empty: not known.
+    """
     memory_bytes: int = 0
     """Main memory; 0: not known."""
 
@@ -52,9 +58,9 @@ SMOKE_KEYS = Keys(
 
 @dataclass(frozen=True)
 class Choice:
-    """What one training phase was asked for, and the layout that follows.
+    """The requested values of one training phase, and the layout that follows from them.
 
-    Meaningful where `check_layout` passes.
+    Meaningful if `check_layout` passes.
     """
 
     phase: str
@@ -81,7 +87,7 @@ class Choice:
 
     @property
     def nodes(self) -> int:
-        """Nodes that the layout takes whole."""
+        """Return the number of nodes that the layout fills completely."""
         return self.layout.world_size // self.devices_per_node
 
     def on_nodes(self, nodes: int) -> Choice:
@@ -94,7 +100,7 @@ class Choice:
 
     @property
     def node_multiple(self) -> int:
-        """The fewest nodes that hold whole replicas of the model.
+        """Return the smallest number of nodes that can hold complete replicas of the model.
 
         Every number of nodes must be a multiple of it. A model cut 8 x 16 on nodes of 8 devices
         needs 16 nodes, 32, 48 ...
@@ -104,14 +110,17 @@ class Choice:
 
     @cached_property
     def stage_layers(self) -> tuple[int, ...]:
-        """Layers on each stage; where they do not divide, as many as there would be."""
+        """Return the layers on each stage.
+
+        If they do not divide evenly, return the rounded-down number.
+        """
         stages = self.layout.pipeline
         even = (self.shape.layers // stages,) * stages
         return self.layout.stage_layers(self.shape.layers) or even
 
     @cached_property
     def tuning(self) -> Tuning:
-        """How a step is carried out.
+        """Return how a step is carried out.
 
         A smoke test has other layers, which may not divide into the training's groups.
         """
@@ -136,14 +145,14 @@ class Choice:
 
     @property
     def recomputed(self) -> float:
-        """Share of a stage's layers that full recomputation computes again."""
+        """Return the share of a stage's layers that full recomputation computes again."""
         return self.tuning.recomputed(
             max(1, max(self.stage_layers) // self.layout.virtual_pipeline)
         )
 
     @property
     def shown_data(self) -> float:
-        """Share of the data-parallel communication of our own trainer that nothing hides."""
+        """Return the share of our trainer's data-parallel communication that nothing can hide."""
         if not self.own_trainer or self.tuning.overlap_weights:
             return 0.0
         if not self.tuning.overlap_gradients:
@@ -154,31 +163,34 @@ class Choice:
 
     @property
     def compiles_kernels(self) -> bool:
-        """Whether our own trainer computes with its Triton kernels: on a GPU, unless told otherwise."""
+        """Whether our trainer uses its Triton kernels: on a GPU, unless the run file says no."""
         return self.own_trainer and not self.on_cpu and self.tuning.kernels != "plain"
 
     @property
     def hides_sends(self) -> bool:
         """Whether stages send while they compute.
 
-        Where that is left to the framework, the model counts the sends.
+        If this is left to the framework, the model counts the sends.
         """
         return self.layout.virtual_pipeline > 1 and self.tuning.overlap_pipeline == "always"
 
     @cached_property
     def num_microbatches(self) -> int:
-        """Micro-batches of each copy in a step."""
+        """Return the number of micro-batches of each replica in a step."""
         return max(1, self.global_batch // (self.micro_batch * self.layout.data))
 
     @property
     def bubble(self) -> float:
-        """Idle share of a step, relative to the work: (p - 1) / (micro-batches x chunks a stage)."""
+        """Return a step's idle time relative to its work.
+
+        (p - 1) / (micro-batches x chunks a stage)
+        """
         layout = self.layout
         return (layout.pipeline - 1) / (self.num_microbatches * layout.virtual_pipeline)
 
     @cached_property
     def shape(self) -> ModelShape:
-        """The model padded for its tensor size, at its sequence length."""
+        """Return the model at its sequence length, its vocabulary padded for its tensor size."""
         length = self.sequence_length
         return shape_of(
             self.model,
@@ -189,19 +201,19 @@ class Choice:
 
     @property
     def own_trainer(self) -> bool:
-        """Whether our own trainer runs, not one of the documents' frameworks."""
+        """Whether our own trainer runs, and not one of the documents' frameworks."""
         return self.training.framework == "runbook"
 
     @property
     def program(self) -> str:
-        """What trains: our own trainer's engine, or another framework."""
+        """Return what trains the model: our own trainer's engine, or another framework."""
         if self.own_trainer:
             return self.training.engine
         return self.training.framework
 
     @property
     def deepspeed(self) -> bool:
-        """Whether DeepSpeed keeps gradients and optimizer states."""
+        """Whether DeepSpeed manages gradients and optimizer states."""
         return self.program in DEEPSPEED
 
     def checks_of(self, results: Iterable[RuleResult]) -> Iterator[Check]:
@@ -211,7 +223,7 @@ class Choice:
 
 
 def full_choice(settings: Settings) -> Choice:
-    """The training itself."""
+    """Return the training itself."""
     run = settings.run
     job = settings.job(FULL)
     site = settings.site
@@ -234,7 +246,7 @@ def full_choice(settings: Settings) -> Choice:
 
 
 def _layout(parallel: Parallel) -> Layout:
-    """Return the layout that a run file asks for, over the ranks of one replica."""
+    """Return the layout that a run file requests, over the ranks of one replica."""
     return Layout(
         tensor=parallel.tensor,
         pipeline=parallel.pipeline,
@@ -248,11 +260,12 @@ def _layout(parallel: Parallel) -> Layout:
 
 
 def smoke_choice(settings: Settings) -> Choice:
-    """The smoke test: no interleaving and no context parallel, the run's ZeRO stage, its own tensor and pipeline.
+    """Return the smoke test.
 
-    A global batch of 0 becomes two micro-batches for each copy, or one a stage where there are more
-    stages. The peak learning rate is the training's, reached early and hardly left; where the
-    training evaluates, it does so at the end.
+    It has no interleaving and no context parallelism, the run's ZeRO stage, and its own tensor and
+    pipeline sizes. A global batch of 0 becomes two micro-batches for each replica, or one a stage
+    if there are more stages. The peak learning rate is the training's; it is reached early and
+    hardly decays. If the training evaluates, the smoke test does so at its end.
     """
     run = settings.run
     smoke = settings.run.training.smoke

@@ -1,4 +1,4 @@
-"""Rules for a layout: what model, engine and devices must divide by; what an engine cannot do."""
+"""Rules for a layout: divisibility of model, engine and devices, and the limits of each engine."""
 
 import math
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ from runbook.planning.rule_codes import PlanCode
 from runbook.planning.sizes import on_rank
 
 HEAD_SIZE_UNIT = 8
-"""Flash attention and the matrix units take heads whose size is a multiple of this."""
+"""Flash attention and the matrix units require a head size that is a multiple of this."""
 
 
 def check_layout(choice: Choice) -> list[Check]:
     """Apply every rule about devices, shape and batch that concerns the run.
 
-    Where the devices do not divide there is no number of copies, and nothing is said about the
-    batch. What both phases share is said once, for the training.
+    If the devices do not divide, the number of replicas is undefined and no rule about the batch is
+    applied. What both phases share is reported once, for the training.
     """
     world = check_of(_world_size(choice), choice.phase)
     checks = [world, *_devices(choice), *_shape(choice)]
@@ -108,7 +108,7 @@ def _world_size(choice: Choice) -> RuleResult:
 def _devices(choice: Choice) -> Iterator[Check]:
     hardware = choice.site.hardware
     if choice.on_cpu:
-        # Else 01-environment counts them
+        # Otherwise 01-environment counts them.
         if hardware.cores_per_node:
             yield check_of(_processes_on_node(choice), choice.phase, otherwise="warn")
     elif hardware.device != AUTO:
@@ -192,7 +192,7 @@ def _shape(choice: Choice) -> Iterator[Check]:
 def _head_size(choice: Choice) -> Check:
     shape = choice.shape
     is_whole = shape.hidden % shape.heads == 0
-    # Rotary embeddings turn pairs of numbers.
+    # Rotary embeddings rotate pairs of numbers.
     has_odd_pair = shape.head_size % 2 == 1 and shape.position_embedding == "rope"
     result = RuleResult(
         code=PlanCode.HEAD_SIZE,
@@ -210,7 +210,7 @@ def _head_size(choice: Choice) -> Check:
 
 
 def _precision(choice: Choice) -> Iterator[RuleResult]:
-    """Yield what a number format needs: of a CPU, of Transformer Engine, of DeepSpeed."""
+    """Yield what a number format requires of a CPU, of Transformer Engine and of DeepSpeed."""
     precision = choice.training.precision
     if choice.on_cpu:
         yield RuleResult(
@@ -228,7 +228,7 @@ def _precision(choice: Choice) -> Iterator[RuleResult]:
 
 
 def _transformer_engine_keys(choice: Choice) -> list[str]:
-    """Return the keys that ask for Transformer Engine."""
+    """Return the keys that request Transformer Engine."""
     training = choice.training
     keys = []
     for key in ("overlap_tensor", "cuda_graphs"):
@@ -269,7 +269,7 @@ def _loss_scale(choice: Choice) -> RuleResult:
 
 
 def _zero_stage(choice: Choice) -> Iterator[RuleResult]:
-    """Yield whether a device holds the whole weights that ZeRO 3 begins with."""
+    """Yield whether a device can hold the complete weights with which ZeRO 3 starts."""
     layout = choice.layout
     memory = memory_of(choice.site)
     if choice.program != "deepspeed" or layout.zero_stage != 3 or not memory:

@@ -1,4 +1,4 @@
-"""Search over layouts, and what one changed value would bring."""
+"""Search over layouts, and the effect of changing one value."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,26 +24,24 @@ from runbook.planning.schedule import check_schedule
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 RECOMPUTE: tuple[Recompute, ...] = ("none", "full")
-"""Selective recomputation drops attention scores, which fused attention never keeps.
-
-It is the same as none.
+"""Selective recomputation drops attention scores, which fused attention never keeps. With it,
+selective is the same as none.
 """
 MOST_CHUNKS = 8
 
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """What a search tries for each cut into tensor and pipeline ranks."""
+    """The values that a search tries for each combination of tensor and pipeline sizes."""
 
     micro_batches: tuple[int, ...] = MICRO_BATCHES
     recompute: tuple[Recompute, ...] = RECOMPUTE
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
-    """Those above 1 are tried with DeepSpeed alone.
-
-    The first alone is tried where there is one replica and one rank of context: nothing is shared.
+    """ZeRO stages to try. Those above 1 are tried with DeepSpeed only. With one replica and one
+    rank of context nothing is shared, so only the first is tried.
     """
     most_chunks: int = MOST_CHUNKS
-    """Interleaved chunks of a stage at most."""
+    """Largest number of interleaved chunks of a stage."""
 
 
 EVERYTHING = SearchSpace()
@@ -51,7 +49,7 @@ EVERYTHING = SearchSpace()
 
 @dataclass(frozen=True)
 class RankedLayout:
-    """A layout that keeps the rules and fits into memory, and what the training takes with it."""
+    """A layout that satisfies the rules and fits into memory, with the training's cost."""
 
     choice: Choice
     """The training with this layout, its micro-batch and its recomputation."""
@@ -65,11 +63,11 @@ class RankedLayout:
 
     @property
     def layout(self) -> Layout:
-        """The layout itself."""
+        """Return the layout itself."""
         return self.choice.layout
 
     def as_dict(self) -> dict[str, object]:
-        """Everything for --json."""
+        """Return everything for --json."""
         return {
             "nodes": self.choice.nodes,
             "devices": self.layout.world_size,
@@ -94,20 +92,21 @@ class RankedLayout:
 
 @dataclass(frozen=True)
 class Search:
-    """Result of a search: the layouts, best first, and why other layouts were left out."""
+    """Result of a search: the layouts, best first, and the reasons for rejecting others."""
 
     ranked: tuple[RankedLayout, ...]
     looked_at: int
     broke_a_rule: int
     did_not_fit: int
     reason: str = ""
-    """Which rule left no layout, and what to change; empty if there is one."""
+    """The rule that left no layout, and what to change; empty if there is a layout."""
 
 
 def search(choice: Choice, tokens: float = 0.0) -> Search:
     """Try every layout of the choice's model over its nodes.
 
-    `tokens`: length of the whole training, which gives days and cost; 0: neither.
+    `tokens` is the length of the whole training, from which days and cost follow; 0: report
+    neither.
     """
     device = modelled_device(choice)
     if isinstance(device, str):
@@ -164,17 +163,17 @@ def search(choice: Choice, tokens: float = 0.0) -> Search:
 
 @dataclass
 class _Rejected:
-    """Layouts that a search left out."""
+    """Layouts that a search rejected."""
 
     too_large: list[int] = field(default_factory=list)
     """Bytes on the fullest device of each layout that did not fit."""
     broken_rules: Counter[str] = field(default_factory=Counter)
-    """How many layouts broke each rule first."""
+    """Number of layouts by the first rule that each broke."""
 
 
 def fullest_device(choice: Choice, *, keeps_scores: bool = False) -> int:
-    """Return the bytes that the fullest device needs at least, attention scores with them or not."""
-    # The first stage keeps most activations, the last has the logits.
+    """Return the minimum bytes on the fullest device, with or without attention scores."""
+    # The first stage keeps the most activations, and the last one has the logits.
     ends = {0, choice.layout.pipeline - 1}
     stages = [memory.stage_memory(choice, stage) for stage in ends]
     if keeps_scores:
@@ -183,7 +182,7 @@ def fullest_device(choice: Choice, *, keeps_scores: bool = False) -> int:
 
 
 def fits(memory_bytes: int, device: Accelerator) -> bool:
-    """Return whether so many bytes can be planned with on a device."""
+    """Return whether this many bytes can be planned for on a device."""
     return memory_bytes <= RESERVE * device.memory_bytes
 
 
@@ -194,7 +193,10 @@ def _failures(checks: Iterable[Check]) -> list[Check]:
 def growth(
     choice: Choice, tokens: float = 0.0, most_devices: int = 10_000
 ) -> list[RankedLayout | str]:
-    """Return the best layout on twice the nodes, again and again; a reason where there is none."""
+    """Return the best layout on twice the nodes, repeatedly doubled.
+
+    Give the reason if there is none.
+    """
     rows: list[RankedLayout | str] = []
     nodes = choice.nodes
     while nodes * choice.devices_per_node <= most_devices:
@@ -222,7 +224,8 @@ def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]
         model_ranks = tensor * pipeline * layout.context
         replicas = layout.world_size // model_ranks
         chunks = _chunks(choice, pipeline, space.most_chunks)
-        # ZeRO shares states among replicas and ranks of context. Without any, stages are alike.
+        # ZeRO shares states among replicas and ranks of context. Without any, all ZeRO stages are
+        # the same.
         shares_states = replicas * layout.context > 1
         different_stages = zero_stages if shares_states else zero_stages[:1]
         for micro_batch, zero_stage, training, virtual_pipeline in product(
@@ -255,7 +258,7 @@ def _evenly_divided(choice: Choice) -> Iterator[tuple[int, int]]:
 
 
 def _chunks(choice: Choice, pipeline: int, most_chunks: int) -> list[int]:
-    """Return the numbers of chunks that a stage's layers divide into; DeepSpeed has one."""
+    """Return the numbers of chunks into which a stage's layers divide; DeepSpeed has only one."""
     if pipeline == 1 or choice.deepspeed:
         most_chunks = 1
     stage_layers = choice.model.layers // pipeline
@@ -263,7 +266,7 @@ def _chunks(choice: Choice, pipeline: int, most_chunks: int) -> list[int]:
 
 
 def _sequence_parallel(choice: Choice, tensor: int) -> bool:
-    """Return whether to use sequence parallelism: with tensor parallelism it only saves memory."""
+    """Return whether to use sequence parallelism. With tensor parallelism it only saves memory."""
     if tensor == 1 or choice.own_trainer:
         return False
     return choice.layout.sequence or not choice.deepspeed
@@ -308,7 +311,7 @@ def _why_none(
     num_layouts: int,
     rejected: _Rejected,
 ) -> str:
-    """Return why a search found no layout, and what to change."""
+    """Return why a search yielded no layout, and what to change."""
     layout = choice.layout
     world = layout.world_size
     if not num_layouts and world % layout.context:
@@ -346,10 +349,7 @@ def _why_none(
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way to do the training.
-
-    Figures are None if they cannot be known or a rule is broken.
-    """
+    """One variant of the training. Figures are None if they cannot be known or a rule is broken."""
 
     change: str
     """Words for --set, or a name."""
@@ -367,7 +367,7 @@ class Alternative:
 def what_if(
     settings: Settings, machine: Machine | None = None, measured: Calibrations | None = None
 ) -> list[Alternative]:
-    """Return the plan, and every usual change of one value of it.
+    """Return the plan, and a variant for every usual change of a single value.
 
     Text and global batch are the same in all of them.
     """
@@ -377,7 +377,7 @@ def what_if(
 
 
 def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
-    """Yield each change with the words that make it; the best layout by `plan --search` is last."""
+    """Yield each change with the words for --set; the best layout of `plan --search` comes last."""
     for key, values in _changed_sizes(choice).items():
         for value in values:
             yield f"{key}={value}", _with_size(choice, key, value)
@@ -428,7 +428,7 @@ def _with_size(choice: Choice, key: str, value: int) -> Choice:
 
 
 def _words_of(best: RankedLayout) -> str:
-    """Return the words for --set that make the best layout of a search."""
+    """Return the words for --set that select the best layout of a search."""
     layout = best.layout
     settings = {
         "parallel.tensor": layout.tensor,
@@ -473,7 +473,7 @@ def _alternative(
 
 
 def what_if_table(alternatives: Sequence[Alternative], currency: str = "") -> Table:
-    """Return a row for each change; those that break a rule are notes, with the rule."""
+    """Return a row for each change. A change that breaks a rule becomes a note with that rule."""
     planned_seconds = alternatives[0].seconds if alternatives else None
     rows = []
     for alternative in alternatives:
@@ -512,7 +512,7 @@ def _what_if_row(
 
 
 def _memory(alternative: Alternative) -> str:
-    """Return the memory, with its share of what there is where both are known."""
+    """Return the memory, with its share of the available memory if both are known."""
     share = ""
     if alternative.memory_bytes and alternative.memory_limit_bytes:
         share = f" ({alternative.memory_bytes / alternative.memory_limit_bytes:.0%})"

@@ -1,4 +1,4 @@
-"""Memory that copies of the newest state take on a node, and whether it has that much."""
+"""Memory that copies of the newest state use on a node, and whether the node has enough."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,9 +11,10 @@ from runbook.planning.layout import Choice
 from runbook.planning.rule_codes import PlanCode
 
 KEPT = 2
-"""The newest complete copy, and the one that is being written."""
+"""Number of copies: the newest complete one, and the one that is being written."""
 DEFAULT_SHARE = 0.5
-"""Of a node's memory: the size of /dev/shm where nobody has set another (tmpfs(5), size=)."""
+"""Share of a node's memory: the size of /dev/shm unless someone has set another (tmpfs(5), size=).
+"""
 
 
 def near_bytes(choice: Choice, stages: Sequence[StageMemory]) -> int:
@@ -29,10 +30,7 @@ def near_bytes(choice: Choice, stages: Sequence[StageMemory]) -> int:
 def check_near_copies(
     choice: Choice, stages: Sequence[StageMemory], node_memory: int
 ) -> Iterator[Check]:
-    """Yield whether a node has the memory for copies.
-
-    0: how much it has is not known.
-    """
+    """Yield whether a node has enough memory for copies. 0 means that its memory is not known."""
     interval = choice.training.near_interval
     if not interval or choice.smoke or not choice.own_trainer:
         return

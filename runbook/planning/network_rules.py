@@ -1,4 +1,7 @@
-"""Network settings with which jobs of other users hung: rules for every site of a fabric, each with its source."""
+"""Network settings that made other users' jobs hang.
+
+Rules for every site of a fabric, each with its source.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,15 +19,15 @@ class NetworkRule:
 
     variable: str
     fabric: str
-    """libfabric's provider, as hardware.fabric of a site names it."""
+    """libfabric's provider, as a site's hardware.fabric names it."""
     hangs_with: frozenset[str]
-    """Values that hung, `NOT_SET` among them where leaving it out does too."""
+    """Values that hung; `NOT_SET` is among them if an unset variable hangs too."""
     remedy: str
     source: str
     date: str
-    """When the source said so, YYYY-MM-DD."""
+    """Date of the source's statement, YYYY-MM-DD."""
     devices: str = ""
-    """Beginning of the accelerators' names that it is about; empty: all."""
+    """Beginnings of the accelerator names that the rule applies to; empty: all."""
 
 
 RULES = (
@@ -53,8 +56,8 @@ RULES = (
 def check_network(settings: Settings) -> list[Check]:
     """Compare the environment of a run's jobs with the rules of its site's fabric.
 
-    No check where the fabric is not known or has no rule. A setting that hung elsewhere is a
-    warning, since it depends on the versions of libfabric and RCCL in the image.
+    There is no check if the fabric is unknown or has no rule. A setting that hung elsewhere is only
+    a warning, since it depends on the versions of libfabric and RCCL in the image.
     """
     variables: dict[str, str | None] = {}
     for group in switched_on(settings).values():
@@ -71,7 +74,8 @@ def check_network(settings: Settings) -> list[Check]:
 def _check(rule: NetworkRule, variables: Mapping[str, str | None]) -> Check:
     name = f"network: {rule.variable}"
     says = f"no value with which jobs hung ({rule.source}, {rule.date})"
-    # A group that unsets NCCL_NET keeps NCCL off libfabric, whose settings then change nothing.
+    # A group that unsets NCCL_NET keeps NCCL from using libfabric, whose settings then have no
+    # effect.
     if "NCCL_NET" in variables and variables["NCCL_NET"] is None:
         return Check(name, "pass", "NCCL_NET is unset: NCCL does not go through libfabric", says)
     value = variables.get(rule.variable) or NOT_SET

@@ -1,4 +1,4 @@
-"""The whole plan: every number computed from what a person chose, every rule checked; each training phase of it."""
+"""The complete plan: every number computed from a person's choices, and every rule checked."""
 
 import dataclasses
 import json
@@ -57,7 +57,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class ComputesOn:
-    """The devices of a node, and who says so: the site's file, or the program that listed this machine's GPUs."""
+    """The number of devices of a node, and its source.
+
+    This is the site's file, or the program that listed this machine's GPUs.
+    """
 
     device: str
     devices_per_node: int
@@ -67,7 +70,7 @@ class ComputesOn:
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueModel:
-    """The model as the catalogue has it, where 0 stands for a default, with the numbers of the training."""
+    """The model as the catalogue states it (0: a default), with the training's own numbers."""
 
     shape: ModelShape = field(metadata=FLAT)
     name: str
@@ -80,7 +83,7 @@ class CatalogueModel:
 
 @dataclass(frozen=True)
 class Label:
-    """What people call a model, compared with its count of parameters."""
+    """The usual label of a model, compared with its count of parameters."""
 
     model: str
     label: str
@@ -101,7 +104,7 @@ class PhaseParameters:
 
 @dataclass(frozen=True)
 class PhaseFlops:
-    """FLOPs of a phase by convention; `convention` is the one that trainer and plan report in."""
+    """FLOPs of a phase by convention; `convention` is the one that trainer and plan report."""
 
     convention: str
     per_iteration: dict[str, float]
@@ -110,7 +113,7 @@ class PhaseFlops:
 
 @dataclass(frozen=True)
 class Plan:
-    """The content of plan.json; sections by phase are under the phase's name."""
+    """The content of plan.json; the sections of a phase are under its name."""
 
     schema: int
     run: str
@@ -132,15 +135,15 @@ class Plan:
     checks: tuple[Check, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, the caller's own copy."""
+        """Return plain values as a copy for the caller."""
         content: dict[str, Any] = as_json(self)
         return content
 
 
 def parse_plan(text: str, source: Path) -> Plan:
-    """The plan in the text of a plan.json.
+    """Return the plan in the text of a plan.json.
 
-    `RecordError` names the file, every problem and the remedy.
+    Raise `RecordError` with the file, every problem and the remedy.
     """
     try:
         return from_json(
@@ -318,7 +321,7 @@ def _flops(choice: Choice) -> PhaseFlops:
 
 
 def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
-    """What the trainer reads; paths are relative to the folder of plan.json unless absolute."""
+    """Return the trainer's input; relative paths start at the folder of plan.json."""
     training = choice.training
     length = duration(choice)
     phase = PhasePlan(
@@ -391,7 +394,7 @@ def _model(choice: Choice) -> schema.PlannedModel:
 def _data(settings: Settings, choice: Choice, data: DataPlan) -> schema.PlannedData:
     uses = ("train", "validation", "test")
     sources = {use: data.weighted(use) for use in uses}
-    # The documents' programs know no tokens: their files have equal shares
+    # The documents' programs do not know about tokens: their files get equal shares.
     if not choice.own_trainer:
         sources = {
             use: tuple(dataclasses.replace(file, text="") for file in files)

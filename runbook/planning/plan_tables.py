@@ -1,4 +1,7 @@
-"""The plan as tables for people, from the content of plan.json; the notebook and the command line show the same."""
+"""The plan as tables for people, built from the content of plan.json.
+
+The notebook and the command line show the same.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
@@ -56,7 +59,7 @@ _MEMORY_PARTS = {
 
 
 def tables(plan: Plan) -> tuple[Table, ...]:
-    """The whole plan in the order a person decides in."""
+    """Return the complete plan in the order in which a person makes the decisions."""
     makers = (
         summary_table,
         sizes_table,
@@ -123,10 +126,7 @@ def _needed_memory(plan: Plan) -> tuple[str, str]:
 
 
 def _with_failures(plan: Plan) -> list[tuple[str, str, str]]:
-    """Return the row of what failures are expected to cost.
-
-    None if no rate of failures is known.
-    """
+    """Return the row about the expected cost of failures; None if no failure rate is known."""
     expectation = useful_time(plan)
     if expectation is None:
         return []
@@ -166,7 +166,10 @@ def _rules(plan: Plan) -> tuple[str, str]:
 
 
 def _smoke_test_time(plan: Plan) -> tuple[str, str]:
-    """The smoke test with the start of its processes, which takes nearly all of its time, and the steps by themselves."""
+    """Return the time of the smoke test, and the time of its steps alone.
+
+    The first includes the start of the processes, which dominates.
+    """
     steps = plan.time[SMOKE].seconds
     if steps is None:
         return UNKNOWN, "before the training, to see that all works"
@@ -190,7 +193,7 @@ def _text_disk(plan: Plan) -> tuple[str, str]:
 
 
 def sizes_table(plan: Plan) -> Table:
-    """Parameters by part, and the labels people use next to the counts."""
+    """Return the parameters by part, with the usual labels next to the counts."""
 
     def rows(phase: str) -> dict[str, str]:
         counts = plan.parameters[phase]
@@ -212,7 +215,7 @@ def sizes_table(plan: Plan) -> Table:
 
 
 def layout_table(plan: Plan) -> Table:
-    """Devices, batch, length and learning rate, each with its sum."""
+    """Return devices, batch, length and learning rate, each with its calculation."""
 
     def rows(phase: str) -> dict[str, str]:
         planned = plan.phases[phase]
@@ -245,7 +248,7 @@ def _course_of(rate: LearningRate) -> str:
 
 
 def memory_table(plan: Plan) -> Table:
-    """Bytes by part on the fullest rank, and against what there is."""
+    """Return the bytes by part on the fullest rank, and their sum against the available memory."""
 
     def rows(phase: str) -> dict[str, str]:
         memory = plan.memory[phase]
@@ -270,7 +273,7 @@ def memory_table(plan: Plan) -> Table:
 
 
 def memory_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
-    """What the table of the memory says, in GiB under names with units; None: not known."""
+    """Return the content of the memory table, in GiB under names with units; None: not known."""
     memory = plan.memory[phase]
     sizes = {words: getattr(memory.fullest_stage, part) for part, words in _MEMORY_PARTS.items()}
     sizes |= {
@@ -284,7 +287,10 @@ def memory_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 
 
 def flops_table(plan: Plan) -> Table:
-    """Operations of a token in every convention: the same speed prints as many different TFLOP/s."""
+    """Return the operations per token in every convention.
+
+    The same speed has a different TFLOP/s in each.
+    """
     rows = [
         {
             "convention": name + (" (ours)" if name == plan.flops[FULL].convention else ""),
@@ -302,7 +308,10 @@ def flops_table(plan: Plan) -> Table:
 
 
 def time_table(plan: Plan) -> Table:
-    """Expected time; empty words where it cannot be known, with the reason."""
+    """Return the expected time.
+
+    If it cannot be known, the cells are empty and the reason is given.
+    """
 
     def rows(phase: str) -> dict[str, str]:
         time = plan.time[phase]
@@ -321,7 +330,7 @@ def time_table(plan: Plan) -> Table:
 
 
 def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
-    """What the table of the time says, as numbers under names with units; None: not known."""
+    """Return the content of the time table, as numbers under names with units; None: not known."""
     time = plan.time[phase]
     spec = plan.phases[phase]
     return {
@@ -338,7 +347,7 @@ def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 
 
 def parts_table(plan: Plan) -> Table:
-    """Where a step's time goes, on accelerators that are modelled part by part."""
+    """Return the parts of a step's time, on accelerators that are modelled part by part."""
     title = "Where a step's time goes"
     parts = {phase: plan.time[phase].parts or {} for phase in (SMOKE, FULL)}
     if not parts[FULL]:
@@ -365,7 +374,10 @@ def parts_table(plan: Plan) -> Table:
 
 
 def endurance_table(plan: Plan) -> Table:
-    """Saves to each storage tier, failures, jobs in a row and energy of the training; what is not known says so."""
+    """Return saves to each storage tier, failures, jobs in a row and energy of the training.
+
+    Unknown figures are marked as such.
+    """
     endurance = plan.endurance
     between = plan.endurance.hours_between_failures
     rows = {
@@ -394,7 +406,7 @@ def endurance_table(plan: Plan) -> Table:
 
 
 def storage_table(plan: Plan) -> Table:
-    """Bytes of data and checkpoints."""
+    """Return the bytes of data and checkpoints."""
 
     def rows(phase: str) -> dict[str, str]:
         store = plan.checkpoint[phase]
@@ -414,7 +426,10 @@ def storage_table(plan: Plan) -> Table:
 
 
 def data_table(plan: Plan) -> Table:
-    """Bytes, disk and hours of one pass and of the documents' three steps; no row where no text is tokenized."""
+    """Return the bytes, disk and hours of one pass and of the documents' three steps.
+
+    There is no row if no text is tokenized.
+    """
     title = "Preparing the text"
     if not plan.data_work:
         return Table((), title, ["No text is tokenized in this run."])
@@ -437,7 +452,7 @@ def data_table(plan: Plan) -> Table:
 
 
 def places_table(plan: Plan) -> Table:
-    """Where each phase writes: never the same place twice."""
+    """Return the folder that each phase writes to; no two are the same."""
     places = (
         "checkpoint folder",
         "log metrics",
@@ -455,12 +470,12 @@ def places_table(plan: Plan) -> Table:
 
 
 def checks_table(plan: Plan) -> Table:
-    """Every rule that was applied; a failing one never gets here."""
+    """Return every rule that was applied. A plan with a failing rule is never shown."""
     return Table([check.as_dict() for check in plan.checks], "Checks", [_verdicts(plan.checks)])
 
 
 def site_tables(site: Site, content: Plan, precision: Precision) -> tuple[Table, ...]:
-    """What the site adds to a plan: checkpoint times by tier, and its document's own numbers."""
+    """Return what the site adds to a plan: checkpoint times by tier, and its document's numbers."""
     all_tables = (
         tier_table(site, content.model.parameters, precision),
         documents_table(site, content),
@@ -469,7 +484,7 @@ def site_tables(site: Site, content: Plan, precision: Precision) -> tuple[Table,
 
 
 def documents_table(site: Site, content: Plan) -> Table:
-    """Return what the site's document measured or advises, and what that makes of this run."""
+    """Return what the site's document measured or advises, applied to this run."""
     rows = []
     if site.advised_batch:
         rows.append(_advised_batch(site.advised_batch, content.phases[FULL]))
@@ -512,7 +527,7 @@ def _timing_row(timing: Timing, data_bytes: int) -> dict[str, str]:
 
 
 def devices_sum(phase: PhasePlan) -> str:
-    """How the devices are used, as a product."""
+    """Return the number of devices as a product of the parallel sizes."""
     parallel = phase.parallel
     words = [f"{parallel.tensor} tensor", f"{parallel.pipeline} pipeline"]
     if parallel.context > 1:
@@ -525,7 +540,10 @@ def devices_sum(phase: PhasePlan) -> str:
 
 
 def batch_sum(phase: PhasePlan) -> str:
-    """One step's batch as a product: 1 micro x 2 replicas x 2 steps = 4 sequences = 4,096 tokens."""
+    """Return one step's batch as a product.
+
+    1 micro x 2 replicas x 2 steps = 4 sequences = 4,096 tokens.
+    """
     batch = phase.batch
     copies = phase.parallel.data
     return (
@@ -536,7 +554,7 @@ def batch_sum(phase: PhasePlan) -> str:
 
 
 def duration_sum(phase: PhasePlan) -> str:
-    """The whole length as a product."""
+    """Return the total length as a product."""
     length = phase.duration
     return (
         f"{length.iterations:,} iterations x {phase.batch.global_:,} = {length.samples:,} samples = "
@@ -545,7 +563,7 @@ def duration_sum(phase: PhasePlan) -> str:
 
 
 def decimal_bytes(count: float) -> str:
-    """Bytes in the decimal units that disks are sold by.
+    """Return bytes in the decimal units in which disks are sold.
 
     >>> decimal_bytes(7.08e12), decimal_bytes(4e6), decimal_bytes(12)
     ('7.08 TB', '4 MB', '12 B')
@@ -557,7 +575,7 @@ def decimal_bytes(count: float) -> str:
 
 
 def by_phase(rows: Callable[[str], Mapping[str, object]], title: str, *notes: str) -> Table:
-    """A table of what these rows say of the smoke test and of the training."""
+    """Return a table of these rows for the smoke test and the training."""
     return Table(_side_by_side({"smoke test": rows(SMOKE), "training": rows(FULL)}), title, notes)
 
 
@@ -573,7 +591,7 @@ def _side_by_side(columns: Mapping[str, Mapping[str, object]]) -> list[dict[str,
 
 
 def shown(value: Any, show: str | Callable[[Any], str]) -> str:
-    """A value by a format or a function; not known where it is None."""
+    """Return a value shown by a format or a function, or "not known" if it is None."""
     if value is None:
         return UNKNOWN
     return show.format(value) if isinstance(show, str) else show(value)

@@ -20,9 +20,9 @@ _OWN_KEYS = (
     *("keep_every", "async_save", "resume_changed", "replay_interval"),
     *("near_interval", "near_folder"),
 )
-"""Keys below `training` that only our own trainer knows."""
+"""Keys below `training` that only our own trainer supports."""
 _GIVEN = (("length", "exactly"), ("warm-up", "at most"), ("decay", "at most"))
-"""What the groups of `EXCLUSIVE` say, and how many keys of each are given."""
+"""The name of each group in `EXCLUSIVE`, and how many of its keys are given."""
 
 
 def batch_of(choice: Choice) -> Batch:
@@ -33,7 +33,10 @@ def batch_of(choice: Choice) -> Batch:
 
 
 def duration(choice: Choice) -> Duration:
-    """Whole steps: samples or tokens that fill no whole step are left over, as in Megatron."""
+    """Length in whole steps.
+
+    Samples or tokens that do not fill a step are dropped, as in Megatron.
+    """
     training = choice.training
     batch = batch_of(choice)
     sequences = training.samples or training.tokens // choice.sequence_length
@@ -47,7 +50,7 @@ def duration(choice: Choice) -> Duration:
 
 
 def learning_rate(choice: Choice, length: Duration) -> LearningRate:
-    """The schedule in samples, whatever unit its parts are given in."""
+    """The schedule in samples, whatever the unit of its parts."""
     training = choice.training
     batch = batch_of(choice)
     decay = batch.samples_after(training.decay_iterations) or training.decay_samples
@@ -69,7 +72,7 @@ def learning_rate(choice: Choice, length: Duration) -> LearningRate:
         return rate
     batch_samples = batch.global_
     falling = training.wsd_decay_fraction * decay
-    # Whole steps, as Megatron's --lr-wsd-decay-iters counts.
+    # Counted in whole steps, as Megatron's --lr-wsd-decay-iters does.
     falling_samples = max(1, round(falling / batch_samples)) * batch_samples
     return replace(
         rate,
@@ -98,7 +101,7 @@ def check_schedule(choice: Choice) -> list[Check]:
 
 
 def _ignored_keys(choice: Choice) -> Iterator[Check]:
-    """Yield a warning where a key of our own trainer is set and another framework trains."""
+    """Yield a warning if a key of our own trainer is set and another framework trains."""
     training = choice.training
     defaults = Training.model_fields
     ignored = []
@@ -117,16 +120,18 @@ def _ignored_keys(choice: Choice) -> Iterator[Check]:
 
 
 MOST_REPLAYED = 0.05
-"""Share of the computing that replay may take unnoticed: a choice, not a measurement."""
+"""Share of the computation that replay may use without a warning. It is a choice, not a
+measurement.
+"""
 
 
 def _replay_cost(choice: Choice) -> Iterator[Check]:
-    """Yield what computing micro-batches again costs, where that is asked for."""
+    """Yield the cost of computing micro-batches again, if that is requested."""
     layout = choice.layout
     interval = choice.training.replay_interval
     if not interval or choice.smoke or not choice.own_trainer:
         return
-    # Interleaved stages take micro-batches by groups of as many as there are stages.
+    # Interleaved stages process micro-batches in groups as large as the number of stages.
     again = layout.pipeline if layout.virtual_pipeline > 1 else 1
     share = again / (choice.num_microbatches * interval)
     result = RuleResult(
@@ -205,7 +210,7 @@ def _learning_rates(rate: LearningRate) -> RuleResult:
 
 
 def _warmup(choice: Choice, rate: LearningRate, length: Duration) -> Check:
-    """Return whether the warm-up ends before the decay; if so, whether it ends before the run."""
+    """Return whether the warm-up ends before the decay and, if so, before the end of the run."""
     key = choice.keys.warmup_iterations
     values: dict[str, Value] = {
         "warmup_samples": rate.warmup_samples,

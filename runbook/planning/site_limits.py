@@ -1,4 +1,4 @@
-"""Limits of the site: queues, disk and shared storage compared with what the run needs."""
+"""Limits of the site: queues, disk and shared storage, compared with the needs of the run."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -14,7 +14,7 @@ from runbook.planning.cost.endurance import GIGABYTE, checkpoint_bytes
 
 
 def check_queues(settings: Settings) -> list[Check]:
-    """Nodes and time limit of each job that names a queue, against that queue's limits."""
+    """Compare nodes and time limit of each job that names a queue with that queue's limits."""
     jobs = []
     for phase, section in JOB_SECTIONS.items():
         jobs.append((phase, section, getattr(settings.run.jobs, section)))
@@ -50,7 +50,7 @@ def _queue(
             remedy,
         )
 
-    # A job that names several partitions starts in any of them: the one it fits best counts.
+    # A job that names several partitions starts in any of them, so the best fit counts.
     limits = [queues[partition] for partition in partitions]
     limit = min(limits, key=lambda limit: len(_exceeded_keys(job, limit)))
     exceeded = [f"jobs.{section}.{key}" for key in _exceeded_keys(job, limit)]
@@ -92,7 +92,7 @@ def _accepted(limit: QueueLimit) -> str:
 
 
 def _exceeded_keys(job: Job, limit: QueueLimit) -> list[str]:
-    """Return the job's keys that a queue does not accept."""
+    """Return the keys of the job that a queue does not accept."""
     exceeded = []
     too_few = job.nodes < limit.min_nodes
     too_many = limit.max_nodes and job.nodes > limit.max_nodes
@@ -105,14 +105,14 @@ def _exceeded_keys(job: Job, limit: QueueLimit) -> list[str]:
 
 TEBIBYTE = 2**40
 STATED_PARAMETERS = range(174_000_000_000, 176_000_000_000)
-"""The size that a document's stated times are for."""
+"""The model size for which a document states its times."""
 
 
 def tier_table(site: Site, parameters: int, precision: Precision) -> Table:
-    """Return each of the site's tiers with the least time that a checkpoint of this model takes.
+    """Return each of the site's tiers with the minimum time for a checkpoint of this model.
 
-    The document's own time is next to it, for the size that it states one for. A site without tiers
-    has no rows.
+    The document's own time is shown for the size that it was stated for. A site without tiers has
+    no rows.
     """
     checkpoint = checkpoint_bytes(parameters, precision)
     tiers = _tiers(site)
@@ -144,7 +144,7 @@ def _write_time(seconds: float) -> str:
 
 
 def _stated_time(stated_minutes: float, minutes: float) -> str:
-    """Return a document's time and how far it is from ours; empty if it states none."""
+    """Return a document's time and its difference from ours, or an empty text if it states none."""
     if not stated_minutes:
         return ""
     return f"{stated_minutes:.2f} min ({stated_minutes / minutes - 1:+.1%})"
@@ -160,9 +160,9 @@ def _tiers(site: Site) -> dict[str, Tier]:
 
 
 def chosen_tier(site: Site, tier_name: str) -> tuple[str, Tier | None]:
-    """The tier of the site's storage that `jobs.storage` names, else the first.
+    """Return the storage tier that `jobs.storage` names, or else the first.
 
-    Empty if there are none.
+    Return an empty text if there are none.
     """
     tiers = _tiers(site)
     if tier_name in tiers:
@@ -173,10 +173,11 @@ def chosen_tier(site: Site, tier_name: str) -> tuple[str, Tier | None]:
 def check_volumes(
     settings: Settings, wants: Mapping[str, int], texts: Mapping[str, int]
 ) -> list[Check]:
-    """Each shared file system against what is put there.
+    """Compare each shared file system with what is stored there.
 
-    One that is too small is warned of, since it can grow. `wants` has bytes by what a volume holds,
-    `texts` those of each text that is fetched to the folder for data. 0 is unknown.
+    One that is too small raises a warning, since it can be enlarged. `wants` has the bytes of each
+    kind of content, and `texts` those of each text that is fetched to the folder for data. 0 means
+    not known.
     """
     storage = settings.run.jobs.storage
     name, _ = chosen_tier(settings.site, storage)

@@ -1,7 +1,4 @@
-"""How many parameters a GPT really has.
-
-Whole, by part and on each rank, next to the label people use.
-"""
+"""The real number of parameters of a GPT, next to its usual label: total, by part and by rank."""
 
 from __future__ import annotations
 
@@ -15,7 +12,9 @@ from runbook.params.schema.entries import Model
 from runbook.plan_file.schema import ModelShape
 
 LABEL_TOLERANCE = 0.05
-"""A label further from the count than this is said to be wrong ("13B" for 12.85 B is not; "375M" for 64.6 M is)."""
+"""A label is reported as wrong if the count differs by more than this ("13B" for 12.85 B does not;
+"375M" for 64.6 M does).
+"""
 
 
 def padded_vocabulary(vocabulary: int, tensor: int, *, own: bool = False) -> int:
@@ -57,7 +56,7 @@ def shape_of(
 
 
 def stated_shape(model: Model) -> ModelShape:
-    """Return the shape as the catalogue states it, where 0 stands for a default.
+    """Return the shape as the catalogue states it, with 0 for a default.
 
     Its vocabulary is not padded yet.
     """
@@ -96,7 +95,7 @@ class Parameters:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Return the total."""
         return (
             self.layers
             + self.token_embedding
@@ -107,7 +106,7 @@ class Parameters:
 
 
 def whole(shape: ModelShape) -> Parameters:
-    """The model as one process would hold it."""
+    """Return the model as one process would hold it."""
     return on_rank(
         shape,
         tensor=1,
@@ -146,7 +145,7 @@ def on_rank(
 
 
 def layer(shape: ModelShape, *, tensor: int = 1) -> int:
-    """Parameters of one transformer layer on one of `tensor` ranks."""
+    """Return the parameters of one transformer layer on one of `tensor` ranks."""
     attention_width = shape.heads * shape.head_size
     query_key_value = attention_width + 2 * shape.kv_heads * shape.head_size
     feed_forward_in = shape.ffn_hidden * (2 if shape.gated else 1)
@@ -168,12 +167,15 @@ def _norm(shape: ModelShape) -> int:
 
 
 def expected_first_loss(shape: ModelShape) -> float:
-    """Loss of a model that knows nothing: all tokens equally likely, in Megatron-LM the padded ones too (0.02 more)."""
+    """Return the loss of an untrained model, for which all tokens are equally likely.
+
+    Megatron-LM includes the padded ones, which adds 0.02.
+    """
     return math.log(shape.vocabulary)
 
 
 def label_count(label: str) -> int | None:
-    """The count a label names, or None if it names none.
+    """Return the count that a label names, or None if it names none.
 
     >>> label_count("375M"), label_count("GPT-3 1.3b"), label_count("tiny")
     (375000000, 1300000000, None)
@@ -183,7 +185,7 @@ def label_count(label: str) -> int | None:
 
 
 def label_fits(label: str, parameters: int) -> bool:
-    """Whether the label names about this count, or no count at all.
+    """Return whether the label names about this count, or no count at all.
 
     >>> label_fits("13B", 12_853_626_880), label_fits("375M", 64_633_856)
     (True, False)
@@ -193,7 +195,7 @@ def label_fits(label: str, parameters: int) -> bool:
 
 
 def label_text(label: str, parameters: int) -> str:
-    """The label next to what was counted.
+    """Return the label next to the actual count.
 
     >>> label_text("375M", 64_633_856)
     '"375M" is 64.6 M: 64,633,856 parameters by count; the label says 5.8 times as many'

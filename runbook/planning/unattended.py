@@ -1,4 +1,4 @@
-"""What a chain of jobs and spare nodes mean for this plan, and where they cannot be had."""
+"""The effect of a chain of jobs and of spare nodes on this plan, and when they are impossible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPARES = "jobs.training.spares"
 
 
 def check_unattended(settings: Settings, endurance: Endurance) -> Iterator[Check]:
-    """Yield a check for each of both that the run asks for."""
+    """Yield a check for the chain and for the spare nodes, if the run requests them."""
     job = settings.job(FULL)
     if job.chain > 1:
         yield _chain_check(settings, endurance, job.chain)
@@ -84,7 +84,7 @@ def _spares_check(settings: Settings, nodes: int, spares: int) -> Check:
 
 
 def _obstacle(settings: Settings) -> str:
-    """Return why a job cannot go on by itself here. Empty if it can."""
+    """Return why a job cannot continue by itself here, or an empty text if it can."""
     if settings.site.scheduler == "local":
         return f"site {settings.site.site} has no queue in which a job could wait or ask for nodes"
     if settings.run.training.framework == "nemo":

@@ -1,4 +1,4 @@
-"""What faults will cost this plan's training: the parts of the simulation, taken from the plan."""
+"""The expected cost of faults for this plan's training, simulated with the plan's figures."""
 
 from __future__ import annotations
 
@@ -24,46 +24,53 @@ from runbook.planning.layout import FULL
 from runbook.planning.plan import Plan
 
 START_UP_SECONDS = 120.0
-"""On a cluster: to load the image (74 to 200 s on 64 nodes in the Azure document), import and connect; assumed."""
+"""Start on a cluster: load the image (74 to 200 s on 64 nodes in the Azure document), import and
+connect; assumed.
+"""
 START_UP_SECONDS_ON_CPU = 15.0
-"""To import torch and megatron-core and to connect: 8 to 40 s on two cores of a machine that others use too."""
+"""Import torch and megatron-core and connect: 8 to 40 s on two cores of a machine that others use
+too.
+"""
 CRASH_SECONDS = 5.0
-"""Until the end of a process has ended the job.
-
-The drills measured 0.1 to 1.1 s on one machine; assumed for many nodes.
+"""Time until the end of one process has ended the job. The drills measured 0.1 to 1.1 s on one
+machine; assumed for many nodes.
 """
 LOST_NODE_SECONDS = 300.0
-"""Until a node that answers no more is noticed: Slurm's SlurmdTimeout by default."""
+"""Time until an unresponsive node is noticed: Slurm's SlurmdTimeout by default."""
 COPY_BYTES_PER_SECOND = 10e9
-"""From a device to pinned memory: 10 to 23 GB/s on one H200 (docs/measurements/gpu-h200.md)."""
+"""Copy rate from a device to pinned memory: 10 to 23 GB/s on one H200
+(docs/measurements/gpu-h200.md).
+"""
 POSSIBLE_NEAR_SECONDS = 60.0
-"""Between the copies that a campaign tries where the plan has none."""
+"""Interval between copies for a plan that has none."""
 NEAR_BYTES_PER_SECOND = 2e9
-"""At which a rank writes its state to node memory, with a checksum, or reads it; assumed."""
+"""Rate at which a rank writes its state to node memory, with a checksum, or reads it; assumed."""
 PARTNER_BYTES_PER_SECOND = 1e9
-"""At which a node sends the states of its ranks to its partner, over TCP; assumed."""
+"""Rate at which a node sends the states of its ranks to its partner over TCP; assumed."""
 ASSUMED_GIGABYTES_A_NODE = 1.0
 ASSUMED_GIGABYTES_AT_MOST = 20.0
-"""Write speed of the storage where a site states none: for each node, and for all of them."""
+"""Write speed of the storage if a site states none: for each node, and for all of them."""
 
 
 @dataclass(frozen=True)
 class FaultCosts:
-    """What one simulates for a plan."""
+    """The inputs of a simulation for a plan."""
 
     parts: CampaignParts
     detection: Mapping[str, float]
     """Seconds until a failure is noticed, by the name of its kind."""
     training_seconds: float
-    """Of the steps and evaluations alone."""
+    """Time of the steps and evaluations alone."""
     seconds_between: float
     assumptions: tuple[str, ...]
     fewer_nodes: tuple[int, ...] = ()
-    """With which the run file lets the training go on, most first."""
+    """Smaller numbers of nodes with which the run file lets the training continue, in descending
+    order.
+    """
 
 
 def fault_costs(plan: Plan) -> FaultCosts | None:
-    """Return what failures cost this training.
+    """Return the cost of failures for this training.
 
     None if its speed or the rate of failures is not known.
     """
@@ -112,14 +119,14 @@ def fault_costs(plan: Plan) -> FaultCosts | None:
 
 
 def possible_copies(plan: Plan, parts: CampaignParts) -> NearParts | None:
-    """Return what copies in node memory about every minute would take."""
+    """Return the cost of copies in node memory taken about once a minute."""
     return near_parts(plan, parts.nodes, max(1, round(POSSIBLE_NEAR_SECONDS / parts.step)))
 
 
 def near_parts(plan: Plan, nodes: int, steps_between: int = 0) -> NearParts | None:
-    """Return what copies in node memory take; None where the plan wants none.
+    """Return the cost of copies in node memory, or None if the plan requests none.
 
-    `steps_between`: another interval than the plan's.
+    `steps_between` replaces the plan's interval.
     """
     steps_between = steps_between or plan.phases[FULL].checkpoint.near_interval
     if not steps_between:
@@ -161,7 +168,10 @@ def _fewer_text(nodes: int, fewer_nodes: tuple[int, ...]) -> str:
 
 
 def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
-    """Return the seconds until a failure of each kind is noticed: hangs by the watchdog's own limits."""
+    """Return the seconds until a failure of each kind is noticed.
+
+    Hangs use the watchdog's own limits.
+    """
     limits = HangLimits(timeout)
     limits.measured("step", step_seconds)
     hang = limits.limit("step")
@@ -178,10 +188,10 @@ def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
 
 
 def useful_time(plan: Plan) -> UsefulTime | None:
-    """Return the expected share of useful time; None if it cannot be known.
+    """Return the expected share of useful time, or None if it cannot be known.
 
-    A training shorter than its own start is a trial: the share would tell of the assumed start
-    alone.
+    A training shorter than its own start is a trial, whose share would reflect only the assumed
+    start.
     """
     costs = fault_costs(plan)
     if costs is None or costs.training_seconds < costs.parts.start:
@@ -195,7 +205,7 @@ def useful_time(plan: Plan) -> UsefulTime | None:
 
 
 def _write_seconds(plan: Plan, nodes: int) -> tuple[float, str]:
-    """Return the seconds of a whole save, to the fastest tier, and where they are from."""
+    """Return the seconds of a complete save to the fastest tier, and their source."""
     fastest = min(plan.endurance.saves, key=lambda save: save.write_seconds, default=None)
     if fastest is not None:
         return fastest.write_seconds, f"saves to {fastest.tier}"
