@@ -58,6 +58,8 @@ def refuses(
 def assert_about(error: CodedError, message: Message, /, **values: object) -> None:
     """Assert what an error is about, and at least these of its values."""
     assert error.message is message, str(error)
+    shown = {name for _, name, _, _ in string.Formatter().parse(message.value)}
+    assert values.keys() <= shown, f"{message.name} shows only {sorted(filter(None, shown))}"
     for name, expected in values.items():
         assert name in error.values, f"{message.name} has no value {name}: {sorted(error.values)}"
         actual = error.values[name]
