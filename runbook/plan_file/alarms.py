@@ -24,9 +24,9 @@ from runbook.plan_file.recent_steps import RecentStep
 
 Show = Callable[[float], str]
 WINDOW = 40
-# Records that tell how noisy a curve is
+# Records needed to tell how noisy a curve is
 ENOUGH = 10
-# With fewer, a jump is at least this share of the loss
+# With fewer records, a jump is at least this share of the loss
 UNKNOWN_NOISE = 0.40
 JUMP_SPREADS = 10.0
 JUMP_SHARE = 0.05
@@ -36,33 +36,35 @@ CONFIRMING, CONFIRMED = (
     0.5,
 )
 UNEXPLAINED_BY_ONE = 1.7
-"""Times the only loss before it. A healthy batch of two sequences was 1.58 times another one, the
-first spike of BigScience's 104B 1.77 times the record before.
+"""Multiple of the loss before it, if there is only one. A healthy batch of two sequences was 1.58
+times another one; the first spike of BigScience's 104B was 1.77 times the record before.
 """
 FEW_BEFORE = 5
-"""With fewer records before it a single one makes a spike; a second is wanted from here on."""
-# Times the usual loss: no odd text costs as much, and no other record is waited for
+"""With fewer earlier records, a single record makes a spike; with this many, a second one is
+required.
+"""
+# Multiple of the usual loss that no odd text reaches, so that no second record is required
 UNEXPLAINED = 2.2
 SUDDEN_SHARE = 0.10
-"""A loss so far above each of the `CONFIRMING` before it is a spike where its gradient is large as
-well.
+"""A loss this far above each of the `CONFIRMING` records before it is a spike if its gradient is
+large as well.
 """
 LARGE_NORM_FACTOR = 10.0
-"""Times the usual gradient norm. Early in a training the loss falls by so much that a jump of a
-fifth is still below the median of the curve; only its gradient tells it from a batch of odd text
+"""Multiple of the usual gradient norm. Early in a training the loss falls so fast that a jump of a
+fifth is still below the median of the curve. Only its gradient tells it from a batch of odd text
 (7.90 to 9.59 with a norm of 24).
 """
 USUAL_NORMS = 5
-"""Gradient norms that tell what is usual."""
+"""Number of gradient norms from which the usual one is computed."""
 BACK_SHARE = 0.02
-# Records whose median is the level of a metric
+# Number of records whose median is the level of a metric
 BLOCK = 20
 RISE_SHARE = 0.04
 FLAT_SHARE = 0.25
 FLAT_RECORDS = 200
 # Medians of a block each: enough for a slope
 LEVELS = 40
-# Pairs of levels that rise; newer slope against older; rise
+# Share of rising pairs of levels; newer slope relative to the older; total rise
 RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
     0.9,
     0.75,
@@ -70,8 +72,8 @@ RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
 )
 DRIFT_SHARES = {"grad_norm": 1.0, "seconds_per_sequence": 0.25}
 COMPOUND_FACTOR = 4.0
-"""A gradient norm that grows by a share of itself is a drift once it is this many times what it
-was.
+"""A gradient norm that grows by a share of itself counts as drift once it is this many times its
+earlier value.
 """
 COMPOUND_BLOCK = 5
 COMPOUND_LEVELS = 20
@@ -79,10 +81,10 @@ COMPOUND_LEVELS = 20
 short and few.
 """
 LOST_NORMS = 50
-"""Skipped steps in a row with a gradient norm that is no number: from 2^32 a healthy loss scale
-needs 33 to find 1.
+"""Skipped steps in a row whose gradient norm is not a number: from 2^32 a healthy loss scale needs
+33 to reach 1.
 """
-# Least window, part of a step, times the usual
+# Minimum window, share of a step, and multiple of the usual wait
 WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
     5.0,
     0.2,
@@ -92,19 +94,19 @@ WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something that goes wrong, with the numbers that say so."""
+    """A fault, with the numbers that show it."""
 
     kind: str
     metric: str
     iteration: int
     since: int
-    """The first iteration that was out of the ordinary."""
+    """The first abnormal iteration."""
     value: float
     usual: float
-    """Median of the records before; of the other ranks, where it is about one."""
+    """Median of the records before, or of the other ranks if the alarm is about a rank."""
     evidence: str
     rank: int | None = None
-    """The rank it is about; None: the training."""
+    """The rank concerned; None: the training."""
 
 
 def spread_of(values: Sequence[float]) -> float:
@@ -117,7 +119,7 @@ def spread_of(values: Sequence[float]) -> float:
 
 
 def in_bytes(count: float) -> str:
-    """Bytes in a unit of their size.
+    """Return bytes in the unit that suits their size.
 
     >>> in_bytes(512), in_bytes(3.2e9), in_bytes(4.5e15)
     ('512 B', '3.2 GB', '4500 TB')
@@ -154,24 +156,24 @@ def _make(
 
 @dataclass(frozen=True)
 class Rise:
-    """What a rise of the loss must be, over so many records, to be no noise."""
+    """The limits that a rise of the loss over many records must exceed to be more than noise."""
 
     records: int
     share: float
-    """By how much the last third's median is above the first third's."""
+    """Difference between the medians of the last and the first third."""
     rising_pairs: float
-    """Share of all pairs of records of which the later is the higher."""
+    """Share of all pairs of records in which the later one is higher."""
 
 
 RISES = (Rise(12, 0.25, 0.9), Rise(30, 0.10, 0.8))
 RISE_NOISES = 4.0
-"""Times the spread inside a third that a rise is at least."""
+"""Minimum rise, as a multiple of the spread inside a third."""
 
 
 def _confirming_records(num_before: int) -> int:
-    """Return how many records in a row make a spike, after so many ordinary ones.
+    """Return how many records in a row make a spike after this many ordinary ones.
 
-    Few records, as a log of every thousandth step has, are smooth. A single one is no base at all:
+    Few records, as in a log of every thousandth step, are smooth. A single one is no basis at all:
     after a resume the curve begins again, and one batch of two sequences may be 60 % above another.
     """
     if num_before == 1:
@@ -180,9 +182,9 @@ def _confirming_records(num_before: int) -> int:
 
 
 class RiseWatch:
-    """Finds a loss that rises record by record.
+    """Detects a loss that rises record by record.
 
-    No single one jumps, so that a curve of medians follows it up.
+    No single record jumps, so that a curve of medians follows the rise.
     """
 
     def __init__(self, metric: str) -> None:
@@ -193,15 +195,15 @@ class RiseWatch:
 
     @property
     def is_reported(self) -> bool:
-        """Whether a rise was reported, and the loss is not back."""
+        """Whether a rise was reported and the loss has not recovered."""
         return self._limit < inf
 
     def begin_again(self) -> None:
-        """Forget the records: what they hold was reported."""
+        """Forget the records, which have been reported."""
         self._recent.clear()
 
     def look(self, iteration: int, loss: float) -> Alarm | None:
-        """Return the rise as a divergence, once until the loss is back."""
+        """Return the rise as a divergence, once until the loss has recovered."""
         self._recent.append((iteration, loss))
         if loss < self._limit:
             self._limit = inf
@@ -255,14 +257,14 @@ class RiseWatch:
 
 
 def _spread_around_line(values: Sequence[float]) -> float:
-    """Return the spread of values around the line through them; a slope is no noise."""
+    """Return the spread of values around the line through them: a slope is not noise."""
     points = [*enumerate(values)]
     slope = median(_slopes(points))
     return spread_of([value - slope * position for position, value in points])
 
 
 class LossWatch:
-    """Spikes, divergence and plateaus of one loss curve.
+    """Detects spikes, divergence and plateaus of one loss curve.
 
     Healthy trainings have single batches of odd text with up to twice the usual loss, and sometimes
     two in a row. So a spike is three records, or one that no text explains, or one with a gradient
@@ -277,8 +279,8 @@ class LossWatch:
         self._norms = deque[float](maxlen=WINDOW)
         # A sudden jump was reported, and the loss is above this
         self._above = inf
-        self._inside: list[float] = []  # of the jump that goes on
-        # That jump: its first iteration, and whether it was reported
+        self._inside: list[float] = []  # Of the jump in progress
+        # The first iteration of that jump, and whether it was reported
         self._since, self._is_spike = (
             0,
             False,
@@ -288,7 +290,7 @@ class LossWatch:
         self._next_look = FLAT_RECORDS
 
     def excess(self, loss: float) -> float:
-        """How far a loss is above the curve so far, in units of a jump."""
+        """Return how far a loss is above the curve so far, in units of a jump."""
         usual = median(self._recent) if self._recent else inf
         if loss <= usual:
             return 0.0
@@ -305,10 +307,7 @@ class LossWatch:
         loss: float,
         grad_norm: float = nan,
     ) -> Iterator[Alarm]:
-        """What is wrong with the curve now that this loss is known.
-
-        `grad_norm` is NaN if nobody knows it.
-        """
+        """Yield the alarms of the curve after this loss. `grad_norm` is NaN if it is not known."""
         sudden = self._find_sudden(iteration, loss, grad_norm)
         was_spike = self._is_spike
         was_reported = self._rise.is_reported
@@ -333,7 +332,7 @@ class LossWatch:
         loss: float,
         grad_norm: float,
     ) -> Alarm | None:
-        """Report a jump above the last losses with a gradient norm many times the usual.
+        """Report a loss well above the last ones with a gradient norm many times the usual.
 
         It is reported once until it is over.
         """
@@ -396,7 +395,7 @@ class LossWatch:
         elif count >= 2 * ENOUGH and count % ENOUGH == 0:
             later = median(self._inside[-ENOUGH:])
             earlier = median(self._inside[-2 * ENOUGH : -ENOUGH])
-            if later < (1 - BACK_SHARE) * earlier:  # it comes back, if slowly
+            if later < (1 - BACK_SHARE) * earlier:  # It recovers, if slowly.
                 return
             evidence_text = f"{count} records after a spike it is not back"
             yield _make(
@@ -444,10 +443,8 @@ class LossWatch:
     def _look_at_fall(self, iteration: int) -> Iterator[Alarm]:
         """Report a plateau: the newer half fell far less than the quarter before.
 
-        No noise hides the loss's fall.
-
-        A healthy loss falls by about as much in each doubling of the steps, and more while the
-        learning rate decays.
+        Noise does not hide the loss's fall. A healthy loss falls by about as much in each doubling
+        of the steps, and more while the learning rate decays.
         """
         count = len(self._all)
         width = len(self._all) // 10
@@ -495,11 +492,11 @@ class GrowthWatch:
         self._records, self._levels = list[float](), list[tuple[int, float]]()
 
     def look(self, iteration: int, value: float) -> Alarm | None:
-        """The growth as a drift, once it is known.
+        """Return the growth as a drift, once it is established.
 
-        From the usual value to the value, between the two iterations.
+        The drift leads from the usual value to the value, between the two iterations.
         """
-        # After a rollback or a restart: a curve of its own
+        # After a rollback or a restart a new curve begins.
         if self._levels and iteration <= self._levels[-1][0]:
             self._records = []
             self._levels = []
@@ -556,7 +553,7 @@ class GrowthWatch:
 
 
 class CompoundGrowthWatch:
-    """Finds a number that grows by a share of itself again and again.
+    """Detects a number that grows by a share of itself again and again.
 
     Its logarithm grows steadily.
     """
@@ -566,7 +563,7 @@ class CompoundGrowthWatch:
         self._logarithm = GrowthWatch(metric, COMPOUND_BLOCK, levels=COMPOUND_LEVELS, widens=True)
 
     def look(self, iteration: int, value: float) -> Alarm | None:
-        """Return the growth as a drift, once it is known and at least `COMPOUND_FACTOR`."""
+        """Return the growth as a drift, once it is established and at least `COMPOUND_FACTOR`."""
         if value <= 0:
             return None
         growth = self._logarithm.look(iteration, log(value))
@@ -593,17 +590,17 @@ class CompoundGrowthWatch:
 
 
 def _slopes(levels: Sequence[tuple[int, float]]) -> list[float]:
-    """Between all pairs of levels.
+    """Return the slopes between all pairs of levels.
 
-    Their median is Theil and Sen's slope, which outliers do not move.
+    Their median is Theil and Sen's slope, which outliers do not affect.
     """
     return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(levels, 2)]
 
 
 class WaitWatch:
-    """Waiting for data, window by window.
+    """Watches the time spent waiting for data, window by window.
 
-    A file system that is slow makes it many times what it usually is.
+    A slow file system makes it many times as long as usual.
     """
 
     def __init__(self) -> None:
@@ -617,7 +614,7 @@ class WaitWatch:
         seconds: float,
         waited: float,
     ) -> Iterator[Alarm]:
-        """Whether the file system has become slow, now that the waiting of this step is known."""
+        """Return an alarm if this step's waiting time shows a slow file system."""
         self._window.append((seconds, waited))
         count = len(self._window)
         window_seconds = sum(step_seconds for step_seconds, _ in self._window)
@@ -644,14 +641,14 @@ class WaitWatch:
             )
 
     def _is_usual(self, wait: float, seconds_per_step: float) -> bool:
-        """Whether a window's wait is a small share of a step, or near what is usual."""
+        """Return whether a window's wait is a small share of a step, or close to the usual one."""
         if len(self._waits) < ENOUGH:
             return True
         return wait < max(WAIT_SHARE * seconds_per_step, SLOW_FACTOR * median(self._waits))
 
 
 class NormWatch:
-    """Finds gradient norms that are no finite number, where the loss does not say so itself."""
+    """Detects gradient norms that are not finite, if the loss does not show the fault itself."""
 
     def __init__(self) -> None:
         self._num_lost = 0
@@ -663,9 +660,8 @@ class NormWatch:
     def look(self, step: Any) -> Alarm | None:
         """Return an alarm at the third such step in a row.
 
-        Where each was skipped, it comes at the `LOST_NORMS`th.
-
-        An overflow in fp16 is healthy: the step is skipped, and the loss scale halved.
+        If each step was skipped, it comes at the `LOST_NORMS`th. An overflow in fp16 is healthy:
+        the step is skipped, and the loss scale halved.
         """
         norm = getattr(step, "grad_norm", None)
         states = getattr(step, "states", ())
@@ -704,7 +700,7 @@ class NormWatch:
 
 
 class EvaluationWatch:
-    """The losses of one set of texts that a training is evaluated on, as a curve of their own."""
+    """Watches the losses on one set of evaluation texts as a separate curve."""
 
     def __init__(self, name: str) -> None:
         self._metric = f"{name}_loss"
@@ -714,9 +710,9 @@ class EvaluationWatch:
         self._is_finite = True
 
     def look(self, iteration: int | None, loss: float) -> Iterator[Alarm]:
-        """What is wrong with the curve now.
+        """Yield the alarms of the curve after this loss.
 
-        A NaN before the first number is a log that has none yet.
+        A NaN before the first number means that the log has no loss yet.
         """
         at = self._last + 1 if iteration is None else iteration
         if at < self._last:  # a restart
@@ -742,7 +738,7 @@ class EvaluationWatch:
 
 
 class MetricWatch:
-    """The metrics of one training; a new start gives a new curve."""
+    """Watches the metrics of one training. A new start begins a new curve."""
 
     def __init__(self) -> None:
         self._first = inf
@@ -753,10 +749,10 @@ class MetricWatch:
         self._begin()
 
     def remember(self, steps: Iterable[RecentStep]) -> None:
-        """Take the losses and gradient norms of a training that goes on as what is usual.
+        """Use the losses and gradient norms of a training that continues as the usual values.
 
-        What they show was reported by the start that made them. Times are left out: the nodes may
-        be other ones.
+        Their alarms were reported by the start that recorded them. Times are left out, since the
+        nodes may have changed.
         """
         for step in steps:
             for _ in self.look(step):
@@ -770,7 +766,7 @@ class MetricWatch:
         self._compound = CompoundGrowthWatch("grad_norm")
 
     def look(self, step: Any) -> Iterator[Alarm]:
-        """What is wrong now that a step is known; it may lack any of the numbers."""
+        """Yield the alarms after this step, which may lack any of the numbers."""
         iteration = step.iteration
         loss = step.loss
         if iteration < self._first:
@@ -820,7 +816,7 @@ class MetricWatch:
         yield from self._look_at_times(step)
 
     def _look_at_norm(self, iteration: int, norm: float) -> Iterator[Alarm]:
-        """Drift of the gradient norm: by so much each step, or by a share of itself."""
+        """Report drift of the gradient norm, by a constant amount or by a share of itself."""
         if not isfinite(norm):
             return
         drift = self._find_drift("grad_norm", iteration, norm)
@@ -836,16 +832,16 @@ class MetricWatch:
         iteration: int,
         value: float,
     ) -> Alarm | None:
-        """Return a steady growth by more than the share that is healthy for this number."""
+        """Return steady growth by more than the share that is healthy for this number."""
         drift = self._drifts[name].look(iteration, value)
         if drift and drift.value > (1 + DRIFT_SHARES[name]) * drift.usual:
             return drift
         return None
 
     def _look_at_times(self, step: Any) -> Iterator[Alarm]:
-        """Report drift of the time of a step, and waiting for data.
+        """Report drift of the step time, and waiting for data.
 
-        While the batch ramps up, the time of a sequence takes the place of the step's.
+        While the batch ramps up, the time per sequence replaces the step time.
         """
         seconds = getattr(step, "seconds", None) or nan
         if not isfinite(seconds):
@@ -863,13 +859,13 @@ class MetricWatch:
         loss: float,
         name: str = "validation",
     ) -> Iterator[Alarm]:
-        """What is wrong with the losses of one set of texts; None: the log counts no iterations."""
+        """Yield the alarms of one set of evaluation texts; none if the log counts no iterations."""
         if name not in self._evaluations:
             self._evaluations[name] = EvaluationWatch(name)
         yield from self._evaluations[name].look(iteration, loss)
 
     def look_at_save(self, iteration: int, seconds: float) -> Iterator[Alarm]:
-        """Whether a save took many times as long as those before it."""
+        """Return an alarm if a save took many times as long as those before it."""
         if (
             len(self._saves) >= CONFIRMING
             and seconds > SLOW_FACTOR * median(self._saves) + WAIT_SECONDS

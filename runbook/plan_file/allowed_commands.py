@@ -1,4 +1,4 @@
-"""Commands of run files that the person at this machine allowed.
+"""Run-file commands that the user of this machine has allowed.
 
 They stand in a file, one a line, that no run file can name.
 
@@ -14,30 +14,30 @@ from pathlib import Path
 
 
 def allowed_commands_file() -> Path:
-    """Where the commands are, in this person's own configuration."""
+    """Path of the allowed commands, in the user's own configuration."""
     configuration = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(configuration).expanduser() / "gpt3-runbook" / "allowed-commands"
 
 
 def is_allowed(command: str) -> bool:
-    """Whether the file has a line that is this command, word for word.
+    """Return whether a line of the file is exactly this command.
 
     A file that cannot be read allows nothing.
     """
     try:
         lines = allowed_commands_file().read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError, RuntimeError):
-        # RuntimeError: an account without a home
+        # RuntimeError: the account has no home
         return False
 
     return bool(command.strip()) and command.strip() in (line.strip() for line in lines)
 
 
 def how_to_allow(command: str) -> str:
-    """The shell's command that allows `command`, to be copied by someone who has read it.
+    """Return the shell command that allows `command`, to be copied by someone who has read it.
 
-    Characters that are not seen are refused in a run file; a plan that was written by hand gets
-    none of them here.
+    A run file with invisible characters is refused. In a plan that was written by hand, each of
+    them becomes a question mark here.
     """
     lines_to_add = "".join(
         letter if unicodedata.category(letter)[0] != "C" else "?" for letter in command.strip()

@@ -19,9 +19,9 @@ from pathlib import Path
 TRACKER = "latest_checkpointed_iteration.txt"
 METADATA = "metadata.json"
 SHARDS = "torch_dist"
-"""Folder inside a checkpoint with the state in megatron-core's own layout."""
+"""Folder inside a checkpoint that contains the state in megatron-core's own layout."""
 PART = ".part"
-"""End of the name of a folder that is not whole: it is being written, or being removed."""
+"""Suffix of an incomplete folder, which is being written or removed."""
 
 _NAME = re.compile(r"iter_(\d{7,})", re.ASCII)
 
@@ -36,7 +36,7 @@ def folder_name(iteration: int) -> str:
 
 
 def iteration_of(name: str) -> int | None:
-    """Return the iteration that a whole checkpoint's folder name says; None for any other name.
+    """Return the iteration in a complete checkpoint's folder name, or None for any other name.
 
     >>> iteration_of("iter_0000050"), iteration_of("iter_0000050.part"), iteration_of("iter_50")
     (50, None, None)
@@ -46,7 +46,7 @@ def iteration_of(name: str) -> int | None:
 
 
 def checkpoint_folders(root: Path) -> list[Path]:
-    """Return the folders of whole checkpoints, newest first; empty if `root` is not a folder."""
+    """Return the folders of complete checkpoints, newest first; empty if `root` is not a folder."""
     if not root.is_dir():
         return []
     by_iteration = {}
@@ -58,17 +58,17 @@ def checkpoint_folders(root: Path) -> list[Path]:
 
 
 def newest_checkpoint(root: Path) -> Path | None:
-    """Return the folder of the newest whole checkpoint, or None if there is none."""
+    """Return the folder of the newest complete checkpoint, or None if there is none."""
     folders = checkpoint_folders(root)
     return folders[0] if folders else None
 
 
 def saved_iterations(root: Path) -> list[int]:
-    """Return the iterations of the whole checkpoints, newest first."""
+    """Return the iterations of the complete checkpoints, newest first."""
     numbers = (iteration_of(path.name) for path in checkpoint_folders(root))
     return [number for number in numbers if number is not None]
 
 
 def unfinished_folders(root: Path) -> list[Path]:
-    """Return the folders that a killed save, or a killed removal, left behind."""
+    """Return the folders left behind by a save or a removal that was killed."""
     return sorted(path for path in root.glob(f"iter_*{PART}") if path.is_dir())

@@ -22,7 +22,7 @@ class CachedFile:
 
 
 def read_checksums(folder: Path) -> dict[str, CachedFile]:
-    """Return the cached files by name; empty if there is no list, or one that cannot be used.
+    """Return the cached files by name; empty if there is no usable list.
 
     Without a list every file counts as one without a checksum, and is built again.
     """

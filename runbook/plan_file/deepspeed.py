@@ -9,7 +9,7 @@ from runbook.plan_file.schema import PhasePlan, PlannedPrecision
 
 
 def deepspeed_config(phase: PhasePlan, *, offload: bool = False) -> dict[str, Any]:
-    """What every framework hands to DeepSpeed: batch, ZeRO stage, clipping, precision."""
+    """Return what every framework passes to DeepSpeed: batch, ZeRO stage, clipping, precision."""
     zero: dict[str, Any] = {"stage": phase.parallel.zero_stage}
     if phase.tuning.overlap_gradients:
         zero["overlap_comm"] = True
@@ -28,9 +28,9 @@ def deepspeed_config(phase: PhasePlan, *, offload: bool = False) -> dict[str, An
 
 
 def bucket_elements(parameters: int, tensor: int) -> int:
-    """Gradients that are brought together at once.
+    """Return the size of a gradient bucket in elements.
 
-    DeepSpeed takes memory for so many, however few a rank has.
+    DeepSpeed allocates this much memory, however few gradients a rank has.
 
     >>> bucket_elements(51_696_640, 4), bucket_elements(12_853_626_880, 2)
     (12924160, 500000000)
@@ -39,29 +39,29 @@ def bucket_elements(parameters: int, tensor: int) -> int:
 
 
 LARGEST_BUCKET = 500_000_000
-"""DeepSpeed's own."""
+"""DeepSpeed's own default."""
 
 
 def own_config(phase: PhasePlan) -> dict[str, Any]:
-    """The configuration for our own trainer, with keys that only it needs."""
+    """Return the configuration for our own trainer, with keys that only it needs."""
     content = deepspeed_config(phase)
     content["zero_optimization"]["reduce_bucket_size"] = bucket_elements(
         phase.model.parameters, phase.parallel.tensor
     )
     if phase.parallel.pipeline > 1:
-        # Stages hand each other whole activations: cutting them over tensor ranks saves messages,
-        # not results.
+        # Stages pass complete activations to each other. Cutting them over tensor ranks would save
+        # messages, but change no result.
         content["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
 
     if "bf16" in content:
-        # Else a NaN gradient goes into the weights
+        # Otherwise a NaN gradient goes into the weights.
         content["bf16"]["check_grad_overflow"] = True
 
     return content
 
 
 def problems(phase: PhasePlan) -> Iterator[str]:
-    """Where the plan's configuration for DeepSpeed contradicts the plan's other values."""
+    """Yield the points at which the plan's DeepSpeed configuration contradicts its other values."""
     if not phase.deepspeed:
         return
     config = phase.deepspeed
@@ -107,7 +107,7 @@ def _precision(precision: PlannedPrecision) -> dict[str, Any]:
     return {
         "fp16": {
             "enabled": True,
-            # 0: dynamic, here and in Megatron's own options
+            # 0 means dynamic, here and in Megatron's own options.
             "loss_scale": _whole(precision.static_loss_scale),
             "loss_scale_window": precision.loss_scale_window,
             "hysteresis": precision.hysteresis,
@@ -118,7 +118,7 @@ def _precision(precision: PlannedPrecision) -> dict[str, Any]:
 
 
 def _whole(value: float) -> float:
-    """DeepSpeed takes the smallest scale only as a whole number.
+    """Return a whole number as int: DeepSpeed accepts the smallest scale only in this form.
 
     >>> _whole(1.0), _whole(0.5)
     (1, 0.5)

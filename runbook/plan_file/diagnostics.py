@@ -1,6 +1,6 @@
-"""Rules and messages as data: what they are about, the values, and the keys to change.
+"""Rules and messages as data: the subject, the values, and the keys to change.
 
-Text is made here alone.
+Only this module makes text from them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ Value = str | int | float | bool
 
 
 class Code(StrEnum):
-    """What a rule is about. Each package has an enum of its own, with a message for every member.
+    """The subject of a rule.
 
-    Code and tests ask for a code and its values. Nothing reads the text again.
+    Each package has its own enum, with a message for every member. Code and tests ask for a code
+    and its values, and nothing parses the text.
     """
 
     @property
@@ -26,16 +27,16 @@ class Code(StrEnum):
 
 @dataclass(frozen=True)
 class RuleText:
-    """Text of a rule, or the templates of it, where `{name}` stands for a value."""
+    """The text of a rule, or its templates, in which `{name}` stands for a value."""
 
     title: str
     """Name of the check in a table."""
     value: str
-    """What the values are."""
+    """The actual values."""
     rule: str
-    """What must hold."""
+    """The condition that must hold."""
     remedy: str
-    """What to change where it does not hold."""
+    """What to change if it does not hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +46,9 @@ class RuleResult:
     code: Code
     holds: bool
     values: Mapping[str, Value]
-    """Values by the names that the templates of the code's message use."""
+    """Values by the names that the code's message templates use."""
     keys: tuple[str, ...]
-    """Keys of the run file that can fix it, the likeliest first."""
+    """Keys of the run file that can fix it, most likely first."""
 
     def render(self) -> RuleText:
         """Return the text, with every value filled in."""
@@ -61,10 +62,11 @@ class RuleResult:
 
 
 class Message(Enum):
-    """What is said to a person. A member's value is its text, where `{name}` stands for a value.
+    """A message to a person.
 
-    Each package has an enum of its own in its `messages.py`, one row per message. Code and tests
-    ask for a member and its values. Nothing reads the text again, so that anyone can improve it.
+    A member's value is its text, in which `{name}` stands for a value. Each package has its own
+    enum in its `messages.py`, one row per message. Code and tests ask for a member and its values.
+    Nothing parses the text, so that anyone can improve it.
     """
 
     @property
@@ -84,7 +86,7 @@ class Message(Enum):
 
 @dataclass(frozen=True)
 class Statement:
-    """A message with its values. Its text is for people."""
+    """A message with its values, which can be shown as text for people."""
 
     message: Message
     values: Mapping[str, object]

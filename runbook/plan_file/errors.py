@@ -10,11 +10,11 @@ FINISHED = 0
 FAILED = 1
 REFUSED = 2
 CANNOT_REHEARSE = 3
-"""Of `python -m runbook.training.rehearsal`: what is installed here cannot say whether the job
-would work.
+"""Exit code of `python -m runbook.training.rehearsal` if the installed packages cannot show whether
+the job would work.
 """
 STOPPED = 75
-"""Saved and stopped by a signal or by the time limit: the same command goes on from there
+"""Saved and stopped by a signal or by the time limit. The same command continues from there
 (EX_TEMPFAIL).
 """
 
@@ -30,15 +30,15 @@ class CodedError(Exception):
             values = dict(message.values)
             message = message.message
 
-        # Another error is kept as its text: not every error can cross to another process.
+        # Any other error is kept as text, because not every error can be sent to another process.
         plain_values = {
             name: str(value) if isinstance(value, BaseException) else value
             for name, value in values.items()
         }
         self.message: Message | None = None
-        """What the error is about; None where it was made of plain text."""
+        """Return the subject of the error, or None if it was made of plain text."""
         self.values: Mapping[str, object] = plain_values
-        """Values by the names that the message's text uses."""
+        """Return the values by the names that the message's text uses."""
         if isinstance(message, Message):
             self.message = message
             super().__init__(message.fill(**plain_values))
@@ -47,15 +47,18 @@ class CodedError(Exception):
 
 
 class TrainingError(CodedError):
-    """Training cannot go on; the text is all that is shown."""
+    """Raised if the training cannot continue. Only its text is shown."""
 
     exit_code = FAILED
     on_all_ranks = False
-    """Whether every rank has this same error, so that it is enough when rank 0 shows it."""
+    """Whether every rank has the same error, so that only rank 0 needs to show it."""
 
 
 class RefusedError(TrainingError):
-    """What was asked for cannot be trained; said before the first step, and nothing was changed."""
+    """Raised if the requested training is impossible.
+
+    It is raised before the first step, and nothing was changed.
+    """
 
     exit_code = REFUSED
     on_all_ranks = True

@@ -1,7 +1,7 @@
-"""A training that goes on with fewer data-parallel replicas than planned.
+"""A training that continues with fewer data-parallel replicas than planned.
 
-The global batch stays the same: each replica takes more micro-batches. Of what losses depend on,
-only the order of sums changes.
+The global batch stays the same: each replica processes more micro-batches. Of everything that
+affects losses, only the order of sums changes.
 """
 
 import dataclasses
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from runbook.plan_file.schema import PhasePlan
 
 REPLICAS_CHANGED = "replicas_changed"
-"""Event of a start with another number of data-parallel replicas than the one before."""
+"""Event of a start with a different number of data-parallel replicas than the one before."""
 
 
 def plan_of_attempt(phase: PhasePlan, world_size: int) -> PhasePlan:
-    """Return the plan that so many ranks train.
+    """Return the plan for training on this many ranks.
 
-    It is the plan itself, unless they are as many replicas as `limits.fewer_replicas` allows.
+    It is the plan itself, unless the ranks form a number of replicas from `limits.fewer_replicas`.
     """
     planned = phase.parallel
     ranks_per_replica = planned.world_size // planned.data
@@ -36,7 +36,7 @@ def plan_of_attempt(phase: PhasePlan, world_size: int) -> PhasePlan:
 
 
 def allowed_nodes(phase: PhasePlan, devices_per_node: int) -> list[int]:
-    """Return the numbers of nodes that may train, most first: the planned one, then fewer ones."""
+    """Return the numbers of nodes that may train: the planned one, then smaller ones."""
     parallel = phase.parallel
     ranks_per_replica = parallel.world_size // parallel.data
     numbers = [parallel.data, *phase.limits.fewer_replicas]
@@ -45,21 +45,21 @@ def allowed_nodes(phase: PhasePlan, devices_per_node: int) -> list[int]:
 
 @dataclass(frozen=True)
 class ReplicasChange:
-    """With how many data-parallel replicas a start goes on."""
+    """The number of data-parallel replicas with which a start continues."""
 
     replicas: int
     planned_replicas: int
     world_size: int
     num_microbatches: int
-    """Of each replica in a step."""
+    """Micro-batches of each replica in a step."""
 
 
 def replicas_change(
     phase: PhasePlan, events: Iterable[Mapping[str, object]]
 ) -> ReplicasChange | None:
-    """Return what changes with a start of this plan. None: as many replicas train as before.
+    """Return what changes with a start of this plan.
 
-    `events` are those of the training, oldest first.
+    None if the number of replicas stays the same. `events` are those of the training, oldest first.
     """
     planned = phase.planned_replicas or phase.parallel.data
     newest = newest_change(events)
@@ -76,10 +76,7 @@ def replicas_change(
 
 
 def newest_change(events: Iterable[Mapping[str, object]]) -> Mapping[str, object] | None:
-    """Return the newest event about the number of replicas of a training.
-
-    None: there was none.
-    """
+    """Return the newest event about a training's number of replicas, or None if there was none."""
     newest = None
     for event in events:
         if event.get("event") == "begun":

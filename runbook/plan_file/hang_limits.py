@@ -1,6 +1,6 @@
 """How long the ranks wait for one of them before it counts as hung.
 
-For the watchdog, and for who plans with it.
+The watchdog and the planner share these limits.
 """
 
 from __future__ import annotations
@@ -9,37 +9,33 @@ from collections import deque
 from dataclasses import dataclass, field
 
 HANG_SHARE = 0.6
-"""A rank is ended after this share of the process groups' time-out, so that its stack is seen
-before the others end.
+"""Share of the process groups' time-out after which a rank is ended, so that its stack is recorded
+before the other ranks end.
 """
 UNMEASURED_SHARE = 0.9
-"""The same for the first step, evaluation or save of a job: nothing is known yet of how long it
-takes.
-"""
+"""The same for the first step, evaluation or save of a job, whose duration is not known yet."""
 MEASURED_FACTOR = 3.0
-"""A step, an evaluation or a save may take so many times the longest one of its kind that was
-measured.
-"""
+"""A step, an evaluation or a save may take this many times the longest measured one of its kind."""
 MEASURED = 50
-"""So many of each kind are remembered, the newest."""
+"""Number of the newest durations that are remembered for each kind."""
 FIRST_COUNTS_UNTIL = 4
-"""The first of a kind compiles and fills caches: it counts until there are so many."""
+"""The first of a kind compiles and fills caches. It counts only until this many are measured."""
 
 
 @dataclass
 class HangLimits:
-    """Return how long the others may wait for a rank.
+    """Computes how long the other ranks may wait for a rank.
 
-    It is computed from what the rank's own steps, evaluations and saves take.
+    The limit follows from the durations of the rank's own steps, evaluations and saves.
     """
 
     timeout: float
-    """Of the process groups, as planned."""
+    """Time-out of the process groups, as planned."""
     _seconds: dict[str, deque[float]] = field(default_factory=dict)
     _first: dict[str, bool] = field(default_factory=dict)
 
     def measured(self, activity: str, seconds: float) -> None:
-        """Note that something of this kind took so long."""
+        """Record the duration of an activity of this kind."""
         durations = self._seconds.setdefault(activity, deque(maxlen=MEASURED))
         durations.append(seconds)
         if len(durations) == FIRST_COUNTS_UNTIL and self._first.setdefault(activity, True):
@@ -49,7 +45,7 @@ class HangLimits:
     def limit(self, activity: str, steps: int = 0) -> float:
         """Return the seconds that the others may wait during an activity.
 
-        `steps`: the activity is as much work as so many steps.
+        `steps`: the number of steps that equal the work of the activity.
         """
         durations = self._seconds.get(activity)
         if durations:

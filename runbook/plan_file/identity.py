@@ -1,4 +1,4 @@
-"""Identity of a training: what decides its losses, and which differences forbid a resume."""
+"""Identity of a training: what determines its losses, and which differences forbid a resume."""
 
 import dataclasses
 import hashlib
@@ -16,13 +16,15 @@ FREE = (
     "learning_rate.decay_samples",
     "learning_rate.wsd_decay_samples",
 )
-"""A longer or shorter training is still the same one, and the decay follows its length."""
+"""Keys of the length: a longer or shorter training is still the same one, and the decay follows its
+length.
+"""
 _WARMUP = "learning_rate.warmup_samples"
 _DECAY = "learning_rate.decay_samples"
 
 
 def fingerprint(phase: PhasePlan) -> str:
-    """Sha256 of what decides the losses but for rounding.
+    """Return the sha256 of what determines the losses, apart from rounding.
 
     Weights, data order, steps, rates, number format.
 
@@ -48,12 +50,10 @@ def fingerprint(phase: PhasePlan) -> str:
 
 
 def recipe(phase: PhasePlan) -> dict[str, Any]:
-    """Every value that a resume must not change, and the length, flat.
+    """Return the length and every value that a resume must not change, as a flat mapping.
 
-    Each under its key in plan.json.
-
-    Without what a checkpoint has in its own state (the loss scale) and what no step learns from
-    (held-out files).
+    Each value is under its key in plan.json. The state that a checkpoint has itself (the loss
+    scale) and the files that no step learns from (held-out files) are left out.
     """
     content: dict[str, Any] = {"seed": phase.seed}
     for section, values in _sections(phase).items():
@@ -66,9 +66,9 @@ def recipe(phase: PhasePlan) -> dict[str, Any]:
 def differences(
     saved: Mapping[str, Any], planned: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Differences of two recipes that make it another training, and those that do not.
+    """Return the differences of two recipes that make it another training, and those that do not.
 
-    Each with both values.
+    Each has both values.
 
     >>> differences({"seed": 1, "duration.samples": 8}, {"seed": 2, "duration.samples": 16})
     (['seed 1 (plan: 2)'], ['duration.samples 8 (plan: 16)'])
@@ -89,7 +89,8 @@ def differences(
 def same_training(before: PhasePlan, after: PhasePlan) -> bool:
     """Return whether `after` continues the training of `before`, whatever its length and layout.
 
-    The padding of the vocabulary depends on the cut; the trainer keeps that of its checkpoint.
+    The padding of the vocabulary depends on the cut, and the trainer keeps the padding of its
+    checkpoint.
     """
     padding = {"model.padded_vocabulary": after.model.shape.padded_vocabulary}
     serious, _ = differences(recipe(before) | padding, recipe(after))
@@ -97,10 +98,7 @@ def same_training(before: PhasePlan, after: PhasePlan) -> bool:
 
 
 def step_inputs(phase: PhasePlan) -> dict[str, Any]:
-    """What a finished step of training depends on.
-
-    All but places, intervals of saving, and limits.
-    """
+    """Return what a finished step depends on: all but paths, intervals of saving, and limits."""
     left_out = ("log", "checkpoint", "limits", "fingerprint")
     inputs: dict[str, Any] = {}
     for key, value in as_json(phase).items():
@@ -111,9 +109,9 @@ def step_inputs(phase: PhasePlan) -> dict[str, Any]:
 
 
 def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
-    """What memory, work and messages of a step depend on.
+    """Return what memory, work and messages of a step depend on.
 
-    Neither data, nor rates, nor how long it goes on.
+    Data, rates and the length of the training are left out.
     """
     left_out = (
         "phase",
@@ -134,9 +132,9 @@ def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
 
 
 def _sections(phase: PhasePlan) -> dict[str, Any]:
-    """What decides the losses and may not change on a resume.
+    """Return what determines the losses and may not change on a resume.
 
-    Files count by their names, not by their folders.
+    Files are compared by their names, not by their folders.
     """
     model = as_json(phase.model)
     for key in ("name", "label", "parameters"):
@@ -171,7 +169,7 @@ def _names(sources: tuple[Source, ...]) -> list[list[Any]]:
 
 
 def _warmup_follows(saved: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
-    """Whether the warm-up is the same share of another decay but for rounding.
+    """Return whether the warm-up is the same share of another decay, apart from rounding.
 
     Then it only follows the length.
     """
@@ -183,6 +181,7 @@ def _warmup_follows(saved: Mapping[str, Any], planned: Mapping[str, Any]) -> boo
         return False
 
     ratio = planned_decay / saved_decay
-    # Both warm-ups were rounded to whole steps, one of them before it is multiplied here.
+    # Both warm-ups were rounded to whole steps, and one of them is multiplied here after its
+    # rounding.
     rounding = 1 + ratio
     return ratio != 1 and abs(planned_warmup - saved_warmup * ratio) <= rounding

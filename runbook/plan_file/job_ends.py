@@ -1,7 +1,6 @@
-"""How a job ended, as numbers and names: what decisions about the next job read.
+"""How a job ended, as numbers and names from which the next job is decided.
 
-Sentences for people are made from it elsewhere. Nothing here, and nothing that decides, reads a
-sentence.
+Sentences for people are made elsewhere. Neither this module nor any decision reads a sentence.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from runbook.plan_file.text_enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job stands; what cannot be known is UNKNOWN and never guessed."""
+    """State of a job. If it cannot be known it is UNKNOWN, never guessed."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -21,7 +20,7 @@ class JobState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
-    # Saved and ended with exit code 75: a new job goes on from there
+    # Saved and ended with exit code 75: a new job continues from there
     STOPPED = "stopped"
     # The machine was rebooted, or the job vanished without an exit code
     LOST = "lost"
@@ -29,13 +28,13 @@ class JobState(StrEnum):
 
 
 class EndCause(StrEnum):
-    """Why a job ended badly, as far as the next job depends on it."""
+    """Why a job ended badly, as far as it matters to the next job."""
 
     KILLED = "killed from outside"
     HUNG = "a rank hung"
     # The cluster's failure, not the training's. Its value is the name of a known failure.
     NODE_UNREACHED = "node out of reach"
-    # Failures that a restart meets again. Their values are the names of known failures.
+    # Failures that a restart would meet again. Their values are the names of known failures.
     DEVICE_OUT_OF_MEMORY = "device out of memory"
     NOT_FINITE = "NaN in the loss"
     LOSS_SCALE_AT_FLOOR = "loss scale at its floor"
@@ -44,18 +43,18 @@ class EndCause(StrEnum):
     FILE_MISSING = "file missing"
     LAUNCHER_NEEDS_SSH = "launcher needs ssh"
     WRONG_NETWORK_INTERFACE = "wrong network interface"
-    # Any other failure: the same one twice at one step is not an accident.
+    # Any other failure. If it comes twice at the same step it is not an accident.
     OTHER = "another failure"
 
 
 FROM_OUTSIDE = frozenset({EndCause.KILLED, EndCause.NODE_UNREACHED})
-"""Causes outside the training: twice at one step is no sign that it would happen again."""
+"""Causes outside the training. Two at the same step do not mean that it would happen again."""
 
 MAY_PASS = FROM_OUTSIDE | {EndCause.HUNG}
-"""Causes that a restart need not meet again, also where the job made no step."""
+"""Causes that a restart may avoid, even if the job made no step."""
 
 WILL_REPEAT = frozenset(EndCause) - MAY_PASS - {EndCause.OTHER}
-"""Causes that a restart meets again: a person has to change something first."""
+"""Causes that a restart would meet again: a person must change something first."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +63,14 @@ class JobEnd:
 
     state: JobState
     exit_code: int | None = None
-    """The job's own: 0 finished, 75 saved and stopped, 2 refused, 1 failed.
-
-    None: it left none.
+    """The job's own exit code: 0 finished, 75 saved and stopped, 2 refused, 1 failed. None: it left
+    none.
     """
     signal: int | None = None
-    """Number of the signal that ended one of its ranks.
-
-    None: none did, or it is not known.
+    """Number of the signal that ended one of its ranks. None if there was none or it is not known.
     """
     cause: EndCause | None = None
-    """None: nothing went wrong."""
+    """None: the job did not fail."""
 
     @property
     def was_killed(self) -> bool:

@@ -15,17 +15,19 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from runbook.plan_file.errors import RefusedError
 
 OPTIONAL = {"optional": True}
-"""Metadata of a field that may be missing in JSON; all others must be there, whatever their
+"""Metadata of a field that may be missing in JSON. All others must be present, whatever their
 default.
 """
 OMIT_DEFAULT = {"optional": True, "omit_default": True}
-"""Metadata of a field that JSON has only where it is not the default: plans without it keep their
-text.
+"""Metadata of a field that is left out of JSON if it has its default, so that the text of plans
+without it does not change.
 """
 NOT_IN_JSON = {"not_in_json": True}
-"""Metadata of a field that only the program has."""
+"""Metadata of a field that exists only in the program."""
 FLAT = {"flat": True}
-"""Metadata of a field that is a record, whose keys JSON has among those of the record around it."""
+"""Metadata of a field that is a record, whose keys are stored in JSON among those of the enclosing
+record.
+"""
 _NAMES = {
     bool: "true or false",
     int: "a whole number",
@@ -38,7 +40,10 @@ _hints = functools.cache(get_type_hints)
 
 
 def append_line(path: Path, record: Mapping[str, object]) -> None:
-    """Add one line of JSON in a single write; a line torn by a kill is closed first."""
+    """Append one line of JSON in a single write.
+
+    If a kill has cut off the last line, it is closed first.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as stream:
         torn = b""
@@ -50,7 +55,7 @@ def append_line(path: Path, record: Mapping[str, object]) -> None:
 
 
 def as_line(record: Mapping[str, object]) -> bytes:
-    """A record as JSON, which has no NaN: it becomes null."""
+    """Return a record as JSON. NaN, which JSON lacks, becomes null."""
     line = dict(record)
     for key, value in record.items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -60,9 +65,9 @@ def as_line(record: Mapping[str, object]) -> bytes:
 
 
 def as_json(value: Any) -> Any:
-    """Plain values: records as dicts, with the properties that their `COMPUTED` names.
+    """Return plain values.
 
-    Tuples as lists.
+    Records become dicts, with the properties that their `COMPUTED` names, and tuples become lists.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         content: dict[str, Any] = {}
@@ -98,12 +103,10 @@ def from_json(
     name: str,
     failure: str,
 ) -> Record:
-    """A record of this kind.
+    """Return a record of this kind.
 
-    `RefusedError` lists every unknown key, missing key and ill-typed value.
-
-    `name` stands for the record in a problem with it as a whole, `failure` is the first line of the
-    error.
+    Raise `RefusedError` with every unknown key, missing key and ill-typed value. `name` stands for
+    the record in a problem that concerns all of it; `failure` is the first line of the error.
     """
     problems: list[str] = []
     record: Record = _record(
@@ -146,7 +149,7 @@ def _value_under(record: Any, key: str) -> Any:
 
 @functools.cache
 def _members(kind: type) -> dict[str, dataclasses.Field[Any]]:
-    """Fields by their key in JSON: `global_` is `global`."""
+    """Return the fields by their key in JSON: `global_` is `global`."""
     members = dataclasses.fields(kind)
     by_name = {}
     for member in members:
@@ -158,7 +161,7 @@ def _members(kind: type) -> dict[str, dataclasses.Field[Any]]:
 
 @functools.cache
 def _keys(kind: type) -> tuple[str, ...]:
-    """Keys that a record may have in JSON, with those of its flat records."""
+    """Return the keys that a record may have in JSON, including those of its flat records."""
     keys = list[str]()
     for key, member in _members(kind).items():
         if member.metadata.get("flat"):
@@ -208,7 +211,7 @@ def _value(
     where: str,
     problems: list[str],
 ) -> Any:
-    """Return the value of the declared type; report one of another type."""
+    """Return the value if it has the declared type; otherwise report it."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _record(
             kind,
@@ -275,7 +278,7 @@ def _plain_value(
     problems: list[str],
 ) -> Any:
     accepted = (int, float) if kind is float else (kind,)
-    # In Python a truth value is an int too.
+    # In Python a bool is an int too.
     is_stray_bool = isinstance(content, bool) and kind is not bool
     if not isinstance(content, accepted) or is_stray_bool:
         problems.append(f"{where}: {shown(content)} is not {_NAMES[kind]}")
@@ -285,7 +288,7 @@ def _plain_value(
 
 
 def shown(content: Any, widest: int = 60) -> str:
-    """A value as JSON has it, cut short where it is long."""
+    """Return a value as JSON, cut short if it is long."""
     text = json.dumps(content)
     if len(text) <= widest:
         return text

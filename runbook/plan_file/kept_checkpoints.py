@@ -9,14 +9,14 @@ from runbook.plan_file.schema import Checkpoint
 
 
 def keeps_for_ever(checkpoint: Checkpoint, iteration: int) -> bool:
-    """Whether the save of this iteration stays when newer ones push it out."""
+    """Return whether the checkpoint of this iteration stays when newer ones replace the old."""
     return bool(checkpoint.keep_every) and iteration % checkpoint.keep_every == 0
 
 
 def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
-    """Most checkpoints at once, while the last iteration is saved.
+    """Return the largest number of checkpoints at once, reached while the last one is saved.
 
-    A new one is whole before an old one is deleted.
+    A new one is complete before an old one is deleted.
 
     >>> most_at_once(Checkpoint("checkpoints", interval=10, keep=2), 100)
     3
@@ -36,7 +36,9 @@ def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
 
 
 def all_saves(checkpoint: Checkpoint, iterations: int) -> int:
-    """Every save of a training whose program deletes none, as Megatron-LM and Megatron-DeepSpeed.
+    """Return the number of saves of a training whose program deletes none.
+
+    Megatron-LM and Megatron-DeepSpeed are such programs.
 
     >>> all_saves(Checkpoint("checkpoints", interval=100, keep=2), 1500)
     15

@@ -43,15 +43,15 @@ class LearningRate:
 
     @property
     def falls_from(self) -> int:
-        """Samples after which the rate begins to fall."""
+        """Return the number of samples after which the rate begins to fall."""
         if self.schedule == "wsd":
             return max(self.warmup_samples, self.decay_samples - self.wsd_decay_samples)
         return self.warmup_samples
 
     def at(self, samples: int) -> float:
-        """Rate of the step whose last sample is the `samples`-th (Megatron's rule).
+        """Return the rate of the step whose last sample is the `samples`-th (Megatron's rule).
 
-        The first step already learns.
+        Even the first step learns.
         """
         if self.warmup_samples and samples <= self.warmup_samples:
             return self.peak * samples / self.warmup_samples
@@ -70,9 +70,9 @@ class LearningRate:
         return self.minimum + share * (self.peak - self.minimum)
 
     def _wsd_share(self, samples: int) -> float:
-        """Share of the way from the minimum to the peak.
+        """Return the share of the way from the minimum to the peak.
 
-        Megatron-core's formulas, which end at 0.
+        Uses megatron-core's formulas, which end at 0.
         """
         into_decay = samples - (self.decay_samples - self.wsd_decay_samples)
         if into_decay <= 0:

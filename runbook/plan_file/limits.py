@@ -1,4 +1,4 @@
-"""Rules for a phase that our trainer can train: ranges, layout, shape, batch, engine."""
+"""Rules that a phase must satisfy for our trainer: ranges, layout, shape, batch, engine."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from runbook.plan_file.rules.tuning import tuning_problems
 from runbook.plan_file.schema import PhasePlan
 
 HIGHEST_SEED = 2**32 - 1
-"""numpy, which shuffles the samples, takes no larger one."""
+"""numpy, which shuffles the samples, accepts no larger seed."""
 _RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     "a positive number": (
         lambda value: value >= 1,
@@ -93,7 +93,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
 
 
 def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:
-    """`RefusedError` with everything that speaks against training `phase` on `world_size` ranks."""
+    """Raise `RefusedError` with every rule that forbids training `phase` on `world_size` ranks."""
     problems = list(_out_of_range(phase)) or [
         *_layout(phase, world_size),
         *_shape(phase),
@@ -107,10 +107,7 @@ def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:
 
 
 def _out_of_range(phase: PhasePlan) -> Iterator[str]:
-    """One sentence for each value that is outside its range.
-
-    NaN is outside every range.
-    """
+    """Return one sentence for each value that is outside its range. NaN is outside every range."""
     for range_text, (holds, keys) in _RANGES.items():
         for key in keys:
             if not holds(value := value_at(phase, key)):

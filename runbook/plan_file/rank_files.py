@@ -10,18 +10,18 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-# Folder of a job for what a machine reports of a hang
+# Folder of a job for a machine's reports of a hang
 RANKS_FOLDER = "ranks"
-# A job that lives writes twice a second; one that was suspended keeps its open file
+# A live job writes twice a second, and a suspended one keeps its file open
 LEFTOVER_SECONDS = 3600.0
-# Of each rank in its machine's file
+# Size of each rank's slot in its machine's file
 SLOT_BYTES = 2**14
 
 
 def heartbeat_stem(ranks_folder: Path) -> Path:
-    """Path of a job's heartbeat files on this machine, up to the machine's first rank.
+    """Return the path of a job's heartbeat files on this machine, up to its first rank's number.
 
-    In memory where it can be.
+    It is in memory if possible.
     """
     shared = Path("/dev/shm")
     if os.access(shared, os.W_OK | os.X_OK):
@@ -34,13 +34,16 @@ def heartbeat_stem(ranks_folder: Path) -> Path:
 
 
 def as_slot(values: dict[str, Any]) -> bytes:
-    """A heartbeat as its slot holds it, with a checksum: it may be read while it is written."""
+    """Return a heartbeat in the form of its slot.
+
+    It has a checksum, since it may be read while it is written.
+    """
     text = json.dumps(values, separators=(",", ":")).encode()
     return (b"%08x %s\n" % (zlib.crc32(text), text))[:SLOT_BYTES]
 
 
 def read_slots(content: bytes) -> list[dict[str, Any]]:
-    """The heartbeats in a machine's file, without those that are being written.
+    """Return the heartbeats in a machine's file, without those that are being written.
 
     >>> read_slots(as_slot({"rank": 3}) + b" torn")
     [{'rank': 3}]
@@ -55,9 +58,9 @@ def read_slots(content: bytes) -> list[dict[str, Any]]:
 
 
 def remove_leftovers() -> None:
-    """Remove heartbeats on this machine of jobs that were killed.
+    """Remove the heartbeats that killed jobs left on this machine.
 
-    Those of a job that lives are never so old.
+    The files of live jobs are never that old.
     """
     for path in heartbeat_stem(Path()).parent.glob(f"runbook-{os.getuid()}-*"):
         with contextlib.suppress(OSError):

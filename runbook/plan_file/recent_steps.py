@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COMPUTE_SECONDS = "forward_backward_seconds"
-"""Column of a step that was computed. A step that was passed over has neither this nor a loss."""
+"""Column of a step that was computed. A skipped step has neither this nor a loss."""
 TAIL_BYTES = 1_000_000
-"""Read so much of the file's end: a record takes some 700 bytes."""
+"""Number of bytes that are read at the file's end. A record has about 700 bytes."""
 
 
 @dataclass(frozen=True)
 class RecentStep:
-    """What alarms compare of one step; a loss that was no finite number is None."""
+    """The numbers of one step that alarms compare; a loss that is not finite is None."""
 
     iteration: int
     loss: float | None = None
@@ -22,14 +22,11 @@ class RecentStep:
     nan: int = 0
     segment: int = 0
     was_computed: bool = True
-    """False for a step that was passed over, whose samples were left out after a rollback."""
+    """False for a skipped step, whose samples were left out after a rollback."""
 
 
 def read_recent_steps(metrics: Path, iteration: int, count: int) -> list[RecentStep]:
-    """Return the last `count` steps up to an iteration, oldest first.
-
-    Empty where there are none.
-    """
+    """Return the last `count` steps up to an iteration, oldest first; empty if there are none."""
     try:
         with metrics.open("rb") as stream:
             stream.seek(max(0, metrics.stat().st_size - TAIL_BYTES))
@@ -64,10 +61,10 @@ def _parse(row: dict[str, object]) -> RecentStep:
 
 
 def recent_steps(steps: Iterable[RecentStep], iteration: int, count: int) -> list[RecentStep]:
-    """Return the last `count` of these steps up to an iteration, each as it was made last.
+    """Return the last `count` of these steps up to an iteration, each in its newest version.
 
-    Steps that a rollback or an older checkpoint left behind are no part of the training. A step
-    that was passed over takes their place and says nothing: its loss is neither good nor bad.
+    Steps that a rollback or an older checkpoint discarded are not part of the training. A skipped
+    step takes their place and carries no information: its loss is neither good nor bad.
 
     >>> steps = [RecentStep(number) for number in (1, 2, 3, 4)]
     >>> steps += [RecentStep(3, segment=1), RecentStep(4, segment=1)]

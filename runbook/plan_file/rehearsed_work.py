@@ -1,6 +1,6 @@
-"""What a rehearsal counted of one rank.
+"""What a rehearsal counted for one rank.
 
-The trainer writes it, the planner prices the work, and people read the rest.
+The trainer writes it, the planner computes times from it, and people read the rest.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Work:
     """`FORWARD` or `BACKWARD`: of one micro-batch; `ONCE`: of a step in addition to those;
     `OPTIMIZER`."""
     chunk: int
-    """Of the model, where a stage of an interleaved pipeline has several."""
+    """Chunk of the model, if a stage of an interleaved pipeline has several."""
     amounts: dict[str, int]
     """`MATRIX`, `ATTENTION` (of all pairs of tokens), `MOVED` (bytes, by all kernels but attention)
     and `KERNELS`.
@@ -36,7 +36,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Collective:
-    """One kind of message of a step of the whole global batch."""
+    """One kind of message in a step of the global batch."""
 
     group: str
     op: str
@@ -46,7 +46,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Allocation:
-    """A tensor that was alive at the peak."""
+    """A tensor that existed at the peak."""
 
     bytes: int
     operator: str
@@ -56,7 +56,7 @@ class Allocation:
 
 @dataclass(frozen=True)
 class RehearsedRank:
-    """What one rank of the job needs, does and sends in one step of the whole global batch."""
+    """What one rank of the job needs, does and sends in one step of the global batch."""
 
     rank: int
     stage: int
@@ -73,17 +73,19 @@ class RehearsedRank:
     collectives: tuple[Collective, ...]
     work: tuple[Work, ...]
     synchronizations: dict[str, int]
-    """Reads of a number from the device that the step waits for, by the line that asks."""
+    """Reads from the device that the step waits for, by the line of code that requests them."""
     saved_bytes: int
-    """What this rank writes of a checkpoint."""
+    """Bytes that this rank writes for a checkpoint."""
     save_host_bytes: int
     resume_bytes: int
-    """What this rank reads of a checkpoint."""
+    """Bytes that this rank reads from a checkpoint."""
     resume_peak_bytes: int
-    """What it holds in the meantime, on device and host together."""
+    """Bytes that it needs in the meantime, on device and host together."""
     largest: tuple[Allocation, ...]
     timeline: tuple[tuple[Any, ...], ...]
-    """Moment and bytes, along the step."""
+    """Pairs of moment and bytes, along the step."""
     microbatches: int
-    """Micro-batches that were run; the counts of the others are added, as each adds the same."""
+    """Number of micro-batches that were run. Each adds the same counts, so the others are added by
+    calculation.
+    """
     seconds: float

@@ -1,4 +1,4 @@
-"""What a training recorded of the micro-batches that it computed again.
+"""The record of the micro-batches that a training computed again.
 
 `replay.jsonl`, and how two of them compare.
 
@@ -21,27 +21,28 @@ PARTS = (FORWARD, BACKWARD, GRADIENT)
 """Activations, gradients of activations, gradients of weights."""
 ATTENTION, FEED_FORWARD, OUTPUT = ("attention", "feed-forward", "output")
 BLOCKS = (ATTENTION, FEED_FORWARD, OUTPUT)
-"""Parts of a layer in the order of computing. After each of the first two, tensor-parallel ranks
-sum up.
+"""Parts of a layer in the order of computation. After each of the first two, tensor-parallel ranks
+sum their results.
 """
 MARK_BYTES = 4
 TRANSIENT = "transient corruption"
-"""Alarm: a rank computed something wrong once. The same rank and others agree about it
-afterwards."""
+"""Alarm: a rank computed something wrong once. Afterwards that rank and others agree about it."""
 PERSISTENT = "persistent corruption"
-"""Alarm: a rank goes on computing something wrong."""
+"""Alarm: a rank repeatedly computes something wrong."""
 
 
 class ComputedPlace(NamedTuple):
-    """What a fingerprint is of."""
+    """The tensor that a fingerprint belongs to."""
 
     part: str
     layer: int
-    """From 1; 0: the embedding, one more than there are layers: what comes after the last."""
+    """Layers are numbered from 1. 0 is the embedding, and the number of layers plus one is what
+    follows the last.
+    """
     name: str
     number: int = 0
-    """How often it was computed before in the same pass: by an earlier micro-batch, or before it
-    was recomputed.
+    """How often it was already computed in the same pass, by an earlier micro-batch or before
+    recomputation.
     """
 
     def describe(self, num_layers: int) -> str:
@@ -78,16 +79,14 @@ def first_difference(
     second_numbers: Mapping[ComputedPlace, float],
     tolerance: float = 0.0,
 ) -> tuple[tuple[int, int, int, int], ComputedPlace] | None:
-    """Return the first place at which two computations of a rank differ, with its order.
+    """Return the first place at which two computations of a rank differ, with its order, or None.
 
-    None: nowhere.
-
-    `tolerance`: relative difference of two numbers that counts as none.
+    `tolerance`: relative difference up to which two numbers count as equal.
     """
     orders: dict[ComputedPlace, tuple[int, int, int, int]] = {}
     for numbers in (first_numbers, second_numbers):
         for position, location in enumerate(numbers):
-            # A place that both passed counts where the first one passed it.
+            # If both visited a place, the order of the first one counts.
             orders.setdefault(location, passing_order(location, position))
 
     different = []
@@ -112,9 +111,9 @@ def _agree(first: float | None, second: float | None, tolerance: float) -> bool:
 
 
 class MarkKey(NamedTuple):
-    """What a recorded mark is of.
+    """The block that a recorded mark belongs to.
 
-    A block of a layer, between two sums over tensor-parallel ranks.
+    A block is a part of a layer between two sums over tensor-parallel ranks.
     """
 
     part: str
@@ -135,10 +134,7 @@ class MarkKey(NamedTuple):
         return cls(location.part, location.layer, OUTPUT)
 
     def order(self) -> tuple[int, int, int, int]:
-        """Return its order among the marks of all ranks.
-
-        These are computed after one another.
-        """
+        """Return its order among the marks of all ranks, which are computed one after another."""
         position = BLOCKS.index(self.block)
         location = ComputedPlace(self.part, self.layer, self.block)
         return passing_order(location, position if self.part == FORWARD else -position)
@@ -147,7 +143,7 @@ class MarkKey(NamedTuple):
 def layer_marks(numbers: Mapping[ComputedPlace, float]) -> dict[MarkKey, bytes]:
     """Return four bytes for each block of a layer.
 
-    They change where any fingerprint of the block does.
+    They change if any fingerprint of the block does.
     """
     texts: dict[MarkKey, list[bytes]] = {}
     for location, number in numbers.items():
@@ -168,7 +164,7 @@ def packed(marks: Iterable[bytes]) -> str:
 
 
 def unpacked(text: str) -> list[bytes]:
-    """Return the marks that a text holds.
+    """Return the marks in a text.
 
     >>> unpacked(packed([b"abcd", b"efgh"]))
     [b'abcd', b'efgh']
@@ -190,7 +186,7 @@ class ReplayLine(TypedDict, total=False):
     machines: list[str]
     programs: list[str]
     places: list[list[MarkKey]]
-    """What each mark is of, for each kind of rank."""
+    """What each mark belongs to, for each kind of rank."""
     places_of_rank: list[int]
     iteration: int
     data: list[str]
@@ -207,31 +203,34 @@ class Circumstances:
     code: str = ""
     """sha256 of the trainer's own files."""
     machines: Sequence[str] = ()
-    """Of each rank: its processor or GPU, and its number of threads."""
+    """For each rank: its processor or GPU, and its number of threads."""
     hosts: Sequence[str] = ()
     programs: Sequence[str] = ()
-    """Of each rank: a hash of its versions and code; older records have none."""
+    """For each rank: a hash of its versions and code; older records have none."""
     threads: int = 0
-    """Of the first rank; 0: not known."""
+    """Threads of the first rank; 0: not known."""
     is_bitwise: bool = True
 
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """What was recorded of a step that was computed again."""
+    """The record of a step that was computed again."""
 
     iteration: int
     data: Sequence[str]
-    """Of each rank: a hash of the tokens of its first micro-batch."""
+    """For each rank: a hash of the tokens of its first micro-batch."""
     marks: Sequence[Mapping[MarkKey, bytes]]
-    """Of each rank."""
+    """For each rank."""
     circumstances: Circumstances
     samples: Sequence[str] = ()
-    """Of each rank: a hash of all that it read for the step; older records have none."""
+    """For each rank: a hash of all that it read for the step; older records have none."""
 
 
 def read_steps(lines: Iterable[ReplayLine]) -> dict[int, RecordedStep]:
-    """Return the recorded steps by iteration; of a step that was trained twice, the last one."""
+    """Return the recorded steps by iteration.
+
+    If a step was trained twice, the last record counts.
+    """
     steps: dict[int, RecordedStep] = {}
     circumstances = Circumstances()
     places: list[list[MarkKey]] = []
@@ -266,7 +265,7 @@ def read_steps(lines: Iterable[ReplayLine]) -> dict[int, RecordedStep]:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first thing that differs between two recordings of a step."""
+    """The first difference between two recordings of a step."""
 
     iteration: int
     rank: int
@@ -274,11 +273,11 @@ class Difference:
     layer: int
     block: str
     ranks: tuple[int, ...]
-    """All ranks that differ there, the first one included."""
+    """All ranks that differ there, including the first."""
 
 
 def ranks_of_other_samples(first_step: RecordedStep, second_step: RecordedStep) -> tuple[int, ...]:
-    """Return the ranks that read something else for the same step."""
+    """Return the ranks that read different data for the same step."""
     first = first_step.data
     second = second_step.data
     if first_step.samples and second_step.samples:
@@ -289,10 +288,7 @@ def ranks_of_other_samples(first_step: RecordedStep, second_step: RecordedStep) 
 
 
 def compare_steps(first_step: RecordedStep, second_step: RecordedStep) -> Difference | None:
-    """Return where two recordings of a step first differ, in the order of computing.
-
-    None: nowhere.
-    """
+    """Return where two recordings of a step first differ, in the order of computation, or None."""
     different: list[tuple[MarkKey, int]] = []
     for rank, (marks, others) in enumerate(zip(first_step.marks, second_step.marks, strict=True)):
         different += [(key, rank) for key in marks if marks[key] != others.get(key)]

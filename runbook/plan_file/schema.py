@@ -17,7 +17,9 @@ RANK_TIMES = "rank_times.jsonl"
 REPLAY = "replay.jsonl"
 NEAR_FOLDER = "/dev/shm"
 RANKS_PER_STEP = 128
-"""Ranks up to which the times of every step are kept; of 1,024 ranks it is every 8th step."""
+"""Number of ranks up to which the times of every step are recorded. With 1,024 ranks it is every
+8th step.
+"""
 
 Precision = Literal["fp32", "fp16", "bf16"]
 """Number format of the matrix products."""
@@ -28,16 +30,16 @@ Engine = Literal["megatron-core", "deepspeed"]
 Fp8 = Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"]
 """How Transformer Engine scales the matrix products that it computes in 8 bits."""
 RecomputeMethod = Literal["uniform", "block"]
-"""How layers are chosen that are computed again."""
+"""How the layers that are recomputed are chosen."""
 Switch = Literal["auto", "always", "never"]
 Kernels = Literal["auto", "compiled", "plain"]
-"""Whether something is done, where each framework has a habit of its own."""
+"""Whether to do something; each framework has its own default."""
 NanPolicy = Literal["stop", "skip", "rollback"]
 TRACKERS = ("mlflow", "trackio", "wandb")
 """Programs that the trainer can feed while it runs; TensorBoard's files are always written."""
-"""What follows a step whose loss or gradient is NaN or infinite."""
+"""The action after a step whose loss or gradient is NaN or infinite."""
 SpikePolicy = Literal["note", "skip", "rollback"]
-"""What follows a finite loss that jumps out of its curve."""
+"""The action after a finite loss that jumps out of its curve."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,13 @@ class ModelShape:
     activation: Literal["gelu", "swiglu"] = "gelu"
     biases: bool = True
     qkv_biases: bool = field(default=False, metadata=OMIT_DEFAULT)
-    """Queries, keys and values have biases where the other matrices have none."""
+    """Queries, keys and values have biases even if the other matrices have none."""
     norm_epsilon: float = field(default=1e-5, metadata=OMIT_DEFAULT)
     rope_base: float = field(default=10_000.0, metadata=OMIT_DEFAULT)
 
     @property
     def head_size(self) -> int:
-        """Width of one attention head."""
+        """Return the width of one attention head."""
         return self.hidden // self.heads
 
     @property
@@ -126,11 +128,11 @@ class Layout:
 
     @property
     def ranks_per_replica(self) -> int:
-        """Ranks that hold one replica of the model together."""
+        """Return the number of ranks that form one replica of the model."""
         return self.tensor * self.pipeline * self.context
 
     def over(self, world_size: int) -> "Layout":
-        """Return the layout over so many ranks, with the replicas that fit: at least one.
+        """Return the layout over this many ranks, with the replicas that fit: at least one.
 
         >>> Layout(tensor=4, pipeline=2).over(64).data, Layout(tensor=4).over(2).data
         (8, 1)
@@ -139,7 +141,7 @@ class Layout:
         return dataclasses.replace(self, data=replicas, world_size=world_size)
 
     def stage_layers(self, layers: int) -> tuple[int, ...]:
-        """Layers on each stage; nothing where they do not divide.
+        """Return the layers on each stage, or nothing if they do not divide.
 
         >>> four = Layout(pipeline=4, last_stage_layers=6)
         >>> four.stage_layers(30), four.stage_layers(32)
@@ -167,7 +169,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a step is carried out; nothing here changes what is learned but by rounding."""
+    """How a step is carried out. Apart from rounding, nothing here changes what is learned."""
 
     overlap_gradients: bool = field(default=False, metadata=OMIT_DEFAULT)
     overlap_weights: bool = field(default=False, metadata=OMIT_DEFAULT)
@@ -182,7 +184,7 @@ class Tuning:
     broadcast_batches: bool = field(default=False, metadata=OMIT_DEFAULT)
 
     def recomputed(self, layers: int) -> float:
-        """Share of so many layers of a stage (or chunk) that full recomputation computes again."""
+        """Return the share of a stage's (or chunk's) layers that full recomputation recomputes."""
         if self.recompute_method == "block":
             return min(1.0, self.recompute_num_layers / layers)
         return 1.0
@@ -202,7 +204,7 @@ class Ramp:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of one step; with a ramp, of a step after the ramp.
+    """Return the sequences of one step; with a ramp, those of a step after the ramp.
 
     >>> batch = Batch(micro=1, global_=8, num_microbatches=8, ramp=Ramp(start=2, increment=2,
     ... samples=30))
@@ -227,7 +229,7 @@ class Batch:
         return positive and (self.global_ - ramp.start) % ramp.increment == 0
 
     def at(self, consumed_samples: int) -> int:
-        """Sequences of the step after `consumed_samples`, by Megatron's rampup-batch-size."""
+        """Return the batch after `consumed_samples`, by the rule of Megatron's rampup-batch-size."""
         ramp = self.ramp
         if not ramp.start or not self.ramp_is_sound or consumed_samples >= ramp.samples:
             return self.global_
@@ -237,7 +239,7 @@ class Batch:
         )
 
     def samples_after(self, iterations: int) -> int:
-        """Samples that this many steps from the beginning take.
+        """Return the number of samples in this many steps from the beginning.
 
         Only the steps of the ramp are counted one by one.
         """
@@ -251,7 +253,7 @@ class Batch:
         return samples
 
     def iterations_within(self, samples: int) -> int:
-        """Whole steps that these samples are enough for."""
+        """Return the number of whole steps for which these samples are enough."""
         consumed = iterations = 0
         while (size := self.at(consumed)) != self.global_ and consumed + size <= samples:
             consumed = consumed + size
@@ -292,9 +294,9 @@ class PlannedPrecision:
     hysteresis: int = field(default=2, metadata=OMIT_DEFAULT)
     """Overflows in a row before the scale halves."""
     static_loss_scale: float = field(default=0.0, metadata=OMIT_DEFAULT)
-    """Keep this scale whatever happens; 0: dynamic."""
+    """Constant scale; 0: dynamic."""
     minimum_loss_scale: float = field(default=1.0, metadata=OMIT_DEFAULT)
-    """The dynamic scale does not fall below it; an overflow there is a collapse."""
+    """Lower limit of the dynamic scale; an overflow there counts as a collapse."""
     fp8: Fp8 = field(default="none", metadata=OMIT_DEFAULT)
     """How products in 8 bits are scaled."""
 
@@ -324,7 +326,7 @@ class PlannedData:
 
     @property
     def held_out(self) -> bool:
-        """Whether whole files are kept for validation and test."""
+        """Whether complete files are kept for validation and test."""
         return bool(self.validation or self.test)
 
 
@@ -344,17 +346,18 @@ class Checkpoint:
     interval: int
     keep: int
     keep_every: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Keep each checkpoint whose iteration this divides as well; 0: only the newest."""
+    """Also keep each checkpoint at a multiple of this many iterations; 0: only the newest."""
     asynchronous: bool = field(default=False, metadata=OMIT_DEFAULT)
-    """Write while the training goes on instead of between two steps."""
+    """Write while the training continues, instead of between two steps."""
     resume_changed: bool = field(default=False, metadata=OMIT_DEFAULT)
     """Resume from a checkpoint that was trained with other values than these."""
     saves: bool = field(default=True, metadata=OMIT_DEFAULT)
-    """False if another framework trains and saves nothing."""
+    """False if another framework trains and nothing is saved."""
     near_interval: int = field(default=0, metadata=OMIT_DEFAULT)
     """Steps between two copies of each rank's state in the memory of its node; 0: none."""
     near_folder: str = field(default=NEAR_FOLDER, metadata=OMIT_DEFAULT)
-    """Folder of node memory for them, with variables of the node's environment."""
+    """Folder in node memory for these copies; it may contain variables of the node's environment.
+    """
 
 
 @dataclass(frozen=True)
@@ -368,30 +371,30 @@ class Log:
     events: str
     tensorboard: str
     peak_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
-    """A device's peak by its datasheet in this number format; 0: not known."""
+    """Datasheet peak of a device in this number format; 0: not known."""
     measured_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
-    """What the longest matrix product reached on this machine; 0: not measured."""
+    """Speed of the longest matrix product on this machine; 0: not measured."""
     alarm_webhook: str = field(default="", metadata=OMIT_DEFAULT)
-    """Where the address is kept that alarms are posted to (env:NAME or file:PATH)."""
+    """Reference (env:NAME or file:PATH) to the address to which alarms are posted."""
     alarm_command: str = field(default="", metadata=OMIT_DEFAULT)
     trackers: tuple[str, ...] = field(default=(), metadata=OMIT_DEFAULT)
-    """Names of `TRACKERS` that are fed while this phase trains."""
+    """Names of `TRACKERS` that receive the numbers while this phase trains."""
     tracker_project: str = field(default="", metadata=OMIT_DEFAULT)
-    """Project or experiment that the runs go to; empty: as the tracker's own variable says."""
+    """Project or experiment of the runs; empty: the value of the tracker's own variable."""
 
     @property
     def rank_times(self) -> str:
-        """What each rank takes for its steps, next to the metrics."""
+        """Return the file with each rank's step times, next to the metrics."""
         return str(PurePosixPath(self.metrics).with_name(RANK_TIMES))
 
     @property
     def replay(self) -> str:
-        """Fingerprints of the micro-batches that were computed again, next to the metrics."""
+        """Return the file with the recomputed micro-batches' fingerprints, next to the metrics."""
         return str(PurePosixPath(self.metrics).with_name(REPLAY))
 
 
 def exchange_interval(world_size: int) -> int:
-    """Return after how many steps the ranks exchange their times.
+    """Return the number of steps after which the ranks exchange their times.
 
     A step then has the times of at most `RANKS_PER_STEP` ranks.
 
@@ -410,16 +413,19 @@ class Limits:
     exit_interval: int = field(default=0, metadata=OMIT_DEFAULT)
     """Save and stop each time this many steps of the whole training are done; 0: never."""
     nan_policy: NanPolicy = field(default="stop", metadata=OMIT_DEFAULT)
-    """What follows a NaN loss or gradient, or a collapsed loss scale."""
+    """The action after a NaN loss or gradient, or a collapsed loss scale."""
     nan_limit: int = field(default=3, metadata=OMIT_DEFAULT)
-    """This many such steps in a row, or rollbacks in a segment, end the training all the same."""
+    """This many such steps in a row, or rollbacks in a segment, end the training under any policy.
+    """
     spike_policy: SpikePolicy = field(default="note", metadata=OMIT_DEFAULT)
-    """What follows a finite loss that jumps out of its curve."""
+    """The action after a finite loss that jumps out of its curve."""
     replay_interval: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Steps between two of which the first micro-batch is computed again and compared; 0: never."""
+    """Steps between two checks in which the first micro-batch is computed again and compared; 0:
+    never.
+    """
     fewer_replicas: tuple[int, ...] = field(default=(), metadata=OMIT_DEFAULT)
-    """Smaller numbers of data-parallel replicas, largest first, with which the training may go on
-    where nodes were lost.
+    """Smaller numbers of data-parallel replicas, in descending order, with which the training may
+    continue if nodes are lost.
     """
 
 
@@ -457,21 +463,20 @@ class PhasePlan:
     sampling: Sampling
     fingerprint: str
     deepspeed: dict[str, Any] = field(default_factory=dict, metadata=OMIT_DEFAULT)
-    """DeepSpeed's own configuration, handed to it word for word; empty: made from the other values.
-    """
+    """DeepSpeed's own configuration, passed to it unchanged; empty: made from the other values."""
     tuning: Tuning = field(default=Tuning(), metadata=OMIT_DEFAULT)
     planned_replicas: int = field(default=0, metadata=NOT_IN_JSON)
-    """Data-parallel replicas of plan.json, where this attempt has fewer. 0: it has all."""
+    """Data-parallel replicas of plan.json if this attempt has fewer; 0: it has all."""
     root: Path = field(default=Path(), metadata=NOT_IN_JSON)
     """The folder of plan.json, which its relative paths start from."""
 
     def path(self, relative: str) -> Path:
-        """The file or folder that plan.json means by this path."""
+        """Return the file or folder that plan.json means by this path."""
         return self.root / relative
 
 
 def read_plan(plan: Path, phase: str) -> PhasePlan:
-    """One phase of a plan.json; `RefusedError` names everything that is wrong with it."""
+    """Return one phase of a plan.json. Raise `RefusedError` with all its faults."""
     try:
         content = json.loads(plan.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -494,9 +499,9 @@ def read_plan(plan: Path, phase: str) -> PhasePlan:
 
 
 def parse(content: Any, root: Path = Path()) -> PhasePlan:
-    """A phase from its JSON.
+    """Return a phase from its JSON.
 
-    `RefusedError` lists every unknown key, missing key and ill-typed value.
+    Raise `RefusedError` with every unknown key, missing key and ill-typed value.
     """
     phase = from_json(
         PhasePlan,

@@ -1,4 +1,4 @@
-"""Slow ranks: alarms on ranks that compute longer than the other ranks of their pipeline stage.
+"""Alarms on ranks that compute longer than the other ranks of their pipeline stage.
 
 The trainer looks while it runs, and an alarm may replace a node. `runbook.results.metrics` compares
 the ranks of a finished run, where a smaller difference is worth a look.
@@ -13,24 +13,24 @@ from runbook.plan_file.alarms import Alarm
 SLOW_RANK_FACTOR = 1.5
 """A rank that computes this many times as long as the median of its stage is slow."""
 SLOWER_SHARE = 0.10
-"""A rank of a finished run whose median is so far above the median rank's is marked in the table."""
+"""Relative median time above which a rank of a finished run is marked in the table."""
 SLOW_WINDOWS = 3
 """Slow windows in a row before a rank is reported."""
 WINDOW_STEPS = 5
-"""Fewest steps of a window: shorter ones measure the machine's noise."""
+"""Minimum steps of a window; shorter windows would measure the machine's noise."""
 WINDOW_SECONDS = 2.0
 """Shortest time of a window."""
 SMALLEST_DELAY = 0.002
-"""Seconds a step by which a slow rank is behind: less is noise of the clock and the system."""
+"""Minimum delay of a slow rank in seconds a step; less is noise of the clock and the system."""
 
 
 @dataclass(frozen=True)
 class ExchangedTimes:
-    """What each rank took in the steps since the last exchange."""
+    """The time of each rank in the steps since the last exchange."""
 
     iteration: int
     steps: int
-    # Forward and backward of each rank without communication, mean of these steps
+    # Mean time of these steps in forward and backward passes, without communication, for each rank
     seconds: list[float]
 
 
@@ -47,10 +47,8 @@ class StragglerDetector:
     def look(self, times: ExchangedTimes, moment: float) -> list[Alarm]:
         """Report ranks that were slow in `SLOW_WINDOWS` windows in a row.
 
-        Each is reported once until it recovers.
-
-        The first times are left out: a first step compiles and fills caches. Megatron numbers the
-        ranks of one stage in a row.
+        Each is reported once until it recovers. The first times are ignored, because a first step
+        compiles and fills caches. Megatron numbers the ranks of one stage consecutively.
         """
         before = self._seconds
         nothing = [0.0] * len(times.seconds)
@@ -82,10 +80,10 @@ class StragglerDetector:
         first_rank: int,
         iteration: int,
     ) -> Iterator[Alarm]:
-        """Report the ranks of a stage that were slow for so many windows, by their step times."""
+        """Report the ranks of a stage that were slow for this many windows, by their step times."""
         size = len(stage)
         ordered = sorted(stage)
-        # At most the median of the others: it spares most ranks a median of their own.
+        # An upper bound of the median of the others, so that most ranks need no median of their own
         lower_median = ordered[(size - 2) // 2]
         for rank, seconds in enumerate(stage, first_rank):
             if seconds <= SLOW_RANK_FACTOR * lower_median:

@@ -21,13 +21,13 @@ DTYPES = {
 }
 UINT16 = 8
 INT32 = 4
-"""The codes that Megatron chooses for tokens: two bytes below 65,500 tokens of vocabulary, four
-from there on.
+"""Megatron's type codes for tokens: two bytes if the vocabulary has fewer than 65,500 tokens, else
+four.
 """
 
 
 def dtype_code(vocabulary: int) -> int:
-    """The code for tokens of a vocabulary.
+    """Return the type code for the tokens of a vocabulary.
 
     >>> dtype_code(50257), dtype_code(65499), dtype_code(65500)
     (8, 8, 4)
@@ -36,12 +36,12 @@ def dtype_code(vocabulary: int) -> int:
 
 
 def token_bytes(vocabulary: int) -> int:
-    """Bytes of one token of a vocabulary in the .bin."""
+    """Return the bytes of one token of a vocabulary in the .bin."""
     return int(DTYPES[dtype_code(vocabulary)][-1])
 
 
 def index_bytes(sequences: int, entries: int) -> int:
-    """Size of an .idx with so many sequences and entries of the document index.
+    """Return the size of an .idx with this many sequences and entries of the document index.
 
     >>> index_bytes(0, 1), index_bytes(1000, 1001)
     (42, 20042)

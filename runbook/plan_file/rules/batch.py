@@ -14,7 +14,7 @@ def ramp_rules(batch: Batch, parallel: Layout) -> Iterator[RuleResult]:
     ramp = batch.ramp
     if ramp == Ramp():
         return
-    # Interleaved stages take whole groups of micro-batches.
+    # Interleaved stages process complete groups of micro-batches.
     if parallel.virtual_pipeline > 1:
         microbatch_group = parallel.pipeline
     else:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys that a phase's values are chosen by; the smoke test has its own."""
+    """Run-file keys of a phase's values; the smoke test has its own."""
 
     tensor: str = "parallel.tensor"
     pipeline: str = "parallel.pipeline"
@@ -19,4 +19,4 @@ class Keys:
 
 FULL_KEYS = Keys()
 DEEPSPEED = ("deepspeed", "megatron-deepspeed")
-"""Programs in which DeepSpeed keeps gradients and optimizer states."""
+"""Programs in which DeepSpeed manages gradients and optimizer states."""

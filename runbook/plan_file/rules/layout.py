@@ -16,7 +16,7 @@ def shape_rules(
     model: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield what a layout asks of the model of this name."""
+    """Yield what a layout requires of the model with this name."""
     tensor = parallel.tensor
     over_tensor: dict[str, Value] = {"tensor": tensor, "tensor_key": keys.tensor}
     yield RuleResult(
@@ -89,7 +89,7 @@ def sharing_rules(
     program: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield which ways of sharing go together.
+    """Yield which kinds of parallelism can be combined.
 
     `program` is what trains: an engine of our own trainer, or a framework.
     """
@@ -208,7 +208,7 @@ def chunk_rules(
     program: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield what interleaved stages ask for; nothing where stages are not interleaved."""
+    """Yield what interleaved stages require; nothing if stages are not interleaved."""
     if parallel.virtual_pipeline <= 1:
         return
     values: dict[str, Value] = {

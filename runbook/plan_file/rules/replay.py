@@ -14,10 +14,7 @@ def replay_problems(
     *,
     deepspeed: bool,
 ) -> Iterator[RuleResult]:
-    """Yield why this trainer cannot compute a micro-batch again.
-
-    Nothing where it can or is not asked to.
-    """
+    """Yield why this trainer cannot compute a micro-batch again, if it is asked to."""
     if not interval:
         return
     if deepspeed:

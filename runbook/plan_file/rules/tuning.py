@@ -23,7 +23,7 @@ def tuning_problems(
     *,
     deepspeed: bool,
 ) -> Iterator[RuleResult]:
-    """Yield what of a tuning cannot be done with this layout; nothing where all of it can."""
+    """Yield the parts of a tuning that are impossible with this layout."""
     can_overlap_weights = tuning.overlap_gradients and parallel.zero_stage == 1
     if tuning.overlap_weights and not can_overlap_weights:
         yield RuleResult(
@@ -84,7 +84,7 @@ def _groups_problem(tuning: Tuning, parallel: Layout, layers: int) -> Iterator[R
 
 
 def _is_megatrons_own(tuning: Tuning) -> bool:
-    """Return whether a tuning asks for anything that DeepSpeed has no counterpart of."""
+    """Return whether a tuning requests anything that has no counterpart in DeepSpeed."""
     without_shared = replace(
         tuning,
         overlap_gradients=False,
