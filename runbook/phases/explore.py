@@ -33,11 +33,11 @@ PARTS = (
     ".plan .history .results .checks .samples .training .slowest_steps() .loss_figure(*other_runs)"
 )
 SECTIONS = ("training", "parallel", "data", "jobs.training")
-"""Where a key is looked for that is given without its section."""
+"""Sections searched for a key that is given without its section."""
 
 
 class OpenRun:
-    """One training of a run; what is asked for is read again when its files have grown."""
+    """One training of a run. Its files are read again once they have grown."""
 
     def __init__(self, run: str | Path, phase: str = FULL) -> None:
         self.phase = phase_name(phase)
@@ -45,11 +45,11 @@ class OpenRun:
             self.folder = run_folder(str(run))
             self._source = str(self.folder / "run.yaml")
         except ParamsError as no_folder:
-            # A folder is not a run file either
+            # A folder is not a run file, so it is no match here either.
             if Path(run).is_dir():
                 raise
             try:
-                # A run that was never started can be planned
+                # A run that never started can still be planned.
                 settings = params.load(str(run))
             except ParamsError as no_file:
                 raise ParamsError(
@@ -62,10 +62,7 @@ class OpenRun:
 
     @cached_property
     def plan(self) -> "OpenPlan":
-        """The plan it was started with.
-
-        Of a run that was never started, the plan of its run file.
-        """
+        """The plan with which the run was started, or the plan of its run file if it never started."""
         return open_plan(self._source, self.folder)
 
     @property
@@ -80,9 +77,9 @@ class OpenRun:
 
     @property
     def results(self) -> Table:
-        """Return the numbers of the training with their units.
+        """Return the numbers of the training with units.
 
-        Each comes with the lines that it was computed from.
+        Each comes with the lines from which it was computed.
         """
         training = self.training
         return run_tables.numbers_table(
@@ -93,7 +90,7 @@ class OpenRun:
     def checks(self) -> CheckTable:
         """Return the checks in the records of all executed phases.
 
-        Each stands after the name of its phase.
+        Each is listed behind the name of its phase.
         """
         checks = []
         for phase in PHASES:
@@ -107,22 +104,22 @@ class OpenRun:
 
     @property
     def samples(self) -> Table:
-        """What the model wrote before the first step and after the last.
+        """Return what the model wrote before the first step and after the last.
 
-        No row where none was asked for.
+        A sample that was not requested has no row.
         """
         plan = read_plan_file(self.folder).phases[self.phase]
         return Table(sample_rows(self.folder, plan, tokenizer_of(self.folder)), "Samples")
 
     def slowest_steps(self, count: int = 10) -> Table:
-        """The steps that took longest, each with its reason and the evidence for it."""
+        """Return the slowest steps, each with its cause and the evidence for it."""
         training = self.training
         return slow_steps_table(training.history, training.validation, training.events, count=count)
 
     def loss_figure(self, *others: "OpenRun | str") -> Any:
-        """The loss by iteration, or with other runs theirs too, by tokens and by time.
+        """Draw the loss by iteration, or with other runs by tokens and by time.
 
-        A matplotlib figure.
+        Return a matplotlib figure.
         """
         if not others:
             return self.training.loss_figure(f"Loss of {self.name}")
@@ -133,7 +130,7 @@ class OpenRun:
             else:
                 runs.append(OpenRun(run, self.phase))
 
-        # Runs of two projects may have the same name: their folders tell them apart.
+        # Runs of two projects may share a name, so their folders distinguish them.
         names_differ = len({run.name for run in runs}) == len(runs)
         histories = {}
         for run in runs:
@@ -143,7 +140,7 @@ class OpenRun:
         return run_figures.comparison_figure(histories)
 
     def states(self) -> Table:
-        """The state and verdict of each phase."""
+        """Return the state and verdict of each phase."""
         rows: Sequence[Row] = ()
         if self.folder.exists():
             rows = phases_table(read_run(self.folder)).rows
@@ -166,27 +163,27 @@ class OpenPlan:
     """A plan with its parts as tables; `with_` gives another plan, `difference` compares two."""
 
     settings: Settings
-    # Everything in it, as frozen dataclasses
+    # The complete plan, as frozen dataclasses
     plan: Plan
     # The run file, or the run.yaml of a run's folder
     source: str
     folder: Path
-    # What was changed, as for `--set`
+    # Overrides, as for `--set`
     set_words: tuple[str, ...] = ()
 
     @property
     def memory(self) -> Table:
-        """GiB of each part on one rank of the fullest stage.
+        """Return the GiB of each part on one rank of the fullest stage.
 
-        Needed and there is, of a device or of a node.
+        Needs and capacity are given per device or per node.
         """
         return plan_tables.by_phase(partial(plan_tables.memory_numbers, self.plan), "Memory")
 
     @property
     def time(self) -> Table:
-        """Planned speed and length of both trainings.
+        """Return the planned speed and duration of both trainings.
 
-        An empty cell is not known, and the notes say why.
+        An empty cell means unknown, and the notes give the reason.
         """
         notes = [f"{phase}: {speed.basis}" for phase, speed in self.plan.time.items()]
         numbers_of_phase = partial(plan_tables.time_numbers, self.plan)
@@ -194,7 +191,7 @@ class OpenPlan:
 
     @property
     def checks(self) -> CheckTable:
-        """Every rule that the plan was checked against."""
+        """Return every rule against which the plan was checked."""
         return CheckTable(self.plan.checks)
 
     def with_(self, *set_words: str, **values: object) -> "OpenPlan":
@@ -233,7 +230,7 @@ class OpenPlan:
         return Table(rows, f"{phase}: {self} against {other}", notes)
 
     def _facts(self, phase: str) -> dict[str, object]:
-        """Return everything that two plans are compared by: values, numbers and verdicts."""
+        """Return everything that a comparison of two plans covers: values, numbers and verdicts."""
         facts: dict[str, object] = dict(self.settings.values())
         facts |= plan_tables.memory_numbers(self.plan, phase)
         facts |= plan_tables.time_numbers(self.plan, phase)
@@ -259,9 +256,9 @@ class OpenPlan:
 
 
 def open_plan(source: str, folder: Path, set_words: tuple[str, ...] = ()) -> OpenPlan:
-    """The plan of a run file with such `--set` words.
+    """Return the plan of a run file with these `--set` words.
 
-    Without any, the one that the run's folder holds.
+    Without any, return the plan that the run's folder contains.
     """
     settings = params.load(source, set_words=set_words)
     if not set_words and (folder / "plan.json").exists():

@@ -1,6 +1,6 @@
-"""The loss that a run is forecast to end with.
+"""The forecast of a run's final loss.
 
-By its ladder where one was trained, else by the published law.
+It comes from the run's ladder if one was trained, otherwise from the published law.
 """
 
 from collections.abc import Iterator
@@ -16,25 +16,25 @@ from runbook.planning import FULL, Plan
 from runbook.runs.run_folder import runs_folder
 
 SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Sizes at the same compute that are shown."""
+"""How many sizes at the same compute are shown."""
 SHOWN_DECADES = 0.05
-"""Beyond the range of the law: less is rounded to nothing."""
+"""Smaller values are outside the range of the law and would be rounded to nothing."""
 
 
 @dataclass(frozen=True)
 class PlannedLoss:
-    """A run's forecast, or why there is none."""
+    """A run's forecast, or the reason why there is none."""
 
     forecast: RunForecast | None
     reason: str = ""
 
 
 def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
-    """Return the forecast for a run as it is planned."""
+    """Return the forecast for the run's current plan."""
     pattern = f"{settings.run.run}--*ladder/ladder.json"
     trained_ladders = list(runs_folder(settings.project).glob(pattern))
     if trained_ladders:
-        # numpy and scipy are needed only where a ladder was trained.
+        # numpy and scipy are needed only if a ladder was trained.
         from runbook.phases.ladder.service import forecast_of_plan
 
         try:
@@ -49,7 +49,7 @@ def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
 
 
 def by_published_law(phase: PhasePlan) -> PlannedLoss:
-    """Return what the published law says of a training, or why it says nothing."""
+    """Return what the published law predicts for a training, or why it does not apply."""
     parameters = phase.model.parameters
     tokens = phase.duration.tokens
     if phase.data.mock:
@@ -102,7 +102,7 @@ def _size(parameters: float, tokens: float) -> SizeForecast:
 def show_planned_loss(settings: Settings, plan: Plan) -> View:
     """Return the forecast with other sizes at the same compute.
 
-    It says how a ladder would better it.
+    It explains how a ladder would improve it.
     """
     planned = planned_loss(settings, plan)
     advice = (

@@ -1,4 +1,4 @@
-"""The package's former place, for notebooks that an older version copied."""
+"""The package's former name, kept for notebooks that were copied from an older version."""
 
 
 def __getattr__(name: str) -> object:

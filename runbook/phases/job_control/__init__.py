@@ -1,1 +1,1 @@
-"""Jobs of a phase: submit, watch, decide on a restart."""
+"""Jobs of a phase: submitting them, watching them, and deciding on restarts."""

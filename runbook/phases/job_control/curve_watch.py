@@ -9,7 +9,7 @@ from runbook.results.expected_loss import LEFT_EVENT, ExpectedLoss, expected_los
 
 
 class CurveWatch:
-    """Forecasts the loss again at each evaluation of a training, and at no other moment."""
+    """Forecast the loss again at each evaluation of a training, and at no other time."""
 
     def __init__(self, open_phase: OpenPhase) -> None:
         self._open_phase = open_phase
@@ -44,7 +44,7 @@ class CurveWatch:
                 self._note(expected)
 
     def _note(self, expected: ExpectedLoss) -> None:
-        """Add the event, once for each iteration, whoever watches."""
+        """Add the event once per iteration, whichever process is watching."""
         sealed = expected.sealed
         assert sealed is not None
         events = read_lines(self._open_phase.folder / self._open_phase.phase_plan.log.events)

@@ -46,10 +46,10 @@ def apply_waiver(
     gate: Check,
     key: str = "training.smoke.waived_by",
 ) -> Check:
-    """The gate's verdict; a failed one becomes a warning where a person took it upon themselves.
+    """Return the gate's verdict.
 
-    The name stands in the record of this phase and, with the time and the account, once in
-    events.jsonl.
+    A failed one becomes a warning if a person took responsibility for it. The person's name is kept
+    in the record of this phase and, with the time and the account, once in events.jsonl.
     """
     if gate.verdict == "pass":
         return gate
@@ -79,9 +79,9 @@ def apply_waiver(
 
 
 def readiness_checks(open_phase: OpenPhase, *, by_content: bool = True) -> list[Check]:
-    """What has to pass before the phase's job is submitted.
+    """Return the checks that must pass before the phase's job is submitted.
 
-    By content, every byte of the token files is read.
+    With a check by content, every byte of the token files is read.
     """
     # The smoke test needs no smoke test
     is_training = open_phase.phase == FULL
@@ -90,9 +90,9 @@ def readiness_checks(open_phase: OpenPhase, *, by_content: bool = True) -> list[
 
 
 def require_ready(open_phase: OpenPhase) -> None:
-    """Raise `JobError` if the job may not be submitted, whatever a cell above has shown.
+    """Raise `JobError` if the job may not be submitted, whatever an earlier cell has shown.
 
-    Token files that passed in this notebook are not read a second time: their sizes are compared.
+    Token files that passed in this notebook are not read again: only their sizes are compared.
     """
     passed = open_phase.session.verdict(TOKENS) == "pass"
     checks = readiness_checks(open_phase, by_content=not passed)
@@ -121,7 +121,7 @@ def gate_check(open_phase: OpenPhase) -> Check:
 
 
 def data_check(open_phase: OpenPhase, *, by_content: bool = True) -> Check:
-    """The token files as the data phase made them."""
+    """Return the checks of the token files that the data phase made."""
     if open_phase.phase_plan.data.mock:
         return Check(
             TOKENS, "pass", "mock data", "token ids are made up while training: there are no files"
@@ -156,20 +156,17 @@ def read_attempt(
 
 
 def decision_of_job(folder: JobFolder) -> Decision | None:
-    """Return what a job of a chain or with spare nodes decided at its end.
-
-    None if it decided nothing.
-    """
+    """Return the decision that a job of a chain or with spare nodes took at its end, or None."""
     lines = job_folder.read_text(folder.decision).splitlines()
     if not folder.exit_code.exists() or len(lines) < 4 or lines[0] not in set(Action):
         return None
-    # A job that an earlier version wrote has four lines.
+    # Jobs written by an earlier version have four lines.
     wait_seconds = float(lines[4]) if len(lines) > 4 else 0.0
     return Decision(Action(lines[0]), lines[3], wait_seconds)
 
 
 def nodes_of_job(folder: JobFolder) -> list[str]:
-    """Return the nodes that a job recorded. Empty if it recorded none."""
+    """Return the nodes that a job recorded; an empty list if it recorded none."""
     return job_folder.read_text(folder.hostfile).split()
 
 
@@ -191,7 +188,7 @@ def nodes_with_alarms(
     """
     reported: dict[str, tuple[FoundBy, str]] = {}
     of_job = attempts.events_of_job(events, job)
-    # The nodes are those of the last attempt: an earlier one may have had others.
+    # Use the nodes of the last attempt: an earlier one may have run on others.
     of_attempts = attempts.split_by_attempt(of_job, job)
     newest = of_attempts[-1] if of_attempts else of_job
     alarms = [event for event in newest if event.get("event") == "alarm"]
@@ -208,7 +205,7 @@ def nodes_with_alarms(
 
 
 def started_path(folder: Path, phase: str) -> Path:
-    """Where the fingerprint of the training whose outputs lie in the folder is kept."""
+    """Return the path of the fingerprint of the training whose outputs are in the folder."""
     return folder / "steps" / f"{phase}--train.started"
 
 
@@ -219,15 +216,15 @@ def was_started_from(open_phase: OpenPhase, digest: str) -> bool:
 
 
 def note_start(open_phase: OpenPhase, digest: str) -> None:
-    """Keep from which inputs the training was started, for the jobs that come later."""
+    """Record the inputs with which the training was started, for later jobs."""
     facts = json.dumps({"inputs": _inputs(open_phase), "phase": as_json(open_phase.phase_plan)})
     write_text(started_path(open_phase.folder, open_phase.phase), f"{digest}\n{facts}\n")
 
 
 def _inputs(open_phase: OpenPhase) -> dict[str, Any]:
-    """What makes it another training, whatever its plan.
+    """Return what identifies a training beside its plan.
 
-    Our version of the phase, and the tokens.
+    These are our version of the phase, and the checksums of the tokens.
     """
     return {
         "version": VERSIONS[open_phase.phase],
@@ -236,14 +233,14 @@ def _inputs(open_phase: OpenPhase) -> dict[str, Any]:
 
 
 def _started_phase(open_phase: OpenPhase) -> PhasePlan | None:
-    """The plan of the training whose outputs are in the folder.
+    """Return the plan of the training whose outputs are in the folder.
 
-    None if its inputs are others, or not known.
+    Return None if its inputs differ or are unknown.
     """
     started = started_path(open_phase.folder, open_phase.phase)
     if not started.exists():
         return None
-    # The first line is the fingerprint, the second the inputs and the plan.
+    # The first line is the fingerprint; the second has the inputs and the plan.
     text = started.read_text().partition("\n")[2]
     facts = json.loads(text) if text else {}
     if facts.get("inputs") != _inputs(open_phase):
@@ -252,12 +249,10 @@ def _started_phase(open_phase: OpenPhase) -> PhasePlan | None:
 
 
 def why_continued(open_phase: OpenPhase) -> str:
-    """Return why the next job goes on with what lies in the folder although inputs changed.
+    """Return why the next job continues from the outputs in the folder although inputs changed.
 
-    It says what that means.
-
-    Empty if it is another training, where nothing was saved, or where nothing is left to train:
-    it begins again.
+    The text also explains the consequences. It is empty if the job starts from the beginning: this
+    is another training, nothing was saved, or nothing is left to train.
     """
     # The one phase that may be prolonged: a smoke test is judged from its first step on.
     if open_phase.phase != FULL or open_phase.settings.run.training.framework != "runbook":
@@ -288,7 +283,7 @@ def why_continued(open_phase: OpenPhase) -> str:
         try:
             metadata = json.loads((checkpoints / folder_name(saved) / METADATA).read_text())
             consumed = int(metadata["consumed_samples"])
-        except (OSError, ValueError, KeyError, TypeError):  # the trainer judges it
+        except (OSError, ValueError, KeyError, TypeError):  # the trainer itself judges this
             consumed = saved * new_plan.batch.global_
 
         sentences.append(_rate_text(before, new_plan, consumed))

@@ -1,6 +1,6 @@
 """The live view of a running training.
 
-Facts, loss curve and last events, from its files, queue and machine.
+It shows facts, loss curve and last events, read from the run's files, the queue and the machine.
 """
 
 import math
@@ -34,9 +34,7 @@ from runbook.records.pages.runs_index import write_runs_index
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
-"""For so long a job is waited for whose state is not known: a queue's controller is restarted now
-and then.
-"""
+"""How long to wait for a job whose state is unknown: a queue's controller restarts now and then."""
 MOST_ROWS = 1000
 SECONDS_BETWEEN_DEVICE_QUESTIONS = 5.0
 RECENT = 20
@@ -61,7 +59,7 @@ class LiveView:
             Tail(folder / phase_plan.log.metrics),
             Tail(folder / phase_plan.log.events),
         )
-        # By its datasheet; None on a CPU and where none is known, as 05-analysis has it.
+        # From the datasheet; None on a CPU or an unknown device, as in 05-analysis.
         self.peak = peak_of(settings.site, phase_plan.precision.format)
         total = phase_plan.duration.iterations
         self.progress = Progress(
@@ -106,9 +104,9 @@ class LiveView:
         return status
 
     def _lasts(self, status: JobStatus) -> bool:
-        """Whether the job may still go on.
+        """Whether the job may still be running.
 
-        One whose queue does not answer is waited for, a while.
+        If its queue does not answer, it counts as running for `PATIENCE_SECONDS`.
         """
         if status.state is not JobState.UNKNOWN:
             self._silent_since = math.inf
@@ -118,7 +116,7 @@ class LiveView:
         return time.monotonic() - self._silent_since < PATIENCE_SECONDS
 
     def finish(self, status: JobStatus) -> None:
-        """The final view, with everything the job wrote."""
+        """Draw the final view, with everything that the job wrote."""
         self.progress.draw_beside(self.curve(), self.last_events())
         self.progress.finish(**self.facts(status))
         self._publish(is_running=status.state in ACTIVE)
@@ -128,7 +126,7 @@ class LiveView:
             self._publish(is_running=True)
 
     def _publish(self, *, is_running: bool) -> None:
-        """Write the curve so far for the page of all runs; the smoke test's is on no such page."""
+        """Write the curve so far for the page of all runs, which leaves smoke tests out."""
         if self.phase_plan.phase != FULL:
             return
         self._published = time.monotonic()
@@ -136,7 +134,7 @@ class LiveView:
         write_live_curve(self.folder, curve_of_rows(self.folder, rows, is_running=is_running))
 
     def facts(self, status: JobStatus) -> Row:
-        """Job and step, loss, speed, time left, use of the machine."""
+        """Return job and step, loss, speed, time left, and use of the machine."""
         rows = self.metrics.read()
         active = status.state in ACTIVE
         facts: dict[str, object] = {
@@ -161,7 +159,7 @@ class LiveView:
         return facts
 
     def curve(self) -> tuple[str, list[tuple[float, float]]]:
-        """Loss by iteration so far."""
+        """Draw the loss by iteration so far."""
         points = []
         for row in thinned(self.metrics.read()):
             if row.get("loss") is not None:
@@ -170,7 +168,7 @@ class LiveView:
         return "loss", points
 
     def last_events(self) -> list[str]:
-        """The newest events of this phase, one line each."""
+        """Return the newest events of this phase, one line each."""
         rows = self.events.read()
         if len(rows) != self._written:
             self._written = len(rows)
@@ -183,15 +181,15 @@ class LiveView:
         return lines
 
     def _in_use(self) -> str:
-        """CPU and GPU of the machine we are on, where the job runs on it; asked now and then."""
+        """Return CPU and GPU use if the job runs on this machine. It is measured only now and then."""
         if self.settings.site.scheduler != "local":
             return "not known here: the job runs on other nodes"
         if time.monotonic() - self._asked >= SECONDS_BETWEEN_DEVICE_QUESTIONS:
             first = self._asked == -math.inf
             self._asked = time.monotonic()
-            # Since the last question; the first one has nothing to compare with
+            # Use since the last call; the first call has nothing to compare with.
             cpu = psutil.cpu_percent()
-            # There they are hidden
+            # Jobs on the CPU hide the GPUs.
             if self.settings.site.hardware.device == "cpu":
                 gpus = []
             else:
@@ -208,7 +206,7 @@ def training_facts(
     peak: float | None,
     active: bool,
 ) -> Row:
-    """What the newest rows of the metrics say; `peak` is a device's TFLOP/s, where it is known."""
+    """Return the facts in the newest rows of the metrics. `peak` is a device's TFLOP/s, if known."""
     last = rows[-1]
     speed = rows[-1].get("tflops_per_device")
     memory = rows[-1].get("memory_bytes")
@@ -231,7 +229,9 @@ def training_facts(
 
 
 def fewer_devices_text(rows: Sequence[Row], planned: int) -> str:
-    """Return since which step fewer devices train than planned. Empty where all of them do.
+    """Return the step since which fewer devices train than planned.
+
+    The text is empty if all of them train.
 
     >>> rows = [{"iteration": step, "world_size": 8 if step < 5 else 4} for step in range(1, 9)]
     >>> fewer_devices_text(rows, 8), fewer_devices_text(rows[:4], 8)
@@ -250,9 +250,9 @@ def fewer_devices_text(rows: Sequence[Row], planned: int) -> str:
 
 
 def thinned(rows: Sequence[Row]) -> list[Row]:
-    """About a thousand rows of many, the newest among them.
+    """Thin many rows to about a thousand, the newest among them.
 
-    Looking at a long training must not cost more each day.
+    Viewing a long training must not become slower every day.
 
     >>> [len(thinned([{}] * number)) for number in (0, 3, 1000,
     ... 1_000_000)], thinned([{"n": n} for n in range(25)])[-1]
@@ -264,7 +264,7 @@ def thinned(rows: Sequence[Row]) -> list[Row]:
 
 
 def ask_gpus() -> str:
-    """What nvidia-smi says of this machine's GPUs; empty if there is none."""
+    """Return what nvidia-smi reports about this machine's GPUs; an empty text if there are none."""
     try:
         return str(shell.run(list(GPU_QUESTION), timeout=5).out)
     except (ProgramError, OSError):
@@ -272,7 +272,7 @@ def ask_gpus() -> str:
 
 
 def gpus_in_use(ask: Callable[[], str]) -> list[str]:
-    r"""Use and memory of each GPU.
+    r"""Return the utilization and memory use of each GPU.
 
     >>> gpus_in_use(lambda: "98, 40536\n7, 12\n"), gpus_in_use(lambda: "")
     (['GPU 0 98 %, 40536 MiB', 'GPU 1 7 %, 12 MiB'], [])

@@ -1,6 +1,6 @@
-"""Rehearsal of a layout before its first job on a cluster.
+"""Rehearse a layout before its first job on a cluster.
 
-Counted once, kept by fingerprint, judged at each launch.
+The counts are made once, kept by fingerprint, and judged at each launch.
 """
 
 import itertools
@@ -37,12 +37,12 @@ from runbook.runs import run_files
 
 FOLDER = "rehearsals"
 VERSION = 2
-"""Raised when a rehearsal counts otherwise: kept ones are then made again."""
+"""Increase this number when rehearsals count differently, so that kept ones are made again."""
 WAIVER = "training.rehearsal_waived_by"
 JOB_PHASE = "01-environment"
-"""The rehearsal's job asks the queue for what the checks of the nodes ask for, without devices."""
+"""The rehearsal's job requests the same resources as the node checks, without devices."""
 COUNTING = ("gpt3-runbook", "torch", "megatron-core", "deepspeed")
-"""Packages of which another version may count otherwise."""
+"""Packages that may count differently in another version."""
 REMEDY = (
     "raise parallel.tensor or parallel.pipeline, lower training.micro_batch, or set "
     "training.recompute"
@@ -60,13 +60,13 @@ def require(open_phase: OpenPhase) -> None:
 
 
 def show(open_phase: OpenPhase) -> None:
-    """What the rehearsal of the phase's layout counted.
+    """Return the counts of the layout's rehearsal.
 
-    The kept one, or one made now where this site has a queue.
+    A kept one is used; otherwise it is rehearsed now, if this site has a queue.
     """
     name = open_phase.settings.name
     site = open_phase.settings.site
-    # Before minutes of counting, not after
+    # Refuse before minutes of counting, not after.
     require_values(open_phase.settings)
     if site.scheduler == "local":
         show_text(
@@ -74,7 +74,7 @@ def show(open_phase: OpenPhase) -> None:
             f"{name} does it."
         )
     elif has_trainer() or kept_rehearsal(open_phase):
-        # Only shown: a failure stops the phase whose job it concerns
+        # This is only shown: a failure stops the phase whose job it concerns.
         check = check_layout(open_phase)
         open_phase.check([replace(check, verdict="warn") if check.verdict == "fail" else check])
     else:
@@ -93,9 +93,9 @@ def show(open_phase: OpenPhase) -> None:
 
 
 def check_layout(open_phase: OpenPhase) -> Check:
-    """Whether every stage of the phase fits its device at full size.
+    """Check that every stage of the phase fits its device at full size.
 
-    Rehearsed now where that was never done.
+    If that was never rehearsed, do it now.
     """
     framework = open_phase.settings.run.training.framework
     rehearsal = kept_rehearsal(open_phase)
@@ -127,7 +127,7 @@ def check_layout(open_phase: OpenPhase) -> Check:
 
 
 def _fullest_text(rehearsal: Rehearsal) -> str:
-    """Return what the fullest stage needs, of what its device has where that is known."""
+    """Return the memory that the fullest stage needs, and its device's memory if known."""
     fullest = max(rehearsal.stages, key=lambda stage: stage.peak_bytes)
     gibibytes = f"{fullest.peak_bytes / 2**30:.4g}"
     if rehearsal.limit_bytes:
@@ -136,9 +136,9 @@ def _fullest_text(rehearsal: Rehearsal) -> str:
 
 
 def kept_rehearsal(open_phase: OpenPhase) -> Rehearsal | None:
-    """Return the rehearsal of the phase's very layout that is in the run's folder.
+    """Return the rehearsal of exactly this layout from the run's folder.
 
-    It is compared with the devices of now.
+    It is compared with the current devices.
     """
     try:
         content = json.loads(_kept_path(open_phase).read_text(encoding="utf-8"))
@@ -150,7 +150,7 @@ def kept_rehearsal(open_phase: OpenPhase) -> Rehearsal | None:
         )
         return replace(rehearsal, limit_bytes=usable_bytes(open_phase.settings.site))
     except (OSError, ValueError, RefusedError):
-        # None, or one that another version wrote
+        # There is none, or another version wrote it.
         return None
 
 
@@ -160,7 +160,7 @@ def _kept_path(open_phase: OpenPhase, ending: str = "json") -> Path:
 
 
 def _software(open_phase: OpenPhase) -> dict[str, str]:
-    """What counts: the versions installed here, or where the job's own are."""
+    """Return the versions that count: those installed here, or those of the job's own environment."""
     there = {}
     for name, version in versions().items():
         if name in COUNTING:
@@ -173,9 +173,9 @@ def _software(open_phase: OpenPhase) -> dict[str, str]:
 
 
 def _rehearse(open_phase: OpenPhase) -> Rehearsal:
-    """One step of the first rank of each stage, here or as a job.
+    """Rehearse one step of the first rank of each stage, here or as a job.
 
-    Kept by the fingerprint of its layout.
+    The result is kept by the fingerprint of the layout.
     """
     phase = open_phase.phase
     done = itertools.count(1)
@@ -199,7 +199,7 @@ def _count_in_a_job(
     phase: str,
     ranks: Sequence[int],
 ) -> Iterator[Any]:
-    """The counts of these ranks, from a job of one core and no device."""
+    """Return the counts of these ranks from a job with one core and no device."""
     if not asks_for_queue(open_phase.settings, JOB_PHASE):
         raise CannotRehearseError(PhaseMessage.TRAINER_NOT_INSTALLED)
 
@@ -218,14 +218,14 @@ def _count_in_a_job(
         "--out",
         out.relative_to(open_phase.folder).as_posix(),
     )
-    # Eight digits alone would be taken for the number of an attempt.
+    # Eight digits alone would be mistaken for the number of an attempt.
     part = f"rehearsal-plan{input.name[:8]}"
     task = Task("rehearse a layout", command, in_container=True, part=part)
     try:
         task_jobs.run_tasks(replace(open_phase, phase=JOB_PHASE), [task])
     except JobFailedError as error:
-        # A job that began and then failed by itself judged the layout; else it lacked software,
-        # time or memory.
+        # A job that started and then failed by itself judged the layout. Otherwise it lacked
+        # software, time or memory.
         judged = out.exists() and error.job_exit_code in (FAILED, REFUSED)
         raise (ProgramError if judged else CannotRehearseError)(str(error)) from error
     except JobError as error:

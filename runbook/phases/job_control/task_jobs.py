@@ -1,4 +1,7 @@
-"""Jobs of a queue that train nothing: submitted all or none, found, watched to their end."""
+"""Jobs of a queue that train nothing.
+
+They are submitted all or none, found again, and watched to their end.
+"""
 
 import time
 from collections.abc import Sequence
@@ -18,10 +21,8 @@ from runbook.phases.open_phase import OpenPhase
 def run_tasks(open_phase: OpenPhase, tasks: Sequence[Task]) -> None:
     """Submit tasks and watch them to their end.
 
-    Each begins when all of the one before has ended well.
-
-    A job that runs already is watched. Raise `JobFailedError` with the last words of one that
-    failed.
+    Each starts when the one before has ended successfully. A job that already runs is watched.
+    Raise `JobFailedError` with a failed job's last words.
     """
     scheduler = get_scheduler(open_phase.settings.site)
     assert isinstance(scheduler, QueueScheduler), "only a queue is asked for"
@@ -49,7 +50,7 @@ def end_text(
     folders: Sequence[JobFolder],
     num_lines: int = 12,
 ) -> str:
-    """How a job ended, in its own last words."""
+    """Return how a job ended, in its own last words."""
     lines = []
     for part in folders:
         for log in (part.err, part.out):
@@ -65,7 +66,7 @@ def _submit_tasks(
     scheduler: QueueScheduler,
     tasks: Sequence[Task],
 ) -> list[JobFolder]:
-    """All tasks or none: where one is refused, those submitted before it are cancelled again."""
+    """Submit all tasks or none: if one is refused, those submitted before it are cancelled."""
     folders: list[JobFolder] = []
     submitted: list[JobFolder] = []
     try:

@@ -1,4 +1,4 @@
-"""Jobs of a phase: submitted or found, watched to the end, resumed where they stopped."""
+"""Jobs of a phase: submitted or found, watched to their end, and resumed where they stopped."""
 
 import sys
 import time
@@ -36,22 +36,20 @@ from runbook.runs.status import cancel_jobs, stop_jobs
 
 
 def step_name(open_phase: OpenPhase) -> str:
-    """The name under which a phase's training is marked done."""
+    """Return the name under which a phase's training is marked done."""
     return train_step(open_phase.phase)
 
 
 def require_unchanged(open_phase: OpenPhase, digest: str) -> run_files.StepStatus:
-    """Return where the training stands.
+    """Return the state of the training.
 
-    Raise `ChangedOutputError` if a file of a finished one was changed.
-
-    A finished training is never marked done again over other files: the change would become the
-    record.
+    Raise `ChangedOutputError` if a file of a finished one was changed. A finished training is never
+    marked done again over other files, because that would make the change part of the record.
     """
     step = step_name(open_phase)
     status = run_files.step_status(open_phase.folder, step, digest)
     if status.state is run_files.StepState.INPUTS_CHANGED and not _was_submitted_since(open_phase):
-        # It is prolonged, or cut otherwise: what it goes on from is compared as well.
+        # The training was prolonged or its layout changed: compare also what it continues from.
         mark = run_files.read_mark(open_phase.folder, step)
         if mark and job_rules.why_continued(open_phase):
             before = run_files.outputs_status(open_phase.folder, mark)
@@ -66,17 +64,17 @@ def _begin_again(open_phase: OpenPhase) -> str:
 
 
 def _was_submitted_since(open_phase: OpenPhase) -> bool:
-    """Whether a job was submitted after the training was marked done: it may have written since."""
+    """Whether a job was submitted after the training was marked done, and may have written since."""
     mark = run_files.read_mark(open_phase.folder, step_name(open_phase))
     latest = _latest(open_phase)
     if mark is None or latest is None:
         return False
     record = job_folder.read_record(latest)
-    return record is None or record.submitted > mark.finished  # None: submitted by hand
+    return record is None or record.submitted > mark.finished  # None if it was submitted by hand
 
 
 def what_is_missing(open_phase: OpenPhase, *, by_content: bool = True) -> str:
-    """Why the phase's training is not finished from these inputs.
+    """Return why the phase's training is not finished with these inputs.
 
     See `run_files.what_is_missing`.
     """
@@ -90,12 +88,11 @@ def what_is_missing(open_phase: OpenPhase, *, by_content: bool = True) -> str:
 
 
 def launch(open_phase: OpenPhase, before_submit: Callable[[OpenPhase], None] | None = None) -> None:
-    """Submit the phase's job, or find the one that runs, or say that it is done.
+    """Submit the phase's job, find the one that runs, or report that it is done.
 
-    Nothing runs twice.
-
-    A job is submitted only where the smoke test and the token files pass now, whatever an earlier
-    cell has shown. `before_submit` is called once it is known that a job will be.
+    Nothing runs twice. A job is submitted only if the smoke test and the token files pass now,
+    whatever an earlier cell has shown. `before_submit` is called once it is known that a job will
+    be submitted.
     """
     digest = open_phase.fingerprint
     missing = require_unchanged(open_phase, digest).as_text()
@@ -106,7 +103,7 @@ def launch(open_phase: OpenPhase, before_submit: Callable[[OpenPhase], None] | N
     scheduler = get_scheduler(open_phase.settings.site)
     if _is_submitted(open_phase, scheduler, digest):
         return
-    # Takes minutes, in which nobody has to wait for the run
+    # This takes minutes, and the run need not be locked for others meanwhile.
     rehearsal_gate.require(open_phase)
     with open_phase.hold(f"submitting {open_phase.phase}"):
         if _is_submitted(open_phase, scheduler, digest):
@@ -124,9 +121,9 @@ def launch(open_phase: OpenPhase, before_submit: Callable[[OpenPhase], None] | N
 
 
 def _is_submitted(open_phase: OpenPhase, scheduler: Scheduler, digest: str) -> bool:
-    """Whether the newest job does this work or did it, which is said.
+    """Whether the newest job is doing this work or has done it; if so, print that.
 
-    An active one of other inputs is refused.
+    An active job with other inputs is refused.
     """
     latest = _latest(open_phase)
     if not latest:
@@ -157,7 +154,7 @@ def _is_submitted(open_phase: OpenPhase, scheduler: Scheduler, digest: str) -> b
 
 
 def watch(open_phase: OpenPhase) -> None:
-    """Follow the job to its end from its files, resuming it where it stopped.
+    """Follow the job to its end from its files, and resume it where it stopped.
 
     A failure is shown in its own words.
     """
@@ -202,13 +199,13 @@ def watch(open_phase: OpenPhase) -> None:
 
 
 LOOK_SECONDS = 1.0
-"""Time between two looks whether a person asked for the end during a wait."""
+"""Interval at which a wait checks whether a person asked to end it."""
 
 
 def _wait_for_recovery(job: JobFolder, decision: Decision) -> None:
-    """Give the cluster the time that the decision names, and say why nothing happens.
+    """Wait for as long as the decision states, and explain why nothing happens.
 
-    `runbook cancel` ends the wait: the ended job's folder says that a watcher waits.
+    `runbook cancel` ends the wait: a file in the ended job's folder tells it that a watcher waits.
     """
     if not decision.wait_seconds:
         return
@@ -226,7 +223,7 @@ def _wait_for_recovery(job: JobFolder, decision: Decision) -> None:
 def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
     """Show the newest job's progress until it ends.
 
-    With `until`, no longer than until the job itself has come to that iteration.
+    With `until`, stop once the job itself has reached that iteration.
     """
     scheduler = get_scheduler(open_phase.settings.site)
     folder = _require_latest(open_phase)
@@ -244,7 +241,7 @@ def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
     }
     submitted = record.submitted if (record := job_folder.read_record(folder)) else 0
 
-    def enough(rows: list[dict[str, Any]]) -> bool:  # not those of a job before it that is gone
+    def enough(rows: list[dict[str, Any]]) -> bool:  # not the files of an earlier job that is gone
         return (
             bool(rows)
             and rows[-1].get("time", submitted) >= submitted
@@ -260,7 +257,7 @@ def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
 def stop_gently(open_phase: OpenPhase) -> JobStatus:
     """Ask the newest job to save and stop, and wait for its end.
 
-    A queue asks the same before its time limit.
+    A queue does the same before its time limit.
     """
     scheduler = get_scheduler(open_phase.settings.site)
     folder = _require_latest(open_phase)
@@ -270,12 +267,12 @@ def stop_gently(open_phase: OpenPhase) -> JobStatus:
         if scheduler.state(folder).state in ACTIVE:
             raise
 
-    # It may have ended by itself in the meantime
+    # The job may have ended by itself in the meantime.
     return follow(open_phase)
 
 
 def resubmit(open_phase: OpenPhase) -> JobFolder:
-    """Submit the phase again, to go on from its newest checkpoint."""
+    """Submit the phase again, to continue from its newest checkpoint."""
     with open_phase.hold(f"resuming {open_phase.phase}"):
         job_rules.require_ready(open_phase)
         return _submit(open_phase)
@@ -295,9 +292,9 @@ def training_outputs(open_phase: OpenPhase) -> list[Path]:
 
 
 def failure_text(open_phase: OpenPhase, status: JobStatus, decision: Decision | None = None) -> str:
-    """Return why a job failed, in its own last words, and where they stand.
+    """Return why a job failed, in its own last words, and where to find them.
 
-    It also says why the job is not started again.
+    The text also explains why the job is not restarted.
     """
     folder = _require_latest(open_phase)
     if decision and decision.action is Action.STOP:
@@ -332,7 +329,7 @@ def move_to_history(folder: Path, phase: str, outputs: list[Path]) -> Path | Non
 
 
 def training_paths(folder: Path, phase_plan: PhasePlan) -> list[Path]:
-    """Everything a training phase writes outside its job folders."""
+    """Return everything that a training phase writes outside its job folders."""
     log = phase_plan.log
     names = (
         log.metrics,
@@ -346,19 +343,19 @@ def training_paths(folder: Path, phase_plan: PhasePlan) -> list[Path]:
 
 
 def sealed_paths(folder: Path, phase: str) -> list[Path]:
-    """The forecasts that were sealed for a phase's training."""
+    """Return the paths of the forecasts that were sealed for a phase's training."""
     if phase == FULL:
         return [folder / FORECASTS_FILE]
     return []
 
 
 def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
-    """Continue the training whose outputs are here.
+    """Continue the training whose outputs are in the folder, or begin a new one.
 
-    Another training's outputs move into the history.
+    Outputs of another training move into the history.
     """
     if job_rules.was_started_from(open_phase, digest):
-        # Noted again below: an older program kept the fingerprint alone
+        # Record it again below: an older version kept only the fingerprint.
         pass
     elif why := job_rules.why_continued(open_phase):
         show_text(why)
@@ -373,7 +370,7 @@ def _go_on_or_begin(open_phase: OpenPhase, digest: str) -> None:
                 f"{moved.relative_to(open_phase.folder)}."
             )
 
-        # What came before it belongs to another training
+        # Everything before it belongs to another training.
         open_phase.append_event("begun")
 
     job_rules.note_start(open_phase, digest)
@@ -393,7 +390,7 @@ def note_job_end(
     state = str(status.state)
     code = status.exit_code
     end_facts = {"decision": str(decision.action), "why": decision.why, **facts}
-    # Of a lost job only the last sign of life is known
+    # For a lost job, only its last sign of life is known.
     at = None if code is None else status.ended
     open_phase.append_event(
         "ended",
@@ -431,7 +428,7 @@ def _submit(open_phase: OpenPhase) -> JobFolder:
 def _queue_followers(open_phase: OpenPhase, scheduler: Scheduler, folder: JobFolder) -> None:
     """Queue the other jobs of a chain.
 
-    The job that was submitted trains without them where the queue refuses one.
+    If the queue refuses one, the submitted job trains without the rest.
     """
     count = open_phase.settings.job(open_phase.phase).chain - 1
     if count < 1:
@@ -450,9 +447,9 @@ def _queue_followers(open_phase: OpenPhase, scheduler: Scheduler, folder: JobFol
 
 
 def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) -> Decision:
-    """What follows the newest job.
+    """Decide what follows the newest job.
 
-    It is noted among the run's events, and among the attempts so far.
+    The decision joins the run's events and the list of attempts.
     """
     log = open_phase.phase_plan.log
     run = open_phase.folder
@@ -463,9 +460,9 @@ def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) ->
     _report_bad_nodes(open_phase, last)
     decided = job_rules.decision_of_job(_require_latest(open_phase))
     budget = open_phase.settings.job(open_phase.phase).restarts
-    # The job has noted it among the events itself
+    # The job itself has added this event already.
     if decided is not None:
-        # It knows the attempts of its own folder alone
+        # The job knows only the attempts in its own folder.
         reason = reason_of_budget(attempts, budget)
         if reason and decided.action is Action.GO_ON:
             return Decision(Action.STOP, reason)
@@ -482,7 +479,7 @@ def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) ->
 
 
 def _report_bad_nodes(open_phase: OpenPhase, attempt: Attempt) -> None:
-    """Keep the nodes that the newest job's failure or its alarms name, for the jobs after it."""
+    """Remember the nodes that the newest job's failure or its alarms name, for later jobs."""
     settings = open_phase.settings
     report_bad_nodes(
         settings,

@@ -37,7 +37,7 @@ class FinishedRung:
 
 
 def climb(ladder: Ladder, settings: Settings, say: Say) -> list[FinishedRung]:
-    """Train every rung that is not trained yet, the smallest first.
+    """Train every rung that is not yet trained, the smallest first.
 
     Raise `RunbookError` if one fails.
     """
@@ -66,10 +66,7 @@ def _train(
     first: bool,
     say: Say,
 ) -> None:
-    """Execute the phases of a rung that are not done.
-
-    The environment is looked at once, by the first rung.
-    """
+    """Execute the phases of a rung that are not done. Only the first rung checks the environment."""
     set_words = (*ladder.set_words, *planned.rung.words())
     phases = [("00-plan", "02-data"), (FULL, FULL)]
     if not first:
@@ -100,7 +97,7 @@ def rung_folder(ladder: Ladder, settings: Settings, planned: PlannedRung) -> Pat
 def share_tokens(settings: Settings, ladder: Ladder, folder: Path) -> None:
     """Give a rung the token files of the run, or of the first rung, as hard links.
 
-    02-data finds them done.
+    02-data then treats them as done.
     """
     data = folder / "data"
     run_folder = runs_folder(settings.project) / settings.name
@@ -119,15 +116,12 @@ def share_tokens(settings: Settings, ladder: Ladder, folder: Path) -> None:
 
 
 def _has_tokens(folder: Path) -> bool:
-    """Return whether a run made token files in its own folder.
-
-    A site may have another place for them.
-    """
+    """Whether a run made token files in its own folder. A site may store them elsewhere."""
     return read_mark(folder, TOKENS_STEP) is not None and (folder / "data").is_dir()
 
 
 def read_rung(folder: Path, planned: PlannedRung) -> FinishedRung | None:
-    """Return what a rung reached, or None if its training is not finished."""
+    """Return the results of a rung, or None if its training is not finished."""
     if not read_mark(folder, train_step(FULL)):
         return None
     plan = read_plan(folder / "plan.json", FULL)

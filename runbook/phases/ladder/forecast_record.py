@@ -1,4 +1,4 @@
-"""A forecast of a run's final loss, whatever it was made from: its record, and its tables."""
+"""A forecast of a run's final loss, whatever its basis: its record and its tables."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class SizeForecast:
 
 @dataclass(frozen=True)
 class RunForecast:
-    """What the rungs say of the run's loss on held-out text after its last step."""
+    """What the rungs predict for the run's loss on held-out text after its last step."""
 
     loss: float
     low: float
@@ -39,7 +39,7 @@ class RunForecast:
 
 
 def sizes_table(forecast: RunForecast) -> Table:
-    """Return what other sizes would reach with the compute of the run."""
+    """Return the loss that other sizes would reach with the run's compute."""
     rows = [_size_row(size) for size in forecast.same_compute]
     notes = []
     if forecast.best is not None:

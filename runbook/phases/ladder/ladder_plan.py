@@ -1,6 +1,6 @@
 """What a ladder would train and cost.
 
-Rungs that fit a budget, kept in ladder.json once the first of them is trained.
+Its rungs fit a budget, and are kept in ladder.json once the first of them is trained.
 """
 
 import json
@@ -29,12 +29,13 @@ from runbook.runs.run_folder import runs_folder
 
 LADDER_FILE = "ladder.json"
 DEFAULT_SHARE = 0.01
-"""Of the run's own device-hours, where no budget is given."""
+"""Share of the run's own device-hours, used if no budget is given."""
 DEFAULT_SECONDS = 600.0
-"""Least budget where none is given: a ladder of a small run would else have no time at all."""
+"""Least budget if none is given; otherwise a ladder for a small run would have no time at all."""
 START_SECONDS = 45.0
-"""Notebooks, start of the trainer and checks of one rung: 40 to 50 s of the clock on two free cores
-(docs/ladder.md).
+"""Time for the notebooks, the trainer's start and the checks of one rung.
+
+It takes 40 to 50 s of wall time on two free cores (docs/ladder.md).
 """
 BUDGET_ROUNDS = 4
 CLOSE_ENOUGH = 1.02
@@ -42,7 +43,7 @@ CLOSE_ENOUGH = 1.02
 
 @dataclass(frozen=True)
 class PlannedRung:
-    """A rung with what the plan says of its time; None if the plan does not know."""
+    """A rung with its planned time, which is None if the plan does not know it."""
 
     rung: LadderRung
     name: str
@@ -54,10 +55,10 @@ class PlannedRung:
 
 @dataclass(frozen=True)
 class Ladder:
-    """The rungs of one run, and the run they forecast."""
+    """The rungs of one run, and the run whose loss they forecast."""
 
     run: str
-    """What `runbook run` calls the run: a name, or RUN:VARIANT."""
+    """The run as given to `runbook run`: a name, or RUN:VARIANT."""
     name: str
     """Prefix of the rungs' names."""
     set_words: tuple[str, ...]
@@ -76,9 +77,9 @@ class Ladder:
 
     @property
     def seconds(self) -> float | None:
-        """Planned time of all rungs one after the other, with their starts.
+        """Planned time of all rungs one after another, with their starts.
 
-        None if one is not known.
+        None if a rung's time is unknown.
         """
         times = [rung.seconds for rung in self.rungs]
         known_times = [seconds for seconds in times if seconds is not None]
@@ -218,9 +219,9 @@ def _planned(ladder: Ladder, rung: LadderRung) -> PlannedRung:
 
 
 def family_of(settings: Settings, plan: Plan) -> Family:
-    """Return what the rungs of a run are made from."""
+    """Return the values of the run from which its rungs are derived."""
     phase = plan.phases[FULL]
-    # Rungs are not cut over tensor-parallel ranks: their vocabulary is padded for one.
+    # Rungs use no tensor parallelism, so their vocabulary is padded for one rank.
     vocabulary = padded_vocabulary(phase.model.shape.vocabulary, 1)
     return Family(
         shape=replace(phase.model.shape, padded_vocabulary=vocabulary),
@@ -245,7 +246,7 @@ DATA_KEYS = (
     "data.append_eod",
     "training.sequence_length",
 )
-"""Values whose change makes losses of two trainings incomparable."""
+"""Values whose change makes the losses of two trainings incomparable."""
 RECIPE_KEYS = (
     "training.schedule",
     "training.wsd_decay_fraction",
@@ -258,7 +259,7 @@ RECIPE_KEYS = (
     "training.adam_beta1",
     "training.adam_beta2",
 )
-"""Values whose change moves the losses of all sizes, by an amount that nobody measured."""
+"""Values whose change shifts the losses of all sizes by an amount that nobody has measured."""
 
 
 def family_values(settings: Settings, plan: Plan) -> dict[str, object]:
@@ -280,13 +281,13 @@ def ladder_folder(settings: Settings, name: str) -> Path:
 
 
 def read_ladder(folder: Path) -> Ladder | None:
-    """Return the ladder that was begun in this folder, or None if none was."""
+    """Return the ladder that was begun in this folder, or None if there is none."""
     remedy = "Delete it: the ladder is designed again, and rungs that are done stay as they are."
     return read_json_record(folder / LADDER_FILE, Ladder, "a ladder", remedy)
 
 
 def write_ladder(ladder: Ladder, folder: Path) -> Ladder:
-    """Keep a ladder as it was designed, so that a later call trains the same rungs."""
+    """Save a ladder as designed, so that a later call trains the same rungs."""
     dated = replace(ladder, designed=utc_now())
     text = json.dumps(asdict(dated), indent=1) + "\n"
     write_text(folder / LADDER_FILE, text, error=RecordError)
@@ -294,10 +295,7 @@ def write_ladder(ladder: Ladder, folder: Path) -> Ladder:
 
 
 def plan_table(ladder: Ladder) -> Table:
-    """Return the rungs and what they would cost.
-
-    The run that they forecast is the last row.
-    """
+    """Return the rungs with their costs. The last row is the run itself."""
     rows = [_row(planned) for planned in ladder.rungs]
     rows.append(
         {

@@ -1,6 +1,6 @@
 """The loss that a ladder forecasts for its run.
 
-Also what other sizes would reach, and when that is not to be trusted.
+It also covers other sizes, and when not to trust the forecast.
 """
 
 import math
@@ -40,9 +40,9 @@ UNEVEN_WIDENING = 4.0
 far as the others; wider intervals say nothing any more.
 """
 SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Sizes at the same compute that are shown."""
+"""How many sizes at the same compute are shown."""
 OPTIMUM_REACH = 8.0
-"""The best size is looked for within this factor of the run's."""
+"""The best size is searched within this factor of the run's."""
 OPTIMUM_STEPS = 61
 FEWEST_RATIOS = 1.5
 """Tokens per parameter of the rungs have to differ by this factor, or size and tokens are not told
@@ -90,14 +90,14 @@ def forecast_run(
 
 @dataclass(frozen=True)
 class _Doubt:
-    """A reason to trust a forecast less; an empty text is none."""
+    """A reason to trust a forecast less; an empty text means there is none."""
 
     text: str = ""
     widening: float = 1.0
 
 
 def _recipe_doubt(ladder: Ladder, values: dict[str, object]) -> _Doubt:
-    """Return what differs between the recipe of the rungs and the run's."""
+    """Return how the rungs' recipe differs from the run's."""
     changed = [key for key in values if ladder.family.get(key) != values[key]]
     if not changed:
         return _Doubt()
@@ -112,7 +112,7 @@ def _recipe_doubt(ladder: Ladder, values: dict[str, object]) -> _Doubt:
 def _epochs_doubt(epochs: float | None) -> _Doubt:
     """Return how often tokens repeat.
 
-    Raise `DataError` if they repeat so often that no law holds.
+    Raise `DataError` if they repeat so often that no law applies.
     """
     if epochs is None or epochs <= 1:
         return _Doubt()
@@ -126,7 +126,7 @@ def _epochs_doubt(epochs: float | None) -> _Doubt:
 
 
 def _steps_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
-    """Return which rungs have few steps."""
+    """Return the rungs that have few steps."""
     short = short_rungs([rung.planned.rung for rung in finished])
     if not short:
         return _Doubt()
@@ -137,7 +137,7 @@ def _steps_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
 
 
 def _uneven_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
-    """Return which rungs ended far from the line between their neighbours."""
+    """Return the rungs whose losses are far from the line between their neighbours."""
     runs = as_fit(list(finished))
     line = line_of(runs)
     uneven = uneven_rungs(line)
@@ -212,9 +212,9 @@ def _forecast_ratios(
     ratios: Sequence[float],
     factor: float,
 ) -> tuple[SizeForecast, ...]:
-    """Return forecasts for sizes that are these multiples of the run's.
+    """Return forecasts for these multiples of the run's size.
 
-    Their tokens are those of the same compute.
+    Their token counts keep the compute the same.
     """
     sizes = [(family.parameters * ratio, family.tokens / ratio, family.flops) for ratio in ratios]
     forecasts = forecast_from_ladder(runs, _targets(sizes))

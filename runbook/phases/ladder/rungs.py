@@ -21,28 +21,35 @@ FEWEST_RUNGS = 5
 """A law of size and tokens has five numbers."""
 MOST_RUNGS = 8
 COMPUTE_BETWEEN_RUNGS = 2.0
-"""Five rungs then span a factor of 16, and all of them cost twice the largest. Less where the
-smallest would be narrower than `NARROWEST`, or have fewer steps than `FEWEST_STEPS`.
+"""Five rungs then span a factor of 16, and together cost twice the largest.
+
+The factor is smaller if the smallest rung would be narrower than `NARROWEST`, or have fewer steps
+than `FEWEST_STEPS`.
 """
 LEAST_BETWEEN_RUNGS = 1.25
-"""Closer rungs differ by little more than two seeds do."""
+"""Closer rungs differ by little more than two random seeds do."""
 LEAST_FOR_STEPS = 1.6
-"""Rungs come no closer than this for the sake of steps: five then span a factor of 6.6, and a law
-that is taken four times as far needs that.
+"""Rungs are never closer than this, even to gain steps.
+
+Five then span a factor of 6.6, which a law needs if it is extrapolated four times as far.
 """
 NARROWEST = 32
-"""Width below which a model learns unlike wider ones. With a vocabulary of 50,000 it is 1.6 M
-parameters already.
+"""Width below which a model learns differently from wider ones.
+
+With a vocabulary of 50,000 it already has 1.6 M parameters.
 """
 LARGEST_SHARE = 0.25
-"""Of the run's compute: a rung that costs more than that is no small training."""
+"""Share of the run's compute beyond which a rung is no longer a small training."""
 ON_ONE_LINE = 5
-"""Rungs with the run's own tokens per parameter. Rungs beyond them have other sizes at the compute
-of one of these: they tell what size does from what tokens do.
+"""Number of rungs with the run's own tokens per parameter.
+
+Further rungs have other sizes at the compute of one of these, so that the fit can separate the
+effect of size from that of tokens.
 """
 OTHER_SIZES = ((2, 2.0), (2, 0.5), (3, 2.0))
-"""Rung whose compute such an extra rung has, and its size relative to it. Small rungs, since they
-are cheap.
+"""The rung whose compute such an extra rung shares, and its relative size.
+
+Small rungs are used, since they are cheap.
 """
 RATE_EXPONENT = -1 / 3
 BATCH_EXPONENT = 2 / 3
@@ -57,16 +64,17 @@ shipped corpus 95,000 tokens in 46 steps end at 7.60 nats, in 186 steps of a qua
 6.97, and a law through rungs of 186 to 811 steps missed by 3.8 % (docs/ladder.md).
 """
 HELD_OUT_TOKENS = 65_536
-"""Tokens of the evaluation at the end of a rung: the error of the mean of so many is about 0.01
-nats.
+"""Tokens in the evaluation at the end of a rung.
+
+With this many, the standard error of the mean is about 0.01 nats.
 """
 WIDE = 1024
-"""Width of the run from which rungs have widths and heads that GPUs compute well."""
+"""Width of the run above which rungs get widths and heads that suit GPUs."""
 WIDE_UNIT = 64
 HEAD_UNIT = 8
 WIDTH_UNIT = 8
 SMALL_HEAD_UNIT = 4
-"""Widths and sizes of heads are multiples of these."""
+"""Widths and head sizes are multiples of these."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ class Family:
     rate: LearningRate
     init_std: float
     devices: int
-    """Devices of one node: every rung runs on one."""
+    """Devices of one node: every rung runs on a single node."""
 
     @property
     def parameters(self) -> int:
@@ -100,7 +108,7 @@ class Family:
 
 @dataclass(frozen=True)
 class LadderRung:
-    """A small training: its shape, length, batch and rates."""
+    """A small training: its shape, length, batch and learning rates."""
 
     number: int
     layers: int
@@ -172,7 +180,7 @@ class LadderRung:
 def design_rungs(family: Family, count: int, largest_flops: float) -> list[LadderRung]:
     """Return the rungs, the smallest first; the largest of them has `largest_flops`.
 
-    Raise `ParamsError` if the count is not 5 to 8, or the run is too small for so many rungs.
+    Raise `ParamsError` if the count is not 5 to 8, or the run is too small for this many rungs.
     """
     if not FEWEST_RUNGS <= count <= MOST_RUNGS:
         raise ParamsError(
@@ -196,12 +204,12 @@ def _wanted_sizes(
     count: int,
     largest_flops: float,
 ) -> Iterator[tuple[float, float]]:
-    """Yield parameters and compute of each rung."""
+    """Yield the parameters and compute of each rung."""
     factor = _compute_factor(family, largest_flops)
     line = []
     for below in reversed(range(ON_ONE_LINE)):
         flops = largest_flops / factor**below
-        # Tokens per parameter stay, so that both grow with the root of the compute.
+        # Tokens per parameter stay constant, so both grow with the square root of the compute.
         line.append((family.parameters * math.sqrt(flops / family.flops), flops))
 
     yield from line
@@ -213,7 +221,7 @@ def _wanted_sizes(
 def _compute_factor(family: Family, largest_flops: float) -> float:
     """Return the factor of compute between rungs.
 
-    Raise `ParamsError` where embeddings leave no room for five.
+    Raise `ParamsError` if embeddings leave no room for five.
     """
     narrowest = whole(_scaled(family.shape, 1, NARROWEST)).total
     largest = family.parameters * math.sqrt(largest_flops / family.flops)
@@ -239,7 +247,7 @@ def _compute_factor(family: Family, largest_flops: float) -> float:
 def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
     """Return a rung of about this size with the run's own batch.
 
-    Its tokens make its compute exact.
+    Its token count makes its compute exact.
     """
     shape = _nearest_shape(family.shape, parameters)
     counted = whole(shape)
@@ -271,9 +279,9 @@ def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
 
 
 def _nearest_shape(shape: ModelShape, parameters: float) -> ModelShape:
-    """Return the shape with about as many parameters that is most like the run's.
+    """Return the shape most like the run's with about this many parameters.
 
-    Its ratio of width to depth and its heads are nearest to the run's.
+    Its width-to-depth ratio and its heads are nearest to the run's.
     """
     ratio = shape.hidden / shape.layers
     candidates = []
@@ -288,7 +296,7 @@ def _nearest_shape(shape: ModelShape, parameters: float) -> ModelShape:
 
 
 def _of_width(shape: ModelShape, layers: int, parameters: float) -> ModelShape:
-    """Return the shape of so many layers whose width makes it nearest to so many parameters."""
+    """Return the shape with this many layers whose width brings it nearest to the parameter count."""
     unit = WIDE_UNIT if shape.hidden >= WIDE else WIDTH_UNIT
     widths = range(max(unit, NARROWEST), shape.hidden + unit, unit)
     shapes = [_scaled(shape, layers, hidden) for hidden in widths]
@@ -303,7 +311,7 @@ def _of_width(shape: ModelShape, layers: int, parameters: float) -> ModelShape:
 def _scaled(shape: ModelShape, layers: int, hidden: int) -> ModelShape:
     """Return the shape with another depth and width.
 
-    Heads keep about their size, the feed-forward block its ratio.
+    Heads keep about their size, and the feed-forward block keeps its ratio.
     """
     heads = _heads(shape, hidden)
     per_group = shape.heads // shape.kv_heads
@@ -320,7 +328,7 @@ def _scaled(shape: ModelShape, layers: int, hidden: int) -> ModelShape:
 
 
 def _heads(shape: ModelShape, hidden: int) -> int:
-    """Return the number of heads that divides a width into heads of about the run's own size."""
+    """Return the number of heads that splits a width into heads of about the run's own size."""
     unit = HEAD_UNIT if shape.hidden >= WIDE else SMALL_HEAD_UNIT
     possible = [heads for heads in range(1, shape.heads + 1) if hidden % (unit * heads) == 0]
     return min(
@@ -329,9 +337,9 @@ def _heads(shape: ModelShape, hidden: int) -> int:
 
 
 def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
-    """Return the rungs with batches by their size.
+    """Return the rungs with batches scaled to their size.
 
-    All get the run's own batch where those would be too coarse.
+    All get the run's own batch if scaled batches would be too coarse.
     """
     batches_by_size = []
     for rung in rungs:
@@ -349,7 +357,7 @@ def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
 
 
 def _with_batch(family: Family, rung: LadderRung, batch: int) -> LadderRung:
-    """Return the rung in whole steps of this batch.
+    """Return the rung with a whole number of steps of this batch.
 
     Warm-up and decay keep the run's own shares.
     """
@@ -374,7 +382,7 @@ def _with_batch(family: Family, rung: LadderRung, batch: int) -> LadderRung:
 
 
 def _micro_batch(family: Family, batch: int) -> int:
-    """Return the largest micro-batch that divides what a device gets of the batch.
+    """Return the largest micro-batch that divides a device's share of the batch.
 
     It is at most the run's own.
     """
@@ -384,5 +392,5 @@ def _micro_batch(family: Family, batch: int) -> int:
 
 
 def short_rungs(rungs: list[LadderRung]) -> list[LadderRung]:
-    """Return the rungs with so few steps that their losses say little about longer trainings."""
+    """Return the rungs with too few steps for their losses to predict longer trainings."""
     return [rung for rung in rungs if rung.iterations < FEWEST_STEPS]

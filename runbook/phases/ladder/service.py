@@ -1,6 +1,6 @@
 """What `runbook ladder` and its notebook call.
 
-Plan a ladder, climb it, forecast the run, keep the results.
+They plan a ladder, train it, forecast the run and keep the results.
 """
 
 import json
@@ -45,21 +45,22 @@ FIGURE_FILE = "ladder.svg"
 
 @dataclass(frozen=True)
 class LadderRequest:
-    """What a person asked for."""
+    """The options that a person gave."""
 
     run: str
     set_words: tuple[str, ...] = ()
     name: str = "ladder"
     rungs: int = 0
-    """Number of rungs; 0: as the ladder was begun, or five."""
+    """Number of rungs; 0 means the number of the ladder already begun, or five."""
     minutes: float = 0.0
     device_hours: float = 0.0
-    """Budget for all rungs together; both 0: 1% of the run, and at least ten minutes."""
+    """Budget for all rungs together. If both are 0, it is 1% of the run, and at least ten minutes.
+    """
 
 
 @dataclass(frozen=True)
 class LadderState:
-    """A ladder, the rungs that are trained, and the forecast where they are enough."""
+    """A ladder, its trained rungs, and the forecast if there are enough of them."""
 
     ladder: Ladder
     folder: Path
@@ -97,7 +98,7 @@ class LadderState:
 
 
 def find_ladder(request: LadderRequest) -> LadderState:
-    """Return the ladder that was begun under this name, else the one that the budget allows.
+    """Return the ladder begun under this name, or else the one that the budget allows.
 
     Nothing is written.
     """
@@ -138,7 +139,7 @@ def _refuse_other_budget(
     settings: Settings,
     folder: Path,
 ) -> None:
-    """Raise where another budget is asked for than the rungs were designed for."""
+    """Raise if the requested budget differs from the one for which the rungs were designed."""
     devices = settings.job(FULL).devices_per_node
     requested = request.device_hours or request.minutes * devices / 60
     recorded = ladder.budget_device_hours
@@ -156,14 +157,14 @@ def _refuse_other_budget(
 
 
 def _refuse_named_folder(run: str) -> None:
-    """Raise where RUN is a folder that `--as` made: its rungs could not have names of their own."""
+    """Raise if RUN is a folder that `--as` made: its rungs could not have names of their own."""
     named = named_run(run)
     if named.as_name:
         raise ParamsError(PhaseMessage.LADDER_OF_A_NAMED_SET, folder_name=run, run=named.run)
 
 
 def climb_ladder(request: LadderRequest, say: Say) -> LadderState:
-    """Train what is left of the ladder, forecast the run, and keep table, picture and forecast."""
+    """Train the rest of the ladder, forecast the run, and keep table, figure and forecast."""
     state = find_ladder(request)
     settings, plan = load_plan(request.run, request.set_words, measured=True)
     state.folder.mkdir(parents=True, exist_ok=True)
@@ -205,7 +206,7 @@ def _forecast(
 
 
 def epochs_of(plan: Plan) -> float | None:
-    """Return how often the training reads its text; None if the text is not counted."""
+    """Return how often the training reads its text; None if the size of the text is unknown."""
     available = plan.data.estimated_tokens * plan.data.train_share
     if plan.data.mock or not available:
         return None
@@ -227,7 +228,7 @@ def forecast_of_plan(settings: Settings, plan: Plan) -> RunForecast | None:
 
 
 def figure_of(state: LadderState, settings: Settings) -> Any:
-    """Return the picture of a ladder."""
+    """Draw a ladder."""
     points = [LadderPoint(rung.flops, rung.loss) for rung in state.finished]
     forecast = None
     if state.forecast is not None:
@@ -245,7 +246,7 @@ def figure_of(state: LadderState, settings: Settings) -> Any:
 def reached_loss(folder: Path) -> float | None:
     """Return the loss of a run after its last step.
 
-    None if it is not trained or not evaluated there.
+    None if it was not trained or not evaluated there.
     """
     if not read_mark(folder, f"{FULL}--train"):
         return None
