@@ -1,4 +1,4 @@
-"""What a person chose for a run: read, checked, and kept with its origin."""
+"""The choices for a run: read, checked, and stored with their origin."""
 
 from runbook.params.parameters_cell import PARAMETERS as PARAMETERS
 from runbook.params.parameters_cell import bind as bind

@@ -23,7 +23,7 @@ Entry = TypeVar("Entry", bound=Strict)
 
 
 class Catalogue(Generic[Entry]):
-    """A file of named entries; each is checked when it is asked for."""
+    """A file of named entries, each of which is checked when it is requested."""
 
     def __init__(
         self,
@@ -36,11 +36,14 @@ class Catalogue(Generic[Entry]):
 
     @property
     def names(self) -> list[str]:
-        """All names, in the file's order."""
+        """Return all names, in the file's order."""
         return list(self.document.values)
 
     def get(self, name: str) -> Entry:
-        """The entry of that name; `ParamsError` when there is none or it cannot be used."""
+        """Return the entry with that name.
+
+        Raise `ParamsError` if there is none or it is unusable.
+        """
         if name not in self.document.values:
             raise ParamsError(no_such(name, self.names, self.document.where))
         return _entry(self.kind, self.document, self.document.values[name], (name,))
@@ -48,11 +51,11 @@ class Catalogue(Generic[Entry]):
 
 read_models = partial(Catalogue, Model, "models.yaml")
 read_datasets = partial(Catalogue, Dataset, "datasets.yaml")
-"""What reads a catalogue, from a project's folder."""
+"""The function that reads a catalogue from a project's folder."""
 
 
 def read_site(name: str, project: Path) -> tuple[Site, Layer]:
-    """A site, and the layer of its `defaults`; `ParamsError` when it cannot be used."""
+    """Return a site and the layer of its `defaults`. Raise `ParamsError` if it cannot be used."""
     path = project / "params" / "sites" / f"{name}.yaml"
     if not path.is_file():
         raise ParamsError(no_such(name, site_names(project), "params/sites"))
@@ -74,12 +77,11 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
 
 
 def smaller_model(run_model_name: str, run_model: Model, smoke: Model) -> tuple[str, Model]:
-    """The model of the smoke test where none is named.
+    """Return the smoke test's model if none is named.
 
-    The documents' 12 x 512, or the run's own where it is smaller.
-
-    Sizes are compared by 12 x layers x hidden^2 + vocabulary x hidden, which is near enough to
-    order them; the plan computes exact counts.
+    It is the documents' 12 x 512, or the run's own model if that is smaller. Sizes are compared by
+    12 x layers x hidden^2 + vocabulary x hidden, which is accurate enough to order them; the plan
+    computes exact counts.
     """
     weight, limit = (
         12 * model.layers * model.hidden**2 + model.vocabulary * model.hidden
@@ -91,7 +93,7 @@ def smaller_model(run_model_name: str, run_model: Model, smoke: Model) -> tuple[
 
 
 def no_such(name: str, names: list[str], where: str) -> Statement:
-    """Message for an unknown name, with the closest ones."""
+    """Return the message for an unknown name, with the closest ones."""
     near = nearest(name, names, likeness=0.5)
     first_names = ", ".join(names[:12])
     if len(names) > 12:

@@ -18,10 +18,10 @@ from runbook.params.yaml12 import compose, nest, read_mapping, write_scalar, wri
 
 
 def edited_text(text: str, where: str, values: Mapping[str, object]) -> str:
-    r"""The text of a run file that says these values, by dotted key, and nothing else.
+    r"""Return the text of a run file with these values, by dotted key, and no others.
 
-    What `text` says already stays as it stands there. `ParamsError` where the text cannot be edited
-    so, such as a section that is empty; it is then written whole.
+    What `text` already has stays unchanged. Raise `ParamsError` if the text cannot be edited this
+    way, for example because a section is empty; the caller then writes the complete file.
 
     >>> edited_text("run: a  # mine\nmodel: tiny\n", "a.yaml", {"run": "b", "model": "tiny", "training.seed": 7})
     'run: b  # mine\nmodel: tiny\ntraining:\n  seed: 7\n'
@@ -40,22 +40,21 @@ def edited_text(text: str, where: str, values: Mapping[str, object]) -> str:
 
 
 def values_in(text: str, where: str) -> dict[str, object]:
-    """The values that the text of a run file gives, by dotted key."""
+    """Return the values in the text of a run file, by dotted key."""
     return {key: origin.value for key, origin in _layer(text, where).leaves.items()}
 
 
 _SUM = re.compile(r"\d[\d,._]*\s*x\s|\bx\s*\d|=\s*\d|:\s*\d[\d,]{3,}")
-"""A comment that computes: 1 micro x 8 replicas x 32 steps = 256 sequences; x 512 = 1,572,864,000
-tokens.
+"""A comment with a calculation: 1 micro x 8 replicas x 32 steps = 256 sequences; x 512 =
+1,572,864,000 tokens.
 """
 
 
 def without_sums(text: str, where: str) -> str:
-    r"""The text of a run file without comments that compute.
+    r"""Return the text of a run file without comments that contain calculations.
 
-    With other values their sums are wrong.
-
-    A text in which a comment cannot be told from a value for sure is returned as it is.
+    Their results are wrong for other values. A text in which a comment cannot be distinguished from
+    a value with certainty is returned unchanged.
 
     >>> without_sums("model: tiny  # ours\ntraining:\n  iterations: 4  # x 8 = 32 samples\n", "a.yaml")
     'model: tiny  # ours\ntraining:\n  iterations: 4\n'
@@ -74,7 +73,7 @@ def without_sums(text: str, where: str) -> str:
 
 
 def _split_comment(line: str) -> tuple[str, str]:
-    """A line before its comment, and the comment; a # inside of quotes begins none."""
+    """Return a line up to its comment, and the comment. A # inside quotes does not begin one."""
     for match in re.finditer(r"(?:^|(?<=\s))#", line):
         before = line[: match.start()]
         if before.count('"') % 2 == 0 and before.count("'") % 2 == 0:
@@ -122,7 +121,7 @@ def _put(
 
 
 def _added(text: str, section: yaml.MappingNode, tree: Mapping[str, object]) -> str:
-    """The text with a value below the last one of a section, in its form."""
+    """Return the text with a value added below the last one of a section, in the same form."""
     if section.flow_style:
         end = section.end_mark.index - 1
         comma = ", " if section.value else ""

@@ -10,7 +10,7 @@ from runbook.params.settings import Settings
 def switched_on(settings: Settings) -> dict[str, Mapping[str, str | None]]:
     """Return the groups of variables that a run's jobs set, by name; None unsets a variable.
 
-    Raises `ParamsError` where `jobs.switch` names a group that the site does not have.
+    Raise `ParamsError` if `jobs.switch` names a group that the site does not have.
     """
     site = settings.site
     on = {name: name not in site.switched_off for name in site.environment}

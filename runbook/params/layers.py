@@ -1,6 +1,6 @@
 """Layers of values: built-in, site, run file, variant, notebook, --set.
 
-Each is checked and laid over those below.
+Each is checked and placed on top of those below.
 """
 
 from __future__ import annotations
@@ -33,25 +33,23 @@ from runbook.params.yaml12 import YamlDocument, nest, read_mapping, read_scalar
 from runbook.plan_file.diagnostics import Statement
 
 GIVEN_BEFORE = "given before"
-"""The layer of what was given by hand when the run's folder was made."""
+"""The layer of values given by hand when the run's folder was made."""
 GIVEN = (GIVEN_BEFORE, "notebook", "command line")
-"""Layers given by hand, over the files that were written beforehand; those are searched for secrets
-as a text.
-"""
+"""Layers given by hand, on top of the files. The files are searched for secrets as text."""
 
 TEXTS = ("notebook", "command line")
-"""Layers whose numbers may be text: words of --set, and 6e-5 as YAML 1.1 reads it."""
+"""Layers in which a number may be text: words of --set, and 6e-5 as YAML 1.1 reads it."""
 
 REHEARSAL = "rehearsal"
-"""The layer that fits a run file to another site; its origins say what the run file asked for and
-why it changed.
+"""The layer that adapts a run file to another site. Its origins state the run file's own value and
+the reason for the change.
 """
 Where = Callable[[tuple[str, ...]], str]
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The value that one layer gives."""
+    """The value that a single layer gives."""
 
     layer: str
     """built-in, site, run file, variant, given before, notebook or command line."""
@@ -67,7 +65,7 @@ class Origin:
 
 @dataclass
 class Layer:
-    """The leaves one source gives, by dotted key."""
+    """The leaves that one source gives, by dotted key."""
 
     name: str
     leaves: dict[str, Origin] = field(default_factory=dict)
@@ -80,7 +78,7 @@ class Layer:
         rule: Statement,
         value: Any = ...,
     ) -> None:
-        """Note something that cannot be used."""
+        """Record something that cannot be used."""
         self.problems.append(Problem(key, where, rule, value))
 
     def take(
@@ -89,7 +87,7 @@ class Layer:
         where: Where,
         path: tuple[str, ...] = (),
     ) -> Layer:
-        """Take a nested mapping, noting every key the schema does not know."""
+        """Add a nested mapping, recording every key that the schema does not have."""
         written: dict[str, str] = {}
         for word, value in values.items():
             key_path = (*path, str(word))
@@ -114,7 +112,7 @@ class Layer:
             if isinstance(value, Mapping):
                 self.take(value, where, written)
             elif value is not None:
-                # A section whose lines are all commented out is empty
+                # A section whose lines are all commented out is empty.
                 rule = ParamsMessage.IS_A_SECTION.of(name=_some_keys(name))
                 self.report(name, where(written), rule, value)
         elif isinstance(value, Mapping | list | tuple):
@@ -142,7 +140,10 @@ class Layer:
         where: str,
         value: Any,
     ) -> str:
-        """The key or section that a path means; empty if it is none, which is reported."""
+        """Return the key or section that a path means.
+
+        If there is none, report it and return an empty text.
+        """
         try:
             ours = full_path(path)
         except ValueError as error:
@@ -167,7 +168,7 @@ class Layer:
         where: str,
         value: Any = ...,
     ) -> None:
-        """Note a key that is none, with the one that was meant."""
+        """Record an unknown key, with the one that was probably meant."""
         ours, near = right_name(path)
         parent = ".".join(path[:-1])
         explained = document_name(path[-1])
@@ -204,13 +205,13 @@ def _unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> St
 
 
 def document_layer(name: str, document: YamlDocument) -> Layer:
-    """The layer of a file."""
+    """Return the layer of a file."""
     return Layer(name).take(document.values, document.origin)
 
 
 @dataclass
 class LayerStack:
-    """All layers laid over one another, with the chain of origins of each value."""
+    """All layers on top of each other, with the chain of origins of each value."""
 
     chains: dict[str, list[Origin]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -221,7 +222,7 @@ class LayerStack:
                 self.chains[key.name] = [Origin("built-in", "built-in", key.default)]
 
     def lay(self, layer: Layer) -> None:
-        """Put a layer on top: its values win, and are checked."""
+        """Put a layer on top. Its values win, and are checked."""
         self.problems += layer.problems
         for meaning, group in EXCLUSIVE.items():
             self._clear(layer, meaning, group)
@@ -254,16 +255,16 @@ class LayerStack:
             self.problems.append(hidden_problem(key, origin.where, character))
 
     def origin(self, key: str) -> Origin | None:
-        """The origin of the value that wins so far; None if none was given."""
+        """Return the origin of the value that wins so far, or None if there is none."""
         return self.chains[key][-1] if self.chains.get(key) else None
 
     def value(self, key: str) -> Any:
-        """The value that wins so far; None if none was given."""
+        """Return the value that wins so far, or None if there is none."""
         origin = self.origin(key)
         return origin.value if origin else None
 
     def nested(self) -> dict[str, object]:
-        """The winning values as a run file nests them."""
+        """Return the winning values, nested as in a run file."""
         return nest({key: chain[-1].value for key, chain in self.chains.items()})
 
     def _clear(
@@ -298,7 +299,7 @@ _RULES = {
 
 
 def rule_of(error: Any, key: str, names: Sequence[str] = ()) -> Statement:
-    """Return pydantic's error as a rule: in its own words, where they need no other.
+    """Return pydantic's error as a rule, in its own words if they are clear enough.
 
     `names` are the keys that an unknown one may have meant.
     """
@@ -331,7 +332,7 @@ def rule_of(error: Any, key: str, names: Sequence[str] = ()) -> Statement:
 
 
 def _some_keys(section: str) -> str:
-    """Return the first keys of a section in words."""
+    """Return the first keys of a section as words."""
     last_parts = []
     for name in (*all_keys(), *sections()):
         parent, _, last_part = name.rpartition(".")
@@ -368,7 +369,7 @@ def take_name(set_words: Sequence[str], problems: list[Problem]) -> tuple[str, l
 
 
 def words_layer(set_words: Sequence[str]) -> Layer:
-    """The layer of `key=value` words; the last word on a key wins."""
+    """Return the layer of `key=value` words. The last word for a key wins."""
     layer = Layer("command line")
     for word in set_words:
         key, equals, text = (part.strip() for part in word.partition("="))
@@ -387,7 +388,7 @@ def _take_word(
     where: str,
 ) -> None:
     path = tuple(key.split("."))
-    # Reported with the phases that do submit jobs, when the key is taken
+    # Reported together with the phases that do submit jobs, when the key is added.
     with contextlib.suppress(ValueError):
         path = full_path(path)
 
@@ -400,7 +401,7 @@ def _take_word(
             layer.report(key, where, statement_of(error))
             return
     elif key in all_keys() and len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
-        # One pair of quotes is taken away
+        # One pair of quotes is removed.
         value = text[1:-1]
     elif key not in all_keys() and path[0] != "jobs":
         layer.unknown_key(path, where)

@@ -1,6 +1,6 @@
 """The GPUs of this machine, for a site whose hardware.device is auto.
 
-nvidia-smi or rocm-smi lists them.
+They are listed by nvidia-smi or rocm-smi.
 """
 
 import json
@@ -23,10 +23,12 @@ VISIBLE = {
     NVIDIA: ("CUDA_VISIBLE_DEVICES",),
     AMD: ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
 }
-"""Variables by which torch sees some GPUs only; the programs list all of them nevertheless."""
+"""Variables that restrict torch to some GPUs; nvidia-smi and rocm-smi list all of them
+nevertheless.
+"""
 
 PATIENCE_SECONDS = 30.0
-"""For nvidia-smi, which without a persistence daemon wakes each GPU first."""
+"""Time-out for nvidia-smi, which has to wake each GPU first if no persistence daemon runs."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,10 @@ class Gpu:
 
 
 def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -> Site:
-    """The site with the GPUs of this machine in the place of `device: auto`.
+    """Return the site with the GPUs of this machine in place of `device: auto`.
 
-    Other sites are left as they are.
-
-    Where no GPU is seen the device stays `auto`, which no plan accepts. GPUs of different kinds are
-    refused.
+    Other sites are returned unchanged. If no GPU is visible the device stays `auto`, which no plan
+    accepts. GPUs of different kinds are refused.
     """
     hardware = site.hardware
     if hardware.device != AUTO:
@@ -76,12 +76,11 @@ def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -
 
 @cache
 def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[str, tuple[Gpu, ...]]:
-    """Who was asked, and the GPUs that torch will see.
+    """Return the program that answered, and the GPUs that torch will see.
 
-    Asked once a process, since the form plans at each key.
-
-    `path` and `visibility` are what the answer depends on: the environment's PATH and its variables
-    of `VISIBLE`.
+    The answer is cached for the process, since the form plans at each key. `path` and
+    `visibility` are what the answer depends on: the environment's PATH and its variables of
+    `VISIBLE`.
     """
     visible_variables = dict(visibility)
     for command, parse in ((NVIDIA, parse_nvidia), (AMD, parse_amd)):
@@ -91,7 +90,8 @@ def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[st
             gpus = parse(shell.run(command, timeout=PATIENCE_SECONDS, env={"PATH": path}).out)
         except (
             ProgramError
-        ):  # "couldn't communicate with the NVIDIA driver": installed, and nothing to show
+            # "couldn't communicate with the NVIDIA driver": installed, but lists no GPU
+        ):
             continue
 
         for name in VISIBLE[command]:

@@ -38,7 +38,7 @@ PARAMETERS = {name: type(example)() for name, example in _EXAMPLES.items()} | {"
 
 _FROM_FILE = [name for name in PARAMETERS if name not in ("run", "overrides")]
 _INJECTED = "# Parameters\n"
-"""How the cell begins that papermill puts below the parameters cell."""
+"""The beginning of the cell that papermill inserts below the parameters cell."""
 
 
 def bind(
@@ -81,7 +81,7 @@ def bind(
 
 
 def _chosen_values(file: RunFile, namespace: Mapping[str, object]) -> dict[str, object]:
-    """Return the parameters that are neither at their defaults nor as the run file has them.
+    """Return the parameters that differ both from their defaults and from the run file.
 
     Raise `ParamsError` if they are those of another run file.
     """
@@ -109,7 +109,7 @@ def _chosen_values(file: RunFile, namespace: Mapping[str, object]) -> dict[str, 
 def _set_words(overrides: str, problems: list[Problem]) -> list[str]:
     """Return the words of `overrides` as a shell splits them.
 
-    A text that it cannot split is reported.
+    A text that cannot be split is reported.
     """
     try:
         return shlex.split(overrides)
@@ -140,7 +140,7 @@ def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
 
 
 def refuse_hand_edits(cell: str, notebook: str, given: Collection[str] = ()) -> None:
-    """Raise where an unattended notebook has hand-written parameters.
+    """Raise an error if an unattended notebook has hand-written parameters.
 
     They would silently change every run of it.
     """
@@ -159,7 +159,7 @@ def refuse_hand_edits(cell: str, notebook: str, given: Collection[str] = ()) -> 
 def refuse_edits_below_papermill(namespace: Mapping[str, object], notebook: str) -> None:
     """Do the same as `refuse_hand_edits`, from inside a kernel.
 
-    There papermill has put its parameters below the parameters cell.
+    Papermill has inserted its parameters below the parameters cell there.
     """
     sources = _executed(namespace)
     injected = 0
@@ -175,7 +175,7 @@ def refuse_edits_below_papermill(namespace: Mapping[str, object], notebook: str)
 
 
 def _as_words(cell: str, name: str) -> str:
-    """What says on the command line what a parameters cell says."""
+    """Return the command-line words that are equivalent to a parameters cell."""
     value = _literal(assignments(cell)[name])
     if name == "overrides":
         return " ".join(f"--set {shlex.quote(word)}" for word in shlex.split(str(value)))
@@ -184,7 +184,7 @@ def _as_words(cell: str, name: str) -> str:
 
 
 def _value(name: str, value: Any) -> Any:
-    """A mapping that papermill's -p left as text is read."""
+    """Return the mapping. If papermill's -p left it as text, the text is parsed."""
     if isinstance(PARAMETERS[name], dict) and isinstance(value, str):
         with contextlib.suppress(ParamsError):
             return read_mapping(f"value: {value.strip() or '{}'}", name).values["value"]
@@ -203,7 +203,10 @@ def _wrong_type(name: str, value: Any) -> Problem:
 
 
 def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
-    """Names that papermill injected and no notebook has: papermill itself only warns of them."""
+    """Return the names that papermill injected and no notebook has.
+
+    Papermill itself only warns of them.
+    """
     problems = []
     expected = (*PARAMETERS, "PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH")
     for source in _executed(namespace):
@@ -231,7 +234,7 @@ def _executed(namespace: Mapping[str, object]) -> list[str]:
 
 
 def assignments(source: str) -> dict[str, ast.expr]:
-    """Return what a cell assigns to names, in its order; empty if it is not Python."""
+    """Return a cell's assignments to names, in its order, or nothing if it is not Python."""
     try:
         body = ast.parse(source).body
     except SyntaxError:
@@ -252,7 +255,7 @@ def assignments(source: str) -> dict[str, ast.expr]:
 
 
 def _literal(value: ast.expr) -> Any:
-    """The value, or `...` where it is computed."""
+    """Return the value, or `...` if it is computed."""
     try:
         return ast.literal_eval(value)
     except ValueError:
@@ -260,13 +263,13 @@ def _literal(value: ast.expr) -> Any:
 
 
 def _as_papermill(file: RunFile) -> dict[str, object]:
-    """The run file as papermill would inject it.
+    """Return the run file as papermill would inject it.
 
-    Empty if it cannot be read; loading reports that better.
+    Return nothing if it cannot be read, which loading reports in more detail.
     """
     try:
         text = read_text(file.path, file.where)
-        # Our own reader's guards first: depth, aliases
+        # Our own reader's checks come first: depth, aliases
         read_mapping(text, file.where)
         values = read_as_papermill(text)
     except (ParamsError, yaml.YAMLError, ValueError):
@@ -278,9 +281,9 @@ def _as_papermill(file: RunFile) -> dict[str, object]:
 def _refuse_two_runs(
     file: RunFile, given_values: Mapping[str, object], in_file: Mapping[str, object]
 ) -> None:
-    """Raise where most of what another run file says was given, and it is not this run's.
+    """Raise an error if most values of another run file were given, and not those of this one.
 
-    That is what `-p run one -f params/other.yaml` does.
+    This is the effect of `-p run one -f params/other.yaml`.
     """
     for name in run_names(file.project):
         other_file = RunFile(file.project / "params" / f"{name}.yaml", "", file.project)
@@ -304,7 +307,7 @@ def _values_of_other_run(
 ) -> list[str]:
     """Return the given keys that have another run's values and not this run's.
 
-    Empty if less than half of what the other run file says was given.
+    Return nothing if less than half of the other run file's values were given.
     """
     stated = {}
     for key, value in _as_papermill(other_file).items():

@@ -14,22 +14,22 @@ from runbook.params.yaml12 import compose, scalar_value, scalars, write_scalar
 from runbook.plan_file.diagnostics import Statement
 
 FILL_IN = "FILL_IN"
-"""Stands in a parameter file for a value that a person has still to give."""
+"""Placeholder in a parameter file for a value that a person must still fill in."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that cannot be used: which value, where it was written, the rule and the remedy."""
+    """One unusable value: which one, where it was written, the rule and the remedy."""
 
     key: str
     where: str
     rule: Statement
-    """What must hold, and what to do instead."""
+    """The rule, and what to do instead."""
     value: Any = ...
-    """`...` when there is none to show."""
+    """`...` if there is no value to show."""
 
     def text(self) -> str:
-        """One sentence or two.
+        """Return the problem in one or two sentences.
 
         >>> Problem("training.seed", "params/x.yaml:4", ParamsMessage.ONE_VALUE.of(), 0).text()
         'training.seed = 0 (params/x.yaml:4): takes one value, not a list or a mapping.'
@@ -39,7 +39,7 @@ class Problem:
 
 
 def show(value: Any) -> str:
-    """A value as a person would write it, shortened.
+    """Return a value as a person would write it, shortened.
 
     >>> show(True), show("12"), show("bf16"), show({"a": 1})
     ('true', '"12"', 'bf16', '{a: 1}')
@@ -68,7 +68,7 @@ def show(value: Any) -> str:
 
 
 class InvalidParams(ParamsError):
-    """Parameters with one or more problems, each reported once."""
+    """Raised for parameters with one or more problems, each reported once."""
 
     def __init__(self, title: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -87,14 +87,14 @@ class InvalidParams(ParamsError):
 
 
 def statement_of(error: ParamsError) -> Statement:
-    """Return what an error says, to be reported with other problems."""
+    """Return an error's message, to be reported with other problems."""
     if error.message is None:
         return ParamsMessage.PLAIN_TEXT.of(text=str(error))
     return Statement(error.message, error.values)
 
 
 def token_problem(key: str, where: str) -> Problem:
-    """A secret where only its name is allowed."""
+    """Report a secret in a place where only its name is allowed."""
     rule = ParamsMessage.LOOKS_LIKE_A_SECRET.of()
     return Problem(key, where, rule)
 
@@ -102,7 +102,7 @@ def token_problem(key: str, where: str) -> Problem:
 def marks_in(text: str, where: str) -> list[Problem]:
     """Return a problem for every value of a file that must still be filled in.
 
-    The comment behind such a value says what belongs there.
+    The comment after such a value describes what belongs there.
     """
     problems = []
     lines = text.splitlines()
@@ -121,7 +121,7 @@ def marks_in(text: str, where: str) -> list[Problem]:
 
 
 def tokens_in(text: str, where: str) -> list[Problem]:
-    """Every line of a file that holds what looks like a real secret, comments included."""
+    """Return a problem for every line, comments included, that seems to contain a real secret."""
     problems = []
     for number, line in enumerate(text.splitlines(), 1):
         if find_token(line):
@@ -134,15 +134,15 @@ def tokens_in(text: str, where: str) -> list[Problem]:
 
 
 def hidden_problem(key: str, where: str, character: str) -> Problem:
-    """A character that is not seen, written as it is or as an escape."""
+    """An invisible character, written as it is or as an escape."""
     rule = ParamsMessage.HIDDEN_CHARACTER.of(character=character)
     return Problem(key, where, rule)
 
 
 def hidden_in(text: str, where: str) -> list[Problem]:
-    """Every line of a file with a character that is not seen.
+    """Return a problem for every line of a file with an invisible character.
 
-    With it a line reads differently from what it says.
+    Such a line looks different from its real content.
     """
     problems = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -154,7 +154,7 @@ def hidden_in(text: str, where: str) -> list[Problem]:
 
 
 class PapermillLoader(yaml.SafeLoader):
-    """YAML 1.1 as papermill reads `-f` and `-y`: PyYAML's safe loader, but dates stay text."""
+    """Reads YAML 1.1 as papermill's `-f` and `-y` do: PyYAML's safe loader with dates as text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
@@ -163,9 +163,9 @@ class PapermillLoader(yaml.SafeLoader):
 
 
 def read_as_papermill(text: str) -> Any:
-    r"""Return what `papermill -f` makes of a file.
+    r"""Return what `papermill -f` reads from a file.
 
-    Its keys are turned to text, as papermill writes them into the notebook.
+    Its keys become text, as papermill writes them into the notebook.
 
     >>> read_as_papermill("walltime: 12:00:00\nlr: 6e-5\nanswer: no")
     {'walltime': 43200, 'lr': '6e-5', 'answer': False}
@@ -174,13 +174,13 @@ def read_as_papermill(text: str) -> Any:
 
 
 def differences(text: str, where: str) -> list[Problem]:
-    """Every word outside quotes that the two versions read differently, with how to write it."""
+    """Return every word outside quotes that the two versions read differently, with a fix."""
     problems = []
     nodes = scalars(compose(text, where))
     old_nodes = scalars(compose(text, where, PapermillLoader))
     for (path, node), (_, old_node) in zip(nodes, old_nodes, strict=True):
         if node.style:
-            continue  # quoted, or a block of text
+            continue  # It is quoted, or a block of text.
         new = scalar_value(node)
         try:
             old = PapermillLoader("").construct_object(old_node)
@@ -198,7 +198,7 @@ def differences(text: str, where: str) -> list[Problem]:
 
 
 def _as_read(value: Any) -> str:
-    """What a version of YAML takes a word for; `...`: it has no value for it."""
+    """Return the value of a word in one version of YAML, or `...` if it has none."""
     if value is ...:
         return "an error"
     if isinstance(value, str):

@@ -10,13 +10,13 @@ from runbook.params.schema.keys import nearest
 from runbook.params.yaml12 import read_file
 
 PROJECT_VARIABLE = "RUNBOOK_PROJECT"
-"""The project's folder, for commands and kernels whose working folder is not inside it."""
+"""The project's folder, for commands and kernels that work outside it."""
 
 
 def project_root(start: Path | None = None) -> Path:
-    """Return the nearest folder upwards from `start` that holds params/models.yaml.
+    """Return the nearest folder, from `start` upwards, that contains params/models.yaml.
 
-    Without `start`: from $RUNBOOK_PROJECT where it is set, else from the working folder.
+    Without `start`, begin at $RUNBOOK_PROJECT if it is set, or else at the working folder.
     """
     named = os.environ.get(PROJECT_VARIABLE, "") if start is None else ""
     first = (start or Path(named or os.curdir)).resolve()
@@ -31,10 +31,10 @@ def project_root(start: Path | None = None) -> Path:
 
 
 def remember_project(project: Path) -> None:
-    """Let this process and its children find a project outside the working folder's parents.
+    """Let this process and its children use a project that is not above the working folder.
 
-    A kernel of papermill works in the folder that papermill was started in. Later cells read files
-    of the run, which name models and sites of the project.
+    A papermill kernel works in the folder in which papermill was started. Later cells read files of
+    the run, which name models and sites of the project.
     """
     try:
         is_found = project_root() == project
@@ -47,7 +47,7 @@ def remember_project(project: Path) -> None:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run file, found."""
+    """A run file that exists, with its project and variant."""
 
     path: Path
     variant: str
@@ -60,7 +60,7 @@ class RunFile:
 
     @property
     def where(self) -> str:
-        """How the file is named to people."""
+        """Return the name of the file for people."""
         return shown_path(self.path, self.project)
 
     @property
@@ -70,12 +70,12 @@ class RunFile:
 
     @property
     def variants_path(self) -> Path:
-        """Where its variants are named."""
+        """Return the file that contains its variants."""
         return self.path.parent / "variants" / f"{self.stem}.yaml"
 
 
 def shown_path(path: Path, project: Path) -> str:
-    """A path relative to the project where it is inside of it, else as it is."""
+    """Return a path relative to the project if it is inside, or else unchanged."""
     try:
         return path.resolve().relative_to(project.resolve()).as_posix()
     except ValueError:
@@ -83,7 +83,7 @@ def shown_path(path: Path, project: Path) -> str:
 
 
 def run_names(project: Path) -> list[str]:
-    """The runs that can be named: stems of the files in params/."""
+    """Return the names of the runs: stems of the files in params/."""
     skip = {"models", "datasets"}
     return sorted(
         path.stem for path in (project / "params").glob("*.yaml") if path.stem not in skip
@@ -91,12 +91,12 @@ def run_names(project: Path) -> list[str]:
 
 
 def site_names(project: Path) -> list[str]:
-    """The sites that can be named."""
+    """Return the names of the sites."""
     return sorted(path.stem for path in (project / "params" / "sites").glob("*.yaml"))
 
 
 def variant_names(run: str, project: Path | None = None) -> list[str]:
-    """The variants a run has, in their file's order; none where it has no such file."""
+    """Return the variants of a run in their file's order, or nothing if it has no such file."""
     file = find_run_file(run, project)
     path = file.variants_path
     if not path.is_file():
@@ -105,7 +105,7 @@ def variant_names(run: str, project: Path | None = None) -> list[str]:
 
 
 def find_run_file(name: str, project: Path | None = None) -> RunFile:
-    """The run file that `name` means: a stem in params/, `stem:variant`, or a path."""
+    """Return the run file that `name` means: a stem in params/, `stem:variant`, or a path."""
     if not name.strip():
         raise ParamsError(ParamsMessage.NO_RUN_NAMED)
 

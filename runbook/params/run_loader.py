@@ -1,4 +1,4 @@
-"""Loading of a run: its files, its layers over each other, and all its problems at once."""
+"""Loading of a run: its files, its layers on top of each other, and all its problems at once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ def load(
 
 @dataclass
 class RunLoading:
-    """Loading of a run file that was found.
+    """Load a run file that exists.
 
     `problems` are the caller's; they are reported together with those of the file.
     """
@@ -79,7 +79,7 @@ class RunLoading:
     given_name: str = ""
 
     def load(self, overrides: Mapping[str, object], set_words: Sequence[str]) -> Settings:
-        """Return the run with values over its file, as `load` does."""
+        """Return the run with values on top of its file, as `load` does."""
         layers = [self._run_file_layer()]
         if self.file.variant:
             layers.append(self._keeps_name(self._variant_layer()))
@@ -89,7 +89,7 @@ class RunLoading:
         layers.append(self._keeps_name(notebook))
         self.given_name, other_words = take_name(set_words, self.problems)
         layers.append(self._keeps_name(words_layer(other_words)))
-        # The site's own values lie below the run file's, and only these layers say which site.
+        # The site's own values are below the run file's, and only these layers name the site.
         site = self._site(layers)
         for layer in layers:
             self.stack.lay(layer)
@@ -172,7 +172,7 @@ class RunLoading:
         named = [layer.leaves["site"] for layer in upper if "site" in layer.leaves]
         origin = named[-1] if named else self.stack.chains["site"][-1]
         if not is_name(origin.value):
-            # Reported when the layer is checked
+            # It is reported when the layer is checked.
             return None
 
         site_and_layer = self._find(
@@ -185,7 +185,7 @@ class RunLoading:
         return self._find("site", origin, lambda: with_visible_gpus(site))
 
     def _bind(self, site: Site | None) -> Settings | None:
-        """Return the settings; None if something is missing, which is reported."""
+        """Return the settings, or None if something is missing, which is reported."""
         project = self.file.project
         models_file = Origin("", "params/models.yaml", ...)
         models = self._find("model", models_file, lambda: catalogues.read_models(project))
@@ -234,7 +234,7 @@ class RunLoading:
         return with_shape(model, shape) if model and has_sizes else model
 
     def _recorded_variant(self, run_name: str) -> str:
-        """Return the variant in the name of a recorded run's folder; empty if it has none."""
+        """Return the variant in the folder name of a recorded run; empty if it has none."""
         name, dashes, variant = self.file.path.parent.name.partition("--")
         if self.file.is_record and dashes and name == run_name:
             return variant
@@ -243,7 +243,7 @@ class RunLoading:
     def _blend(self, datasets: Catalogue[Dataset] | None) -> tuple[TextShare, ...]:
         """Return the texts of data.blend.
 
-        Wrong names are reported here; a wrong form was reported when its layer was checked.
+        Unknown names are reported here; a wrong form was reported when its layer was checked.
         """
         origin = self.stack.chains["data.blend"][-1]
         try:
@@ -264,7 +264,8 @@ class RunLoading:
                 rule = ParamsMessage.MADE_UP_IN_BLEND.of(name=name)
                 self._report("data.blend", origin.where, rule, origin.value)
             elif dataset:
-                # data.folder is that of data.dataset; the others lie where the catalogue says.
+                # data.folder belongs to data.dataset; the other texts are where the catalogue
+                # states.
                 text_folder = str(folder) if name == main else ""
                 texts.append(TextShare(name, weight, dataset, text_folder))
 
@@ -282,9 +283,9 @@ class RunLoading:
             self._report("training", where, rule)
 
     def _entry(self, key: str, catalogue: Catalogue[Any] | None) -> Any:
-        """Return the entry of a catalogue that a key names; None if there is none.
+        """Return the catalogue entry that a key names, or None if there is none.
 
-        A value that is no name was reported when its layer was checked.
+        A value that is not a name was reported when its layer was checked.
         """
         origin = self.stack.origin(key)
         if catalogue and origin and is_name(origin.value):
@@ -315,10 +316,7 @@ class RunLoading:
         origin: Origin,
         find: Callable[[], Found],
     ) -> Found | None:
-        """Return what a file holds.
-
-        None if it is wrong, which is reported with everything else.
-        """
+        """Return the content of a file; None if it is faulty, which is reported with the rest."""
         try:
             return find()
         except InvalidParams as error:

@@ -1,6 +1,6 @@
-"""Rehearsal: a run file of one site on another, smaller one.
+"""Rehearsal of one site's run file on another, smaller site.
 
-What is cut down or left out there, and why.
+It determines what is reduced or left out there, and why.
 """
 
 import math
@@ -14,7 +14,7 @@ from runbook.params.schema.run_file import JOB_SECTIONS
 from runbook.params.schema.site import Site
 
 CORPUS = "corpus"
-"""The dataset that is everywhere, for runs whose own is not here."""
+"""The dataset that is available everywhere, for runs whose own is not available here."""
 
 ELSEWHERE = (
     "partition",
@@ -25,7 +25,7 @@ ELSEWHERE = (
     "cpus_per_task",
     "tasks_per_node",
 )
-"""What a phase says to the other site's scheduler."""
+"""The keys of a phase that are meant for the other site's scheduler."""
 
 
 def rehearse(
@@ -35,12 +35,10 @@ def rehearse(
     smoke_model: Model,
     texts: Sequence[Dataset],
 ) -> Layer:
-    """The layer that makes a run file of another site fit `site`.
+    """Return the layer that adapts another site's run file to `site`.
 
-    Empty if the run file's own site is used.
-
-    Only what stands in files is changed: a value given by hand is kept, and the plan's rules judge
-    it.
+    Return an empty one if the run file's own site is used. Only values from files are changed. A
+    value given by hand is kept, and the plan's rules check it.
     """
     layer = Layer(REHEARSAL)
     chain = stack.chains["site"]
@@ -76,13 +74,13 @@ class _Changes:
     layer: Layer
 
     def now(self, key: str) -> Any:
-        """The value so far."""
+        """Return the value so far."""
         if key in self.layer.leaves:
             return self.layer.leaves[key].value
         return self.stack.value(key)
 
     def own(self, key: str) -> Any:
-        """What this site itself says, or else the default."""
+        """Return this site's own value, or else the default."""
         return next(
             origin.value
             for origin in reversed(self.stack.chains[key])
@@ -95,7 +93,7 @@ class _Changes:
         value: Any,
         why: str,
     ) -> None:
-        """Change a value that a file gave; one given by hand stays."""
+        """Change a value that a file gave. One given by hand stays."""
         was = self.stack.value(key)
         if was == value or self.stack.chains[key][-1].layer in GIVEN:
             return

@@ -1,6 +1,6 @@
 """Secrets are named, never written: `env:NAME` and `file:PATH`.
 
-What looks like a real one is found and masked.
+Anything that looks like a real one is detected and masked.
 """
 
 import os
@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"(env):([A-Za-z_][A-Za-z0-9_]*)|(file):(\S.*)")
 
 
 class TokenShape(NamedTuple):
-    """What the tokens of one service look like, by its own documentation (read 2026-11)."""
+    """The form of one service's tokens, by its own documentation (read 2026-11)."""
 
     service: str
     pattern: str
@@ -71,7 +71,7 @@ _NAMES_A_SECRET = (
 )
 _HAS_DIGIT_AND_LETTER = r"(?=[^\s\"'&,;]*\d)(?=[^\s\"'&,;]*[A-Za-z])"
 _RANDOM = rf"{_HAS_DIGIT_AND_LETTER}[A-Za-z0-9+/_~.%-]{{16,}}={{0,2}}"
-"""A value that is no word and no number: long, and of letters and digits."""
+"""A value that is neither a word nor a number: it is long, with letters and digits."""
 
 _AFTER_A_NAME = (
     # HF_TOKEN=..., "api_key": "...", --token ...; a reference (env:NAME) and a path are no secrets.
@@ -92,7 +92,7 @@ _TOKEN = re.compile(
 )
 _NAMED = tuple(re.compile(pattern, re.MULTILINE) for pattern in _AFTER_A_NAME)
 _SURE = tuple(pattern for pattern in _NAMED if "password" not in pattern.groupindex)
-"""Where a value is refused for it: `password: see the wiki` is only masked."""
+"""Patterns for which a value is refused. A text such as `password: see the wiki` is only masked."""
 _TOKEN_MARKS = (
     *("hf_", "api_org_", "AKIA", "ASIA", "ABIA", "ACCA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
     *("github_pat_", "glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glft-", "glimt-", "glagent-"),
@@ -103,15 +103,15 @@ _TOKEN_MARKS = (
     "Token=",
 )
 _NAME_MARKS = ("pass", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "://")
-"""Letters without which a text has no match: a picture of a megabyte in base64 is not searched for
-each pattern.
+"""Letters that every match contains. They save searching a megabyte of base64, such as a picture,
+for each pattern.
 """
 Cut = Callable[[str], str]
-"""What is written instead of a secret."""
+"""Replacement for a secret."""
 
 
 def is_reference(value: object) -> bool:
-    """Whether `value` names a secret instead of being one.
+    """Return whether `value` names a secret instead of being one.
 
     >>> is_reference("env:HF_TOKEN"), is_reference("file:~/.token"), is_reference("hello")
     (True, True, False)
@@ -120,18 +120,18 @@ def is_reference(value: object) -> bool:
 
 
 def find_token(text: str) -> re.Match[str] | None:
-    """The first thing in `text` that looks like a real token."""
+    """Return the first part of `text` that looks like a real token."""
     matches = (pattern.search(text) for pattern in (_TOKEN, *_SURE))
     return next((match for match in matches if match), None)
 
 
 def holds_secret(text: str) -> bool:
-    """Whether `text` holds what looks like a token, or a password after its name."""
+    """Return whether `text` contains what looks like a token, or a password after its name."""
     return replace_secrets(text, lambda _: "") != text
 
 
 def mask(text: str) -> str:
-    """`text` with what looks like a token cut to its first four characters, and without passwords.
+    """Return `text` with apparent tokens cut to four characters, and without passwords.
 
     >>> mask("token hf_AbCdEfGhIjKlMnOpQrSt ends")
     'token hf_A... ends'
@@ -144,7 +144,7 @@ def mask(text: str) -> str:
 def replace_secrets(text: str, cut: Cut) -> str:
     """Return `text` with each token replaced.
 
-    `cut(token)` stands in place of a token, and `cut("")` in place of what follows a secret's name.
+    `cut(token)` replaces a token, and `cut("")` replaces the value after a secret's name.
     """
     if any(mark in text for mark in _TOKEN_MARKS):
         text = _TOKEN.sub(lambda match: cut(match[0]), text)
@@ -157,7 +157,7 @@ def replace_secrets(text: str, cut: Cut) -> str:
 
 
 def _without_value(match: re.Match[str], cut: Cut) -> str:
-    """The match with its named group cut; the name before it stays."""
+    """Return the match with its named group cut. The name before it stays."""
     start, end = match.span(match.lastgroup or 0)
     before = match.string[match.start() : start]
     after = match.string[end : match.end()]
@@ -165,14 +165,14 @@ def _without_value(match: re.Match[str], cut: Cut) -> str:
 
 
 def mask_value(value: Any) -> Any:
-    """A JSON value with all its texts masked, the names of keys too.
+    """Return a JSON value with all its texts masked, including the names of keys.
 
-    Text by text, before it is written as JSON: a key of several lines is one text there, and in
-    JSON lines of quotes.
+    This is done text by text before it is written as JSON: a key of several lines is one text
+    there, and lines in quotes in JSON.
     """
     if isinstance(value, str):
         return mask(value)
-    # Of the same kind: a notebook's nodes are dicts with attributes
+    # The result has the same type: a notebook's nodes are dicts with attributes.
     if isinstance(value, dict):
         return type(value)({mask(str(key)): mask_value(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
@@ -181,7 +181,7 @@ def mask_value(value: Any) -> Any:
 
 
 def resolve_secret(reference: str) -> str:
-    """The secret that `env:NAME` or `file:PATH` names.
+    """Return the secret that `env:NAME` or `file:PATH` names.
 
     An error names the reference and never shows a value.
     """

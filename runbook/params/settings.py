@@ -1,6 +1,6 @@
 """Settings of a run: its values with their origins, its site, its model and its datasets.
 
-They also say what the site still requires.
+They also state what the site still requires.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ from runbook.params.yaml12 import nest, write_tree
 
 @dataclass(frozen=True)
 class Settings:
-    """A run, bound to its site, model and dataset."""
+    """A run with its site, model and dataset."""
 
     run: Run
     site: Site
@@ -31,11 +31,11 @@ class Settings:
     smoke_model_name: str
     dataset: Dataset
     origins: Mapping[str, tuple[Origin, ...]]
-    """By dotted key: what each layer gave, the winning value last."""
+    """By dotted key: the value of each layer, the winning one last."""
     project: Path
     variant: str = ""
     blend: tuple[TextShare, ...] = ()
-    """The texts of data.blend, where it names some."""
+    """The texts of data.blend, if it names some."""
 
     @property
     def name(self) -> str:
@@ -46,15 +46,15 @@ class Settings:
 
     @property
     def texts(self) -> tuple[TextShare, ...]:
-        """Every text of the training: those of data.blend, or data.dataset alone."""
+        """Return every text of the training: those of data.blend, or data.dataset alone."""
         data = self.run.data
         return self.blend or (TextShare(data.dataset, 1.0, self.dataset, data.folder),)
 
     @property
     def tokenizer(self) -> str:
-        """`gpt2`, or the path of the tokenizer.
+        """Return `gpt2`, or the path of the tokenizer.
 
-        A relative path begins at the project's folder, as data.folder does.
+        A relative path begins at the project's folder, like data.folder.
         """
         name = self.run.data.tokenizer
         if name == "gpt2":
@@ -62,18 +62,18 @@ class Settings:
         return str(self.project / Path(name).expanduser())
 
     def value(self, key: str) -> Any:
-        """The value of a dotted key, as plain text or number."""
+        """Return the value of a dotted key, as plain text or number."""
         value: Any = self.run
         for part in key.split("."):
             value = getattr(value, part)
         return value
 
     def values(self) -> dict[str, object]:
-        """Every value by its dotted key, in the schema's order."""
+        """Return every value by its dotted key, in the schema's order."""
         return {key: self.value(key) for key in all_keys()}
 
     def parameters(self) -> dict[str, dict[str, object]]:
-        """Every value with its origin, as the twin keeps it."""
+        """Return every value with its origin, as the twin stores it."""
         parameters: dict[str, dict[str, object]] = {}
         for key, value in self.values().items():
             parameters[key] = {"value": value, "origin": str(self.origins[key][-1])}
@@ -81,9 +81,9 @@ class Settings:
         return parameters
 
     def rehearsed(self) -> dict[str, str]:
-        """What the site changed of another site's run file, and why.
+        """Return what the site changed in another site's run file, and why.
 
-        Empty if the run is at home.
+        It is empty if the run belongs to this site.
         """
         wheres = {}
         for key, chain in self.origins.items():
@@ -93,9 +93,9 @@ class Settings:
         return wheres
 
     def subset(self, prefixes: Iterable[str]) -> dict[str, object]:
-        """The values at or below dotted prefixes, for a step's fingerprint.
+        """Return the values at or below dotted prefixes, for a step's fingerprint.
 
-        An unknown prefix is our own bug.
+        An unknown prefix is a bug of ours.
         """
         dotted = tuple(f"{prefix}." for prefix in prefixes)
         for prefix in dotted:
@@ -111,7 +111,7 @@ class Settings:
         return values_below
 
     def job(self, phase: str) -> Job:
-        """What a phase asks of the scheduler, with what it leaves open filled in from the site."""
+        """Return a phase's request to the scheduler, completed with the site's values."""
         if phase not in JOB_SECTIONS:
             raise ParamsError(
                 ParamsMessage.PHASE_WITHOUT_JOB, phase=phase, job_sections=", ".join(JOB_SECTIONS)
@@ -126,7 +126,7 @@ class Settings:
         return job.model_copy(update={**counts, "account": account})
 
     def as_yaml(self) -> str:
-        """The text of run.yaml: every resolved value in the schema's order.
+        """Return the text of run.yaml: every resolved value in the schema's order.
 
         Reading it gives the same run.
         """
@@ -139,9 +139,10 @@ class Settings:
 
 
 def why(settings: Settings, name: str) -> str:
-    """Return all that is known of one value.
+    """Return all that is known about one value.
 
-    It says what each layer gave, the winning one first, and what the documents call the key.
+    This includes the value of each layer, the winning one first, and the documents' names of the
+    key.
     """
     key = all_keys()[name]
     lines = [f"{name} = {show(settings.value(name))}", f"  {key.help}"]
@@ -159,7 +160,7 @@ def why(settings: Settings, name: str) -> str:
 
 
 def origin_facts(settings: Settings, name: str) -> dict[str, object]:
-    """Return what `why` says of one value as plain data, the layer that counts first."""
+    """Return what `why` shows about one value as plain data, the winning layer first."""
     key = all_keys()[name]
     layers = []
     for origin in reversed(settings.origins[name]):
@@ -175,7 +176,10 @@ def origin_facts(settings: Settings, name: str) -> dict[str, object]:
 
 
 def key_meant(key: str) -> str:
-    """The key that a person names; a name of the documents is understood where it means one key."""
+    """Return the key that a person names.
+
+    A name from the documents is accepted if it means exactly one key.
+    """
     try:
         path = full_path(key.strip().split("."))
     except ValueError as error:
@@ -200,13 +204,13 @@ def key_meant(key: str) -> str:
 
 
 STAGE = "{stage}"
-"""What a site writes for the folder that jobs.stage names."""
+"""Placeholder in a site file for the folder that jobs.stage names."""
 
 
 def with_shared_folder(site: Site, run: Run) -> Site:
-    """The site with the run's shared folder, image and launcher.
+    """Return the site with the run's shared folder, image and launcher.
 
-    {stage} stays where no folder was given.
+    {stage} stays if no folder was given.
     """
     stage = run.jobs.stage.rstrip("/") if run.jobs.stage else STAGE
     chosen = run.jobs.launcher
@@ -235,7 +239,7 @@ def with_shared_folder(site: Site, run: Run) -> Site:
 
 
 def missing_values(settings: Settings) -> Mapping[str, str]:
-    """The keys this site requires that have no value yet, each with what it is."""
+    """Return the keys that this site requires and that have no value yet, with descriptions."""
     missing = {}
     for key, meaning in settings.site.required.items():
         if not settings.value(key):
@@ -245,7 +249,7 @@ def missing_values(settings: Settings) -> Mapping[str, str]:
 
 
 def require_values(settings: Settings) -> None:
-    """Raise `ParamsError` that lists every required value that was not given."""
+    """Raise `ParamsError` with every required value that was not given."""
     site = settings.site.site
     problems = []
     for key, meaning in missing_values(settings).items():
@@ -272,7 +276,7 @@ def with_placeholders(settings: Settings) -> Settings:
 
 
 def placeholder(key: str) -> str:
-    """What stands for a value that was not given.
+    """Return a placeholder for a value that was not given.
 
     >>> placeholder("jobs.account"), placeholder("jobs.stage")
     ('GIVE_JOBS_ACCOUNT', '/GIVE_JOBS_STAGE')

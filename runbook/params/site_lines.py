@@ -1,4 +1,7 @@
-"""Single values of a YAML file, changed in its text: comments and order of all other lines stay."""
+"""Changes of single values in the text of a YAML file.
+
+Comments and the order of all other lines stay.
+"""
 
 from collections.abc import Sequence
 
@@ -32,7 +35,7 @@ def set_value(
     >>> set_value("a:\n  b: 1\n", ("a", "b"), 3, "node n1\nsetup: [evil]")
     'a:\n  b: 3  # node n1 setup: [evil]\n'
     """
-    # From a node's answer: never a line of its own
+    # The text comes from a node's answer and must not begin a new line.
     comment = " ".join(visible(comment).split())
     lines = text.splitlines()
     mapping, missing = _nearest_section(compose(text, "the site file"), path)
@@ -56,7 +59,7 @@ def set_value(
 def _nearest_section(
     node: yaml.Node | None, path: Sequence[str]
 ) -> tuple[yaml.MappingNode, list[str]]:
-    """Return the deepest mapping on the way to a key, and the keys that are missing below it."""
+    """Return the deepest existing mapping on the way to a key, and the missing keys below it."""
     missing = list(path)
     if not isinstance(node, yaml.MappingNode) or not node.value:
         raise ParamsError(ParamsMessage.SITE_WITHOUT_KEYS)
@@ -71,5 +74,5 @@ def _nearest_section(
 
 
 def _child(node: yaml.MappingNode, key: str) -> yaml.Node | None:
-    """Return the value of a key. None if it is not there."""
+    """Return the value of a key, or None if there is none."""
     return next((value for name, value in node.value if name.value == key), None)

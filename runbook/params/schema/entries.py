@@ -43,7 +43,7 @@ class FileGroup(Strict):
 
     @property
     def paths(self) -> list[str]:
-        """Every file of the group by name."""
+        """Return every file of the group by name."""
         paths: list[str] = []
         for number in range(self.first, self.last + 1):
             paths.append(self.path.replace("{number}", str(number)))
@@ -92,7 +92,7 @@ class Dataset(Strict):
 
     @property
     def paths(self) -> list[str]:
-        """Every file by name, numbered ones written out."""
+        """Return every file by name, with numbered ones written out."""
         return [file.path for file in self.files] + [
             path for group in self.groups for path in group.paths
         ]
@@ -119,9 +119,9 @@ class Dataset(Strict):
     """GPT-2 tokens without end-of-document tokens; 0: not known."""
 
     def identity(self) -> dict[str, Any]:
-        """Return what a fingerprint holds of it.
+        """Return the part of the entry that a fingerprint contains.
 
-        Without other names of files, and as before there were any.
+        Other names of files are included only if there are any, as fingerprints had none before.
         """
         content = self.model_dump(mode="json")
         for file in [*content["files"], *content["groups"], *content["parts"]]:
@@ -195,7 +195,10 @@ class Model(Strict):
 
 
 def with_shape(model: Model, chosen: Mapping[str, int]) -> Model:
-    """The model with what was chosen; its label no longer says its size where the size changed."""
+    """Return the model with the chosen values.
+
+    If they change its size, its label no longer states it.
+    """
     changed = {name: value for name, value in chosen.items() if value}
     if not changed:
         return model

@@ -22,7 +22,8 @@ EXCLUSIVE = {
         f"training.decay_{unit}" for unit in ("iterations", "samples", "tokens")
     ),
 }
-"""Keys of which one layer may set one; it clears the others of the layers below."""
+"""Groups of keys of which one layer may set only one, which clears the others in the layers below.
+"""
 
 
 @dataclass(frozen=True)
@@ -37,18 +38,18 @@ class Key:
     default: Any
     """`...` when it must be given."""
     documents: tuple[str, ...]
-    """What the five documents call it."""
+    """The five documents' names for it."""
 
 
 @dataclass(frozen=True)
 class DocumentName:
-    """A name of the documents that is no key of ours under another name.
+    """A name in the documents that is not simply another name of one of our keys.
 
-    Its value reads otherwise, or we need none.
+    Its value is written differently, or no key is needed.
     """
 
     keys: tuple[str, ...]
-    """The keys that say the same; none where nothing here does."""
+    """Our keys for the same thing, or none."""
     meaning: str
     """What to write instead, as a sentence."""
 
@@ -84,8 +85,8 @@ DOCUMENT_NAMES = {
     ),
     "gpt25b": DocumentName(("model",), "GPT25B is a value of MODEL_SIZE_KEY: write model: gpt25b."),
 }
-"""Such names in lower case; a name that one key of ours stands for, with the same value, is an
-alias of that key.
+"""Such names in lower case. A name for which one of our keys has the same value is an alias of that
+key.
 """
 
 
@@ -100,7 +101,7 @@ def document_name(word: str) -> DocumentName | None:
 
 @cache
 def all_keys() -> dict[str, Key]:
-    """Every key by its dotted name, in the schema's order."""
+    """Return every key by its dotted name, in the schema's order."""
     keys = {}
     for name, info in ((name, info) for name, info, is_section in _walk(Run) if not is_section):
         documents = tuple(
@@ -147,7 +148,7 @@ def _type_of(key: str) -> TypeAdapter[Any]:
 
 @cache
 def sections() -> dict[str, str]:
-    """Every section by its dotted name, with its help."""
+    """Return every section by its dotted name, with its help."""
     texts: dict[str, str] = {}
     for name, info, is_section in _walk(Run):
         if is_section:
@@ -167,7 +168,7 @@ def nearest(
     count: int = 3,
     likeness: float = 0.6,
 ) -> list[str]:
-    """The names most like `word`, best first.
+    """Return the names most like `word`, best first.
 
     >>> nearest("tenser", ["tensor", "pipeline"])
     ['tensor']
@@ -180,7 +181,7 @@ def nearest(
 
 
 def job_section(word: str) -> str:
-    """The key under `jobs` that a phase's name or number means.
+    """Return the key under `jobs` that a phase's name or number means.
 
     >>> job_section("03-smoke-test"), job_section("4"), job_section("data")
     ('smoke', 'training', 'data')
@@ -192,9 +193,9 @@ def job_section(word: str) -> str:
 
 
 def full_path(path: Sequence[str]) -> tuple[str, ...]:
-    """A path of keys by our names: `jobs.3` is jobs.smoke.
+    """Return a path of keys by our names: `jobs.3` is jobs.smoke.
 
-    `ValueError` where `jobs` has no such phase or key.
+    Raise `ValueError` if `jobs` has no such phase or key.
     """
     if len(path) > 1 and path[0] == "jobs" and ".".join(path[:2]) not in all_keys():
         return ("jobs", job_section(path[1]), *path[2:])
@@ -202,9 +203,9 @@ def full_path(path: Sequence[str]) -> tuple[str, ...]:
 
 
 def right_name(path: tuple[str, ...]) -> tuple[str, str]:
-    """For an unknown key: (ours for a document's name, the nearest right name).
+    """Return the right name of an unknown key.
 
-    Either may be empty.
+    The pair is our key for a document's name, and the nearest right name; either may be empty.
 
     >>> right_name(("training", "MPSIZE")), right_name(("parallel", "tenser"))
     (('parallel.tensor', ''), ('', 'parallel.tensor'))
@@ -249,7 +250,7 @@ def _nearest_key(parent: str, word: str) -> str:
 
 def _joined(names: list[str]) -> str:
     jobs = [name for name in names if name.startswith("jobs.")]
-    if len(jobs) > 1:  # the same key of each phase
+    if len(jobs) > 1:  # Each phase has the same key.
         names = [name for name in names if name not in jobs] + [
             f"jobs.<phase>.{jobs[0].rpartition('.')[2]}"
         ]
@@ -272,9 +273,9 @@ def _by_document_name() -> dict[str, list[str]]:
 
 
 def _walk(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, FieldInfo, bool]]:
-    """Every section and key below a model.
+    """Yield every section and key below a model.
 
-    Its dotted name, its field, and whether it is a section.
+    Each has its dotted name, its field, and whether it is a section.
     """
     for name, info in model.model_fields.items():
         kind = info.annotation

@@ -575,7 +575,7 @@ PHASES = (
     "05-analysis",
     "06-evaluation",
 )
-"""The phases in order, each called by its notebook's stem."""
+"""The phases in order, each named after its notebook's stem."""
 
 JOB_SECTIONS = {
     "01-environment": "environment",
@@ -587,9 +587,9 @@ JOB_SECTIONS = {
 
 
 def phase_name(word: str) -> str:
-    """The phase meant by `03-smoke-test`, `smoke-test`, `smoke`, `3` or `03`.
+    """Return the phase meant by `03-smoke-test`, `smoke-test`, `smoke`, `3` or `03`.
 
-    `ValueError` names the right ones.
+    Raise `ValueError` that names the right ones.
 
     >>> phase_name("smoke"), phase_name("3"), phase_name("training")
     ('03-smoke-test', '03-smoke-test', '04-training')

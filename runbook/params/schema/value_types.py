@@ -22,7 +22,10 @@ from runbook.plan_file.schema import TRACKERS
 
 
 class Strict(BaseModel):
-    """Frozen, and an unknown key is an error; the string under a field is its help."""
+    """Base of the sections: frozen, and an unknown key is an error.
+
+    The string under a field is its help.
+    """
 
     model_config = ConfigDict(
         frozen=True,
@@ -33,14 +36,14 @@ class Strict(BaseModel):
 
 
 class Aliases:
-    """Marks a field with the names that the five documents use for the same thing."""
+    """Marks a field with the five documents' names for the same thing."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
 
 
 def is_name(value: object) -> bool:
-    """Whether `value` may name a run, site, model or dataset; a path may not.
+    """Return whether `value` may name a run, site, model or dataset; a path may not.
 
     >>> is_name("lumi-13b"), is_name("../lumi"), is_name("")
     (True, False, False)
@@ -97,23 +100,23 @@ NonNegative = Annotated[NonNegativeFloat, BeforeValidator(_number)]
 
 
 Framework = Literal["runbook", "megatron-lm", "megatron-deepspeed", "nemo"]
-"""Whose program the training job starts."""
+"""The program that the training job starts."""
 Attention = Literal["auto", "flash1", "flash2", "flash-triton", "plain"]
 """Which kernel computes the attention."""
 BadRecords = Literal["stop", "skip", "quarantine"]
-"""What the data phase does with a record it cannot read."""
+"""What the data phase does with a record that it cannot read."""
 FixText = Literal["none", "ftfy"]
 """What repairs wrongly decoded characters before a text becomes tokens."""
 PartsOrder = Literal["listed", "names"]
-"""In which order a dataset's parts are joined."""
+"""The order in which a dataset's parts are joined."""
 LauncherChoice = Literal["site", "torchrun", "srun", "mpiexec", "deepspeed"]
-"""What starts one process for each device, where it is not what the site says."""
+"""What starts one process for each device, if it differs from the site's value."""
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Return the names of a list with commas, none for an empty text.
+    """Return the names in a list with commas; an empty text has none.
 
-    `ValueError` says which part is wrong.
+    Raise `ValueError` that names the wrong part.
 
     >>> parse_names("RedPajamaBook, RedPajamaC4"), parse_names("")
     (('RedPajamaBook', 'RedPajamaC4'), ())
@@ -131,7 +134,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def names_text(text: str) -> str:
-    """Return the text as it is; `ValueError` where it is not a list of names."""
+    """Return the text as it is. Raise `ValueError` if it is not a list of names."""
     parse_names(text)
     return text
 
@@ -142,7 +145,9 @@ _NODE_FOLDER = re.compile(
 
 
 def node_folder_text(text: str) -> str:
-    """Return the text as it is; `ValueError` where it is no folder that a job's script can name on a node.
+    """Return the text as it is.
+
+    Raise `ValueError` if a job's script cannot use it as a folder on a node.
 
     >>> node_folder_text("/tmp"), node_folder_text("$TMPDIR/copies"), node_folder_text("")
     ('/tmp', '$TMPDIR/copies', '')
@@ -158,7 +163,7 @@ def node_folder_text(text: str) -> str:
 
 
 def tracker_names_text(text: str) -> str:
-    """Return the text as it is; `ValueError` where it is not a list of trackers."""
+    """Return the text as it is. Raise `ValueError` if it is not a list of trackers."""
     for name in parse_names(text):
         if name not in TRACKERS:
             raise ValueError(
@@ -171,7 +176,9 @@ def tracker_names_text(text: str) -> str:
 
 
 def parse_blend(text: str) -> tuple[tuple[str, float], ...]:
-    """Names and weights in order, none for an empty text; `ValueError` says which part is wrong.
+    """Return names and weights in order; an empty text has none.
+
+    Raise `ValueError` that names the wrong part.
 
     >>> parse_blend("corpus 0.7, articles 3e-1"), parse_blend("")
     ((('corpus', 0.7), ('articles', 0.3)), ())
