@@ -13,7 +13,7 @@ from runbook.plan_file.schema import PhasePlan, Tuning
 
 
 def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
-    """Return what follows the training script, values as they reach the program.
+    """Return the arguments after the training script, as the program receives them.
 
     Relative paths in `phase` are relative to the run's folder, where jobs work.
     """
@@ -78,12 +78,12 @@ _TUNED = (
 )
 """Keys that change how a step is carried out.
 
-A framework has an option for each, or refuses it.
+A framework has an option for each of them, or rejects it.
 """
 
 
 def _keys_of(framework: str) -> set[str]:
-    """Return the run file's keys that a framework follows."""
+    """Return the run file's keys that a framework honours."""
     keys = set()
     for option in _TABLES[framework]:
         for key in option.keys:
@@ -94,7 +94,7 @@ def _keys_of(framework: str) -> set[str]:
         keys.add("training.overlap_gradients")
 
     if framework != "nemo":
-        # Both Megatrons always do it, and have no option for it.
+        # Both Megatrons always do this and have no option for it.
         keys.add("training.broadcast_batches")
 
     return keys

@@ -65,7 +65,7 @@ def deepspeed_file(settings: Settings, phase: PhasePlan) -> str:
 
 
 def _merged(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `content` with `extra` laid over it, section by section."""
+    """Return `content` with `extra` merged into it, section by section."""
     result = dict(content)
     for key, value in extra.items():
         section = result.get(key)
@@ -78,7 +78,7 @@ def _merged(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _counts_tokens(run: PhaseRun) -> bool:
-    """Return whether the phase counts in tokens: Megatron-DeepSpeed can, where the run does."""
+    """Return whether the phase counts in tokens: only Megatron-DeepSpeed can, if the run does."""
     is_training = run.phase.phase == "04-training"
     return (
         is_training and bool(run.training.tokens) and run.training.framework == "megatron-deepspeed"
@@ -86,7 +86,7 @@ def _counts_tokens(run: PhaseRun) -> bool:
 
 
 def _schedule(run: PhaseRun) -> str:
-    """Return Megatron's name of the schedule."""
+    """Return Megatron's name for the schedule."""
     schedule = run.phase.learning_rate.schedule
     return "WSD" if schedule == "wsd" else schedule
 
@@ -203,7 +203,7 @@ def _is_interleaved(phase: PhasePlan) -> bool:
 
 
 def _one_text(phase: PhasePlan) -> bool:
-    """Return whether the split divides each token file, because no whole file is held out."""
+    """Return whether the split divides each token file, because no complete file is held out."""
     return bool(phase.data.train) and not phase.data.held_out
 
 
@@ -237,7 +237,7 @@ def _layers_per_chunk(run: PhaseRun) -> int:
 
 
 def _shares_states(run: PhaseRun) -> int:
-    """Return 1 if a ZeRO stage is set: Megatron-LM has the distributed optimizer or nothing."""
+    """Return 1 if a ZeRO stage is set: Megatron-LM offers only the distributed optimizer."""
     return min(1, run.phase.parallel.zero_stage)
 
 
@@ -288,7 +288,7 @@ def _loss_scaling(
 ) -> Option:
     """Return a row for an option of loss scaling, which only fp16 has.
 
-    It is not written where the plan has the `usual` value.
+    It is not written if the plan has the `usual` value.
     """
     path = f"precision.{field}"
     when = _FP16 if usual is None else _both(_FP16, _is_not(path, usual))
@@ -329,7 +329,7 @@ _BACKENDS = {
     "flash1": "flash",
     "plain": "unfused",
 }
-"""Megatron-LM names no version of flash attention; Transformer Engine has its own."""
+"""Megatron-LM does not choose the version of flash attention; Transformer Engine has its own."""
 _READ_BACKENDS = one_of(
     {"auto": "auto", "flash": "flash2", "unfused": "plain", "fused": "auto", "local": "plain"}
 )
@@ -462,7 +462,7 @@ _OUTPUTS = (
         ours=_OWN_CHECKPOINT,
     ),
     Option("tensorboard-dir", write="log.tensorboard", ours="written into the run's folder"),
-    # Asked to stop, it saves and ends.
+    # On a request to stop, it saves and ends.
     _always("exit-signal-handler", "always given"),
     Option(
         "exit-interval",
@@ -741,7 +741,7 @@ def _by_name(*tables: Iterable[Option]) -> dict[str, Option]:
 
 
 OPTIONS = _by_name(MEGATRON_LM, MEGATRON_DEEPSPEED, _ONLY_READ)
-"""What a command line of either framework may say, by name with dashes."""
+"""The options that a command line of either framework may contain, by name with dashes."""
 
 
 def arguments(run: PhaseRun) -> list[str]:
@@ -757,7 +757,7 @@ def arguments(run: PhaseRun) -> list[str]:
 
     for name, value in run.settings.site.frameworks[framework].options.items():
         if name == "no-pipeline-parallel" and run.phase.parallel.zero_stage > 1:
-            # The document runs a single stage in the pipeline engine, which takes ZeRO 0 and 1.
+            # The document runs a single stage in the pipeline engine, which supports ZeRO 0 and 1.
             continue
 
         if value is False:
@@ -777,7 +777,7 @@ def _command_line(values: Mapping[str, object]) -> list[str]:
 
 
 def texts(value: object) -> list[str]:
-    """Return the words after an option's name; none where it stands alone."""
+    """Return the words after an option's name, or none if the option has no value."""
     if value is True:
         return []
     parts = value if isinstance(value, tuple) else (value,)

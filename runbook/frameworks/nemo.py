@@ -41,7 +41,7 @@ _PRECISIONS = {
     "16-mixed": "fp16",
 }
 _PRECISION_WORDS: dict[str, object] = {"bf16": "bf16", "fp16": 16, "fp32": 32}
-"""NeMo's word for each of our formats."""
+"""NeMo's name for each of our number formats."""
 _RECOMPUTED = {
     "full": "full",
     "selective": "selective",
@@ -64,7 +64,7 @@ def _precision(run: PhaseRun) -> object:
 
 
 def _max_time(run: PhaseRun) -> str:
-    """Return the time limit as Lightning reads it: days, hours, minutes and seconds."""
+    """Return the time limit in Lightning's form: days, hours, minutes and seconds."""
     minutes_left = run.phase.limits.exit_duration_seconds // 60
     days, minutes_left = divmod(minutes_left, 24 * 60)
     hours, minutes_left = divmod(minutes_left, 60)
@@ -197,7 +197,7 @@ _TRAINER = (
     Option("trainer.limit_val_batches", "training.eval_iterations", whole, evaluation_batches),
     Option("trainer.limit_test_batches", write=evaluation_batches),
     Option("trainer.gradient_clip_val", "training.clip_gradient", float, "optimizer.clip_gradient"),
-    # The experiment manager's callback saves, not Lightning's.
+    # The experiment manager's callback writes the checkpoints, not Lightning's.
     Option("trainer.enable_checkpointing", write=fixed(False)),
     Option(
         "trainer.max_time",
@@ -290,7 +290,7 @@ OPTIONS = (*_TRAINER, *_EXPERIMENT, *_MODEL, *_TUNING, *_OPTIMIZER, *_DATA)
 READ = {option.name: option for option in OPTIONS if option.read} | {
     "cluster.nodes": Option("cluster.nodes", "jobs.training.nodes", whole)
 }
-"""What an override of NeMo or its launcher may say, by name."""
+"""The overrides that NeMo or its launcher may receive, by name."""
 
 
 def arguments(run: PhaseRun) -> list[str]:

@@ -30,7 +30,7 @@ def option_names(key: str) -> tuple[str, ...]:
 
 @cache
 def option_flags(key: str) -> dict[str, str]:
-    """Return what a key is set to by each option that stands without a value.
+    """Return the value that each option without a value sets for a key.
 
     >>> option_flags("training.precision")
     {'fp16': 'fp16', 'bf16': 'bf16'}
@@ -40,7 +40,7 @@ def option_flags(key: str) -> dict[str, str]:
 
 
 def _options(key: str) -> Iterator[Option]:
-    """Yield the options that set this key alone."""
+    """Yield the options that set only this key."""
     for option in chain(megatron.OPTIONS.values(), nemo.READ.values()):
         if option.keys == [key]:
             yield option

@@ -1,4 +1,4 @@
-"""Rows that give a framework's option its key in the run file, and say how to write and read it."""
+"""Rows that map a framework's option to its key in the run file, and write and read its value."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +31,7 @@ class PhaseRun:
 
     @property
     def job(self) -> Job:
-        """What the phase asks of the scheduler."""
+        """The resources that the phase requests from the scheduler."""
         return self.settings.job(self.phase.phase)
 
     @property
@@ -81,7 +81,7 @@ class Option:
     """One option of a framework: `jobs.render` writes it, `adopt` reads it."""
 
     name: str
-    """As the framework spells it, without dashes in front."""
+    """The framework's spelling, without leading dashes."""
     key: str = ""
     """The run file's key, or several with spaces between.
 
@@ -108,15 +108,15 @@ class Option:
     The option is written exactly where `write` gives this value.
     """
     ours: str = ""
-    """What the runbook does by itself, so that nobody needs to set the option."""
+    """What the runbook does on its own, so that the option need not be set."""
 
     @property
     def keys(self) -> list[str]:
-        """Each key that the option sets."""
+        """The keys that the option sets."""
         return self.key.split()
 
     def value(self, run: PhaseRun) -> object:
-        """Return what to write for this phase; None: nothing."""
+        """Return the value to write for this phase, or None to write nothing."""
         if not self.write or not self._applies(run.phase):
             return None
         if isinstance(self.write, str):
@@ -137,7 +137,7 @@ class Option:
 
 
 def fixed(value: object) -> Writer:
-    """Return a writer of this value, whatever the run file says."""
+    """Return a writer of this value that ignores the run file."""
     return lambda run: value
 
 
@@ -162,7 +162,7 @@ def evaluation_batches(run: PhaseRun) -> int:
 
 
 def chosen(name: str, key: str, read: Reader) -> Option:
-    """Return a row for a key that keeps its name in plan.json, written only where it was set."""
+    """Return a row for a key that keeps its name in plan.json, written only if it was set."""
     path = plan_path(key)
     return Option(
         name,
@@ -209,7 +209,7 @@ def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
         value = option.value(run)
         if value is None:
             continue
-        # A second row of a name would silently replace the first one's value.
+        # A second row with the same name would silently replace the first one's value.
         assert option.name not in values, f"two rows of the table write {option.name}"
         values[option.name] = value
 
@@ -217,7 +217,7 @@ def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
 
 
 def text(value: object) -> str:
-    """Return a number as a person would write it, and anything else as it is.
+    """Return a number in its usual notation, and anything else unchanged.
 
     >>> text(6e-05), text(0.1), text(1.0), text(4294967296.0), text("a b")
     ('6e-05', '0.1', '1.0', '4294967296', 'a b')
@@ -270,5 +270,5 @@ def minutes(text: str) -> int:
 
 
 def one_of(names: Mapping[str, str]) -> Reader:
-    """Return a reader of words that stand for other words."""
+    """Return a reader that translates words."""
     return lambda text: names[text.strip("\"'").lower()]

@@ -22,7 +22,7 @@ from runbook.results.metrics import Summary, summarize
 from runbook.results.wall_time import WallTime, account_wall_time
 
 LOSSES = 5
-"""Losses whose median is compared: a single one is another batch's luck."""
+"""Number of losses whose median is compared: a single loss depends too much on its batch."""
 METRICS = {
     "step time (s/iteration)": "seconds_per_iteration",
     "throughput (tokens/s)": "tokens_per_second",
@@ -42,7 +42,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class RunFacts:
-    """One phase of one run, as its files tell it."""
+    """One phase of one run, read from the run's files."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -52,7 +52,7 @@ class RunFacts:
     history: History
     account: WallTime | None
     scores: Mapping[str, float] = field(default_factory=dict)
-    """Of 06-evaluation, after the training."""
+    """Scores of 06-evaluation, after the training."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The answer: tables to show and checks to act on."""
+    """The result of a comparison: tables to show and checks to act on."""
 
     parameters: Table
     metrics: Table
@@ -103,7 +103,7 @@ def read_run(folder: Path, phase: str = "04-training") -> RunFacts:
         ),
         history=history,
         account=account_wall_time(history, validation, events),
-        # the scores are those of the trained weights
+        # The scores belong to the trained weights.
         scores={} if is_smoke else _read_scores(folder),
     )
 
@@ -151,7 +151,7 @@ def _read_scores(folder: Path) -> dict[str, float]:
 
 
 def compare(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -> Comparison:
-    """Compare the other runs with the first one; each of them gets its checks."""
+    """Compare each of the other runs with the first one, and return its checks."""
     if len(runs) < 2:
         raise RecordError(ResultMessage.TOO_FEW_RUNS, number_of_runs=len(runs))
     base = runs[0]
@@ -169,7 +169,7 @@ def compare(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -> Com
 
 
 def _metrics(runs: Sequence[RunFacts]) -> Table:
-    """Return one row per number, with a column per run."""
+    """Return one row per number, with one column per run."""
     rows = []
     for name, attribute in METRICS.items():
         values = [getattr(run.summary, attribute) for run in runs]
@@ -205,7 +205,7 @@ def _differences(
     sides: Sequence[Row],
     source: str,
 ) -> Table:
-    """Return the keys whose values are not the same in all runs."""
+    """Return the keys whose values differ between runs."""
     rows = differing_rows([run.name for run in runs], sides)
     notes = () if rows else ("they do not differ",)
     return Table(rows, title, notes, source=source)

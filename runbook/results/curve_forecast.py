@@ -1,4 +1,4 @@
-"""The last validation loss of a run, forecast from its evaluations so far."""
+"""Forecast of a run's last validation loss, from its evaluations so far."""
 
 import math
 from pathlib import Path

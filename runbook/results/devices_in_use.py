@@ -1,4 +1,4 @@
-"""Devices in use by step: a job that lost nodes may go on with fewer."""
+"""Number of devices in use at each step: a job that lost nodes may continue with fewer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runbook.results.history import History, Step
 
 @dataclass(frozen=True)
 class DeviceSpan:
-    """Steps in a row that were made on equally many devices."""
+    """Consecutive steps on the same number of devices."""
 
     steps: Sequence[Step]
 
@@ -36,12 +36,12 @@ class DeviceSpan:
 
     @property
     def device_seconds(self) -> float:
-        """Return the time of all devices in these steps."""
+        """Return the device time of these steps."""
         return device_seconds(self.steps)
 
 
 def device_seconds(steps: Iterable[Step]) -> float:
-    """Return the seconds of all devices in steps, without waiting for data."""
+    """Return the device-seconds spent in steps, without the time spent waiting for data."""
     return sum((step.seconds - step.data_wait_seconds) * step.world_size for step in steps)
 
 
@@ -59,13 +59,13 @@ def usual_devices(steps: Sequence[Step]) -> int:
 
 
 def device_spans(history: History) -> list[DeviceSpan]:
-    """Return the spans of a training in order; one where the number of devices never changed."""
+    """Return the spans of a training in order: a single one if the number of devices never changed."""
     groups = groupby(history.steps, key=lambda step: step.world_size)
     return [DeviceSpan([*steps]) for _, steps in groups]
 
 
 def spans_text(history: History) -> str:
-    """Return on how many devices which steps were made. Empty where it was always the same number.
+    """Return which steps ran on how many devices. Empty where it was always the same number.
 
     >>> steps = (Step(1, 0.5, world_size=8), Step(2, 0.5, world_size=4), Step(3, 0.5, world_size=4))
     >>> spans_text(History(steps))

@@ -1,4 +1,4 @@
-"""The final loss that a training's own curve announces, next to what was sealed before its first step."""
+"""The final loss forecast from a training's own curve, and the forecast sealed before it started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runbook.results.forecast_scores import Forecast, read_sealed
 from runbook.results.history import ValidationLoss, read_validation
 
 FEWEST_EVALUATIONS = 3
-"""As `forecast.curve` needs, which imports numpy and scipy: fewer evaluations import nothing."""
+"""The minimum that `forecast.curve` needs. With fewer, numpy and scipy are not imported at all."""
 EARLIEST_SHARE = 0.25
 """Share of the steps from which a curve is forecast: those fitted hold no less than 30 %."""
 LEFT_EVENT = "forecast_left"
@@ -21,14 +21,14 @@ LEFT_EVENT = "forecast_left"
 
 @dataclass(frozen=True)
 class ExpectedLoss:
-    """What the curve announced after one evaluation, in nats."""
+    """The final loss forecast from the curve after one evaluation, in nats."""
 
     iteration: int
     loss: float
     low: float
     high: float
     share: float
-    """Share of the steps that are done."""
+    """Share of the training's steps that are done."""
     sealed: Forecast | None
     """Forecast of the loss from before the first step.
 
@@ -55,7 +55,7 @@ class ExpectedLoss:
 
 
 def expected_losses(folder: Path, plan: PhasePlan, after: int = 0) -> Iterator[ExpectedLoss]:
-    """Yield what the curve announced at each evaluation after iteration `after`, the oldest first."""
+    """Yield the forecast made at each evaluation after iteration `after`, oldest first."""
     evaluations = read_validation(folder / plan.log.validation)
     usable = [evaluation for evaluation in evaluations if math.isfinite(evaluation.loss)]
     sealed = sealed_loss(folder)
@@ -69,7 +69,7 @@ def expected_losses(folder: Path, plan: PhasePlan, after: int = 0) -> Iterator[E
 
 
 def newest_expected_loss(folder: Path, plan: PhasePlan) -> ExpectedLoss | None:
-    """Return what the curve announces now; None while it is too short."""
+    """Return the forecast from the curve so far. Return None while the curve is too short."""
     evaluations = read_validation(folder / plan.log.validation)
     before_newest = evaluations[-2].iteration if len(evaluations) > 1 else 0
     newest = None
@@ -104,7 +104,7 @@ def _expected(
     try:
         forecast = forecast_curve(curve_of(plan, list(evaluations)))
     except DataError:
-        # Such as a curve that is longer than the plan, which was shortened
+        # For example, the plan was shortened and the curve is now longer than it.
         return None
 
     return ExpectedLoss(

@@ -1,4 +1,4 @@
-"""Forecasts that are sealed before the first step of a training, and their scores once it has ended."""
+"""Forecasts sealed before a training's first step, and their scores after its end."""
 
 import hashlib
 import json
@@ -16,18 +16,18 @@ from runbook.plan_file.json_records import append_line
 from runbook.results.messages import ResultMessage
 
 FORECASTS_FILE = "forecasts.json"
-"""In the run's folder: the forecasts as they were sealed."""
+"""File in the run's folder with the sealed forecasts."""
 SCORES_FILE = "forecasts.jsonl"
-"""Next to the run folders: one line for each forecast that was scored, over all runs."""
+"""File next to the run folders with one line for each scored forecast of any run."""
 COVERAGE = 0.8
-"""Share of forecasts whose interval holds what came true, if the intervals are right."""
+"""Share of forecasts whose interval should contain the outcome."""
 FEWEST_OWN_SCORES = 5
-"""Scores of earlier runs from which an interval is as wide as their errors were."""
+"""Number of earlier scores at which their errors determine the width of an interval."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """One number of a training, with the interval that holds it in 80% of forecasts."""
+    """A forecast number of a training, with its 80% interval."""
 
     quantity: str
     """`loss`, `step time`, `memory`, `total time`, `cost`, `cost in money` or `useful time`."""
@@ -40,7 +40,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class SealedForecasts:
-    """Forecasts of one training, as they were made."""
+    """The forecasts for one training, as they were made."""
 
     run: str
     fingerprint: str
@@ -48,7 +48,7 @@ class SealedForecasts:
     sealed: str
     """When, in UTC."""
     late: bool
-    """Made after the first step: they are shown, and counted nowhere."""
+    """Made after the first step. Such forecasts are shown, but never counted."""
     forecasts: tuple[Forecast, ...]
     checksum: str = ""
     schema: int = 1
@@ -90,7 +90,7 @@ def read_sealed(folder: Path) -> SealedForecasts | None:
 
 @dataclass(frozen=True)
 class ForecastScore:
-    """A forecast next to what came true."""
+    """A forecast next to its outcome."""
 
     run: str
     checksum: str
@@ -188,7 +188,7 @@ def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | No
     """
     errors = []
     for score in scores:
-        # A forecast after the first step knew part of the answer.
+        # A forecast made after the first step already knew part of the outcome.
         if score.quantity != quantity or score.late:
             continue
         if score.actual > 0 and score.value > 0:
@@ -202,7 +202,7 @@ def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | No
 
 
 def scores_table(scores: Sequence[ForecastScore], title: str) -> Table:
-    """Return forecasts next to what came true, misses first."""
+    """Return forecasts next to their outcomes, misses first."""
     ordered = sorted(scores, key=lambda score: (score.hit, score.run, score.quantity))
     rows = []
     for score in ordered:
@@ -223,7 +223,7 @@ def scores_table(scores: Sequence[ForecastScore], title: str) -> Table:
 
 
 def shown_in_unit(value: float, unit: str) -> str:
-    """Return a forecast quantity as a reader wants it: bytes and durations in units that fit."""
+    """Return a forecast quantity as text, with bytes and durations in suitable units."""
     if unit == "B":
         return show_bytes(value)
     if unit == "s":

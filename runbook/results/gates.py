@@ -37,11 +37,11 @@ class Gate(StrEnum):
 
 
 STEPS_BEFORE_SEAM = 40
-"""Steps before a seam that tell how much the losses of neighbours differ."""
+"""Steps before a seam from which the usual change of the loss is measured."""
 ENOUGH_AFTER = 10
-"""Losses after a spike that did not come back, from which on it is called divergence."""
+"""Number of losses after a spike without recovery at which it is called divergence."""
 CREDIBLE_FACTOR = 3.0
-"""Factor between a step and its estimate that calls the estimate or the machine into question."""
+"""Factor between a step time and its estimate at which one of them must be wrong."""
 TOLERANCE = 1e-4
 """Share by which two evaluations of the same weights and samples may differ: not every kernel adds
 in one order."""
@@ -50,7 +50,7 @@ POOR_SHARE = 0.05
 """Shares of the adapters' rate: what a healthy sum of 32 MiB reaches, and below which only a wrong
 network explains it."""
 REMEDIES = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-"""Remedy where a check fails, by the check's name."""
+"""Remedy for a failed check, by the check's name."""
 
 
 def _check(
@@ -178,7 +178,7 @@ def _divergence(metrics: History) -> Check:
 
 
 def _means_of_ends(metrics: History, parts: int) -> tuple[float, float]:
-    """Return the means of the first and the last part, of so many parts of the losses."""
+    """Divide the losses into this many parts, and return the means of the first and the last."""
     losses = [loss for _, loss in metrics.losses]
     count = max(1, len(losses) // parts)
     return statistics.fmean(losses[:count]), statistics.fmean(losses[-count:])
@@ -225,7 +225,7 @@ def resume_check(
 def _resumed_from_own_checkpoint(events: Sequence[Event]) -> Check:
     resumed = events_named(events, "resumed")
     loads = iterations_of(events, "resumed")
-    # A copy in node memory says whose it is, and no other is loaded.
+    # A copy in node memory names its training, and copies of other trainings are not loaded.
     near = iterations_of([event for event in resumed if event.is_near], "resumed")
     saves = {*iterations_of(events, "saved"), *near}
     where = f", {_list(near)} from node memory" if near else ""
@@ -248,7 +248,7 @@ def _loss_over_seams(metrics: History, tolerance: float) -> Check:
     )
     is_small = True
     for jump, first in zip(jumps, metrics.restarts, strict=True):
-        # A loss that jumps by itself may jump at a seam as well.
+        # A loss that jumps on its own may also jump at a seam.
         if jump is not None and jump > max(tolerance, _usual_jump(metrics, first)):
             is_small = False
 
@@ -474,7 +474,7 @@ def _saved(metrics: History, events: Sequence[Event]) -> Check:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return numbers in order as text, with consecutive ones joined.
+    """Return sorted numbers as text, with consecutive ones joined.
 
     >>> _ranges([1, 2, 3, 7, 9, 10])
     '1 to 3, 7, 9 to 10'

@@ -44,7 +44,7 @@ class Step:
     forward_backward_seconds: float = 0.0
     """Time on the rank that writes; 0 if the trainer did not measure the parts of a step."""
     communication_seconds: float = 0.0
-    """Part of `forward_backward_seconds`, where the engine measures it apart."""
+    """Part of `forward_backward_seconds`, if the engine measures it separately."""
     optimizer_seconds: float = 0.0
     line: int = 0
     """Line of metrics.jsonl."""
@@ -91,7 +91,7 @@ class Event:
     seconds: float | None = None
     """Duration of a whole save or reload."""
     stall_seconds: float | None = None
-    """Part of an asynchronous save in which training stood still."""
+    """Part of an asynchronous save during which the training paused."""
     folder: str = ""
     source: str = ""
     """Where a resume read its state: shared, near own or near partner.
@@ -103,7 +103,7 @@ class Event:
     planned: bool = False
     """Whether a job's end is the stop that training.rehearse_stop asked for."""
     at: float | None = None
-    """Time of a job's end, where it was noticed later."""
+    """When the job ended, if this was noticed only later."""
     waits: float = 0.0
     """Seconds that a job of a chain waits before it ends and the next one begins."""
     failure: str = ""
@@ -117,16 +117,16 @@ class Event:
     loss_after: float | None = None
     ranks: int = 1
     replicas: int = 0
-    """Data-parallel replicas with which a start goes on."""
+    """Data-parallel replicas with which the training continues."""
     planned_replicas: int = 0
     nodes: int = 0
     nodes_with_copy: int = 0
-    """Nodes of a job whose Python runs from a copy of the environment."""
+    """Nodes of the job that run Python from a copy of the environment."""
     bytes_per_second: float = 0.0
     copies: int = 0
-    """Copies in node memory that a report of them counts."""
+    """Number of copies in node memory, in a report of them."""
     left_out: int = 0
-    """Copies that were not written, because those before were still on their way."""
+    """Copies that were skipped, because the previous ones were still in transit."""
 
     @property
     def is_near(self) -> bool:
@@ -135,7 +135,7 @@ class Event:
 
     @property
     def stalled_seconds(self) -> float:
-        """Return the seconds in which a save kept training from its next step."""
+        """Return for how many seconds a save delayed the next step."""
         if self.stall_seconds is not None:
             return self.stall_seconds
         return self.seconds or 0.0
@@ -143,16 +143,19 @@ class Event:
 
 @dataclass(frozen=True)
 class History:
-    """Steps of a run, each iteration once: of two segments with the same one, the later counts."""
+    """Steps of a run, each iteration once.
+
+    If two segments contain the same one, the later counts.
+    """
 
     steps: tuple[Step, ...]
     repeated: tuple[Step, ...] = ()
     """Earlier versions of the steps that were done again after a restart."""
     unread_lines: int = 0
-    """Lines that are not whole records, such as one cut off when the writer was killed."""
+    """Number of incomplete lines, such as one cut off when the writer was killed."""
     source: str = "metrics.jsonl"
     rank_times: tuple[RankTimes, ...] = ()
-    """Times of the ranks, in order; empty with one rank, or where the trainer measured none."""
+    """Times of the ranks, in order. Empty with one rank, or if the trainer measured none."""
 
     @property
     def num_segments(self) -> int:
@@ -166,7 +169,7 @@ class History:
         return tuple(min(step.iteration for step in steps) for steps in segments[1:])
 
     def absent_up_to(self, last: int, first: int = 1) -> tuple[int, ...]:
-        """Return the iterations from `first` to `last` that no segment holds."""
+        """Return the iterations from `first` to `last` that are in no segment."""
         done = {step.iteration for step in self.steps}
         return tuple(iteration for iteration in range(first, last + 1) if iteration not in done)
 
@@ -294,7 +297,7 @@ def _step(line: str, number: int) -> Step | None:
 
 
 def _rank_times(path: Path) -> Iterator[RankTimes]:
-    """Yield the lines of a rank_times.jsonl, one by one; none where there is no file."""
+    """Yield the records of a rank_times.jsonl one by one, or nothing if there is no file."""
     for values in iterate_lines(path):
         # a line that is no record, such as one cut off when the writer was killed, is left out
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
@@ -395,7 +398,7 @@ def iterations_of(events: Iterable[Event], name: str) -> list[int]:
 
 
 PHENOMENON = "right of this kind (share)"
-"""Measure of one kind of minimal pairs."""
+"""The name of a score for one kind of minimal pairs."""
 
 
 def read_scores(folder: Path) -> list[Row]:

@@ -30,13 +30,13 @@ WARM_UP_RULE = (
 
 @dataclass(frozen=True)
 class Summary:
-    """Numbers of one phase; None if the run does not tell."""
+    """Numbers of one phase. A number is None if the run's files do not contain it."""
 
     iterations: int
     first_iteration: int
     last_iteration: int
     measured_iterations: int
-    """Iterations behind the medians, after the warm-up was left out."""
+    """Iterations that the medians are computed from, without the warm-up."""
     segments: int
     repeated_iterations: int
     world_size: int
@@ -53,7 +53,7 @@ class Summary:
     """All devices together: global batch x sequence length / median seconds."""
     tokens_per_second_per_device: float | None
     tflops_per_device: float | None
-    """Median of what the trainer computed."""
+    """Median of the values that the trainer computed."""
     tflops_convention: str
     data_wait_share: float | None
     """Part of the measured step time spent waiting for data."""
@@ -72,7 +72,7 @@ class Summary:
 
 
 def measured(history: History) -> list[Step]:
-    """Return the steps behind the medians.
+    """Return the steps that the medians are computed from.
 
     Those of the usual number of devices, without warm-up and skipped steps.
 
@@ -86,7 +86,7 @@ def measured(history: History) -> list[Step]:
                 steady_steps.append(step)
 
     timed_steps = steady_steps or [step for step in history.steps if step.seconds > 0]
-    # A median over steps of 16 nodes and of 8 would be the speed of neither.
+    # A median over steps on 16 nodes and on 8 would describe neither.
     devices = usual_devices(timed_steps)
     return [step for step in timed_steps if step.world_size == devices]
 
@@ -163,7 +163,7 @@ def _summarize_timing(
 
     seconds = [step.seconds for step in measured_steps]
     median = statistics.median(seconds)
-    # quantiles needs two values, and one value twice has itself as every quantile
+    # `quantiles` needs two values. Every quantile of one value given twice is that value.
     values = seconds * 2 if len(seconds) == 1 else seconds
     deciles = statistics.quantiles(values, n=10, method="inclusive")
     if median and global_batch:
@@ -192,7 +192,7 @@ def _per_device(tokens_per_second: float | None, world_size: int) -> float | Non
 
 
 def _median_tflops(steps: Sequence[Step]) -> float | None:
-    """Return the median of what the trainer computed; None if it computed nothing."""
+    """Return the median of the trainer's own values, or None if there are none."""
     tflops = []
     for step in steps:
         if step.tflops_per_device is not None:
@@ -245,7 +245,7 @@ def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
 
 
 class EvaluatedLoss(Protocol):
-    """A loss on texts that are not trained on; without an iteration where the log has none."""
+    """A loss on held-out text. It has no iteration if the log gives none."""
 
     @property
     def iteration(self) -> int | None:
@@ -446,11 +446,11 @@ def history_frame(history: History) -> Any:
 
 @dataclass(frozen=True)
 class _Stall:
-    """A recorded reason for a long step."""
+    """A recorded delay that explains a long step."""
 
     reason: str
     seconds: float
-    """Seconds over the usual step."""
+    """Seconds in excess of the usual step."""
     evidence: str
 
 
@@ -591,7 +591,7 @@ def _stalls_before(
     validation: Sequence[ValidationLoss],
     events: Sequence[Event],
 ) -> list[_Stall]:
-    """Return what was recorded between the end of the step before and the end of this one."""
+    """Return the events between the end of the previous step and the end of this one."""
     events_between = [event for event in events if before.time <= event.time <= step.time]
     if before.segment != step.segment:
         return [_restart_stall(step, before, events_between)]

@@ -12,22 +12,22 @@ from runbook.results.history import Event, events_named
 
 @dataclass(frozen=True)
 class NearCopyCounts:
-    """What a training wrote to node memory, and read from it."""
+    """What a training wrote to node memory and read from there."""
 
     iteration: int
     """Of the newest copies that were reported, with every save on the shared file system."""
     copies: int
     left_out: int
-    """Not written, because the copies before were still on their way."""
+    """Copies skipped because the previous ones were still in transit."""
     stall_seconds: float
-    """Of one copy, in the mean."""
+    """Mean over the copies."""
     own_starts: int
-    """Starts that read the copies of their own nodes alone."""
+    """Starts that read only the copies on their own nodes."""
     partner_starts: int
-    """Starts that read copies of another node as well."""
+    """Starts that also read copies from another node."""
 
     def as_text(self) -> str:
-        """Return what `runbook status` shows."""
+        """Return the line that `runbook status` shows."""
         starts = self.own_starts + self.partner_starts
         text = (
             f"{self.copies:,} written up to step {self.iteration}, {self.stall_seconds:.2g} s "
@@ -42,7 +42,7 @@ class NearCopyCounts:
 
 
 def near_copies(events: Iterable[Event]) -> NearCopyCounts | None:
-    """Return what a training's events say of its copies; None where it has none."""
+    """Return the summary of a training's copies from its events, or None if it has none."""
     events = list(events)
     saves = events_named(events, "near_saved")
     sources = [event.source for event in events_named(events, "resumed")]

@@ -1,4 +1,4 @@
-"""Published results and datasheet peaks, and which of them compare with a run."""
+"""Published results and datasheet peaks, and which of them are comparable with a run."""
 
 import csv
 import math
@@ -18,7 +18,7 @@ THIS_RUN = "this run"
 
 @dataclass(frozen=True)
 class Published:
-    """One published result; None if its source does not say."""
+    """One published result. A field is None if the source does not state it."""
 
     model: str
     parameters: float | None
@@ -79,7 +79,7 @@ def _published_result(row: dict[str, str], line: int) -> Published:
 
 
 def same_device(first_name: str, second_name: str) -> bool:
-    """Return whether two names mean the same device, whatever network its machine has.
+    """Return whether two names mean the same device, regardless of the machine's network.
 
     >>> same_device("H100-SXM", "H100-SXM5-80GB"), same_device("A100-40GB", "A100-SXM4-80GB")
     (True, False)

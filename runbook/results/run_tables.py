@@ -26,7 +26,7 @@ from runbook.results.published_results import (
 from runbook.results.wall_time import WallTime
 
 Numbers = Mapping[str, float | None]
-"""Numbers by name, with the unit in the name; None: not known."""
+"""Numbers by name, with the unit in the name. None if a number is not known."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Number:
 def numbers_table(
     summary: Summary, *, title: str = "Numbers of this run", history: History | None = None
 ) -> Table:
-    """Return what was measured, one number per row, with its unit, remark and source lines."""
+    """Return the measured numbers, one per row, with unit, remark and source lines."""
     lines = _lines(history) if history is not None and history.steps else {}
     all_lines = lines.get("all", "metrics.jsonl")
     rows = []
@@ -145,7 +145,7 @@ def _percent(share: float | None) -> float | None:
 
 
 USEFUL_TIME = "useful time (% of held time)"
-"""Name of the share in which steps that count were made, of the time in which devices were held."""
+"""Name of the share of the allocated time that was spent in steps that count."""
 
 
 def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, str] = {}) -> Table:
@@ -185,11 +185,11 @@ def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, 
 
 
 def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
-    """Return all that plan.json promises of a phase, under the names of `actual_numbers`."""
+    """Return the planned numbers of a phase from plan.json, under the names of `actual_numbers`."""
     spec = plan.phases[phase]
     time = plan.time[phase]
     memory = plan.memory[phase]
-    # the limit is that of a node where its processes share the memory, as on a CPU
+    # The limit applies to the whole node if its processes share the memory, as on a CPU.
     processes = spec.parallel.world_size if memory.limit_of == "node" else 1
     process_bytes = (memory.least_bytes or 0) / processes
     return {
@@ -383,7 +383,7 @@ def _published_row(
 
 
 def why_not_comparable(result: Published, parameters: int, device: str) -> str:
-    """Return why a published speed says nothing about this run's; empty if it does.
+    """Return why a published speed is not comparable with this run's, or an empty text.
 
     >>> result = nearest(125e6, device="A100-80GB")[0]
     >>> why_not_comparable(result, 124_000_000, "A100-80GB")
@@ -403,7 +403,7 @@ def why_not_comparable(result: Published, parameters: int, device: str) -> str:
 def loss_table(
     history: History, validation: Sequence[ValidationLoss] = (), *, vocabulary: int = 0
 ) -> Table:
-    """Return what a person reads off the loss curve: its ends, lowest point, restarts, alarms."""
+    """Return the key facts of the loss curve: its ends, lowest point, restarts and alarms."""
     rows = []
     if vocabulary:
         first_loss = math.log(vocabulary)
@@ -496,7 +496,7 @@ def _curve_rows(history: History, validation: Sequence[ValidationLoss]) -> list[
 def throughput_table(
     history: History, *, sequence_length: int, planned: float | None = None
 ) -> Table:
-    """Return the speed of each segment: a slope or a slow restart shows as a row that differs."""
+    """Return the speed of each segment, so that a slowdown or a slow restart stands out."""
     rows = []
     for steps in by_segment(measured(history)):
         first = steps[0]
@@ -527,7 +527,7 @@ KEPT_CONVENTION = "megatron-deepspeed-f3"
 
 @dataclass(frozen=True)
 class ThroughputRow:
-    """One run or variant as the LUMI document's table has it."""
+    """One run or variant as a row of the LUMI document's table."""
 
     model: str
     shape: ModelShape
@@ -539,9 +539,9 @@ class ThroughputRow:
     name: str = field(default="", compare=False)
     """Name of the run or variant."""
     refused: str = ""
-    """Why the plan would not start it."""
+    """Why the plan rejects it."""
     source: str = field(default="", compare=False)
-    """File and line the samples/s come from."""
+    """File and line of the samples/s."""
 
     @property
     def convention(self) -> str:

@@ -14,7 +14,7 @@ from runbook.results.history import PHENOMENON, read_scores
 _LOWER_IS_BETTER = re.compile(r"perplexity|bits per byte|bits_per_byte|\bbrier|\bloss")
 """Our two measures, and those that lm-evaluation-harness marks with `higher_is_better: false`."""
 CONFIDENCE = 1.96
-"""Standard errors on both sides that 95 of 100 repetitions stay within."""
+"""Half-width of a 95 % interval, in standard errors."""
 
 
 class Change(StrEnum):
@@ -24,7 +24,7 @@ class Change(StrEnum):
     WORSE = "worse"
     SAME = "same"
     UNKNOWN = "unknown"
-    """Nothing was measured before the training, or one of the two is not a number."""
+    """There is no measurement before the training, or one of the two values is not a number."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Score:
 
     @property
     def is_share(self) -> bool:
-        """Return whether the score counts right answers."""
+        """Return whether the score is a share of right answers."""
         return "share" in self.measure or self.measure.startswith("acc")
 
     def worse_text(self) -> str:

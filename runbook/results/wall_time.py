@@ -21,7 +21,7 @@ from runbook.results.history import Event, History, Step, ValidationLoss, by_seg
 from runbook.results.metrics import Summary
 
 ENDINGS = ("saved", "stopped", "failed", "finished")
-"""Events that a job may still write after its last step."""
+"""Events that a job may write after its last step."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Interruption:
 
 @dataclass(frozen=True)
 class WallTime:
-    """Account of the wall time of a logical run; the parts add up to it."""
+    """Breakdown of the wall time of a logical run. The parts add up to the total."""
 
     wall_seconds: float
     parts: Mapping[str, float]
-    """Seconds by name, from wall time down to what was productive."""
+    """Seconds by name, from the wall time down to the productive time."""
     jobs: int
     steps: int
     lost_steps: int
@@ -75,7 +75,7 @@ class WallTime:
 def account_wall_time(
     history: History, validation: Sequence[ValidationLoss] = (), events: Sequence[Event] = ()
 ) -> WallTime | None:
-    """Return the account of a run; None if no step was made."""
+    """Return the breakdown of a run, or None if no step was completed."""
     steps = sorted(
         (*history.steps, *history.repeated), key=lambda step: (step.segment, step.iteration)
     )
@@ -127,7 +127,7 @@ def _devices_of_job(history: History, events: Sequence[Event]) -> int:
 
 
 def _moment(event: Event) -> float:
-    """Return when what an event tells of was: who looks late writes some events hours afterwards."""
+    """Return when the event happened: some events are noticed and written only hours later."""
     if event.name == LEFT_EVENT:
         return -math.inf
     return _ended_at(event) if event.name == "ended" else event.time
@@ -139,7 +139,7 @@ def _lost_seconds(
     events: Sequence[Event],
     interruptions: Sequence[Interruption],
 ) -> dict[str, float]:
-    """Return the seconds after the start-up in which nothing was trained, by their cause."""
+    """Return the seconds without training after the start-up, by cause."""
     saves = events_named(events, "saved")
     near = events_named(events, "near_saved")
     return {
@@ -164,7 +164,7 @@ def wall_time_table(account: WallTime, title: str = "Where the time went") -> Ta
 
 
 def interruptions_table(account: WallTime, title: str = "Interruptions") -> Table:
-    """Return one row per interruption: where, why, what it cost."""
+    """Return one row per interruption: where and why it happened, and its cost."""
     rows = []
     for interruption in account.interruptions:
         rows.append(
@@ -185,7 +185,7 @@ def interruptions_table(account: WallTime, title: str = "Interruptions") -> Tabl
 def stalls_table(
     validation: Sequence[ValidationLoss], events: Sequence[Event], *, wall_seconds: float
 ) -> Table:
-    """Return how often and how long training stood still for checkpoints and evaluations."""
+    """Return how often and how long checkpoints and evaluations paused the training."""
     saves = [event for event in events_named(events, "saved") if event.seconds is not None]
     save_seconds = [event.stalled_seconds for event in saves]
     evaluation_seconds = [evaluation.seconds for evaluation in validation]
@@ -209,7 +209,7 @@ def _stall_row(name: str, seconds: Sequence[float], wall_seconds: float) -> Row:
 
 
 def _interruptions(steps: Sequence[Step], events: Sequence[Event]) -> tuple[Interruption, ...]:
-    """Return one interruption for each pair of jobs between which steps were made."""
+    """Return one interruption for each gap between two jobs that trained."""
     segments = by_segment(steps)
     return tuple(
         _interruption(before[-1], after[0], events) for before, after in pairwise(segments)
@@ -253,7 +253,7 @@ def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Inter
 
 
 def _find_end(events: Sequence[Event], last_step_at: float, resumed_at: float) -> Event | None:
-    """Return the event of the job's end between two steps; None if nobody noticed it."""
+    """Return the event of the job's end between two steps, or None if it was not noticed."""
     for event in sorted(events_named(events, "ended"), key=_ended_at):
         if last_step_at - 1 <= _ended_at(event) <= resumed_at:
             return event
@@ -286,7 +286,7 @@ def _chain_waits(events: Sequence[Event]) -> list[float]:
         ends = []
         for event in events_named(events, "ended"):
             if before.time <= _ended_at(event) <= after.time:
-                # A job that waits before it ends still holds its nodes.
+                # A job that waits before it ends still occupies its nodes.
                 ends.append(min(_ended_at(event) + event.waits, after.time))
 
         if ends:
@@ -296,7 +296,7 @@ def _chain_waits(events: Sequence[Event]) -> list[float]:
 
 
 def _trainer_reason(events: Sequence[Event]) -> str:
-    """Return the trainer's own reason for its end, where nobody watched it."""
+    """Return the trainer's own reason for its end, for a job that nothing watched."""
     ends = events_named(events, "stopped") or events_named(events, "failed")
     if not ends:
         return "not noted"
@@ -313,12 +313,12 @@ def _ended_at(event: Event) -> float:
 
 @dataclass(frozen=True)
 class Rates:
-    """Cost of a device; None if it is not stated."""
+    """Cost of a device. A field is None if it is not stated."""
 
     price_per_device_hour: float | None = None
     currency: str = ""
     watts_per_device: float | None = None
-    """Measured, or from the data sheet; `watts_source` says which."""
+    """Measured, or from the data sheet, as `watts_source` states."""
     watts_source: str = ""
     held_devices: float = 1.0
     """Devices held for each one that trains: more than one where a job has spare nodes."""
@@ -357,7 +357,7 @@ def projection_table(
 ) -> Table:
     """Return what it takes to train on a number of tokens at this speed.
 
-    Without a `goodput` it is the best case.
+    Without `goodput`, this is the best case.
     """
     tokens_per_second = summary.tokens_per_second
     days = None

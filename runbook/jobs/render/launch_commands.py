@@ -28,19 +28,19 @@ def python_command(settings: Settings) -> str:
 
 
 RANK_SCRIPT = '"$job/rank.sh"'
-"""What each process runs: it learns its rank, takes its cores and becomes the training program."""
+"""The script of each process: it finds its rank, binds its cores and starts the training."""
 _LINE_END = " \\\n  "
 
 
 @dataclass(frozen=True)
 class NodeCount:
-    """How many nodes a command takes: a number, or a variable of the job where it may have fewer."""
+    """The number of nodes of a command, or a variable of the job if it may have fewer."""
 
     nodes: int
     varies: bool = False
 
     def times(self, tasks: int) -> str:
-        """Return so many tasks on each node, as bash reads it."""
+        """Return this many tasks per node as a bash expression."""
         if not self.varies:
             return str(self.nodes * tasks)
         if tasks == 1:
@@ -97,7 +97,7 @@ def one_process_command(settings: Settings, argv: Sequence[str], mounts: Sequenc
 
 
 PROBE_SECONDS = 30
-"""Time in which a node must start one process.
+"""Time within which a node must start one process.
 
 Slurm waits 10 s for one without power.
 """
@@ -139,7 +139,7 @@ def rung_command(
     if settings.site.scheduler == "pbs":
         return _LINE_END.join([*_mpiexec(settings, job, 1), *inner])
     container = _pyxis(settings, variables, mounts)
-    # A node that cannot start the program must not take the others' answers with it.
+    # A node that cannot start the program must not end the others before they answer.
     arguments = []
     for word in _srun(settings, job, 1):
         if not word.startswith("--kill-on-bad-exit"):
@@ -149,7 +149,7 @@ def rung_command(
 
 
 def node_command(settings: Settings, job: Job) -> str:
-    """One process on each node, outside the container, for what the site does before a training."""
+    """Return the command of one process on each node, outside the container, for the site's set-up."""
     starter = _mpiexec if settings.site.scheduler == "pbs" else _srun
     return _LINE_END.join([*starter(settings, job, 1), 'bash "$job/node.sh"'])
 
@@ -182,7 +182,7 @@ def removal_where_nodes_answer(settings: Settings, job: Job) -> str:
 
 
 def _srun_each_node(settings: Settings, job: Job, tasks: int) -> list[str]:
-    """Return srun with one task a node, whose failure takes no other with it."""
+    """Return srun with one task per node, in which a failed task does not end the others."""
     arguments = _srun(settings, job, tasks)
     return [word.replace("--kill-on-bad-exit=1", "--kill-on-bad-exit=0") for word in arguments]
 
@@ -237,7 +237,7 @@ def _pyxis(settings: Settings, variables: Sequence[str], mounts: Sequence[str]) 
     ]
     options.append("--container-mount-home" if container.home else "--no-container-mount-home")
     if variables:
-        # What the image sets by itself would win over the job's own value of these.
+        # The image's own values of these would override the job's.
         options.append(f"--container-env={','.join(sorted(variables))}")
 
     return [*options, *(quote(option) for option in container.options)]
@@ -355,7 +355,7 @@ def queue_values(
     *,
     devices: bool = True,
 ) -> dict[str, object]:
-    """What the template of any job of a queue is filled with; `phase` names it in the queue."""
+    """Return the values for the template of any queued job. `phase` names it in the queue."""
     directives = slurm_directives if settings.site.scheduler == "slurm" else pbs_directives
     return {
         "directives": directives(settings, phase, job, devices=devices),
@@ -416,7 +416,7 @@ def _slurm_line(name: str, value: object) -> str:
 
 
 def _array_range(job: Job) -> str:
-    """Return the numbers of an array's elements; empty for a job that is no array."""
+    """Return the numbers of an array's elements, or an empty text if the job is no array."""
     return f"0-{job.array - 1}" if job.array > 1 else ""
 
 
@@ -496,7 +496,7 @@ def _pbs_resources(
             resources[name] = value
 
     if job.nodes > 1:
-        # By default PBS puts two nodes' work on one that has the cores.
+        # By default, PBS may place the work of two nodes on one that has enough cores.
         resources.setdefault("place", "scatter")
 
     section = next(section for name, section in JOB_SECTIONS.items() if phase.startswith(name))
@@ -513,7 +513,7 @@ def _chunk(
     devices: bool,
     run_file_sets_cores: bool,
 ) -> str:
-    """Return what each node gives, after `select=<nodes>`.
+    """Return the resources of each node, after `select=<nodes>`.
 
     The site's own `select` wins over what is computed; a number of cores in the run file wins over
     the site.
@@ -536,7 +536,7 @@ def _chunk(
 
 
 def _pbs_memory(text: str) -> str:
-    """A size in PBS's form.
+    """Return a size in PBS's notation.
 
     >>> _pbs_memory("480G"), _pbs_memory("1024")
     ('480gb', '1024mb')

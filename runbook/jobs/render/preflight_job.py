@@ -1,4 +1,4 @@
-"""The job that asks the nodes, rung by rung, what a training would meet there."""
+"""The preflight job, which checks on the nodes, rung by rung, what a training needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,15 +16,15 @@ from runbook.params import Job, Settings
 from runbook.plan_file.schema import PhasePlan
 
 PREFLIGHT_PHASE = "01-environment-preflight"
-"""Begins the names of its job folders."""
+"""Prefix of its job folders' names."""
 WALLTIME_SECONDS = 600
 """Where jobs.environment says none. A short job starts sooner, and the ladder takes a minute or
 two.
 """
 RUNG_SECONDS = 150
-"""A rung takes no longer: containers start, torch is imported."""
+"""Upper limit for one rung, in which containers start and torch is imported."""
 NODE_SETUP = "node_setup"
-"""Names the step in which each node runs the site's own commands."""
+"""Name of the step in which each node runs the site's own commands."""
 NODE_SETUP_SECONDS = 150
 GROUPS_SECONDS = 240
 """The last rung: the ranks come within 120 s, and a group that hangs is given up after 60 s."""
@@ -32,7 +32,7 @@ GROUPS_SECONDS = 240
 
 @dataclass(frozen=True)
 class RungStep:
-    """A rung as the job's script starts it."""
+    """One rung, as the job's script starts it."""
 
     name: str
     what: str
@@ -42,17 +42,17 @@ class RungStep:
 
 @dataclass(frozen=True)
 class PreflightQuestions:
-    """What the job is told to ask."""
+    """The settings of the job's questions."""
 
     folders: tuple[Path, ...]
-    """Folders that all nodes share; the first one takes the ranks' answers."""
+    """Folders that all nodes share. The ranks write their answers to the first one."""
     token: str
     probe_options: tuple[str, ...]
-    """What follows `python -m runbook.training.probe`."""
+    """The arguments of `python -m runbook.training.probe`."""
 
 
 class _PreflightJob(QueuedTraining):
-    """A job started as the training is, whose programs ask instead of training."""
+    """A job that starts like the training, but whose programs run checks instead."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class _PreflightJob(QueuedTraining):
             package,
         )
         self.job = job
-        # The probe is ours, whoever trains later
+        # The probe is our program, whichever framework trains later.
         self.framework = "runbook"
         self.questions = questions
 
     @property
     def node_counts(self) -> list[int]:
-        """Return the one number of nodes: the preflight asks all of them, whoever trains later."""
+        """Return the single number of nodes: the preflight checks all of them."""
         return [self.job.nodes]
 
     def program(self) -> list[str]:
@@ -154,7 +154,7 @@ def _without_copies(settings: Settings) -> Settings:
 
 
 def preflight_job(settings: Settings) -> Job:
-    """Return what the job asks of the queue.
+    """Return the resources that the job requests from the queue.
 
     The training's shape, and jobs.environment's queue and size.
 
@@ -174,7 +174,7 @@ def preflight_job(settings: Settings) -> Job:
             "reservation": environment_job.reservation or training.reservation,
             "memory": environment_job.memory or training.memory,
             "array": 0,
-            # Every node of the preflight is asked, so that none of them is spare.
+            # The preflight checks every node, so it has no spare ones.
             "spares": 0,
             "min_nodes": 0,
         }

@@ -21,15 +21,15 @@ from runbook.planning.site_limits import TEBIBYTE, chosen_tier
 
 @dataclass(frozen=True)
 class SetupStep:
-    """One step, and what is there when it is done."""
+    """One step, and the file or folder that exists once it is done."""
 
     name: str
-    """A word for files and marks."""
+    """A short name for file names and marks."""
     title: str
     creates: str
     """A file or folder; empty: the step only looks, and is done every time."""
     body: str
-    """Shell that knows `say` and "$here", the folder that the script lies in."""
+    """Shell commands, which may use `say` and "$here", the script's folder."""
     secret: str = ""
 
 
@@ -92,7 +92,7 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
 
 
 def _put(text: str, values: Mapping[str, str]) -> str:
-    """Return a site's text with the run's values put in, all at once.
+    """Return a site's text with the run's values substituted, all at once.
 
     A value that holds another's name stays as it is.
     """
@@ -100,7 +100,7 @@ def _put(text: str, values: Mapping[str, str]) -> str:
 
 
 def _secret(reference: str) -> str:
-    """Shell that reads a secret where it is needed, and never shows it."""
+    """Return shell commands that read a secret if it is needed, and never show it."""
     if not reference:
         return ""
     if not is_reference(reference):
@@ -115,7 +115,7 @@ def _secret(reference: str) -> str:
 SETUP_FOLDER = "environment"
 """The folder, in a run's own, of the scripts that set a site up, and of their logs."""
 FLEET = "fleet.sh"
-"""Starts and stops the machines of a rented cluster, from the computer it is managed from."""
+"""Script that starts and stops a rented cluster's machines, from the computer that manages it."""
 
 
 def render_preparation(settings: Settings, package: Path) -> str:
@@ -127,7 +127,7 @@ def render_preparation(settings: Settings, package: Path) -> str:
 
 
 def step_script(settings: Settings, steps: Sequence[SetupStep]) -> str:
-    """These steps as a script."""
+    """Return these steps as a script."""
     bodies = [step.body for step in steps]
     return fill(
         "prepare.sh.j2",

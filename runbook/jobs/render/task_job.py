@@ -1,4 +1,4 @@
-"""Job of a phase that trains nothing, for a queue.
+"""The queued job of a phase without training.
 
 It runs one program on a node, on each node, or as an array.
 """
@@ -13,18 +13,18 @@ from runbook.params import Job, Settings
 from runbook.params.schema.run_file import JOB_SECTIONS
 
 TASK_PHASES = ("01-environment", "02-data")
-"""The phases whose work may be such a job."""
+"""The phases that may run as such a job."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a job runs."""
+    """The work of a job."""
 
     what: str
-    """In words, for the script's head."""
+    """A description for the script's header."""
     argv: tuple[str, ...]
     on_each_node: bool = False
-    """Once on each of the job's nodes, not only on the first."""
+    """Whether it runs once on each of the job's nodes, not only on the first."""
     is_array: bool = False
     """As many jobs as `jobs.<phase>.array` says; each finds its number in RUNBOOK_ELEMENT.
 
@@ -61,7 +61,7 @@ def _tasks(job: Job) -> int:
 
 
 def num_shares(job: Job) -> int:
-    """Return into how many shares jobs.data cuts the text: array x nodes x tasks_per_node."""
+    """Return the number of shares of the text in jobs.data: array x nodes x tasks_per_node."""
     return max(1, job.array) * _tasks(job)
 
 
@@ -166,7 +166,7 @@ def _starter(scheduler: str, job: Job) -> list[str]:
         "--kill-on-bad-exit=0",
     ]
     if job.tasks_per_node > 1 and job.cpus_per_task:
-        # Since Slurm 22.05 srun takes no cpus-per-task over from sbatch.
+        # Since Slurm 22.05, srun does not inherit cpus-per-task from sbatch.
         parts.append(f"--cpus-per-task={job.cpus_per_task}")
     elif not job.cpus_per_task:
         # Without a number of cores Slurm binds each task to one; the tasks divide the node among

@@ -16,7 +16,7 @@ from runbook.params.settings import STAGE
 
 
 def fill(template: str, **values: object) -> str:
-    """Return the text of a template in `templates/` with values put in.
+    """Return the text of a template in `templates/`, filled in with values.
 
     A missing value is our own bug.
     """
@@ -24,7 +24,7 @@ def fill(template: str, **values: object) -> str:
 
 
 def quote(value: object) -> str:
-    r"""One word of the shell that means exactly this text.
+    r"""Return exactly this text, quoted as one word of the shell.
 
     >>> print(quote("two words"), quote("$(reboot)"), quote("it's"), quote(""), quote(8))
     'two words' '$(reboot)' 'it'"'"'s' '' 8
@@ -42,7 +42,7 @@ def quote(value: object) -> str:
 
 
 def variable(name: str) -> str:
-    """The name of an environment variable, refused if a shell could read it as anything else.
+    """Return the name of an environment variable. Reject it if a shell could misread it.
 
     >>> variable("NCCL_DEBUG")
     'NCCL_DEBUG'
@@ -69,7 +69,7 @@ def image(name: str) -> str:
 
 @cache
 def _templates() -> Environment:
-    # Shell, not HTML: escaping is `quote`, and every value passes it.
+    # This is shell, not HTML: every value is escaped by `quote`.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
@@ -86,7 +86,7 @@ def _templates() -> Environment:
 
 
 KNOWN = {"user": '"$user"', "job": '"$job_number"'}
-"""What the job's script calls them."""
+"""Their names in the job's script."""
 
 
 def expand(value: str, settings: Settings) -> str:

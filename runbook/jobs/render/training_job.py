@@ -35,7 +35,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.planning.plan import Plan
 
 TRACKERS = {"megatron-lm": TRACKER, "megatron-deepspeed": "latest"}
-"""The file by which each of the documents' programs finds its newest checkpoint."""
+"""The file in which each of the documents' programs records its newest checkpoint."""
 
 SPARES_OPTION = ' --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"'
 """The number of nodes that did not train in an attempt, for the program that decides what is next."""
@@ -49,13 +49,13 @@ Less than the queue's warning before its limit.
 
 @dataclass(frozen=True)
 class RenderedJob:
-    """Everything that is submitted for one job, as text."""
+    """All files that are submitted for one job, as text."""
 
     script: str
     arguments: list[str]
     """What follows the training script or module."""
     files: dict[str, str] = field(default_factory=dict)
-    """Other files the job reads, by their path relative to the job's folder."""
+    """Other files that the job reads, by path relative to the job's folder."""
 
 
 class QueuedTraining:
@@ -100,13 +100,13 @@ class QueuedTraining:
         if self.deepspeed:
             files[PurePosixPath(self.deepspeed).name] = deepspeed_file(self.settings, self.spec)
         elif self.spec.deepspeed:
-            # For people: the trainer has the same from plan.json
+            # For people to read: the trainer reads the same values from plan.json.
             files[OWN_DEEPSPEED] = deepspeed_file(self.settings, self.spec)
 
         return RenderedJob(self._job_script(bool(node_commands)), arguments, files)
 
     def _node_commands(self) -> list[str]:
-        """Return what every node does before the training.
+        """Return the commands that every node runs before the training.
 
         It copies the image, then runs the site's commands.
         """
@@ -175,14 +175,14 @@ class QueuedTraining:
 
     @property
     def node_counts(self) -> list[int]:
-        """Return the numbers of nodes that may train, most first."""
+        """Return the possible numbers of training nodes, in descending order."""
         if self.framework != "runbook":
             return [self.job.nodes]
         return allowed_nodes(self.spec, self.job.devices_per_node)
 
     @property
     def may_have_fewer_nodes(self) -> bool:
-        """Whether the number of nodes is a matter of each attempt."""
+        """Whether the number of nodes is decided for each attempt."""
         return len(self.node_counts) > 1
 
     @property
@@ -231,7 +231,7 @@ class QueuedTraining:
                 framework=self.framework,
             )
 
-        # Their image has no package of ours: the first node's own Python reads their logs.
+        # Their image lacks our package, so the first node's own Python reads their logs.
         tracker = f"{self.spec.checkpoint.folder}/{TRACKERS[self.framework]}"
         package = quote(f"PYTHONPATH={self.package}")
         arguments = ["python3", *program, f"--tracker={tracker}"]
@@ -320,7 +320,7 @@ class QueuedTraining:
 
 
 def lines(arguments: Sequence[str]) -> list[list[str]]:
-    """Arguments with each option's values on its own line.
+    """Group arguments into lines, each with one option and its values.
 
     >>> lines(["plan.json", "--phase", "04-training", "--fp16"])
     [['plan.json'], ['--phase', '04-training'], ['--fp16']]
@@ -337,7 +337,7 @@ def lines(arguments: Sequence[str]) -> list[list[str]]:
 
 
 TRAINING_PHASES = ("03-smoke-test", "04-training")
-"""The phases whose work is a training job."""
+"""The phases that run as a training job."""
 
 LOCAL_GRACE_SECONDS = 120
 """Time to save between being asked to stop and being killed.
@@ -346,7 +346,7 @@ A save on a slow disk takes half a minute and more.
 """
 
 PACKAGE = Path(__file__).parents[3]
-"""The folder that holds the package `runbook`: the clone, as jobs in a queue see it."""
+"""The folder that contains the package `runbook`: the clone, as queued jobs see it."""
 
 PEERS_SECONDS = 3
 """Time for the other ranks to notice by themselves, in their own words, that one has failed.
@@ -356,7 +356,7 @@ later.
 """
 
 KILLED_PEERS_SECONDS = 1
-"""The same where a signal killed the rank.
+"""The same time if a signal killed the rank.
 
 Ranks that train with it see their connection closed at once; ranks that wait for it never do.
 """
@@ -412,7 +412,7 @@ NO_COPY = {
 
 
 def copy_values(settings: Settings, job: Job, *, may_lose_nodes: bool = False) -> dict[str, str]:
-    """Return what a script is filled with for the copy of the environment on each node of a job."""
+    """Return the script's values for the copy of the environment on each node of a job."""
     jobs = settings.run.jobs
     if not jobs.environment_copy:
         return NO_COPY
@@ -443,7 +443,7 @@ def python_script(settings: Settings, python: str, package: Path) -> str:
 
 
 def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
-    """Put a job's files into its folder, job.sh last: a folder that has it is complete."""
+    """Write a job's files into its folder, job.sh last: a folder with job.sh is complete."""
     for name, text in rendered.files.items():
         write_text(folder.path / name, text, error=JobError)
     write_text(

@@ -60,7 +60,7 @@ A cluster's TMPDIR or home can be longer.
 
 
 def private_folder() -> Path | None:
-    """A new folder that only we can enter (mode 700), where a socket's path stays short enough."""
+    """Create a folder that only we can enter (mode 700), with a path short enough for a socket."""
     for name in (
         os.environ.get("XDG_RUNTIME_DIR", ""),
         tempfile.gettempdir(),
@@ -94,13 +94,13 @@ def as_terminal(text: str) -> str:
 
 
 class Streams:
-    """Pieces of text waiting to be joined to the outputs they belong to."""
+    """Pieces of text not yet joined to their outputs."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[Any, list[str]]] = []
 
     def watch(self, output: Any) -> None:
-        """A stream output was appended to a cell; later text of the same stream may join it."""
+        """Register a stream output of a cell, which later text of the same stream may join."""
         self._pieces.append((output, [output["text"]]))
 
     def add(
@@ -127,7 +127,7 @@ class Streams:
                 output["text"] = pieces[0]
 
     def end_cell(self) -> None:
-        """The cell has ended: bring its outputs up to date and forget them."""
+        """Bring the outputs of an ended cell up to date, and forget them."""
         self.flush()
         self._pieces.clear()
 
@@ -136,7 +136,7 @@ new_cell: Any = nbformat.v4.new_markdown_cell
 new_output: Any = nbformat.v4.new_output
 # How often a display or line that is updated in place is repeated in the log
 SECONDS_BETWEEN_LOGGED_UPDATES = 5.0
-# After the reply to a cell, before its remaining output is given up
+# Time to wait for remaining output after the reply to a cell
 MOST_SECONDS_OF_SILENCE = 30
 DAY = 86_400
 SECONDS_TO_LEAVE_A_CELL = 1.5
@@ -156,7 +156,7 @@ Displays updated in place reach the log, so progress need not be printed as well
 
 
 class Execution(NotebookExecutionManager):  # type: ignore[misc]
-    """State of a notebook that is being executed, kept in the notebook itself."""
+    """State of a running notebook, kept in the notebook itself."""
 
     def __init__(self, nb: Any, **options: Any) -> None:
         self.state: ExecutionState | None = None
@@ -168,11 +168,11 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         """
         self.before_save: Callable[[], None] = lambda: None
         super().__init__(nb, **options)
-        # What an earlier execution left
+        # Left by an earlier execution
         self.nb.metadata.pop("runbook", None)
 
     def save(self, **kwargs: Any) -> None:
-        """Save the notebook whole or not at all.
+        """Save the notebook completely or not at all.
 
         Places papermill alone can write to are left to it.
 
@@ -204,7 +204,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         cell_index: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Note that an error ended the cell.
+        """Record that an error ended the cell.
 
         Its text is kept even where a user's own traceback handler printed none.
         """
@@ -220,7 +220,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             cell.outputs.append(new_output("error", **fields))
 
     def stop(self, state: ExecutionState, reason: str) -> None:
-        """End the notebook for another cause than an error.
+        """End the notebook for a reason other than an error.
 
         Mark the running cell, add papermill's banner, and save.
         """
@@ -240,7 +240,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             )
 
         if state is ExecutionState.INTERRUPTED:
-            # papermill has no word for it. The kernel may have ended the cell already, by a
+            # papermill has no state for it. The kernel may have ended the cell already, by a
             # KeyboardInterrupt.
             for cell in self.nb.cells:
                 if cell.metadata.papermill["status"] == self.FAILED:
@@ -251,7 +251,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         self.save()
 
     def notebook_complete(self, **kwargs: Any) -> None:
-        """Note the end; cells that were not reached stay `pending`."""
+        """Record the end. Cells that were not reached stay `pending`."""
         self.state = self.state or ExecutionState.DONE
         self.end_time = self.now()
         duration = (self.end_time - self.start_time).total_seconds()
@@ -336,7 +336,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         execution.before_save = self._streams.flush
 
     def execute(self) -> None:
-        """Run all cells; whatever stops them is recorded in the notebook before it is raised."""
+        """Run all cells. Record whatever stops them in the notebook, then raise it."""
         self.reset_execution_trackers()
         run_sync(self._run)()
 
@@ -356,7 +356,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             stopped = False
         except (
             BaseException
-        ) as error:  # whatever it is, the notebook says it before it is raised again
+        ) as error:  # Whatever the error, record it in the notebook before raising it again.
             stop = await self._why(error)
             self._streams.end_cell()
             self._execution.stop(*stop)
@@ -375,7 +375,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             unfinished_tasks = asyncio.all_tasks() - before - {task}
             for unfinished in unfinished_tasks:
                 unfinished.cancel()
-            # Nobody waits for what they had to say.
+            # Nothing waits for their results.
             await asyncio.gather(*unfinished_tasks, return_exceptions=True)
 
     async def _run_cells(self) -> None:
@@ -465,7 +465,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             await self._async_cleanup_kernel()
 
         if stopped and self._group:
-            # What a cell started and did not detach must not outlive it: a kernel's processes share
+            # Processes that a cell started and did not detach must not outlive it: they share
             # its group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._group, signal.SIGKILL)
@@ -474,7 +474,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             shutil.rmtree(self._sockets, ignore_errors=True)
 
     async def _save_now_and_then(self) -> None:
-        """Save while a cell is silent as well; papermill saves only when a message comes."""
+        """Save during silent cells too: papermill saves only when a message arrives."""
         while self._execution.autosave_cell_every:
             await asyncio.sleep(self._execution.autosave_cell_every)
             self._execution.autosave_cell()
@@ -508,7 +508,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         display_id: str | None,
         cell_index: int,
     ) -> Any:
-        """Append an output to the cell; text of a stream joins the text that is there already."""
+        """Append an output to the cell, and join text of a stream to the text already there."""
         if msg["msg_type"] != "stream":
             return super().output(outs, msg, display_id, cell_index)
         content = msg["content"]
@@ -581,10 +581,10 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
 
 
 def _local_path(output_path: str | None) -> Path | None:
-    """The file papermill would write, or None for a bucket, a pipe or nothing."""
+    """Return the file papermill would write, or None for a bucket, a pipe or no output."""
     handler = papermill_io.get_handler(output_path)
     if not output_path or not isinstance(handler, LocalHandler):
         return None
-    # papermill may stand in --cwd; its handler remembers where relative paths begin
+    # papermill may have changed to --cwd. Its handler remembers the base of relative paths.
     path = (Path(getattr(handler, "_cwd", None) or ".") / output_path).resolve()
     return None if path.exists() and not path.is_file() else path

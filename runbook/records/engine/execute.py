@@ -1,4 +1,4 @@
-"""Execute a notebook as a phase of a run and file its record: notebook, report and twin."""
+"""Execute a notebook as a phase of a run, and file its record: notebook, report and twin."""
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -38,7 +38,7 @@ NEVER_FINISHED = (
 
 
 class Announcement(NamedTuple):
-    """What an executed notebook says about itself."""
+    """The run, phase and execution that an executed notebook names."""
 
     run_folder: Path
     phase: str
@@ -96,7 +96,7 @@ def file_execution(
         write_record(notebook, twin, run_folder, ended_phase=phase if by_us else "")
     except RunbookError as error:
         path = twin_path(run_folder, phase)
-        # Where there is no room for the notebook there may still be some for its twin
+        # If there is no space for the notebook, there may still be enough for its twin.
         with suppress(RunbookError):
             if by_us:
                 write_twin(_ended(twin, ExecutionState.FAILED, f"not filed: {error}"), path)
@@ -174,7 +174,7 @@ def _status(cell: Any) -> str:
 
 
 def _twin_of(notebook: Any, run_folder: Path, phase: str) -> Twin:
-    """A twin of a notebook that stopped before it could write one."""
+    """Return a twin for a notebook that stopped before it could write one."""
     left_out = {ERROR_TAG, "injected-parameters"}
     cells = []
     for cell in notebook.cells:
@@ -208,7 +208,7 @@ EXIT_CODES = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the execution of a phase ended; 0 is the only good exit code."""
+    """How the execution of a phase ended. Only exit code 0 means success."""
 
     state: str
     exit_code: int

@@ -41,7 +41,10 @@ class NotebookStopped(SystemExit):
 
 
 class NotebookInterrupted(KeyboardInterrupt):
-    """Ctrl-C ended the notebook, which is saved; papermill then says `Aborted!` and ends with 1."""
+    """Ctrl-C ended the notebook, which is saved.
+
+    papermill then prints `Aborted!` and exits with 1.
+    """
 
     number = int(signal.SIGINT)
 
@@ -65,7 +68,7 @@ def _handled_by(
 
 
 class SignalTrap(contextlib.ExitStack):
-    """Remembers the first signal instead of dying of it.
+    """Remembers the first signal instead of being killed by it.
 
     A signal that was ignored before stays ignored.
     """
@@ -81,11 +84,11 @@ class SignalTrap(contextlib.ExitStack):
         return self
 
     def reason(self) -> str:
-        """What the signal means, in words."""
+        """The meaning of the signal, in words."""
         return MEANING[signal.Signals(self.received)]
 
     def error(self) -> BaseException:
-        """What to raise once the notebook is saved."""
+        """The exception to raise once the notebook is saved."""
         if self.received == signal.SIGINT:
             return NotebookInterrupted()
         return NotebookStopped(self.received)

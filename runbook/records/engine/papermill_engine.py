@@ -15,7 +15,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# papermill imports its engines while it is imported itself, so by us it finds us half done.
+# papermill imports its engines during its own import, so it may find this module half loaded.
 RunbookEngine: Any = None
 
 from papermill.engines import Engine, papermill_engines  # noqa: E402
@@ -29,7 +29,7 @@ logger = logging.getLogger("papermill")
 
 
 class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
-    """papermill's nbclient engine, honest about what stopped a notebook."""
+    """papermill's nbclient engine, which records what stopped a notebook."""
 
     @classmethod
     def execute_notebook(
@@ -73,7 +73,7 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
             "autosave_cell_every": autosave_cell_every,
         }
         execution = Execution(nb, log_output=log_output, **saving)
-        # The names that nbclient has for papermill's options.
+        # nbclient's names for papermill's options.
         traits = {
             "timeout": execution_timeout,
             **options,
@@ -92,7 +92,7 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
                 execution.notebook_complete()
                 unfiled = _file(execution, record)
 
-        # It came after the last cell: the record is whole, but nothing more is started.
+        # The signal came after the last cell: the record is complete, but nothing more is started.
         if trap.received:
             raise trap.error()
         if unfiled is not None and error is None:

@@ -1,4 +1,4 @@
-"""Finding known failures in the lines of a log, and which of them is the cause."""
+"""Find known failures in the lines of a log, and pick the one that is the cause."""
 
 import re
 from collections import deque
@@ -23,7 +23,7 @@ from runbook.results.failures.signal_words import SIGNAL_WORDS
 CONTEXT_LINES = 10
 MAX_EVIDENCE = 300
 MAX_TEXT = 4000
-"""Longer lines are cut: no program prints an error behind so many characters."""
+"""Longer lines are cut: no program prints an error after this many characters."""
 _CHANGING_NUMBERS = re.compile(r"\d+(?:[:.,]\d+)+|\d{4,}")
 """Times and counters.
 
@@ -31,13 +31,13 @@ Short numbers stay, since exit codes and signals decide about a rule.
 """
 MAX_SHAPES = 10_000
 MAX_LAST_LINES = 3
-"""A build hangs where at most so many lines follow the last of its words."""
+"""A build is taken to hang if at most this many lines follow its last output."""
 
 FRAME = 'File "'
 _FRAME = re.compile(r'^\s*File "[^"]*", line \d+')
 _CODE = re.compile(
     r"\s{4,}(?:"
-    # The head of a block, with its body or a comment, or broken after a bracket or an operator.
+    # The header of a block, with its body or a comment, or split after a bracket or an operator.
     r"(?:if|elif|while|for|with|def|class) .*"
     r"(?::\s*(?:#.*|(?:return|raise|continue|break|pass)\b.*)?|[(\[{\\]\s*|\b(?:and|or)\s*)$"
     r"|return (?:[A-Za-z_][\w.]*(?:[(\[]|\s*$)|[A-Za-z_]\w*\.\w|not |f?['\"])"
@@ -74,9 +74,9 @@ class Failure:
     also: str = ""
     """Another kind that the same line can come from."""
     check: str = ""
-    """What tells the two apart."""
+    """How to distinguish the two kinds."""
     overcome: bool = False
-    """Whether the training made steps afterwards."""
+    """Whether the training completed steps afterwards."""
 
     @property
     def is_specific(self) -> bool:
@@ -85,9 +85,9 @@ class Failure:
 
 
 class FailureFinder:
-    """Looks at lines as they come.
+    """Examines lines as they arrive.
 
-    `found` and `cause` may be asked for at any time.
+    `found` and `cause` may be called at any time.
     """
 
     def __init__(self) -> None:
@@ -123,11 +123,11 @@ class FailureFinder:
         self._context.append(line[:MAX_TEXT])
 
     def next_file(self) -> None:
-        """Note that the lines from here on are from another file."""
+        """Record that the following lines come from another file."""
         self._own_errors.next_file()
 
     def note_progress(self, num_records: int) -> None:
-        """Tell how many steps the log has shown so far.
+        """Set how many steps the log has shown so far.
 
         What a training survived is not why it ended.
         """
@@ -163,7 +163,10 @@ class FailureFinder:
         return find_cause(self.found(), self._root_rank)
 
     def _own_error(self) -> Failure | None:
-        """Return the error of the program that no rule knows. None where a rule knows the cause."""
+        """Return the program's error that no rule recognizes.
+
+        Return None if a rule knows the cause.
+        """
         error = self._own_errors.first(self._root_rank)
         if error is None:
             return None
@@ -171,7 +174,7 @@ class FailureFinder:
         for failure in self._found.values():
             if failure.level is Level.CAUSE and not failure.overcome:
                 return None
-            # A rank that waits for another one is explained by any error; other endings are not.
+            # Any error explains why a rank waited for another one, but not why a process ended otherwise.
             is_earlier = failure.line < error.line and failure.level is Level.SYMPTOM
             if is_earlier and failure.name not in WAITING:
                 level = Level.SYMPTOM
@@ -264,7 +267,7 @@ class FailureFinder:
             self._lines_since_build = 0
 
     def _is_after_effect(self, rule: Rule) -> bool:
-        """Tell whether a lost connection follows from another rank's error that no rule knows."""
+        """Return whether an error of another rank that no rule recognizes explains a lost connection."""
         return self._own_errors.has_error and rule.kind is PEER_DIED
 
     def _is_source(self, line: str) -> bool:
@@ -327,7 +330,7 @@ def find_failures(lines: Iterable[str]) -> list[Failure]:
 
 
 def anchor(name: str) -> str:
-    """Return the place of a failure on the page, as GitHub and mkdocs name it.
+    """Return the anchor of a failure on the docs page, as GitHub and mkdocs build it.
 
     >>> anchor("NaN in the loss")
     'nan-in-the-loss'

@@ -1,4 +1,4 @@
-"""Lines that look like failures and are none."""
+"""Lines that look like failures but are harmless."""
 
 import re
 
@@ -40,11 +40,11 @@ _HARMLESS = re.compile(
             # NCCL tries plug-ins, networks and features, and says which are not there. Ranks that
             # share a log may put another one's warning into the same line.
             r"^(?!.*NCCL WARN).*NCCL INFO",
-            # MPICH asks for a key that is not there, to wait for the others.
+            # MPICH queries a missing key to wait for the other ranks.
             r"NONEXIST-KEY|PMI2_KVS_Get:_pmi2_kvs_get failed",
-            # The start of a container tidies its read-only image.
+            # A container tries to clean up its read-only image when it starts.
             r"^rm: cannot remove|chmod: changing permissions",
-            # libfabric asks every provider in turn.
+            # libfabric queries every provider in turn.
             r"fi_getinfo: provider \S+ returned -61|OFI_MRAIL_ADDR_STRC",
             # A statement of the program, as tracebacks and trainers that print their source show it.
             r"^\s*(?:\w+(?:, ?\w+)* = |return )[\w.]+\(.*[),]$",
@@ -63,15 +63,15 @@ _HARMLESS = re.compile(
             # UCX watches a folder for its own statistics.
             r"vfs_fuse\.c",
             r"^modprobe: ",
-            # A tracker that tries again holds nothing up: where it gives up, it says so.
+            # A tracker that retries does not delay the training, and it reports when it gives up.
             r"Network error \(\w+\), entering retry loop|Network error resolved",
-            # A script asks the kernel and the system what the node has, and goes on.
+            # A script queries the kernel and the system for the node's hardware, and continues.
             (
                 r"^(?:cat|ls|grep|sed|find|head|tail): (?:.*[ '‘])?/(?:dev|etc|proc|run|sys)/.*"
                 r"No such file"
             ),
             r"line \d+: : No such file",
-            # torch asks for the monitors of other makers' GPUs.
+            # torch looks for the monitoring libraries of other vendors' GPUs.
             r"libamd_smi\.so: cannot open",
             r"Terminating (?:StepId|job step)|Job step aborted: Waiting",
         )
@@ -80,7 +80,7 @@ _HARMLESS = re.compile(
 _INFORMATION = re.compile(
     "|".join(
         (
-            # A line of NCCL's information gets here only with another rank's warning in it.
+            # An INFO line of NCCL gets this far only if another rank's warning is mixed into it.
             r"(?<![\w-])(?<!NCCL )INFO\b",
             r"\b(?:DEBUG|VERBOSE)\b",
             r"(?<!NCCL )\bWARNING\b",
@@ -94,10 +94,10 @@ _INFORMATION = re.compile(
 
 
 def is_harmless(text: str) -> bool:
-    """Tell whether a line is known to mean nothing, whatever its words."""
+    """Return whether a line is known to be harmless, whatever words it contains."""
     return bool(_HARMLESS.search(text))
 
 
 def is_information(text: str) -> bool:
-    """Tell whether a program marks a line as information or as a warning."""
+    """Return whether a program marks a line as information or as a warning."""
     return bool(_INFORMATION.search(text))

@@ -387,7 +387,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class SilentEnd:
-    """A failure that shows itself only by the last words of a log.
+    """A failure that shows only in the last words of a log.
 
     Healthy logs have the same words and go on.
     """

@@ -1,4 +1,4 @@
-"""Lines of a job's log, without launchers' prefixes, with the rank and host they name."""
+"""Lines of a job's log without the launchers' prefixes, with the rank and host that these name."""
 
 import re
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class LogLine:
 
 
 def split_prefix(line: str) -> LogLine:
-    """Take the prefixes of launchers from a line.
+    """Strip the launchers' prefixes from a line.
 
     >>> split_prefix("15: [rank15]: AssertionError: no")
     LogLine(text='AssertionError: no', rank=15, host='')
@@ -65,7 +65,7 @@ def split_prefix(line: str) -> LogLine:
         host = named.get("host") or host
         text = text[match.end() :]
 
-    # Ranks that share a log may write into one line: the warning is of the host right before it.
+    # Ranks that share a log may write into one line: the host right before a warning wrote it.
     for nccl in _NCCL.finditer(text.partition("NCCL WARN")[0]):
         nccl_host = nccl["host"]
     host = host or nccl_host

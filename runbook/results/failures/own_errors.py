@@ -34,7 +34,7 @@ DETERMINISTIC = frozenset(
         ARGUMENT_ERROR,
     )
 )
-"""Errors that come again while program, arguments and data stay as they are."""
+"""Errors that recur as long as program, arguments and data stay the same."""
 _REPORTS_OF_OTHERS = frozenset(
     (
         "KeyboardInterrupt",
@@ -49,25 +49,25 @@ _REPORTS_OF_OTHERS = frozenset(
         "ProcessExitedException",
     )
 )
-"""Exceptions by which a process says that another one, or a person, ended it."""
+"""Exceptions that a process raises when another process, or a person, ends it."""
 _OF_COMMUNICATION = re.compile(
     r"Dist\w*Error|Connection|BrokenPipe|EOFError|Timeout|ChildFailed|NCCL|nccl|[Gg]loo|[Ss]ocket"
     r"|TCPStore|[Ww]atchdog"
 )
 """Errors that a rank raises because it no longer reaches another one."""
 LINES_OF_MESSAGE = 10
-"""A rule that knows one of so many lines after the exception knows the error."""
+"""If a rule matches one of this many lines after the exception, the error is a known one."""
 MAX_LINES_AFTER = 300
-"""A program that says more than this after its traceback goes on."""
+"""A program that prints more than this after its traceback is still running."""
 LINES_BETWEEN = 50
-"""A process that says so much between two tracebacks survived the first one."""
+"""A process that prints this many lines between two tracebacks survived the first one."""
 MAX_MESSAGE = 200
 MAX_PROCESSES = 10_000
 
 
 @dataclass(frozen=True)
 class OwnError:
-    """An error of the program that no rule knows."""
+    """An error of the program that no rule recognizes."""
 
     raised: RaisedError
     line: int
@@ -75,11 +75,11 @@ class OwnError:
     rank: int | None
     host: str
     had_steps: bool
-    """Whether the training had made a step before."""
+    """Whether the training had completed a step before."""
 
     @property
     def evidence(self) -> str:
-        """Return what a person reads: the exception, its message and its place."""
+        """Return the text for a reader: the exception, its message and its place."""
         text = self.raised.exception
         if self.raised.message:
             text = f"{text}: {self.raised.message[:MAX_MESSAGE]}"
@@ -89,7 +89,7 @@ class OwnError:
 
     @property
     def decision(self) -> NextStep:
-        """Return what to do with the job, which is known only of errors that come again."""
+        """Return what to do with the job. This is known only for errors that will recur."""
         name = self.raised.exception.rpartition(".")[2]
         if name in DETERMINISTIC and not self.had_steps:
             return NextStep.FIX_FIRST
@@ -97,29 +97,29 @@ class OwnError:
 
 
 class _Process:
-    """What one process has said. Lines without a rank are taken for those of one process."""
+    """The output of one process. Lines without a rank are attributed to a single process."""
 
     def __init__(self) -> None:
         self.reader = TracebackReader()
         self.error: OwnError | None = None
         self.error_chain = 0
         self.known_chain = 0
-        """The newest tracebacks of which a rule knows a line."""
+        """The newest tracebacks in which a rule recognizes a line."""
         self.lines_after = 0
         self.needs_message = False
 
     def drop_error(self) -> None:
-        """Forget the error: a rule knows it, or it was replaced."""
+        """Forget the error: a rule recognizes it, or another error replaced it."""
         self.error = None
         self.needs_message = False
 
 
 class OwnErrorFinder:
-    """Looks at lines as they come, and remembers how each process ended."""
+    """Examines lines as they arrive, and remembers how each process ended."""
 
     def __init__(self) -> None:
         self.has_error = False
-        """Whether a process raised an error that is not about reaching another one."""
+        """Whether a process raised an error other than a lost connection to another one."""
         self._processes: dict[tuple[int | None, str], _Process] = {}
         self._num_records = 0
         self._ended_badly = False
@@ -127,7 +127,7 @@ class OwnErrorFinder:
         self._has_steps_here = False
         """Whether this file has steps."""
         self._beside: list[OwnError] = []
-        """Errors of a file without steps, such as a job's stderr, beside that of its stdout."""
+        """Errors from a file without steps, such as a job's stderr."""
         self._is_beside_newest = False
 
     def look(
@@ -167,7 +167,7 @@ class OwnErrorFinder:
         return self._processes.get(key)
 
     def next_file(self) -> None:
-        """Note that the lines from here on are from another file.
+        """Record that the following lines come from another file.
 
         Nobody knows how the lines of two files follow each other: the steps of the next file do not
         overcome an error of this one which a launcher reported. Those of the file after it do.
@@ -204,7 +204,7 @@ class OwnErrorFinder:
         return min(errors, key=lambda error: error.line, default=None)
 
     def count(self) -> int:
-        """Return how many processes ended with an error that no rule knows."""
+        """Return how many processes ended with an error that no rule recognizes."""
         return len(self._errors())
 
     def _errors(self) -> list[OwnError]:
@@ -218,7 +218,7 @@ class OwnErrorFinder:
 
     @staticmethod
     def _look_after_error(process: _Process, text: str, rule: Rule | None) -> None:
-        """Take the lines below an exception for its message, and count them."""
+        """Add the lines below an exception to its message, and count them."""
         error = process.error
         if error is None:
             return
@@ -230,12 +230,12 @@ class OwnErrorFinder:
 
         if rule is not None and process.lines_after <= LINES_OF_MESSAGE:
             decision = rule.decision or rule.kind.decision
-            # `Aborted` and `Killed` are about the end, not about the reason.
+            # `Aborted` and `Killed` report how a process ended, not why.
             if _level_of(rule) is not Level.CONSEQUENCE and decision is NextStep.FIX_FIRST:
                 process.drop_error()
 
     def _take(self, process: _Process, error: OwnError, text: str) -> None:
-        """Keep an error, unless it is about another process or belongs to one that is known."""
+        """Keep an error, unless it is about another process or belongs to a known failure."""
         chain = process.reader.chain
         if _is_about_another_process(error.raised, text):
             process.known_chain = chain
@@ -253,7 +253,7 @@ class OwnErrorFinder:
             process.needs_message = not error.raised.message and text.rstrip().endswith(":")
 
     def _is_telling(self, process: _Process, raised: RaisedError, is_of_chain: bool) -> bool:
-        """Tell whether an error says more about the end of its process than the one before."""
+        """Return whether an error explains the end of its process better than the one before."""
         if process.error is None:
             return True
         if is_of_chain:

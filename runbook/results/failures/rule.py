@@ -15,7 +15,7 @@ class Level(StrEnum):
     CAUSE = "cause"
     """The line names what went wrong."""
     SYMPTOM = "symptom"
-    """The line shows the effect of something that may have another cause."""
+    """The line shows an effect that may have several causes."""
     CONSEQUENCE = "consequence"
     """The line follows from the end of another rank or process."""
 
@@ -80,23 +80,23 @@ class Rule:
     source: str
     """Where the line was seen: a public thread, or the program that prints it."""
     unless: str = ""
-    """A pattern that must not be in the same line."""
+    """A pattern that must not match the same line."""
     counterexample: str = ""
-    """A line that the rule must leave alone."""
+    """A line that the rule must not match."""
     after: str = ""
-    """A pattern that one of the ten lines before must hold."""
+    """A pattern that must match one of the ten lines before."""
     example_before: str = ""
-    """A line before the example that holds it."""
+    """A line before the example that matches `after`."""
     level: Level | None = None
-    """None: the level of the kind."""
+    """None if the rule has the level of its kind."""
     decision: NextStep | None = None
-    """None: the decision of the kind."""
+    """None if the rule has the decision of its kind."""
     also: FailureKind | None = None
     """The other kind that the same line can come from."""
     check: str = ""
-    """What tells the two kinds apart."""
+    """How to distinguish the two kinds."""
     in_warnings: bool = False
-    """Whether the rule also holds in lines that are marked as information or warnings."""
+    """Whether the rule also applies to lines that are marked as information or warnings."""
     expression: re.Pattern[str] = field(
         init=False,
         repr=False,
@@ -114,7 +114,7 @@ class Rule:
     )
 
     def __post_init__(self) -> None:
-        """Compile the patterns, and refuse a rule that nobody can check."""
+        """Compile the patterns, and reject a rule that cannot be checked."""
         if not self.example or not self.source:
             raise ValueError(f"the rule of {self.patterns[0]!r} needs an example and a source")
         if bool(self.also) != bool(self.check):
@@ -124,7 +124,7 @@ class Rule:
         object.__setattr__(self, "context", re.compile(self.after) if self.after else None)
 
     def matches(self, text: str) -> bool:
-        """Tell whether a line shows this failure, its context apart."""
+        """Return whether a line shows this failure, without regard to its context."""
         if not self.expression.search(text):
             return False
         return self.exception is None or not self.exception.search(text)

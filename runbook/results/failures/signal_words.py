@@ -1,4 +1,4 @@
-"""Words by which a line is looked at more closely.
+"""Words that make a line worth a closer look.
 
 Every pattern of every rule holds one of them, in lower case. Looking for words first is several
 times as fast as trying the rules on every line.

@@ -6,9 +6,9 @@ from enum import Enum, auto
 
 TRACEBACK = "Traceback (most recent call last)"
 BEGINNINGS = (TRACEBACK, 'File "', "terminate called after throwing", ".py: error: ")
-"""A line without one of these begins nothing that is read here."""
+"""A line without one of these does not start anything that this module reads."""
 ARGUMENT_ERROR = "argument error"
-"""In the place of an exception's name: argparse raises none."""
+"""Used instead of an exception's name, since argparse raises none."""
 
 _FRAME = re.compile(
     r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S.*))?\s*$'
@@ -16,7 +16,7 @@ _FRAME = re.compile(
 _RICH_FRAME = re.compile(
     r"^│ (?P<indent>)(?P<file>\S+\.py):(?P<line>\d+) in (?P<function>\S+)\s*│?\s*$"
 )
-"""As the package rich draws it, in a box."""
+"""A traceback in a box, as the package rich draws it."""
 _EXCEPTION = re.compile(
     r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\(\w+\))?(?P<colon>: ?(?P<message>.*))?$"
 )
@@ -28,49 +28,49 @@ _ARGUMENT_ERROR = re.compile(r"^[\w./-]+\.py: error: (?P<message>\S.*)$")
 _NOT_FATAL = re.compile(
     r"Exception ignored in|Logging error|Exception in thread|Error in (?:atexit|sys\.excepthook)"
 )
-"""What stands above the traceback of an error after which the program goes on."""
+"""The line above the traceback of an error that the program survives."""
 _REPLACES = re.compile(r"During handling of the above exception|^Original Traceback")
-"""A data loader's worker hands its own traceback on below its parent's."""
+"""The traceback of a data loader's worker is printed below its parent's."""
 _FOLLOWS = "direct cause of the following exception"
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
 MAX_STRANGERS = 20
-"""Lines of other processes between those of a traceback without a prefix."""
+"""Lines of other processes in the middle of a traceback without a prefix."""
 
 
 class Join(Enum):
-    """How an exception belongs to the one that its process printed before."""
+    """How an exception relates to the one that its process printed before."""
 
     NOTHING = auto()
     REPLACES = auto()
-    """It was raised while the one before was handled."""
+    """It was raised while the previous one was being handled."""
     FOLLOWS = auto()
-    """The one before is its cause."""
+    """The previous one is its cause."""
 
 
 @dataclass(frozen=True)
 class RaisedError:
-    """What ended a process, or what it says of an error that it caught."""
+    """The error that ended a process, or that it caught and printed."""
 
     exception: str
     message: str
     place: str
     """File and line of the innermost frame outside libraries.
 
-    Empty if nothing says it.
+    Empty if it is not known.
     """
     is_fatal: bool = True
-    """False: Python says that the program goes on."""
+    """False if Python reports that the program continues."""
     join: Join = Join.NOTHING
 
 
 class TracebackReader:
-    """Takes a process's lines, without prefixes, as they come."""
+    """Reads a process's lines, without prefixes, as they arrive."""
 
     def __init__(self) -> None:
         self.chain = 0
-        """Number of tracebacks so far; those that belong together count once."""
+        """Number of tracebacks so far. Chained ones count once."""
         self.is_reading = False
-        """Whether the last line was part of a traceback that goes on."""
+        """Whether the last line was part of an unfinished traceback."""
         self._join = Join.NOTHING
         self._has_heading = False
         self._is_fatal = True
@@ -78,7 +78,7 @@ class TracebackReader:
         self._library_place = ""
         self._source = ""
         self._frame_indent = 0
-        """Columns before the newest frame. The exception has fewer, or none."""
+        """Indentation of the newest frame. The exception has less, or none."""
         self._num_strangers = 0
         self._terminated_by = ""
 
@@ -150,8 +150,8 @@ class TracebackReader:
         self._source = ""
 
     def _read_inside(self, text: str) -> RaisedError | None:
-        """Read what stands between two frames, or the exception below the last one."""
-        # Boxes, and marks below a statement, which srun breaks into lines of their own.
+        """Read the lines between two frames, or the exception below the last one."""
+        # Frames of a box and marks below a statement, which srun splits into separate lines.
         if not text.strip(" \t│─╭╮╰╯^~"):
             return None
         if text.startswith("│"):
@@ -168,7 +168,7 @@ class TracebackReader:
                 self._source = statement.rstrip()
                 return None
             self._num_strangers += 1
-            # Frames without a heading may be those of a warning, after which the program goes on.
+            # Frames without a heading may belong to a warning that the program survives.
             self.is_reading = self._has_heading and self._num_strangers <= MAX_STRANGERS
             return None
 
@@ -187,11 +187,11 @@ class TracebackReader:
         return error
 
     def _is_statement_without_indent(self) -> bool:
-        """Tell whether this is the statement of a frame whose indentation somebody took away."""
+        """Return whether this is the statement of a frame that lost its indentation."""
         return bool(self._library_place) and not self._frame_indent and not self._source
 
     def _ends_traceback(self, name: str) -> bool:
-        """Tell whether a line that begins with a name is the traceback's exception.
+        """Return whether a line that begins with a name is the traceback's exception.
 
         A name that does not end as exceptions do counts only right below the last frame.
         """

@@ -13,7 +13,7 @@ from runbook.results.failures.rule import FailureKind
 
 @dataclass(frozen=True)
 class Trial:
-    """One remedy that was tried."""
+    """A trial of one remedy."""
 
     kind: FailureKind
     how: str

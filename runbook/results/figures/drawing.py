@@ -1,4 +1,4 @@
-"""Drawing of figures: one style, colours that survive print, the same SVG for the same figure."""
+"""Draw figures in one style, with colours that survive print and a reproducible SVG."""
 
 import base64
 import io
@@ -76,6 +76,6 @@ def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tup
                 fontweight="bold",
             )
 
-        # a notebook shows the figure where a cell ends with it
+        # A notebook shows the figure if it is the last expression of a cell.
         vars(figure)["_repr_html_"] = partial(as_svg, figure)
         yield figure, axes

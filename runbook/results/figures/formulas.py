@@ -1,11 +1,11 @@
-"""Formulas with the numbers of a plan: each in LaTeX, and in words for a terminal and a log."""
+"""Formulas filled in with a plan's numbers, in LaTeX and as plain text for terminals and logs."""
 
 from runbook.core.units import show_bytes, show_count, show_duration
 from runbook.planning.plan import Plan
 
 
 def first_loss(plan: Plan, phase: str) -> tuple[str, str]:
-    """Return the loss of a model that has learned nothing: every token is equally likely."""
+    """Return the loss of an untrained model, to which all tokens are equally likely."""
     vocabulary = plan.phases[phase].model.shape.vocabulary
     loss = plan.parameters[phase].first_loss
     latex = (
@@ -109,7 +109,7 @@ def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
 
 
 def reached_speed(plan: Plan, phase: str, seconds: float) -> tuple[str, str]:
-    """Return the operations of the model's step over the time that the devices took."""
+    """Return the operations of a step divided by the device time that it took."""
     flops = plan.flops[phase]
     world = plan.phases[phase].parallel.world_size
     work = flops.per_iteration[flops.convention]
@@ -121,7 +121,7 @@ def reached_speed(plan: Plan, phase: str, seconds: float) -> tuple[str, str]:
 
 
 def epochs(plan: Plan, phase: str, tokens: int) -> tuple[str, str]:
-    """Return how often the training reads each token of its files."""
+    """Return how many times the training reads each token of its files."""
     needed = plan.phases[phase].duration.tokens
     times = f"{needed / tokens:.3g}"
     latex = (

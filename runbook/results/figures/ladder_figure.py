@@ -1,4 +1,4 @@
-"""The figure of a ladder: losses of the rungs over compute, and the forecast for the run."""
+"""The figure of a scaling ladder: the rungs' losses over compute, and the run's forecast."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from runbook.results.figures.drawing import BLUE, GREEN, VERMILION, drawing
 
 @dataclass(frozen=True)
 class LadderPoint:
-    """A training in the figure."""
+    """One training in the figure."""
 
     flops: float
     loss: float
@@ -17,7 +17,7 @@ class LadderPoint:
 
 @dataclass(frozen=True)
 class ForecastPoint:
-    """The forecast for the run, and what the run reached where it is trained."""
+    """The forecast for the run, and the loss that it reached if it is trained."""
 
     flops: float
     loss: float

@@ -29,7 +29,7 @@ MEMORY_PARTS = (
     ("logits", "logits", VERMILION, "xx"),
     ("passing", "gradients on their way", GREY, "oo"),
 )
-"""Key, words, colour and hatching: the parts are told apart in print and without colour too."""
+"""Key, label, colour and hatching. The hatching distinguishes the parts without colour."""
 
 
 def memory_figure(plan: Plan, phases: Mapping[str, str]) -> Any:
@@ -72,7 +72,7 @@ def memory_figure(plan: Plan, phases: Mapping[str, str]) -> Any:
 
 
 def step_figure(parts: Mapping[str, float], part_names: Mapping[str, str]) -> Any:
-    """Draw the parts of one step as bars, longest first, with their shares."""
+    """Draw the parts of a step as bars with their shares, longest first."""
     ordered = sorted(parts.items(), key=lambda part: -part[1])
     names = [part_names.get(name, name) for name, _ in ordered]
     seconds = [value for _, value in ordered]
@@ -114,7 +114,7 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
         ticks = range(first, len(lengths) + 1, max(1, -(-len(places) // 10)))
         axes.set_xticks(list(ticks), [f"{2**power:,}" for power in ticks])
         if sequence_length > 0:
-            # within a bar, tokens run linearly from one power of two to the next
+            # Within a bar, the token count grows linearly from one power of two to the next.
             power = sequence_length.bit_length() - 1
             position = power + (sequence_length / 2**power - 1)
             label = f"one sequence: {sequence_length:,} tokens"
@@ -175,10 +175,10 @@ _COLOURS = {
 }
 """By event; of forward and backward in turn, so that neighbours are told apart."""
 WINDOW = 1.5
-"""Drawn beginning and end of a long step, in passes of a micro-batch through all stages."""
+"""How much of a long step's beginning and end is drawn, in passes through all stages."""
 FEWEST = 5
 MOST_SHAPES = 4000
-"""More are drawn as dots: as shapes they make an SVG of megabytes."""
+"""Beyond this number they are drawn as dots: shapes would make an SVG of megabytes."""
 
 
 def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
@@ -268,7 +268,7 @@ def _mark_optimizer(axes: Any, timeline: Sequence[Any]) -> None:
 
 
 def schedule_figure(replay: Replay, source: str = "") -> Any:
-    """Draw what each stage does when; of a long step its beginning and its end.
+    """Draw when each stage does what. Of a long step, draw the beginning and the end.
 
     `source` says where the seconds come from, if not from the replay.
     """
@@ -304,7 +304,7 @@ def schedule_figure(replay: Replay, source: str = "") -> Any:
 
 
 def _schedule_windows(replay: Replay) -> list[tuple[float, float]]:
-    """Return begin and end, in seconds, of the parts of the step that are drawn."""
+    """Return the start and end, in seconds, of each part of the step that is drawn."""
     first = replay.stages[0]
     step_seconds = max(event.end for event in replay.events)
     chunks = len(first.forward)
@@ -356,7 +356,7 @@ def _kind_handles() -> list[Any]:
 MOST_COLUMNS = 32
 MOST_STAGES = 24
 MOST_STEPS = 400
-"""What is drawn of a large layout, and the points of a curve."""
+"""The most devices of a layout, and points of a curve, that are drawn."""
 
 
 def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:

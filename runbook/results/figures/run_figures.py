@@ -33,11 +33,11 @@ _PARTS = {
 }
 """Colour and hatch of each part of a step, from the bottom up."""
 MOST_POINTS = 4000
-"""Points of one curve that are drawn: more look the same in print and would make a huge SVG."""
+"""The most points drawn of one curve: more would look the same and make a huge SVG."""
 
 
 def _columns(points: Points) -> tuple[list[float], list[float]]:
-    """Return the curve as a list of places and one of values, thinned."""
+    """Return the curve, thinned, as a list of positions and a list of values."""
     thinned = thin(points, MOST_POINTS)
     return [x for x, _ in thinned], [y for _, y in thinned]
 
@@ -216,7 +216,7 @@ def _levels(
     colour: str,
     form: str,
 ) -> None:
-    """Draw lines at the median of the measured values and at the plan's, where there are any."""
+    """Draw lines at the median of the measured values and at the plan's value, if there are any."""
     if values:
         median = statistics.median(values)
         label = f"median after warm-up: {form.format(median)}"
@@ -255,8 +255,8 @@ def step_time_figure(history: History, *, planned_seconds: float | None = None) 
                 "linewidth": 0.3,
                 "edgecolor": "black",
             }
-            # Thousands of bars would take seconds to draw and megabytes to keep as SVG; a filled
-            # curve does neither.
+            # Thousands of bars would take seconds to draw, and megabytes as SVG. A filled
+            # curve avoids both.
             if len(steps) > 150:
                 axes.fill_between(
                     places,
@@ -294,7 +294,7 @@ def step_time_figure(history: History, *, planned_seconds: float | None = None) 
 
 
 def goodput_figure(account: WallTime, title: str = "Where the wall time went") -> Any:
-    """Draw a waterfall from the wall time down to the steps that count."""
+    """Draw a waterfall chart from the wall time down to the steps that count."""
     wall_seconds = account.wall_seconds
     unit, scale = _time_unit(wall_seconds)
     bars = [("wall time", 0.0, wall_seconds)]
@@ -406,7 +406,7 @@ def _draw_planned_end(axes: Any, position: float) -> None:
 
 
 def _training_spans(steps: Sequence[Step]) -> list[tuple[float, float]]:
-    """Return begin and end of each segment."""
+    """Return the start and end of each segment."""
     segments = by_segment(steps)
     return [(segment[0].time - segment[0].seconds, segment[-1].time) for segment in segments]
 
@@ -421,14 +421,14 @@ def _save_spans(events: Sequence[Event]) -> list[tuple[float, float]]:
 
 
 def _some(steps: Sequence[Step]) -> list[Step]:
-    """Return every step, or of each stretch of a long run the one that took longest."""
+    """Return every step, or for a long run the slowest step of each stretch."""
     stretch = -(-len(steps) // MOST_POINTS) or 1
     parts = [steps[start : start + stretch] for start in range(0, len(steps), stretch)]
     return [max(part, key=lambda step: step.seconds) for part in parts]
 
 
 def _waiting(steps: Sequence[Step]) -> list[tuple[float, float]]:
-    """Return begin and end of each wait for data; of very many the longest."""
+    """Return the start and end of each wait for data, or the longest ones if there are too many."""
     waited = sorted(
         (step for step in steps if step.data_wait_seconds > 0),
         key=lambda step: -step.data_wait_seconds,

@@ -1,4 +1,4 @@
-"""Triton kernels for what stands between the two products of an MLP: bias, then GELU or SwiGLU.
+"""Triton kernels for the bias and the GELU or SwiGLU between the two products of an MLP.
 
 A pass over the activations is bound by memory, so each reads its inputs once. The backward pass
 sums the bias's gradient on the way: each program adds up a block of rows, in float32 and in a fixed
@@ -24,7 +24,7 @@ gradient."""
 
 
 def bias_gelu(values: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """GELU, by its tanh form, of `values + bias` over the last dimension."""
+    """Return the GELU (tanh form) of `values + bias` over the last dimension."""
     return _Activation.apply(values, bias, False)  # type: ignore[no-any-return]
 
 

@@ -26,7 +26,7 @@ NUM_BLOCKS = 4
 
 
 def blocked_is_faster(query: torch.Tensor, key: torch.Tensor, dropout: float) -> bool:
-    """Whether this is faster than torch's own attention for these tensors."""
+    """Return whether this is faster than torch's own attention for these tensors."""
     on_cpu = query.device.type == "cpu" and query.dtype in (torch.bfloat16, torch.float16)
     return on_cpu and not dropout and query.shape == key.shape and query.shape[2] % NUM_BLOCKS == 0
 
@@ -37,7 +37,7 @@ def blocked_attention(
     value: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """Attention of [batch, heads, sequence, size]; each query sees the keys up to its own place."""
+    """Return causal attention of tensors [batch, heads, sequence, size]."""
     return _BlockedAttention.apply(query, key, value, scale)  # type: ignore[no-any-return,no-untyped-call]
 
 
@@ -55,7 +55,7 @@ class _BlockedAttention(torch.autograd.Function):
         value = value.contiguous()
         mixed = torch.empty_like(query)
         for rows in slices(query.shape[2], query.shape[2] // NUM_BLOCKS):
-            # The keys that any of these queries sees
+            # Keys that at least one of these queries attends to
             visible = slice(rows.stop)
             scaled = query[:, :, rows] * scale
             share = _probabilities(scaled, key[:, :, visible], rows)
@@ -158,7 +158,7 @@ class _CrossEntropy(torch.autograd.Function):
             whole: torch.Tensor = ctx.saved_tensors[0]
             flat = whole.detach().view(-1, whole.shape[-1])
             weights = gradients[0].reshape(-1, 1)
-            # All at once, torch would make float32 copies of both factors.
+            # In one piece, torch would make float32 copies of both factors.
             for rows in _token_blocks(flat):
                 flat[rows].mul_(weights[rows])
             return flat.view(whole.shape), None, None

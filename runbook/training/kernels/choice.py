@@ -28,7 +28,7 @@ PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
 
 
 def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[str]:
-    """Return the parts to replace; `RefusedError` where `compiled` was asked for and cannot run.
+    """Return the parts to replace. Raise `RefusedError` if `compiled` was requested and cannot run.
 
     `auto` takes what can run here: everything on a GPU, only norm and loss where Transformer Engine
     has layers of its own, only the norm where no Triton kernel runs; nothing on a CPU.
@@ -40,7 +40,7 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
     if fault and kernels == "compiled":
         raise RefusedError(TrainingMessage.KERNELS_NOT_COMPILED, fault=fault)
     if fault:
-        # The only one that is no Triton kernel
+        # The only part without a Triton kernel
         return frozenset({"norm"})
 
     listed = os.environ.get(PARTS_VARIABLE)
@@ -59,7 +59,7 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
 
 
 def fault_of_8_bits(parts: frozenset[str]) -> str:
-    """Say why products in 8 bits cannot run here; nothing where they can."""
+    """Return why 8-bit products cannot run here, or an empty text."""
     if "linear" not in parts:
         return triton_fault() or "it needs training.kernels auto or compiled"
     if on_gpu() and torch.cuda.get_device_capability() < (8, 9):
@@ -72,7 +72,7 @@ def fault_of_8_bits(parts: frozenset[str]) -> str:
 
 @functools.cache
 def triton_fault() -> str:
-    """Say why no Triton kernel can run in this process; nothing where one ran.
+    """Return why no Triton kernel can run in this process, or an empty text if one ran.
 
     A kernel is compiled and run once, because a missing C compiler or a driver that is too old
     shows itself only then. Triton's interpreter runs kernels on a CPU, slowly: tests use it.

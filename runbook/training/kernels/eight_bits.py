@@ -16,14 +16,14 @@ WEIGHTS = torch.float8_e4m3fn
 GRADIENTS = torch.float8_e5m2
 _HIGHEST = {WEIGHTS: 448.0, GRADIENTS: 57344.0}
 _DIVISOR = 16
-"""Sizes of 8-bit factors are multiples of it: what the products of cuBLAS ask for."""
+"""Sizes of 8-bit factors must be multiples of this, as cuBLAS requires."""
 _PARTS = 1024
-"""Programs that look for the largest number, each in its part."""
+"""Number of programs that search for the largest number, each in its part."""
 _BLOCK = 2048
 
 
 def fits(*sizes: int) -> bool:
-    """Whether a product of these sizes can be computed in 8 bits."""
+    """Return whether a product of these sizes can be computed in 8 bits."""
     return all(size % _DIVISOR == 0 for size in sizes)
 
 
@@ -71,7 +71,7 @@ def begin_pass() -> None:
 
 
 class _WeightIn8Bits:
-    """A weight in 8 bits, once for each of both products, for one pass over the model."""
+    """The 8-bit forms of a weight, one for each of the two products, for one pass over the model."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self.of_pass = _passes
@@ -150,13 +150,13 @@ def _cast(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    # All zeros stay zeros: the smallest scale keeps the division finite.
+    # A tensor of zeros stays zero: the smallest scale keeps the division finite.
     part = tl.arange(0, PARTS)
     largest = tl.max(tl.load(highest + part, mask=part < parts, other=0.0), axis=0)
     largest = tl.maximum(largest, 1e-12)
     offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(values + offset, mask=offset < count, other=0.0).to(tl.float32)
-    # A rounded quotient may pass the most that the format has.
+    # A rounded quotient may exceed the largest number of the format.
     x = tl.minimum(tl.maximum(x * (allowed_max / largest), -allowed_max), allowed_max)
     tl.store(result + offset, x.to(result.dtype.element_ty), mask=offset < count)
     if tl.program_id(0) == 0:

@@ -1,4 +1,4 @@
-"""What runs slower than planned because it could not be compiled, said in the job's log.
+"""Report in the job's log what runs slower because it could not be compiled.
 
 A compiler that is missing, or a driver that is too old, changes no loss: `training.kernels: auto`
 takes megatron-core's own kernels, and torch computes a function that it cannot compile part by
@@ -13,7 +13,7 @@ from runbook.training.ranks import on_gpu
 
 DYNAMO_LOGGER = "torch._dynamo"
 NOT_COMPILED = "WON'T CONVERT"
-"""How torch begins a warning of a function that it leaves as it is (torch 2.6 to 2.13)."""
+"""Beginning of torch's warning about a function it does not compile (torch 2.6 to 2.13)."""
 DUE_TO = "due to:"
 ADVICE = "Set TORCHDYNAMO_VERBOSE"
 
@@ -30,7 +30,7 @@ def slower_kernels(spec: PhasePlan) -> str:
 
 
 def is_said_by(rank: int, reason: str, first_reason: str) -> bool:
-    """Return whether a rank says its reason of `slower_kernels`.
+    """Return whether a rank reports its reason from `slower_kernels`.
 
     The first rank speaks for all that have the same one, and each other one for its own machine.
     """
@@ -38,7 +38,7 @@ def is_said_by(rank: int, reason: str, first_reason: str) -> bool:
 
 
 class CompilerFaults(logging.Handler):
-    """Collects the functions that torch could not compile and computes part by part."""
+    """Collects the functions that torch could not compile as a whole."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -66,7 +66,7 @@ class CompilerFaults(logging.Handler):
 
 
 def watch_compiler() -> CompilerFaults:
-    """Return a collector of all that torch cannot compile from now on in this process."""
+    """Return a collector of the functions that torch fails to compile from now on."""
     faults = CompilerFaults()
     logging.getLogger(DYNAMO_LOGGER).addHandler(faults)
     return faults

@@ -23,6 +23,6 @@ def _norm_of_all(
     per_tensor: bool,
     *_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Norm of all tensors together, on their device; Apex's signature."""
+    """Return the norm of all tensors together, on their device. The signature is Apex's."""
     norms = torch._foreach_norm([tensor for tensors in tensor_lists for tensor in tensors])
     return torch.linalg.vector_norm(torch.stack(norms).float()).reshape(1), None

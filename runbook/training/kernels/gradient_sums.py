@@ -1,4 +1,4 @@
-"""Who adds a weight's gradient to megatron-core's float32 sum.
+"""Which code adds a weight's gradient to megatron-core's float32 sum.
 
 Also what autograd gets in its place.
 """
@@ -9,12 +9,12 @@ import torch
 
 
 def sums_in_place(parameter: Any) -> bool:
-    """Whether the parameter's gradients are added to its float32 sum by who computes them."""
+    """Return whether the code that computes a parameter's gradient also adds it to its float32 sum."""
     return bool(getattr(parameter, "sums_in_place", False))
 
 
 def gradient_after_sum(parameter: Any) -> torch.Tensor | None:
-    """What autograd gets for a parameter whose gradient is in its sum already.
+    """Return the value for autograd if a parameter's gradient is already in its sum.
 
     Where messages of gradients begin early, megatron-core's hook begins them, and it runs only if
     autograd hands over a tensor; it does not read the numbers.

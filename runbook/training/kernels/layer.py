@@ -27,7 +27,7 @@ def use_fused_layers(model: Any) -> None:
 
 
 def _fused_forward(module: Any) -> Callable[..., Any] | None:
-    """The forward function that replaces the module's own, if there is one."""
+    """Return the forward function that replaces the module's own, if there is one."""
     if isinstance(module, torch.nn.LayerNorm | torch.nn.RMSNorm):
         return functools.partial(_normalize, module)
     if isinstance(module, MLP):
@@ -66,7 +66,7 @@ def _mlp(
     *_: Any,
     **__: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """Both products of an MLP, with bias and activation between them in one pass."""
+    """Compute both products of an MLP, with bias and activation between them in one pass."""
     inner, bias = module.linear_fc1(values)
     activate = activation.bias_swiglu if module.config.gated_linear_unit else activation.bias_gelu
     output: tuple[torch.Tensor, Any] = module.linear_fc2(activate(inner, bias))

@@ -32,7 +32,7 @@ def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
         module.sums_gradients = True
         fuses_bias = on_gpu() or model.config.bias_activation_fusion
         if name.endswith("linear_fc1") and not fuses_bias:
-            # Added while the product is in the cache, not in a pass of its own.
+            # The bias is added while the product is in the cache, not in a separate pass.
             module.skip_bias_add = False
 
 
@@ -65,7 +65,7 @@ def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
 
 
 def _tied_weights(model: Any) -> list[Any]:
-    """The weight that embedding and head share on this rank."""
+    """Return the weight that embedding and head share on this rank."""
     is_tied = model.share_embeddings_and_output_weights and model.pre_process and model.post_process
     if is_tied:
         return [model.shared_embedding_or_output_weight()]
@@ -127,7 +127,7 @@ class _Linear(torch.autograd.Function):
         else:
             of_whole = _product(gradient, weight, None)
 
-        # The message is under way while the weight's gradient is computed.
+        # The message is in transit while the weight's gradient is computed.
         of_values = of_whole
         message = None
         if ctx.is_cut:
@@ -149,13 +149,13 @@ class _Linear(torch.autograd.Function):
 
 
 def begin_pass(*, in_8_bits: bool) -> None:
-    """Say that weights may have changed since the last pass over the model."""
+    """Record that weights may have changed since the last pass over the model."""
     if in_8_bits:
         _eight_bits().begin_pass()
 
 
 def _eight_bits() -> Any:
-    """The module of 8-bit products; it imports Triton, which a CPU build of torch comes without."""
+    """Return the module of 8-bit products. It imports Triton, which a CPU build of torch lacks."""
     from runbook.training.kernels import eight_bits
 
     return eight_bits
@@ -166,7 +166,7 @@ def _fits_8_bits(rows: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def _gathered(own_rows: torch.Tensor, group: Any) -> torch.Tensor:
-    """The whole sequence, from the part of each tensor-parallel rank."""
+    """Gather the full sequence from the parts of the tensor-parallel ranks."""
     whole = own_rows.new_empty(own_rows.shape[0] * group.size(), *own_rows.shape[1:])
     torch.distributed.all_gather_into_tensor(whole, own_rows.contiguous(), group=group)
     return whole
@@ -175,7 +175,7 @@ def _gathered(own_rows: torch.Tensor, group: Any) -> torch.Tensor:
 def _product(input: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     if input.device.type == "cpu":
         return cpu.product(input, right, bias)
-    # cuBLAS adds the bias where it writes the product.
+    # cuBLAS adds the bias as it writes the product.
     if bias is None:
         return input @ right
     return torch.addmm(bias, input, right)
@@ -186,7 +186,7 @@ def _weight_gradient(
     gradient: torch.Tensor,
     values: torch.Tensor,
 ) -> torch.Tensor | None:
-    """Add the gradient to the weight's sum; return it where autograd has to hand one over."""
+    """Add the gradient to the weight's sum. Return it if autograd has to pass one on."""
     if sums_in_place(weight):
         _add_product(gradient, values, weight.main_grad)
         return gradient_after_sum(weight)
@@ -199,7 +199,7 @@ def _weight_gradient(
 
 
 def _bias_gradient(bias: Any, gradient: torch.Tensor) -> torch.Tensor | None:
-    """The sum over all tokens, as autograd has to get it."""
+    """Return the sum over all tokens, in the form autograd needs."""
     if gradient.device.type == "cpu":
         return gradient.sum(0)
     from runbook.training.kernels.sums import column_sum

@@ -23,7 +23,7 @@ def normalize(
     bias: torch.Tensor | None,
     epsilon: float,
 ) -> torch.Tensor:
-    """LayerNorm over the last dimension; RMSNorm where the norm has no bias."""
+    """LayerNorm over the last dimension, or RMSNorm if the norm has no bias."""
     return _Norm.apply(values, None, None, weight, bias, epsilon)[0]  # type: ignore[no-any-return]
 
 
@@ -96,7 +96,7 @@ class _Norm(torch.autograd.Function):
         )
         ctx.adds = adds
         if not adds:
-            # What was not computed here has no gradient of its own.
+            # A sum that was not computed here has no gradient of its own.
             ctx.mark_non_differentiable(mean)
             return result, mean
 
@@ -168,7 +168,7 @@ class _Add(torch.autograd.Function):
 
 
 def _block(width: int) -> dict[str, int]:
-    """One program has a whole row; so many warps that each thread has eight numbers or more."""
+    """A program processes a full row, with few enough warps for eight or more numbers per thread."""
     size = triton.next_power_of_2(width)
     return {"BLOCK": size, "num_warps": min(32, max(1, size // 256))}
 

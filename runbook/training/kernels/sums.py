@@ -82,7 +82,7 @@ def add_partials(
 
 
 def _gradient_to_return(parameter: Any, total: torch.Tensor | None) -> torch.Tensor | None:
-    """What autograd gets for a parameter: None if the gradient is in its sum already."""
+    """Return the value for autograd: None if the gradient is in the parameter's sum already."""
     if parameter is None or total is None:
         return None
     if sums_in_place(parameter):
@@ -127,7 +127,7 @@ def _total(
     COLUMNS: tl.constexpr,
 ):
     which = tl.program_id(1)
-    # Whether a target is there is known when this is compiled, so it has a condition of its own.
+    # Whether there is a target is known at compile time, so it has a condition of its own.
     if first is not None:
         if which == 0:
             _add_parts(

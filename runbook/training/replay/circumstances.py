@@ -1,4 +1,4 @@
-"""What computes a training: versions, the trainer's own files, machines.
+"""What a training runs on: versions, the trainer's own files, machines.
 
 For the header of replay.jsonl.
 """
@@ -19,11 +19,11 @@ from runbook.plan_file.replay_file import MarkKey, ReplayLine
 from runbook.training.ranks import on_gpu
 
 PACKAGES = ("torch", "megatron-core", "transformer-engine", "triton", "numpy")
-"""Whose versions decide the bits of a step."""
+"""Packages whose versions affect the bits of a step."""
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that compute; those that are installed."""
+    """Return the versions of Python and of those packages that are installed."""
     version_of = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def hash_of_code() -> str:
-    """Return a sha256 of the trainer's own files, whichever commit they are of."""
+    """Return a sha256 of the trainer's own files, independent of their commit."""
     digest = hashlib.sha256()
     for package in (training, plan_file):
         folder = Path(package.__file__ or "").parent
@@ -47,7 +47,7 @@ def hash_of_code() -> str:
 
 
 def machine() -> str:
-    """Return what this rank computes on, as far as it decides the bits of a result."""
+    """Return the hardware of this rank, as far as it affects the bits of a result."""
     if on_gpu():
         return str(torch.cuda.get_device_name())
     threads = torch.get_num_threads()
@@ -55,7 +55,7 @@ def machine() -> str:
 
 
 def processor() -> str:
-    """Return the name of the processor; on a system that does not tell, its architecture."""
+    """Return the name of the processor, or its architecture if the system does not report a name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -81,7 +81,7 @@ class RankCircumstances:
 
     @classmethod
     def now(cls, keys: list[MarkKey]) -> "RankCircumstances":
-        """Return those of this rank."""
+        """Return the values of this rank."""
         text = json.dumps([versions(), hash_of_code()], sort_keys=True)
         program = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
         return cls(keys, socket.gethostname(), machine(), program)

@@ -1,4 +1,4 @@
-"""Computes the first micro-batch of some steps again, and says which rank computes something wrong.
+"""Recompute the first micro-batch of some steps, and report which rank computes wrong numbers.
 
 The first micro-batch is computed before the others, twice, from the same random states. Its
 gradients of the second time are those that the step goes on with, and they are the same bits as in
@@ -44,14 +44,14 @@ TOLERANCE_ON_GPU = 1e-2
 Not measured: a guess that no rounding of bf16 comes near, and that a flip of an exponent exceeds.
 """
 REPEATS = 2
-"""How often a rank computes a micro-batch again after a difference."""
+"""How many times a rank recomputes a micro-batch after a difference."""
 
 Numbers: TypeAlias = dict[ComputedPlace, float]
 
 
 @dataclass(frozen=True)
 class RandomStates:
-    """The random states that a rank's forward pass draws from."""
+    """The random states that a rank's forward pass uses."""
 
     torch_state: torch.Tensor
     tracker: dict[str, torch.Tensor]
@@ -82,7 +82,7 @@ class Computation:
 
 @dataclass(frozen=True)
 class Corruption:
-    """A rank that computed something else the second time, and where that began."""
+    """A rank whose second computation differed, and where the difference began."""
 
     iteration: int
     rank: int
@@ -92,7 +92,7 @@ class Corruption:
     evidence: str
 
     def as_alarm(self) -> Alarm:
-        """Return what the log, the events and people are told."""
+        """Return the text for the log and the events."""
         return Alarm(
             kind=self.kind,
             metric=f"{self.place.part} of layer {self.place.layer}",
@@ -107,15 +107,15 @@ class Corruption:
 
 @dataclass
 class ReplayedPart:
-    """What the replayed part of one step gave."""
+    """The result of replaying part of one step."""
 
     findings: list[Corruption] = field(default_factory=list)
     seconds: float = 0.0
-    """Of computing the first micro-batch again."""
+    """Time to recompute the first micro-batch."""
 
 
 class Replayer:
-    """Replays the first micro-batches of every so many steps."""
+    """Replays the first micro-batches of a step at a fixed interval of steps."""
 
     def __init__(self, spec: PhasePlan, engine: MegatronEngine) -> None:
         self._engine = engine
@@ -202,7 +202,7 @@ class Replayer:
         states: RandomStates,
         computations: list[Computation],
     ) -> Computation:
-        """Compute again, on another replica too, and note what that says.
+        """Compute again, also on another replica, and record the result.
 
         The last computation is this rank's own.
         """
@@ -233,7 +233,7 @@ class Replayer:
         size = group.size()
         if size == 1:
             return None
-        # Pickled for the neighbour, which has another device.
+        # This is pickled for the neighbour, which has a different device.
         on_host = []
         for batch in first:
             on_host.append({key: value.cpu() for key, value in batch.items()})
@@ -252,7 +252,7 @@ class Replayer:
         return numbers
 
     def _suspect(self, own_numbers: list[Numbers], neighbour: Numbers | None) -> "_Suspect | None":
-        """Return where this rank's first two computations part; None if they do not."""
+        """Return where this rank's first two computations diverge, or None if they agree."""
         difference = first_difference(own_numbers[0], own_numbers[1], self._tolerance)
         if difference is None:
             return None
@@ -358,14 +358,14 @@ def first_of_replicas(suspects: Any) -> list[_Suspect]:
 
 
 def _most_frequent(numbers_of: list[Numbers]) -> Numbers:
-    """Return the numbers that most computations gave, the latest of them."""
+    """Return the most frequent result of the computations; of ties, the latest."""
     texts = [tuple(numbers.items()) for numbers in numbers_of]
     ((most_frequent, _),) = collections.Counter(reversed(texts)).most_common(1)
     return dict(most_frequent)
 
 
 def hash_of_samples(batches: list[MicroBatch]) -> str:
-    """Return a hash of all that this rank read for a step: tokens, labels, which of them count."""
+    """Return a hash of this rank's input for a step: tokens, labels and the loss mask."""
     digest = hashlib.blake2b(digest_size=4)
     for batch in batches:
         for _, values in sorted(batch.items()):

@@ -37,7 +37,7 @@ WATCHED_MODULES = (
     "final_layernorm",
     "output_layer",
 )
-"""Modules of megatron-core whose output is looked at, by the last part of their name."""
+"""Modules of megatron-core whose output is fingerprinted, by the last part of their name."""
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)(?:\.(.*))?")
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 _SUMS = {torch.int64: torch.int64, torch.int32: torch.int32}
@@ -63,13 +63,13 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def norm_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the norm of a tensor; on its device."""
+    """Return the norm of a tensor, on its device."""
     norm: torch.Tensor = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32)
     return norm.double()
 
 
 def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
-    """Flip a bit of one number of a tensor, in place: a fault on purpose."""
+    """Flip a bit of one number of a tensor in place, to inject a fault."""
     index = []
     for size in reversed(tensor.shape):
         index.append(element % size)
@@ -79,7 +79,7 @@ def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
     word = {2: torch.int16, 4: torch.int32}[tensor.element_size()]
     bits = 8 * tensor.element_size()
     bit %= bits
-    # As a signed number, the highest bit is the lowest number that there is.
+    # In a signed word, the highest bit alone is the smallest number.
     mask = 1 << bit if bit < bits - 1 else -(1 << bit)
     number = tensor[flipped_index].reshape(1).clone()
     tensor[flipped_index] = (number.view(word) ^ mask).view(tensor.dtype)[0]
@@ -87,16 +87,16 @@ def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
 
 @dataclass(frozen=True)
 class LayerNames:
-    """Where the modules and weights of one chunk of the model are in the whole model."""
+    """The positions of a chunk's modules and weights in the full model."""
 
     numbers: dict[int, int]
     """Number in the whole model of each layer of the chunk, by its place in the chunk; from 1."""
     last: int
-    """Number that stands for what comes after the last layer."""
+    """Layer number of the modules after the last layer."""
 
     @classmethod
     def of(cls, model: Any, num_layers: int) -> "LayerNames":
-        """Return the names of a chunk of a model with so many layers."""
+        """Return the names for a chunk of a model with this many layers."""
         layers = enumerate(model.decoder.layers)
         return cls({index: layer.layer_number for index, layer in layers}, num_layers + 1)
 
@@ -114,7 +114,7 @@ class LayerNames:
 
 
 class Trace:
-    """What one rank computed, in the order in which it did."""
+    """The fingerprints of one rank's results, in the order of computation."""
 
     def __init__(self, fingerprint: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._fingerprint = fingerprint
@@ -135,7 +135,7 @@ class Trace:
         self._numbers.append(self._fingerprint(tensor))
 
     def numbers(self) -> dict[ComputedPlace, float]:
-        """Return the fingerprints by place, in order; waits for the device."""
+        """Wait for the device, and return the fingerprints by place, in order."""
         if self._numbers:
             values = torch.stack(self._numbers).tolist()
             self._answer |= dict(zip(self._places, values, strict=True))
@@ -146,7 +146,7 @@ class Trace:
 
 
 class Tracer:
-    """Watches the chunks of a model that this rank holds."""
+    """Watches this rank's chunks of the model."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class Tracer:
 
 @contextlib.contextmanager
 def _watching(module: Any, look: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """Show what a module computes: a matrix product before its sum over ranks, else its output."""
+    """Pass on a module's result: a matrix product before its sum over ranks, else the output."""
     if hasattr(module, "_forward_impl"):
         with _watching_product(module, look):
             yield

@@ -21,7 +21,7 @@ NICENESS = 5
 
 
 def main() -> int:
-    """Follow one training; the exit code."""
+    """Follow one training, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m runbook.training.trackers", description=__doc__
     )
@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("plan", type=Path)
     parser.add_argument("phase")
     arguments = parser.parse_args()
-    # A stop is for the trainer, which ends this process by closing its standard input.
+    # Signals to stop are meant for the trainer, which ends this process by closing its stdin.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)

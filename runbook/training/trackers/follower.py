@@ -1,4 +1,4 @@
-"""Hands the numbers in the files of a training to a tracker, each line once over all restarts."""
+"""Send the numbers in a training's files to a tracker, each line once over all restarts."""
 
 import fcntl
 import hashlib
@@ -19,11 +19,11 @@ from runbook.training.trackers.services import FOLDER, Service, TrackedPoint
 LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""Between two looks at the files."""
+"""Time between two checks of the files."""
 LONGEST_WAIT_SECONDS = 60.0
-"""Between two attempts, where a tracker fails."""
+"""Time between two attempts after a tracker failed."""
 END_SECONDS = 120
-"""For the last numbers, once the trainer has closed standard input or is gone."""
+"""Time to send the last numbers, once the trainer has closed standard input or is gone."""
 LAST_TRIES_SECONDS = 90.0
 """Of them, in which a tracker that fails is tried again: what is left is said before the process
 ends.
@@ -36,10 +36,10 @@ READ_BYTES = 2**20
 
 @dataclass
 class SentSoFar:
-    """How far a tracker got: in `trackers/NAME.json`."""
+    """How far a tracker got, as stored in `trackers/NAME.json`."""
 
     run: str = ""
-    """The tracker's own id of the run; empty: none yet."""
+    """The tracker's own id of the run, or empty if there is none yet."""
     first_line: str = ""
     """Checksum of the first line of metrics.jsonl.
 
@@ -57,11 +57,11 @@ def end_with(descriptor: int) -> Event:
     ended = Event()
 
     def wait() -> None:
-        # Not a stream: Python would wait for its lock at exit
+        # Not a stream: Python would wait for the stream's lock at exit.
         while os.read(descriptor, 1):
             pass
         ended.set()
-        # Ends this process even where a library holds Python's lock
+        # Ends this process even if a library holds the GIL.
         signal.alarm(END_SECONDS)
 
     Thread(target=wait, daemon=True).start()
@@ -86,11 +86,11 @@ class Follower:
         self.progress = SentSoFar()
 
     def run(self) -> int:
-        """Follow until the end; the exit code."""
+        """Follow until the end, and return the exit code."""
         with self._place.with_suffix(".lock").open("w") as lock:
-            # The job before may still be sending its last numbers
+            # The previous job may still be sending its last numbers.
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # Not before the lock: MLflow makes its database here, once.
+            # This comes after the lock: MLflow creates its database here, once.
             service = self._make_service()
             self.progress = read_progress(self._place, first_line_of(self._files[0]))
             return self._follow(service)
@@ -112,7 +112,7 @@ class Follower:
 
                 wait = LOOK_SECONDS
             except Exception:
-                # A library may raise anything; its lines do not count as sent
+                # A library may raise any exception. Its lines do not count as sent.
                 is_more = False
                 if is_ended and time.monotonic() + wait > gives_up_at:
                     LOG.exception("not sent")
@@ -128,14 +128,14 @@ class Follower:
                 )
 
     def _pause(self, seconds: float) -> None:
-        """Wait; until the end of the training at most, where it still runs."""
+        """Wait, but not beyond the end of the training."""
         if self._ended.is_set():
             time.sleep(seconds)
         else:
             self._ended.wait(seconds)
 
     def _say_unsent(self) -> None:
-        """Say how much of the files the tracker does not have."""
+        """Report how much of the files the tracker has not received."""
         for path in self._files:
             size = path.stat().st_size if path.exists() else 0
             sent = self.progress.read.get(path.name, 0)
@@ -213,7 +213,7 @@ def read_lines(path: Path, start: int) -> list[bytes]:
 
 
 def point_of(line: bytes, file: str) -> TrackedPoint | None:
-    """Return the finite numbers of a line; None for a line that a kill tore."""
+    """Return the finite numbers of a line, or None if a kill cut the line off."""
     try:
         record = json.loads(line)
         prefix = "" if file == "metrics" else f"{file}_"

@@ -12,7 +12,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.trackers.services import FOLDER
 
 CLOSE_SECONDS = 10.0
-"""So long the trainer waits for last numbers.
+"""How long the trainer waits for the last numbers.
 
 A slower tracker sends them while the job ends.
 """
@@ -26,7 +26,7 @@ class TrackerProcesses:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, spec: PhasePlan) -> None:
-        """Start what `training.trackers` names."""
+        """Start the trackers that `training.trackers` names."""
         for name in spec.log.trackers:
             try:
                 self._running[name] = _start(name, spec)
@@ -48,10 +48,10 @@ class TrackerProcesses:
                 self._report(name, f"ended with exit code {process.returncode}")
 
     def close(self) -> None:
-        """Let each send its last numbers, and wait a moment for them."""
+        """Let each tracker send its last numbers, and wait for them briefly."""
         for process in self._running.values():
             if process.stdin is not None:
-                # empty: nothing is ever written to it
+                # Nothing is ever written to this pipe.
                 process.stdin.close()
 
         end = time.monotonic() + CLOSE_SECONDS

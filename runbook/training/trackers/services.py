@@ -1,4 +1,4 @@
-"""What each tracker's own library is asked to do.
+"""The calls to each tracker's own library.
 
 Addresses, accounts and keys come from its own environment variables.
 """
@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 from runbook.plan_file.schema import PhasePlan
 
 PROJECT = "gpt3-runbook"
-"""Project (MLflow: experiment) where neither run file nor the tracker's variable names one."""
+"""Project (MLflow: experiment) if neither the run file nor the tracker's variable names one."""
 FOLDER = "trackers"
-"""Below the run's folder: local stores, logs, and how far each tracker got."""
+"""Folder in the run's folder with local stores, logs, and how far each tracker got."""
 METRICS_PER_CALL = 1000
-"""MLflow's server takes no more in one log_batch (mlflow 3.17, MAX_METRICS_PER_BATCH)."""
+"""The most that MLflow's server accepts in one log_batch (mlflow 3.17, MAX_METRICS_PER_BATCH)."""
 WANDB_ADDRESS = "https://api.wandb.ai"
 
 
@@ -33,7 +33,7 @@ class TrackedPoint:
 
 
 class Service(Protocol):
-    """A tracker, whose methods may raise or hang: they are called in its own process only."""
+    """A tracker. Its methods may raise or hang, so they are called only in its own process."""
 
     def open(self, run: str) -> str:
         """Begin a run, or continue the one with this id (empty: none yet).
@@ -52,7 +52,7 @@ Setting = str | int | float
 
 
 def settings_of(spec: PhasePlan) -> dict[str, Setting]:
-    """Return what was trained, flat: names and numbers of the plan, and no path."""
+    """Return a flat description of the training: names and numbers of the plan, without paths."""
     sections = ("model", "parallel", "batch", "duration", "learning_rate", "optimizer", "precision")
     values: dict[str, Setting] = {"phase": spec.phase, "engine": spec.engine, "seed": spec.seed}
     for section in sections:
@@ -194,7 +194,7 @@ class TrackioService:
 
     def __init__(self, spec: PhasePlan) -> None:
         folder = str(spec.path(FOLDER).resolve() / "trackio")
-        # Read when trackio is imported
+        # trackio reads this when it is imported.
         os.environ.setdefault("TRACKIO_DIR", folder)
         import trackio
 
@@ -230,4 +230,4 @@ SERVICES: dict[str, Callable[[PhasePlan], Service]] = {
     "mlflow": MlflowService,
     "trackio": TrackioService,
 }
-"""By the names that `training.trackers` has."""
+"""The trackers, by their names in `training.trackers`."""

@@ -1,1 +1,1 @@
-"""What another project's training program finds on PYTHONPATH when it is started without a GPU."""
+"""Folder on the PYTHONPATH of another project's training program that runs without a GPU."""

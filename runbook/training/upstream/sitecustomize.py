@@ -1,4 +1,4 @@
-"""Answers for a training program of another project that asks for a GPU where there is none.
+"""Replace GPU functions for another project's training program on a machine without a GPU.
 
 Python reads a file of this name before the program, if its folder is on PYTHONPATH: the program's
 own files stay as they are. `runbook rehearse --upstream` puts it there. Each change is made right
@@ -21,7 +21,7 @@ from typing import Any
 
 
 def _answer_for_gpu(torch: Any) -> None:
-    """One GPU a rank, whose tensors, random states and matmuls are the CPU's."""
+    """Present one GPU per rank, whose tensors, random states and matmuls are the CPU's."""
     from torch.utils import cpp_extension
 
     from runbook.training import cpu
@@ -59,7 +59,7 @@ def _answer_for_gpu(torch: Any) -> None:
         # torch.manual_seed calls it, and has seeded the one generator.
         module.manual_seed_all = lambda *_: None
 
-    # Megatron-DeepSpeed gives it what apex's takes, also where it has torch's.
+    # Megatron-DeepSpeed passes the arguments of apex's version even if it uses torch's.
     init_norm = torch.nn.LayerNorm.__init__
     torch.nn.LayerNorm.__init__ = lambda self, *arguments, sequence_parallel=False, **options: (
         init_norm(self, *arguments, **options)
@@ -69,7 +69,7 @@ def _answer_for_gpu(torch: Any) -> None:
     torch.utils.data.DataLoader.__init__ = lambda self, *arguments, **options: init_loader(
         self, *arguments, **{**options, "pin_memory": False}
     )
-    # Megatron asks its nvcc for a version
+    # Megatron queries its nvcc for the version.
     cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]
     # A program that leaves gloo's threads to the interpreter's end is now and then aborted by them
     # after all its work.
@@ -81,7 +81,7 @@ def _answer_for_gpu(torch: Any) -> None:
 
 
 def _tensors_on_cpu(torch: Any) -> Any:
-    """Everything that is to be made on a GPU, or moved there, is on the CPU."""
+    """Keep on the CPU whatever is to be created on a GPU or moved there."""
 
     def is_gpu(device: Any) -> bool:
         return type(device) is int or (
@@ -130,10 +130,12 @@ def _run_deepspeed_on_cpu(module: Any) -> None:
     """
     accelerator = module.CPU_Accelerator
     accelerator.is_fp16_supported = lambda _: True
-    accelerator.communication_backend_name = lambda _: "gloo"  # oneCCL in older releases
+    accelerator.communication_backend_name = lambda _: (
+        "gloo"
+    )  # The name of oneCCL in older releases
     stream = inspect.getattr_static(accelerator, "Stream", None)
     getter = getattr(stream, "fget", None)
-    # Releases before 0.16 have None in its place, and recomputation asks for one.
+    # Releases before 0.16 have None here, but recomputation needs one.
     if getter is not None and getter(None) is None:
         accelerator.Stream = property(lambda _: lambda **__: contextlib.nullcontext())
 
@@ -143,15 +145,15 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     # Megatron's checkpoints are written with a private function of torch, which has one more
     # argument since 2.7.
     "torch.distributed.checkpoint.filesystem": _keep_old_call,
-    # `product` is gone since 2.0; Megatron saves with it.
+    # `product` was removed in 2.0, but Megatron saves with it.
     "numpy": lambda module: setattr(module, "product", module.prod),
-    # Megatron-LM e958b2ca asks for Transformer Engine even where no weight is in fp8.
+    # Megatron-LM e958b2ca requires Transformer Engine even if no weight is in fp8.
     "megatron.core.fp8_utils": _allow_no_fp8,
     "deepspeed.accelerator.cpu_accelerator": _run_deepspeed_on_cpu,
-    # Where all ranks are on one machine, it compiles a library for their sums.
+    # If all ranks are on one machine, it compiles a library for their sums.
     "deepspeed.ops": lambda module: module.__compatible_ops__.update(deepspeed_shm_comm=False),
 }
-"""By the module whose import they follow."""
+"""The changes, by the module after whose import they are made."""
 UNUSED = ("torchvision", "deepspeed.compression", "wandb", "ezpz")
 """Imported by Megatron-DeepSpeed for what no GPT training does: an empty stand-in where they are
 not installed.
@@ -165,7 +167,7 @@ OF_OLD_DEEPSPEED = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch"
 
 
 def stand_ins() -> tuple[str, ...]:
-    """Modules for which an empty one may stand in, for the DeepSpeed that is installed."""
+    """Return the modules that an empty one may replace, for the installed DeepSpeed."""
     try:
         numbers = importlib.metadata.version("deepspeed").split(".")[:2]
     except importlib.metadata.PackageNotFoundError:
@@ -231,5 +233,5 @@ class Changer(MetaPathFinder, Loader):
         module.__getattr__ = empty_class
 
 
-if __name__ == "sitecustomize":  # not where tests import it
+if __name__ == "sitecustomize":  # Skipped when tests import this module
     sys.meta_path.insert(0, Changer())

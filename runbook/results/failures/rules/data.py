@@ -119,7 +119,7 @@ DATA_RULES = (
         example="KeyError: 'total_iters'",
         source="intelligent-machine-learning/dlrover#977",
     ),
-    # What a checkpoint lacks, its readers say by a bare error.
+    # The readers of a checkpoint report a missing entry by a bare error.
     Rule(
         kind=CHECKPOINT_FIT,
         patterns=(r"^(?:Key|Assertion)Error\b",),
@@ -131,7 +131,7 @@ DATA_RULES = (
         example="KeyError: 'pos_embedding'",
         source="pytorch/pytorch#85949",
     ),
-    # Some programs break long lines: the key stands below.
+    # Some programs wrap long lines, so the key is on the next line.
     Rule(
         kind=CHECKPOINT_FIT,
         patterns=(r"^'[\w.]+\.(?:weight|bias|exp_avg\w*)'$",),

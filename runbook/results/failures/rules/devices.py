@@ -15,7 +15,7 @@ DEVICE_RULES = (
     Rule(
         kind=KERNEL,
         patterns=(r"Xid.{0,40}[): ](?:13|31|43|45|68|69)\b",),
-        # A GPU's broken link ends what other GPUs do.
+        # A GPU's broken link also ends the work of other GPUs.
         unless=r"caused by previous Xid (?:48|6[34]|7[49]|9[245]|119|14\d)",
         example="NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python, MMU Fault: ENGINE GRAPHICS",
         source="NVIDIA, XID Errors (docs.nvidia.com/deploy/xid-errors)",
@@ -269,7 +269,7 @@ DEVICE_RULES = (
             r"Target \d+ is out of bounds",
             r"indices\[.{0,20}\] = -?\d+ is not in \[0,",
         ),
-        # Python's own sequences, and a placeholder of str.format, have no part in a kernel.
+        # Index errors of Python's sequences and of str.format do not come from a kernel.
         unless=(
             r"\b(?:list|tuple|string|array|bytearray|deque|range object|pop|assignment) index out of"
             r"|Replacement index"

@@ -1,4 +1,4 @@
-"""Ends of processes: what a launcher says when a rank is gone.
+"""Ends of processes: what a launcher prints when a rank is gone.
 
 Everything here follows from something else.
 """

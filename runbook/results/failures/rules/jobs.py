@@ -1,4 +1,4 @@
-"""What scheduler, launcher, container and notebook say about a job."""
+"""What the scheduler, launcher, container and notebook print about a job."""
 
 from runbook.results.failures.kinds import (
     CANCELLED,
@@ -96,12 +96,12 @@ JOB_RULES = (
         source="desihub/desitarget#628",
         in_warnings=True,
     ),
-    # Before the rules for refused jobs and launchers, which know the second half of these lines.
+    # These come before the rules for rejected jobs and launchers, which match the second half.
     Rule(
         kind=UNREACHED,
         patterns=(
             r"unable to run job, (?:MOM rejected|send to MOM)",
-            # With an s: srun waits for the daemons of its nodes, not for the controller.
+            # The plural matters: srun waits for the daemons of its nodes, not for the controller.
             r"slurm_receive_msgs: .{0,80}failed: ",
             r"prolog(?:ue)?(?:/epilog)? failed",
             (
@@ -142,7 +142,7 @@ JOB_RULES = (
                 r"|Illegal|Unauthorized|Bad UID|Access|Invalid|cannot|illegally|Maximum|Queue"
                 r"|directive|No default)"
             ),
-            # qsub prints nothing else but warnings and how an interactive job gets on.
+            # Otherwise qsub prints only warnings and the progress of an interactive job.
             (
                 r"^(?:\S*/)?qsub: (?!waiting for job|[Jj]ob \S+ (?:ready|completed)"
                 r"|Maximum server|[Ww]arning)\S"
@@ -215,7 +215,7 @@ JOB_RULES = (
                 r"(?:FATAL|ERROR): .{0,60}(?:container|image|mount|overlay|bind|squashfs"
                 r"|squashfuse|SIF|sif|unpack|build)"
             ),
-            # Singularity and Apptainer set their words apart by spaces.
+            # Singularity and Apptainer separate the fields by spaces.
             r"^(?:FATAL: {3}|ERROR: {3}|ERROR {2}: )\S",
             r"failed to (?:import|pull|start|create) .{0,30}(?:image|container)",
             r"[Ee]rror response from daemon",
@@ -248,7 +248,7 @@ JOB_RULES = (
         example="slurmstepd: error: pyxis: failed to import docker image",
         source="NVIDIA/pyxis#12",
     ),
-    # A container that ends again and again says why elsewhere.
+    # A container that keeps restarting reports the reason elsewhere.
     Rule(
         kind=CONTAINER,
         patterns=(r"CrashLoopBackOff", r"[Bb]ack-?off .{0,30}restarting failed container"),
@@ -447,7 +447,7 @@ JOB_RULES = (
         source="embeddings-benchmark/mteb#2659",
         decision=NextStep.RETRY_AFTER_WAIT,
     ),
-    # torchrun itself was told to end: by its user, by the queue, or by srun after another node's end.
+    # Something ended torchrun itself: its user, the queue, or srun after another node ended.
     Rule(
         kind=CANCELLED,
         patterns=(r"Process \d+ got signal: (?:1|2|15)\b",),
@@ -457,7 +457,7 @@ JOB_RULES = (
         also=PEER_DIED,
         check="If another node's log ends earlier or names an error, that node ended first.",
     ),
-    # Sites add rules of their own, each in its own words.
+    # Sites add rules of their own, each with its own message.
     Rule(
         kind=REFUSED_JOB,
         patterns=(r"\bsbatch: error: ",),

@@ -34,7 +34,7 @@ MEMORY_RULES = (
         example="RuntimeError: DataLoader worker (pid 325) is killed by signal: Bus error.",
         source="msr-fiddle/pipedream#28",
     ),
-    # Each such object is an open file, too.
+    # Each of these objects is also an open file.
     Rule(
         kind=SHARED_MEMORY,
         patterns=(r"unable to open (?:shared memory|file </torch_)",),

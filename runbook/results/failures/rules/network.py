@@ -12,7 +12,7 @@ from runbook.results.failures.kinds import (
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 NETWORK_RULES = (
-    # Ranks of two nodes gave each other the address of the loop: a host's name stands for 127.0.x.x.
+    # Ranks on two nodes exchanged loopback addresses: a host name resolves to 127.0.x.x.
     Rule(
         kind=INTERFACE,
         patterns=(r"connectFullMesh failed.{0,200}remote=\[127\..{0,80}size=",),

@@ -1,4 +1,4 @@
-"""What the training program itself says: numbers that diverge, and settings that do not fit."""
+"""Errors of the training program itself: numbers that diverge, and settings that do not fit."""
 
 from runbook.results.failures.kinds import CONFIGURATION, LOSS_SCALE, NAN
 from runbook.results.failures.rule import Level, Rule
@@ -52,7 +52,7 @@ PROGRAM_RULES = (
         source="NVIDIA/Megatron-LM#780",
         in_warnings=True,
     ),
-    # A process group of GPUs was given a tensor of the host, or the other way round.
+    # A process group of GPUs got a tensor in host memory, or the other way round.
     Rule(
         kind=CONFIGURATION,
         patterns=(
@@ -62,7 +62,7 @@ PROGRAM_RULES = (
         example="RuntimeError: Tensors must be CUDA and dense",
         source="Lightning-AI/pytorch-lightning#10378",
     ),
-    # Python's argparse; a program's name or an option may hold words that stand for something else.
+    # Python's argparse. A program's name or an option may contain the words of another rule.
     Rule(
         kind=CONFIGURATION,
         patterns=(
@@ -73,7 +73,7 @@ PROGRAM_RULES = (
         example="convert_checkpoint.py: error: unrecognized arguments: --world_size 2",
         source="NVIDIA/TensorRT-LLM#1110",
     ),
-    # Megatron checks its arguments by assertions, some without words.
+    # Megatron checks its arguments by assertions, some of them without a message.
     Rule(
         kind=CONFIGURATION,
         patterns=(r"\bAssertionError\b",),

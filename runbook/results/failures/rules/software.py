@@ -44,7 +44,7 @@ SOFTWARE_RULES = (
             "an open file."
         ),
     ),
-    # Two ranks wrote one file of the cache, and a third one read it half written.
+    # Two ranks wrote the same cache file, and a third one read it half-written.
     Rule(
         kind=COMPILE_CACHE,
         patterns=(
@@ -88,7 +88,7 @@ SOFTWARE_RULES = (
             "torch_extensions), move it to a node's disk."
         ),
     ),
-    # What a killed job left in /dev/shm keeps the next one from its own.
+    # Files that a killed job left in /dev/shm keep the next job from creating its own.
     Rule(
         kind=STALE_LOCK,
         patterns=(r"FileExistsError: \[Errno 17\] File exists: '/[^/']+'$",),
