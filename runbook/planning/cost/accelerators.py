@@ -29,7 +29,7 @@ class Accelerator:
     family: str
     """Devices of one family share their calibrated shares (`iteration.Coefficients`)."""
     peaks: Mapping[str, float]
-    """Dense TFLOP/s of the datasheet by precision."""
+    """Datasheet peak in dense TFLOP/s by precision."""
     memory_bytes: int
     memory_bandwidth: float
     link_bandwidth: float
@@ -39,13 +39,13 @@ class Accelerator:
     network_bandwidth: float
     """Bandwidth between nodes, as usual for this machine."""
     power_watts: float | None = None
-    """Board power of the datasheet; None if we have no source."""
+    """Board power from the datasheet; None if there is no source."""
     source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Sheet:
-    """One device as data sheets have it."""
+    """One device as datasheets describe it."""
 
     name: str
     family: str
@@ -54,15 +54,15 @@ class _Sheet:
     memory_gib: float
     memory_gb_per_second: float
     link_gb_per_second: float
-    """In one direction, to the devices of its node."""
+    """Bandwidth in one direction to the devices of its node."""
     devices_per_node: int
     network_gb_per_second: float
-    """In one direction, for one device."""
+    """Bandwidth in one direction for one device."""
     power_watts: float | None = None
     source: str = SOURCE
 
     def accelerator(self) -> Accelerator:
-        """Return the device with bytes and bytes a second."""
+        """Return the device with its figures in bytes and bytes a second."""
         return Accelerator(
             name=self.name,
             family=self.family,
@@ -414,15 +414,15 @@ ACCELERATORS = {sheet.name: sheet.accelerator() for sheet in _DATA_SHEETS}
 
 
 class _NameRule(NamedTuple):
-    """A pattern of names that machines give a device, and the device's name in the table."""
+    """A pattern of device names that machines report, and the device's name in the table."""
 
     pattern: str
     name: str
-    """Empty if the pattern means a device that is not in the table."""
+    """Empty if the pattern matches a device that is not in the table."""
 
 
 _NAME_RULES = (
-    # The first that matches counts: a rule for a variant stands before the rule for its family.
+    # The first match counts, so a rule for a variant comes before the rule for its family.
     _NameRule(r"A800", "A800-SXM4-80GB"),
     _NameRule(r"H800", "H800-SXM5"),
     _NameRule(r"V100.*PCIE", "V100-PCIe"),
@@ -460,12 +460,14 @@ _MEMORY_SIZES = {
     "A800-SXM4-80GB": (40, 80),
     "GH200": (96, 144),
 }
-"""Gigabytes of devices that are sold with several sizes of memory: the name must say which."""
+"""Memory sizes in gigabytes of devices that are sold with several of them: the name must state
+which one.
+"""
 
 
 _MIG_SLICE = re.compile(r"\bMIG\b|\d+G\.\d+GB")
 _LONGER_NAME = re.compile(r"(?<![A-Z0-9])(V100|A100|H100|H200|B200)(?!SXM|PCIE)[A-WYZ0-9]")
-"""A name that only begins like one of these devices, such as A1000: another device."""
+"""A name that begins like one of these devices but belongs to another one, such as A1000."""
 
 
 @cache
@@ -536,9 +538,9 @@ def memory_sizes(text: str) -> tuple[int, ...]:
 
 
 def nearest_accelerators(text: str, count: int = 3) -> list[str]:
-    """Return the names of the table most like an unknown one, best first.
+    """Return the names in the table that are most like an unknown one, best first.
 
-    Where none is like it, return all names.
+    Return all names if none is similar.
 
     >>> nearest_accelerators("A1000-40GB")[0], nearest_accelerators("L40")
     ('A100-SXM4-40GB', ['L40S'])

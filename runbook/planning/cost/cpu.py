@@ -17,16 +17,19 @@ from runbook.planning.layout import Choice, Machine
 from runbook.planning.sizes import on_rank
 
 PROCESS_BYTES = 450 * 2**20
-"""Python, torch and megatron-core loaded (360 MiB), and buffers."""
+"""Memory of Python, torch and megatron-core (360 MiB), and of buffers."""
 
 ACTIVATIONS = 2.07
-"""Bytes taken for a byte of activations."""
+"""Bytes of memory for each byte of activations."""
 
 DROPPED_SCORES = 4.4
-"""Bytes taken for a byte of 16-bit attention scores where some are dropped; else our attention keeps none."""
+"""Bytes of memory for each byte of 16-bit attention scores if dropout is on; otherwise our
+attention keeps none.
+"""
 
 LOGITS = 1.14
-"""The same for the logits, whose gradient takes their place (`training/cross_entropy.py`)."""
+"""The same for the logits, whose memory is reused for their gradient (`training/cross_entropy.py`).
+"""
 
 
 def moment_bytes(
@@ -36,7 +39,7 @@ def moment_bytes(
     zero_stage: int,
     data: int,
 ) -> float:
-    """Bytes a parameter that the optimizer's step takes for a moment, when activations are gone.
+    """Return the bytes a parameter that the optimizer's step needs for a moment.
 
     megatron-core's distributed optimizer copies its share of the gradients, and in 16 bits gathers the new weights.
 
@@ -44,7 +47,7 @@ def moment_bytes(
     6.0
     """
     half = precision != "fp32"
-    # ZeRO 3 has its buckets all the time
+    # ZeRO 3 has its buckets all the time.
     if deepspeed:
         if zero_stage == 3:
             whole = 0.0
@@ -57,7 +60,7 @@ def moment_bytes(
 
     if zero_stage == 0:
         return 2.0
-    if data == 1:  # nothing is shared out
+    if data == 1:  # Nothing is partitioned.
         return 5.5 if half else 8.0
     return (4.0 if half else 0.0) + (4.0 if half else 8.0) / data
 
@@ -72,7 +75,7 @@ CORE_FLOPS = {
     "bf16 in float32": 85e9,
     "bf16 in float32 by AVX-512": 72e9,
 }
-"""Matmul FLOP/s of one core; fp32 without AVX-512 by MKL there.
+"""Matmul FLOP/s of one core. Without AVX-512, fp32 was measured with MKL.
 
 Without bf16 instructions the trainer widens to float32: 0.95 to 0.97 times fp32's rate (three
 shapes, medians of nine, one busy core of an AMD EPYC with AVX2, torch 2.13, 2026-11-22). With
@@ -83,28 +86,33 @@ CONVENTION = "megatron-causal"
 """Scores above the diagonal are not computed."""
 
 WORD_SECONDS = 1.54e-9
-"""Of one core, for each token and word of the vocabulary: the softmax of the loss and its gradient."""
+"""Seconds on one core for each token and vocabulary entry: the softmax of the loss and its
+gradient.
+"""
 
 ELEMENT_SECONDS = 59e-9
-"""Of one core, for each token, layer and hidden number: norms, GELU, softmax of attention, sums, copies."""
+"""Seconds on one core for each token, layer and hidden number: norms, GELU, softmax of attention,
+sums, copies.
+"""
 
 MESSAGE_SECONDS = 19e-9
-"""The same where tensor parallelism sends them to and fro."""
+"""The same where tensor parallelism sends them back and forth."""
 
 WEIGHT_SECONDS = 3.0e-9
-"""For each weight on a rank: bringing gradients together, Adam, handing out new weights."""
+"""Seconds for each weight on a rank: reducing gradients, Adam, distributing new weights."""
 
 CALL_SECONDS = 5e-3
-"""For each layer and micro-batch on a rank: Python, and starting some hundred operations."""
+"""Seconds for each layer and micro-batch on a rank: Python, and starting some hundred operations.
+"""
 
 FORWARD_SHARE = 1 / 3
-"""Of a step's operations; an evaluation batch costs this much."""
+"""Share of a step's operations that an evaluation batch costs."""
 
 
 def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] | None, str]:
     """Return the seconds of a step on the site's CPUs by part, and their source.
 
-    None if they are not known, with the reason.
+    If they are not known, return None and the reason.
     """
     cores = _cores_per_node(choice, machine) * choice.nodes
     if not cores:
@@ -127,14 +135,14 @@ def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] 
 
 
 def _cores_per_node(choice: Choice, machine: Machine | None) -> int:
-    """Return the cores of this machine, else of the site's nodes; 0: not known."""
+    """Return the cores of this machine, or else of the site's nodes; 0: not known."""
     if machine and machine.cores:
         return machine.cores
     return choice.site.hardware.cores_per_node
 
 
 def _step_parts(choice: Choice, cores: int, core_flops: float) -> dict[str, float]:
-    """Return the seconds of a step by part, on so many cores of this rate."""
+    """Return the seconds of a step by part, on this many cores of this rate."""
     shape = choice.shape
     recomputes = choice.training.recompute == "full"
     again = 1 + FORWARD_SHARE * choice.recomputed if recomputes else 1.0
@@ -153,7 +161,7 @@ def _step_parts(choice: Choice, cores: int, core_flops: float) -> dict[str, floa
 
 
 def _largest_rank(choice: Choice) -> int:
-    """Return the parameters of the rank that has most."""
+    """Return the parameters of the rank that has the most."""
     layout = choice.layout
     ranks = []
     for stage, layers in enumerate(choice.stage_layers):
@@ -171,7 +179,7 @@ def _largest_rank(choice: Choice) -> int:
 
 
 def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
-    """Says beforehand, once for both phases, when a CPU has no unit for the number format asked for."""
+    """Warn early, once for both phases, of a CPU without a unit for the requested number format."""
     if choice.smoke or not choice.on_cpu or choice.training.precision != "bf16":
         return []
     name = "bf16 on this CPU"
@@ -200,7 +208,7 @@ def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
 
 
 def cpu_path(precision: Precision, flags: frozenset[str]) -> str | None:
-    """Which of the measured rates holds on a CPU with these instruction sets; None: not known.
+    """Return which measured rate applies to a CPU with these instruction sets; None: not known.
 
     >>> cpu_path("bf16", frozenset({"avx512f", "avx512_bf16"})), cpu_path("bf16", frozenset({"avx2"}))
     ('bf16', 'bf16 in float32')

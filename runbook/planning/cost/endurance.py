@@ -15,7 +15,10 @@ from runbook.planning.layout import Choice
 
 
 def bytes_per_parameter(precision: Precision) -> int:
-    """Weights in the training format, fp32 master weights where that is not fp32, and Adam's two moments.
+    """Return the checkpoint bytes a parameter.
+
+    They are the weights in the training format, fp32 master weights unless that format is fp32, and
+    Adam's two moments.
 
     >>> bytes_per_parameter("bf16"), bytes_per_parameter("fp32")
     (14, 12)
@@ -24,7 +27,7 @@ def bytes_per_parameter(precision: Precision) -> int:
 
 
 def checkpoint_bytes(parameters: int, precision: Precision) -> int:
-    """Bytes of one whole checkpoint.
+    """Return the bytes of one complete checkpoint.
 
     >>> checkpoint_bytes(174_615_846_912, "bf16")
     2444621856768
@@ -39,17 +42,21 @@ class Storage:
     bytes_per_parameter: int
     checkpoint_bytes: int
     num_checkpoints: int
-    """Most at once: kept ones, and the one being written; 0 if nothing is saved."""
+    """Largest number at once: the kept ones, and the one being written; 0 if nothing is saved."""
     disk_bytes: int
 
 
 KEEPS_ALL = ("megatron-lm", "megatron-deepspeed")
-"""Programs that delete no checkpoint: `--save-retain-interval` of Megatron-LM is off unless given,
-and Megatron-DeepSpeed has no such option."""
+"""Programs that delete no checkpoint. `--save-retain-interval` of Megatron-LM is off by default,
+and Megatron-DeepSpeed has no such option.
+"""
 
 
 def storage(phase: PhasePlan, program: str) -> Storage:
-    """Disk for the checkpoints of a phase when it is at its fullest, as `program` (an engine or framework) keeps them."""
+    """Return the largest disk usage of a phase's checkpoints.
+
+    `program` is the engine or framework that keeps them.
+    """
     size = checkpoint_bytes(phase.model.parameters, phase.precision.format)
     count_most = all_saves if program in KEEPS_ALL else most_at_once
     num_checkpoints = count_most(phase.checkpoint, phase.duration.iterations)
@@ -75,37 +82,41 @@ class Saves:
     bytes_per_second: float
     write_seconds: float
     best_interval_seconds: float | None = None
-    """By Daly, where the failure rate is known."""
+    """Interval by Daly, if the failure rate is known."""
     added_share: float | None = None
-    """At the best interval, relative to the steps: writing, and steps done again after failures."""
+    """Cost at the best interval, relative to the steps: writing, and steps repeated after failures.
+    """
     added_share_as_chosen: float | None = None
-    """The same at the interval that the run chose."""
+    """The same cost at the interval that the run chose."""
 
 
 @dataclass(frozen=True)
 class Endurance:
-    """What comes on top of the steps; None if it cannot be known."""
+    """Costs beyond the steps; None if they cannot be known."""
 
     saves: tuple[Saves, ...]
     interval_seconds: float | None
-    """Between two saves, as chosen."""
+    """Seconds between two saves, as chosen."""
     hours_between_failures: float | None
     failure_source: str
     walltime_seconds: int
-    """Of one job, by its own limit or its queue's; 0: no limit known."""
+    """Time limit of one job, by its own setting or its queue's; 0: no limit known."""
     jobs: int | None
-    """In a row, each resuming from the one before."""
+    """Number of jobs in a row, each resuming from the one before."""
     energy_kwh: float | None
-    """At the accelerators' full board power; other parts of the nodes and cooling come on top."""
+    """Energy at the accelerators' full board power. Other parts of the nodes and cooling come on
+    top.
+    """
     energy_basis: str
     spares: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Nodes that the job holds beyond those that train."""
+    """Nodes that the job occupies beyond those that train."""
 
 
 def daly(write: float, between_failures: float) -> float:
-    """Daly's interval between saves, which loses least; where a write takes two times between failures, such a time.
+    """Return Daly's interval between saves, which loses the least time.
 
-    Both and the result in the same unit; its first order is Young's square root.
+    If a write takes at least twice the time between failures, the result is the time between
+    failures. All times are in the same unit. The first order is Young's square root.
 
     >>> [round(daly(2.195 / 60, hours), 2) for hours in (396, 49.5, 3.09)]
     [5.36, 1.88, 0.45]
@@ -117,7 +128,7 @@ def daly(write: float, between_failures: float) -> float:
 
 
 def added_share(write: float, interval: float, between_failures: float) -> float:
-    """What saving and repeating add to the steps, relative to them.
+    """Return the cost of saving and repeating, relative to the steps.
 
     >>> [round(added_share(2.195 / 60, daly(2.195 / 60, hours), hours), 3) for hours in (396, 49.5, 3.09)]
     [0.014, 0.038, 0.154]
@@ -126,7 +137,7 @@ def added_share(write: float, interval: float, between_failures: float) -> float
 
 
 def seconds_between_failures(devices: int) -> float:
-    """Mean time between failures of so many devices.
+    """Return the mean time between failures of this many devices.
 
     >>> round(seconds_between_failures(128) / 3600)
     396
@@ -135,9 +146,9 @@ def seconds_between_failures(devices: int) -> float:
 
 
 def jobs_in_a_row(seconds: float, walltime: float, reserve: float) -> int | None:
-    """Jobs that a training takes where each keeps a reserve for its last save.
+    """Return the number of jobs for a training if each reserves time for its last save.
 
-    None if none makes progress.
+    Return None if no job makes progress.
 
     >>> jobs_in_a_row(30 * 86400, 2 * 86400, 600), jobs_in_a_row(3600, 7200, 600), jobs_in_a_row(9999, 600, 600)
     (16, 1, None)
@@ -152,7 +163,7 @@ def endurance(
     checkpoint_bytes: int,
     time: Speed,
 ) -> Endurance:
-    """Return what one training phase takes in addition to its steps, at its expected speed."""
+    """Return what one training phase needs in addition to its steps, at its expected speed."""
     site = choice.site
     step_seconds = time.seconds_per_iteration
     between_failures = None if choice.on_cpu else seconds_between_failures(choice.layout.world_size)

@@ -14,7 +14,10 @@ from runbook.planning.sizes import whole
 
 @dataclass(frozen=True)
 class Convention:
-    """A way to count; `hardware` counts the recomputed forward pass too, `model` only what the model needs."""
+    """A way to count.
+
+    `hardware` includes the recomputed forward pass, and `model` only what the model needs.
+    """
 
     kind: str
     formula: str
@@ -58,7 +61,7 @@ def palm(
 
 _FULL = ModelShape.flops_per_sequence
 _CAUSAL = partial(ModelShape.flops_per_sequence, attended=0.5)
-"""Only the half of the scores below the diagonal."""
+"""Counts only the half of the scores below the diagonal."""
 _FACTOR_3 = partial(megatron_deepspeed, factor=3)
 _FACTOR_4 = partial(megatron_deepspeed, factor=4)
 
@@ -92,13 +95,13 @@ The functions also know grouped queries, SwiGLU and other widths.
 """
 
 OURS = FLOPS_CONVENTION
-"""The convention our trainer and our plans report in."""
+"""The convention that our trainer and our plans use."""
 
 
 def flops(shape: ModelShape, sequences: float, convention: str = OURS) -> float:
-    """Operations of one step over this many sequences.
+    """Return the operations of one step over this many sequences.
 
-    `KeyError` for a convention that is not in `CONVENTIONS`.
+    Raise `KeyError` for a convention that is not in `CONVENTIONS`.
     """
     return sequences * CONVENTIONS[convention].per_sequence(shape)
 
@@ -109,5 +112,5 @@ def tflops_per_device(
     devices: int,
     convention: str = OURS,
 ) -> float:
-    """TFLOP/s of each device at this speed, in the named convention."""
+    """Return the TFLOP/s of each device at this speed, in the named convention."""
     return flops(shape, sequences_per_second, convention) / devices / 1e12

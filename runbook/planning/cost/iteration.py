@@ -50,7 +50,7 @@ class Coefficients:
     attention: float = 0.397
     """Speed of the first FlashAttention relative to large matrix products, outside a vendor's own stack."""
     attention_hopper: float = 0.643
-    """The same again on H100: kernels written for the A100."""
+    """The same on H100, for kernels that were written for the A100."""
     attention_second: float = 1.43
     """Speed of FlashAttention-2 relative to the first."""
     elementwise: float = 2.22
@@ -64,10 +64,11 @@ class Coefficients:
     tuned: float = 0.833
     """The same in a vendor's own tuned stack."""
     scores: float = 30.2
-    """Bytes a score costs in both passes where attention scores are kept."""
+    """Bytes for each attention score in both passes, if attention scores are kept."""
     tensor_tuned: float = 0.242
-    """Share of tensor-parallel communication that is waited for in a vendor's own stack from Hopper
-    on, whose Transformer Engine sends while it multiplies; elsewhere all of it."""
+    """Share of tensor-parallel communication that a vendor's own stack waits for on Hopper and
+    later. Its Transformer Engine sends while it multiplies. Elsewhere the share is 1.
+    """
     links: float = 0.791
     """Share of the links' datasheet that collectives reach."""
     network: float = 0.754
@@ -77,7 +78,8 @@ class Coefficients:
     overlap_power: float = 2.84
     """How sharply communication of shared states hides behind work (1: not at all, infinite: wholly)."""
     operator_microseconds: float = 14.0
-    """The host's time to launch one operator: no step takes less, however small its operators are."""
+    """The host's time to launch one operator. It limits each step, however small the operators are.
+    """
     unfused_operator_microseconds: float = 39.6
     """The same in DeepSpeed's forks of Megatron, whose engine and hooks are Python."""
     microbatch_operators: float = 90.9
@@ -86,13 +88,11 @@ class Coefficients:
     launch_power: float = 4.52
     """How sharply the host's launching hides behind the device's work (1: not at all, infinite: wholly)."""
     step_milliseconds: float = 7.2
-    """What a step takes in addition to its micro-batches, outside DeepSpeed's forks.
-
-    The norm that all ranks wait for, clipping, and the host, which begins with nothing launched
-    ahead.
+    """Time of a step in addition to its micro-batches, outside DeepSpeed's forks. It includes the
+    norm that all ranks wait for, clipping, and the host, which begins with nothing launched ahead.
     """
     latency_microseconds: float = 7.98
-    """Least time of a collective for each doubling of its ranks, within a node."""
+    """Minimum time of a collective for each doubling of its ranks, within a node."""
     jitter: float = 0.00533
     """Time added by each doubling of the devices beyond eight: waiting for the slowest."""
 
@@ -103,20 +103,19 @@ DEFAULT = Coefficients()
 CALIBRATED = frozenset(
     {"V100", "A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "MI250X", "PVC"}
 )
-"""Families with a published training among the rows of the fit.
-
-The others rest on measured matrix products.
+"""Families with a published training among the rows of the fit. The others rely on measured matrix
+products.
 """
 
 
 _FORWARD_BYTES = 36.0
 """Norms, residuals, dropout and activation of a plain GPT layer in 16 bits: bytes a token and hidden unit, forward."""
 _SHARED_BYTES = 20.0
-"""Of these, what is not divided by tensor without sequence parallelism."""
+"""The part of these bytes that tensor parallelism without sequence parallelism does not divide."""
 _BACKWARD = 1.8
 """Bytes of the backward pass relative to the forward pass."""
 _LOGIT_BYTES = 24.0
-"""A token and vocabulary entry: logits in 16 and 32 bits, softmax, gradient."""
+"""Bytes a token and vocabulary entry: logits in 16 and 32 bits, softmax, gradient."""
 _MEGATRON_LOGIT_BYTES = 52.0
 """The same of Megatron's own loss, a kernel for each operation on logits in 32 bits. Counted in
 tensor_parallel/cross_entropy.py of Megatron-core 0.8: forward a cast (6), maximum (4), subtraction,
@@ -126,14 +125,15 @@ _OPTIMIZER_BYTES = 56.0
 unscaled, its norm taken, clipped and read (26), weights written in 16 bits and gradients set to
 zero (6)."""
 _VENDOR_ATTENTION = 0.58
-"""Speed of a vendor's own fused attention relative to large matrix products; of two values tried,
-the one nearer to the rows. Other code ran older kernels, whose share is fitted."""
+"""Speed of a vendor's own fused attention relative to large matrix products. Of two values tried,
+it is the one closer to the rows. Other code ran older kernels, whose share is fitted.
+"""
 _PLAIN_ACTIVATION_BYTES = 26.0
 """More bytes a token and hidden unit, forward, where PyTorch squares a ReLU by kernels of its own:
 16 forward and 56 backward, counted in torch.pow and relu, spread as `_BACKWARD` does. Times nothing
 fitted."""
 _FP8_CASTS = 12.0
-"""More bytes a token and hidden unit, forward: quantized copies and transposes."""
+"""Additional bytes a token and hidden unit, forward: quantized copies and transposes."""
 _BLOCK_CASTS = 2.0
 """The same of recipes that scale blocks along the inner side, relative to one scale a tensor: the
 backward pass needs copies that are quantized along the other side. Counted, not fitted: no row of
@@ -143,8 +143,8 @@ _WAVE = 110 * 128 * 256
 """Elements of a matrix product that a device computes at once: 110 processors, a tile of 128 x 256
 each. Half of the last such wave is idle on average, which is why small matrices are slow."""
 _SPLIT = 4096
-"""Inner elements of a product from which on its sums are split among processors, as in gradients of
-small weights.
+"""Inner size of a product above which its sums are split among processors, as in gradients of small
+weights.
 """
 _OPERATORS = {
     "tuned": 22,
@@ -155,7 +155,9 @@ _OPERATORS = {
     "compiled": 36,
     "compiled-dropout": 36,
 }
-"""Operators that a layer's forward pass launches: products, norms, attention, dropout, activation, copies, sends."""
+"""Number of operators that a layer's forward pass launches: products, norms, attention, dropout,
+activation, copies, sends.
+"""
 _OPERATORS_ELSEWHERE = 48
 """The same of DeepSpeed's forks on devices without their fused kernels."""
 _NOT_CUDA = ("MI250X", "MI300X", "PVC")
@@ -165,32 +167,38 @@ each of four large weights, 46 by their count, are Python and take as long as so
 one row, 1.3B on an H200 (benchmarks/gpu_h200_fourth.json): a rank that shares nothing waits for the
 host for two thirds of a step."""
 _SOFTMAX_OPERATORS = 8
-"""More where the fused softmax refuses the batch: scale, mask, two casts and dropout run one by one, on copies."""
+"""Additional operators if the fused softmax refuses the batch: scale, mask, two casts and dropout
+run one by one, on copies.
+"""
 _SOFTMAX_GROUP = 4
-"""Megatron's fused softmax takes only batches whose heads on a rank x micro-batch divide by this."""
+"""Megatron's fused softmax accepts only batches for which heads on a rank x micro-batch is a
+multiple of this.
+"""
 _CONTEXT_OPERATORS = 8
-"""More for each further rank of context: a block of attention, its correction, keys sent and received."""
+"""Additional operators for each further rank of context: a block of attention, its correction, keys
+sent and received.
+"""
 _BACKWARD_OPERATORS = 1.4
 """Host time of the backward pass relative to the forward pass.
 
 It launches more operators, but from C++.
 """
 _GRAPHED = 0.1
-"""Share of the host's time that is left where CUDA graphs launch whole layers; not measured."""
+"""Share of the host's time that remains if CUDA graphs launch whole layers; not measured."""
 _OVERLAPS_TENSOR = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
 """Families on which a vendor's own stack sends a product's pieces while it computes others
 (Transformer Engine's user buffers, of 2023). On A100 Megatron-LM waits."""
 _FORWARD_SHARE = 1 / 3
-"""Of a micro-batch's work: behind the first forward pass weights are gathered, behind the last
-backward pass gradients are reduced."""
+"""Shares of a micro-batch's work: weights are gathered behind the first forward pass, and gradients
+are reduced behind the last backward pass.
+"""
 _BUCKET = 40e6
 _BUCKET_PER_RANK = 1e6
 """Parameters of a bucket at least, and for each data-parallel rank (megatron-core's
 DistributedDataParallel). Nothing hides the first that is gathered and the last that is reduced."""
 _PREFETCHED = 50e6
-"""Parameters that DeepSpeed's ZeRO 3 gathers ahead (stage3_prefetch_bucket_size).
-
-Nothing hides the first of a pass.
+"""Number of parameters that DeepSpeed's ZeRO 3 gathers ahead (stage3_prefetch_bucket_size). Nothing
+hides the first ones of a pass.
 """
 _NETWORK_LATENCY = 3.0
 """Latency of a collective that leaves its node, relative to one inside."""
@@ -207,7 +215,9 @@ class StepSetup:
     device: Accelerator
     precision: str
     recompute: str = "none"
-    """none, selective, operators (every second matrix product, as torchtitan does) or full."""
+    """Kind of recomputation: none, selective, operators (every second matrix product, as torchtitan
+    does) or full.
+    """
     recomputed: float = 1.0
     """Share of the layers that `full` computes again."""
     shown_data: float = 0.0
@@ -226,37 +236,37 @@ class StepSetup:
     cuda_graphs: bool = False
     """Whether the host launches a layer as one graph."""
     half_sums: bool = False
-    """Whether FSDP reduces gradients in 16 bits, as it does in pure bf16."""
+    """Whether FSDP reduces gradients in 16 bits, as in pure bf16."""
     first_sharding: bool = False
-    """Whether states are sharded by PyTorch's FSDP of 2023, which hid less than those after it."""
+    """Whether states are sharded by PyTorch's FSDP of 2023, which hid less communication than its
+    successors.
+    """
     fused_loss: bool = True
-    """Whether few kernels make the loss; Megatron's own takes one for each operation."""
+    """Whether the loss uses few kernels; Megatron's own needs one for each operation."""
     stops_early: bool = False
     """Whether recomputation ends with the last tensor that the backward pass needs.
 
     PyTorch's own does since 2.1 (`set_checkpoint_early_stop`). Megatron's computes whole layers.
     """
     first_flash: bool = False
-    """Whether attention is the first FlashAttention, of 2022.
-
-    Its second, of 2023, is taken otherwise.
+    """Whether attention is the first FlashAttention, of 2022. Otherwise the second, of 2023, is
+    assumed.
     """
     plain_activation: bool = False
-    """Whether the activation is several kernels of PyTorch's, as the squared ReLU of Nemotron is in NeMo."""
+    """Whether the activation is several PyTorch kernels, like Nemotron's squared ReLU in NeMo."""
     fp8_recipe: str = ""
-    """How factors of 8 bits are scaled: mxfp8 and blockwise along the inner side.
-
-    Other recipes are alike.
+    """How 8-bit factors are scaled: mxfp8 and blockwise along the inner side. Other recipes cost
+    the same.
     """
 
     @property
     def stage_layers(self) -> tuple[int, ...]:
-        """Layers on each stage; nothing where they do not divide."""
+        """Return the layers on each stage, or nothing if they do not divide."""
         return self.layout.stage_layers(self.shape.layers)
 
     @property
     def num_microbatches(self) -> int:
-        """Micro-batches of a step, each copy; at least one."""
+        """Return the micro-batches of a step for each replica; at least one."""
         return max(1, round(self.global_batch / (self.layout.data * self.micro_batch)))
 
 
@@ -279,20 +289,20 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Return the total."""
         return float(sum(vars(self).values()))
 
 
 def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTime:
-    """The step of this setup.
+    """Return the step of this setup.
 
-    `KeyError` where the device has no peak or no share for its precision (`known`).
+    Raise `KeyError` if the device has no peak or no share for its precision (`known`).
     """
     return StepModel(setup, coefficients).step()
 
 
 def known(device: Accelerator, precision: str) -> str:
-    """Why no speed can be given, or an empty word."""
+    """Return why no speed can be given, or an empty text."""
     if precision not in device.peaks:
         return f"no {precision} peak is known for {device.name}"
     if device.family not in DEFAULT.sustained:
@@ -302,7 +312,7 @@ def known(device: Accelerator, precision: str) -> str:
 
 @dataclass(frozen=True)
 class StepModel:
-    """The parts of a step, which a rehearsal prices its counts with as well."""
+    """Return the parts of a step, from which a rehearsal also computes the times of its counts."""
 
     setup: StepSetup
     coefficients: Coefficients = DEFAULT
@@ -313,7 +323,7 @@ class StepModel:
 
     @cached_property
     def matrix_rate(self) -> float:
-        """Operations a second of large matrix products."""
+        """Return the operations a second of large matrix products."""
         rate = self._sustained(self.setup.precision)
         if self.setup.precision == "fp8":
             return rate * self.coefficients.fp8
@@ -321,7 +331,7 @@ class StepModel:
 
     @cached_property
     def _half_rate(self) -> float:
-        """The same in 16 bits, for attention and the output layer of an fp8 training."""
+        """Return the same in 16 bits, for attention and the output layer of an fp8 training."""
         return self._sustained("bf16" if self.setup.precision == "fp8" else self.setup.precision)
 
     def _sustained(self, precision: str) -> float:
@@ -340,7 +350,7 @@ class StepModel:
 
     @property
     def _is_power_bound(self) -> bool:
-        """Whether the own trainer's large products run at the power limit that was measured."""
+        """Whether the own trainer's large products run at the measured power limit."""
         device = self.setup.device
         is_measured = (
             device.family == own_kernels.POWER_FAMILY
@@ -384,7 +394,7 @@ class StepModel:
         moving = moved / self.setup.device.memory_bandwidth
         if not self._is_power_bound:
             return computing * wave + moving
-        # A processor that waits takes less power, and lets the others run faster.
+        # A waiting processor uses less power, which lets the others run faster.
         at_full_clock = computing * own_kernels.POWER_BOUND / own_kernels.CLOCK_BOUND
         return max(computing, at_full_clock * wave + moving)
 
@@ -415,7 +425,7 @@ class StepModel:
         return keys + after_attention + into_middle
 
     def _matrices(self) -> tuple[float, float]:
-        """(forward, both passes) of a layer's products."""
+        """Return (forward, both passes) of a layer's products."""
         shape = self.setup.shape
         tensor = self.setup.layout.tensor
         width = shape.heads * shape.head_size
@@ -433,7 +443,7 @@ class StepModel:
         return forward, both
 
     def _attention(self) -> tuple[float, float]:
-        """(forward, both passes) of scores and their use."""
+        """Return (forward, both passes) of scores and their use."""
         setup = self.setup
         layout = setup.layout
         shape = self.setup.shape
@@ -450,7 +460,7 @@ class StepModel:
 
     @cached_property
     def attention_rate(self) -> float:
-        """Operations a second of fused attention, of which it leaves out those above the diagonal."""
+        """Return the operations a second of fused attention, which skips the upper triangle."""
         coefficients = self.coefficients
         setup = self.setup
         is_hopper = setup.device.family.startswith("H100")
@@ -466,7 +476,7 @@ class StepModel:
         return self._half_rate * share
 
     def _launching(self, least_seconds: float, busy: float) -> float:
-        """What the host's least time adds to the device's busy time."""
+        """Return what the host's minimum time adds to the device's busy time."""
         if self._own:
             # It launches ahead for whole micro-batches: nothing was seen of it where it took less.
             return max(0.0, least_seconds - busy)
@@ -498,14 +508,14 @@ class StepModel:
 
     @property
     def least_layer_seconds(self) -> float:
-        """Seconds that launching a layer's operators takes in both passes, however small it is."""
+        """Return the seconds for launching a layer's operators in both passes, whatever the size."""
         forward = self._forward_operators
         passes = 1 + _BACKWARD_OPERATORS + self._recomputed_operators
         return forward * passes * self._operator_seconds
 
     @property
     def _forward_operators(self) -> int:
-        """Operators that the forward pass of a layer launches."""
+        """Return the number of operators that the forward pass of a layer launches."""
         setup = self.setup
         layout = setup.layout
         is_unfused = setup.code == "unfused"
@@ -525,7 +535,7 @@ class StepModel:
 
     @property
     def _recomputed_operators(self) -> float:
-        """Operators of recomputation, relative to the forward pass."""
+        """Return the operators of recomputation, relative to the forward pass."""
         setup = self.setup
         if setup.recompute == "full":
             return setup.recomputed
@@ -542,7 +552,7 @@ class StepModel:
 
     @property
     def waiting_share(self) -> float:
-        """Of a step's work, what waiting for the slowest device adds."""
+        """Return what waiting for the slowest device adds to a step's work."""
         return self.coefficients.jitter * max(0.0, math.log2(self.setup.layout.world_size / 8))
 
     def _elementwise(self) -> float:
@@ -573,7 +583,7 @@ class StepModel:
 
     @property
     def _kernel_bandwidth(self) -> float:
-        """Bytes a second of what the kernels of layers and loss move."""
+        """Return the bytes a second that the kernels of layers and loss move."""
         device = self.setup.device
         if self._own:
             return own_kernels.kernel_bandwidth(device)
@@ -581,7 +591,7 @@ class StepModel:
 
     @property
     def _kernel_factor(self) -> float:
-        """Bytes that the framework's kernels move, relative to fused kernels."""
+        """Return the bytes that the framework's kernels move, relative to fused kernels."""
         coefficients = self.coefficients
         code = self.setup.code
         if code == "unfused":
@@ -592,7 +602,7 @@ class StepModel:
         return {"eager": coefficients.eager, "fused": 1.0, "tuned": coefficients.tuned}[code]
 
     def bandwidth(self, span: int) -> float:
-        """Bytes a second between ranks that span so many devices."""
+        """Return the bytes a second between ranks that span this many devices."""
         device = self.setup.device
         if span <= device.devices_per_node:
             return device.link_bandwidth * self.coefficients.links
@@ -605,7 +615,7 @@ class StepModel:
         *,
         span: int,
     ) -> float:
-        """Return the seconds of one all-gather or reduce-scatter of so many bytes.
+        """Return the seconds of one all-gather or reduce-scatter of this many bytes.
 
         `size` ranks take part, which span `span` devices.
         """
@@ -643,7 +653,7 @@ class StepModel:
 
     @property
     def _waited_tensor_share(self) -> float:
-        """Share of tensor-parallel communication that nothing hides."""
+        """Return the share of tensor-parallel communication that nothing hides."""
         setup = self.setup
         overlaps = setup.code == "tuned" and setup.device.family in _OVERLAPS_TENSOR
         return self.coefficients.tensor_tuned if overlaps else 1.0
@@ -658,7 +668,7 @@ class StepModel:
 
     @property
     def _logit_seconds(self) -> float:
-        """Return the seconds that loss and gradient of one logit take."""
+        """Return the seconds for the loss and gradient of one logit."""
         device = self.setup.device
         kernels = self._own
         if kernels is None:
@@ -667,7 +677,7 @@ class StepModel:
         return own_kernels.moving_seconds(device, kernels.logit_bytes, kernels.least_logit_bytes)
 
     def _gradient_sums(self, parameters: float) -> float:
-        """Return the seconds of adding a micro-batch's gradients to their sums, outside the products."""
+        """Return the seconds for adding a micro-batch's gradients to sums, outside the products."""
         if self._own is None:
             return 0.0
         if self.setup.deepspeed:
@@ -762,7 +772,7 @@ class StepModel:
         setup = self.setup
         if setup.recompute == "full":
             if setup.stops_early:
-                # The backward pass needs the last product's input, not its result.
+                # The backward pass needs the last product's input, but not its result.
                 matrices -= self._last_product()
             return (matrices + attention + elementwise) * setup.recomputed
         if setup.recompute == "operators":
@@ -772,7 +782,7 @@ class StepModel:
         return 0.0
 
     def _sends(self, stage: float) -> float:
-        """Return the seconds that sending a micro-batch to the next stage and back adds to a stage."""
+        """Return the seconds that a stage needs to send a micro-batch on and its gradient back."""
         setup = self.setup
         layout = setup.layout
         if layout.pipeline == 1:
@@ -792,9 +802,9 @@ class StepModel:
         return moved / setup.device.memory_bandwidth
 
     def _batch(self) -> float:
-        """A micro-batch to the tensor-parallel ranks: four numbers of 32 bits a token.
+        """Return the seconds for sending a micro-batch to the tensor-parallel ranks.
 
-        All wait for it.
+        It has four numbers of 32 bits a token, and all ranks wait for it.
         """
         layout = self.setup.layout
         return self.collective(16 * self._tokens, layout.tensor, span=layout.tensor)
@@ -844,8 +854,8 @@ class StepModel:
             return self._forks_data(gather)
         if layout.zero_stage >= 2 and layout.pipeline == 1:
             return setup.num_microbatches * self._sharded_data(microbatch, gather)
-        # Weights gathered in 16 bits, gradients reduced in 32, or in 16 as vendors' recipes for fp8
-        # have it.
+        # Weights are gathered in 16 bits, gradients reduced in 32, or in 16 as vendors' recipes for
+        # fp8
         if setup.precision == "fp8" and setup.code == "tuned":
             reduce = gather
         else:
@@ -890,7 +900,7 @@ class StepModel:
         all_reduce = self._partly_hidden(backward, 2 * gather, shown_share)
         if not layout.zero_stage:
             return all_reduce
-        # Stepped weights are gathered at the step's end, where nothing hides them.
+        # Updated weights are gathered at the step's end, where nothing hides them.
         if layout.zero_stage == 1 or layout.pipeline > 1:
             return gather + all_reduce
         if layout.zero_stage == 2:
@@ -925,11 +935,12 @@ class StepModel:
         else:
             shown_share = 0.0
 
-        # A layer's weights are gathered behind the layer before: all hides that there is work for.
+        # A layer's weights are gathered behind the layer before, which hides as much as it has work
+        # for.
         return max(0.0, (1 - shown_share) * talk - microbatch) + shown_share * talk
 
     def _bucket_share(self, ranks: int) -> float:
-        """Share of a rank's parameters that are in one bucket."""
+        """Return the share of a rank's parameters in one bucket."""
         bucket = max(_BUCKET, _BUCKET_PER_RANK * ranks)
         return min(1.0, bucket / self._parameters)
 
@@ -945,7 +956,7 @@ class StepModel:
         return 1e-3 * self.coefficients.step_milliseconds
 
     def exposed(self, work: float, talk: float) -> float:
-        """What communication adds to the work that it may overlap with."""
+        """Return what communication adds to the work that it may overlap with."""
         if self.setup.code == "unfused":
             return talk
         power = self.coefficients.overlap_power

@@ -49,32 +49,33 @@ class StageMemory:
     attention_scores: int
     logits: int
     buffers: int = 0
-    """What the engine keeps next to its states: DeepSpeed's buckets, weights that ZeRO 3
-    gathered."""
+    """Buffers of the engine beside its states: DeepSpeed's buckets, and weights gathered by ZeRO 3.
+    """
     host: int = 0
-    """In the node's main memory, for each device: the optimizer's states where they are offloaded."""
+    """Bytes in the node's main memory for each device: the optimizer's states if they are
+    offloaded.
+    """
     passing: int = 0
-    """Gradients on their way through a layer, beyond the room of the logits, on a GPU."""
+    """Gradients in transit through a layer, beyond the memory of the logits, on a GPU."""
     optimizer_moment: int = 0
-    """What the optimizer's step takes for a moment, once activations are gone: gradients in fp32.
-
-    More on a CPU.
+    """Temporary memory of the optimizer's step, after activations are freed: gradients in fp32. On
+    a CPU it is more.
     """
 
     @property
     def states(self) -> int:
-        """What is there between steps."""
+        """Return the bytes in use between steps."""
         return self.weights + self.gradients + self.optimizer
 
     @property
     def least(self) -> int:
-        """Everything, with an attention that keeps no scores."""
+        """Return the total with an attention that keeps no scores."""
         kept_bytes = self.activations + self.logits + self.passing
         return self.states + self.buffers + max(kept_bytes, self.optimizer_moment)
 
     @property
     def most(self) -> int:
-        """Everything, with an attention that keeps all scores."""
+        """Return the total with an attention that keeps all scores."""
         kept_bytes = self.activations + self.logits + self.passing + self.attention_scores
         return self.states + self.buffers + max(kept_bytes, self.optimizer_moment)
 
@@ -117,7 +118,9 @@ def state_bytes(
 
 
 LOSS_BLOCK_BYTES = 2**28
-"""Float32 numbers that our cross entropy has on a GPU at once (training/engines/kernels.py)."""
+"""Number of float32 values that our cross entropy keeps on a GPU at once
+(training/engines/kernels.py).
+"""
 
 
 CROSS_ENTROPY_BYTES = 4
@@ -168,7 +171,7 @@ def layer_activations(
 
 
 def stage_memory(choice: Choice, stage: int) -> StageMemory:
-    """Return the bytes on each rank of this stage at the fullest moment of a step (1F1B)."""
+    """Return the bytes on each rank of this stage at the peak of a step (1F1B)."""
     layout = choice.layout
     parameters = on_rank(
         choice.shape,
@@ -237,15 +240,15 @@ def _states_with_offload(choice: Choice) -> tuple[States, float]:
     offloads = choice.training.offload and choice.deepspeed and layout.zero_stage > 0
     if not offloads:
         return states, 0.0
-    # ZeRO 2 hands over each gradient at once.
+    # ZeRO 2 hands over each gradient immediately.
     gradients = 0 if layout.zero_stage >= 2 else states.gradients
-    # Weights, two moments and gradients in fp32, shared over the replicas.
+    # Weights, two moments and gradients are in fp32 and partitioned over the replicas.
     host_bytes = 16 / replicas
     return replace(states, gradients=gradients, optimizer=0), host_bytes
 
 
 def _chunks_in_flight(choice: Choice, stage: int) -> int:
-    """Return how many chunks of a stage have activations of a micro-batch at the fullest moment."""
+    """Return how many chunks of a stage hold activations of a micro-batch at the peak of a step."""
     layout = choice.layout
     chunks = layout.virtual_pipeline
     later_stages = layout.pipeline - stage - 1
@@ -281,7 +284,7 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
         stored_inputs = chunks * group
         whole_layers = layers - chunks * group + 1.0
     else:
-        # Each group keeps its first input, and is computed again as a whole.
+        # Each group keeps its first input, and all of it is recomputed.
         stored_inputs = layers / group
         whole_layers = group
 
@@ -334,7 +337,7 @@ def _logits(choice: Choice) -> float:
 
 
 def _passing_gradients(choice: Choice) -> float:
-    """Return the bytes of the gradients on their way through a layer, on a GPU."""
+    """Return the bytes of the gradients in transit through a layer, on a GPU."""
     layout = choice.layout
     if choice.own_trainer and choice.deepspeed:
         return 0
@@ -386,7 +389,7 @@ def _main_gradients(choice: Choice) -> float:
 
 
 def _optimizer_moment(choice: Choice, parameters: int) -> int:
-    """Return the bytes that the optimizer's step takes for a moment, on a GPU."""
+    """Return the bytes that the optimizer's step needs temporarily, on a GPU."""
     layout = choice.layout
     if main_gradients := _main_gradients(choice):
         return round(main_gradients * parameters)
@@ -457,7 +460,7 @@ def all_stages(choice: Choice) -> list[StageMemory]:
 
 
 def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
-    """Main memory that the processes of one node need where there is no accelerator: (least, most)."""
+    """Main memory (least, most) that the processes of one node need if there is no accelerator."""
     least_bytes = sum(stage.least for stage in stages) / len(stages)
     most_bytes = sum(stage.most for stage in stages) / len(stages)
     return round(processes * (least_bytes + cpu.PROCESS_BYTES)), round(
@@ -466,11 +469,13 @@ def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
 
 
 RESERVE = 0.94
-"""Share of a device's memory that may be planned with: contexts, communication and fragments need the rest."""
+"""Share of a device's memory that a plan may use. Contexts, communication and fragments need the
+rest.
+"""
 
 
 def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | None) -> PhaseMemory:
-    """What a device needs and has, or a node where there is no accelerator."""
+    """Return the needed and available memory of a device, or of a node without accelerators."""
     fullest = max(stages, key=lambda stage: stage.most)
     limit = memory_of(choice.site)
     least_bytes = fullest.least
@@ -490,9 +495,10 @@ def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | N
 
 
 def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
-    """Fails where not even the least fits.
+    """Check the memory.
 
-    Warns where only an attention that keeps no scores fits.
+    It fails if not even the minimum fits, and warns if it fits only with an attention that keeps no
+    scores.
     """
     least_bytes = memory.least_bytes
     most_bytes = memory.most_bytes
@@ -551,9 +557,9 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
 
 
 def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
-    """Whether a node's main memory holds the optimizer's states that are offloaded to it.
+    """Check whether a node's main memory can hold the offloaded optimizer states.
 
-    Nothing where none are.
+    Yield nothing if none are offloaded.
     """
     layout = choice.layout
     if not choice.training.offload or choice.smoke:
@@ -606,9 +612,9 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
 
 
 def _ways_to_save_memory(choice: Choice) -> dict[str, object]:
-    """Return what makes a phase smaller, next to a larger layout.
+    """Return what reduces the memory of a phase, apart from a larger layout.
 
-    Keys and the values to give them.
+    These are keys and values for them.
     """
     layout = choice.layout
     ways: dict[str, object] = {}

@@ -23,9 +23,11 @@ class OwnKernels:
     logit_bytes: float
     """Loss and its gradient: bytes a token and vocabulary entry."""
     least_logit_bytes: float
-    """Of these, what the kernels read and write at least, counted."""
+    """The part of these that the kernels read and write at least, by count."""
     gradient_bytes: float
-    """Adding a micro-batch's gradients to their sums: bytes a parameter, beyond the matrix products."""
+    """Bytes a parameter for adding a micro-batch's gradients to their sums, beyond the matrix
+    products.
+    """
 
 
 _PLAIN_LAYERS = 2.59
@@ -35,7 +37,7 @@ _COMPILED_LAYERS = 2.02
 _PLAIN_LOSS = 96.0
 """66 ms for 8 x 8,192 tokens x 50,304 logits, in about ten passes over float32 blocks."""
 _COMPILED_LOSS = 7.0
-"""One read, then one read and write of 16 bits: 6 bytes; 5 ms in the profile."""
+"""One read, then one read and one write in 16 bits: 6 bytes; 5 ms in the profile."""
 _LEAST_PLAIN_LOSS = 40.0
 """Ten passes over float32."""
 _LEAST_COMPILED_LOSS = 6.0
@@ -46,7 +48,7 @@ OWN_KERNELS: Mapping[str, OwnKernels] = MappingProxyType(
     {
         "plain": OwnKernels(_PLAIN_LAYERS, _PLAIN_LOSS, _LEAST_PLAIN_LOSS, _PLAIN_GRADIENTS),
         "compiled": OwnKernels(_COMPILED_LAYERS, _COMPILED_LOSS, _LEAST_COMPILED_LOSS, 0.0),
-        # With dropout the layers stay megatron-core's; products and loss are compiled.
+        # With dropout the layers stay megatron-core's. Products and loss are compiled.
         "compiled-dropout": OwnKernels(_PLAIN_LAYERS, _COMPILED_LOSS, _LEAST_COMPILED_LOSS, 0.0),
     }
 )
@@ -55,7 +57,7 @@ OWN_KERNELS: Mapping[str, OwnKernels] = MappingProxyType(
 DEEPSPEED_GRADIENT_BYTES = 6.8
 """DeepSpeed adds gradients in 16 bits: 6 bytes counted, at the bandwidth of a copy."""
 LEAST_GRADIENT_BYTES = 6.0
-"""Least bytes of adding a gradient in 16 bits to its sum: two reads and a write."""
+"""Minimum bytes for adding a gradient in 16 bits to its sum: two reads and a write."""
 DEEPSPEED_STEP_BYTES = 16.0
 """More bytes a parameter in DeepSpeed's step than in megatron-core's, counted in its source:
 gradients copied into a bucket, divided, copied out and made flat, 4 bytes each."""
@@ -69,9 +71,9 @@ CLOCK_BOUND = 0.905
 over the 1,830 MHz of the datasheet's peak. Derived, not measured; it counts for small products,
 with their idle waves and their bytes."""
 POWER_WATTS = 700.0
-"""The limit that `POWER_BOUND` holds for."""
+"""The limit for which `POWER_BOUND` is valid."""
 POWER_FAMILY = "H100"
-"""The family whose chip it is: H100 and H200."""
+"""The family with this chip: H100 and H200."""
 
 ATTENTION = 0.552
 """Speed of the matrix products inside cuDNN's attention on H100 and H200, relative to large ones:
@@ -80,7 +82,9 @@ EXPONENTIALS = 3.9e12
 """Exponentials a second of H100 (arXiv:2407.08608): one a score in each pass, which small heads cannot hide."""
 
 KERNEL_GAPS = 147e-6
-"""Seconds that a GPU idles between the 70 kernels of a layer's two passes: 28 ms of a step, in both profiles."""
+"""Seconds that a GPU idles between the 70 kernels of a layer's two passes: 28 ms of a step, in both
+profiles.
+"""
 
 OPERATOR_MICROSECONDS = 36.0
 """The host's time to launch one operator, with Python's part of autograd and of Triton's launches.
@@ -93,11 +97,11 @@ _BUSY_BANDWIDTH = 3.6e12
 with 3.35 TB/s, they take 3 to 17 % longer than on an H200 with 4.8 TB/s
 (docs/measurements/gpu-h100.md). Fewer or slower processors are busy at less."""
 _PEAK_TFLOPS = 989.4
-"""bf16 peak of these processors, which counts them and their clock."""
+"""bf16 peak of these processors, a measure of their number and clock."""
 
 
 def kernel_bandwidth(device: Accelerator) -> float:
-    """Return bytes a second that times measured on the H200 scale with, for the layers' kernels.
+    """Return the bandwidth with which the layers' kernel times, measured on the H200, scale.
 
     Other families than H100's, of which nothing was measured, scale with their datasheet.
 
@@ -114,17 +118,17 @@ def kernel_bandwidth(device: Accelerator) -> float:
 
 
 def moving_seconds(device: Accelerator, measured_bytes: float, least_bytes: float) -> float:
-    """Return the seconds of a kernel that costs `measured_bytes`, of which it moves `least_bytes` at least.
+    """Return the seconds of a kernel that costs `measured_bytes` and must move `least_bytes`.
 
-    No device moves bytes faster than its datasheet says, which matters below the bandwidth that was
-    measured.
+    No device moves bytes faster than its datasheet states, which matters below the measured
+    bandwidth.
     """
     measured = measured_bytes / kernel_bandwidth(device)
     return max(measured, least_bytes / device.memory_bandwidth)
 
 
 def attention_rate(product_rate: float, head_size: int) -> float:
-    """Return operations a second of cuDNN's attention in both passes.
+    """Return the operations a second of cuDNN's attention in both passes.
 
     >>> round(attention_rate(742e12, 128) / 1e12), round(attention_rate(742e12, 64) / 1e12)
     (367, 332)

@@ -48,20 +48,20 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class Seconds:
-    """Seconds of one part of a step at one stage, by what takes them."""
+    """Seconds of one part of a step at one stage, by cause."""
 
     matrices: float = 0.0
     attention: float = 0.0
     memory: float = 0.0
     """Moving tensors to and from the device's memory."""
     launching: float = 0.0
-    """Launching operators: a layer takes at least this long, however small it is."""
+    """Time for launching operators: a layer takes at least this long, however small it is."""
     communication: float = 0.0
-    """Collectives that nothing hides."""
+    """Time in collectives that nothing hides."""
 
     @property
     def computing(self) -> float:
-        """Seconds without communication."""
+        """Return the seconds without communication."""
         return self.matrices + self.attention + self.memory + self.launching
 
     def whole(self) -> float:
@@ -104,9 +104,9 @@ class Replay:
     send_seconds: float
     """Seconds that sending a micro-batch to the next stage takes."""
     hides_sends: bool
-    """Whether a stage goes on while it sends."""
+    """Whether a stage continues while it sends."""
     waiting_share: float
-    """Share of a step that waiting for the slowest device adds, as the plan has it."""
+    """Share of a step for waiting for the slowest device, as the plan has it."""
     planned_seconds: float
     planned_parts: dict[str, float]
     """Seconds of the plan's step by part."""
@@ -114,12 +114,12 @@ class Replay:
 
     @cached_property
     def events(self) -> tuple[Activity, ...]:
-        """All activities of the stages in one step, without waiting for the slowest device."""
+        """Return all activities of the stages in a step, without waiting for the slowest device."""
         return tuple(_events(self))
 
     @cached_property
     def parts(self) -> list[dict[str, float]]:
-        """Seconds of a step at each stage by part, named as in the plan.
+        """Return the seconds of a step at each stage by part, named as in the plan.
 
         They add up to `seconds`.
         """
@@ -151,17 +151,17 @@ class Replay:
 
     @property
     def seconds(self) -> float:
-        """Seconds of one step."""
+        """Return the seconds of one step."""
         return sum(self.parts[0].values())
 
     @property
     def bubble_share(self) -> float:
-        """Share of a step that stages wait for each other, averaged over the stages."""
+        """Return the share of a step in which stages wait for each other, averaged over stages."""
         return self._share("bubble")
 
     @property
     def communication_share(self) -> float:
-        """Share of a step in communication that nothing hides, averaged over the stages."""
+        """Return the share of a step in communication that nothing hides, averaged over stages."""
         return self._share("tensor", "pipeline", "data")
 
     def _share(self, *names: str) -> float:
@@ -170,7 +170,7 @@ class Replay:
 
     @property
     def text(self) -> str:
-        """The step's seconds next to the plan's, for people."""
+        """Return the step's seconds next to the plan's, for people."""
         error = self.planned_seconds / self.seconds - 1
         return (
             f"{self.seconds:.4g} s replayed, {self.planned_seconds:.4g} s planned "
@@ -178,7 +178,7 @@ class Replay:
         )
 
     def table(self, basis: str) -> Table:
-        """Return the table of where the time of a step goes at each stage, and in the plan."""
+        """Return the table of the parts of a step's time at each stage, and in the plan."""
         rows = [_table_row(str(stage), parts) for stage, parts in enumerate(self.parts)]
         rows.append(_table_row("plan", self.planned_parts))
         bubble = f"{self.bubble_share:.1%}"
@@ -215,7 +215,7 @@ def stage_times(stage: int, work: Sequence[Work], model: StepModel) -> StageTime
         forward[chunk] = replace(forward[chunk], launching=1 / 3 * missing)
         backward[chunk] = replace(backward[chunk], launching=2 / 3 * missing)
 
-    # Communication of gradients and weights goes on next to the passes.
+    # Communication of gradients and weights overlaps with the passes.
     computing = sum(one_pass.computing for one_pass in (*forward, *backward))
     by_part = {part.part: part for part in reversed(work)}
     once, optimizer = (
@@ -323,7 +323,7 @@ _Pass: TypeAlias = tuple[str, int, int, int]
 
 
 class _Timeline:
-    """The clocks of all stages, what they did, and when each pass's result reached the next."""
+    """The clocks of all stages, their activities, and when each pass's result reached the next."""
 
     def __init__(self, replayed: Replay) -> None:
         self.replayed = replayed
@@ -341,7 +341,7 @@ class _Timeline:
         microbatch: int,
         seconds: float,
     ) -> None:
-        """Let a stage do something, unless it takes no time."""
+        """Record an activity of a stage, unless it takes no time."""
         if seconds:
             start = self.clocks[stage]
             end = start + seconds
@@ -401,7 +401,7 @@ class _Timeline:
         return True
 
     def run_end(self, part: str) -> None:
-        """Run what all stages do after the passes; afterwards the clocks agree."""
+        """Run what all stages do after the passes. Afterwards the clocks agree."""
         for stage in range(self.num_stages):
             times: Seconds = getattr(self.replayed.stages[stage], part)
             self.add(
@@ -445,7 +445,7 @@ def _events(replayed: Replay) -> list[Activity]:
         )
 
     following = [next(order, None) for order in orders]
-    # Each stage goes on until it waits for another one; then it is the next stage's turn.
+    # Each stage continues until it waits for another one. Then it is the next stage's turn.
     while any(following):
         for stage in stages:
             step = following[stage]
@@ -467,7 +467,7 @@ def _source(
     chunk: int,
     microbatch: int,
 ) -> _Pass | None:
-    """Return the pass whose result this one needs; None: it begins with the tokens."""
+    """Return the pass whose result this one needs, or None if it begins with the tokens."""
     if kind == FORWARD:
         if stage:
             return (FORWARD, stage - 1, chunk, microbatch)

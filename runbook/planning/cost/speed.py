@@ -22,42 +22,42 @@ from runbook.planning.layout import Choice, Machine
 from runbook.planning.schedule import duration
 
 LIKE = 30.0
-"""A step of another run is held to be like the measured one where it has at most so many times its
-operations, or at least that part of them: a toy model's steps are mostly overhead and say nothing
-of a large one's."""
+"""A step of another run counts as similar to the measured one if its operations differ by at most
+this factor. A toy model's steps are mostly overhead and are no evidence for a large one's.
+"""
 
 FEWEST = 3
-"""Steps that give a factor, after the first, which loads and compiles."""
+"""Minimum number of steps for a factor, after the first, which loads and compiles."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """One smoke test's measured steps against the plain plan of it."""
+    """One smoke test's measured steps, compared with the plain plan for it."""
 
     factor: float
     measured_seconds: float
     predicted_seconds: float
     steps: int
     machine: str
-    """Which machine: its CPU and cores where the jobs run here, else site and device."""
+    """Identifies the machine: its CPU and cores if the jobs run here, else site and device."""
     engine: str
     precision: str
     operations: float
-    """Of one step, in our convention."""
+    """Operations of one step, in our convention."""
     run: str
     measured: str
-    """When, as an ISO date."""
+    """Time of the measurement, as an ISO date."""
     warned: bool = field(default=False, metadata=OMIT_DEFAULT)
-    """The smoke test did not pass without a warning: it rescales no other run."""
+    """The smoke test passed only with a warning, so it rescales no other run."""
 
     @property
     def text(self) -> str:
-        """The factor and where it is from, for people."""
+        """Return the factor and its source, for people."""
         return f"times {self.factor:.3g} as measured by the smoke test of {self.run} on {self.measured[:10]}"
 
 
 def read_calibration(content: Any) -> Calibration | None:
-    """The calibration in the JSON that `as_json` wrote; None if it is none."""
+    """Return the calibration in the JSON that `as_json` wrote, or None if it is not one."""
     with contextlib.suppress(RefusedError):
         calibration = from_json(
             Calibration, content, name="the calibration", failure="this is no calibration:"
@@ -70,9 +70,11 @@ def read_calibration(content: Any) -> Calibration | None:
 
 
 def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> float | None:
-    """What to multiply predicted steps with: the median of measured steps, the first left out, over the prediction.
+    """Return the factor for predicted steps.
 
-    None if there are too few, or one of them is no time.
+    It is the median of the measured steps, without the first, over the prediction.
+
+    Return None if there are too few steps, or if one of them or the prediction is no valid time.
 
     >>> calibrate([30.0, 12.0, 11.0, 13.0, 12.0], 10.0), calibrate([30.0, 12.0, 11.0], 10.0)
     (1.2, None)
@@ -87,13 +89,16 @@ def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> fl
 
 @dataclass(frozen=True)
 class Calibrations:
-    """All that smoke tests have measured, and which machine the plan is for."""
+    """All measurements of smoke tests, and the machine that the plan is for."""
 
     machine: str
     found: tuple[Calibration, ...] = ()
 
     def holds_for(self, choice: Choice) -> Calibration | None:
-        """The newest of the same machine, engine and number format whose step is like this phase's, or None."""
+        """Return the newest one for the same machine, engine and number format, or None.
+
+        Its step must be similar to this phase's.
+        """
         operations = flops.flops(choice.shape, choice.global_batch)
         circumstances = (self.machine, choice.program, choice.training.precision)
         like = [
@@ -114,7 +119,10 @@ Published runs reach 0.29 (MI250X) to 0.5 (H100).
 
 @dataclass(frozen=True)
 class Speed:
-    """Expected speed of one phase; every figure is None if `basis` says why it cannot be known."""
+    """Expected speed of one phase.
+
+    Every figure is None if `basis` states why it cannot be known.
+    """
 
     seconds_per_iteration: float | None
     seconds: float | None
@@ -128,15 +136,15 @@ class Speed:
     """Share of the datasheet's peak in our convention; None if the device has no datasheet's
     peak."""
     parts: dict[str, float] | None = None
-    """Seconds of a step by what takes them; None if a step is not modelled part by part."""
+    """Seconds of a step by part; None if a step is not modelled part by part."""
 
 
 def estimate(
     choice: Choice, machine: Machine | None, calibration: Calibration | None = None
 ) -> Speed:
-    """Step time, and the time of the whole phase with its evaluations.
+    """Return the step time, and the time of the whole phase with its evaluations.
 
-    Loading and checkpoints come on top.
+    Loading and checkpoints are not included.
     """
     layout = choice.layout
     step, basis, parts = modelled_step(choice, machine)
@@ -179,7 +187,7 @@ def estimate(
 
 
 def _scaled(parts: dict[str, float] | None, factor: float) -> dict[str, float] | None:
-    """Return the parts that take time, times the factor."""
+    """Return the parts that take time, multiplied by the factor."""
     if parts is None:
         return None
     scaled: dict[str, float] = {}
@@ -193,7 +201,7 @@ def _scaled(parts: dict[str, float] | None, factor: float) -> dict[str, float] |
 def modelled_step(
     choice: Choice, machine: Machine | None
 ) -> tuple[float | None, str, dict[str, float] | None]:
-    """Seconds of one step, where they come from, and its parts on an accelerator that is in our table."""
+    """Return the seconds of one step, their source, and its parts on a known accelerator."""
     if choice.on_cpu:
         step, basis = cpu_step(choice, machine)
         return (sum(step.values()) if step else None), basis, None
@@ -223,7 +231,7 @@ def modelled_step(
 
 
 def evaluation_batches(choice: Choice) -> int:
-    """Batches of all evaluations of a phase."""
+    """Return the number of batches in all evaluations of a phase."""
     training = choice.training
     if not (training.eval_interval and training.eval_iterations):
         return 0

@@ -1,4 +1,7 @@
-"""A run's own choice as the model of an iteration takes it: its devices, its framework's code, its recomputation."""
+"""Converts a run's choice into the inputs of the iteration model.
+
+These are its devices, its framework's code and its recomputation.
+"""
 
 from dataclasses import replace
 
@@ -31,7 +34,7 @@ def code_of(choice: Choice) -> str:
     if training.framework != "runbook":
         return _CODE[training.framework]
     if training.fp8 != "none":
-        # Transformer Engine's layers, of which nothing was measured: taken to move as few bytes.
+        # Transformer Engine's layers were not measured; they are assumed to move as few bytes.
         return "compiled"
 
     if not choice.compiles_kernels:
@@ -57,7 +60,10 @@ def device_of(site: Site) -> Accelerator | None:
 
 
 def peak_of(site: Site, precision: str) -> float | None:
-    """TFLOP/s of one device: the site's own figure, else the datasheet's of the device it names; None: not known."""
+    """Return the TFLOP/s of one device; None: not known.
+
+    This is the site's own figure, or else the datasheet's for the named device.
+    """
     device = device_of(site)
     if device:
         return device.peaks.get(precision)
@@ -65,14 +71,17 @@ def peak_of(site: Site, precision: str) -> float | None:
 
 
 def memory_of(site: Site) -> int:
-    """Bytes of one device: the site's own figure, else what the device's name says; 0: not known."""
+    """Return the bytes of one device; 0: not known.
+
+    This is the site's own figure, or else the one in the device's name.
+    """
     return site.hardware.device_memory or named_memory(site.hardware.device)
 
 
 def check_device(choice: Choice) -> list[Check]:
-    """Whether peak and memory of the site's devices are known.
+    """Check whether peak and memory of the site's devices are known.
 
-    Nothing on a CPU, whose speed is measured.
+    Yield nothing on a CPU, whose speed is measured.
     """
     if choice.on_cpu:
         return []
@@ -134,7 +143,7 @@ def check_device(choice: Choice) -> list[Check]:
 
 
 def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
-    """Return the choice as the model of an iteration takes it.
+    """Return the choice as input for the model of an iteration.
 
     Attention keeps no scores, as in all three frameworks.
     """
@@ -153,7 +162,7 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
         broadcasts_batches=training.broadcast_batches,
         code=code_of(choice),
         deepspeed=choice.deepspeed,
-        # Our scripts do not ask Megatron for its fused loss.
+        # Our scripts do not request Megatron's fused loss.
         fused_loss=False,
         fp8_recipe=training.fp8,
     )

@@ -20,17 +20,17 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class FaultKind:
-    """A kind of failure: how often it comes, how it shows, and what it takes with it."""
+    """A kind of failure: its frequency, its symptom, and what it destroys."""
 
     name: str
     count: int
-    """Of `FAULT_SOURCE`."""
+    """Number in the data of `FAULT_SOURCE`."""
     loses_node: bool = False
-    """The node cannot be used again before somebody has repaired it."""
+    """Whether the node must be repaired before it can be used again."""
     hangs: bool = False
-    """No process ends: only the watchdog notices."""
+    """Whether no process ends, so that only the watchdog notices it."""
     spoils_copies: bool = False
-    """The newest state may be wrong, so that copies in node memory are not used."""
+    """Whether the newest state may be wrong, so that copies in node memory are not used."""
 
 
 GPU = FaultKind("GPU or its memory", 262, loses_node=True)
@@ -49,22 +49,22 @@ FAULT_SOURCE = "Llama 3 (arXiv 2407.21783), table 5: causes of 419 unexpected st
 
 @dataclass(frozen=True)
 class NearParts:
-    """What copies in node memory take, in seconds unless a name says otherwise."""
+    """The cost of copies in node memory, in seconds unless a name says otherwise."""
 
     steps_between: int
     stall: float
-    """In which no step is made, for each copy."""
+    """Time without a step, for each copy."""
     lag: float
-    """From a copy's begin until the rank's own node and its partner have it."""
+    """Time from the beginning of a copy until the rank's own node and its partner have it."""
     resume: float
-    """To read the copies."""
+    """Time to read the copies."""
     has_partner: bool
     """Whether another node has the copies of a lost one."""
 
 
 @dataclass(frozen=True)
 class MadeSteps:
-    """What an attempt made in some seconds."""
+    """The progress of an attempt after some seconds."""
 
     steps: int
     saves: int
@@ -73,52 +73,57 @@ class MadeSteps:
 
 @dataclass(frozen=True)
 class CampaignParts:
-    """What one training takes, in seconds unless a name says otherwise."""
+    """The parts of a training, in seconds unless a name says otherwise."""
 
     step: float
     steps_between_saves: int
     save_stall: float
-    """In which no step is made, for each save."""
+    """Time without a step, for each save."""
     save_lag: float
-    """From a save's begin until its checkpoint is complete: a failure in it falls back to the one before."""
+    """Time from the beginning of a save until its checkpoint is complete. A failure in it falls
+    back to the one before.
+    """
     start: float
-    """From the launch of processes to the first step, without the checkpoint's reading."""
+    """Time from the launch of processes to the first step, without reading the checkpoint."""
     resume: float
-    """To read the checkpoint."""
+    """Time to read the checkpoint."""
     nodes: int
     walltime: float = 0.0
-    """Of one job. 0: no limit."""
+    """Time limit of one job; 0: no limit."""
 
     near: NearParts | None = None
-    """Copies in node memory. None: there are none."""
+    """Copies in node memory, or None if there are none."""
     between_steps: float = 0.0
-    """From the end of a step to the begin of the next one, where nothing is saved."""
+    """Time from the end of a step to the beginning of the next one, if nothing is saved."""
 
     @property
     def copying(self) -> float:
-        """Seconds of a step's part of the copies in node memory."""
+        """Return the seconds of a step's share of the copies in node memory."""
         if self.near is None:
             return 0.0
         return self.near.stall / self.near.steps_between
 
     @property
     def pace(self) -> float:
-        """Seconds from one step to the next, where nothing is saved on the shared file system."""
+        """Return the seconds from one step to the next, without saves on the shared file system."""
         return self.step + self.between_steps + self.copying
 
     @property
     def cycle(self) -> float:
-        """From one save to the next."""
+        """Return the seconds from one save to the next."""
         return self.pace * self.steps_between_saves + self.save_stall
 
     def seconds_to(self, steps: int) -> float:
-        """Time for so many steps after a start, with the saves between them."""
+        """Return the time for this many steps after a start, with the saves between them."""
         saves = max(0, steps - 1) // self.steps_between_saves
         return steps * self.pace + saves * self.save_stall
 
     def made_in(self, seconds: float, behind_save: int) -> MadeSteps:
-        """Return what is made in so many seconds by an attempt that begins some steps behind a save."""
-        # As if it had begun with the save, and had made these steps already.
+        """Return the progress of an attempt after this many seconds.
+
+        It begins some steps after a save.
+        """
+        # Treated as if it had begun with the save and had made these steps already.
         seconds += behind_save * self.pace
         cycles = _whole(seconds / self.cycle)
         remainder = seconds - cycles * self.cycle
@@ -127,12 +132,12 @@ class CampaignParts:
         return MadeSteps(max(0, steps - behind_save), cycles)
 
     def complete_saves(self, seconds: float, behind_save: int) -> int:
-        """Return the number of saves that are complete after so many seconds of such an attempt."""
+        """Return the number of complete saves after this many seconds of such an attempt."""
         behind_stall = max(0.0, self.save_lag - self.save_stall)
         return self.made_in(max(0.0, seconds - behind_stall), behind_save).saves
 
     def copied_in(self, seconds: float, behind_save: int) -> int:
-        """Return the number of steps of such an attempt that complete copies in node memory hold."""
+        """Return the number of steps of such an attempt in the complete copies in node memory."""
         if self.near is None:
             return 0
         copied = self.made_in(max(0.0, seconds - self.near.lag), behind_save)
@@ -142,12 +147,12 @@ class CampaignParts:
 
 @dataclass(frozen=True)
 class FollowUp:
-    """What happens after a failure."""
+    """The response to a failure."""
 
     goes_on: bool = True
-    """False: the rules leave it to a person."""
+    """False: the rules leave the decision to a person."""
     wait: float = 0.0
-    """Before the next start, in seconds."""
+    """Delay before the next start, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -157,47 +162,49 @@ class CampaignFailure:
     kind: FaultKind
     job: int
     began_at: int
-    """The step from which the attempt began."""
+    """The step at which the attempt began."""
     reached: int
-    """The last step that it made."""
+    """The last step that it completed."""
     started: bool = True
     """False: it came before the first step could begin."""
 
 
 def restart_always(_failures: Sequence[CampaignFailure]) -> FollowUp:
-    """The rule without memory: every failure is followed by a restart at once."""
+    """The rule without memory: every failure is followed by an immediate restart."""
     return FollowUp()
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How failures are noticed and answered."""
+    """How failures are noticed and handled."""
 
     spares: int = 0
-    """Nodes that wait in the allocation.
-
-    With one left, a failure is answered in the allocation; else by a new job.
+    """Nodes that wait in the allocation. With one left, a failure is handled in the allocation;
+    otherwise by a new job.
     """
     fewer_nodes: tuple[int, ...] = ()
-    """Smaller numbers of nodes with which the training may go on in the allocation, most first."""
+    """Smaller numbers of nodes with which the training may continue in the allocation, in
+    descending order.
+    """
     detection: Mapping[str, float] = field(default_factory=dict)
-    """Seconds until a failure of the kind of this name is noticed; others at once."""
+    """Seconds until a failure of the kind with this name is noticed; others are noticed
+    immediately.
+    """
     queue: float = 0.0
-    """Seconds that a new job waits. No device is held."""
+    """Seconds that a new job waits. No device is occupied."""
     person: float = 0.0
-    """Seconds until somebody answers where the rules leave it to a person.
-
-    No device is held.
+    """Seconds until somebody responds if the rules leave the decision to a person. No device is
+    occupied.
     """
     follow: Callable[[Sequence[CampaignFailure]], FollowUp] = restart_always
 
     @property
     def restarts_here(self) -> bool:
-        """Whether a job answers failures in its allocation."""
+        """Whether a job handles failures in its allocation."""
         return self.spares > 0 or bool(self.fewer_nodes)
 
     def nodes_to_train(self, planned: int, healthy: int) -> int:
-        """Return how many of the healthy nodes train; 0 if they are too few.
+        """Return how many of the healthy nodes train, or 0 if there are too few.
 
         >>> Policy(fewer_nodes=(12, 8)).nodes_to_train(16, 15)
         12
@@ -209,7 +216,7 @@ class Policy:
 
 
 class FaultSource(Protocol):
-    """When the next failure comes."""
+    """Determines when the next failure comes."""
 
     def after(
         self,
@@ -268,7 +275,10 @@ class PoissonFaults:
 
 @dataclass
 class Account:
-    """Where the time of a campaign went, in seconds that hold devices unless a name says otherwise."""
+    """How the time of a campaign was spent, in seconds.
+
+    Devices are occupied in that time unless a name says otherwise.
+    """
 
     held: float = 0.0
     productive: float = 0.0
@@ -278,13 +288,13 @@ class Account:
     saves: float = 0.0
     between_steps: float = 0.0
     fewer_nodes: float = 0.0
-    """By which steps took longer, because fewer nodes trained than planned."""
+    """Additional time of steps because fewer nodes trained than planned."""
     waiting: float = 0.0
-    """For a node to recover, between two attempts."""
+    """Time for a node to recover, between two attempts."""
     queued: float = 0.0
-    """In queues: no device is held."""
+    """Time in queues, in which no device is occupied."""
     for_person: float = 0.0
-    """Until somebody answered: no device is held."""
+    """Time until somebody responded, in which no device is occupied."""
     jobs: int = 1
     steps: int = 0
     stops: int = 0
@@ -294,7 +304,7 @@ class Account:
     failures: list[CampaignFailure] = field(default_factory=list)
 
     def useful(self, nodes: int, spares: int) -> float:
-        """Share of the device time, that of spare nodes included, in which a step that counts was made."""
+        """Return the share of the device time, including spare nodes, with lasting steps."""
         if not self.held:
             return 0.0
         return self.productive / self.held * nodes / (nodes + spares)
@@ -322,7 +332,10 @@ def simulate(
     faults: FaultSource,
     steps: int = 0,
 ) -> Account:
-    """Run one campaign that holds devices for so many seconds, or until so many steps are done (0: no such end)."""
+    """Run one campaign.
+
+    It occupies devices for this many seconds, or until this many steps are done (0: no such end).
+    """
     campaign = _Campaign(parts, policy, seconds, steps)
     while not campaign.is_over:
         begun = replace(campaign.account)
@@ -353,7 +366,7 @@ class _Campaign:
         self._job_began = 0.0
         self._healthy_nodes = parts.nodes + policy.spares
         self._shared_step = 0
-        """Of the newest complete checkpoint on the shared file system."""
+        """Return the step of the newest complete checkpoint on the shared file system."""
 
     @property
     def is_between_jobs(self) -> bool:
@@ -362,7 +375,7 @@ class _Campaign:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is over, or every step is done."""
+        """Whether the time is over or every step is done."""
         all_done = self._steps > 0 and self.account.steps >= self._steps
         return all_done or self.account.held >= self._seconds
 
@@ -386,7 +399,7 @@ class _Campaign:
         made = parts.made_in(trained, self._steps_behind_save)
         self._account_for(training_from, stop_at, made)
         self._shared_step = account.steps
-        # The job's time is: it saves, and the next one begins
+        # The job's time is over: it saves, and the next one begins.
         if not self.is_over:
             account.held += parts.save_lag
             account.saves += parts.save_lag
@@ -394,11 +407,11 @@ class _Campaign:
 
     @property
     def _steps_behind_save(self) -> int:
-        """Steps from the newest checkpoint to the state that the next attempt begins with."""
+        """Return the steps from the newest checkpoint to the next attempt's first state."""
         return self.account.steps - self._shared_step
 
     def _resume_seconds(self) -> float:
-        """Seconds in which the next attempt reads its state."""
+        """Return the seconds in which the next attempt reads its state."""
         if not self.account.steps:
             return 0.0
         near = self._parts.near
@@ -412,7 +425,7 @@ class _Campaign:
         failure_at: float,
         kind: FaultKind,
     ) -> None:
-        """Let an attempt fail, and answer it."""
+        """Let an attempt fail, and handle the failure."""
         account = self.account
         parts = self._parts
         first_step = account.steps
@@ -467,7 +480,7 @@ class _Campaign:
         return self._nodes_after(kind) != self._parts.nodes
 
     def _train_with(self, nodes: int) -> None:
-        """Let the next attempt train with so many nodes."""
+        """Let the next attempt train with this many nodes."""
         planned = self._planned
         step = planned.step * planned.nodes / nodes
         self._parts = replace(planned, step=step, nodes=nodes)
@@ -480,7 +493,7 @@ class _Campaign:
         """
         account = self.account
         if account.jobs - begun.jobs != 1:
-            return  # the attempt had first ended a job in which no step was left to make
+            return  # Otherwise the attempt has first ended a job in which no step was left to make.
         job_seconds = account.held - begun.held
         # The first job reads no checkpoint, and one with a failure has another length.
         whole_job = self._last_save_at() + self._parts.save_lag - account.held
@@ -503,7 +516,7 @@ class _Campaign:
         *,
         stays: bool,
     ) -> None:
-        """Notice a failure, and restart in the allocation or by a new job."""
+        """Notice a failure, and restart in the allocation or with a new job."""
         account = self.account
         noticed = self._policy.detection.get(kind.name, 0.0)
         account.detection += noticed
@@ -547,7 +560,7 @@ class _Campaign:
         return self._job_began + max(at_least, parts.walltime - 2 * parts.save_lag)
 
     def _done_at(self, training_from: float) -> float:
-        """The held second at which the last step is done."""
+        """Return the second, counted while devices are held, at which the last step is done."""
         if not self._steps:
             return math.inf
         # As if the attempt had begun with the newest save, as in `made_in`.
@@ -562,9 +575,9 @@ class _Campaign:
         until: float,
         kept: MadeSteps,
     ) -> None:
-        """Account for one attempt, from its launch to its end, and for what is kept of it.
+        """Account for one attempt, from its launch to its end, and for the part of it that lasts.
 
-        Fewer than no steps are kept where it began from copies that are lost: those of earlier
+        That part is negative if the attempt began from copies that are lost: those of earlier
         attempts are lost too.
         """
         account = self.account
@@ -586,7 +599,7 @@ class _Campaign:
 
 
 def _whole(ratio: float) -> int:
-    """Return the whole part of a ratio of sums, which may come out a little below a whole number."""
+    """Return the integer part of a ratio of sums, which may be slightly below a whole number."""
     return math.floor(ratio + 1e-9)
 
 
@@ -599,7 +612,7 @@ class UsefulTime:
     high: float
     """Eight of ten campaigns lie between `low` and `high`."""
     of_training_nodes: float
-    """The median where the time of spare nodes is not counted."""
+    """The median if the time of spare nodes is not counted."""
     failures: float
     """In the median campaign, as the next ones."""
     jobs: float
@@ -608,11 +621,10 @@ class UsefulTime:
 
 
 CAMPAIGNS = 101
-"""So many give the median to about a tenth of the interval's width."""
+"""This number gives the median to about a tenth of the interval's width."""
 MOST_FAILURES = 12_000
-"""In all campaigns of one estimate: with more, their number falls, to eleven at least.
-
-Many failures average out.
+"""Maximum number of failures in all campaigns of one estimate. With more failures there are fewer
+campaigns, but at least eleven, since many failures average out.
 """
 
 
@@ -632,9 +644,9 @@ def campaigns(
     seconds: float,
     seconds_between: float,
 ) -> Iterator[Account]:
-    """Simulate several campaigns, each time the same ones.
+    """Simulate several campaigns, always the same ones.
 
-    Each gets a policy of its own, which may remember.
+    Each has its own policy, which may remember.
     """
     for number in range(num_campaigns(seconds, seconds_between)):
         faults = PoissonFaults(seconds_between, random.Random(number))
@@ -670,5 +682,5 @@ def middle(values: Sequence[float]) -> float:
 
 
 def with_interval(parts: CampaignParts, seconds: float) -> CampaignParts:
-    """Return the same training with a save about every so many seconds."""
+    """Return the same training with a save about every this many seconds."""
     return replace(parts, steps_between_saves=max(1, round(seconds / parts.step)))
