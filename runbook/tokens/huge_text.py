@@ -1,4 +1,4 @@
-"""Cuts of a huge document that leave the ids of the whole document."""
+"""Cut huge documents without changing their token ids."""
 
 import json
 import re
@@ -9,18 +9,20 @@ from typing import Any
 from runbook.tokens.tokenizer import PROBES, Encoder, Fastokens, HuggingFace, Tokenizer
 
 FAST_PIECE = 4 << 20
-"""Characters that fastokens encodes at once: it needs about as much memory as the text."""
+"""Characters that fastokens encodes in one call: it needs about as much memory as the text."""
 PIECE = 256 << 10
-"""Characters for other encoders, which make Python objects of every token."""
+"""Characters per call for other encoders, which create Python objects for every token."""
 WINDOW = 2000
-"""Characters on either side of a border that are encoded together and apart, and must give the same
-ids.
+"""Characters on either side of a cut.
+
+Encoded together and separately, they must give the same ids.
 """
 _BORDER = re.compile(r" [A-Za-z]+(?= [A-Za-z])")
 _CROSSES_BORDER = re.compile("[A-Za-z][\u0120\u2581 ]")
-"""A token with a letter before a space: as byte-level vocabularies (U+0120), SentencePiece (U+2581)
-or plain ones have it. Where no token is such, no merge and no best path reaches over the border,
-whatever comes before and after it.
+"""A token with a letter before a space, as vocabularies write it.
+
+The space is U+0120 in byte-level vocabularies, U+2581 in SentencePiece, or a plain one. If no token
+matches, no merge and no best path crosses the border, whatever comes before and after it.
 """
 _FLAGS = ("lstrip", "rstrip", "single_word")
 
@@ -29,17 +31,17 @@ class TextCut(StrEnum):
     """How a text is cut between a word and the space after it."""
 
     NEVER = "never"
-    """A token may reach over the border: the text is encoded as a whole."""
+    """A token may cross the border, so the text is encoded as a whole."""
     BEFORE_SPACE = "before the space"
     """The next piece begins with its space."""
     INSTEAD_OF_SPACE = "instead of the space"
-    """The next piece begins with its word: the tokenizer itself puts a space before every text."""
+    """The next piece begins with its word, because the tokenizer puts a space before every text."""
 
 
 def cut_of(tokenizer: Tokenizer) -> TextCut:
     """Return how texts may be cut for a tokenizer.
 
-    Its vocabulary decides, and what it makes of the built-in edge texts.
+    Its vocabulary decides, together with the ids that it gives for the built-in edge texts.
     """
     if _may_cross(tokenizer):
         return TextCut.NEVER
@@ -59,7 +61,7 @@ def is_exact(
     before: str,
     after: str,
 ) -> bool:
-    """Return whether two texts, cut apart, have the ids that they have together."""
+    """Return whether two texts have the same ids when encoded separately and together."""
     if cut is TextCut.INSTEAD_OF_SPACE:
         after_cut = after.removeprefix(" ")
     else:
@@ -71,9 +73,10 @@ def is_exact(
 
 
 def cut_text(parts: Iterable[str], encoder: Encoder, cut: TextCut) -> Iterator[str]:
-    """Yield a text, which comes in parts, in the pieces that are encoded one after the other.
+    """Yield a text, which arrives in parts, as pieces to be encoded one after the other.
 
-    Every border is tried with the text around it first; one that would change an id is passed over.
+    Every border is first tried with the text around it. A border that would change an id is
+    skipped.
     """
     if cut is TextCut.NEVER:
         yield "".join(parts)
@@ -105,14 +108,14 @@ def _border(
     encoder: Encoder,
     cut: TextCut,
 ) -> int:
-    """Return the end of the first piece that ends behind `start`.
+    """Return the end of the first piece that ends after `start`.
 
-    0 if there is none in what is there so far.
+    Return 0 if the text read so far contains no such end.
     """
     for border in _BORDER.finditer(text, start):
         end = border.end()
         if len(text) - end < WINDOW:
-            # The text on its right is not all there
+            # The text to the right of the border has not been read completely.
             return 0
 
         if is_exact(encoder, cut, text[max(0, end - WINDOW) : end], text[end : end + WINDOW]):
@@ -122,9 +125,9 @@ def _border(
 
 
 def _may_cross(tokenizer: Tokenizer) -> bool:
-    """Return whether something may reach over a border between two pieces.
+    """Return whether something may cross a border between two pieces.
 
-    It may be a token of the vocabulary, or what the tokenizer does to a whole text.
+    It may be a token of the vocabulary, or a rule that the tokenizer applies to a whole text.
     """
     judge = tokenizer.judge
     if not isinstance(judge, HuggingFace):

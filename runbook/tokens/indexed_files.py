@@ -1,7 +1,7 @@
-"""Megatron's indexed dataset: the .idx written as a stream, both files read by numpy memmap.
+"""Megatron's indexed dataset: the .idx is written as a stream, and numpy memmap reads both files.
 
-A document is one sequence here; an empty document has no sequence and repeats its entry in the
-document index. `plan_file.token_index` has the layout.
+A document is one sequence here. An empty document has no sequence and repeats its entry in the
+document index. `plan_file.token_index` describes the layout.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,8 +22,7 @@ from runbook.plan_file.token_index import (
 from runbook.tokens.messages import TokenMessage
 
 IndexPiece = tuple[NDArray[np.int32], NDArray[np.int64]]
-"""What one shard brings: lengths of its sequences, and the numbers of its empty documents, rising.
-"""
+"""One shard's part of the index: sequence lengths, and the numbers of its empty documents, rising."""
 TOKEN_DTYPES = {code: name for code, name in DTYPES.items() if "f" not in name}
 _STEP = 1 << 20
 _REMEDY = (
@@ -34,9 +33,10 @@ _REMEDY = (
 def write_index(
     file: BinaryIO, code: int, pieces: Callable[[], Iterable[IndexPiece]]
 ) -> tuple[int, int]:
-    """Write an .idx from pieces that are asked for again for each part; sequences and documents.
+    """Write an .idx from pieces, and return the number of sequences and documents.
 
-    Only one piece is in memory at a time.
+    The pieces are read again for each part of the index, so only one of them is in memory at a
+    time.
     """
     sizes = np.array(
         [(len(lengths), len(lengths) + len(empty)) for lengths, empty in pieces()]
@@ -105,7 +105,7 @@ class IndexedReader:
         self.tokens: NDArray[Any] = _map(bin_path, self.dtype.str, 0, self.num_tokens)
 
     def sequence(self, number: int) -> NDArray[Any]:
-        """The tokens of a sequence, as a view into the file."""
+        """Return the tokens of a sequence, as a view into the file."""
         if not 0 <= number < self.num_sequences:
             raise DataError(
                 TokenMessage.NO_SUCH_SEQUENCE,
@@ -130,7 +130,7 @@ class IndexedReader:
         return self.tokens[start : start + length]
 
     def document(self, number: int) -> NDArray[Any]:
-        """The tokens of a document (all its sequences); empty for an empty document."""
+        """Return the tokens of a document (all its sequences); an empty document has none."""
         if not 0 <= number < self.num_documents:
             raise DataError(
                 TokenMessage.NO_SUCH_DOCUMENT,
@@ -147,14 +147,14 @@ class IndexedReader:
     def steps(self, count: int) -> Iterator[slice]:
         """Yield slices of a million entries that cover `count`.
 
-        Checks of one slice at a time need little memory.
+        Checking one slice at a time needs little memory.
         """
         for start in range(0, count, _STEP):
             yield slice(start, min(start + _STEP, count))
 
 
 def read_header(path: Path) -> tuple[int, int, int]:
-    """Dtype code, sequences and entries of the document index."""
+    """Return the dtype code, and the number of sequences and of entries in the document index."""
     size = _size(path)
     with path.open("rb") as file:
         head = file.read(INDEX_HEADER.size)

@@ -1,4 +1,4 @@
-"""Versions of installed packages, by the names of their folders."""
+"""Versions of installed packages, read from the names of their folders."""
 
 import functools
 import re
@@ -12,10 +12,11 @@ _ENDING = ".dist-info"
 
 @functools.cache
 def package_version(package: str) -> str:
-    """Return the version of an installed package; empty if it is not installed.
+    """Return the version of an installed package, or an empty text if it is not installed.
 
-    `importlib.metadata` reads a package's whole description, with the parser of e-mails: 20 ms of a
-    start. It is asked only where a package can be imported and no folder has its name.
+    `importlib.metadata` parses a package's whole description with the e-mail parser, which adds 20
+    ms to every start. It is used only for a package that can be imported but has no folder of its
+    name.
     """
     name = _normal(package)
     for folder in sys.path:
@@ -46,7 +47,7 @@ def _can_be_imported(package: str) -> bool:
 
 
 def _described_version(package: str) -> str:
-    """Return the version that the metadata of a package states, wherever they are."""
+    """Return the version that the metadata of a package states, wherever the metadata is."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -56,7 +57,7 @@ def _described_version(package: str) -> str:
 
 
 def _normal(package: str) -> str:
-    """Return a package's name as one that can be compared.
+    """Return a package's name in a form that can be compared.
 
     >>> _normal("Backports.zstd")
     'backports_zstd'

@@ -36,8 +36,10 @@ EOD_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<eod>"
 PROBES: tuple[str, ...] = tuple(
     json.loads(Path(__file__).with_name("probes.json").read_text(encoding="utf-8"))
 )
-"""Covers: contractions, runs of white space of every kind, digits, other scripts, combining marks,
-emoji, control and unassigned characters, the special token and parts of it, long runs without a
+"""Texts on which an encoder and its judge are compared.
+
+They cover contractions, runs of white space of every kind, digits, other scripts, combining marks,
+emoji, control and unassigned characters, the special token and parts of it, and long runs without a
 space.
 """
 
@@ -79,7 +81,7 @@ class HuggingFace:
         )
 
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """As `Fastokens` does."""
+        """Return all ids and the offsets, as `Fastokens.encode` does."""
         return _flat(
             [
                 encoding.ids
@@ -88,15 +90,15 @@ class HuggingFace:
         )
 
     def decode(self, ids: list[int]) -> str:
-        """The text of ids that the vocabulary has."""
+        """Return the text of ids that are in the vocabulary."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
     def piece(self, token: int) -> str:
-        """The text of one token."""
+        """Return the text of one token."""
         return self.decode([token])
 
     def token_id(self, token: str) -> int | None:
-        """The id of a token by its name in the vocabulary."""
+        """Return the id of a token by its name in the vocabulary."""
         token_id: int | None = self.tokenizer.token_to_id(token)
         return token_id
 
@@ -119,26 +121,26 @@ class SentencePiece:
             raise DataError(TokenMessage.NOT_SENTENCEPIECE, model=model, error=error) from None
 
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """As `Fastokens` does."""
+        """Return all ids and the offsets, as `Fastokens.encode` does."""
         return _flat(self.processor.encode(texts, out_type=int))
 
     def decode(self, ids: list[int]) -> str:
-        """The text of ids that the vocabulary has."""
+        """Return the text of ids that are in the vocabulary."""
         return str(self.processor.decode(ids))
 
     def piece(self, token: int) -> str:
-        """The text of one token."""
+        """Return the text of one token."""
         return str(self.processor.id_to_piece(token))
 
     def token_id(self, token: str) -> int | None:
-        """The id of a token by its name in the vocabulary."""
-        # That of the unknown token where there is none.
+        """Return the id of a token by its name in the vocabulary."""
+        # The id of the unknown token if there is none.
         number = int(self.processor.piece_to_id(token))
         return number if self.piece(number) == token else None
 
 
 Encoder: TypeAlias = Fastokens | HuggingFace | SentencePiece
-"""Turns texts into ids; no token is added at either end."""
+"""An encoder of texts as ids; it adds no token at either end."""
 
 
 def _flat(lists: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
@@ -153,7 +155,10 @@ def _flat(lists: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]
 
 @functools.lru_cache(maxsize=2)
 def _judge(tokenizer_json: str, special_tokens: bool, name: str) -> HuggingFace:
-    """Kept: the same one judges every encoder of a tokenizer, and takes 0.1 s to load."""
+    """Return the judge, which is cached.
+
+    The same one judges every encoder of a tokenizer, and takes 0.1 s to load.
+    """
     try:
         return HuggingFace(tokenizer_json, special_tokens)
     except ImportError:
@@ -164,13 +169,13 @@ def _judge(tokenizer_json: str, special_tokens: bool, name: str) -> HuggingFace:
 
 
 def _fast_encoder(tokenizer_json: str, special_tokens: bool, judge: HuggingFace) -> Encoder:
-    """The package fastokens after it agreed on every probe; the judge where it cannot be used."""
+    """Return fastokens after it agreed on every probe, or the judge if it cannot be used."""
     try:
         encoder = Fastokens(tokenizer_json, special_tokens)
     except (
         ImportError,
         ValueError,
-    ):  # it is not installed, or does not know this kind of tokenizer.json
+    ):  # It is not installed, or does not know this kind of tokenizer.json.
         return judge
 
     compare(encoder, judge, list(PROBES), "the built-in edge texts")
@@ -183,7 +188,7 @@ def compare(
     texts: list[str],
     where: str,
 ) -> None:
-    """Raise DataError unless both give the same ids for every text."""
+    """Raise `DataError` unless both give the same ids for every text."""
     ids, offsets = fast.encode_batch(texts)
     expected, expected_offsets = judge.encode_batch(texts)
     for number, text in enumerate(texts):
@@ -225,7 +230,7 @@ def use_one_thread() -> None:
 
 @dataclass
 class Tokenizer:
-    """One vocabulary: text to ids and back. Made by `load_tokenizer`."""
+    """One vocabulary: text to ids and back. `load_tokenizer` creates it."""
 
     name: str
     sha256: dict[str, str]
@@ -234,19 +239,19 @@ class Tokenizer:
     vocabulary: int
 
     def encode(self, text: str) -> list[int]:
-        """The ids of one text, without an end-of-document token."""
+        """Return the ids of one text, without an end-of-document token."""
         ids: list[int] = self.encoder.encode_batch([text])[0].tolist()
         return ids
 
     def check_sample(self, text: str, where: str) -> int:
-        """Compare the encoder with the judge on a text of a corpus; how many were compared."""
+        """Compare the encoder with the judge on a text of a corpus; return how many were compared."""
         if self.encoder is self.judge:
             return 0
         compare(self.encoder, self.judge, [text], where)
         return 1
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; what is not whole UTF-8 becomes U+FFFD.
+        """Return the text of ids; incomplete UTF-8 becomes U+FFFD.
 
         A model may sample an id between the vocabulary and its padding; it is shown as <id 50300>.
         """
@@ -257,7 +262,7 @@ class Tokenizer:
         return "".join(texts)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The text of each token alone; bytes that are part of a longer character become U+FFFD."""
+        """Return the text of each token alone; parts of a longer character become U+FFFD."""
         texts = []
         for token_id in map(int, ids):
             is_known = 0 <= token_id < self.vocabulary
@@ -293,7 +298,7 @@ def _unknown(ids: Iterable[int]) -> str:
 
 
 def tokenizer_path(name: str) -> Path:
-    """The file that a tokenizer's name, which may be that of its folder, stands for."""
+    """Return the file for a tokenizer's name, which may be the name of its folder."""
     path = Path(name).expanduser()
     return path / "tokenizer.json" if path.is_dir() else path
 
@@ -301,7 +306,7 @@ def tokenizer_path(name: str) -> Path:
 def load_tokenizer(
     name: str = "gpt2", *, special_tokens: bool = False, encoder: str = "auto"
 ) -> Tokenizer:
-    """The tokenizer called `gpt2`, or of a tokenizer.json or SentencePiece .model at a path."""
+    """Return the tokenizer `gpt2`, or that of a tokenizer.json or SentencePiece .model."""
     if name == "gpt2":
         return _gpt2(special_tokens, encoder)
     path = tokenizer_path(name)
@@ -349,7 +354,7 @@ def load_tokenizer(
 
 @functools.lru_cache(maxsize=4)
 def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
-    """Kept: it is asked for again and again, and takes 0.3 s to load."""
+    """Return the tokenizer, which is cached: it is needed often, and takes 0.3 s to load."""
     text = _gpt2_json()
     judge = _judge(text, special_tokens, "gpt2")
     if encoder == "auto":
@@ -364,13 +369,14 @@ def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
         judge,
         GPT2_VOCABULARY,
     )
-    # The packages would free their 200,000 strings one by one at the end of the process, in 20 ms.
+    # The packages would free their 200,000 strings one by one at the end of the process, which
+    # takes 20 ms.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(tokenizer))
     return tokenizer
 
 
 def _content(path: Path, name: str) -> bytes:
-    # To read a pipe waits forever, and a device has no end.
+    # Reading a pipe would wait forever, and a device has no end.
     if path.exists() and not path.is_file():
         raise DataError(TokenMessage.TOKENIZER_NOT_A_FILE, name=name, path=path)
 
@@ -383,7 +389,7 @@ def _content(path: Path, name: str) -> bytes:
 def _gpt2_json() -> str:
     """Return GPT-2 as one tokenizer.json.
 
-    It is made from the two shipped files, after their checksums were compared.
+    It is built from the two shipped files, after their checksums were compared.
     """
     content = {}
     for name, expected in GPT2_SHA256.items():
@@ -420,7 +426,7 @@ def _gpt2_json() -> str:
 
 
 def tokenizer_files(name: str) -> dict[str, bytes]:
-    """The files of a tokenizer that `transformers` loads, by name."""
+    """Return the files of a tokenizer that `transformers` loads, by name."""
     if name == "gpt2":
         return {"tokenizer.json": _gpt2_json().encode()}
     path = tokenizer_path(name)

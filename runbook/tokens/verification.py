@@ -24,13 +24,13 @@ ONE_SHORT = (
     "reaches the last tokens. The .bin is right, the .idx is not; see "
     "docs/errors-in-the-documents.md, 32. " + AGAIN
 )
-"""The remedy where the index is short by its number of documents."""
+"""The remedy if the index is short by its number of documents."""
 _BLOCK = 16 << 20
 SAMPLED_DOCUMENTS = 2_000_000
 
 
 def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
-    """Named checks of PREFIX_text_document.bin and .idx, each with its value and rule.
+    """Return the checks of PREFIX_text_document.bin and .idx, each with its value and rule.
 
     A broken file is a failed check, never an exception. Reads every byte once; `checksums=False`
     leaves the content of the .bin out, for a look while other work runs.
@@ -148,7 +148,7 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
 
 
 def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
-    """The index against the manifest, the input against the output."""
+    """Compare the index with the manifest, and the output with the input."""
     counted = (
         f"{reader.num_documents:,} documents, {reader.num_sequences:,} sequences, "
         f"{reader.num_tokens:,} tokens"
@@ -204,7 +204,7 @@ def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
 def _content_checks(
     reader: IndexedReader, manifest: Manifest, files: TokenFiles
 ) -> Iterator[Check]:
-    """Every token, and both checksums, in one pass over the .bin."""
+    """Check every token, and both checksums, in one pass over the .bin."""
     bin_sum = hashlib.sha256()
     lowest = 0
     highest = 0
@@ -310,7 +310,7 @@ class DecodedDocument:
     # All of its tokens, of which at most a few are shown
     tokens: int
     ids: list[int]
-    pieces: list[str]  # the text of each id
+    pieces: list[str]  # The text of each id
 
 
 def sample_documents(

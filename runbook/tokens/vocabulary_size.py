@@ -1,4 +1,4 @@
-"""The size of a tokenizer's vocabulary by its file alone: no package of tokenizers is loaded."""
+"""The size of a tokenizer's vocabulary from its file alone, without a tokenizer package."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from runbook.tokens.messages import TokenMessage
 from runbook.tokens.tokenizer import GPT2_VOCABULARY, tokenizer_path
 
 _PIECES_FIELD = 1
-"""The number of `repeated SentencePiece pieces` in ModelProto (sentencepiece_model.proto)."""
+"""The field number of `repeated SentencePiece pieces` in ModelProto (sentencepiece_model.proto)."""
 _VARINT = 0
 _FIXED_64 = 1
 _LENGTH = 2
@@ -18,9 +18,9 @@ _FIXED_32 = 5
 
 
 def read_vocabulary_size(name: str) -> int | None:
-    """Return one more than the largest token id of a tokenizer; None if its file is not at hand.
+    """Return one more than the largest token id of a tokenizer; None if its file is not available.
 
-    `DataError` where the file is there and is neither a tokenizer.json nor a SentencePiece model.
+    Raise `DataError` if the file exists and is neither a tokenizer.json nor a SentencePiece model.
     """
     if name == "gpt2":
         return GPT2_VOCABULARY
@@ -36,7 +36,7 @@ def read_vocabulary_size(name: str) -> int | None:
 
 
 def _largest_id(content: bytes, path: Path) -> int:
-    """The largest id in a tokenizer.json, special tokens included."""
+    """Return the largest id in a tokenizer.json, including special tokens."""
     try:
         document: Any = json.loads(content)
         vocabulary = document["model"]["vocab"]
@@ -52,7 +52,7 @@ def _largest_id(content: bytes, path: Path) -> int:
 
 
 def _count_pieces(content: bytes, path: Path) -> int:
-    """The number of pieces in a SentencePiece model: a piece's id is its place."""
+    """Return the number of pieces in a SentencePiece model: a piece's id is its position."""
     try:
         pieces = sum(number == _PIECES_FIELD for number in _field_numbers(content))
     except IndexError:
@@ -64,9 +64,9 @@ def _count_pieces(content: bytes, path: Path) -> int:
 
 
 def _field_numbers(content: bytes) -> Iterator[int]:
-    """The number of each field at the top of a protobuf message.
+    """Return the number of each field at the top of a protobuf message.
 
-    `IndexError` where it is cut off or is none.
+    Raise `IndexError` if the message is cut off or is no protobuf.
     """
     position = 0
     while position < len(content):
@@ -90,7 +90,7 @@ def _field_numbers(content: bytes) -> Iterator[int]:
 
 
 def _varint(content: bytes, position: int) -> tuple[int, int]:
-    """A number of seven bits a byte, lowest first, and the place after it."""
+    """Return a varint (seven bits a byte, lowest first) and the position after it."""
     value = 0
     shift = 0
     while True:

@@ -1,1 +1,4 @@
-"""Tools that a run does not need: each has its own folder and command, and none imports another."""
+"""Tools that a run does not need.
+
+Each has its own folder and command, and none imports another.
+"""

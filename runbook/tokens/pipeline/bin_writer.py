@@ -1,7 +1,7 @@
-"""Shards written to the .bin in input order: offsets, waiting parts, checksums, resume.
+"""Write shards to the .bin in input order: offsets, waiting parts, checksums, resume.
 
-A shard that is finished when all before it have a known size is written to its place at once, so
-that nothing is written twice. Any other waits in a part of its own.
+If the sizes of all earlier shards are known, a finished shard is written straight to its place, so
+that nothing is written twice. Otherwise it waits in a part of its own.
 """
 
 import hashlib
@@ -25,23 +25,25 @@ MEMORY = 64 << 20
 """Tokens of an unfinished shard that are kept in memory; more go to a file."""
 
 TURN_SHARE = 0.25
-"""A finished shard waits for its turn this share of the time it took; then its tokens go to a part.
+"""A finished shard waits for its turn for this share of the time that it took.
+
+Then its tokens go to a part.
 """
 
 
 class Placement:
-    """Places of the shards' tokens, shared by all workers.
+    """Places of the shards' tokens in the .bin, shared by all workers.
 
-    A shard goes behind all shards before it, whose sizes must be known.
+    A shard is placed after all earlier shards, so their sizes must be known.
     """
 
     def __init__(self, num_shards: int, joins: bool) -> None:
-        """Without `joins` nothing has a place in the .bin."""
+        """If `joins` is False, no shard has a place in the .bin."""
         self.joins = joins
         self.sizes: Any = RawArray("q", [-1] * num_shards)
 
     def offset(self, shard: int) -> int | None:
-        """Return where a shard begins, in bytes; None: not known yet."""
+        """Return the byte at which a shard begins, or None if it is not known yet."""
         before = self.sizes[:shard]
         return sum(before) if self.joins and -1 not in before else None
 
@@ -51,13 +53,13 @@ class Placement:
         size: int,
         wait_seconds: float,
     ) -> int | None:
-        """Note the size of a finished shard; return where it goes, None if that stays unknown.
+        """Record the size of a finished shard, and return its place, or None if that stays unknown.
 
-        Wait up to `wait_seconds` for the sizes of the shards before it.
+        Wait up to `wait_seconds` for the sizes of the earlier shards.
         """
         earlier_size = self.sizes[shard.number]
         self.sizes[shard.number] = size
-        # A worker may have died after it had noted a size.
+        # A worker may have died after it had recorded a size.
         if earlier_size not in (-1, size):
             raise DataError(
                 TokenMessage.FILE_CHANGED_MEANWHILE,
@@ -76,7 +78,7 @@ class Placement:
 
 
 class ShardSink:
-    """Sink for a shard's tokens; `finish` brings them to their place and completes the mark."""
+    """Sink for a shard's tokens; `finish` moves them to their place and completes the mark."""
 
     def __init__(
         self,
@@ -87,10 +89,10 @@ class ShardSink:
         leaves_mark: bool,
         checksum: Any = None,
     ) -> None:
-        """Make a sink that writes the mark itself where `leaves_mark` is set.
+        """Create a sink, which writes the mark itself if `leaves_mark` is set.
 
-        The next shard then begins before this one is committed. `checksum` is that of the .bin up
-        to this shard; it goes on with what is written.
+        The next shard then begins before this one is committed. `checksum` covers the .bin up to
+        this shard and is updated with what is written.
         """
         self.length = 0
         self._files = files
@@ -120,7 +122,7 @@ class ShardSink:
         self.length += len(data)
 
     def cut(self, length: int) -> None:
-        """Forget all but the first `length` bytes."""
+        """Discard all but the first `length` bytes."""
         self.length = length
         if self._file is None:
             self._chunks = [b"".join(self._chunks)[:length]]
@@ -148,7 +150,7 @@ class ShardSink:
             self.checksum.update(data)
 
     def finish(self, mark: ShardMark, quarantine: list[str]) -> ShardMark:
-        """Bring the tokens to their place, or to a part, and complete the mark."""
+        """Move the tokens to their place, or to a part, and complete the mark."""
         number = self._shard.number
         if self._file:
             wait_seconds = 0.0
@@ -171,7 +173,7 @@ class ShardSink:
         return mark
 
     def close(self) -> None:
-        """Close the file; tokens of an unfinished shard are not kept."""
+        """Close the file and discard the tokens of an unfinished shard."""
         if self._file is not None:
             self._file.close()
 
@@ -189,7 +191,7 @@ class ShardSink:
 
 
 def _chunks(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """Yield the next `length` bytes of a file in chunks; fewer where the file ends before."""
+    """Yield the next `length` bytes of a file in chunks; fewer if the file ends earlier."""
     while length and (chunk := file.read(min(_BLOCK, length))):
         length -= len(chunk)
         yield chunk
@@ -203,13 +205,13 @@ def _crc32(file: BinaryIO, length: int) -> int:
 
 
 class Committer:
-    """Order of the shards in the .bin; there is one for each running prepare().
+    """Keeper of the shards' order in the .bin; each running prepare() has one.
 
-    Shards before `committed` stand in the .bin, hashed and marked.
+    Shards before `committed` are in the .bin, with their checksums and marks.
     """
 
     joins = True
-    """False: nothing goes into the .bin; tokens stay in parts."""
+    """If False, nothing is written to the .bin; tokens stay in parts."""
 
     def __init__(
         self,
@@ -220,7 +222,7 @@ class Committer:
         self._files = files
         self._parts = PartsFolder(files)
         self._shards = shards
-        self.hash = hashlib.sha256()  # of the .bin so far
+        self.hash = hashlib.sha256()  # Checksum of the .bin so far
         # Finished shards that are not committed yet
         self.waiting: dict[int, ShardMark] = {}
         self._copied = 0
@@ -230,14 +232,14 @@ class Committer:
         self.length = 0
         self.totals = ShardCounts()
         self.problems: list[str] = []
-        # Of each committed shard, as the manifest has them
+        # For each committed shard, as the manifest lists it
         self.spans: list[dict[str, int]] = []
 
     def resume(self, on_commit: Callable[[], None]) -> list[int]:
-        """Take over what an earlier run left whole; return the numbers of the shards still to do.
+        """Adopt what an earlier run completed, and return the numbers of the remaining shards.
 
-        The tokens that are there are read again and compared with the marks' checksums. From the
-        first that differs on, nothing is trusted.
+        The tokens on disk are read again and compared with the checksums in the marks. Starting at
+        the first mismatch, nothing is trusted.
         """
         marks = [self._known(shard.number) for shard in self._shards]
         self._undo_last_rename(marks)
@@ -253,7 +255,7 @@ class Committer:
         return [number for number in shards_left if number not in self.waiting]
 
     def _undo_last_rename(self, marks: Sequence[ShardMark | None]) -> None:
-        """Give the .bin its unfinished name if the earlier run ended between its last renames."""
+        """Give the .bin its unfinished name again if the earlier run ended between its renames."""
         part = self._files.bin_part
         final = self._files.bin
         first_is_committed = bool(marks) and marks[0] is not None and marks[0].is_committed
@@ -263,7 +265,7 @@ class Committer:
     def _resume_committed(
         self, marks: Sequence[ShardMark | None], on_commit: Callable[[], None]
     ) -> None:
-        """Count the shards that stand in the .bin, up to the first that differs from its mark."""
+        """Count the shards in the .bin, up to the first that differs from its mark."""
         with self._files.bin_part.open("rb") as file:
             for mark in marks:
                 if mark is None or not mark.is_committed or not self._agrees(file, mark):
@@ -279,16 +281,16 @@ class Committer:
         return has_place and not mark.is_committed and self._is_whole(mark)
 
     def finished(self, mark: ShardMark) -> None:
-        """Note that a shard's tokens are written, in the .bin or in a part."""
+        """Record that a shard's tokens are written, in the .bin or in a part."""
         self.waiting[mark.shard] = mark
         self.placement.sizes[mark.shard] = mark.bytes
 
     def checksum_before(self, shard: Shard) -> Any:
-        """Return the checksum of the .bin up to a shard; None where one before it is missing."""
+        """Return the checksum of the .bin up to a shard, or None if an earlier shard is missing."""
         return self.hash.copy() if self.joins and shard.number == self.committed else None
 
     def written(self, mark: ShardMark, checksum: Any) -> None:
-        """Note a shard's tokens; commit it where the checksum of the .bin up to its end is known.
+        """Record a shard's tokens; commit it if the checksum of the .bin up to its end is known.
 
         Tokens that went to a part are hashed when they are joined.
         """
@@ -300,7 +302,7 @@ class Committer:
 
     @property
     def has_work(self) -> bool:
-        """Whether the next shard in order is finished."""
+        """Return whether the next shard in order is finished."""
         return self.committed in self.waiting
 
     def step(self) -> bool:
@@ -369,7 +371,7 @@ class Committer:
         return None
 
     def _agrees(self, file: BinaryIO, mark: ShardMark) -> bool:
-        """Return whether the .bin, up to the end of a committed shard, has its mark's checksum."""
+        """Return whether the .bin up to the end of a committed shard matches its mark's checksum."""
         checksum = self.hash.copy()
         for chunk in _chunks(file, mark.bytes):
             checksum.update(chunk)
@@ -379,7 +381,7 @@ class Committer:
         return agrees
 
     def _is_whole(self, mark: ShardMark) -> bool:
-        """Return whether the tokens of a finished shard are there, in a part or at their place."""
+        """Return whether the tokens of a finished shard exist, in a part or at their place."""
         if mark.waits:
             path = self._parts.path(mark.shard, "tokens")
         else:
@@ -395,17 +397,17 @@ class Committer:
 class PartCommitter(Committer):
     """Committer of one of several jobs that share the shards.
 
-    Tokens go to parts, which a last run joins.
+    Tokens go to parts, which a final run joins.
     """
 
     joins = False
 
     def missing(self, index: int, count: int) -> list[Shard]:
-        """Return this job's share of the shards, without those that any job finished before."""
+        """Return this job's share of the shards, without those that any job finished earlier."""
         return [shard for shard in self._shards[index::count] if not self._is_done(shard.number)]
 
     def finished(self, mark: ShardMark) -> None:
-        """Note that a part and its mark are written."""
+        """Record that a part and its mark are written."""
         self.totals.add(mark.counts)
         self.committed += 1
 

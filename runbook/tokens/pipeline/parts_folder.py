@@ -38,7 +38,7 @@ WORKERS_SECONDS = 30.0
 
 @contextlib.contextmanager
 def hold_prefix(files: TokenFiles) -> Iterator[None]:
-    """Hold the prefix alone; HeldError says who else does."""
+    """Lock the prefix exclusively; `HeldError` names the process that has it."""
     with flocked(files.parts / "lock", fcntl.LOCK_EX, f"is tokenizing to {files.base}"):
         holder_text = (
             f"is the run whose workers still write to {files.parts} after {WORKERS_SECONDS:.0f} s"
@@ -46,7 +46,7 @@ def hold_prefix(files: TokenFiles) -> Iterator[None]:
         with flocked(
             files.parts / "workers.lock", fcntl.LOCK_EX, holder_text, wait_seconds=WORKERS_SECONDS
         ):
-            # They hold it while they live; those of a killed run end within milliseconds
+            # Workers hold the lock while they live; those of a killed run end within milliseconds.
             pass
 
         yield
@@ -54,7 +54,7 @@ def hold_prefix(files: TokenFiles) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_share(files: TokenFiles, name: str) -> Iterator[None]:
-    """Hold the prefix together with other jobs of an array, and one share of the work alone."""
+    """Share the prefix with the other jobs of an array, and lock one share of the work exclusively."""
     holder_text = f"is tokenizing to {files.base}"
     with (
         flocked(files.parts / "lock", fcntl.LOCK_SH, holder_text),
@@ -71,7 +71,7 @@ def flocked(
     *,
     wait_seconds: float = 0.0,
 ) -> Iterator[None]:
-    """Hold a lock file by flock; `HeldError` says which process has it, and what that process does.
+    """Lock a file with flock; `HeldError` names the process that has it, and its activity.
 
     flock and not `core.locks`: jobs of an array hold a prefix together, and the kernel frees what a
     killed process held, on whichever machine it ran.
@@ -93,10 +93,11 @@ def flocked(
             with contextlib.suppress(FileNotFoundError):
                 is_there = os.path.samestat(path.stat(), os.fstat(file.fileno()))
             if not is_there:
-                # The holder before us finished and removed the folder; take the new one
+                # The previous holder finished and removed the folder, so lock the new one.
                 continue
 
-            # Several holders have no name, and an earlier one's is wrong
+            # Several holders share the lock, so no name is right, and an earlier holder's would be
+            # wrong.
             file.truncate(0)
             if kind == fcntl.LOCK_EX:
                 file.write(f"{os.getpid()} on {platform.node()}\n")
@@ -123,13 +124,13 @@ def _try_lock(descriptor: int, kind: int, folder: Path) -> bool:
 
 @dataclass(kw_only=True)
 class ShardCounts(Counts):
-    """What a shard brought; the counts of shards add up."""
+    """The result of a shard; the counts of shards add up."""
 
     input_bytes: int = 0
     sources: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Documents, text_bytes, tokens by source."""
+    """Documents, text_bytes and tokens for each source."""
     dropped_sources: dict[str, int] = field(default_factory=dict)
-    """Documents left out by source."""
+    """Documents left out, for each source."""
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
 
     def add(self, counts: ShardCounts) -> None:
@@ -139,7 +140,7 @@ class ShardCounts(Counts):
 
 
 def _sum(first: Any, second: Any) -> Any:
-    """The sum of two numbers, of two lists place by place, or of two dictionaries key by key."""
+    """Return the sum of two numbers, of two lists by element, or of two dictionaries by key."""
     if isinstance(first, dict):
         sums = dict(first)
         for key, value in second.items():
@@ -153,33 +154,33 @@ def _sum(first: Any, second: Any) -> Any:
 
 @dataclass(frozen=True)
 class ShardMark:
-    """What a finished shard brought."""
+    """The result of a finished shard."""
 
     shard: int
     fingerprint: str
     counts: ShardCounts
     lengths: NDArray[np.int32]
-    """Of its sequences."""
+    """Lengths of its sequences."""
     empty: NDArray[np.int64]
     """Numbers of the empty documents among the shard's documents, rising."""
     problems: tuple[str, ...]
     bytes: int = 0
-    """Of tokens."""
+    """Number of its tokens."""
     offset: int = -1
-    """Where its tokens stand in the .bin; -1: in a part of their own, waiting."""
+    """Where its tokens begin in the .bin; -1 if they wait in a part of their own."""
     crc32: int = 0
-    """Of its own tokens, while they are not committed."""
+    """Checksum of its own tokens, while they are not committed."""
     sha256: str = ""
-    """Of the .bin up to and with a committed shard."""
+    """Checksum of the .bin up to the end of a committed shard."""
 
     @property
     def waits(self) -> bool:
-        """Its tokens are in a part."""
+        """Return whether its tokens are in a part."""
         return self.offset < 0
 
     @property
     def is_committed(self) -> bool:
-        """Its tokens, and those of all shards before it, are in the .bin and hashed."""
+        """Return whether its tokens, and those of all earlier shards, are in the .bin and hashed."""
         return self.sha256 != ""
 
 
@@ -190,7 +191,7 @@ class PartsFolder:
         self.folder = files.parts
 
     def path(self, shard: int, ending: str) -> Path:
-        """A file of a shard: mark, tokens or quarantine."""
+        """Return the path of one of a shard's files: mark, tokens or quarantine."""
         return self.folder / f"{shard:06d}.{ending}"
 
     def write(
@@ -199,16 +200,16 @@ class PartsFolder:
         ending: str,
         content: bytes,
     ) -> None:
-        """Write a small file of a shard whole, by rename.
+        """Write a small file of a shard atomically, by rename.
 
-        Not synced, because every shard writes one.
+        It is not synced, because every shard writes one.
         """
         part = self.path(shard, f"{ending}.part")
         part.write_bytes(content)
         part.rename(self.path(shard, ending))
 
     def write_mark(self, mark: ShardMark) -> None:
-        """Write a mark: a line of JSON, then the arrays of its piece."""
+        """Write a mark: a line of JSON, followed by the arrays of its piece."""
         arrays = mark.lengths.astype("<i4").tobytes() + mark.empty.astype("<i8").tobytes()
         head = vars(mark) | {
             "counts": vars(mark.counts),
@@ -219,9 +220,9 @@ class PartsFolder:
         self.write(mark.shard, "mark", json.dumps(head).encode() + b"\n" + arrays)
 
     def read(self, shard: int) -> ShardMark | None:
-        """The mark of a shard.
+        """Return the mark of a shard.
 
-        None if there is none, or one that was not written whole (after a power cut).
+        Return None if there is none, or if it was not written completely (after a power cut).
         """
         import numpy as np
 
@@ -241,12 +242,12 @@ class PartsFolder:
             return None
 
     def pieces(self, count: int) -> Iterator[IndexPiece]:
-        """The index of shards 0 to count - 1, whose marks must all be there."""
+        """Return the index of shards 0 to count - 1, whose marks must all exist."""
         for mark in map(self.read, range(count)):
             assert mark is not None, "each mark was there a moment ago"
             yield mark.lengths, mark.empty
 
     def forget(self, shard: int) -> None:
-        """Remove everything of a shard."""
+        """Remove all files of a shard."""
         for ending in ("mark", "tokens", "tokens.part", "quarantine"):
             self.path(shard, ending).unlink(missing_ok=True)

@@ -17,24 +17,24 @@ EVERY_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class DataProgress:
-    """One moment of the work."""
+    """The state of the work at one moment."""
 
     stage: str
     """resume, tokenize, index, done; download for downloads."""
     files: int
     files_total: int
     bytes: int
-    """Of input files, as they are on disk."""
+    """Bytes of the input files, as they are on disk."""
     bytes_total: int
     seconds: float
     """Since this call began."""
     mb_per_second: float
     """Text (or bytes of a download) in megabytes of 10^6, since this call began."""
     eta_seconds: float | None
-    """None: not known yet."""
+    """None if it is not known yet."""
     workers: int
     failures: int
-    """Records and files left out, workers that died."""
+    """Records and files left out, and workers that died."""
     text_bytes: int = 0
     documents: int = 0
     tokens: int = 0
@@ -42,7 +42,7 @@ class DataProgress:
     shards_total: int = 0
 
     def as_facts(self) -> Row:
-        """Return the moment as facts next to a bar of bytes.
+        """Return this moment as facts to print beside a progress bar of bytes.
 
         They are the stage, files, speed, time left, workers and failures.
         """
@@ -71,7 +71,7 @@ ProgressCallback = Callable[[DataProgress], None]
 
 
 class ProgressReporter:
-    """Reports one call of prepare()."""
+    """Reporter of one call of prepare()."""
 
     def __init__(
         self,
@@ -94,12 +94,12 @@ class ProgressReporter:
         self.workers = 0
 
     def report_resumed(self) -> None:
-        """Report what an earlier run had done, as far as it is taken over."""
+        """Report the work of an earlier run that this one adopts."""
         self._text_before = sum(counts.text_bytes for counts in self._counts())
         self.report("resume")
 
     def text_done(self) -> int:
-        """Bytes of text tokenized by this call."""
+        """Return the bytes of text that this call tokenized."""
         return self._committer.totals.text_bytes - self._text_before
 
     def report(
@@ -135,7 +135,7 @@ class ProgressReporter:
         )
 
     def report_done(self, manifest: Manifest) -> None:
-        """The last report."""
+        """Send the last report."""
         if manifest.reused:
             self._text_before = manifest.text_bytes
         self._send(
@@ -147,7 +147,7 @@ class ProgressReporter:
         )
 
     def _counts(self) -> list[ShardCounts]:
-        """Of all finished shards, the waiting ones too."""
+        """Return the totals of all finished shards, including the waiting ones."""
         return [self._committer.totals, *(mark.counts for mark in self._committer.waiting.values())]
 
     def _send(
@@ -185,7 +185,7 @@ class ProgressReporter:
         )
 
     def _eta(self, share: float, now: float) -> float | None:
-        """Time left at the speed since the first report; not known in the first second."""
+        """Return the time left at the speed since the first report; None in the first second."""
         if self._first is None:
             self._first = (now, share)
         passed = now - self._first[0]

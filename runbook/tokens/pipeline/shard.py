@@ -1,4 +1,4 @@
-"""One shard: read, parse, encode, join; what a worker does between two done-marks."""
+"""One shard: read, parse, encode, join. This is a worker's task between two done-marks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Report = Callable[[ShardCounts], None]
 
 
 class ShardMaker:
-    """Tokenizer of shards, one after the other, with one tokenizer and one set of options.
+    """Tokenizer that handles shards one after the other, with one set of options.
 
     The source key in the options has been resolved.
     """
@@ -150,7 +150,7 @@ class ShardMaker:
         if kind_of(Path(segment.path))[0] == ".parquet":
             line = bad.offset + 1
             at = f"row {bad.offset}"
-        # Counting lines reads the file again: not for many
+        # Counting lines reads the file again, so do it for a few records only.
         elif stops or work.counts.skipped_records < MAX_PROBLEMS:
             line = line_number(segment, bad.offset)
             at = f"line {line}, {at}"
@@ -174,7 +174,7 @@ class ShardMaker:
         segment: Segment,
         work: _Work,
     ) -> None:
-        """Encode one document in pieces, with a report after each, so that progress is seen."""
+        """Encode one document in pieces, with a report after each, so that progress is visible."""
         import numpy as np
 
         huge = batch.huge
@@ -212,7 +212,7 @@ class ShardMaker:
 
     @functools.cached_property
     def _cut(self) -> TextCut:
-        """How huge documents are cut; found once, at the first of them."""
+        """Return how huge documents are cut; determined once, at the first of them."""
         return cut_of(self._tokenizer)
 
     def _pieces(self, huge: HugeText) -> Iterator[str]:
@@ -222,7 +222,7 @@ class ShardMaker:
         return cut_text(parts, self._tokenizer.encoder, self._cut)
 
     def _is_dropped(self, batch: DocumentBatch, work: _Work) -> bool:
-        """Return whether a huge document is of a source that is not wanted, and count it then."""
+        """Return whether a huge document has an unwanted source, and if so count it."""
         if not batch.sources or self._options.wants(batch.sources[0]):
             return False
         work.count_dropped(batch.sources[0])
@@ -246,7 +246,7 @@ class ShardMaker:
             ids, offsets = self._tokenizer.encoder.encode_batch(batch.texts)
         text_bytes = utf8_sizes(batch.texts)
         sample = batch.texts[work.num_batches * 7919 % len(batch.texts)][:SAMPLE_CHARACTERS]
-        # A huge document is not needed next to its tokens
+        # The text of a huge document is no longer needed beside its tokens.
         batch.texts.clear()
         if work.counts.text_bytes >= work.next_sample:
             work.next_sample += SAMPLE_EVERY
@@ -263,7 +263,7 @@ class ShardMaker:
 
 
 def utf8_sizes(texts: list[str]) -> list[int]:
-    """Bytes of each text in UTF-8, without a loop over those that are ASCII.
+    """Return the bytes of each text in UTF-8, without a loop over texts that are ASCII.
 
     >>> utf8_sizes(["abc", "é", ""])
     [3, 2, 0]
@@ -290,7 +290,7 @@ def join_ids(
     if eod is None:
         return narrow.tobytes()
     ends = offsets[1:][np.diff(offsets) > 0]
-    # Short texts: one pass of numpy beats a slice for each
+    # For short texts, one numpy pass is faster than a slice for each.
     if len(ends) * 200 > len(narrow):
         return np.insert(narrow, ends, eod[0]).tobytes()
     view = memoryview(narrow.data)
@@ -306,7 +306,7 @@ def join_ids(
 
 @dataclass
 class _Work:
-    """What has been made of the shard in hand."""
+    """What has been made of the current shard so far."""
 
     shard: Shard
     sink: ShardSink

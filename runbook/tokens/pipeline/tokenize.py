@@ -48,17 +48,22 @@ from runbook.tokens.sources.input_files import (
 from runbook.tokens.tokenizer import Tokenizer, load_tokenizer, tokenizer_path, use_one_thread
 
 BIN_BYTES_PER_TEXT_BYTE = 0.7
-"""Where nothing could be read: two bytes for each 3.1 bytes of text (technical English), and the
-index.
+"""The estimate if nothing could be read.
+
+Two bytes for each 3.1 bytes of text (technical English), and the index.
 """
 AMPLE_ROOM = 32
-"""On a disk with so many times that room no text is encoded for a better estimate, which took 0.2
-s. Plain text needs at most 3 times that room.
+"""How many times the estimate must be free to skip a better estimate.
+
+A better one encodes some text, which took 0.2 s. Plain text needs at most 3 times the space.
 """
 BYTES_PER_DOCUMENT = 24
-"""In the .idx 20: length, place and number; in a mark 4 more, until all is done."""
+"""Bytes for each document: 20 in the .idx and 4 in a mark.
+
+The .idx has its length, place and number. The mark exists until all is done.
+"""
 SAMPLE = 200_000
-"""Characters of each piece that are encoded."""
+"""Characters that are encoded of each sampled piece."""
 _log = logging.getLogger(__name__)
 
 
@@ -85,7 +90,7 @@ def prepare(
     try:
         if manifest is None:
             with hold_prefix(job.files):
-                # Another start may have finished the work between our look and the lock.
+                # Another process may have finished the work between our check and the lock.
                 manifest = finished_manifest(prefix, job.fingerprint)
                 if manifest is None:
                     return job.run()
@@ -105,7 +110,7 @@ def prepare_share(
 ) -> tuple[int, int]:
     """One job of an array: tokenize every n-th shard to a part.
 
-    How many were made, and how many the share has.
+    Return how many were made, and how many the share has.
 
     `share` is (index, count), the index from 0. Any number of jobs may run at once, on any number
     of nodes that see the same folder, and come back in any other number; `prepare` with the same
@@ -173,7 +178,7 @@ class _Job:
             raise DataError(TokenMessage.NO_SOURCE_NAMED, first=first.path)
 
         if options.fix_text == "ftfy":
-            # Refuse a missing package before the work, not in a worker
+            # Report a missing package before the work, not in a worker.
             load_ftfy()
 
         segments = {}
@@ -187,7 +192,7 @@ class _Job:
         ]
         tokenizer = options.tokenizer
         path = tokenizer_path(options.tokenizer)
-        # load_tokenizer says what is wrong with a missing one.
+        # `load_tokenizer` reports what is wrong with a missing one.
         if tokenizer != "gpt2" and path.is_file():
             tokenizer = sha256_of(path)
         self._choices = json.dumps([options.choices(), tokenizer], sort_keys=True)
@@ -198,7 +203,7 @@ class _Job:
 
     def report_finished(self, manifest: Manifest) -> Manifest:
         if self.files.parts.exists():
-            # Not while another run works there
+            # Not while another run works there.
             with (
                 contextlib.suppress(HeldError, OSError),
                 hold_prefix(self.files),
@@ -215,7 +220,7 @@ class _Job:
         if self._reused:
             counts = self._reused, len(self._shards)
             _log.info("%s: %d of %d shards are done from an earlier run", self.files.base, *counts)
-            # With those that are finished and not committed yet
+            # Includes shards that are finished and not committed yet.
             self._reporter.report_resumed()
 
         tokenizer = self._make([self._shards[number] for number in todo], self._shards)
@@ -225,7 +230,7 @@ class _Job:
         return manifest
 
     def run_share(self, index: int, count: int) -> tuple[int, int]:
-        """Make what is missing of one share; the work stays unfinished."""
+        """Make the missing shards of one share; the work as a whole stays unfinished."""
         self._committer = committer = PartCommitter(self.files, self._shards, self._choices)
         missing = committer.missing(index, count)
         self._reporter = ProgressReporter(missing, committer, self._progress, self._began)
@@ -234,15 +239,15 @@ class _Job:
         return len(missing), len(range(index, len(self._shards), count))
 
     def _make(self, shards: list[Shard], stored: list[Shard]) -> Tokenizer:
-        """Tokenize shards, in this process where one worker is enough, else in several.
+        """Tokenize shards, in this process if one worker is enough, else in several.
 
-        `stored` need the disk.
+        `stored` shards need disk space.
         """
         reporter = self._reporter
         committer = self._committer
         options = self._options
         self._refuse_small_disk(stored)
-        # From here on the prefix is unfinished
+        # From this point the prefix is unfinished.
         self.files.manifest.unlink(missing_ok=True)
         reporter.workers = min(options.workers or num_cores(), max(1, len(shards)))
         if reporter.workers > 1:
@@ -286,7 +291,7 @@ class _Job:
             options.tokenizer, special_tokens=options.special_tokens, encoder=encoder
         )
         if options.append_eod:
-            # Refuse a tokenizer without one before the work, not after.
+            # Report a tokenizer without such a token before the work, not after it.
             tokenizer.end_of_document(options.eod_token)
 
         return tokenizer
@@ -310,9 +315,9 @@ class _Job:
             )
 
     def _close(self, tokenizer: Tokenizer) -> Manifest:
-        """Index, renames, manifest.
+        """Write the index, rename the files, and write the manifest.
 
-        The order lets an interruption anywhere be fixed by a second run.
+        The order allows a second run to repair an interruption at any point.
         """
         files = self.files
         totals = self._committer.totals
@@ -340,14 +345,14 @@ class _Job:
                 content[name] = value
 
         write_text(files.manifest, json.dumps(content, indent=1) + "\n", error=DataError)
-        # Another run may ask for the lock just now
+        # Another run may be requesting the lock at this moment.
         shutil.rmtree(files.parts, ignore_errors=True)
         return manifest
 
     def _refuse_no_tokens(self) -> None:
-        """An input without a single token is a mistake.
+        """Raise if the input has no tokens at all, which is a mistake.
 
-        A wrong key, a wrong folder, files that are all broken.
+        The key or the folder is wrong, or all files are broken.
         """
         totals = self._committer.totals
         if totals.tokens:
@@ -387,7 +392,7 @@ class _Job:
             eod = None
 
         wall = time.monotonic() - self._began
-        # MB of text a second, over all and of each stage.
+        # MB of text a second, overall and for each stage.
         rates = {"wall": round(self._reporter.text_done() / wall / 1e6, 1)}
         for stage, stage_seconds in totals.seconds.items():
             if stage_seconds > 0:
@@ -437,7 +442,7 @@ class _Job:
 
 
 def num_cores() -> int:
-    """Cores this process may use (a job often gets fewer than the node has)."""
+    """Return the cores this process may use (a job often gets fewer than the node has)."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -462,15 +467,15 @@ def _versions() -> dict[str, str]:
 
 
 def first_guess(shards: Sequence[Shard]) -> int:
-    """Bytes of the .bin and the .idx of these shards, by the sizes of their files alone."""
+    """Return the bytes of the .bin and the .idx of these shards, from their file sizes alone."""
     text = sum(text_estimate(segment) for shard in shards for segment in shard.segments)
     return int(text * BIN_BYTES_PER_TEXT_BYTE)
 
 
 def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: TokenizeOptions) -> int:
-    """Bytes of the .bin, the .idx and the marks of these shards.
+    """Return the bytes of the .bin, the .idx and the marks of these shards.
 
-    From the first, the middle and the last of them.
+    They are estimated from the first, the middle and the last shard.
     """
     text = measured = estimated = 0.0
     tokens = documents = 0
@@ -482,7 +487,7 @@ def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: Tokeniz
             batch = next(read_documents(segment, parser), DocumentBatch())
             measured += expansion(segment)
         except unreadable:
-            # The work itself will say what is wrong with the file
+            # The work itself will report what is wrong with the file.
             continue
 
         estimated += text_estimate(segment) / (segment.end - segment.start)

@@ -1,6 +1,6 @@
-"""Worker processes that tokenize shards, and the pool that deals shards to them.
+"""Worker processes that tokenize shards, and the pool that assigns shards to them.
 
-A dead worker's shard is dealt again; nothing hangs.
+The shard of a dead worker is assigned again, so nothing hangs.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ _FULL = {
 
 
 def disk_error(error: OSError, files: TokenFiles) -> DataError:
-    """A failed write in our words: what is done stays done."""
+    """Return a failed write as one of our errors: finished work is kept."""
     folder = files.base.parent
     reason = _FULL.get(error.errno or 0, f"writing failed: {error.strerror or error}")
     try:
@@ -61,10 +61,10 @@ def work(
     parent: int,
     placement: Placement,
 ) -> None:
-    """Life of a worker; ends with its parent, whatever ends that."""
-    # Ctrl-C is the parent's to handle
+    """Run a worker until its parent ends, for whatever reason."""
+    # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # None may be left to write into files that a new run works on
+    # No old worker may be left to write into files that a new run works on.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -100,7 +100,7 @@ def work(
     except DataError as error:
         pipe.send(("error", str(error)))
     except (EOFError, ConnectionError):
-        return  # the parent is gone
+        return  # The parent has ended.
     except OSError as error:
         pipe.send(("error", str(disk_error(error, files))))
 
@@ -110,12 +110,12 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     shard: Shard | None = None
-    # Of the shard in hand, so far
+    # Counts of the current shard so far
     counts: ShardCounts | None = None
 
 
 class Pool:
-    """Runs shards through worker processes into a committer."""
+    """Pool that runs shards through worker processes into a committer."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Pool:
         self._todo: deque[Shard] = deque()
 
     def start(self, count: int) -> None:
-        """Start workers; they load their tokenizers while the caller does the same."""
+        """Start the workers; they load their tokenizers while the caller loads its own."""
         context = multiprocessing.get_context("spawn")
         for _ in range(count):
             ours, theirs = context.Pipe()
@@ -150,7 +150,7 @@ class Pool:
             self.workers.append(_Worker(process, ours))
 
     def close(self) -> None:
-        """End all workers; what they have in hand is dropped."""
+        """End all workers and discard their unfinished work."""
         for worker in self.workers:
             worker.process.kill()
         for worker in self.workers:
@@ -160,7 +160,7 @@ class Pool:
         self.workers.clear()
 
     def run(self, shards: Iterable[Shard], report: Callable[[], None]) -> None:
-        """Make all shards; `report` is called a few times a second."""
+        """Tokenize all shards; `report` is called a few times a second."""
         self._todo = deque(shards)
         while self._has_work():
             did_work = self._committer.step()
@@ -174,7 +174,7 @@ class Pool:
 
     @property
     def in_hand(self) -> list[ShardCounts]:
-        """How far each shard in hand is."""
+        """Return the progress of each shard in work."""
         return [worker.counts for worker in self.workers if worker.counts is not None]
 
     def _listen(self, seconds: float) -> None:
@@ -187,13 +187,13 @@ class Pool:
             ready[id(worker)] = worker
 
         for worker in ready.values():
-            # Asked first: what a dead worker said last is in the pipe by now.
+            # Asked first: the last message of a dead worker is already in the pipe.
             alive = worker.process.is_alive()
             try:
                 while worker.pipe.poll():
                     self._answer(worker, worker.pipe.recv())
             except (EOFError, OSError):
-                # It died, perhaps in the middle of a message
+                # It died, perhaps in the middle of a message.
                 worker.process.join()
                 alive = False
 
@@ -223,9 +223,9 @@ class Pool:
         worker.pipe.send((worker.shard, self._committer.fingerprints[worker.shard.number]))
 
     def _replace(self, worker: _Worker) -> None:
-        """Start another worker for a dead one, and deal its shard again.
+        """Start another worker in place of a dead one, and assign its shard again.
 
-        A shard that killed too many workers is not dealt again.
+        A shard that killed too many workers is not assigned again.
         """
         self.workers.remove(worker)
         worker.pipe.close()

@@ -19,7 +19,7 @@ from runbook.tokens.pipeline.tokenize_options import TokenFiles
 from runbook.tokens.sources.input_files import find_inputs, path_inside, says_its_kind
 
 HUB = "https://huggingface.co"
-"""Where `HF_ENDPOINT` names no mirror."""
+"""Used if `HF_ENDPOINT` names no mirror."""
 _HF = re.compile(r"hf://(datasets/|)([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _MAGIC = {
     ".zst": b"\x28\xb5\x2f\xfd",
@@ -29,26 +29,29 @@ _MAGIC = {
 }
 
 GetPage = Callable[[str], tuple[bytes, str]]
-"""Takes a URL; gives the body and the URL of the next page."""
+"""Function that fetches a URL and returns the body and the URL of the next page."""
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to fetch, and what is known of it: 0 or an empty text where nothing is."""
+    """A file to fetch, and what is known about it.
+
+    A value that is not known is 0 or an empty text.
+    """
 
     path: str
-    """Below the dataset's folder."""
+    """Path below the dataset's folder."""
     url: str
     bytes: int = 0
     sha256: str = ""
     md5: str = ""
-    """What a bucket says of a file."""
+    """A bucket's entry for a file."""
     also: str = ""
-    """Another path below the folder at which it may be."""
+    """Another path below the folder where the file may be."""
 
 
 def expected_files(dataset: Dataset) -> list[SourceFile]:
-    """Return the files that the catalogue promises, as fetched, in the order of joining."""
+    """Return the files that the catalogue lists, as fetched, in the order in which they are joined."""
     files = list(dataset.files)
     for group in dataset.parts or dataset.groups:
         if "{number}" not in group.path or group.last < group.first:
@@ -71,7 +74,7 @@ def expected_files(dataset: Dataset) -> list[SourceFile]:
 
 
 def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
-    """Return where a file lies: at its own path, or at its other one where only that is there."""
+    """Return where a file is: at its own path, or at its other path if only that exists."""
     path = path_inside(folder, file.path)
     if not file.also or path.exists():
         return path
@@ -82,7 +85,7 @@ def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
 def holds_dataset(folder: Path, dataset: Dataset) -> bool:
     """Return whether a folder has any file of a dataset's kind.
 
-    Text, or token files where it is tokens already.
+    These are text files, or token files if the dataset is tokenized already.
     """
     if dataset.kind == TOKENIZED and names_pair(str(folder)):
         return Path(f"{folder}.bin").is_file()
@@ -96,7 +99,7 @@ def holds_dataset(folder: Path, dataset: Dataset) -> bool:
 def has_every_file(folder: Path, dataset: Dataset) -> bool:
     """Return whether all files that a dataset promises are in a folder, as far as its list says.
 
-    False without a list.
+    Return False without a list.
 
     Files that a document's own way made of the parts count as well.
     """
@@ -109,9 +112,9 @@ def has_every_file(folder: Path, dataset: Dataset) -> bool:
 
 
 def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
-    """The files with their addresses.
+    """Return the files with their addresses.
 
-    The Hub is asked for sizes and checksums (a thousand files a request).
+    The Hub is queried for sizes and checksums (a thousand files a request).
     """
     if not dataset.url:
         raise DataError(TokenMessage.DATASET_WITHOUT_URL, title=dataset.title)
@@ -193,10 +196,7 @@ def _matching_files(
     source: str,
     remedy: str,
 ) -> list[RemoteFile]:
-    """Return the files whose names match the dataset's pattern.
-
-    Raise `DataError` for none.
-    """
+    """Return the files whose names match the dataset's pattern. Raise `DataError` if none does."""
     matching = []
     for path, file in listed.items():
         if fnmatch.fnmatch(PurePosixPath(path).name, dataset.pattern):
@@ -218,15 +218,15 @@ def _hub_files(
     dataset: Dataset,
     get: GetPage,
 ) -> list[RemoteFile]:
-    """List a repository of the Hub by hand.
+    """List a repository of the Hub without huggingface_hub.
 
-    The client of huggingface_hub has no sha256 check and no shared pause on 429.
+    Its client has no sha256 check and no shared pause on 429.
     """
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     listed: dict[str, RemoteFile] = {}
     files = f"{endpoint}/{name}/resolve/{urllib.parse.quote(revision)}/"
     kind = "" if name.startswith("datasets/") else "models/"
-    # Without named files the whole repository is listed, from its top folder.
+    # Unless files are named, the whole repository is listed, starting at its top folder.
     folders = sorted({file.path.rpartition("/")[0] for file in expected_files(dataset)}) or [""]
     for folder in folders:
         quoted_folder = urllib.parse.quote(f"{revision}/{folder}".rstrip("/"))
@@ -260,9 +260,9 @@ def _files_on_page(entries: Any, base: str) -> Iterator[RemoteFile]:
 
 
 def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path:
-    """The folder of a dataset.
+    """Return the folder of a dataset.
 
-    The given one, else the catalogue's (inside the package for the shipped corpus).
+    It is the given one, else the catalogue's (inside the package for the shipped corpus).
     """
     if folder:
         return project / Path(folder).expanduser()
@@ -278,7 +278,7 @@ def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path
 
 
 def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[Path]:
-    """The files to tokenize, in order.
+    """Return the files to tokenize, in order.
 
     Files that the catalogue names are compared with it, all at once.
 
@@ -291,7 +291,7 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
     if dataset.parts and any((home / path).exists() for path in dataset.paths):
-        # What the parts become on the documents' way.
+        # The files that the conversion makes of the parts.
         listed = [SourceFile(path=path) for path in dataset.paths]
 
     _refuse_faults(dataset, home, listed)
@@ -301,7 +301,7 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
 
 
 def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list[Path]:
-    """The prefixes of a dataset that is tokens already, in natural order.
+    """Return the prefixes of a dataset that is tokenized already, in natural order.
 
     Each has its .bin and its .idx.
 
@@ -309,7 +309,8 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
     files say themselves.
 
     Raises:
-        DataError: no token files, one of a pair is missing, or a listed file is not the one that the catalogue names.
+                DataError: no token files, one of a pair is missing, or a listed file is not the one
+        that the catalogue names.
     """
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
@@ -337,7 +338,7 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
 
 
 def _token_bins(home: Path) -> list[Path]:
-    """Return the .bin files of a folder, or the one whose prefix `home` is."""
+    """Return the .bin files of a folder, or the one for which `home` is the prefix."""
     pair = Path(f"{home}.bin")
     if names_pair(str(home)) and pair.is_file():
         return [pair]
@@ -367,7 +368,7 @@ def join_first(
     between: str = "\n  ",
     more: str = "\n  ... and {} more",
 ) -> str:
-    """The first of many texts, and how many more there are."""
+    """Return the first few of many texts, and how many more there are."""
     text = between.join(texts[:most])
     if len(texts) > most:
         text += more.format(len(texts) - most)
@@ -375,18 +376,18 @@ def join_first(
 
 
 def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:
-    """What is wrong with one file of a list, with its name.
+    """Return what is wrong with one file of a list, with its name.
 
-    Empty if nothing is, as far as the list says.
+    Return an empty text if nothing is, as far as the list tells.
     """
     fault = content_fault(place_of(folder, file), file, checksums=checksums)
     return fault and f"{file.path}: {fault}"
 
 
 def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool = True) -> str:
-    """What is wrong with a file: its size, and with `checksums` its first bytes and its sum.
+    """Return what is wrong with a file: its size, and with `checksums` its first bytes and its sum.
 
-    Empty if nothing is.
+    Return an empty text if nothing is.
     """
     if not path.is_file():
         return "missing"

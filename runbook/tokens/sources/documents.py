@@ -1,6 +1,6 @@
 """Documents from blocks of lines, parsed in one call or line by line.
 
-Line by line, each bad record comes with its reason.
+If a block is parsed line by line, each bad record comes with its reason.
 """
 
 import contextlib
@@ -32,11 +32,12 @@ from runbook.tokens.sources.input_files import (
 )
 
 PIECE = 1 << 20
-"""Bytes of a huge document that are decoded at once."""
+"""Bytes of a huge document that are decoded at a time."""
 PARQUET_ROWS = 1024
 PARQUET_BYTES = 32 << 20
-"""Text of a Parquet file that becomes Python strings at once. pyarrow holds the column of a row
-group besides.
+"""Bytes of text in a Parquet file that become Python strings at a time.
+
+pyarrow also keeps the column of a row group in memory.
 """
 KNOWN_SOURCE_KEYS = ("meta.redpajama_set_name", "meta.pile_set_name", "meta.source", "source")
 UNKNOWN_SOURCE = "unknown"
@@ -63,10 +64,10 @@ class HugeText:
 
     content: memoryview
     decode: Callable[[bytes], str]
-    """A piece to text; raises BadTextError."""
+    """Decode a piece; raise `BadTextError` if it is no text."""
 
     def pieces(self) -> Iterator[str]:
-        """Yield the text in pieces of about a megabyte; in one where no border is found."""
+        """Yield the text in pieces of about a megabyte, or in one piece if no border is found."""
         start = 0
         while start < len(self.content):
             border = _BORDER.search(self.content, start + PIECE)
@@ -76,7 +77,7 @@ class HugeText:
 
 
 def decode_plain(piece: bytes) -> str:
-    """A piece of a text file."""
+    """Decode a piece of a text file."""
     try:
         return piece.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -85,10 +86,10 @@ def decode_plain(piece: bytes) -> str:
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that cannot be read, and where it stands in its file."""
+    """A record that cannot be read, and its place in the file."""
 
     offset: int
-    """Of its first byte in the file's (decompressed) text; a row number in a Parquet file."""
+    """Offset of its first byte in the file's (decompressed) text; a row number in a Parquet file."""
     reason: str
     raw: bytes
 
@@ -99,23 +100,23 @@ class DocumentBatch:
 
     texts: list[str] = field(default_factory=list)
     sources: list[str] | None = None
-    """One for each text, where a source key is read."""
+    """One source for each text, if a source key is read."""
     huge: HugeText | None = None
-    """Instead of texts: one document too large to be held twice."""
+    """Set in place of texts: one document too large to be in memory twice."""
     offset: int = 0
-    """Where the huge document's record begins."""
+    """Offset at which the huge document's record begins."""
     bad: list[BadRecord] = field(default_factory=list)
     blank_lines: int = 0
     records: int = 0
-    """In the input: texts and bad ones."""
+    """Records in the input: texts and bad ones."""
     read_bytes: int = 0
-    """Of decompressed input."""
+    """Bytes of decompressed input."""
     parse_seconds: float = 0.0
-    """Spent between bytes and texts."""
+    """Seconds spent between bytes and texts."""
 
 
 class Parser:
-    """Takes texts, and their sources, out of JSON lines."""
+    """Reader of texts, and of their sources, from JSON lines."""
 
     def __init__(
         self,
@@ -154,13 +155,13 @@ class Parser:
         self._source_of = operator.attrgetter(".".join(["inner"] * len(path)) or "text")
 
     def parse(self, data: bytes | bytearray, offset: int) -> DocumentBatch:
-        """Texts of a block of lines.
+        """Return the texts of a block of lines.
 
-        Every line that gives none is a bad record, a blank line is only counted.
+        Every line without a text is a bad record; a blank line is only counted.
         """
         started = time.perf_counter()
         batch = None
-        # A larger block may have a line that is too long.
+        # A larger block may contain a line that is too long.
         if len(data) <= self.max_record_bytes:
             if len(data) > HUGE:
                 batch = self._huge(data, offset)
@@ -177,7 +178,7 @@ class Parser:
         return batch
 
     def _huge(self, line: bytes | bytearray, offset: int) -> DocumentBatch | None:
-        """A huge line's text, not decoded yet; None if it is no text, or more than one line."""
+        """Return the undecoded text of a huge line; None if it is no text, or more than one line."""
         try:
             raw = memoryview(self._raw.decode(line).text)
         except (ValueError, RecursionError):
@@ -196,7 +197,7 @@ class Parser:
         return self._text(b"{" + json.dumps(self.text_key).encode() + b':"' + piece + b'"}')
 
     def _fast(self, data: bytes | bytearray) -> DocumentBatch | None:
-        """All lines in one call; None unless each line is exactly one whole record."""
+        """Parse all lines in one call; return None unless each line is exactly one complete record."""
         try:
             records = self._records.decode_lines(data)
         except (ValueError, RecursionError):
@@ -240,8 +241,8 @@ class Parser:
                 batch.sources.append(self.source_of(line))
 
     def _text(self, line: bytes) -> str:
-        """The text of a record; BadTextError says why it has none."""
-        # Stricter than Python's json, which decides
+        """Return the text of a record; `BadTextError` says why it has none."""
+        # This is stricter than Python's json, which decides.
         with contextlib.suppress(ValueError, RecursionError):
             return str(self._texts.decode(line).text)
 
@@ -277,7 +278,7 @@ class Parser:
         return text
 
     def source_of(self, line: bytes | bytearray | memoryview) -> str:
-        """The source that a record names."""
+        """Return the source that a record names."""
         try:
             return str(self._source_of(self._sources.decode(line)))
         except (ValueError, RecursionError):
@@ -285,7 +286,7 @@ class Parser:
 
 
 def count_newlines(data: bytes | bytearray) -> int:
-    """Return the number of newlines; faster than `data.count`."""
+    """Return the number of newlines. This is faster than `data.count`."""
     import numpy as np
 
     return int(np.count_nonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")))
@@ -298,9 +299,9 @@ def _decoder(fields: list[Any]) -> Any:
 
 
 def _loads(line: bytes) -> Any:
-    """What json makes of a line, however deep in calls we are.
+    """Return what json makes of a line, however deep the call stack is.
 
-    A thread of its own begins at the top of its stack.
+    A new thread begins at the top of its own stack.
     """
     try:
         return json.loads(line)
@@ -322,7 +323,7 @@ def _json_name(value: Any) -> str:
 
 
 def read_documents(segment: Segment, parser: Parser) -> Iterator[DocumentBatch]:
-    """The documents of a segment, a few megabytes at a time."""
+    """Yield the documents of a segment, a few megabytes at a time."""
     kind = kind_of(Path(segment.path))[0]
     if kind == ".txt":
         yield _one_text(segment, parser.max_record_bytes)
@@ -335,7 +336,7 @@ def read_documents(segment: Segment, parser: Parser) -> Iterator[DocumentBatch]:
                 continue
 
             batch = parser.parse(data, offset)
-            # So that a block is not kept while its texts are encoded
+            # Drop the block, so that it is not kept in memory while its texts are encoded.
             del data
             yield batch
 
@@ -403,11 +404,11 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
                 )
 
             rows = _rows_at_once(file, text_key)
-            # With threads, pyarrow reads ahead of what is taken.
+            # With threads, pyarrow would read ahead of what is used.
             for part in file.iter_batches(rows, columns=[text_key], use_threads=False):
                 batch = DocumentBatch(read_bytes=int(part.nbytes), records=part.num_rows)
                 for value in part.column(0).to_pylist():
-                    # UTF-8 has at least a byte for each character.
+                    # UTF-8 has at least one byte for each character.
                     if isinstance(value, str) and len(value) > max_record_bytes:
                         reason = _length_problem(len(value), max_record_bytes)
                         batch.bad.append(BadRecord(row, reason, value[:HEAD_BYTES].encode()))
@@ -428,7 +429,7 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
 
 
 def _rows_at_once(file: Any, text_key: str) -> int:
-    """Return how many rows of a Parquet file are read at once.
+    """Return how many rows of a Parquet file are read at a time.
 
     The average text of its largest row group decides.
     """
@@ -447,13 +448,13 @@ def _rows_at_once(file: Any, text_key: str) -> int:
 
 
 def find_source_key(segment: Segment) -> str:
-    """The known source key that the first record of a file has, or nothing."""
+    """Return the known source key in the first record of a file, or an empty text."""
     if kind_of(Path(segment.path))[0] != ".jsonl":
         return ""
     try:
         _, data = next(read_blocks(segment))
     except (StopIteration, DataError):
-        # The work itself will say what is wrong with the file
+        # The work itself will report what is wrong with the file.
         return ""
 
     line = memoryview(data)[: next(_LINE_END.finditer(data)).start()]

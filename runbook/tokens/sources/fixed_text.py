@@ -20,7 +20,7 @@ def load_ftfy() -> ModuleType:
 
 
 def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
-    """Repair one document that comes in pieces; joined, the result is `ftfy.fix_text` of the whole.
+    """Repair a document in pieces; joined, they equal `ftfy.fix_text` of the whole.
 
     ftfy repairs each line by itself, and cuts a line of more than a million characters there. One
     thing passes from line to line: after the first `<` no HTML entity is decoded any more.
@@ -44,9 +44,9 @@ def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _line_end(text: str, start: int, longest: int) -> int:
-    """Return where the next segment that ftfy repairs by itself ends.
+    """Return the end of the next segment that ftfy repairs by itself.
 
-    0 if the text so far does not say.
+    Return 0 if the text so far does not determine it.
     """
     end = text.find("\n", start, start + longest) + 1
     if not end and len(text) - start > longest:

@@ -1,6 +1,6 @@
-"""Input files: which are read, how they are cut into shards, their text in blocks of lines.
+"""Input files: which are read, how they are cut into shards, and their text in blocks of lines.
 
-Plain, zstd, gzip or xz; every kind of damage is noticed.
+They are plain, zstd, gzip or xz. Every kind of damage is noticed.
 """
 
 import functools
@@ -28,15 +28,17 @@ COMPRESSIONS = (".zst", ".gz", ".xz")
 KINDS = (*LINES, ".txt", ".parquet")
 MAX_SHARDS = 20_000
 MANY_SHARDS = 48
-"""A smaller input is cut into about so many, so that workers end at about the same time; but not
-below SMALL_SHARD.
+"""A smaller input is cut into about this many shards, but none below SMALL_SHARD.
+
+So workers end at about the same time.
 """
 SMALL_SHARD = 4_000_000
 SAMPLE = 4096
-"""Bytes of each of three places of a file."""
+"""Bytes of each of the three samples of a file."""
 MOST_SAMPLED = 1000
-"""Of more files only size and date are looked at: to open each of them takes a network's file
-system minutes.
+"""If there are more files, only size and date are compared.
+
+Opening each of them takes a network file system minutes.
 """
 _EXPANSION = {
     ".zst": 3.0,
@@ -44,12 +46,15 @@ _EXPANSION = {
     ".xz": 3.5,
     ".parquet": 2.5,
 }
-"""Text in a byte of file, for estimates; measured on English at the compressors' usual levels."""
+"""Bytes of text in a byte of file, for estimates.
+
+They were measured on English at the compressors' usual levels.
+"""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The lines of a file that begin in [start, end); the whole file where it cannot be cut."""
+    """The lines of a file that begin in [start, end), or the whole file if it cannot be cut."""
 
     path: str
     start: int
@@ -57,7 +62,7 @@ class Segment:
     size: int
     mtime_ns: int
     sample: int = 0
-    """`content_sample`, against another text of the same size and date; 0: none was taken."""
+    """`content_sample`, to recognize other text of the same size and date; 0 if none was taken."""
 
     @property
     def whole(self) -> bool:
@@ -74,16 +79,16 @@ class Shard:
 
     @property
     def bytes(self) -> int:
-        """Bytes of file."""
+        """Return the size of the shard's files in bytes."""
         return sum(segment.end - segment.start for segment in self.segments)
 
     def fingerprint(self, choices: str) -> str:
-        """Changes when any of its files or the choices change."""
+        """Return a fingerprint that changes with any of its files and with the choices."""
         content = repr([astuple(segment) for segment in self.segments]) + choices
         return hashlib.sha256(content.encode()).hexdigest()
 
     def describe(self) -> str:
-        """Its files in words, for errors."""
+        """Return its files in words, for errors."""
         first = self.segments[0]
         cut = "" if first.whole else f" (bytes {first.start} to {first.end})"
         further_files = ""
@@ -93,7 +98,7 @@ class Shard:
 
 
 def kind_of(path: Path) -> tuple[str, str]:
-    """What a file holds and how it is compressed, by its name.
+    """Return what a file contains and how it is compressed, by its name.
 
     >>> kind_of(Path("a/b.jsonl.zst")), kind_of(Path("b.txt")), kind_of(Path("b.json.gz"))
     (('.jsonl', '.zst'), ('.txt', ''), ('.jsonl', '.gz'))
@@ -169,19 +174,20 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
 
 
 def says_its_kind(path: Path) -> bool:
-    """Return whether a file's name is that of text, .json excepted: manifests are such."""
+    """Return whether a file's name is that of text, .json excepted, because manifests end in it."""
     with suppress(DataError):
         return kind_of(path)[0] != ".jsonl" or ".json" not in map(str.lower, path.suffixes)
     return False
 
 
 def path_inside(folder: Path, name: str) -> Path:
-    """The path of a listed file below a folder; a name that leaves the folder is an error.
+    """Return the path of a listed file below a folder. Raise if the name leaves the folder.
 
     >>> path_inside(Path("/data"), "../etc")
     Traceback (most recent call last):
     ...
-    runbook.core.errors.DataError: '../etc' leaves the folder /data; a listed file must lie below it: correct the list
+        runbook.core.errors.DataError: '../etc' leaves the folder /data; a listed file must lie
+    below it: correct the list
     """
     parts = Path(name).parts
     path = folder / name
@@ -195,9 +201,9 @@ def path_inside(folder: Path, name: str) -> Path:
 
 
 def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
-    """Each file as one segment.
+    """Return each file as one segment.
 
-    An empty file is an error, unless `empty` leaves that to whoever reads it.
+    An empty file is an error, unless `empty` leaves that decision to the reader.
     """
     files = list(files)
     segments = []
@@ -254,13 +260,13 @@ def cut_shards(files: Iterable[Path], most_bytes: int, *, empty: bool = False) -
 
 
 def text_estimate(segment: Segment) -> float:
-    """Bytes of text expected in a segment."""
+    """Return the bytes of text expected in a segment."""
     kind, compression = kind_of(Path(segment.path))
     return (segment.end - segment.start) * _EXPANSION.get(compression or kind, 1.0)
 
 
 def content_sample(path: Path) -> int:
-    """A checksum of the beginning, the middle and the end of a file.
+    """Return a checksum of the beginning, the middle and the end of a file.
 
     Other text of the same size has another one.
     """
@@ -283,23 +289,29 @@ def _pieces(segment: Segment, shard_bytes: int) -> list[Segment]:
 
 
 BLOCK = 512 << 10
-"""Text parsed and encoded at once: it and its ids stay in the core's cache (a tenth faster than 4
-MiB).
+"""Bytes of text parsed and encoded at a time.
+
+The text and its ids stay in the core's cache, which is a tenth faster than 4 MiB.
 """
 DECOMPRESSED = 4 << 20
-"""Text decompressed at once: zstd's window is in the core's cache then (by turns with encoding, 3 %
-less time than a block at once).
+"""Bytes of text decompressed at a time.
+
+zstd's window then stays in the core's cache. Alternating with encoding takes 3 % less time than
+decompressing a whole block.
 """
 HUGE = 16 << 20
-"""Bytes of a line, or of a text file, from which on it is read in pieces."""
+"""Size at which a line or a text file is read in pieces, in bytes."""
 MAX_RECORD_BYTES = 256 << 20
-"""A longer record is not a document: compressed, a line of 3 GB takes 91 kB on disk."""
+"""Limit of a record; a longer one is not a document.
+
+Compressed, a line of 3 GB takes 91 kB on disk.
+"""
 HEAD_BYTES = 200
-"""Of a record that is too long, for messages and the quarantine."""
+"""Bytes kept of a record that is too long, for messages and the quarantine."""
 RAW_BLOCK = 4 << 20
-"""Read from a compressed file at once: network filesystems like large reads."""
+"""Bytes read from a compressed file at a time, since network file systems prefer large reads."""
 SMALL_BUFFER = 64 << 10
-"""Plain text is read past a buffer of this size, straight into its block."""
+"""Size of the buffer of plain text; larger reads go straight into the block."""
 XZ_BLOCK = 128 << 10
 EMPTY = "it is empty: a download, or a compression, that failed?"
 AGAIN = (
@@ -309,7 +321,7 @@ AGAIN = (
 
 
 class _XzStream(io.RawIOBase):
-    """Decompresses one xz stream after the other; zero bytes between them are padding.
+    """Decompressor of one xz stream after the other; zero bytes between them are padding.
 
     Python's own LZMAFile takes a damaged beginning of a second stream for the end of the file and
     says nothing, so that the rest of the text would be lost.
@@ -327,7 +339,7 @@ class _XzStream(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Fill some of the buffer; 0 only at the end of a whole file."""
+        """Fill some of the buffer; return 0 only at the end of a complete file."""
         while True:
             data = b""
             if self._decoder.eof:
@@ -348,7 +360,7 @@ class _XzStream(io.RawIOBase):
 
 
 class BrokenFileError(DataError):
-    """A file that cannot be read to its end, or changed in the meantime: none of it may be used."""
+    """A file that cannot be read completely, or that changed: none of it may be used."""
 
     def __init__(
         self,
@@ -366,7 +378,7 @@ class BrokenFileError(DataError):
         self.remedy = remedy
 
     def __reduce__(self) -> tuple[type["BrokenFileError"], tuple[str, int, str, str]]:
-        """Return what it is made of again where it crosses to another process."""
+        """Return the arguments from which another process builds this error again."""
         return type(self), (self.path, self.offset, self.reason, self.remedy)
 
 
@@ -436,9 +448,9 @@ def _decompressed(file: Any, compression: str) -> Any:
 
 
 def expansion(segment: Segment) -> float:
-    """Bytes of text in a byte of a file, by its first megabytes.
+    """Return the bytes of text in a byte of a file, measured on its first megabytes.
 
-    What `input_files` estimates for Parquet.
+    For Parquet, `input_files` estimates them.
     """
     kind, compression = kind_of(Path(segment.path))
     if not compression:
@@ -457,9 +469,9 @@ def expansion(segment: Segment) -> float:
 
 
 def _zstd() -> Any:
-    """The module of Python 3.14, or its backport.
+    """Return the module of Python 3.14, or its backport.
 
-    Both raise on a truncated frame, as python-zstandard does not.
+    Both raise an error for a truncated frame, which python-zstandard does not.
     """
     try:
         if sys.version_info >= (3, 14):
@@ -473,7 +485,7 @@ def _zstd() -> Any:
 
 
 def decompression_errors() -> tuple[type[BaseException], ...]:
-    """What the decompressors raise on bytes that are cut, flipped or of another kind."""
+    """Return the errors of the decompressors for bytes that are cut, flipped or of another kind."""
     errors: tuple[type[BaseException], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
     try:
         return (*errors, _zstd().ZstdError)
@@ -484,7 +496,7 @@ def decompression_errors() -> tuple[type[BaseException], ...]:
 def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFileError:
     """Return a decompressor's error as one of ours.
 
-    It guesses from the first bytes what the file is instead.
+    It guesses from the first bytes what kind of file this is.
     """
     reason = str(error) or type(error).__name__
     if isinstance(error, EOFError):
@@ -502,7 +514,7 @@ def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFil
 
 
 class LongRecord(bytearray):
-    """The beginning of a record that is longer than the limit, which has `length` bytes."""
+    """The beginning of a record that is longer than the limit; `length` is its full size in bytes."""
 
     def __init__(self, head: bytes | bytearray, length: int) -> None:
         super().__init__(head)
@@ -520,7 +532,7 @@ def read_blocks(
     as a `LongRecord`. The last line may lack its newline.
     """
     with open_segment(segment) as stream:
-        # To the first line that begins there or later
+        # Skip to the first line that begins there or later.
         if segment.start > 0:
             stream.seek(segment.start - 1)
             while (piece := stream.readline(BLOCK)) and not piece.endswith(b"\n"):
@@ -541,7 +553,7 @@ def _whole_lines(
     end: int,
     max_record_bytes: int,
 ) -> Iterator[tuple[int, bytearray]]:
-    """Blocks of the lines that begin at `position` and later, but before `end`."""
+    """Yield blocks of the lines that begin at `position` or later, but before `end`."""
     carried = bytearray()
     is_last = False
     while not is_last:
@@ -585,7 +597,7 @@ def _whole_lines(
 def _append_text(stream: IO[bytes], text: bytearray) -> int:
     """Append up to a block of a stream; return how many bytes came, 0 at the end.
 
-    The bytes go to their place without a copy between: a fifth of the reading time.
+    The bytes are read without an intermediate copy, which would take a fifth of the reading time.
     """
     length = len(text)
     text += _zeros(BLOCK)
@@ -598,21 +610,24 @@ def _append_text(stream: IO[bytes], text: bytearray) -> int:
 
 @functools.cache
 def _zeros(length: int) -> bytes:
-    """Return what makes room in a bytearray: always the same, which stays in the core's cache."""
+    """Return bytes that make room in a bytearray.
+
+    They are always the same object, which stays in the core's cache.
+    """
     return bytes(length)
 
 
 def _cut_off(text: bytearray, length: int) -> bytearray:
-    """Shorten a text to its first bytes; return what followed them."""
+    """Shorten a text to its first bytes, and return what followed them."""
     end = text[length:]
     del text[length:]
     return end
 
 
 def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
-    """A record that is too long, read to its end and not kept.
+    """Return a record that is too long, after reading to its end without keeping it.
 
-    The stream is then at the line behind it.
+    The stream is then at the line after it.
     """
     head = carried[:HEAD_BYTES]
     length = len(carried)
@@ -625,9 +640,9 @@ def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
 
 
 def line_number(segment: Segment, offset: int) -> int:
-    """Number, from 1, of the line at an offset of a file's text.
+    """Return the number, starting at 1, of the line at an offset of a file's text.
 
-    Reads the file up to there, so for errors only.
+    It reads the file up to the offset, so it is for errors only.
     """
     lines = 1
     with open_segment(segment) as stream:

@@ -42,7 +42,10 @@ from runbook.tools.drills.faults import VARIABLE as FAULTS
 from runbook.tools.drills.warm_trainer import WarmTrainer, still_runs
 
 MARK = "RUNBOOK_DRILL"
-"""In the environment of everything a drill starts, with a value that no other session has."""
+"""Variable in the environment of everything a drill starts.
+
+Its value is unique to this session.
+"""
 POLL_SECONDS = 0.1
 
 RUN_FILE = """\
@@ -82,7 +85,7 @@ hardware: {{device: cpu, nodes: 1, devices_per_node: {ranks}, cores_per_node: {r
 
 
 class Bench:
-    """Opened once for all drills; what is slow to make is made once."""
+    """Bench that is opened once for all drills; slow preparations are done once."""
 
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
@@ -113,7 +116,7 @@ class Bench:
         self._stack.close()
 
     def _warm_up(self) -> None:
-        """Start the warm trainer, and put a stand-in that asks it for ranks in python's place."""
+        """Start the warm trainer, and replace python by a stand-in that requests ranks from it."""
         stand_in = shlex.join(
             [sys.executable, "-IS", fork_server.__file__, str(self.warm.socket_path)]
         )
@@ -123,7 +126,7 @@ class Bench:
         self.warm.start()
 
     def left(self) -> list[psutil.Process]:
-        """Every process of these drills that still runs, less the warm one and ourselves."""
+        """Return every running process of these drills, except the warm trainer and ourselves."""
         processes = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -140,7 +143,7 @@ class Bench:
         return [process for process in processes.values() if still_runs(process)]
 
     def end_left(self) -> list[str]:
-        """What did not end by itself within some seconds, in words; it is killed."""
+        """Kill what did not end by itself within some seconds, and return it in words."""
         wait_until(lambda: not self.left(), 5)
         killed = []
         for process in self.left():
@@ -151,13 +154,13 @@ class Bench:
         return killed
 
     def end_all(self) -> None:
-        """End what is left, then the warm trainer."""
+        """End the remaining processes, then the warm trainer."""
         self.end_left()
         self.warm.close()
 
 
 def write_project(root: Path, warm: Path) -> None:
-    """The parameter files of a run small enough for a second."""
+    """Write the parameter files of a run that is small enough to train in a second."""
     (root / "params" / "sites").mkdir(parents=True, exist_ok=True)
     (root / "notebooks").mkdir(exist_ok=True)
     for name, text in (("drill", RUN_FILE), ("models", MODELS), ("datasets", DATASETS)):
@@ -176,7 +179,7 @@ def write_tokens(
     highest: int = 5000,
     seed: int = 7,
 ) -> None:
-    """A .bin/.idx pair with something to learn.
+    """Write a .bin/.idx pair that a model can learn from.
 
     Each token is likely to be followed by the next number.
     """
@@ -205,7 +208,7 @@ def write_tokens(
 
 @contextlib.contextmanager
 def environment(changes: dict[str, str | None]) -> Iterator[None]:
-    """Change our own environment for a while; None removes."""
+    """Change our own environment for a while; None removes a variable."""
     before = {name: os.environ.get(name) for name in changes}
     _apply(changes)
     try:
@@ -243,8 +246,9 @@ class DrillRun:
         prefix = self.folder / self.open_phase.phase_plan.data.train[0].prefix
         if not prefix.with_name(prefix.name + ".idx").exists():
             write_tokens(prefix)
-            # No file is vouched for: what a drill does to the tokens has to reach the trainer, as
-            # on a failing disk.
+            # The files are not trusted by their manifest here. Damage that a drill does to the
+            # tokens has to
+            # reach the trainer, as on a failing disk.
             run_files.write_mark(
                 self.folder,
                 job_rules.TOKENIZE,
@@ -254,13 +258,13 @@ class DrillRun:
             )
 
     def open(self) -> OpenPhase:
-        """The run as a new kernel finds it."""
+        """Return the run as a new kernel loads it."""
         set_words = [*self.words, f"as={self.name}"]
         settings = params.load("drill", set_words=set_words, project=self.bench.root)
         return open_run_phase(settings, PHASE)
 
     def launch(self, faults: str = "") -> JobFolder:
-        """Submit the next job, with these faults in it."""
+        """Submit the next job, with these faults."""
         with environment({FAULTS: faults or None}):
             jobs.launch(self.open_phase)
         folder = latest_job_folder(self.folder, PHASE)
@@ -268,14 +272,14 @@ class DrillRun:
         return folder
 
     def one_job(self, faults: str = "") -> JobStatus:
-        """One job to its end; nothing is started after it."""
+        """Run one job to its end; nothing is started after it."""
         self.launch(faults)
         return jobs.follow(self.open_phase)
 
     def train(self, faults: str = "") -> str:
         """Run jobs until the training is done or a person has to act.
 
-        Return the error that this person sees; it is empty if there is none.
+        Return the error that this person sees, or an empty text if there is none.
         """
         with environment({FAULTS: faults or None}):
             try:
@@ -288,9 +292,9 @@ class DrillRun:
 
     @contextlib.contextmanager
     def meanwhile(self, when: Callable[[], bool], act: Callable[[], None]) -> Iterator[list[float]]:
-        """Act as soon as something is true, while the body goes on.
+        """Act as soon as a condition is true, while the body continues.
 
-        Yield the list in which the time of acting is noted.
+        Yield the list to which the time of the action is added.
         """
         acted: list[float] = []
 
@@ -307,49 +311,49 @@ class DrillRun:
             thread.join(1)
 
     def change_plan(self, change: Callable[[dict[str, Any]], None]) -> None:
-        """Give the trainer other orders than the plan's, as somebody does who edits plan.json."""
+        """Give the trainer other orders than the plan's, as a person does who edits plan.json."""
         path = self.folder / "plan.json"
         content = json.loads(path.read_text())
         change(content["phases"][PHASE])
         path.write_text(json.dumps(content))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every step of every job."""
+        """Return every step of every job."""
         return read_lines(self.folder / self.open_phase.phase_plan.log.metrics)
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """The run's events, those of these names."""
+        """Return the run's events with these names."""
         events = read_lines(self.folder / self.open_phase.phase_plan.log.events)
         return [event for event in events if not names or event.get("event") in names]
 
     def losses(self) -> dict[int, float]:
-        """Loss by iteration; of one done twice the last counts."""
+        """Return the loss by iteration; of a repeated iteration, the last counts."""
         return {int(row["iteration"]): row["loss"] for row in self.rows()}
 
     def samples(self) -> dict[int, int]:
-        """Samples consumed after each iteration."""
+        """Return the samples consumed after each iteration."""
         return {int(row["iteration"]): int(row["consumed_samples"]) for row in self.rows()}
 
     def is_at(self, step: int) -> Callable[[], bool]:
-        """Whether the newest step is at least this one."""
+        """Return whether the newest step is at least this one."""
         return lambda: bool(rows := self.rows()) and rows[-1]["iteration"] >= step
 
     def job(self) -> JobFolder:
-        """The newest job."""
+        """Return the newest job."""
         folder = latest_job_folder(self.folder, PHASE)
         assert folder is not None
         return folder
 
     def status(self) -> JobStatus:
-        """How the newest job stands."""
+        """Return the state of the newest job."""
         return get_scheduler(self.open_phase.settings.site).state(self.job())
 
     def job_names(self) -> list[str]:
-        """Every job that was submitted."""
+        """Return every job that was submitted."""
         return sorted(path.parent.name for path in self.folder.glob("jobs/*/job.json"))
 
     def said(self, job: JobFolder | None = None) -> str:
-        """All that a job wrote."""
+        """Return everything that a job wrote."""
         folder = job or self.job()
         parts = []
         for path in (folder.out, folder.err):
@@ -359,7 +363,7 @@ class DrillRun:
         return "\n".join(parts)
 
     def rank(self, rank: int) -> psutil.Process:
-        """The process of a rank of the newest job."""
+        """Return the process of a rank of the newest job."""
         folder = self.job().path / RANKS_FOLDER
         assert wait_until(lambda: rank in read_heartbeats(folder), WAIT_SECONDS), (
             f"no heartbeat of rank {rank}"
@@ -367,27 +371,27 @@ class DrillRun:
         return psutil.Process(read_heartbeats(folder)[rank]["pid"])
 
     def script(self) -> psutil.Process:
-        """The process of the newest job's script."""
+        """Return the process of the newest job's script."""
         started = read_started(self.job())
         assert started is not None
         return psutil.Process(started.identity.pid)
 
     def checkpoints(self) -> list[int]:
-        """Iterations of the checkpoints that are there."""
+        """Return the iterations of the existing checkpoints."""
         root = self.folder / self.open_phase.phase_plan.checkpoint.folder
         return sorted(saved_iterations(root))
 
     def tracker(self) -> Path:
-        """The file that names the newest checkpoint."""
+        """Return the file that names the newest checkpoint."""
         folder = str(self.open_phase.phase_plan.checkpoint.folder)
         return self.folder / folder / "latest_checkpointed_iteration.txt"
 
     def parts(self) -> list[str]:
-        """What killed saves left behind."""
+        """Return what killed saves left behind."""
         return sorted(path.name for path in self.tracker().parent.glob("*.part"))
 
     def steps_lost(self) -> int:
-        """Most steps that were done again after one restart."""
+        """Return the most steps that were repeated after one restart."""
         lost = 0
         newest = 0
         for row in self.rows():
@@ -397,7 +401,7 @@ class DrillRun:
         return lost
 
     def done(self) -> bool:
-        """Whether the training finished."""
+        """Return whether the training finished."""
         return not jobs.what_is_missing(self.open_phase)
 
 
@@ -405,7 +409,7 @@ class DrillRun:
 class MeasuredValue:
     """A measured value with its usual range.
 
-    Other work on the machine changes it, so it never fails a drill.
+    Other work on the machine changes the value, so it never fails a drill.
     """
 
     name: str
@@ -416,11 +420,11 @@ class MeasuredValue:
 
     @property
     def usual(self) -> bool:
-        """Whether the value is in its usual range."""
+        """Return whether the value is in its usual range."""
         return self.low <= self.value <= self.high
 
     def __str__(self) -> str:
-        """The value and its range.
+        """Return the value and its range.
 
         >>> str(MeasuredValue("goodput", 93.04, 80, 90, "% of the ideal"))
         'goodput 93 % of the ideal (usually 80 to 90, so this is unusual)'
@@ -433,19 +437,20 @@ class MeasuredValue:
 
 @dataclass
 class DrillEnding:
-    """Gathered while a drill goes on."""
+    """Evidence that is gathered while a drill runs."""
 
     fault: str
-    """What was done to the training."""
+    """What the drill did to the training."""
     action: str = ""
-    """What the runbook did about it."""
+    """How the runbook responded."""
     detected_after_s: float | None = None
-    """From the fault to its being known; None if nothing is to be detected."""
+    """Seconds from the fault to its detection; None if there is nothing to detect."""
     steps_lost: int | None = None
-    """Most steps that had to be done again after one fault."""
+    """Most steps that were repeated after one fault."""
     final_loss_equal: bool | None = None
-    """Whether every loss equals the undisturbed run's, bit by bit; None if the drill trains
-    nothing to its end.
+    """Whether every loss equals the undisturbed run's, bit by bit.
+
+    None if the drill does not train to the end.
     """
     passed: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
@@ -458,16 +463,16 @@ class DrillEnding:
         text: str,
         evidence: str = "",
     ) -> None:
-        """Note whether a rule of the drill holds.
+        """Record whether a rule of the drill holds.
 
-        A broken rule is reported with the evidence, where there is any.
+        A broken rule is reported with the evidence, if there is any.
         """
         (self.passed if holds else self.broken).append(text if holds else evidence or text)
 
 
 @dataclass(frozen=True)
 class DrillVerdict:
-    """A drill's end as a machine reads it."""
+    """The result of a drill in machine-readable form."""
 
     name: str
     verdict: str
@@ -479,12 +484,12 @@ class DrillVerdict:
     final_loss_equal: bool | None
     seconds: float
     attempt: int = 1
-    """2 for the retry of a failed drill."""
+    """The number of the attempt: 2 for the retry of a failed drill."""
     figures: tuple[MeasuredValue, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; what a drill tells beyond the common keys stands next to them."""
+        """Return plain values for JSON; a drill's own facts stand beside the common keys."""
         common = {}
         for key, value in vars(self).items():
             if key not in ("extra", "figures"):
@@ -498,7 +503,7 @@ class DrillVerdict:
 
     @property
     def measured(self) -> str:
-        """All measured values with their ranges."""
+        """Return all measured values with their ranges."""
         return "; ".join(map(str, self.figures))
 
 
@@ -508,7 +513,7 @@ def judge_ending(
     orphans: list[str],
     seconds: float,
 ) -> DrillVerdict:
-    """The verdict: pass where every rule held and no process was left.
+    """Return the verdict: pass if every rule held and no process was left.
 
     >>> judge_ending("x", DrillEnding("nothing", passed=["all is well"]), [], 1.0).detail
     'all is well; no processes left'
@@ -538,7 +543,7 @@ def judge_ending(
 
 
 def read_heartbeats(ranks_folder: Path) -> dict[int, dict[str, Any]]:
-    """The newest heartbeat of each rank of a job on this machine."""
+    """Return the newest heartbeat of each rank of a job on this machine."""
     stem = heartbeat_stem(ranks_folder)
     contents = [path.read_bytes() for path in stem.parent.glob(f"{stem.name}*")]
     newest = {}

@@ -44,22 +44,25 @@ CAUSES = {
     NODE.name: EndCause.NODE_UNREACHED,
     MAINTENANCE.name: EndCause.NODE_UNREACHED,
 }
-"""How the job rules see a failure of each kind; every other kind is `EndCause.OTHER`."""
+"""The cause of each failure as the job rules see it; every other kind is `EndCause.OTHER`."""
 REMEMBERED = 8
-"""Attempts that the rules are shown: more than any budget, and older ones failed at other steps."""
+"""Attempts that the rules are shown.
+
+It is more than any budget, and older attempts failed at other steps.
+"""
 FAILED = 1
-"""Exit code of a job that failed."""
+"""Exit code of a failed job."""
 
 
 class RealRules:
-    """The rules of real jobs, as the answer to simulated failures."""
+    """The rules for real jobs, applied to simulated failures."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
         self._attempts: list[Attempt] = []
 
     def __call__(self, failures: Sequence[CampaignFailure]) -> FollowUp:
-        """Return what follows the last failure; after a person's restart the count begins again."""
+        """Return the response to the last failure; after a person's restart, counting begins again."""
         self._attempts = self._attempts[-REMEMBERED:]
         self._attempts.append(_attempt(failures[-1], len(failures)))
         decision = decide_restart(self._attempts, self._budget)
@@ -71,7 +74,7 @@ class RealRules:
 
 
 def _attempt(failure: CampaignFailure, number: int) -> Attempt:
-    """Return the failure as the rules read it from a job's files."""
+    """Return the failure as the rules would read it from a job's files."""
     return Attempt(
         job=f"04-training-{number}",
         end=JobEnd(JobState.FAILED, FAILED, cause=_cause(failure.kind)),
@@ -102,27 +105,27 @@ class CampaignRow:
     detection: float
     saves: float
     fewer_nodes: float
-    """By which steps took longer with fewer nodes than planned."""
+    """Share lost because steps took longer with fewer nodes than planned."""
     failures: float
     jobs: float
     stops: float
-    """Failures that the rules leave to a person."""
+    """Failures that the rules leave to a person to solve."""
     near_restarts: float
     """Starts from copies in node memory."""
     waiting_days: float
-    """In queues and for a person; no device is held."""
+    """Time in queues and waiting for a person, while no device is allocated."""
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """The table of a campaign, and what it supposes."""
+    """The table of a campaign, and its assumptions."""
 
     days: float
     rows: tuple[CampaignRow, ...]
     assumptions: tuple[str, ...]
 
     def as_table(self) -> Table:
-        """What the terminal shows."""
+        """Return the text for the terminal."""
         rows = []
         for row in self.rows:
             rows.append(
@@ -149,17 +152,17 @@ class Campaign:
 
 @dataclass(frozen=True)
 class CampaignTerms:
-    """How long a campaign lasts, and who answers its failures."""
+    """How long a campaign lasts, and how its failures are handled."""
 
     seconds: float
     restarts: int
-    """The run's budget of jobs without a new step."""
+    """The run's limit for jobs without a new step."""
     spares: int
     """The run's spare nodes."""
     queue: float
-    """Seconds that a new job waits."""
+    """Seconds that a new job waits in the queue."""
     person: float
-    """Seconds until somebody answers what the rules leave to a person."""
+    """Seconds until a person responds to a failure that the rules leave to them."""
     writes_copies: bool = False
     """Whether the trainer can write copies to node memory."""
 
@@ -199,7 +202,7 @@ def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
 
 
 def _other_copies(plan: Plan, parts: CampaignParts) -> tuple[str, NearParts | None]:
-    """Return the training without its copies in node memory, or with some where it has none."""
+    """Return the training without its copies in node memory, or with copies if it has none."""
     if parts.near is not None:
         return "no copies in node memory", None
     near = possible_copies(plan, parts)
@@ -212,7 +215,7 @@ def _spares_text(count: int) -> str:
 
 
 def _other_intervals(costs: FaultCosts) -> list[tuple[str, float]]:
-    """Return other times between two saves: half, twice, and Daly's."""
+    """Return other intervals between two saves: half, twice, and Daly's."""
     parts = costs.parts
     planned = parts.step * parts.steps_between_saves
     best = daly(parts.save_stall, costs.seconds_between)

@@ -43,17 +43,17 @@ _FLIP_KEYS = ("part", "layer", "bit", "element")
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong."""
+    """One fault."""
 
     kind: str
     where: Mapping[str, str] = field(default_factory=dict)
 
     def holds(self, key: str, value: int | str) -> bool:
-        """Whether the fault is meant for this rank, step or job."""
+        """Return whether the fault is meant for this rank, step or job."""
         return self.where.get(key, str(value)) == str(value)
 
     def number(self, key: str, otherwise: float) -> float:
-        """A number that the fault was given."""
+        """Return a number that the fault was given."""
         return float(self.where.get(key, otherwise))
 
 
@@ -68,14 +68,14 @@ class Faults:
         self._leaked: list[bytes] = []
 
     def has(self, kind: str) -> bool:
-        """Whether there is one of this kind."""
+        """Return whether there is a fault of this kind."""
         return any(fault.kind == kind for fault in self._faults)
 
     def step(self, iteration: int) -> None:
-        """A step begins."""
+        """Apply the faults at the beginning of a step."""
         for fault in self._faults:
             if fault.kind == "slow" and self._step_began:
-                # With what the faults before this one took.
+                # Includes the time that the earlier faults took.
                 step_seconds = time.monotonic() - self._step_began
                 time.sleep(
                     fault.number("seconds", 0) or (fault.number("factor", 2) - 1) * step_seconds
@@ -90,7 +90,7 @@ class Faults:
         self._step_began = time.monotonic()
 
     def loss(self, loss: float, iteration: int) -> float:
-        """What the loss of a step is taken for."""
+        """Return the loss that the trainer sees for a step."""
         for fault in self._faults:
             if fault.kind in ("nan", "spike") and fault.holds("step", iteration):
                 if fault.kind == "nan":
@@ -100,7 +100,7 @@ class Faults:
         return loss
 
     def begin_computation(self, iteration: int, number: int) -> None:
-        """A part of a step is computed, for the first time or again."""
+        """Apply the faults in a part of a step, computed for the first time or again."""
         self._flips = [
             fault
             for fault in self._faults
@@ -122,7 +122,7 @@ class Faults:
         return None
 
     def save(self, boundary: str) -> None:
-        """A boundary of a save is reached."""
+        """Apply the faults at a boundary of a save."""
         self._saves += boundary == "begin"
         for fault in self._faults:
             is_here = fault.kind == "save" and fault.where.get("at") == boundary
@@ -131,7 +131,7 @@ class Faults:
 
 
 def faults_from(text: str, rank: int, job: str) -> Faults:
-    """The faults that a text asks for, of those meant for this rank and job."""
+    """Return the faults in a text that are meant for this rank and job."""
     faults = [_parse(part) for part in text.split(";") if part.strip()]
     return Faults(
         [fault for fault in faults if fault.holds("rank", rank) and fault.holds("job", job)]
@@ -139,7 +139,7 @@ def faults_from(text: str, rank: int, job: str) -> Faults:
 
 
 def _parse(text: str) -> Fault:
-    """One fault.
+    """Return the fault that a text describes.
 
     >>> _parse("kill:rank=1,step=9")
     Fault(kind='kill', where={'rank': '1', 'step': '9'})

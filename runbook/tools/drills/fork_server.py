@@ -37,13 +37,13 @@ MODULES = (
     "runbook.training.loop",
     "runbook.training.engines.megatron_engine",
 )
-"""The trainer is imported by name only here, in a process of its own."""
+"""The trainer is imported by name, and only here, in a process of its own."""
 POLL_SECONDS = 0.02
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class RankRequest:
-    """What a rank is to run, where, and with which arguments and environment."""
+    """What a rank has to run, and where, and with which arguments and environment."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class RankRequest:
         self.folder = folder
 
     def send(self, server: str, outputs: Sequence[int]) -> socket.socket:
-        """Ask the server for this rank, with these files as its standard output and error.
+        """Request this rank from the server, with these files as its standard output and error.
 
-        The connection has to stay open while the rank is to live. Two lines come back: {"pid":
+        The rank lives only while the connection stays open. Two lines come back: {"pid":
         ...}, and {"code": ...} when the rank has ended.
         """
         connection = socket.socket(socket.AF_UNIX)
@@ -79,7 +79,7 @@ class ForkServer:
         self.ranks: dict[int, socket.socket] = {}
 
     def serve(self) -> None:
-        """Serve until the owner is gone."""
+        """Serve until the owner has ended."""
         owner, _ = self.listener.accept()
         self.selector.register(owner, selectors.EVENT_READ, "owner")
         self.selector.register(self.listener, selectors.EVENT_READ, "listener")
@@ -103,14 +103,14 @@ class ForkServer:
             OSError,
             TypeError,
             ValueError,
-        ):  # the client was killed before its request was complete
+        ):  # The client was killed before its request was complete.
             connection.close()
             return
 
         pid = os.fork()
         if pid == 0:
             self.listener.close()
-            # Or the others' ends would not be seen while this rank lives
+            # Otherwise the other side's closing would go unnoticed while this rank lives.
             for rank_connection in self.ranks.values():
                 rank_connection.close()
 
@@ -125,7 +125,7 @@ class ForkServer:
         _answer(connection, "pid", pid)
 
     def _end(self, pid: int) -> None:
-        """The client is gone: end its rank."""
+        """End the rank of a client that has disconnected."""
         self.selector.unregister(self.ranks[pid])
         self.ranks.pop(pid).close()
         with contextlib.suppress(ProcessLookupError):
@@ -151,13 +151,13 @@ class ForkServer:
 
 
 def _answer(connection: socket.socket, key: str, value: int) -> None:
-    # The client was killed in the meantime: its end is read next, and ends the rank
+    # The client was killed in the meantime. Its end is read next, and ends the rank.
     with contextlib.suppress(OSError):
         connection.sendall(json.dumps({key: value}).encode() + b"\n")
 
 
 def _receive(connection: socket.socket) -> tuple[RankRequest, list[int]]:
-    """What a client asks for, and its standard output and error."""
+    """A client's request, and its standard output and error."""
     text, files, _, _ = socket.recv_fds(connection, 2**20, 2)
     while not text.endswith(b"\n"):
         piece = connection.recv(2**20)
@@ -176,7 +176,7 @@ def _receive(connection: socket.socket) -> tuple[RankRequest, list[int]]:
 def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
     """Run the function and end.
 
-    An exception goes up and ends this process, as it ends a rank that was not forked.
+    An exception propagates and ends this process, as it ends a rank that was not forked.
     """
     for number, file in zip((1, 2), files, strict=True):
         os.dup2(file, number)
@@ -216,7 +216,7 @@ def serve(path: str, modules: Sequence[str]) -> None:
 
 
 class RankStandIn:
-    """In a job's script, the process that a rank's python would be."""
+    """Process that stands in for a rank's python in a job's script."""
 
     def __init__(self) -> None:
         self.rank: int | None = None
@@ -228,7 +228,7 @@ class RankStandIn:
         module: str,
         arguments: Sequence[str],
     ) -> int:
-        """The rank's exit code; below zero for a signal that ended it."""
+        """Return the rank's exit code, or the negative number of the signal that ended it."""
         parent = os.getppid()
         # PR_SET_PDEATHSIG, as a rank asks for itself.
         ctypes.CDLL(None).prctl(
@@ -255,7 +255,7 @@ class RankStandIn:
         return 1
 
     def forward(self, number: int, _frame: FrameType | None) -> None:
-        """Pass a signal on to the rank, now or as soon as there is one."""
+        """Pass a signal to the rank, now or as soon as there is one."""
         if self.rank is None:
             self.pending.append(number)
             return
@@ -265,7 +265,7 @@ class RankStandIn:
 
 
 def end_like(code: int) -> None:
-    """End with this exit code, or by the signal that it says."""
+    """End with this exit code, or by the signal that it stands for."""
     if code < 0:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
@@ -278,5 +278,5 @@ if __name__ == "__main__":
     if sys.argv[2:3] == ["-m"]:
         end_like(RankStandIn().run(sys.argv[1], sys.argv[3], sys.argv[4:]))
     serve(sys.argv[1], sys.argv[2:])
-    # Nothing is left to do, and unloading torch takes seconds
+    # Nothing is left to do, and unloading torch would take seconds.
     os._exit(0)

@@ -30,7 +30,7 @@ SAVE_INTERVAL = 4
 
 
 def same_as_undisturbed(bench: Bench, case: DrillRun, *set_words: str) -> bool:
-    """Whether every loss is that of a training with the same values that nothing happened to."""
+    """Check that every loss equals that of an undisturbed training with the same values."""
     if set_words not in bench.references:
         calm = DrillRun(bench, f"calm-{len(bench.references)}", *set_words)
         assert calm.train() == "", "the undisturbed training failed"
@@ -47,7 +47,7 @@ def end_well(
     *set_words: str,
     most_lost: int = SAVE_INTERVAL,
 ) -> DrillEnding:
-    """The rules that hold wherever a training goes on to its end."""
+    """Check the rules that hold whenever a training continues to its end."""
     ending.steps_lost = case.steps_lost()
     ending.final_loss_equal = same_as_undisturbed(bench, case, *set_words)
     ending.rule(not failure and case.done(), "the training finished", failure[:300])
@@ -167,7 +167,7 @@ def hang(bench: Bench) -> DrillEnding:
 
 
 def slow_ranks(run: DrillRun) -> list[dict[str, Any]]:
-    """Its alarms of a slow rank."""
+    """Return the job's alarms about a slow rank."""
     return [event for event in run.events("alarm") if event["kind"] == "slow rank"]
 
 
@@ -268,7 +268,7 @@ def same_failure(bench: Bench) -> DrillEnding:
 
 TIMEOUT_SECONDS = 4
 MARGIN_SECONDS = 15
-"""Beyond the time-out: starting and ending a process on a busy machine."""
+"""Tolerance beyond the time-out: starting and ending a process on a busy machine takes this long."""
 
 
 def rendezvous(bench: Bench) -> DrillEnding:
@@ -306,7 +306,7 @@ def rendezvous(bench: Bench) -> DrillEnding:
 def _start_ranks(
     case: DrillRun, ranks: Sequence[int], changes: Mapping[str, str]
 ) -> tuple[float, list[Finished]]:
-    """Start these of two ranks by hand; how long they took and what they said."""
+    """Start these of two ranks by hand, and return how long they took and what they printed."""
     command = [
         str(case.bench.root / "python"),
         "-m",
@@ -484,7 +484,7 @@ def clocks(bench: Bench) -> DrillEnding:
         all(0 < row["seconds"] < 60 for row in case.rows()), "step times do not depend on the clock"
     )
     limited = DrillRun(bench, "limit", "jobs.training.walltime=00:00:40", "training.iterations=100")
-    # 50 s of steps: more than the limit, however fast the rest is.
+    # Steps take 50 s, which is more than the limit, however fast the rest is.
     text = limited.train("slow:seconds=0.5")
     stopped = limited.events("stopped")
     ended = limited.events("ended")

@@ -38,26 +38,31 @@ STEPS = 1000
 SAVE_INTERVAL = 10
 BATCH = 4
 GOODPUT_BAND = (80.0, 105.0)
-"""Percent of the ideal.
+"""Goodput in percent of the ideal.
 
 Two idle machines measured 87; one of them once measured less than 80.
 """
 CALM_STEPS = 60
-"""Steps after the last kill, so that none comes too late."""
+"""Steps after the last kill, so that no kill comes too late."""
 LONGEST_DELAY_SECONDS = 0.8
-"""After the step that a kill waits for: so that it falls anywhere in steps, saves and starts."""
+"""Longest delay after the step that a kill waits for.
+
+It lets a kill fall anywhere in steps, saves and starts.
+"""
 STUCK_SECONDS = 120
 PLANNED_RESTARTS = "term:rank=0,step=12,job=04-training; " + "; ".join(
     f"term:rank=0,step={step},job=04-training-{number}"
     for number, step in enumerate((20, 28, 36, 44), 2)
 )
-"""Five in a calm training, and as many afterwards: a single one takes anything from 0.5 to 1.2 s.
+"""Five planned restarts of a calm training, and as many afterwards.
+
+A single restart takes anything from 0.5 to 1.2 s.
 """
 
 
 @dataclass(frozen=True)
 class Kill:
-    """One process of a job, killed at a moment."""
+    """A kill of one process of a job, with its moment."""
 
     job: str
     victim: str
@@ -66,7 +71,7 @@ class Kill:
 
 @dataclass
 class Killer:
-    """Kills a random process of the training whenever its next random step is reached."""
+    """Killer of a random process of the training at each next random step."""
 
     case: DrillRun
     kills: int
@@ -75,7 +80,7 @@ class Killer:
     done: list[Kill] = field(default_factory=list)
 
     def run(self) -> None:
-        """Until all kills are done; each ends another job."""
+        """Run until all kills are done; each one ends another job."""
         draw = random.Random(self.seed)
         for step in self.steps_to_wait_for(draw):
             if not self._wait(lambda step=step: self._furthest() >= step, 20 * STUCK_SECONDS):  # type: ignore[misc]
@@ -114,7 +119,7 @@ class Killer:
         return self._newest()
 
     def _victims(self) -> list[tuple[str, psutil.Process]]:
-        """The job's script and its ranks, as far as they run now."""
+        """Return the running processes of the job: its script and its ranks."""
         victims = []
         try:
             script = self.case.script()
@@ -132,7 +137,7 @@ class Killer:
     def _newest(self) -> str:
         try:
             return self.case.job().path.name
-        except AssertionError:  # there is none yet
+        except AssertionError:  # There is none yet.
             return ""
 
     def _furthest(self) -> int:
@@ -145,7 +150,7 @@ def random_kills(bench: Bench) -> DrillEnding:
 
 
 def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
-    """Kill a training `kills` times over `steps` steps: nothing may be lost.
+    """Kill a training `kills` times over `steps` steps, and check that nothing is lost.
 
     Goodput is only measured.
     """
@@ -158,7 +163,7 @@ def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
         f"{kills} SIGKILLs at random moments of {steps} steps, to ranks and scripts"
     )
     calm = DrillRun(bench, f"calm-{steps}", *set_words)
-    # To know what a restart costs
+    # The calm training shows what a restart costs.
     failure = calm.train(PLANNED_RESTARTS)
     ending.rule(not failure, "the undisturbed training finished", failure[:300])
     case = DrillRun(bench, f"killed-{kills}", *set_words, f"jobs.training.restarts={kills}")
@@ -201,7 +206,7 @@ def measure(
     steps: int,
     calm_runs: Sequence[DrillRun],
 ) -> None:
-    """Add detection times, and goodput compared with the ideal for the same number of kills."""
+    """Add detection times, and the goodput compared with the ideal for the same number of kills."""
     calm = [account_of(run) for run in calm_runs]
     case = killer.case
     delays = sorted(detections(killer.done, case.events("ended")))
@@ -281,7 +286,7 @@ def measure(
 class KillsAfterSteps:
     """The drill's kills for the simulation of `runbook drill --campaign`.
 
-    Each waits for a step, and a moment.
+    Each waits for a step, and then for a random delay.
     """
 
     def __init__(
@@ -317,7 +322,10 @@ class KillsAfterSteps:
 
 
 SIMULATIONS = 21
-"""With other moments of the kills; their median is compared with the one that was measured."""
+"""Simulations with other moments of the kills.
+
+Their median is compared with the measured goodput.
+"""
 
 
 SIMULATED_PARTS = (
@@ -334,7 +342,7 @@ SIMULATED_PARTS = (
 def campaign_parts(
     costs: Costs, calm: WallTime, trainings: Sequence[Sequence[Step]]
 ) -> CampaignParts:
-    """Return what the simulation knows: the records of the calm trainings alone."""
+    """Return the inputs of the simulation, from the records of the calm trainings alone."""
     pauses = pauses_between_steps(trainings)
     return CampaignParts(
         step=calm.parts["productive"] / calm.steps,
@@ -350,11 +358,11 @@ def campaign_parts(
 
 @dataclass(frozen=True)
 class Pauses:
-    """Mean seconds from the end of a step to the begin of the next one in the same job."""
+    """Mean seconds from the end of a step to the beginning of the next one in the same job."""
 
     between_steps: float
     behind_save: float
-    """Where the step was saved: the writing, what follows it, and the usual pause."""
+    """The same after a step that was saved: the writing, what follows it, and the usual pause."""
 
 
 def pauses_between_steps(trainings: Sequence[Sequence[Step]]) -> Pauses:
@@ -382,9 +390,9 @@ def pauses_between_steps(trainings: Sequence[Sequence[Step]]) -> Pauses:
 
 
 def simulated_campaign(killer: Killer, parts: CampaignParts, noticed: float) -> Account:
-    """Return the account of a campaign with as many kills: of many, the one with the middle goodput.
+    """Return the account of the campaign with the median goodput, of many with as many kills.
 
-    `noticed`: mean seconds from a kill until it was known.
+    `noticed` is the mean of the seconds from a kill to its detection.
     """
     policy = Policy(detection={SOFTWARE.name: noticed})
     accounts = []
@@ -408,7 +416,7 @@ def simulated_campaign(killer: Killer, parts: CampaignParts, noticed: float) -> 
 
 
 def account_of(case: DrillRun) -> WallTime:
-    """Where the wall time of a run went."""
+    """How the wall time of a run was spent."""
     log = case.open_phase.phase_plan.log
     events = read_events(case.folder / log.events, case.open_phase.phase)
     account = account_wall_time(read_metrics(case.folder / log.metrics), (), events)
@@ -424,12 +432,13 @@ def steps_of(case: DrillRun) -> list[Step]:
 
 
 def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
-    """What is wrong with the order of samples along the steps that count, or nothing.
+    """Return the fault in the order of samples along the steps that count, or an empty text.
 
     A job goes on where a checkpoint left off: what it replaces is taken back, what it adds follows
     without a gap.
 
-    >>> broken_order([{"iteration": 1, "consumed_samples": 4}, {"iteration": 3, "consumed_samples": 12}], 3)
+        >>> broken_order([{"iteration": 1, "consumed_samples": 4}, {"iteration": 3,
+    "consumed_samples": 12}], 3)
     'after step 1 came step 3'
     """
     chain: list[tuple[int, int]] = []
@@ -452,21 +461,23 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
 
 @dataclass(frozen=True)
 class Costs:
-    """Cost of as many kills where nothing is wasted.
+    """Cost of as many kills if nothing is wasted.
 
-    docs/measurements/drills.md says the same in words.
+    docs/measurements/drills.md explains it in words.
     """
 
     restart_seconds: float
-    """From the end of a job to the first step of the next: the mean of planned stops of calm
-    trainings.
+    """Seconds from the end of a job to the first step of the next.
+
+    It is the mean of planned stops of calm trainings.
     """
     save_seconds: float
-    """Of one checkpoint, in the calm training."""
+    """Seconds of one checkpoint, in the calm training."""
     kills_in_training: int
     kills_in_start: int
-    """These hit a job before its first step: they lose the start as far as it had come, and no
-    step.
+    """Kills that hit a job before its first step.
+
+    They lose the start as far as it had come, and no step.
     """
     start_seconds_lost: float
 
@@ -487,7 +498,7 @@ class Costs:
 
 
 def costs_of(calm: Sequence[WallTime], kills: Sequence[Kill], case: DrillRun) -> Costs:
-    """Measured in calm trainings, and counted in the one that was killed."""
+    """Seconds measured in calm trainings, and counts from the training that was killed."""
     submitted = {event["job"]: float(event["time"]) for event in case.events("submitted")}
     times = sorted(float(row["time"]) for row in case.rows())
     began = {kill: submitted.get(kill.job, kill.at) for kill in kills}
@@ -508,6 +519,6 @@ def costs_of(calm: Sequence[WallTime], kills: Sequence[Kill], case: DrillRun) ->
 
 
 def detections(kills: Sequence[Kill], ended: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Seconds from each kill to the moment at which the job's end was known."""
+    """Return the seconds from each kill to the detection of the job's end."""
     known_at = {event["job"]: float(event.get("at") or event["time"]) for event in ended}
     return [max(0.0, known_at[kill.job] - kill.at) for kill in kills if kill.job in known_at]

@@ -78,9 +78,9 @@ def _drill_named(word: str) -> str:
 
 
 def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:
-    """Yield each drill's verdict as soon as it is there.
+    """Yield each drill's verdict as soon as it is available.
 
-    What the trainings print goes to `log`.
+    The output of the trainings goes to `log`.
     """
     with Bench() as bench:
         for name in names:
@@ -106,9 +106,9 @@ def do_attempts(names: Sequence[str], log: TextIO, *, again: bool) -> Iterator[D
 
 
 def do_drill(bench: Bench, name: str) -> DrillVerdict:
-    """Do one drill on a bench that is open.
+    """Run one drill on an open bench.
 
-    A drill that cannot go on has failed.
+    A drill that raises an error has failed.
     """
     began = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""The warm trainer: a fork server that we own, from its start to its end."""
+"""The warm trainer: a fork server whose whole life this process controls."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WARM_SECONDS = 240.0
 
 
 class WarmTrainer:
-    """Forks ranks for whoever sends a `RankRequest` to its socket.
+    """Server that forks ranks for any client that sends a `RankRequest` to its socket.
 
-    It ends with us, whatever ends us.
+    It ends with this process, however that ends.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,7 +33,7 @@ class WarmTrainer:
     def start(self, *modules: str, cwd: Path | None = None) -> None:
         """Start it and wait until it listens.
 
-        It imports these modules too, also from the folder `cwd`.
+        It also imports these modules, which may lie in the folder `cwd`.
         """
         package = str(Path(__file__).parents[1])
         error = self.folder / "warm.err"
@@ -65,7 +65,7 @@ class WarmTrainer:
         self._owner.connect(str(self.socket_path))
 
     def close(self) -> None:
-        """It ends all ranks and itself when our connection closes; if it does not, it is killed."""
+        """Close our connection, which makes it end all ranks and itself; kill it if it does not."""
         self._owner.close()
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
@@ -74,7 +74,7 @@ class WarmTrainer:
 
 
 def still_runs(process: psutil.Process) -> bool:
-    """Whether a process is there and no zombie."""
+    """Return whether a process exists and is no zombie."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:

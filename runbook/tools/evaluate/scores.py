@@ -1,6 +1,6 @@
 """Scores of a run in tasks of lm-evaluation-harness.
 
-They are of its newest checkpoint or of its exported folder.
+They belong to its newest checkpoint or to its exported folder.
 """
 
 import difflib
@@ -94,9 +94,9 @@ analogies.
 OURS = "evaluation/harness.jsonl"
 EXPORTED = "evaluation/harness-exported.jsonl"
 SAME = ("training", "harness", "limit", "shots")
-"""Scores that agree in these are the same scores."""
+"""Keys that two scores must share to be scores of the same weights."""
 BATCH = 8
-"""Texts at once where `transformers` computes."""
+"""Texts per batch if `transformers` computes."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ class Wish:
     tasks: tuple[str, ...]
     # Of task files in addition to the harness's own
     folder: Path | None = None
-    # So many samples of each task
+    # This many samples of each task
     limit: int | None = None
-    # Solved examples before each; None: as the task says
+    # Solved examples before each sample; None: the task's own number
     shots: int | None = None
     # A Hugging Face folder in place of the checkpoint
     exported: Path | None = None
@@ -127,7 +127,7 @@ def score(run_folder: Path, request: Wish) -> Table:
     names = _known_names(manager, request.tasks)
     newest = newest_checkpoint(run_folder / spec.checkpoint.folder)
     checkpoint = newest.name if newest else ""
-    # The checkpoint's name tells apart the checkpoints of a training that still goes on.
+    # The checkpoint's name distinguishes the checkpoints of a training that still runs.
     training = f"{phase_fingerprint(settings, plan, run_folder, PHASE)} {checkpoint}"
     about: Row = {
         "harness": version("lm_eval"),
@@ -176,7 +176,7 @@ def _new_rows(
     spec: PhasePlan,
     about: Row,
 ) -> list[Row]:
-    """Score tasks with the trainer's model, or with the exported folder where `model` is None."""
+    """Score tasks with the trainer's model, or with the exported folder if `model` is None."""
     device = "cpu" if spec.device == "cpu" else "cuda"
     if model is None:
         answers = run_tasks(
@@ -200,7 +200,7 @@ def _new_rows(
 
 
 def _rows_of_training(path: Path, about: Row) -> list[Row]:
-    """Return the scores in a file that are of the same weights."""
+    """Return the scores in a file that belong to the same weights."""
     rows = read_lines(path) if path.exists() else []
     return [row for row in rows if row.get("training") == about["training"]]
 
@@ -213,7 +213,7 @@ def _unscored(
 ) -> list[str]:
     """Return the tasks without a score.
 
-    With --again or an exported folder these are all tasks.
+    With --again or an exported folder, return all tasks.
     """
     if request.again or request.exported:
         return list(names)
@@ -226,7 +226,7 @@ def _unscored(
 
 
 def _without_identity(row: Row) -> Row:
-    """Return a score without what says which weights it is of."""
+    """Return a score without the keys that identify its weights."""
     return {key: value for key, value in row.items() if key not in SAME}
 
 
@@ -237,9 +237,9 @@ def run_tasks(
     request: Wish,
     device: str = "cpu",
 ) -> Mapping[str, Any]:
-    """Return the harness's answers.
+    """Return the harness's answers by task.
 
-    `results`, `n-shot`, `n-samples`, `versions`, `samples`, by task.
+    They are `results`, `n-shot`, `n-samples`, `versions` and `samples`.
     """
     model_args = None
     if model == "hf":
@@ -261,7 +261,7 @@ def run_tasks(
 def list_tasks(names: Sequence[str], folder: Path | None) -> Table:
     """Return tasks with the data that each reads, and whether it is in the cache.
 
-    Without names they are those of GPT-3's paper.
+    Without names, these are the tasks of GPT-3's paper.
     """
     manager = _task_manager(folder)
     rows: list[Row] = []
@@ -305,11 +305,11 @@ def _known_names(manager: TaskManager, task_words: Sequence[str]) -> list[str]:
 
 
 def _data_of(manager: TaskManager, name: str) -> tuple[str, str]:
-    """The dataset of a task and its part; of a group of tasks the file that names them."""
+    """Return the dataset of a task and its part; for a group of tasks, the file that names them."""
     entry = manager.task_index[name]
     content = entry.cfg or {}
     data = content.get("dataset_path") or f"see {entry.yaml_path.name if entry.yaml_path else name}"
-    # Of a task that reads files itself.
+    # For a task that reads files itself.
     files = (content.get("dataset_kwargs") or {}).get("data_files")
     if files:
         data = next(iter(files.values())) if isinstance(files, dict) else files
@@ -326,7 +326,7 @@ def _is_cached(data: str) -> bool:
 
 
 def _require_data(manager: TaskManager, names: Sequence[str]) -> None:
-    """Raise `DataError` if a task's data is not here and cannot be fetched.
+    """Raise `DataError` if a task's data is missing and cannot be fetched.
 
     The error names everything that is missing.
     """

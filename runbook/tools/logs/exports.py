@@ -32,7 +32,7 @@ from runbook.tools.logs.messages import ExportMessage
 _VALUES = attrgetter(*KEYS)
 _STRICT_JSON = json.JSONEncoder(allow_nan=False)
 BATCH = 100
-"""Records encoded as JSON at once."""
+"""Records encoded as JSON at a time."""
 _EVALUATION_KEYS = ("iteration", "loss", "perplexity", "name")
 
 
@@ -129,7 +129,7 @@ NUMBERS = {
     "tokens_per_second": COLUMNS["tokens_per_second"],
     "tflops": COLUMNS["tflops_per_device"],
 }
-"""Numbers of a record that make a curve, and what they are called with their units."""
+"""Numbers of a record that make a curve, and their names with units."""
 INTEGERS = ("iteration", "skipped", "nan", "segment")
 
 

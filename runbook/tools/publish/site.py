@@ -15,7 +15,10 @@ from runbook.records.pages.runs_index import write_runs_index
 from runbook.tools.publish.messages import PublishMessage
 
 MARKER = "published.json"
-"""Names the runs that publish wrote; what else is in the folder (a .git, say) is left alone."""
+"""File that lists the runs that publish wrote.
+
+Everything else in the folder (a .git, say) is left alone.
+"""
 PAGES = ("index.html", "when-it-fails.html", ".nojekyll", MARKER)
 COPIED = (
     "run.yaml",
@@ -31,8 +34,9 @@ COPIED = (
     "records/*.json",
     "records/*.ipynb",
 )
-"""What the pages of a run are made from. Job scripts and logs stay at home: they name machines and
-people.
+"""Files from which the pages of a run are made.
+
+Job scripts and logs are not copied: they name machines and people.
 """
 README = """\
 ---
@@ -46,7 +50,7 @@ Training runs of gpt3-runbook. Open `index.html`: it needs no server and no netw
 """The head is what a static Space of Hugging Face reads; other web servers ignore the file."""
 
 CopyRun = Callable[[Path, Path], str]
-"""Writes a run's copy below a folder, and returns the name of the copy's folder."""
+"""Function that writes a run's copy below a folder, and returns the name of the copy's folder."""
 
 
 def publish(run_folders: Sequence[Path], site: Path, copy_run: CopyRun) -> Path:
@@ -71,7 +75,7 @@ def publish(run_folders: Sequence[Path], site: Path, copy_run: CopyRun) -> Path:
 
 
 def _replace(site: Path, part: Path) -> None:
-    """Put the new files where the old ones of ours were; a README that is there stays."""
+    """Replace our earlier files by the new ones; an existing README stays."""
     site.mkdir(parents=True, exist_ok=True)
     for name in (*_published_runs(site), *PAGES):
         old = site / name
@@ -88,7 +92,7 @@ def _replace(site: Path, part: Path) -> None:
 
 
 def _published_runs(site: Path) -> list[str]:
-    """Return the folders of the last time, each a plain name."""
+    """Return the folders that the last publish wrote, each a plain name."""
     if not (site / MARKER).exists():
         return []
     names = json.loads((site / MARKER).read_text(encoding="utf-8")).get("runs", [])
