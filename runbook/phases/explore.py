@@ -72,7 +72,10 @@ class OpenRun:
 
     @property
     def history(self) -> Any:
-        """One row a step over all restarts: a pandas DataFrame with units in its columns' names."""
+        """Return a pandas DataFrame with one row per step over all restarts.
+
+        Column names state the units.
+        """
         return history_frame(self.training.history)
 
     @property

@@ -1,10 +1,9 @@
 """Copies of the shipped notebooks.
 
-In a project folder (`runbook init`) and in a run's folder (`runbook lab`).
-
-An edited master changes every run that is executed from it; a copy changes only itself. Only its
-parameters cell and its links differ from the master's. Cells keep their ids, so a record says the
-same.
+`runbook init` puts them into a project folder, and `runbook lab` into a run's folder. An edited
+master changes every run that is executed from it; an edited copy changes only its own run. A copy
+differs from its master only in the parameters cell and the links. Cells keep their ids, so the
+records do not differ.
 """
 
 import json
@@ -34,13 +33,13 @@ COPIED = (
     *("docs/when-it-fails.md", "docs/your-own-cluster.md"),
 )
 IGNORED = "runs/\n.ipynb_checkpoints/\n"
-"""What a project does not keep in git: runs are evidence, and large."""
+"""What a project keeps out of git: runs are evidence, and large."""
 
 
 def master_folder() -> Path:
-    """The folder of the shipped notebooks and parameters.
+    """Return the folder of the shipped notebooks and parameters.
 
-    In the installed package, or next to it in a clone.
+    It is in the installed package, or next to it in a clone.
     """
     for folder in (PACKAGE / "masters", PACKAGE.parent):
         if (folder / "params" / "models.yaml").is_file() and (folder / "notebooks").is_dir():
@@ -50,9 +49,9 @@ def master_folder() -> Path:
 
 
 def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list[Path]]:
-    """Copy notebooks and parameters into a folder, or `clone` which has them.
+    """Copy notebooks and parameters into a folder, or into `clone`, which has them already.
 
-    The files written, and those kept.
+    Return the files written and those kept.
     """
     if folder.exists() and not folder.is_dir():
         raise RunbookError(PhaseMessage.PROJECT_IS_A_FILE, folder=folder)
@@ -92,11 +91,10 @@ class RunNotebooks:
     written: tuple[str, ...]
     """Names of the notebooks that were copied now."""
     edited: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Notebooks that were there and say something else than the masters, each with the ids of the
-    cells that do.
+    """Existing notebooks that differ from the masters, each with the ids of the cells that differ.
     """
     moved: Path | None = None
-    """Where the copies are that made room."""
+    """Folder of the copies that were moved aside."""
 
 
 def make_copies(
@@ -108,11 +106,9 @@ def make_copies(
 ) -> RunNotebooks:
     """Copy the masters into the run's folder, with `run` set to this run.
 
-    A copy that is there is never overwritten.
-
-    `run` is what `runbook run` takes, or the name of a run's folder; `set_words` and `as_name` are
-    what --set and --as say, and stand in the copies' parameters cell. `fresh` moves the copies that
-    are there aside.
+    An existing copy is never overwritten. `run` is a name as `runbook run` accepts it, or the name
+    of a run's folder. `set_words` and `as_name` are the values of --set and --as, and are written
+    into the copies' parameters cell. `fresh` moves existing copies aside.
     """
     named = named_run(run, as_name)
     set_and_named_words = [*set_words, *named.set_words]
@@ -152,12 +148,12 @@ def make_copies(
 
 
 def _run_value(file: RunFile, copies: Path, project: Path) -> str:
-    """Return the value of `run` by which a kernel in the copies' folder finds the run file."""
+    """Return the value of `run` with which a kernel in the copies' folder finds the run file."""
     is_in_project = copies.resolve().is_relative_to(project)
     if is_in_project and file.path.parent == project / "params":
         run = file.stem
     else:
-        # A kernel elsewhere would not find the project by itself.
+        # A kernel elsewhere would not find the project on its own.
         run = str(file.path)
 
     if file.variant:
@@ -166,9 +162,9 @@ def _run_value(file: RunFile, copies: Path, project: Path) -> str:
 
 
 def _move_aside(folder: Path) -> Path | None:
-    """Move a run's copies into a dated folder, and return it.
+    """Move a run's copies into a dated folder, and return that folder.
 
-    None if there is no copy.
+    Return None if there is no copy.
     """
     copies = [folder / f"{phase}.ipynb" for phase in PHASES]
     present = [path for path in copies if path.exists()]
@@ -181,9 +177,9 @@ def _move_aside(folder: Path) -> Path | None:
 
 
 def _refuse_other_overrides(copy: Path, overrides: str) -> None:
-    """Raise where a copy that is kept says other overrides than --set does now.
+    """Raise if an existing copy has other overrides than --set gives now.
 
-    They would not count.
+    The new ones would have no effect.
     """
     (cell,) = (cell for cell in read_master(copy) if cell.is_parameters)
     if f"overrides: str = {json.dumps(overrides, ensure_ascii=False)}" in cell.source:
@@ -194,7 +190,7 @@ def _refuse_other_overrides(copy: Path, overrides: str) -> None:
 def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str:
     """Return the master's text with the run in its parameters cell.
 
-    Its links lead to the same pages.
+    Its links are adapted to lead to the same pages.
     """
     try:
         content = json.loads(master.read_text(encoding="utf-8"))
@@ -214,7 +210,7 @@ def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str
 
 
 def _set_parameter(name: str, value: str, source: str) -> str:
-    """A line of the parameters cell with another text as its value, its help kept.
+    """Return a line of the parameters cell with a new value; its help text stays.
 
     >>> _set_parameter("run", "mine", 'run: str = "local"  # a file in params/')
     'run: str = "mine"  # a file in params/'
@@ -226,9 +222,9 @@ def _set_parameter(name: str, value: str, source: str) -> str:
 def _differing_cells(
     master: tuple[MasterCell, ...], copy: tuple[MasterCell, ...]
 ) -> tuple[str, ...]:
-    """Ids of code cells that only one of both has, or that differ.
+    """Return the ids of code cells that differ, or that only one of the notebooks has.
 
-    Values in the parameters cell are a choice.
+    Values in the parameters cell may differ.
     """
     master_code = _code_by_id(master)
     copy_code = _code_by_id(copy)
@@ -237,30 +233,29 @@ def _differing_cells(
 
 
 def _code_by_id(cells: tuple[MasterCell, ...]) -> dict[str, str]:
-    """Return the code of each cell.
-
-    That of the parameters cell is empty: it may differ.
-    """
+    """Return the code of each cell. The parameters cell counts as empty, because it may differ."""
     return {cell.id: "" if cell.is_parameters else cell.source.strip() for cell in cells}
 
 
 LAB_SETTINGS = PACKAGE / "display" / "jupyter" / "lab_settings"
-"""What our JupyterLab leaves out in addition to a user's own settings: the question whether to show
-news in a corner.
+"""Settings that our JupyterLab adds to a user's own.
+
+They turn off the question in a corner whether to show news.
 """
 SETTINGS_VARIABLE = "JUPYTER_CONFIG_PATH"
 
 
 def with_our_settings(environment: Mapping[str, str]) -> str:
-    """Return the folders of Jupyter's settings, ours behind those that the environment names."""
+    """Return the folders of Jupyter's settings, ours after those that the environment names."""
     named = environment.get(SETTINGS_VARIABLE, "")
     return os.pathsep.join([named, str(LAB_SETTINGS)] if named else [str(LAB_SETTINGS)])
 
 
 def server_arguments(copies: RunNotebooks) -> list[str]:
-    """What JupyterLab is started with.
+    """Return the options with which JupyterLab is started.
 
-    The whole project to browse, the first notebook open, no question about news.
+    The file browser shows the whole project, the first notebook is open, and no question about news
+    appears.
     """
     root = copies.folder
     if copies.folder.is_relative_to(copies.project):
@@ -274,7 +269,7 @@ def server_arguments(copies: RunNotebooks) -> list[str]:
 
 
 def copies_text(copies: RunNotebooks) -> str:
-    """The copies as text for a person."""
+    """Show the copies as text for a person."""
     lines = []
     if copies.moved:
         lines.append(f"The copies that were there are in {copies.moved}.")

@@ -1,4 +1,4 @@
-"""A run opened for one phase: its parameters, plan, folder and record."""
+"""A run that is open for one phase: its parameters, plan, folder and record."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +30,9 @@ from runbook.runs import machine, run_files
 from runbook.runs.run_folder import hold_run, runs_folder
 
 VERSIONS = dict.fromkeys(PHASES, 1)
-"""Raised for a phase when what it makes changes: its fingerprint changes with it, and it is done
-again.
+"""Increase a phase's number when its outputs change.
+
+Its fingerprint then changes too, and the phase is done again.
 """
 
 YOUNGER_KEYS = {
@@ -41,14 +42,15 @@ YOUNGER_KEYS = {
     "data.source_key": "auto",
     "data.fix_text": "none",
 }
-"""Keys of the data that came after runs had fingerprints, with the value that leaves those as they
-were.
+"""Data keys that are newer than the fingerprints of existing runs.
+
+Each has the value at which those fingerprints stay the same.
 """
 
 
 @dataclass
 class OpenPhase:
-    """What each step of a notebook is given."""
+    """The object that every step of a notebook receives."""
 
     settings: Settings
     phase: str
@@ -58,25 +60,25 @@ class OpenPhase:
 
     @property
     def phase_plan(self) -> PhasePlan:
-        """What the trainer is given for this phase."""
+        """The trainer's inputs for this phase."""
         return self.plan.phases[self.phase]
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of what this phase depends on, as its inputs are now."""
+        """The fingerprint of everything this phase depends on, with its current inputs."""
         return phase_fingerprint(self.settings, self.plan, self.folder, self.phase)
 
     def hold(self, purpose: str) -> AbstractContextManager[None]:
-        """Keep others from changing the run in the meantime.
+        """Keep others from changing the run meanwhile.
 
         `runbook run` already holds it for its own notebooks.
         """
         return hold_run(self.folder, purpose)
 
     def append_event(self, event: str, **facts: Any) -> None:
-        """Add a line to the run's history of events.
+        """Add a line to the run's event history.
 
-        One write, so that lines of several processes do not mix.
+        It is a single write, so that lines of several processes do not mix.
         """
         line = {
             "time": time.time(),
@@ -87,10 +89,7 @@ class OpenPhase:
         append_line(self.folder / self.phase_plan.log.events, line)
 
     def check(self, checks: Sequence[Check]) -> CheckTable:
-        """Show checks, keep them in the record, and stop where one failed.
-
-        They are a table to use elsewhere.
-        """
+        """Show checks, add them to the record, and stop if one failed. Return them as a table."""
         for check in checks:
             self.session.check(check)
         show_checks(checks)
@@ -111,11 +110,11 @@ class OpenPhase:
 
 
 def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
-    """Check a notebook's parameters, compute the plan, open the record, and show what is bound.
+    """Check a notebook's parameters, compute the plan, open the record, and show the parameters.
 
-    What was given to this run before is taken over where it is not given again. Stops before
-    anything is written when a value is wrong, when values do not fit together, or when the run's
-    folder was made with other parameters.
+    Overrides that this run was given before are kept unless they are given again. Nothing is
+    written if a value is wrong, if values do not fit together, or if the run's folder was made with
+    other parameters.
     """
     settings = with_values_given_before(partial(params.bind, namespace), show_text)
     remember_project(settings.project)
@@ -127,14 +126,14 @@ def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
 
 
 def binder(phase: str) -> Callable[[Mapping[str, object]], OpenPhase]:
-    """The first call of a phase's notebook, for a phase that then shows nothing of its own."""
+    """Return the first call of a notebook whose phase shows nothing of its own at this point."""
     return partial(bind_phase, phase)
 
 
 def with_values_given_before(load: Callable[..., Settings], say: Callable[[str], None]) -> Settings:
-    """Return a run's values over those given by hand when its folder was made.
+    """Return a run's values, overridden by those that were given by hand for its folder.
 
-    The latter are printed.
+    Print the overriding values.
     """
     settings = load()
     path = runs_folder(settings.project) / settings.name / run_files.OVERRIDES
@@ -150,12 +149,10 @@ def with_values_given_before(load: Callable[..., Settings], say: Callable[[str],
 
 
 def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
-    """Return the run's folder with its run.yaml and plan.json, made where absent.
+    """Return the run's folder with its run.yaml and plan.json, creating it if it is absent.
 
-    It is refused where they differ.
-
-    While somebody else works on the run it is refused too: opening a phase sets its newest record
-    aside.
+    Raise if these files differ from the run. Raise also while somebody else works on the run:
+    opening a phase sets its newest record aside.
     """
     folder = runs_folder(settings.project) / settings.name
     plan = machine.make_plan_here(settings, machine.calibrations_of_run(settings, folder))
@@ -179,10 +176,7 @@ def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
 
 
 def _promises(plan: Plan, phase: str) -> dict[str, object]:
-    """Return what the plan promises of a training.
-
-    The record has it next to what came true.
-    """
+    """Return what the plan promises for a training. The record shows it next to the results."""
     phase_plan = plan.phases[phase]
     promises: dict[str, object] = {
         "parameters": phase_plan.model.parameters,
@@ -205,15 +199,16 @@ _GOES_ON = (
     "training.micro_batch",
     "parallel.",
 )
-"""Values of a training's length and cut: `job_rules.why_continued` says when it goes on with
-others.
+"""Values of a training's length and layout.
+
+`job_rules.why_continued` decides when a training continues with other values.
 """
 
 
 def refuse_other_parameters(settings: Settings, folder: Path) -> None:
-    """Raise where the folder was made with other values.
+    """Raise if the folder was made with other values.
 
-    The error names each of them and where the new one stands.
+    The error names each of them and where its new value is set.
     """
     changed = run_files.changed_values(folder, settings)
     if not changed:
@@ -250,7 +245,7 @@ def refuse_other_parameters(settings: Settings, folder: Path) -> None:
 
 
 def summary_rows(open_phase: OpenPhase) -> list[Row]:
-    """The run in a few rows: what a person looks at before going on."""
+    """Return the run in a few rows: what a person checks before continuing."""
     settings = open_phase.settings
     computes_on = open_phase.plan.computes_on
     model = settings.model
@@ -291,7 +286,7 @@ def summary_rows(open_phase: OpenPhase) -> list[Row]:
 
 
 def train_step(training: str) -> str:
-    """The name of the step whose mark says that a training is done."""
+    """Return the name of the step whose mark records that a training is done."""
     return f"{training}--train"
 
 
@@ -303,10 +298,9 @@ def refuse_changed_results(
 ) -> None:
     """Raise `ChangedOutputError` if a finished training's results were changed.
 
-    Only results that this phase reads count.
-
-    It is asked before the phase's record is set aside, so that the record stays. Weights are left
-    out: whoever has exported them may delete them, and `jobs.launch` compares them.
+    Only results that this phase reads count. The check runs before the phase's record is set aside,
+    so that the record stays. Weights are left out: after an export they may be deleted, and
+    `jobs.launch` compares them.
     """
     for training in (SMOKE, FULL):
         if PHASES.index(training) <= PHASES.index(phase):
@@ -317,7 +311,7 @@ def refuse_changed_results(
 
 
 def begin_again(settings: Settings, phase: str) -> str:
-    """The remedy that does a phase again, for the end of an error."""
+    """Return the remedy that does a phase again, for the end of an error text."""
     return (
         f"Or do {phase} again, which keeps the present files in history/: "
         f"runbook run {settings.run.run} --redo {phase}"
@@ -332,7 +326,7 @@ def phase_fingerprint(
 ) -> str:
     """Return what a phase depends on.
 
-    Change it and the phase is done again, change anything else and it is not.
+    A change to it makes the phase run again; any other change does not.
     """
     inputs: dict[str, Any]
     if phase == "00-plan":
@@ -357,10 +351,10 @@ def phase_fingerprint(
 
 
 def _data_inputs(settings: Settings, folder: Path) -> dict[str, object]:
-    """Return what the token files depend on."""
+    """Return the values on which the token files depend."""
     values = {}
     for key, value in settings.subset(["data"]).items():
-        # A younger key at its default leaves the fingerprints of older runs as they were.
+        # A newer key at its default leaves the fingerprints of older runs unchanged.
         if YOUNGER_KEYS.get(key, ...) != value:
             values[key] = value
 
@@ -370,17 +364,17 @@ def _data_inputs(settings: Settings, folder: Path) -> dict[str, object]:
         "vocabulary": settings.model.vocabulary,
         "text": token_inputs.text_identity(settings, folder),
     }
-    # A run of one text was fingerprinted before there were several
+    # Runs with a single text got fingerprints before there could be several texts.
     if settings.blend:
         inputs["texts"] = {text.name: text.dataset.identity() for text in settings.texts}
     return inputs
 
 
 def checksums_of_step(folder: Path, step: str) -> Any:
-    """Checksums of what an earlier step made, or None if it is not done.
+    """Return the checksums of an earlier step's outputs, or None if it is not done.
 
-    A manifest is left out: it also says when and how fast, and the same tokens made again are the
-    same.
+    Manifests are left out: they also contain times and speeds, which differ when the same tokens
+    are made again.
     """
     mark = run_files.read_mark(folder, step)
     if not mark:

@@ -1,4 +1,4 @@
-"""Follows the final loss that a training's curve announces, and notes when it leaves what was sealed."""
+"""Follow the final loss that a curve predicts, and note when it leaves the sealed interval."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CurveWatch:
     def look(self) -> str | None:
         """Return the expected final loss.
 
-        None while the curve is too short, and for a smoke test.
+        Return None if the curve is too short, and for a smoke test.
         """
         if self._evaluations.exists():
             size = self._evaluations.stat().st_size
@@ -34,7 +34,10 @@ class CurveWatch:
         return self._newest.as_text() if self._newest else None
 
     def _read(self) -> None:
-        """Look at each evaluation since the last look, so that a late look names the right iteration."""
+        """Check each evaluation since the last call.
+
+        A late call thus still names the right iteration.
+        """
         after = self._newest.iteration if self._newest else 0
         open_phase = self._open_phase
         for expected in expected_losses(open_phase.folder, open_phase.phase_plan, after):

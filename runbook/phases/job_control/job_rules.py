@@ -105,7 +105,10 @@ def require_ready(open_phase: OpenPhase) -> None:
 
 
 def gate_check(open_phase: OpenPhase) -> Check:
-    """The smoke test's verdict, for the smoke test that the plan now asks for."""
+    """Return the smoke test's verdict.
+
+    It must belong to the smoke test that the plan now describes.
+    """
     rule = f"{SMOKE} passed with these parameters"
     path = open_phase.folder / GATE
     if not path.exists():
@@ -182,10 +185,7 @@ def nodes_with_alarms(
     nodes: Sequence[str],
     ranks_per_node: int,
 ) -> dict[str, tuple[FoundBy, str]]:
-    """Return the nodes of ranks that a job reported as slow or wrong.
-
-    Each comes with the alarm's evidence.
-    """
+    """Return the nodes of ranks that a job reported as slow or wrong, with the alarm's evidence."""
     reported: dict[str, tuple[FoundBy, str]] = {}
     of_job = attempts.events_of_job(events, job)
     # Use the nodes of the last attempt: an earlier one may have run on others.

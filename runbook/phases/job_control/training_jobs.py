@@ -279,9 +279,9 @@ def resubmit(open_phase: OpenPhase) -> JobFolder:
 
 
 def training_outputs(open_phase: OpenPhase) -> list[Path]:
-    """Files whose checksums say that a training is still what it was.
+    """Return the files whose checksums prove that a training is unchanged.
 
-    Metrics and the newest checkpoint.
+    These are the metrics and the newest checkpoint.
     """
     folder = open_phase.folder
     phase_plan = open_phase.phase_plan
@@ -310,10 +310,7 @@ def failure_text(open_phase: OpenPhase, status: JobStatus, decision: Decision | 
 
 
 def move_to_history(folder: Path, phase: str, outputs: list[Path]) -> Path | None:
-    """Move earlier outputs of a phase into the run's history.
-
-    This way nothing is overwritten and nothing is mixed.
-    """
+    """Move earlier outputs of a phase into the run's history. Thus nothing is overwritten or mixed."""
     present = [path for path in outputs if path.exists()]
     if not present:
         return None
@@ -382,7 +379,7 @@ def note_job_end(
     decision: Decision,
     **facts: Any,
 ) -> None:
-    """Add to the events how the newest job ended and what follows.
+    """Add an event that states how the newest job ended and what follows.
 
     The account of the wall time reads it.
     """

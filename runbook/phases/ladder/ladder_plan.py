@@ -182,7 +182,7 @@ def _fit_budget(
 def _without_times(ladder: Ladder, family: Family, count: int) -> Ladder:
     """Return a ladder of about 1% of the run's compute.
 
-    It is for plans that do not know the time of a step.
+    It is used if the plan does not know the time of a step.
     """
     designed = design_rungs(family, count, DEFAULT_SHARE / 2 * family.flops)
     note = (

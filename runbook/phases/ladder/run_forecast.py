@@ -31,8 +31,9 @@ EPOCHS_AS_NEW = 4.0
 arXiv:2305.16264).
 """
 MOST_EPOCHS = 16.0
-"""From there on repeated tokens are worth almost nothing (the same source): a law of new tokens
-says nothing.
+"""Epochs beyond which repeated tokens are worth almost nothing (the same source).
+
+A law for new tokens does not apply there.
 """
 EPOCHS_WIDENING = 2.0
 UNEVEN_WIDENING = 4.0
@@ -45,8 +46,9 @@ OPTIMUM_REACH = 8.0
 """The best size is searched within this factor of the run's."""
 OPTIMUM_STEPS = 61
 FEWEST_RATIOS = 1.5
-"""Tokens per parameter of the rungs have to differ by this factor, or size and tokens are not told
-apart.
+"""Factor by which tokens per parameter must differ between rungs.
+
+With less, the fit cannot separate size from tokens.
 """
 
 
@@ -182,7 +184,10 @@ def _sizes(
     family: Family,
     factor: float,
 ) -> tuple[tuple[SizeForecast, ...], SizeForecast | None, str]:
-    """Return other sizes at the run's compute, the best of them, and why there is none."""
+    """Return other sizes at the run's compute and the best of them.
+
+    Return the reason if there is none.
+    """
     ratios = runs.tokens / runs.params
     if ratios.max() / ratios.min() < FEWEST_RATIOS:
         note = (

@@ -214,9 +214,9 @@ def epochs_of(plan: Plan) -> float | None:
 
 
 def forecast_of_plan(settings: Settings, plan: Plan) -> RunForecast | None:
-    """Return what the run's finished ladder forecasts for it as it is planned now.
+    """Return the forecast of the run's finished ladder for the current plan.
 
-    None if there is none.
+    Return None if there is no such ladder.
     """
     ladder = read_ladder(ladder_folder(settings, _prefix(settings, "ladder")))
     if ladder is None:

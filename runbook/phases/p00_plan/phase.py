@@ -1,7 +1,7 @@
-"""00-plan: what will be trained, on what, for how long; and the form that changes it.
+"""00-plan: what will be trained, on what hardware, for how long; and the form that changes it.
 
-The form starts from what the parameters cell says over the run file, and a run file that it writes
-keeps that.
+The form starts from the values that the parameters cell sets over the run file. A run file that it
+writes keeps those.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,16 +41,19 @@ PHASE = "00-plan"
 
 
 def bind(namespace: Mapping[str, object]) -> OpenPhase:
-    """Check the parameters, compute the plan, open the record, and show what one decides by."""
+    """Check the parameters, compute the plan, and open the record.
+
+    Show the values on which a decision depends.
+    """
     open_phase = bind_phase(PHASE, namespace)
     show_table(summary_table(open_phase.plan))
     return open_phase
 
 
 def choose(open_phase: OpenPhase) -> None:
-    """The values of the run as a form that shows what a change does, and writes a run file.
+    """Show the run's values as a form that shows what a change does and writes a run file.
 
-    Else a table of them.
+    Outside a browser, show a table.
     """
     settings = open_phase.settings
     run = str(run_file_of(settings))
@@ -80,13 +83,16 @@ def choose(open_phase: OpenPhase) -> None:
 
 
 def show_sizes(open_phase: OpenPhase) -> View:
-    """Parameters part by part, the sum of the training's, and what the labels should have said."""
+    """Show the parameters part by part, and their sum for the training.
+
+    Compare them with the sizes in the models' labels.
+    """
     plan = open_phase.plan
     return View([plan_tables.sizes_table(plan), Formula(*formulas.parameters(plan, FULL))])
 
 
 def show_layout(open_phase: OpenPhase) -> View:
-    """The layout in one table, every rule that it was checked against, and its pictures."""
+    """Show the layout in one table, with pictures and every rule against which it was checked."""
     plan = open_phase.plan
     training = open_phase.plan.phases[FULL]
     time = open_phase.plan.time[FULL]
@@ -109,7 +115,7 @@ def show_layout(open_phase: OpenPhase) -> View:
 
 
 def show_memory(open_phase: OpenPhase) -> View:
-    """Bytes by part on the fullest device, against what it has."""
+    """Show the bytes by part on the fullest device, next to its capacity."""
     plan = open_phase.plan
     figure = plan_figures.memory_figure(plan, {SMOKE: "smoke test", FULL: "training"})
     caption = "Memory of one rank of the fullest stage; its numbers are in the table."
@@ -119,7 +125,7 @@ def show_memory(open_phase: OpenPhase) -> View:
 
 
 def show_time(open_phase: OpenPhase) -> View:
-    """Operations, seconds, checkpoints; an estimate names its basis."""
+    """Show operations, seconds and checkpoints; an estimate names its basis."""
     plan = open_phase.plan
     view = View([plan_tables.time_table(plan)])
     formula = formulas.step_time(plan, FULL)
@@ -137,9 +143,9 @@ def show_time(open_phase: OpenPhase) -> View:
 
 
 def show_storage(open_phase: OpenPhase) -> View:
-    """Show the bytes of checkpoints and data, and what preparing the text takes.
+    """Show the bytes of checkpoints and data, and the cost of preparing the text.
 
-    Both as this runbook does it and as the documents do.
+    Both this runbook's way and the documents' way are shown.
     """
     plan = open_phase.plan
     settings = open_phase.settings
@@ -155,12 +161,12 @@ def show_storage(open_phase: OpenPhase) -> View:
 
 
 def show_rehearsal(open_phase: OpenPhase) -> None:
-    """One step of the training at full size, counted stage by stage next to the plan."""
+    """Show one step of the training at full size, counted stage by stage, next to the plan."""
     rehearsal_gate.show(replace(open_phase, phase=FULL))
 
 
 def show_what_if(open_phase: OpenPhase) -> Table:
-    """The training with one thing changed, and the best layout that a search finds."""
+    """Show the training with one thing changed, and the best layout that a search finds."""
     settings = open_phase.settings
     measured = machine.calibrations_of_run(settings, open_phase.folder)
     layouts = what_if(settings, machine.measure_machine(settings.site), measured)
@@ -173,7 +179,7 @@ def show_forecast(open_phase: OpenPhase) -> View:
 
 
 def show_scripts(open_phase: OpenPhase) -> View:
-    """The job scripts word for word."""
+    """Show the job scripts verbatim."""
     jobs = plan_service.render_jobs(open_phase.settings, open_phase.plan)
     return View(f"jobs/{phase}/job.sh\n\n{job.script}" for phase, job in jobs.items())
 
@@ -208,20 +214,21 @@ FIRST = (
     *("training.iterations", "training.samples", "training.tokens", "training.micro_batch"),
     *("training.global_batch", "training.learning_rate", "training.recompute"),
 )
-"""What one mostly changes; every other key of the schema is in the folded sections below."""
+"""The keys that people change most; every other key of the schema is in the folded sections below.
+"""
 MADE_BY = "# Written by the form of 00-plan from run "
-"""First line of a file that the form may write again."""
+"""First line of a file that the form may overwrite."""
 
 
 def run_file_of(settings: Settings) -> Path:
-    """The file in params/ that a run is named after."""
+    """Return the file in params/ after which a run is named."""
     return settings.project / "params" / f"{settings.run.run}.yaml"
 
 
 def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
-    """What the run has over its file, nested and as it was written.
+    """Return the values that override the run file, nested and as they were written.
 
-    A variant's values, those given by hand.
+    They come from a variant or were given by hand.
     """
     file = params.load(run)
     differing = {}
@@ -233,7 +240,7 @@ def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
 
 
 def _chosen_values(settings: Settings) -> dict[str, Any]:
-    """Every value that is neither built-in nor the site's, as it was written."""
+    """Return every value that is neither built-in nor the site's, as it was written."""
     layers = ("run file", "variant", REHEARSAL, *GIVEN)
     chosen = {}
     for key in settings.values():
@@ -245,7 +252,7 @@ def _chosen_values(settings: Settings) -> dict[str, Any]:
 
 
 def form_fields(settings: Settings) -> dict[str, list[Field]]:
-    """Every key of the schema as a field: the usual ones first, then by section."""
+    """Return every key of the schema as a field: the usual ones first, then by section."""
     named = {
         "site": tuple(params.site_names(settings.project)),
         "model": tuple(read_models(settings.project).names),
@@ -271,17 +278,14 @@ def form_fields(settings: Settings) -> dict[str, list[Field]]:
 
 
 def _place_in_form(key: Key) -> int:
-    """Return the place of a usual key.
-
-    The others come behind these, in the schema's order.
-    """
+    """Return the position of a usual key. The others follow in the schema's order."""
     if key.name in FIRST:
         return FIRST.index(key.name)
     return len(FIRST)
 
 
 def values_table(settings: Settings) -> Table:
-    """The usual values with their origin and meaning."""
+    """Return the usual values with their origin and meaning."""
     origins = settings.parameters()
     rows = []
     for key in FIRST:
@@ -307,7 +311,7 @@ def consider_changes(
     keys: Iterable[str],
     values_over_file: Mapping[str, Any] | None = None,
 ) -> Answer:
-    """What the changes do: the plan in short, or each error next to the field that it is about."""
+    """Show the effect of the changes. Show the plan in short, or each error next to its field."""
     try:
         settings = params.load(run, overrides=values_over_file, set_words=_set_words(changes))
         calibrations = machine.known_calibrations(settings, runs_folder(settings.project))
@@ -332,7 +336,7 @@ def write_run_file(
     changes: Mapping[str, str],
     values_over_file: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write params/<name>.yaml with what the run's own file and the changes say.
+    """Write params/<name>.yaml with the run's own file and the changes.
 
     Another person's file is kept.
     """
@@ -352,9 +356,9 @@ def write_run_file(
 
 
 def file_text(settings: Settings, name: str) -> str:
-    """The run's own file with every value that was chosen.
+    """Return the run's own file with every chosen value.
 
-    Comments, order and what stays are kept as written there.
+    Comments, order and unchanged lines stay as they were written.
     """
     values = {"run": name} | _chosen_values(settings) | {"run": name}
     head = f"{MADE_BY}{settings.run.run}; runbook check {name} says whether it still fits.\n"
@@ -368,12 +372,15 @@ def file_text(settings: Settings, name: str) -> str:
             return head + edited
         return head + without_sums(edited, path.name)
     except ParamsError:
-        # No file of that name, or one that has to be written whole
+        # No file has that name, or its text cannot be edited in place.
         return head + write_tree(nest(values))
 
 
 def value_as_written(settings: Settings, key: str) -> str:
-    """A value as it was written where it was chosen: 00:30:00, where the run has 1800 seconds."""
+    """Return a value in the notation of the person who chose it.
+
+    This is 00:30:00, where the run has 1800 seconds.
+    """
     value = settings.value(key)
     origin = settings.origins[key][-1]
     if isinstance(origin.value, str) and not isinstance(value, str):
@@ -392,7 +399,7 @@ def _set_words(changes: Mapping[str, str]) -> list[str]:
 def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str]) -> dict[str, str]:
     """Return the problems by field.
 
-    Those of keys without a field are under "", with their key.
+    Problems with keys that have no field are listed under "", with their key.
     """
     field_keys = set(keys)
     lines: dict[str, list[str]] = {}
@@ -408,10 +415,10 @@ def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str])
 
 
 def _field_of(check: Check, changes: Mapping[str, str], keys: Iterable[str]) -> str:
-    """Return the field that a broken rule is shown beside; empty if it concerns none.
+    """Return the field beside which a broken rule is shown; empty if it concerns none.
 
-    That is a field that was changed and that can fix it, else the field that was changed last,
-    else the first that can fix it.
+    Preferably this is a field that was changed and that can fix it, then the field that was changed
+    last, then the first that can fix it.
     """
     mending = [key for key in keys if key in check.keys]
     changed = [key for key in mending if key in changes]

@@ -58,7 +58,8 @@ from runbook.tokens.sources.input_files import says_its_kind
 PHASE = "01-environment"
 SHOWN_REASONS = 4
 STALE_SECONDS = 600
-"""Kernels compile faster than this: an older lock was left by a compilation that was cut off."""
+"""Kernels compile faster than this, so an older lock comes from a compilation that was interrupted.
+"""
 MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
 
 
@@ -93,7 +94,7 @@ def all_checks() -> list[Check]:
 
 
 def run_questions(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
-    """Return what can be asked of a run's site without a job."""
+    """Return the checks of a run's site that need no job."""
     checks: list[Check] = []
     if settings.site.scheduler == "local":
         checks += machine_checks()
@@ -106,12 +107,10 @@ def run_questions(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
 
 
 def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
-    """Everything that a run needs of its site.
+    """Check everything that a run needs from its site.
 
-    On this machine the ranks work in a folder that is removed again.
-
-    On a queue the nodes are asked where jobs.environment says how, and where the questions before
-    found nothing.
+    On this machine the ranks work in a temporary folder. On a queue, the nodes are checked if
+    jobs.environment names a way to reach them and the earlier checks found nothing.
     """
     settings, plan = load_plan(run, set_words)
     folder = runs_folder(settings.project) / settings.name
@@ -127,7 +126,7 @@ def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
 
 
 def print_nothing(_: str) -> None:
-    """Leave out what a waiting person is told of the ladder."""
+    """Discard progress messages of the ladder."""
 
 
 def climb_without_run(
@@ -136,7 +135,7 @@ def climb_without_run(
     questions: Sequence[Check],
     report: Report,
 ) -> PreflightResult:
-    """Climb the ladder on this machine, in a folder that is removed again."""
+    """Climb the ladder on this machine, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as temporary:
         return climb(
             settings,
@@ -154,9 +153,9 @@ def climb_with_run(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> PreflightResult:
-    """Climb the ladder by a job in the run's own folder, and keep the answers there.
+    """Climb the ladder with a job in the run's own folder, and keep the answers there.
 
-    The folder is held in the meantime.
+    The folder stays locked meanwhile.
     """
     folder = runs_folder(settings.project) / settings.name
     with hold_run(folder, "checking the nodes"):
@@ -179,7 +178,7 @@ def preflight(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> PreflightResult:
-    """Find the first thing that is wrong with a run's cluster: `runbook preflight`."""
+    """Find the first fault of a run's cluster: `runbook preflight`."""
     settings, plan = load_plan(run, set_words)
     folder = runs_folder(settings.project) / settings.name
     questions = run_questions(settings, plan, folder)
@@ -209,7 +208,7 @@ def learn_about(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> tuple[Path, LearnedSite]:
-    """Climb the ladder on a site, and return its file and what was measured: `runbook learn`."""
+    """Climb the ladder on a site, and return its file and the measurements: `runbook learn`."""
     settings, _ = load_plan(run, ())
     if settings.site.site != site:
         raise ParamsError(
@@ -223,7 +222,7 @@ def learn_about(
 
 
 def _request(settings: Settings) -> Request:
-    """Return what the job of a preflight asks of each node."""
+    """Return the resources that a preflight job requests of each node."""
     job = preflight_job(settings)
     return Request(job.cpus_per_task * job.tasks_per_node, job.memory)
 
@@ -239,9 +238,9 @@ def _measured_by(result: PreflightResult) -> str:
 
 
 def software_checks() -> list[Check]:
-    """What this Python can import, and which GPUs its torch sees.
+    """Check what this Python can import, and which GPUs its torch sees.
 
-    Asked of a probe that is alone.
+    A probe with a single process answers.
     """
     facts = probe_alone()
     num_gpus = sum(len(gpus_of(rank_facts)) for rank_facts in facts)
@@ -262,7 +261,7 @@ def software_checks() -> list[Check]:
 
 
 def machine_checks() -> list[Check]:
-    """Cores, memory and matrix instructions."""
+    """Check cores, memory and matrix instructions."""
     cores = Check("cores", "pass", str(machine.num_cores()), "each process takes its share")
     memory = psutil.virtual_memory()
     rule = "about 3 GiB for each process of the 12 x 512 smoke test"
@@ -296,7 +295,7 @@ def matrix_check(flags: Set[str]) -> Check:
 
 
 def place_checks() -> list[Check]:
-    """The project folder, and where runs go."""
+    """Check the project folder and the folder for runs."""
     try:
         near = _nearest(runs_folder(params.project_root()))
     except ParamsError as error:
@@ -325,7 +324,7 @@ def place_checks() -> list[Check]:
 
 
 def site_checks(settings: Settings) -> list[Check]:
-    """One row a question; what cannot be known on this machine is unknown."""
+    """Return one row per question; what cannot be determined on this machine is unknown."""
     lacking = missing_values(settings)
     rule = "what the site requires is given"
     remedy = "; ".join(f"--set {key}=VALUE ({meaning})" for key, meaning in lacking.items())
@@ -347,12 +346,12 @@ def site_checks(settings: Settings) -> list[Check]:
 
 
 def secret_checks(settings: Settings) -> list[Check]:
-    """Passwords that the set-up and the text's source ask for; no value is shown."""
+    """Check the passwords that the set-up and the text's source need; no value is shown."""
     return [_secret_check(reference, use) for reference, use in _secret_uses(settings).items()]
 
 
 def _secret_uses(settings: Settings) -> dict[str, str]:
-    """Return what each secret of a run is for, by its reference."""
+    """Return the purpose of each of a run's secrets, by its reference."""
     uses = {}
     for step in settings.site.preparation:
         if step.secret:
@@ -369,7 +368,7 @@ def _secret_uses(settings: Settings) -> dict[str, str]:
 
 
 def _secret_check(reference: str, use: str) -> Check:
-    """Judge whether a secret is there and, in a file, hidden from others."""
+    """Judge whether a secret exists and, if it is in a file, is hidden from others."""
     name = f"secret {reference}"
     rule = f"for {use}"
     try:
@@ -402,7 +401,7 @@ def _secret_check(reference: str, use: str) -> Check:
 
 
 def modules_check(settings: Settings) -> Check:
-    """The environment modules that jobs load."""
+    """Check the environment modules that jobs load."""
     modules = settings.site.modules
     check = partial(Check, "modules", rule="every module that jobs load can be loaded")
     if not modules:
@@ -429,7 +428,7 @@ def modules_check(settings: Settings) -> Check:
 
 
 def queue_checks(settings: Settings) -> list[Check]:
-    """Whether the scheduler answers, and knows the partitions that the run's jobs ask for."""
+    """Check whether the scheduler answers, and knows the partitions that the run's jobs request."""
     kind = settings.site.scheduler
     check = partial(Check, "scheduler", rule="the scheduler answers")
     if kind == "local":
@@ -456,7 +455,7 @@ def queue_checks(settings: Settings) -> list[Check]:
             checks.append(_queue_check(settings, section, partition, states))
 
     for phase, section in JOB_SECTIONS.items():
-        # Of a queue that is not there no limits are known.
+        # The limits of a queue that does not exist are unknown.
         if partitions[section] in ("", *states):
             checks.append(_limits_check(settings, phase, limits, queue.queue_word))
 
@@ -466,9 +465,9 @@ def queue_checks(settings: Settings) -> list[Check]:
 
 
 def _partition_of(job: Job, limits: Sequence[QueueLimits]) -> QueueLimits | None:
-    """Return the partition of a job: the one it names, else the default one.
+    """Return the partition of a job: the one it names, or the default one.
 
-    None: not known.
+    Return None if it is unknown.
     """
     for queue in limits:
         if queue.name == job.partition or (not job.partition and queue.default):
@@ -478,7 +477,7 @@ def _partition_of(job: Job, limits: Sequence[QueueLimits]) -> QueueLimits | None
 
 
 def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
-    """Judge whether enough nodes of the partition take jobs for the preflight.
+    """Judge whether enough nodes of the partition accept jobs for the preflight.
 
     Drained ones do not.
     """
@@ -521,10 +520,10 @@ def _limits_check(
     limits: Sequence[QueueLimits],
     queue_word: str,
 ) -> Check:
-    """Whether the queue's limits on time, nodes and accounts admit a phase's job."""
+    """Check whether the queue's limits on time, nodes and accounts admit a phase's job."""
     job = settings.job(phase)
     request = JobRequest(job.partition, job.account, job.nodes, job.walltime)
-    # A queue that is shut has a row of its own.
+    # A closed queue has a row of its own.
     open_queues = [replace(queue, state="UP") for queue in limits]
     problems = request_problems(request, open_queues, queue_word)
     section = JOB_SECTIONS[phase]
@@ -546,9 +545,9 @@ def _queue_check(
     partition: str,
     states: Mapping[str, str],
 ) -> Check:
-    """Whether a job's queue is there and takes jobs.
+    """Check whether a job's queue exists and accepts jobs.
 
-    A rented cluster's is shut while its machines are stopped.
+    A rented cluster's queue is closed while its machines are stopped.
     """
     check = partial(
         Check,
@@ -569,13 +568,13 @@ def _queue_check(
             f"start CLUSTER REGION."
         )
 
-    # One that is down still queues jobs
+    # A queue that is down still accepts jobs.
     verdict = "warn" if state == "DOWN" else "fail"
     return check(verdict, f"{partition} is {state}", remedy=remedy)
 
 
 def _history_check() -> Check:
-    """Whether PBS remembers jobs that have ended."""
+    """Check whether PBS remembers jobs that have ended."""
     rule = "PBS can be asked how a job ended that could not write it down itself"
     server = shell.run(["qstat", "-B", "-f"], timeout=30, check=False)
     if server.exit_code:
@@ -598,7 +597,7 @@ def _history_check() -> Check:
 
 
 def image_check(settings: Settings) -> Check:
-    """The container image: there, readable, and of a kind that can be started."""
+    """Check the container image: it must exist, be readable, and be of a kind that can be started."""
     container = settings.site.container
     check = partial(Check, "image", rule="the image of the jobs can be read")
     if container.kind == "none":
@@ -638,12 +637,12 @@ def image_check(settings: Settings) -> Check:
 
 
 def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
-    """Free space on each file system that the plan fills."""
+    """Check the free space on each file system that the plan fills."""
     folder_of_device: dict[int, Path] = {}
     needed_bytes: Counter[int] = Counter()
     for path, num_bytes in _planned_space(settings, plan):
         if STAGE in path:
-            # The shared folder is not named
+            # The site names no shared folder.
             continue
 
         nearest = _nearest(folder / path)
@@ -691,7 +690,7 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
 
 
 def _planned_space(settings: Settings, plan: Plan) -> list[tuple[str, float]]:
-    """Return each folder that the run fills, and the bytes that it needs there."""
+    """Return each folder that the run fills, and the bytes it needs there."""
     space: list[tuple[str, float]] = []
     for phase, phase_plan in plan.phases.items():
         space.append((phase_plan.checkpoint.folder, plan.checkpoint[phase].disk_bytes))
@@ -704,7 +703,7 @@ def _planned_space(settings: Settings, plan: Plan) -> list[tuple[str, float]]:
 
 
 def _still_to_fetch(settings: Settings, text: TextShare) -> int:
-    """Return the bytes of a text that are not in its folder yet; 0 if its size is not known."""
+    """Return the bytes of a text that are not yet in its folder; 0 if its size is unknown."""
     home = text_home(settings, text)
     whole = fetched_bytes(text.dataset)
     if STAGE in str(home) or not whole or not home.is_dir():
@@ -716,7 +715,7 @@ def _still_to_fetch(settings: Settings, text: TextShare) -> int:
 
 
 def locks_check(settings: Settings) -> Check:
-    """Compilations that were cut off, at whose locks every later job waits."""
+    """Check for interrupted compilations, whose locks block every later job."""
     name = "compilation locks"
     rule = "no compilation of kernels left a lock behind"
     checkout = settings.site.frameworks.get(settings.run.training.framework)
@@ -748,7 +747,7 @@ def _nearest(path: Path) -> Path:
 
 
 def writable_check(folder: Path) -> Check:
-    """Whether the run's folder takes a file."""
+    """Check whether files can be written to the run's folder."""
     probe = folder / f".probe.{os.getpid()}"
     rule = "the run's folder can be written"
     try:

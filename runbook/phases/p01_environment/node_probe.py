@@ -1,4 +1,4 @@
-"""The probe of the nodes, started as the trainer is.
+"""The probe of the nodes, started the same way as the trainer.
 
 Its answers are compared with the site and the plan.
 """
@@ -19,7 +19,7 @@ from runbook.phases.p01_environment.preflight.host_rules import different_versio
 from runbook.planning import FULL, Check, Plan
 
 ProbeAnswer = Mapping[str, Any]
-"""What a rank of the probe wrote; training/probe.py makes it."""
+"""The answer of one rank of the probe, written by training/probe.py."""
 PROBE_LIMIT_SECONDS = 600
 MEASURED = (
     "all-reduce",
@@ -38,14 +38,15 @@ MEASURED = (
     "time granted",
     "port",
 )
-"""Checks whose value is a speed or a moment: different each time it is asked."""
+"""Checks whose value is a speed or a time, and therefore differs at every call."""
 NEEDED = ("torch", "megatron-core", "numpy")
 LIBRARIES = {"cuda": "CUDA", "hip": "ROCm", "nccl": "NCCL"}
-"""What a rank's torch is built for or with, and its name for people."""
+"""Keys of what a rank's torch was built for or with, with display names."""
 SKEW_SECONDS = 1.0
-"""Clocks further apart make file times and logs of nodes contradict each other."""
+"""Clocks further apart than this make file times and logs of different nodes contradict each other.
+"""
 IDLE_BYTES = 2 << 30
-"""A GPU that somebody computes on holds more than this."""
+"""A GPU on which somebody computes has more memory in use than this."""
 NETWORK_VARIABLES = {
     *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA"),
     *("UCX_NET_DEVICES", "SHARP_SMX_UCX_INTERFACE"),
@@ -55,7 +56,7 @@ NETWORK_VARIABLES = {
 def probe_alone() -> list[ProbeAnswer]:
     """Return the probe as one process of this Python.
 
-    No launcher started it, even where we are a job's step ourselves.
+    No launcher started it, even if we are a job's step ourselves.
     """
     with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as out:
         argv = [sys.executable, "-m", "runbook.training.probe", "--out", out]
@@ -68,7 +69,7 @@ def probe_alone() -> list[ProbeAnswer]:
 
 
 def read_facts(out: Path) -> list[ProbeAnswer]:
-    """Read the answers of all ranks, in the order of the ranks."""
+    """Read the answers of all ranks, in rank order."""
     facts = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("probe-*.json")]
     return sorted(facts, key=lambda rank_facts: int(rank_facts["rank"]))
 
@@ -79,7 +80,7 @@ def probe_checks(
     plan: Plan,
     framework: Framework,
 ) -> list[Check]:
-    """Every rule, `unknown` where nobody could be asked."""
+    """Return every rule; those that nobody could answer are `unknown`."""
     if not facts:
         remedy = (
             "Give jobs.environment a partition or a walltime: the checks then run there, "
@@ -132,10 +133,7 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
 
 
 def _versions_of(rank_facts: ProbeAnswer) -> dict[str, str | None]:
-    """Return the version of each package and GPU library of a rank.
-
-    None if there is none.
-    """
+    """Return the version of each package and GPU library of a rank. It is None if there is none."""
     torch = _torch_of(rank_facts)
     versions: dict[str, str | None] = dict(rank_facts["packages"])
     for key, library in LIBRARIES.items():
@@ -144,11 +142,8 @@ def _versions_of(rank_facts: ProbeAnswer) -> dict[str, str | None]:
 
 
 def _import_fault(versions: Mapping[str, str | None], errors: Mapping[str, str]) -> str:
-    """Return why the trainer's packages cannot be imported.
-
-    Empty if they can.
-    """
-    # A torch that is installed and cannot be imported says more than the list of packages does.
+    """Return why the trainer's packages cannot be imported; an empty text if they can."""
+    # A torch that is installed but cannot be imported explains more than the list of packages does.
     if versions.get("torch") and errors.get("torch"):
         return errors["torch"]
     missing = [package for package in NEEDED if not versions.get(package)]
@@ -158,7 +153,7 @@ def _import_fault(versions: Mapping[str, str | None], errors: Mapping[str, str])
 
 
 def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
-    """Judge whether each node has as many GPUs as the site says, and nobody computes on them."""
+    """Judge whether each node has the site's number of GPUs, and nobody else computes on them."""
     if site.hardware.device == "cpu":
         return _hidden_gpus_check(facts)
     devices_per_node = site.hardware.devices_per_node
@@ -228,7 +223,7 @@ def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
 
 
 def _busy_gpus(facts: Sequence[ProbeAnswer]) -> list[str]:
-    """Return each GPU whose memory somebody uses, with how much."""
+    """Return each GPU whose memory is in use, with the amount."""
     busy = []
     for rank_facts in facts:
         for number, device in enumerate(gpus_of(rank_facts)):
@@ -266,7 +261,9 @@ def networks_check(
 
 
 def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[str, str]]:
-    """Variables that name network devices, with each device; patterns that exclude some name none.
+    """Return each variable that names network devices, with each device.
+
+    Patterns that exclude devices name none.
 
     >>> named_devices({"rccl": {"NCCL_SOCKET_IFNAME": "hsn0,hsn1"},
     ... "x": {"UCX_NET_DEVICES": "mlx5_ib0:1"}})
@@ -280,14 +277,14 @@ def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[
             if variable not in NETWORK_VARIABLES or not value or value.startswith("^"):
                 continue
             for device in value.split(","):
-                # NCCL reads "=" as an exact name, UCX ":1" as the number of a port.
+                # NCCL reads "=" as an exact name; UCX reads ":1" as a port number.
                 devices.append((variable, device.lstrip("=").partition(":")[0]))
 
     return devices
 
 
 def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
-    """Compare the clocks of the nodes, and of the file server, with each other."""
+    """Compare the clocks of the nodes with each other and with the file server's."""
     check = partial(Check, "clocks", rule=f"nodes and file server agree to {SKEW_SECONDS:g} s")
     between_ranks = []
     to_files = []
@@ -310,7 +307,7 @@ def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
 
 
 def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
-    """Compare how fast files are written with the time that the plan promises for a checkpoint."""
+    """Compare the write speed of files with the time that the plan promises for a checkpoint."""
     rule = "a checkpoint is written in the time that the plan promises"
     check = partial(Check, "writing", rule=rule)
     writes = []
@@ -354,8 +351,5 @@ def gpus_of(rank_facts: ProbeAnswer) -> Sequence[ProbeAnswer]:
 
 
 def _torch_of(rank_facts: ProbeAnswer) -> ProbeAnswer:
-    """Return what torch said of a rank's devices.
-
-    Empty if it could not be asked.
-    """
+    """Return what torch reported about a rank's devices; empty if it could not be asked."""
     return rank_facts.get("torch") or {}

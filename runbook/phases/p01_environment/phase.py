@@ -1,4 +1,4 @@
-"""01-environment: set the machine up, and check whether it suffices for the plan."""
+"""01-environment: set up the machine, and check whether it suffices for the plan."""
 
 import time
 from collections.abc import Sequence
@@ -42,14 +42,14 @@ from runbook.runs.packed_environments import ensure_packed, uses_copy
 PHASE = "01-environment"
 SETUP_VERSION = 1
 LONGEST_SECONDS = 8 * 3600.0
-"""Of one step: importing a 23 GiB image, or copying 702 GiB of token files, takes its time."""
+"""Timeout of one step: importing a 23 GiB image, or copying 702 GiB of token files, is slow."""
 bind = binder(PHASE)
 
 
 def prepare(open_phase: OpenPhase) -> None:
     """Set up what the site's document sets up: checkout, image, environment.
 
-    What is there is left alone.
+    Existing parts are left alone.
     """
     with open_phase.hold("setting the machine up"):
         rows = set_up(open_phase.settings, open_phase.folder)
@@ -72,16 +72,15 @@ def prepare(open_phase: OpenPhase) -> None:
 
 
 def check_site(open_phase: OpenPhase) -> CheckTable:
-    """Values, secrets, modules, queue, image, locks: what can be asked from here."""
+    """Check everything that needs no job: values, secrets, modules, queue, image, locks."""
     return open_phase.check(site_checks(open_phase.settings))
 
 
 def check_nodes(open_phase: OpenPhase) -> CheckTable:
     """Climb the ladder of questions on the nodes, to the first defect.
 
-    All answers are kept in the record.
-
-    On a queue the nodes are asked where jobs.environment names a partition or a limit.
+    All answers are kept in the record. On a queue, the nodes are asked only if jobs.environment
+    names a partition or a limit.
     """
     settings = open_phase.settings
     if settings.site.scheduler != "local" and not asks_for_queue(settings, PHASE):
@@ -106,8 +105,8 @@ def check_nodes(open_phase: OpenPhase) -> CheckTable:
     else:
         open_phase.session.add_results({"nodes": nodes})
 
-    # The record's verdicts are to be the same whenever nothing changed: its figures are under
-    # "nodes".
+    # The verdicts in the record must not change while nothing changes, so the figures are kept
+    # under "nodes".
     return open_phase.check([_for_record(check) for check in result.checks])
 
 
@@ -125,7 +124,7 @@ def _show_measured(checks: Sequence[Check]) -> None:
 def _for_record(check: Check) -> Check:
     """Return a check as the record keeps it.
 
-    With no place of its own, and where it passed without its figures.
+    Its place is removed, and its figures too if it passed.
     """
     value = check.value
     if check.name in MEASURED and check.verdict == "pass":
@@ -140,7 +139,7 @@ def _for_record(check: Check) -> Check:
 
 
 def check_machine(open_phase: OpenPhase) -> CheckTable:
-    """Disk, cores and matrix instructions against the plan."""
+    """Check disk, cores and matrix instructions against the plan."""
     settings = open_phase.settings
     plan = open_phase.plan
     folder = open_phase.folder
@@ -166,17 +165,15 @@ def check_machine(open_phase: OpenPhase) -> CheckTable:
 
 
 def set_up(settings: Settings, folder: Path) -> list[Row]:
-    """Do what is missing, in order, with a row for each step.
+    """Do the missing steps in order, with a row for each.
 
-    `ProgramError` holds a failed step's last words and log.
-
-    A step's mark holds its script's fingerprint: a changed script is run again, and finds what is
-    there.
+    `ProgramError` has a failed step's last words and log. A step's mark contains its script's
+    fingerprint: a changed script runs again, and skips what already exists.
     """
     require_values(settings)
     todo = setup_steps(settings, PACKAGE)
     if settings.site.scheduler == "local" and not settings.site.preparation:
-        # The package's own files are used in place of the tokenizer's.
+        # The package's own files replace the tokenizer's.
         todo = [step for step in todo if step.name != "tokenizer"]
 
     for name, content in preparation_files(settings).items():
@@ -191,7 +188,7 @@ def set_up(settings: Settings, folder: Path) -> list[Row]:
 
 
 def pack_for_nodes(settings: Settings) -> list[Row]:
-    """Pack the environment of the jobs where nodes run from a copy, with a row that says so."""
+    """Pack the environment of the jobs if nodes run from a copy, and add a row about it."""
     if not uses_copy(settings):
         return []
     started = time.monotonic()
@@ -243,7 +240,7 @@ def _do_step(
 
     log = script.with_suffix(".log")
     write_text(log, out + err)
-    # What a log-in program says is nobody else's business
+    # The output of a log-in program is private.
     log.chmod(0o600)
     if finished.exit_code:
         last_lines = shell.last_lines(err or out)
@@ -279,11 +276,11 @@ def _do_step(
 
 
 def _without_secret(text: str, reference: str) -> str:
-    """Return the text without a secret's value, should the step's programs have repeated it."""
+    """Return the text without a secret's value, in case the step's programs have repeated it."""
     try:
         secret = resolve_secret(reference)
     except ParamsError:
-        # The secret is not there, so no program can have repeated it.
+        # There is no secret, so no program can have repeated it.
         return text
 
     return text.replace(secret, "[secret]")

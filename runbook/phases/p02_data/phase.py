@@ -1,4 +1,4 @@
-"""02-data: from text to verified token files, and what they contain."""
+"""02-data: turn text into verified token files, and show what they contain."""
 
 import contextlib
 import sys
@@ -78,12 +78,15 @@ SHADES = (
     "rgba(0,158,115,.28)",
     "rgba(204,121,167,.30)",
 )
-"""Backgrounds of tokens in turn; the boundary is also a thin line, and a bar in the text form."""
+"""Alternating backgrounds of tokens.
+
+A thin line also marks the boundary, and a bar does so in the text form.
+"""
 bind = binder(PHASE)
 
 
 def show_source(open_phase: OpenPhase) -> CheckTable:
-    """Where the text comes from, and whether every file is the promised one."""
+    """Show where the text comes from, and whether every file has the promised content."""
     texts = open_phase.settings.texts
     for text in texts:
         rows = _text_facts(text)
@@ -102,7 +105,7 @@ def show_source(open_phase: OpenPhase) -> CheckTable:
 
 
 def _text_facts(text: TextShare) -> list[tuple[str, str]]:
-    """Return (name, value) of what the catalogue says of a text."""
+    """Return (name, value) pairs of the catalogue's facts about a text."""
     dataset = text.dataset
     documents = "not known before they are read"
     if dataset.documents:
@@ -120,7 +123,7 @@ def _text_facts(text: TextShare) -> list[tuple[str, str]]:
 
 
 def fetch(open_phase: OpenPhase) -> None:
-    """Download what is not there, where the catalogue says from where; each file is checked."""
+    """Download missing files for which the catalogue has a source; each file is checked."""
     remote = [text for text in open_phase.settings.texts if text.dataset.url]
     if not remote:
         show_text("Nothing is fetched: the text is shipped, made up, or lies where the run says.")
@@ -129,9 +132,9 @@ def fetch(open_phase: OpenPhase) -> None:
 
 
 def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
-    """Download what is missing of one text.
+    """Download the missing files of one text.
 
-    A folder of the run's own that has all of it, or another text, is left alone.
+    A folder of the run's own is left alone if it has all of them, or another text.
     """
     dataset = text.dataset
     home = text_home(open_phase.settings, text)
@@ -227,9 +230,9 @@ def _tokenize_here(open_phase: OpenPhase, groups: Sequence[tuple[list[Path], Pat
 
 
 def verify(open_phase: OpenPhase) -> CheckTable:
-    """Compare the token files with their manifests and with themselves.
+    """Compare the token files with their manifests, and check that they are consistent.
 
-    What was counted goes into the record.
+    The counts go into the record.
     """
     if open_phase.plan.data.mock:
         return open_phase.check(
@@ -261,9 +264,9 @@ def verify(open_phase: OpenPhase) -> CheckTable:
 
 
 def _counted_results(manifests: Sequence[Manifest], ready: Sequence[Path]) -> dict[str, int]:
-    """Sum what the manifests counted, and the documents and tokens of files that came ready.
+    """Sum the counts in the manifests, and the documents and tokens of ready-made files.
 
-    Ready files have no manifest, so a run of these alone has no other counts.
+    Ready-made files have no manifest, so a run with only these has no other counts.
     """
     counts: dict[str, int] = {"documents": 0, "tokens": 0}
     if manifests:
@@ -280,9 +283,9 @@ def _counted_results(manifests: Sequence[Manifest], ready: Sequence[Path]) -> di
 
 
 def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
-    """Warn of sources that were to be kept or dropped and that no record names.
+    """Warn of sources that were to be kept or dropped but occur in no record.
 
-    Nothing where none was chosen.
+    Show nothing if none was chosen.
     """
     if not any(unknown_sources(manifests)):
         return []
@@ -300,7 +303,7 @@ def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
 
 
 def vocabulary_checks(open_phase: OpenPhase) -> list[Check]:
-    """Whether the tokens that were made fit both models, by each tokenizer in the manifests."""
+    """Check whether the tokens fit both models, by each tokenizer in the manifests."""
     vocabulary_sizes = {}
     for manifest in _read_manifests(open_phase):
         name = str(manifest.tokenizer["name"])
@@ -313,7 +316,7 @@ def vocabulary_checks(open_phase: OpenPhase) -> list[Check]:
 
 
 def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:
-    """Every file of a text there, with the promised size and checksum where they are promised."""
+    """Check every file of a text, with its promised size and checksum if there are any."""
     settings = open_phase.settings
     dataset = text.dataset
     if dataset.kind == "mock":
@@ -346,10 +349,7 @@ def _token_file_checks(settings: Settings, text: TextShare) -> list[Check]:
 
 
 def token_prefixes_of(open_phase: OpenPhase) -> list[Path]:
-    """The prefixes of all token files of the run.
-
-    Those that are made here, or those that came ready.
-    """
+    """Return the prefixes of all token files of the run. They are made here, or came ready-made."""
     settings = open_phase.settings
     data = open_phase.plan.data
     prefixes = [prefix for _, prefix in token_groups(settings, data, open_phase.folder)]
@@ -357,7 +357,7 @@ def token_prefixes_of(open_phase: OpenPhase) -> list[Path]:
 
 
 def show_what_it_is(open_phase: OpenPhase) -> View:
-    """Return a table of what came out, with figures of document lengths and sources."""
+    """Return a table of the results, with figures of document lengths and sources."""
     manifests = _read_manifests(open_phase)
     if not manifests:
         return View(["There is no manifest: no text became tokens in this run."])
@@ -393,7 +393,7 @@ def _lengths_figure(manifests: Sequence[Manifest], sequence_length: int) -> tupl
 
 
 def show_plan_beside(open_phase: OpenPhase) -> View:
-    """Return the plan's estimates next to what was counted, and the throughput of each stage."""
+    """Return the plan's estimates next to the counts, and the throughput of each stage."""
     manifests = _read_manifests(open_phase)
     if not manifests:
         return View(["There is nothing to compare: no text became tokens in this run."])
@@ -417,7 +417,7 @@ def _planned_work(open_phase: OpenPhase) -> dict[str, float | None]:
     if plan.data.estimated_bytes:
         planned["token files (MB)"] = plan.data.estimated_bytes / 1e6
     text_sizes = [text.dataset.text_bytes for text in open_phase.settings.texts]
-    # One text of unknown size makes the sum unknown.
+    # If the size of one text is unknown, so is the sum.
     if text_sizes and all(text_sizes):
         planned["text (MB)"] = sum(text_sizes) / 1e6
     if plan.data_work and plan.data_work[0].core_hours is not None:
@@ -426,7 +426,7 @@ def _planned_work(open_phase: OpenPhase) -> dict[str, float | None]:
 
 
 def _counted_work(manifests: Sequence[Manifest]) -> dict[str, float]:
-    """Return what the manifests counted, under the names of the plan's estimates."""
+    """Return the counts in the manifests, under the names of the plan's estimates."""
     file_bytes = 0
     core_seconds = 0.0
     for manifest in manifests:
@@ -443,7 +443,7 @@ def _counted_work(manifests: Sequence[Manifest]) -> dict[str, float]:
 
 
 def show_documents(open_phase: OpenPhase) -> None:
-    """Documents decoded back, each token in another colour than the next."""
+    """Show documents decoded back, with adjacent tokens in different colours."""
     if open_phase.plan.data.mock:
         show_text("Mock data has no documents.")
         return
@@ -468,9 +468,9 @@ def show_documents(open_phase: OpenPhase) -> None:
 
 
 def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
-    """Tokens as HTML that needs no script and no style sheet.
+    """Return tokens as HTML that needs no script and no style sheet.
 
-    The same in a saved notebook, a report, a mail.
+    It looks the same in a saved notebook, a report and a mail.
     """
     spans = []
     for index, (number, piece) in enumerate(pieces):
@@ -547,7 +547,7 @@ def _token_files_text(manifests: Sequence[Manifest]) -> str:
 
 
 def _left_out_by_choice(manifests: list[Manifest]) -> str:
-    """Return how many documents were left out, and of which sources."""
+    """Return how many documents were left out, and their sources."""
     sources: Counter[str] = Counter()
     for manifest in manifests:
         sources.update(manifest.dropped_sources)
@@ -559,7 +559,10 @@ def _left_out_by_choice(manifests: list[Manifest]) -> str:
 
 
 def _source_rows(manifests: list[Manifest]) -> list[Row]:
-    """Return documents, bytes and tokens of each source over all pairs, most tokens first."""
+    """Return documents, bytes and tokens of each source over all pairs.
+
+    Sources with most tokens come first.
+    """
     sources: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for manifest in manifests:
         for name, counts in manifest.sources.items():

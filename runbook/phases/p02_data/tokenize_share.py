@@ -1,4 +1,4 @@
-"""A job of 02-data on a node (`python -m`): its share of the shards, or what is left of them."""
+"""A job of 02-data on a node (`python -m`): it makes its share of the shards, or the rest."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) -> None:
     """Make one share of every pair of token files.
 
-    Without a share, make all that is left and join it.
+    Without a share, make everything that is missing and join it.
     """
     options = tokenize_options(settings)
     if share is not None:
@@ -42,13 +42,13 @@ def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) ->
 
 
 RANK_VARIABLES = ("SLURM_PROCID", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "OMPI_COMM_WORLD_RANK")
-"""Where srun and the mpiexec of MPICH, PALS and Open MPI say which task this one is."""
+"""Variables in which srun and the mpiexec of MPICH, PALS and Open MPI number their tasks."""
 
 
 def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
     """Return (index, count) of this task's share over all jobs of the array and their tasks.
 
-    None: it does everything.
+    Return None if this task does everything.
 
     >>> share_of({"RUNBOOK_ELEMENT": "1", "RUNBOOK_ELEMENTS": "2", "RUNBOOK_TASKS": "4",
     ... "SLURM_PROCID": "3"})
@@ -66,10 +66,7 @@ def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def _task_number(environment: Mapping[str, str], tasks: int) -> int:
-    """Return which of an element's tasks this one is.
-
-    Raise `JobError` if no variable says.
-    """
+    """Return the number of this task within its element. Raise `JobError` if no variable gives it."""
     for name in RANK_VARIABLES:
         if environment.get(name):
             return int(environment[name])
@@ -80,9 +77,9 @@ def _task_number(environment: Mapping[str, str], tasks: int) -> int:
 
 
 def workers_of(settings: Settings) -> int:
-    """Return the processes of this task.
+    """Return the number of processes for this task.
 
-    `data.workers`, the cores asked for it, or its part of the node's cores.
+    It is `data.workers`, the cores requested for the task, or its part of the node's cores.
     """
     job = settings.run.jobs.data
     if settings.run.data.workers or job.tasks_per_node < 2:

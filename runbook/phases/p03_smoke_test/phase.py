@@ -26,7 +26,7 @@ bind = binder(PHASE)
 
 
 def show_expectation(open_phase: OpenPhase) -> View:
-    """What the plan says of this test, to hold against what comes."""
+    """Show the plan of this test, to compare with its results."""
     phase_plan = open_phase.phase_plan
     planned = open_phase.plan.time[PHASE]
     vocabulary = phase_plan.model.shape.vocabulary
@@ -66,7 +66,7 @@ def show_expectation(open_phase: OpenPhase) -> View:
 
 
 def gate(open_phase: OpenPhase) -> Table:
-    """Judge the test; the verdict is kept for the training phase."""
+    """Judge the test. The verdict is kept for the training phase."""
     settings = open_phase.settings
     plan = open_phase.plan
     test = training_results.read_results(open_phase.folder, plan, PHASE)
@@ -96,7 +96,7 @@ def gate(open_phase: OpenPhase) -> Table:
 
 
 def _write_verdict(open_phase: OpenPhase, checks: Sequence[Check]) -> None:
-    """Write the gate's verdict to where the training phase reads it."""
+    """Write the gate's verdict to the place from which the training phase reads it."""
     verdict = "pass"
     rows = []
     for check in checks:
@@ -116,7 +116,7 @@ def _write_verdict(open_phase: OpenPhase, checks: Sequence[Check]) -> None:
 
 
 def outlook(open_phase: OpenPhase) -> list[Row]:
-    """The training's planned time next to the time that the measured steps promise."""
+    """Show the training's planned time next to the time that the measured steps predict."""
     settings = open_phase.settings
     planned = open_phase.plan.time[FULL]
     measured = machine.known_calibrations(settings, open_phase.folder.parent)

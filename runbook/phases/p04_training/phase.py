@@ -1,4 +1,7 @@
-"""04-training: the run itself, stopped once on purpose where asked, resumed, watched to its end."""
+"""04-training: the run itself.
+
+It is stopped once on purpose if requested, resumed, and watched to its end.
+"""
 
 import importlib.util
 from collections.abc import Sequence
@@ -24,12 +27,12 @@ bind = binder(PHASE)
 
 
 def check_ready(open_phase: OpenPhase) -> CheckTable:
-    """The smoke test's verdict and the token files; a failed or absent one stops here."""
+    """Show the smoke test's verdict and the token files; stop here if one has failed or is absent."""
     return open_phase.check(job_rules.readiness_checks(open_phase))
 
 
 def launch(open_phase: OpenPhase) -> None:
-    """Seal what is forecast of the training, then submit its job, or find the one that runs.
+    """Seal the forecasts of the training, then submit its job, or find the one that runs.
 
     Nothing runs twice.
     """
@@ -37,7 +40,7 @@ def launch(open_phase: OpenPhase) -> None:
 
 
 def _seal(open_phase: OpenPhase) -> None:
-    """Seal the forecasts; a changed seal keeps nobody from training, and 05 refuses to score it."""
+    """Seal the forecasts. A changed seal does not stop the training, but 05 refuses to score it."""
     try:
         seal_forecasts(open_phase)
     except RecordError as error:
@@ -45,7 +48,7 @@ def _seal(open_phase: OpenPhase) -> None:
 
 
 def rehearse_stop(open_phase: OpenPhase) -> None:
-    """Let the job come to `training.rehearse_stop`, ask it to save and stop, submit it again."""
+    """Let the job reach `training.rehearse_stop`, ask it to save and stop, and submit it again."""
     at = open_phase.settings.run.training.rehearse_stop
     if not at:
         show_text("training.rehearse_stop is 0: no stop is rehearsed.")
@@ -81,7 +84,7 @@ def rehearse_stop(open_phase: OpenPhase) -> None:
 
 
 def show_samples(open_phase: OpenPhase) -> View:
-    """What the model wrote before the first step and after the last."""
+    """Show what the model wrote before the first step and after the last."""
     rows = training_results.sample_rows(
         open_phase.folder, open_phase.phase_plan, open_phase.settings.tokenizer
     )
@@ -97,7 +100,7 @@ def continue_text(
     tokens: int = 40,
     temperature: float = 0.7,
 ) -> View:
-    """Let the trained model continue a prompt of yours, in a process of its own.
+    """Let the trained model continue a prompt of yours, in a separate process.
 
     `runbook sample RUN` does the same.
     """
@@ -110,7 +113,7 @@ def continue_text(
         return View([reason])
 
     sampling = open_phase.phase_plan.sampling
-    # An empty prompt begins a new document, which needs an end of the document before.
+    # An empty prompt starts a new document, which requires an end-of-document token before it.
     if not prompt and not sampling.prompt and sampling.end_of_document < 0:
         reason = (
             "There is no prompt to continue: set training.sample_prompt, or give one in this cell."
@@ -141,9 +144,9 @@ def judge(open_phase: OpenPhase) -> CheckTable:
         *gates.resume_check(run.history, run.events),
         *own_checkpoints(open_phase, run.events),
     ]
-    # Else the first of what is left is compared with the last
+    # Otherwise the first remaining loss is compared with the last one.
     if steps.verdict == "pass":
-        # In a shorter run the loss has only to fall at all.
+        # In a shorter run it is enough that the loss falls.
         smallest_fall = 0.0
         if open_phase.phase_plan.duration.tokens >= 100_000:
             smallest_fall = 0.30
@@ -153,15 +156,15 @@ def judge(open_phase: OpenPhase) -> CheckTable:
 
 
 def stops(open_phase: OpenPhase) -> list[Event]:
-    """Every time this training was stopped and had saved."""
+    """Return every point at which this training was stopped after a save."""
     events = read_events(open_phase.folder / open_phase.phase_plan.log.events, PHASE)
     return events_named(events, "stopped")
 
 
 def own_checkpoints(open_phase: OpenPhase, events: Sequence[Event]) -> list[Check]:
-    """Whether each resume took up this training and not another that was put in its place.
+    """Check that each resume continued this training and not another one in its place.
 
-    Empty if none was.
+    The list is empty if the training never resumed.
     """
     resumed = events_named(events, "resumed")
     if not resumed:

@@ -1,1 +1,1 @@
-"""`runbook preflight`: what is wrong with a cluster, found before a job finds it."""
+"""`runbook preflight`: find the faults of a cluster before a job meets them."""

@@ -1,4 +1,4 @@
-"""What the run and its site let one expect of a node."""
+"""What can be expected of a node, according to the run and its site."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,23 +14,24 @@ CPU = "cpu"
 
 @dataclass(frozen=True)
 class Expectations:
-    """What a node is to have for this run."""
+    """The properties that a node must have for this run."""
 
     device: str
     """The accelerator's name, or cpu."""
     accelerator: Accelerator | None
-    """Its datasheet. None for a CPU, or a device that is not in the table."""
+    """The accelerator's datasheet. None for a CPU, or for a device that is missing from the table.
+    """
     devices_per_node: int
     cores_per_node: int
-    """0: the site does not say."""
+    """0 if the site does not state it."""
     fabric: str
     """The fast network's name; empty if there is none, or none is known."""
     network_bytes: float
-    """Bytes a second that a node's network carries; 0: the site does not say."""
+    """Bytes per second of a node's network; 0 if the site does not state it."""
     checkpoint_bytes: int
-    """What the plan writes for one checkpoint."""
+    """Bytes of one checkpoint, according to the plan."""
     walltime: int
-    """Seconds that the preflight job was asked for; 0 on this machine."""
+    """Seconds that were requested for the preflight job; 0 on this machine."""
     has_queue: bool
     environment: Mapping[str, Mapping[str, str | None]]
     framework: Framework
@@ -42,7 +43,7 @@ class Expectations:
 
 
 def expectations_of(settings: Settings, plan: Plan, walltime: int) -> Expectations:
-    """Return what the run expects of its nodes."""
+    """Return the properties that the run expects of its nodes."""
     site = settings.site
     hardware = site.hardware
     device = plan.phases[FULL].device

@@ -1,6 +1,6 @@
 """Rules for the last rung.
 
-The ranks meet as the trainer's do, and use each of its process groups.
+The ranks connect as the trainer's do, and use each of its process groups.
 """
 
 import re
@@ -13,7 +13,7 @@ from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
 
 RankFacts = Mapping[str, Any]
-"""What a rank of the probe wrote; training/probe.py makes it."""
+"""The answer of one rank of the probe, written by training/probe.py."""
 SHOWN_RANKS = 8
 USED_NETWORK = re.compile(r"NCCL INFO Using network (.+)")
 
@@ -24,9 +24,10 @@ def rank_presence_check(
     first_end: str,
     nodes: Sequence[str] = (),
 ) -> PlacedCheck:
-    """Judge whether every rank wrote an answer. A missing one fails.
+    """Judge whether every rank wrote an answer.
 
-    `first_end` says which process ended first, `nodes` in which order the job has its nodes.
+    A missing answer fails. `first_end` names the process that ended first, and `nodes` lists the
+    job's nodes in order.
     """
     rule = PlacedRule(
         "ranks",
@@ -52,7 +53,7 @@ def rank_presence_check(
 
 
 def nodes_of_ranks(ranks: Sequence[int], world_size: int, nodes: Sequence[str]) -> list[str]:
-    """Return the nodes of these ranks, which launchers number node by node.
+    """Return the nodes of these ranks. Launchers number ranks node by node.
 
     >>> nodes_of_ranks([2, 3], 4, ["n1", "n2"]), nodes_of_ranks([0], 1, [])
     (['n2'], [])
@@ -64,9 +65,9 @@ def nodes_of_ranks(ranks: Sequence[int], world_size: int, nodes: Sequence[str]) 
 
 
 def meeting_check(facts: Sequence[RankFacts], world_size: int) -> PlacedCheck:
-    """Judge whether all ranks met and their first all-reduce went well.
+    """Judge whether all ranks connected and their first all-reduce succeeded.
 
-    What is told is the first error of the rank that failed first; errors after it are consequences.
+    The first error of the rank that failed first is shown; later errors are consequences.
     """
     rule = PlacedRule(
         "rendezvous",
@@ -80,7 +81,7 @@ def meeting_check(facts: Sequence[RankFacts], world_size: int) -> PlacedCheck:
 
 
 def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCheck:
-    """Judge whether each process group of the layout can be made and used, by its name."""
+    """Judge, for each process group of the layout by name, whether it can be created and used."""
     rule = PlacedRule(
         "process groups",
         "each process group of the plan is made in the trainer's order and sums within 60 s "
@@ -122,9 +123,9 @@ def _step_check(
     part: str,
     num_ranks: int,
 ) -> PlacedCheck:
-    """Judge one part of the probe by what each rank of it found.
+    """Judge one part of the probe by the answers of all ranks.
 
-    Name where the ranks stand that found nothing.
+    Name the step at which the ranks without an answer stopped.
     """
     unfinished = [rank for rank in facts if not rank.get(part)]
     if not unfinished:
@@ -164,10 +165,7 @@ def _step_text(rank: RankFacts) -> str:
 
 
 def _stuck_group(ranks: Sequence[RankFacts]) -> str:
-    """Return which step hung, with its ranks and nodes.
-
-    Empty if none did.
-    """
+    """Return the step that hung, with its ranks and nodes; an empty text if none did."""
     waiting = [rank["current"] for rank in ranks if rank.get("current")]
     if not waiting:
         return ""
@@ -222,7 +220,7 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
 
 
 def transport_check(job_output: str, num_hosts: int, expected: Expectations) -> PlacedCheck:
-    """Judge which network NCCL took: sockets where the site names a fabric fail."""
+    """Judge which network NCCL chose. Sockets fail if the site names a fabric."""
     rule = PlacedRule(
         "transport",
         f"NCCL uses the site's fabric ({expected.fabric or 'none named'}), not sockets",

@@ -1,4 +1,4 @@
-"""Rules for the first rung: what a node says of itself, by plain Python."""
+"""Rules for the first rung: the facts that a node reports about itself, in plain Python."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,25 +13,25 @@ from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, P
 
 HOSTS = "hosts"
 ANSWERED = "answers"
-"""Begins the name of the check that every node answered."""
+"""Prefix of the name of the check whether every node answered."""
 Fault = Callable[[NodeFacts, Expectations], str]
-"""What is wrong with a node's facts, in words; empty if nothing is."""
+"""Return in words the fault in a node's facts; an empty text if there is none."""
 UNLIMITED = "unlimited"
 INNER_ADDRESSES = ("127.", "::1", "fe80:")
-"""Beginnings of addresses that mean the same on every node."""
+"""Prefixes of addresses that mean the same on every node."""
 GRANTED_SLACK_SECONDS = 90
-"""A job that begins has used some seconds of its time before it looks."""
+"""Seconds of its time that a starting job has used before it looks at the clock."""
 
 
 @dataclass(frozen=True)
 class NodeRule:
-    """A rule that looks at each node alone."""
+    """A rule that judges each node by itself."""
 
     rule: PlacedRule
     part: str
     fault: Fault
     shown: Callable[[NodeFacts], str]
-    """What a sound node has, for the row that passes."""
+    """The value of a sound node, for the row that passes."""
     verdict: str = "fail"
 
 
@@ -59,7 +59,7 @@ def judge_each_node(
 
 
 def _by_node(texts: Mapping[str, str]) -> str:
-    """Return one text for all nodes that have it.
+    """Return one text in which nodes with the same value are grouped.
 
     >>> _by_node({"n1": "64 KiB", "n2": "64 KiB", "n3": "8 KiB"})
     'n1, n2: 64 KiB; n3: 8 KiB'
@@ -77,7 +77,7 @@ def _limit_text(value: int | None) -> str:
 
 
 def memlock_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong with the limit on locked memory."""
+    """Return the fault of the limit on locked memory."""
     if expected.fabric:
         threshold = thresholds.MEMLOCK_FABRIC
     else:
@@ -85,7 +85,7 @@ def memlock_fault(facts: NodeFacts, expected: Expectations) -> str:
 
     memlock = facts["memlock"]
     is_enough = memlock is None or memlock >= threshold.value
-    # A laptop's or an old login node's 64 KiB harm nobody where one machine trains.
+    # On a single machine, the 64 KiB of a laptop or an old login node do no harm.
     if is_enough or not expected.has_queue:
         return ""
     return f"{show_bytes(memlock)} may be locked, below {show_bytes(int(threshold.value))}"
@@ -97,7 +97,7 @@ def _smaller(first: int | None, second: int | None) -> int | None:
 
 
 def open_files_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong with the limit on open files."""
+    """Return the fault of the limit on open files."""
     limit = facts["nofile"]
     if limit is None or limit >= thresholds.OPEN_FILES.value:
         return ""
@@ -105,7 +105,7 @@ def open_files_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def processes_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong with the limit on processes."""
+    """Return the fault of the limit on processes."""
     for source, limit in (("a user", facts["nproc"]), ("the control group", facts["tasks"])):
         if limit is not None and limit < thresholds.PROCESSES.value:
             limit_text = f"{thresholds.PROCESSES.value:.0f}"
@@ -115,7 +115,7 @@ def processes_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong with /dev/shm."""
+    """Return the fault of /dev/shm."""
     threshold = thresholds.SHM_CPU if expected.on_cpu else thresholds.SHM_GPU
     if not facts["shm_writable"]:
         return "/dev/shm takes no files"
@@ -132,7 +132,7 @@ def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def memory_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong with the job's memory: a limit far below what a process needs."""
+    """Return the fault of the job's memory: a limit far below what a process needs."""
     needed = max(1, expected.devices_per_node) * thresholds.GIB
     limit = facts["limit"]
     if limit is not None and limit < needed:
@@ -143,7 +143,7 @@ def memory_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def cores_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong with the number of cores."""
+    """Return the fault of the number of cores."""
     quota = facts["quota"]
     usable = facts["cores"] if quota is None else min(facts["cores"], quota)
     if expected.has_queue and expected.cores_per_node and usable < expected.cores_per_node:
@@ -152,7 +152,7 @@ def cores_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong with the node's temporary folder."""
+    """Return the fault of the node's temporary folder."""
     tmpdir = facts["asked"]
     if tmpdir and tmpdir.rstrip("/") != facts["folder"].rstrip("/"):
         return f"TMPDIR={tmpdir} takes no files here; programs use {facts['folder']} instead"
@@ -164,7 +164,7 @@ def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return which cache of compiled kernels takes no files or is shared by the nodes."""
+    """Return the faults of caches of compiled kernels: unwritable, shared by the nodes, or noexec."""
     faults = []
     for variable, cache in facts.items():
         if cache["error"]:
@@ -178,7 +178,7 @@ def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def names_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return which node's name does not resolve here, or leads to this node itself."""
+    """Return the names of nodes that do not resolve here, or that resolve to this node itself."""
     faults = [f"{name}: {error}" for name, error in facts["errors"].items()]
     for name, addresses in facts["addresses"].items():
         leads_here = all(address.startswith("127.") or address == "::1" for address in addresses)
@@ -189,7 +189,7 @@ def names_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong with a shared folder."""
+    """Return the fault of a shared folder."""
     folder = facts["folder"]
     mount = f"{facts['file_system']} at {facts['mount_point']}"
     if facts["errors"]:
@@ -219,7 +219,7 @@ def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def unseen_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return which nodes' files are not seen in a shared folder."""
+    """Return the nodes whose files are not visible in a shared folder."""
     if not facts["unseen"]:
         return ""
     mount = f"{facts['file_system']} at {facts['mount_point']}"
@@ -234,7 +234,7 @@ def _folder_text(facts: NodeFacts) -> str:
 
 
 def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return how few ports the kernel chooses from."""
+    """Return the fault of the kernel's range of ports, if it is too small."""
     ports = facts.get("ports")
     if ports is None or ports >= thresholds.PORTS.value:
         return ""
@@ -242,7 +242,7 @@ def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return how far the node's clock is from the file server's."""
+    """Return the difference between the node's clock and the file server's, if it is too large."""
     ahead = facts["ahead"]
     if abs(ahead) <= thresholds.CLOCK.value:
         return ""
@@ -397,9 +397,9 @@ NODE_SETUP_RULE = PlacedRule(
 
 
 def node_setup_checks(answers: JobAnswers) -> list[PlacedCheck]:
-    """Judge what the site does on each node before anything is asked.
+    """Judge what the site's own commands do on each node before any question.
 
-    Empty if the site does nothing.
+    Return nothing if the site has no such commands.
     """
     code = answers.exit_code(NODE_SETUP)
     if code is None:
@@ -410,7 +410,7 @@ def node_setup_checks(answers: JobAnswers) -> list[PlacedCheck]:
 
 
 def host_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Judge the first rung: the site's commands, who answered, limits, software, each rule."""
+    """Judge the first rung: the site's commands, missing answers, limits, software, and each rule."""
     setup = node_setup_checks(answers)
     if any(check.verdict == "fail" for check in setup):
         return setup
@@ -418,7 +418,7 @@ def host_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck
 
 
 def _answered_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Judge what the nodes answered, or name those that answered nothing."""
+    """Judge the answers of the nodes, or name the nodes that gave none."""
     presence = presence_check(answers, HOSTS)
     if presence.verdict == "fail":
         return [presence]
@@ -468,7 +468,7 @@ def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
 
 
 def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
-    """Judge whether the queue gave the job the time that it asked for."""
+    """Judge whether the queue gave the job the time that it requested."""
     rule = PlacedRule(
         "time granted",
         "the queue gives the time that was asked for",
@@ -486,10 +486,7 @@ def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
 
 
 def versions_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether all nodes have the same packages.
-
-    Name the package and the node that differs.
-    """
+    """Judge whether all nodes have the same packages. Name the package and the node that differ."""
     rule = PlacedRule(
         "versions",
         "Python and every package have one version on all nodes",
@@ -512,7 +509,7 @@ def versions_check(answers: JobAnswers) -> PlacedCheck:
 def different_versions(
     versions: Mapping[str, Mapping[str, str | None]],
 ) -> tuple[list[str], list[str]]:
-    """Return each package that differs, in words, and the nodes that differ from most others.
+    """Return each package that differs, in words, and the nodes that differ from the majority.
 
     >>> different_versions({"n1": {"torch": "2.5"}, "n2": {"torch": "2.4"}, "n3": {"torch": "2.5"}})
     (['torch 2.4 on n2, 2.5 on n1 and 1 more'], ['n2'])
@@ -532,7 +529,7 @@ def different_versions(
         majority = len(rarest_first[-1][1])
         is_tie = len(rarest_first[-2][1]) == majority
         for _, nodes in rarest_first:
-            # Of two nodes that differ nobody knows which one is wrong.
+            # If just two nodes differ, nobody knows which one is wrong.
             if is_tie or len(nodes) < majority:
                 odd_nodes += nodes
 
@@ -557,7 +554,7 @@ def folder_checks(
 def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> PlacedCheck:
     """Judge one folder.
 
-    Where a node cannot write there, the others need not say that they do not see its file.
+    If a node cannot write there, the others need not report that its file is missing.
     """
     rule = PlacedRule(
         "shared folder",
@@ -581,7 +578,7 @@ def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> Pla
 def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     """Judge the interfaces that the environment names.
 
-    Each must exist, be up and have an address on each node.
+    Each must exist, be up, and have an address on each node.
     """
     rule = PlacedRule(
         "network interface", "what the environment names exists, is up and has an address"
@@ -605,7 +602,7 @@ def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck
 
 
 def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return which interface that the environment names is unusable on a node, and how."""
+    """Return which interface named in the environment is unusable on a node, and why."""
     for variable, value in facts["chosen"].items():
         problem = _named_interface_problem(value, facts["interfaces"], expected)
         if problem:
@@ -626,11 +623,8 @@ def _named_interface_problem(
     interfaces: Mapping[str, NodeFacts],
     expected: Expectations,
 ) -> str:
-    """Return why none of the interfaces that a variable names can be used.
-
-    Empty if one can.
-    """
-    # `^eth` excludes some: whatever is left may be used.
+    """Return why none of the interfaces that a variable names can be used; empty if one can."""
+    # `^eth` excludes some interfaces; any other may be used.
     if value.startswith("^"):
         return ""
     prefixes = _interface_prefixes(value)
@@ -655,10 +649,10 @@ def _named_interface_problem(
 
 
 def _interface_prefixes(value: str) -> tuple[str, ...]:
-    """Return the beginnings of names in a list such as `=hsn0,eth` or `mlx5_0:1`.
+    """Return the name prefixes in a list such as `=hsn0,eth` or `mlx5_0:1`.
 
-    NCCL takes a name as a beginning; a leading `=` asks for exactly that name, and `:1` names a
-    port of a device.
+    NCCL reads a name as a prefix. A leading `=` requests exactly that name, and `:1` names a port
+    of a device.
     """
     names = []
     for name in value.split(","):
@@ -682,10 +676,7 @@ def _usable_interfaces(facts: NodeFacts) -> str:
 
 
 def host_names_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether each node has a host name of its own.
-
-    Ranks and NCCL tell nodes apart by it.
-    """
+    """Judge whether each node has a host name of its own. Ranks and NCCL identify nodes by it."""
     rule = PlacedRule(
         "host names",
         (
@@ -712,7 +703,7 @@ def host_names_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether a node's name leads to an address that this node really has.
+    """Judge whether a node's name resolves to an address that this node really has.
 
     Every other node is asked.
     """
@@ -752,7 +743,7 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def slow_core_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether a core is much slower than the usual core of the same processor."""
+    """Judge whether a core is much slower than is usual for the same processor."""
     rule = PlacedRule(
         "slow core",
         (

@@ -1,4 +1,4 @@
-"""The answers of all nodes of a job, as far as they have come."""
+"""The answers of all nodes of a job, as far as they have arrived."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,22 +8,19 @@ from runbook.node_checks.answers import PartAnswer, PartState, read_answers
 
 JOB = "job"
 STEP = "step"
-"""The part by which the job's script says how a rung's launcher ended."""
+"""The part in which the job's script reports how a rung's launcher ended."""
 END = "end"
-"""The last part that a node writes of a rung."""
+"""The last part of a rung that a node writes."""
 NodeFacts = Mapping[str, Any]
-"""What a node found for one part; node_checks makes it."""
+"""A node's answer to one part, written by node_checks."""
 
 
 @dataclass(frozen=True)
 class JobAnswers:
-    """The newest answer of each node for each part of each rung."""
+    """The newest answer of each node to each part of each rung."""
 
     nodes: tuple[str, ...]
-    """All nodes of the job, in the scheduler's order.
-
-    Empty until the job has begun.
-    """
+    """All nodes of the job, in the scheduler's order. Empty until the job has started."""
     answers: Mapping[tuple[str, str, str], PartAnswer] = field(default_factory=dict)
     """By rung, node and part."""
 
@@ -33,17 +30,11 @@ class JobAnswers:
         node: str,
         part: str,
     ) -> PartAnswer | None:
-        """Return a node's answer.
-
-        None if it wrote nothing about the part.
-        """
+        """Return a node's answer, or None if it wrote nothing about the part."""
         return self.answers.get((rung, node, part))
 
     def facts(self, rung: str, part: str) -> dict[str, NodeFacts]:
-        """Return what each node found, by node.
-
-        Nodes that found nothing are left out.
-        """
+        """Return the answers by node. Nodes without one are left out."""
         facts_by_node = {}
         for node in self.nodes:
             part_answer = self.answer(rung, node, part)
@@ -53,9 +44,9 @@ class JobAnswers:
         return facts_by_node
 
     def missing(self, rung: str, part: str) -> dict[str, str]:
-        """Return why a node found nothing, by node.
+        """Return, by node, why an answer is missing.
 
-        Silence, a question that hung, or an error's words.
+        The reason is silence, a question that hung, or an error text.
         """
         reasons = {}
         for node in self.nodes:
@@ -74,12 +65,12 @@ class JobAnswers:
         return reasons
 
     def parts(self, rung: str) -> list[str]:
-        """Return the parts of a rung that any node wrote about, in the order they came."""
+        """Return the parts of a rung about which any node wrote, in the order of arrival."""
         names = [part for name, _, part in self.answers if name == rung]
         return list(dict.fromkeys(names))
 
     def exit_code(self, rung: str) -> int | None:
-        """Return how the launcher of a rung ended. None while it runs."""
+        """Return how the launcher of a rung ended, or None while it runs."""
         step_answer = self.answers.get((rung, "", STEP))
         if step_answer is None:
             return None
@@ -96,10 +87,7 @@ class JobAnswers:
 
 
 def parse_job_answers(text: str, nodes: tuple[str, ...] = ()) -> JobAnswers:
-    """Read a job's output. `nodes` is given where no line of the job names them.
-
-    On this machine.
-    """
+    """Read a job's output. `nodes` is given if no line of the job names them, as on this machine."""
     answers: dict[tuple[str, str, str], PartAnswer] = {}
     for part_answer in read_answers(text):
         answers[(part_answer.rung, part_answer.node, part_answer.part)] = part_answer

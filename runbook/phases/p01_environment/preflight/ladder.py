@@ -64,13 +64,10 @@ RUNGS = (HOSTS, TORCH, PEERS, GROUPS)
 JUDGES = {HOSTS: host_checks, TORCH: torch_checks, PEERS: link_checks}
 """The rules of the rungs that nodes answer; ranks answer the last one."""
 ANSWERS = "environment/preflight"
-"""The folder below the run's that the nodes write to.
-
-It is emptied at each call.
-"""
+"""The folder below the run's to which the nodes write. It is emptied at each call."""
 POLL_SECONDS = 0.3
 QUEUE_SECONDS = 600.0
-"""The queue starts the job within this time, or it is cancelled."""
+"""If the queue does not start the job within this time, it is cancelled."""
 LOCAL_RUNG_SECONDS = 240.0
 SILENT_SECONDS = 120.0
 """A job that has had all its time and these seconds more is given up, whatever the queue says of
@@ -95,17 +92,17 @@ class RungResult:
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """What the ladder found, as far as it came."""
+    """The findings of the ladder, as far as it got."""
 
     rungs: tuple[RungResult, ...] = ()
     not_asked: tuple[str, ...] = ()
     """Rungs above the first defect."""
     job: str = ""
-    """Folder of the job; empty if nothing was submitted."""
+    """Folder of the job; empty if none was submitted."""
     nodes: dict[str, Any] = field(default_factory=dict)
-    """What each node said, by node, rung and part."""
+    """The answers of each node, by node, rung and part."""
     ranks: tuple[ProbeAnswer, ...] = ()
-    """What each rank said in the last rung."""
+    """The answers of each rank in the last rung."""
 
     @property
     def checks(self) -> list[Check]:
@@ -131,7 +128,7 @@ class PreflightResult:
 
 
 def _check_dict(check: Check) -> dict[str, object]:
-    """Return a check with the place it is about, which a question without a job does not have."""
+    """Return a check with the place it concerns, which a question without a job lacks."""
     return {"where": "", "nodes": [], **check.as_dict()}
 
 
@@ -143,9 +140,10 @@ def climb(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> PreflightResult:
-    """Ask everything, to the first defect. `questions` are the checks that needed no job.
+    """Ask everything, up to the first defect.
 
-    `report` is told what goes on, for a person who waits.
+    `questions` are the checks that needed no job. `report` receives progress messages for a waiting
+    person.
     """
     first = RungResult(QUESTIONS, tuple(questions), 0.0)
     if first.is_defect:
@@ -170,9 +168,9 @@ def climb(
 
 
 def fit_layout(parallel: Layout, world_size: int) -> str:
-    """Return tensor x pipeline x context sizes for so many ranks.
+    """Return tensor x pipeline x context sizes for this many ranks.
 
-    The plan's, or the largest that divide them.
+    They are the plan's, or the largest that divide it.
 
     >>> from types import SimpleNamespace
     >>> fit_layout(SimpleNamespace(tensor=4, pipeline=8, context=1), 16)
@@ -200,9 +198,9 @@ def _probe_options(
     folder: Path,
     world_size: int,
 ) -> list[str]:
-    """Return what the ranks' program is told.
+    """Return the options of the ranks' program.
 
-    Where to answer and to save, the device, the layout.
+    They state where to answer and to save, the device, and the layout.
     """
     training = plan.phases[FULL]
     saves = folder / training.checkpoint.folder
@@ -222,9 +220,9 @@ def _climb_here(
     first: RungResult,
     report: Report,
 ) -> PreflightResult:
-    """Ask this machine its own rungs by one process, the last by the local scheduler.
+    """Run this machine's own rungs in one process, and the last with the local scheduler.
 
-    The last is started as the trainer is.
+    The last is started like the trainer.
     """
     expected = expectations_of(settings, plan, walltime=0)
     host = "this machine"
@@ -269,13 +267,13 @@ def _climb_here(
 
 
 def _probe_here(settings: Settings, plan: Plan, folder: Path) -> tuple[list[ProbeAnswer], str]:
-    """Start the ranks by the local scheduler, in the place of the smoke test's trainer."""
+    """Start the ranks with the local scheduler, in place of the smoke test's trainer."""
     world_size = int(plan.phases[SMOKE].parallel.world_size)
     python = settings.site.python or sys.executable
     options = _probe_options(settings, plan, folder, world_size)
     argv = [python, "-m", "runbook.training.probe", *options]
     script = render_local(settings, replace(plan.phases[SMOKE], phase="01-environment"), argv)
-    # Not under jobs/: the probe is a question, not a part of the run.
+    # Do not write it under jobs/: the probe is a question, not a part of the run.
     job = JobFolder(folder / "environment" / "job")
     shutil.rmtree(job.path, ignore_errors=True)
     write_job(job, RenderedJob(script, list(argv)))
@@ -297,7 +295,7 @@ def _wait_for_end(state: Callable[[], JobStatus], seconds: float) -> None:
 
 
 def _first_end(job: JobFolder) -> str:
-    """Return which of the job's processes ended first and how, by its stderr."""
+    """Return which of the job's processes ended first and how, according to its stderr."""
     return first_end(job_folder.read_text(job.err))
 
 
@@ -315,7 +313,7 @@ def _climb_in_queue(
     report: Report,
     wait_seconds: float,
 ) -> PreflightResult:
-    """Submit one job that goes through the rungs.
+    """Submit one job that runs all rungs.
 
     Each rung is judged as it ends; the first defect ends the job.
     """
@@ -350,11 +348,11 @@ def _climb_in_queue(
                     job_folder,
                 )
                 if broken is not None:
-                    # What the nodes still said before the job ended is closer to the cause.
+                    # The last words of the nodes before the job ended are closer to the cause.
                     failed = [check for check in checks if check.verdict == "fail"]
                     checks = failed if failed and answers.nodes else [broken]
 
-                # Nodes are silent where the queue took their job.
+                # Nodes are silent if the queue ended their job.
                 ended = watch.why_queue_ended(name)
                 if ended is not None and any(check.verdict == "fail" for check in checks):
                     checks = [ended]
@@ -375,9 +373,9 @@ def _report_bad_nodes(
     answers: JobAnswers,
     job: str,
 ) -> None:
-    """Keep the nodes that a failed check blames.
+    """Record the nodes that a failed check blames.
 
-    One that blames every node is about the site, not about nodes.
+    A check that blames every node concerns the site, not its nodes.
     """
     for check in result.checks:
         blamed = check.nodes if isinstance(check, PlacedCheck) else ()
@@ -421,7 +419,7 @@ def _checks_of(
 
 
 def _with_first_end(checks: Sequence[PlacedCheck], job: JobFolder) -> list[Check]:
-    """Say how a node's program ended, where the node answered nothing or its setup failed."""
+    """Report how a node's program ended, if the node answered nothing or its setup failed."""
     first, *others = checks
     is_about_programs = first.name.startswith(ANSWERED) or first.name == NODE_SETUP_RULE.name
     if first.verdict == "fail" and is_about_programs:
@@ -443,8 +441,8 @@ def _group_checks(
     plan: Plan,
     expected: Expectations,
 ) -> list[Check]:
-    """Judge the last rung; what needs all ranks is asked where all have answered."""
-    # Where a rank never came, the others' failure to meet it is a consequence.
+    """Judge the last rung. Questions that need all ranks are judged only if all have answered."""
+    # If a rank never started, the other ranks' failure to connect is a consequence.
     reasons = set()
     for rank in facts:
         reasons.update(rank["errors"])
@@ -468,7 +466,7 @@ def _group_checks(
         transport_check(output, num_hosts, expected),
     ]
     for check in probe_checks(facts, settings.site, plan, expected.framework):
-        # The bandwidth above was measured between all ranks already.
+        # The check above has already measured the bandwidth between all ranks.
         if check.name != "all-reduce":
             checks.append(check)
 
@@ -478,7 +476,7 @@ def _group_checks(
 class QueueWatch:
     """A job of the queue, from its submission to its end.
 
-    It knows the queue's own words for its state.
+    It reports its state in the queue's own words.
     """
 
     def __init__(
@@ -505,9 +503,9 @@ class QueueWatch:
 
     @contextmanager
     def submitted(self) -> Iterator[PlacedCheck | None]:
-        """Submit the job and wait until it begins; yield why it did not.
+        """Submit the job and wait until it starts; yield the reason if it did not.
 
-        It is ended when we leave.
+        The job is ended on leaving the block.
         """
         rule = PlacedRule(
             "queue",
@@ -562,9 +560,9 @@ class QueueWatch:
             self._shown = text
 
     def wait_for(self, rung: str) -> tuple[JobAnswers, PlacedCheck | None]:
-        """Wait until the nodes are through a rung.
+        """Wait until the nodes have finished a rung.
 
-        Return the answers, and why the job ended before, if it did.
+        Return the answers, and the reason if the job ended before.
         """
         self._report(f"rung {rung}")
         deadline = time.monotonic() + preflight_job(self._settings).walltime + SILENT_SECONDS
@@ -576,17 +574,14 @@ class QueueWatch:
                 return answers, None
             if code is not None or status.final:
                 return answers, self._why_broken(rung, status, code)
-            # Slurm puts the job of a lost node back into the queue, where it may wait forever.
+            # Slurm requeues the job of a lost node, and it may then wait forever.
             is_put_back = status.state is JobState.PENDING
             if is_put_back or time.monotonic() > deadline:
                 return answers, self._why_broken(rung, status, code)
             time.sleep(POLL_SECONDS)
 
     def why_queue_ended(self, rung: str) -> PlacedCheck | None:
-        """Return why the queue ended the job, in its words.
-
-        None if it did not.
-        """
+        """Return why the queue ended the job, in its own words, or None if it did not."""
         end = queue_end(job_folder.read_text(self._job.err))
         if end is None:
             return None
@@ -631,7 +626,7 @@ class QueueWatch:
 
 
 def write_answers(folder: Path, result: PreflightResult) -> Path:
-    """Keep the whole result in the run's folder, for whoever compares it with the next one."""
+    """Save the complete result in the run's folder, to be compared with the next one."""
     path = folder / "environment" / "preflight.json"
     content = result.as_dict() | {"ranks": list(result.ranks)}
     write_text(path, json.dumps(content, indent=1) + "\n")

@@ -1,7 +1,4 @@
-"""What a launcher says of the process that ended first.
-
-Whatever comes after it is a consequence.
-"""
+"""A launcher's words about the process that ended first. Everything after it is a consequence."""
 
 import re
 from dataclasses import dataclass
@@ -16,10 +13,11 @@ ROOT_CAUSE = re.compile(
 """torchrun's own report; it names the rank."""
 TASK_ENDED = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<task>\S+): (?P<words>.+)")
 OWN_LINES = re.compile(r"runbook: |srun: |slurmstepd|\s*$")
-"""Lines that the launcher and our own scripts write."""
+"""Lines that are written by the launcher and by our own scripts."""
 NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>[^\s,]+)")
 JOB_ENDED = re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT [^*]*")
-"""Slurm's words where somebody or the queue itself ends a whole job, not one step of it."""
+"""Slurm's words when a person or the queue itself ends a whole job, rather than one of its steps.
+"""
 MAX_WORDS = 300
 
 
@@ -32,7 +30,7 @@ class QueueEnd:
 
 
 def queue_end(errors: str) -> QueueEnd | None:
-    r"""Return why the queue ended a job, by the text of its stderr. None if it did not.
+    r"""Return why the queue ended a job, according to its stderr, or None if it did not.
 
     >>> queue_end("srun: error: Node failure on n2\nsrun: forcing job termination\n")
     QueueEnd(words='a node was lost: Node failure on n2', lost_node='n2')
@@ -48,9 +46,9 @@ def queue_end(errors: str) -> QueueEnd | None:
 
 
 def first_end(errors: str) -> str:
-    r"""Return which process of a step ended first and how, by the text of its stderr.
+    r"""Return which process of a step ended first and how, according to its stderr.
 
-    Empty if it does not say.
+    The text is empty if stderr does not show it.
 
     >>> first_end("python3: No module named x\nsrun: error: n2: task 1: Exited with exit code 1\n")
     'task 1 on n2: Exited with exit code 1: python3: No module named x'
@@ -74,5 +72,5 @@ def first_end(errors: str) -> str:
 
 
 def _exit_code(code: int) -> int:
-    """Return a shell's exit code: torchrun writes a signal as a negative number."""
+    """Return the exit code as a shell would give it: torchrun writes a signal as a negative number."""
     return 128 - code if code < 0 else code

@@ -1,6 +1,6 @@
-"""What a climb of the ladder teaches about a site.
+"""What a climb of the ladder reveals about a site.
 
-Values of its file, each with its evidence, and what stays unknown.
+These are values of its file, each with its evidence, and those that stay unknown.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -31,7 +31,7 @@ class Lesson:
     """The key and its sections."""
     value: object
     old: object
-    """What the file says now; empty, 0 or None: nothing."""
+    """The present value in the file; empty, 0 or None if there is none."""
     evidence: str
 
     @property
@@ -41,7 +41,7 @@ class Lesson:
 
     @property
     def is_new(self) -> bool:
-        """Whether the file says something else, or nothing."""
+        """Whether the file has another value, or none."""
         return str(self.value) != str(self.old)
 
 
@@ -55,17 +55,14 @@ class Gap:
 
 @dataclass(frozen=True)
 class LearnedSite:
-    """All that one climb of the ladder says of a site's file."""
+    """Everything that one climb of the ladder reveals for a site's file."""
 
     lessons: tuple[Lesson, ...]
     gaps: tuple[Gap, ...]
     job: str
-    """What measured: a job, or this machine."""
+    """What took the measurements: a job, or this machine."""
     defect: str
-    """The first defect, above which nothing was measured.
-
-    Empty if there was none.
-    """
+    """The first defect, after which nothing was measured. Empty if there was none."""
 
     def as_dict(self) -> dict[str, object]:
         """Return the content of --json."""
@@ -95,12 +92,15 @@ Answers = Mapping[str, Mapping[str, Mapping[str, NodeFacts]]]
 
 @dataclass(frozen=True)
 class Request:
-    """What the job that measured had asked of each node: a cgroup shows it that and no more."""
+    """The resources of each node that the measuring job had requested.
+
+    A cgroup shows these and no more.
+    """
 
     cores: int = 0
-    """0: it asked for none."""
+    """0 if it requested none."""
     memory: str = ""
-    """As the scheduler writes it. Empty: it asked for none."""
+    """In the scheduler's notation; empty if it requested none."""
 
 
 def learn_site(
@@ -109,9 +109,9 @@ def learn_site(
     job: str,
     request: Request | None = None,
 ) -> LearnedSite:
-    """Return what the answers of the nodes say of the site's values.
+    """Return what the answers of the nodes reveal about the site's values.
 
-    `job` is what measured them, and `request` what it had asked for.
+    `job` took the measurements, and `request` is what it had requested.
     """
     lessons: list[Lesson] = []
     gaps: list[Gap] = []
@@ -126,7 +126,7 @@ def learn_site(
 
 
 def _entries(site: Site, nodes: Answers, request: Request) -> Iterator[Lesson | Gap]:
-    """Yield a lesson or a gap for each value that a site file may have measured."""
+    """Yield a lesson or a gap for each value of a site file that can be measured."""
     yield _cores(site, nodes, request.cores)
     yield _memory(site, nodes, request.memory)
     yield from _devices(site, nodes)
@@ -137,7 +137,7 @@ def _entries(site: Site, nodes: Answers, request: Request) -> Iterator[Lesson | 
 
 
 def _of_part(nodes: Answers, rung: str, part: str) -> dict[str, NodeFacts]:
-    """Return the facts of one part by node; nodes that said nothing are left out."""
+    """Return the facts of one part by node; nodes without an answer are left out."""
     answers: dict[str, NodeFacts] = {}
     for node, rungs in nodes.items():
         if part in rungs.get(rung, {}):
@@ -202,7 +202,7 @@ def _memory(site: Site, nodes: Answers, requested: str) -> Lesson | Gap:
 
 
 def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
-    """Yield what torch says of the GPUs: how many, which, and their memory."""
+    """Yield torch's facts about the GPUs: their number, type and memory."""
     if site.hardware.device == CPU:
         yield Gap("hardware.device", "the site computes on CPUs, and its ranks see no GPU")
         return
@@ -231,7 +231,7 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
 
 
 def _device_name(site: Site, names: Collection[str]) -> Lesson | Gap:
-    """Return the row of the table of peaks that torch's name for the GPUs means, if it is one."""
+    """Return the row in the table of peaks that matches torch's name for the GPUs, if there is one."""
     name = min(names)
     accelerator = find_accelerator(name)
     if len(names) > 1 or accelerator is None or not named_memory(accelerator.name):
@@ -246,7 +246,7 @@ def _device_name(site: Site, names: Collection[str]) -> Lesson | Gap:
 
 
 def _device_memory(site: Site, smallest_bytes: int) -> Lesson:
-    """Return the memory of the smallest GPU; a stage of the model may be on any of them."""
+    """Return the memory of the smallest GPU, because any stage of the model may run on it."""
     old = ""
     if site.hardware.device_memory:
         old = f"{site.hardware.device_memory // GIB}GiB"
@@ -259,7 +259,7 @@ def _device_memory(site: Site, smallest_bytes: int) -> Lesson:
 
 
 def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
-    """Return the interface whose address the nodes listened at and reached each other by."""
+    """Return the interface at whose address the nodes listened and reached each other."""
     name = ".".join(INTERFACE)
     facts = _of_part(nodes, HOSTS, "interfaces")
     listening = _of_part(nodes, PEERS, LISTEN)
@@ -280,7 +280,7 @@ def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
 
 
 def _network(site: Site, nodes: Answers) -> Lesson | Gap:
-    """Return the bandwidth of TCP where the site states no fabric; a fabric's is not TCP's."""
+    """Return the bandwidth of TCP if the site states no fabric. A fabric's bandwidth is not TCP's."""
     name = "hardware.network"
     if site.hardware.fabric:
         return Gap(name, "the adapters' own figure; TCP does not fill a fabric")
@@ -300,7 +300,7 @@ def _network(site: Site, nodes: Answers) -> Lesson | Gap:
 
 
 def _places(values: Mapping[str, object]) -> str:
-    """Name the nodes that were asked, at most three."""
+    """Name the nodes that answered, at most three."""
     names = list(values)
     first_names = ", ".join(names[:3])
     if len(names) <= 3:

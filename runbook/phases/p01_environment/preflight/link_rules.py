@@ -27,12 +27,12 @@ CAUSES = {
         "small messages pass and large ones do not: the path's MTU is smaller than the interface's"
     ),
 }
-"""What it means that a connection came to this stage and no further."""
+"""The meaning of a connection that came to this stage and no further."""
 
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """What one node found on the way to another."""
+    """The result of one node's connection to another."""
 
     source: str
     target: str
@@ -45,9 +45,9 @@ class Link:
 
 
 def link_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Judge the third rung: listening, reaching, clocks, speed of messages.
+    """Judge the third rung: listening, connecting, clocks, and message speed.
 
-    Small and large messages are judged apart.
+    Small and large messages are judged separately.
     """
     if len(answers.nodes) < 2:
         return [PlacedRule("links between nodes", "nodes reach each other").passed("one node")]
@@ -90,7 +90,7 @@ def listening_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
-    """Return every link that was tried, and by pair why a node said nothing about one."""
+    """Return every link that was tried, and by pair why a node did not report on one."""
     links = []
     silent = {}
     for part in answers.parts(PEERS):
@@ -100,7 +100,7 @@ def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
         for source, facts in answers.facts(PEERS, part).items():
             links.append(Link(source, target, facts))
         for source, reason in answers.missing(PEERS, part).items():
-            # Only some nodes call a peer; one that began to and said no more is a finding.
+            # Only some nodes call a peer. One that started to and then fell silent is a finding.
             if reason != "no answer":
                 silent[f"{source} to {target}"] = reason
 
@@ -108,7 +108,7 @@ def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
 
 
 def reach_check(links: Sequence[Link], silent: Mapping[str, str]) -> PlacedCheck:
-    """Judge whether each link came to its end, and say at which stage it did not."""
+    """Judge whether each link was completed; if not, name the stage at which it stopped."""
     rule = PlacedRule(
         "links between nodes",
         (
@@ -136,7 +136,7 @@ def _link_fault(facts: NodeFacts) -> str:
 
 
 def shared_nodes(pairs: Sequence[set[str]]) -> list[str]:
-    """Return the nodes that are in the most broken pairs: one bad node breaks several.
+    """Return the nodes that occur in the most broken pairs, since one bad node breaks several.
 
     >>> shared_nodes([{"n1", "n2"}, {"n2", "n3"}]), shared_nodes([{"n1", "n2"}])
     (['n2'], ['n1', 'n2'])
@@ -147,7 +147,7 @@ def shared_nodes(pairs: Sequence[set[str]]) -> list[str]:
 
 
 def clocks_check(links: Sequence[Link]) -> PlacedCheck:
-    """Judge the offset of the clocks of each pair, measured by the quickest of some round trips."""
+    """Judge the clock offset of each pair, measured by the quickest of several round trips."""
     rule = PlacedRule(
         "clocks between nodes",
         f"clocks agree to {thresholds.CLOCK.value:g} s: {thresholds.CLOCK.source}",
@@ -168,7 +168,7 @@ def clocks_check(links: Sequence[Link]) -> PlacedCheck:
 
 
 def lost_packets_check(links: Sequence[Link]) -> PlacedCheck:
-    """Judge how many segments of small messages TCP had to send again."""
+    """Judge how many segments of small messages TCP had to retransmit."""
     rule = PlacedRule(
         "lost packets",
         f"TCP sends less than {thresholds.LOST_PACKETS.value:.0%} of the segments again",
@@ -189,7 +189,7 @@ def lost_packets_check(links: Sequence[Link]) -> PlacedCheck:
 
 def _share_sent_again(facts: NodeFacts) -> float:
     num_segments = int(facts["small_segments"])
-    # One segment that a busy machine acknowledged late is no lossy link.
+    # One segment that a busy machine acknowledged late does not make a link lossy.
     if int(facts["small_sent_again"]) < 2:
         return 0.0
     return int(facts["small_sent_again"]) / num_segments
@@ -218,10 +218,10 @@ def round_trip_check(links: Sequence[Link]) -> PlacedCheck:
 
 
 def bandwidth_check(links: Sequence[Link], expected: Expectations) -> PlacedCheck:
-    """Judge the bandwidth of large messages against what the site states for its network."""
+    """Judge the bandwidth of large messages against the site's stated network bandwidth."""
     floor = thresholds.NETWORK_FLOOR.value
     text = f"at least {floor / 1e9:g} GB/s: {thresholds.NETWORK_FLOOR.source}"
-    # The fabric's bandwidth is not TCP's: the all-reduce is compared with it.
+    # The fabric's bandwidth is not TCP's; the all-reduce is compared with it instead.
     if expected.network_bytes and not expected.fabric:
         floor = thresholds.NETWORK_SHARE.value * expected.network_bytes
         stated = f"{expected.network_bytes / 1e9:g} GB/s that the site states"

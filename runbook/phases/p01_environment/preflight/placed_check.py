@@ -1,4 +1,4 @@
-"""A check that names the nodes it is about."""
+"""A check that names the nodes it concerns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,25 +8,24 @@ from runbook.planning import Check
 
 @dataclass(frozen=True)
 class PlacedCheck(Check):
-    """One rule applied to what the nodes answered."""
+    """One rule, applied to the answers of the nodes."""
 
     where: str = ""
     """The nodes that break the rule, or all that were asked."""
     nodes: tuple[str, ...] = ()
-    """The nodes that break the rule, by name. Empty if none does, or where no node is to
-    blame."""
+    """The nodes that break the rule, by name. Empty if none does, or if no node is to blame."""
 
 
 @dataclass(frozen=True)
 class PlacedRule:
-    """What a check asks, and what to do where the answer is wrong."""
+    """The question of a check, and the remedy if the answer is wrong."""
 
     name: str
     text: str
     remedy: str = ""
 
     def passed(self, value: str, where: str = "") -> PlacedCheck:
-        """Return the check that holds."""
+        """Return the check as passed."""
         return PlacedCheck(
             self.name,
             "pass",
@@ -43,7 +42,7 @@ class PlacedRule:
         remedy: str = "",
         verdict: str = "fail",
     ) -> PlacedCheck:
-        """Return the check that does not hold, with the nodes to blame."""
+        """Return the check as failed, with the nodes to blame."""
         where = ", ".join(nodes)
         text = remedy or self.remedy
         return PlacedCheck(

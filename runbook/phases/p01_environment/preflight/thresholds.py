@@ -8,7 +8,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Threshold:
-    """A number that decides a check."""
+    """A number on which the verdict of a check depends."""
 
     value: float
     unit: str

@@ -19,7 +19,7 @@ SIGNALS = {
     "SIGKILL": "killed from outside: the job's memory limit",
     "SIGABRT": "a library gave up; its last words are above",
 }
-"""What ends a process that imports torch, by the signal's name."""
+"""Causes that end a process while it imports torch, by the signal's name."""
 
 
 def torch_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
@@ -42,7 +42,7 @@ def torch_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedChec
 
 
 def import_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
-    """Judge whether torch is imported on each node; a signal that ended it is named."""
+    """Judge whether torch can be imported on each node; if a signal ended the import, name it."""
     rule = PlacedRule(
         "import of torch",
         "torch can be imported and used on every node",
@@ -102,7 +102,7 @@ def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
 
 
 def compiler_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether nvcc, which builds extensions, is of the CUDA that torch was built with."""
+    """Judge whether nvcc, which builds extensions, has the CUDA version for which torch was built."""
     rule = PlacedRule(
         "CUDA compiler",
         "nvcc's CUDA has torch's major version (DeepSpeed issues 3223, 694, 5362)",
@@ -121,7 +121,7 @@ def compiler_check(answers: JobAnswers) -> PlacedCheck:
 
     if faults:
         value = "; ".join(f"{node}: {fault}" for node, fault in faults.items())
-        # Only who compiles an extension meets it.
+        # This matters only to people who compile an extension.
         return rule.broken(value, list(faults), verdict="warn")
 
     compilers = {str(facts["nvcc"]) for facts in tools.values() if facts["nvcc"]}
@@ -134,7 +134,7 @@ def _major(version: str) -> str:
 
 
 def right_product_check(facts: dict[str, NodeFacts]) -> PlacedCheck:
-    """Judge whether a product of known numbers is right on each device."""
+    """Judge whether a product with a known result is right on each device."""
     rule = PlacedRule(
         "matrix product",
         "a product of ones has the right entries on every device",
@@ -153,7 +153,7 @@ def right_product_check(facts: dict[str, NodeFacts]) -> PlacedCheck:
 
 
 def speed_checks(facts: dict[str, NodeFacts], expected: Expectations) -> list[PlacedCheck]:
-    """Judge the speed of a product and of a copy: against the datasheet, and between the nodes."""
+    """Judge the speed of a product and of a copy, against the datasheet and between the nodes."""
     peak_flops = 0.0
     peak_bytes = 0.0
     if expected.accelerator is not None:
@@ -181,7 +181,7 @@ def speed_checks(facts: dict[str, NodeFacts], expected: Expectations) -> list[Pl
 
 
 def _speeds(facts: dict[str, NodeFacts], key: str, unit: float) -> dict[str, list[float]]:
-    """Return the speed of each device by node, in FLOP/s or bytes a second."""
+    """Return the speed of each device by node, in FLOP/s or bytes per second."""
     speeds = {}
     for node, node_facts in facts.items():
         speeds[node] = [unit * float(speed[key]) for speed in node_facts["speeds"]]
@@ -196,9 +196,9 @@ def speed_check(
     share: thresholds.Threshold,
     unit: str,
 ) -> PlacedCheck:
-    """Judge each device's speed against its datasheet, and each node against the quickest node.
+    """Judge each device's speed against its datasheet, and each node against the fastest one.
 
-    `peak` is 0 if no datasheet is known; then nodes are compared alone.
+    `peak` is 0 if no datasheet is known; then nodes are only compared with each other.
     """
     quickest = max(
         (max(node_speeds) for node_speeds in speeds.values() if node_speeds), default=0.0
@@ -232,7 +232,7 @@ def speed_check(
 
 
 def show_speed(speed: float, unit: str) -> str:
-    """A speed with its unit.
+    """Return a speed with its unit.
 
     >>> show_speed(6.5e14, "FLOP/s"), show_speed(3.1e12, "B/s")
     ('650 TFLOP/s', '3,100 GB/s')
