@@ -30,7 +30,7 @@ ENOUGH = 10
 UNKNOWN_NOISE = 0.40
 JUMP_SPREADS = 10.0
 JUMP_SHARE = 0.05
-# A spike: so many records in a row, all at least this part of a jump above the curve
+# A spike is this many records in a row, all at least this part of a jump above the curve
 CONFIRMING, CONFIRMED = (
     3,
     0.5,
@@ -468,7 +468,7 @@ class LossWatch:
 
 
 class GrowthWatch:
-    """Finds steady growth of a number over `levels` levels, each the median of so many records.
+    """Finds steady growth of a number over `levels` levels, each the median of several records.
 
     What fills up or warms up grows ever more slowly, and noise wanders back: neither is steady.
     `widens`: to levels of twice as many records each time, so that the whole training is looked at;

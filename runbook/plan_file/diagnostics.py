@@ -32,7 +32,7 @@ class RuleText:
     title: str
     """Name of the check in a table."""
     value: str
-    """The actual values."""
+    """The values as text."""
     rule: str
     """The condition that must hold."""
     remedy: str

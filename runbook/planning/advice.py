@@ -1,7 +1,7 @@
 """What an expert would ask about a plan that breaks no rule: saves, evaluations, warm-up, learning rate, jobs in a row.
 
-Every answer is a warning: the run may be meant so. Each names the rule, where the rule is from, and
-the remedy.
+Every answer is a warning, since the choice may be intended. Each names the rule, where the rule is
+from, and the remedy.
 """
 
 import math

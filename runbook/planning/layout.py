@@ -60,7 +60,7 @@ SMOKE_KEYS = Keys(
 class Choice:
     """The requested values of one training phase, and the layout that follows from them.
 
-    Meaningful if `check_layout` passes.
+    It is valid only if `check_layout` passes.
     """
 
     phase: str

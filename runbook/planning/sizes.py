@@ -12,8 +12,8 @@ from runbook.params.schema.entries import Model
 from runbook.plan_file.schema import ModelShape
 
 LABEL_TOLERANCE = 0.05
-"""A label is reported as wrong if the count differs by more than this ("13B" for 12.85 B does not;
-"375M" for 64.6 M does).
+"""A label is reported as wrong if it differs from the count by more than this. "13B" for 12.85 B is
+not wrong; "375M" for 64.6 M is.
 """
 
 
@@ -39,7 +39,9 @@ def shape_of(
     sequence_length: int = 0,
     own: bool = False,
 ) -> ModelShape:
-    """The catalogue's model, cut for `tensor` ranks and trained on sequences of this length (0: the model's own).
+    """Return the catalogue's model, cut for `tensor` ranks and trained on sequences of this length.
+
+    A length of 0 means the model's own.
 
     `own`: padded as our own trainer does.
     """

@@ -58,9 +58,10 @@ class Coefficients:
     eager: float = 1.95
     """The same without a compiler or fused kernels, relative to with."""
     unfused: float = 0.653
-    """The same in DeepSpeed's forks of Megatron where nothing but their fused CUDA kernels runs."""
+    """The same in DeepSpeed's forks of Megatron if they use only their own fused CUDA kernels."""
     unfused_elsewhere: float = 5.35
-    """The same where those kernels do not exist (AMD, Intel), or where ZeRO's hooks and copies come on top."""
+    """The same if those kernels do not exist (AMD, Intel), or if ZeRO's hooks and copies are added.
+    """
     tuned: float = 0.833
     """The same in a vendor's own tuned stack."""
     scores: float = 30.2
@@ -478,7 +479,8 @@ class StepModel:
     def _launching(self, least_seconds: float, busy: float) -> float:
         """Return what the host's minimum time adds to the device's busy time."""
         if self._own:
-            # It launches ahead for whole micro-batches: nothing was seen of it where it took less.
+            # It launches ahead for whole micro-batches: no effect was seen where launching took
+            # less time than the work.
             return max(0.0, least_seconds - busy)
 
         power = self.coefficients.launch_power
@@ -508,7 +510,7 @@ class StepModel:
 
     @property
     def least_layer_seconds(self) -> float:
-        """Return the seconds for launching a layer's operators in both passes, whatever the size."""
+        """Return the seconds for launching a layer's operators in both passes, at any size."""
         forward = self._forward_operators
         passes = 1 + _BACKWARD_OPERATORS + self._recomputed_operators
         return forward * passes * self._operator_seconds

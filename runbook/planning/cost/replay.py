@@ -73,8 +73,8 @@ class Seconds:
 class StageTimes:
     """Seconds of one stage.
 
-    `forward` and `backward` have a micro-batch's pass through each chunk. `once` is what else a
-    step does before the optimizer.
+    `forward` and `backward` have a micro-batch's pass through each chunk. `once` is the remaining
+    work of a step before the optimizer.
     """
 
     forward: tuple[Seconds, ...]
@@ -291,7 +291,7 @@ def schedule_of(
 ) -> list[tuple[str, int, int]]:
     """Return (pass, chunk, micro-batch) in the order in which a stage runs them.
 
-    The schedule is 1F1B, interleaved where a stage has several chunks.
+    The schedule is 1F1B, interleaved if a stage has several chunks.
 
     >>> [f"{kind[0]}{microbatch}" for kind, _, microbatch in schedule_of(0, 2, 1, 3)]
     ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']

@@ -552,7 +552,10 @@ class _Campaign:
         account.steps = self._shared_step
 
     def _last_save_at(self) -> float:
-        """The held second at which the job stops for its last save; not before its first step."""
+        """Return the second, counted while devices are held, of the stop for the last save.
+
+        It is never before the job's first step.
+        """
         parts = self._parts
         if not parts.walltime:
             return math.inf
