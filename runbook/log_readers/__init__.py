@@ -1,1 +1,1 @@
-"""Training logs of any of the programs we know, read into one kind of record."""
+"""Read the training logs of all supported programs into one kind of record."""

@@ -1,4 +1,4 @@
-"""A training whose last records are no numbers any more."""
+"""Detect a training whose last records are no longer finite numbers."""
 
 from collections.abc import Sequence
 

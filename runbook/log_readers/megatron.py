@@ -84,7 +84,7 @@ FAMILY = {
     "tflops": "megatron-deepspeed",
     "modeltflop/s/gpu": "megatron-bridge",
 }
-"""Descendant of Megatron, by a key that only it prints."""
+"""Descendants of Megatron, by a key that only each of them prints."""
 NVIDIA = "throughputpergpu(tflop/s/gpu)"
 """Key of Megatron-LM itself.
 
@@ -232,19 +232,19 @@ _STARTS = (
 )
 _REST_OF_NUMBER = re.compile(r"\s*[\d.eE+-]+\s*(?:\||$)")
 _same_float = lru_cache(maxsize=1000)(float)
-"""Like float, but a number that stays the same over many records is kept once."""
+"""Like `float`, but equal numbers of many records share one object."""
 
 
 @dataclass
 class _Pending:
-    """Record whose end is not certain before the next line was seen."""
+    """A record that may continue on the next line."""
 
     text: str
     iteration: int
     prefix: str
     values: dict[str, str]
     open: bool
-    """Not ended by a bar after its last counter."""
+    """Whether it lacks the bar after its last counter."""
     line: int
     overflows: int
     rate_first: bool
@@ -308,7 +308,7 @@ class Megatron(LineReader):
 
     @staticmethod
     def _quick_record(values: Mapping[str, str], line: int) -> Record:
-        """Return the record of a whole line in which no step was skipped."""
+        """Return the record of a complete line in which no step was skipped."""
         record = Record(int(values["iteration"]), float(values["loss"]), line=line)
         if "milliseconds" in values:
             # an exponent instead of a division keeps the printed digits
@@ -353,7 +353,7 @@ class Megatron(LineReader):
         return bool(self._meaning_of(key))
 
     def flush(self, out: Assembly) -> None:
-        """Hand on the pending record."""
+        """Pass on the pending record."""
         pending = self.pending
         self.pending = None
         if pending is None:
@@ -534,12 +534,12 @@ class Megatron(LineReader):
         pending: _Pending,
         before: Record | None,
     ) -> None:
-        """Drop a gradient norm that a skipped step repeats from the record before."""
+        """Drop a gradient norm that a skipped step repeats from the previous record."""
         norm = pending.values.get("grad_norm")
         printed_before = self._printed_norm
         self._printed_norm = norm
         if before is None or pending.iteration <= before.iteration:
-            # The first record, or a copy by another rank
+            # This is the first record, or a copy printed by another rank.
             return
 
         if norm is None or norm != printed_before or record.grad_norm is None:
@@ -621,7 +621,7 @@ class Megatron(LineReader):
             overflow = OVERFLOW.search(line)
             if overflow is not None and overflow[1] == "0":
                 self._overflows += 1
-            # DeepSpeed's reader wants it as well
+            # DeepSpeed's reader also needs this line.
             return False
 
         bridge = _BRIDGE.search(line) if "Step Time" in line else None
@@ -649,12 +649,12 @@ class Megatron(LineReader):
 
 
 def _is_open(text: str, values: Mapping[str, str]) -> bool:
-    """Return whether the end of a record is still missing: no NaN counter, or no bar at its end."""
+    """Return whether a record is incomplete: it lacks the NaN counter, or the bar at its end."""
     return "nan" not in values or not text.rstrip().endswith("|")
 
 
 def _is_whole(values: Mapping[str, str]) -> bool:
-    """Return whether a record has all that the quick way needs."""
+    """Return whether a record has everything that the fast path needs."""
     has_time = "milliseconds" in values or "seconds" in values
     return has_time and "skipped" in values and "loss" in values
 
@@ -675,18 +675,18 @@ def _split_field(piece: str) -> tuple[str, str]:
 
 
 def _tells_lost_loss(record: Record) -> bool:
-    """Return whether a state says already why the record has no loss."""
+    """Return whether a state already explains why the record has no loss."""
     return any(state == "cut_line" or state.endswith("_loss") for state in record.states)
 
 
 RETURN_CODE = "exits with return code"
 SIGKILL = "sigkill_handler"
 ENDINGS = (RETURN_CODE, SIGKILL)
-"""Words of a launcher that name no cause, and that a rule for failures may know."""
+"""A launcher's messages that name no cause, but that a failure rule may recognize."""
 
 
 def _ending(line: str) -> str | None:
-    """Return how the training ended, in the program's words; None if the line does not say."""
+    """Return how the training ended, in the program's words. None if the line reports no end."""
     if "exiting program" in line:
         return line[line.index("exiting program") :].strip(" ]")[:100]
     if RETURN_CODE in line:

@@ -41,16 +41,16 @@ class MlPerf(LineReader):
     _evaluations: set[tuple[object, ...]] = field(default_factory=set)
     """Evaluations of this run, by position and value."""
     _block: dict[str, float | None] = field(default_factory=dict)
-    """Mean of the steps since the last evaluation."""
+    """Mean loss of the steps since the last evaluation."""
     _timed: bool = False
-    """The log gives the time of single steps: the mean of a block adds nothing."""
+    """Whether the log times single steps, so that the mean of a block adds nothing."""
     _unit: int = 0
     """How much of a position `step` is one step."""
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Take the line where it is ours; raise `ValueError` where an entry of it is cut off."""
         is_broken = False
-        # Two ranks may write into the same line
+        # Two ranks may write into the same line.
         for piece in line.split(MARK)[1:]:
             try:
                 entry = _ENTRY.raw_decode(piece.lstrip())[0]
@@ -100,7 +100,7 @@ class MlPerf(LineReader):
         time_ms: int | None,
         out: Assembly,
     ) -> None:
-        """Keep a fact about the run; the first of several values counts."""
+        """Keep a fact about the run. The first of several values counts."""
         if facts.run_stop_ms and time_ms and time_ms > facts.run_stop_ms:
             facts = self._begin_run(out)
         fact: object
@@ -215,7 +215,7 @@ class MlPerf(LineReader):
         out: Assembly,
         state: str = "",
     ) -> None:
-        """Add a record, or add to the last one what it lacks.
+        """Add a record, or fill in the fields that the last one lacks.
 
         A step that comes again was printed by another rank.
         """
@@ -238,7 +238,7 @@ def _divides(unit: int, position: int) -> bool:
 
 
 def _first_number(values: dict[str, object], keys: tuple[str, ...]) -> float | None:
-    """Return the number under the first of the keys that is there."""
+    """Return the number of the first key that is present."""
     for key in keys:
         if key in values:
             return number(str(values[key]))

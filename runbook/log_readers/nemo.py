@@ -85,7 +85,7 @@ class Nemo1(LineReader):
         return "=" in line or "]" in line
 
     def _take_bars(self, bars: list[str], out: Assembly) -> bool:
-        """Take the bars that are whole; return whether there is one."""
+        """Read the complete bars, and return whether there is one."""
         matches = [_BAR.search(text[:LONGEST_BAR]) for text in bars]
         whole_bars = [match for match in matches if match is not None]
         for match in whole_bars:
@@ -163,7 +163,7 @@ class Nemo2(LineReader):
 
     name: str = "nemo-2"
     _text: str | None = None
-    """Record that the next line may belong to, where a terminal wrapped it."""
+    """The record that the next line may continue, if a terminal wrapped it."""
     _line: int = 0
     _prefix: str = ""
 
@@ -190,13 +190,13 @@ class Nemo2(LineReader):
 
     @staticmethod
     def _continues(line: str, text: str) -> bool:
-        """Return whether the line goes on a wrapped record: with it, more fields are known."""
+        """Return whether the line continues a wrapped record, that is, completes more fields."""
         if ":" not in line or "epoch " in line:
             return False
         return _num_known(text + line) > _num_known(text)
 
     def flush(self, out: Assembly) -> None:
-        """Hand on the record that waited for its rest."""
+        """Pass on the record that waited for its continuation."""
         match = _LINE.search(self._text) if self._text is not None else None
         if self._text is not None and match is not None:
             line = out.line
@@ -207,7 +207,7 @@ class Nemo2(LineReader):
         self._text = None
 
     def _logger(self, line: str, out: Assembly) -> bool:
-        """Take DLLogger's JSON."""
+        """Read DLLogger's JSON."""
         try:
             data = json.loads(line[line.index("{") :]).get("data", {})
         except (ValueError, AttributeError):

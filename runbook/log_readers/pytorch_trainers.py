@@ -270,7 +270,7 @@ class DeepSpeed(LineReader):
         return False
 
     def flush(self, out: Assembly) -> None:
-        """Hand on the step being put together."""
+        """Pass on the step being assembled."""
         record = self.open
         self.open = None
         if record is None:
@@ -282,7 +282,7 @@ class DeepSpeed(LineReader):
         out.add(record)
 
     def _at(self, iteration: int, out: Assembly) -> Record:
-        """Return the open record of an iteration; hand on the one before."""
+        """Return the open record of an iteration, and pass on the previous one."""
         if self.open is not None and self.open.iteration != iteration:
             self.flush(out)
         if self.open is None:
@@ -296,14 +296,14 @@ class DeepSpeed(LineReader):
         record.take("loss", loss)
         record.seconds = float(step_time) / (1000 if unit == "ms" else 1)
         if samples_per_second:
-            # this is better than the timer's value, so that the state of that one goes
+            # This value is better than the timer's, so the timer's state is removed.
             record.samples_per_second = float(samples_per_second)
             record.states = tuple(
                 state for state in record.states if not state.startswith("samples_per_second")
             )
 
     def _timer(self, match: re.Match[str], out: Assembly) -> None:
-        """Take a throughput timer's line; old versions print only the running average."""
+        """Read a throughput timer's line. Old versions print only the running average."""
         record = self._at(int(match["step"] or match["old"]), out)
         if record.samples_per_second is not None:
             return

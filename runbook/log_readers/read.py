@@ -1,4 +1,4 @@
-"""Reader of training logs: unpack, find the program that wrote it, read lines in bounded memory."""
+"""Read a training log: unpack it, find the program that wrote it, use bounded memory."""
 
 import bz2
 import codecs
@@ -27,7 +27,7 @@ from runbook.results.failures.finder import FailureFinder
 CHUNK = 1 << 20
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 LONGEST = 1 << 20
-"""Characters after which a line is handed on in pieces, cut at a carriage return if it has one."""
+"""Longer lines are passed on in pieces, cut at a carriage return if there is one."""
 BROKEN_NUMBER = "lines like a record, of which a number cannot be read"
 _CONTROL = re.compile(
     r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
@@ -60,7 +60,7 @@ def open_log(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _unpacker(head: bytes) -> Callable[[IO[bytes]], Any]:
-    """Return what opens a file that begins with these bytes."""
+    """Return the function that opens a file with these first bytes."""
     for magic, unpack in _UNPACKERS.items():
         if head.startswith(magic):
             return unpack
@@ -84,7 +84,7 @@ _UNPACKERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"BZh": bz2.open,
     b"\x28\xb5\x2f\xfd": _open_zstd,
 }
-"""What opens a packed file, by its first bytes."""
+"""The functions that open a packed file, by its first bytes."""
 
 
 def _damage() -> tuple[type[Exception], ...]:
@@ -112,7 +112,7 @@ def is_binary(head: bytes) -> bool:
 
 
 def _chunks(stream: IO[bytes], problems: list[str]) -> Iterator[bytes]:
-    """Yield what can be read; add to `problems` why reading stopped before the end.
+    """Yield the readable data. Add to `problems` why reading stopped before the end.
 
     Compressed data that was cut off is such a problem.
     """
@@ -125,7 +125,10 @@ def _chunks(stream: IO[bytes], problems: list[str]) -> Iterator[bytes]:
 
 
 def lines_of(chunks: Iterable[str]) -> Iterator[list[str]]:
-    """Yield lists of whole lines; a very long line is cut, so that no file can fill the memory."""
+    """Yield lists of complete lines.
+
+    Very long lines are cut, so that no file can fill the memory.
+    """
     unfinished = ""
     for chunk in chunks:
         lines = (unfinished + chunk).split("\n")
@@ -183,13 +186,13 @@ class LogReader:
         self.failures = FailureFinder()
         self.unread = 0
         self._last: tuple[LineReader, Assembly] | None = None
-        """Reader of the last record, where Megatron's has none: most logs are of one program."""
+        """Reader of the last record if Megatron's has none, as most logs come from one program."""
         self.line = 0
         self._near_misses: dict[str, tuple[int, int]] = {}
         """Number of lines of each kind, and the first line of the kind."""
 
     def next_file(self, name: str) -> None:
-        """Note that the lines from here on are from this file."""
+        """Record that the following lines come from this file."""
         self._flush()
         for _, out in self.pairs:
             out.next_file(len(self.files))
@@ -226,7 +229,7 @@ class LogReader:
         self._near_misses[kind] = (count + 1, first_line)
 
     def _feed(self, line: str) -> None:
-        """Hand one line to the reader that takes it; Megatron's is asked first."""
+        """Pass a line to the reader that accepts it, trying Megatron's first."""
         if "\x1b" in line or "^[" in line or "1b[" in line or "\\033[" in line:
             line = clean(line)
         if MARK in line:
@@ -238,7 +241,7 @@ class LogReader:
             self._others(line)
 
     def _feed_megatron(self, line: str) -> bool:
-        """Offer the line to Megatron's reader, between records first to that of the last record."""
+        """Offer the line to Megatron's reader; between records, the last record's reader is first."""
         megatron = self.megatron
         out = self.megatron_out
         out.line = self.line
@@ -344,7 +347,7 @@ class LogReader:
         return reader, out
 
     def _notes(self, chosen: Assembly) -> Iterator[str]:
-        """Yield what a reader of the log should know about how it was read."""
+        """Yield notes on how the log was read."""
         for text, count in chosen.counts.items():
             has_count = count > 1 or text[0].islower()
             yield f"{count} x {text}" if has_count else text

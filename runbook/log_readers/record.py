@@ -1,4 +1,4 @@
-"""Records of a training log: one per iteration, restarts counted, copies by other ranks dropped."""
+"""Records of a training log: one per iteration, without copies by other ranks."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from runbook.results.failures.finder import Failure
 
 @dataclass(slots=True)
 class Record:
-    """One iteration in a log; None if the log does not say."""
+    """One iteration in a log. A field is None if the log does not contain it."""
 
     iteration: int
     loss: float | None = None
@@ -98,7 +98,7 @@ class Validation:
 
 @dataclass
 class Facts:
-    """Facts about the whole run from the MLPerf lines of a log; None if they do not say."""
+    """Facts about the run from the MLPerf lines of a log. A field is None if they lack it."""
 
     benchmark: str | None = None
     global_batch_size: int | None = None
@@ -117,7 +117,7 @@ class ParsedLog:
     records: list[Record] = field(default_factory=list)
     validation: list[Validation] = field(default_factory=list)
     lost_evaluations: list[Validation] = field(default_factory=list)
-    """Evaluations whose loss is no finite number."""
+    """Evaluations whose loss is not finite."""
     notes: list[str] = field(default_factory=list)
     unread_lines: int = 0
     files: list[str] = field(default_factory=list)
@@ -144,7 +144,7 @@ class ParsedLog:
         return sorted(evaluations, key=lambda evaluation: (evaluation.file, evaluation.line))
 
     def source(self, entry: Record | Validation) -> str:
-        """Return file and line that a record or evaluation was read from."""
+        """Return the file and line from which a record or evaluation was read."""
         if self.files:
             return f"{self.files[entry.file]}:{entry.line}"
         return str(entry.line)
@@ -213,7 +213,7 @@ _RANK = re.compile(
 )
 OVERFLOW = re.compile(r"OVERFLOW! Rank (\d+) Skipping step")
 CLOSE_LINES = 64
-"""Lines within which a repeat of the last record is another rank's, whatever its clock says."""
+"""Within this many lines, a repeated record is another rank's, regardless of its time stamp."""
 
 
 class Assembly:
@@ -249,12 +249,12 @@ class Assembly:
         return record
 
     def restart(self) -> None:
-        """Note that training starts: the next record begins a new segment."""
+        """Record a start of the training: the next record begins a new segment."""
         if len(self.records) > self._start:
             self._restarting = True
 
     def next_file(self, index: int) -> None:
-        """Note that the lines from here on are from another file of the same run."""
+        """Record that the following lines come from another file of the same run."""
         self.file = index
         self._new_file = len(self.records) > self._start
 
@@ -313,7 +313,7 @@ class Assembly:
         if self._restarting:
             return False
         is_other_rank = _other_rank(self._prefix, prefix)
-        # One rank that prints a loss twice does so within a few lines.
+        # A rank that prints a loss twice does so within a few lines.
         is_printed_again = is_other_rank or self._follows_closely(earlier, record)
         if has_same_values and record.loss is not None and is_printed_again:
             return True
@@ -329,7 +329,7 @@ class Assembly:
 
     def _place_of(self, iteration: int) -> int | None:
         """Return the place of this segment's record of an iteration; None if there is none."""
-        # iterations rise within a segment
+        # Iterations increase within a segment.
         index = bisect_left(
             self.records, iteration, lo=self._start, key=lambda record: record.iteration
         )
@@ -395,7 +395,7 @@ def _close(first: float | None, second: float | None) -> bool:
 
 
 def _other_rank(first_prefix: str, second_prefix: str) -> bool:
-    """Return whether two prefixes name two ranks.
+    """Return whether two prefixes name different ranks.
 
     >>> _other_rank("[rank0]:", "[rank1]:"), _other_rank("0: ", "0: "), _other_rank("", "3: ")
     (True, False, False)
@@ -409,7 +409,7 @@ def _other_rank(first_prefix: str, second_prefix: str) -> bool:
 
 @dataclass
 class LineReader(ABC):
-    """Reader of one program's log: takes its lines, hands records to an assembly."""
+    """Reader of one program's log, which parses its lines and passes records to an assembly."""
 
     name: str
     arguments: dict[str, str] = field(default_factory=dict)
@@ -419,10 +419,10 @@ class LineReader(ABC):
 
     @abstractmethod
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line; return whether it was understood."""
+        """Read the line, and return whether it was understood."""
 
     def flush(self, out: Assembly) -> None:  # noqa: B027 - most readers hold nothing back
-        """Hand on what was held back: the log ended."""
+        """Pass on records that were held back, because the log ended."""
 
     def evaluate_once(
         self,

@@ -1,4 +1,4 @@
-"""What a node of a job has.
+"""Checks of a job's node.
 
-A program of the standard library asks, before anything imports torch.
+They need only the standard library, and run before anything imports torch.
 """

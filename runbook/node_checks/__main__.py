@@ -17,7 +17,7 @@ HOSTS = "hosts"
 TORCH = "torch"
 PEERS = "peers"
 LOCAL_SECONDS = 15.0
-"""A question that no other machine has a part in."""
+"""Time limit of a question that involves no other machine."""
 FOLDER_SECONDS = 30.0
 """A file server that needs longer for a megabyte hangs or is overloaded."""
 TORCH_SECONDS = 90.0
@@ -27,7 +27,7 @@ systems.
 
 
 def main() -> int:
-    """Answer each rung that the command line names."""
+    """Answer the questions of each rung named on the command line."""
     arguments = _arguments()
     for name in arguments.rungs:
         rung = Rung(name)
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _ask_host(rung: Rung, folders: list[Path], token: str) -> None:
-    """Ask what needs nobody else first, and the shared folders last: they may hang."""
+    """Ask the node's own questions first, and the shared folders last, because they may hang."""
     rung.ask("software", machine.look_at_software, FOLDER_SECONDS)
     rung.ask("limits", machine.look_at_limits, LOCAL_SECONDS)
     rung.ask("memory", machine.look_at_memory, LOCAL_SECONDS)
@@ -92,5 +92,5 @@ def _arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # A question that hangs must not keep the process
+    # A question that hangs must not keep the process alive.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The lines by which a node answers: one for each part, written as soon as the part is known.
+"""The lines of a node's answers: one for each part, written as soon as its result is known.
 
 They go to the job's output, because the shared folder is one of the things that are asked about.
 """
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 MARK = "@preflight "
-"""Begins each line of an answer in a job's output."""
+"""Prefix of each line of an answer in a job's output."""
 PIECE_MARK = "@preflight-piece "
-"""Begins each line of an answer that is too long for one."""
+"""Prefix of each line of an answer that needs several lines."""
 PIECE_LETTERS = 700
 """Slurm's step daemon hands on at most 1,024 bytes at once (MAX_MSG_LEN of its stdio): of longer
 lines, those of several nodes mix. Seen on Slurm 22.05 under load, where a sound node's answer was
@@ -28,14 +28,14 @@ ADDRESS_VARIABLE = "MASTER_ADDR"
 PORT_VARIABLE = "MASTER_PORT"
 
 Facts = dict[str, object]
-"""What one part found. Values are plain JSON."""
+"""The findings of one part, as plain JSON values."""
 
 
 class PartState(Enum):
     """How the question of one part ended."""
 
     BEGUN = "begun"
-    """No later line of the part: the program hung there or was ended there."""
+    """The part has no later line: the program hung or was ended there."""
     DONE = "done"
     FAILED = "failed"
     HUNG = "hung"
@@ -43,7 +43,7 @@ class PartState(Enum):
 
 @dataclass(frozen=True)
 class PartAnswer:
-    """One line: what a node found for a part, or why it found nothing."""
+    """One line: a node's findings for a part, or why there are none."""
 
     rung: str
     node: str
@@ -53,7 +53,7 @@ class PartAnswer:
     """Seconds since 1970, by the node's own clock."""
     facts: Mapping[str, object]
     error: str = ""
-    """The operating system's or Python's words, where the state is FAILED."""
+    """The message of the operating system or of Python, if the state is FAILED."""
 
 
 def node_names() -> list[str]:
@@ -78,7 +78,10 @@ def own_name() -> str:
 
 
 class Rung:
-    """The questions of one rung on this node; each is answered or given up after its time."""
+    """The questions of one rung on this node.
+
+    Each is answered, or abandoned after its time limit.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Caches of compiled kernels: where programs put them, and whether that is the node's own disk."""
+"""Caches of compiled kernels: where programs put them, and whether they are on a local disk."""
 
 import os
 import tempfile
@@ -11,7 +11,7 @@ from runbook.node_checks.mounts import mount_of
 
 @dataclass(frozen=True)
 class Cache:
-    """A variable that places a cache, and where the program puts it without the variable."""
+    """A variable that sets a cache's folder, and the program's default for that folder."""
 
     variable: str
     default: str
@@ -76,7 +76,7 @@ def _default(cache: Cache) -> str:
 
 
 def _nearest(folder: Path) -> Path:
-    """Return the folder, or the lowest one above it that exists."""
+    """Return the folder, or its nearest existing parent."""
     return next(path for path in (folder, *folder.parents) if path.is_dir())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 NO_LIMIT = 1 << 60
-"""Version 1 writes a number near 2^63 where there is no limit."""
+"""Version 1 writes a number near 2^63 if there is no limit."""
 
 
 def memory_limit() -> int | None:
@@ -30,7 +30,7 @@ def task_limit() -> int | None:
 
 
 def core_quota() -> float | None:
-    """Return how many cores' time the processes may use.
+    """Return the processes' quota of processor time, in cores.
 
     None if there is no limit.
     """
@@ -56,7 +56,7 @@ def _smallest(values: list[str]) -> int | None:
 
 
 def _values(controller: str, name: str) -> list[str]:
-    """Return what a file says in our group and in those above it."""
+    """Return the content of a file in our group and in its parents."""
     values = []
     for folder in _folders(controller):
         with contextlib.suppress(OSError):
@@ -66,7 +66,7 @@ def _values(controller: str, name: str) -> list[str]:
 
 
 def _folders(controller: str) -> Iterator[Path]:
-    """Yield our group's folder and those above it.
+    """Yield the folder of our group and those of its parents.
 
     An empty controller means version 2.
     """

@@ -15,7 +15,7 @@ ROUNDS = 3
 MAX_TIMED_CORES = 64
 """A node with more is sampled evenly: 64 cores x 3 rounds x 3 ms stay under a second."""
 SUSPECT_RATIO = 1.5
-"""A core that needs so many times the median is timed again."""
+"""A core that takes this many times the median is timed again."""
 SECOND_LOOKS = 5
 SECOND_LOOK_PAUSE = 0.2
 """Seconds before each. A virtual machine that waits for its host counts the wait as processor time,

@@ -1,4 +1,4 @@
-"""A node's limits, memory, software and tools, as the job's own processes meet them."""
+"""A node's limits, memory, software and tools, as the job's own processes see them."""
 
 import os
 import platform
@@ -65,7 +65,7 @@ def look_at_limits() -> Facts:
 
 
 def _count_ports() -> int | None:
-    """Return how many ports the kernel may choose for a connection.
+    """Return how many ephemeral ports the kernel may choose from.
 
     None where it does not say.
     """

@@ -1,4 +1,4 @@
-"""File systems: which one holds a path, and whether other nodes share it."""
+"""File systems: which one contains a path, and whether other nodes share it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ NETWORK_TYPES = (
     "dvs",
     "glusterfs",
 )
-"""File systems that several nodes see, as /proc/self/mountinfo calls them."""
+"""Types of shared file systems, as /proc/self/mountinfo names them."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Mount:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the mount takes no writes."""
+        """Whether the mount is read-only."""
         return "ro" in self.options.split(",")
 
     @property
     def is_without_programs(self) -> bool:
-        """Whether programs and libraries cannot be started from it (noexec)."""
+        """Whether programs and libraries cannot be run from it (noexec)."""
         return "noexec" in self.options.split(",")
 
     @property
@@ -50,7 +50,7 @@ class Mount:
 
 
 def mount_of(path: Path) -> Mount:
-    """Return the mount that holds a path."""
+    """Return the mount that contains a path."""
     return parse_mounts(Path("/proc/self/mountinfo").read_text(), str(path.absolute()))
 
 

@@ -1,4 +1,4 @@
-"""Network interfaces of a node, and what the names of the other nodes mean there."""
+"""Network interfaces of a node, and the addresses to which it resolves the other nodes' names."""
 
 import contextlib
 import fcntl
@@ -149,7 +149,7 @@ def chosen_address() -> str:
 
 
 def look_at_names() -> Facts:
-    """Return what each node's name means here: addresses, or the resolver's words."""
+    """Return what each node's name resolves to here: addresses, or the resolver's error."""
     addresses: Facts = {}
     errors: Facts = {}
     for name in node_names():

@@ -31,13 +31,13 @@ from runbook.node_checks.networks import chosen_address
 CONNECT_SECONDS = 10.0
 """A SYN that a firewall drops is repeated after 1, 3 and 7 s; a fourth would not help."""
 LISTEN_SECONDS = 25.0
-"""A node's container may start so much later than another's."""
+"""A node's container may start this much later than another's."""
 LATE_SECONDS = 15.0
-"""A node that has called its peers waits no longer for those that still have to call it."""
+"""How long a node that has called its peers waits for those that still have to call it."""
 SMALL_BYTES = 64
 SMALL_ROUNDS = 200
 SMALL_SECONDS = 2.0
-"""Fewer round trips where they are slow."""
+"""Time limit of the round trips: a slow network completes fewer of them."""
 CHUNK_BYTES = 1 << 20
 LARGE_SECONDS = 1.0
 LARGE_BYTES = 256 << 20
@@ -80,7 +80,7 @@ class Listener:
         self.nonce = secrets.token_hex(8)
         self.address = chosen_address()
         self.num_served = 0
-        """Data connections that were answered to their end."""
+        """Number of data connections that were served completely."""
         self._door = _listen("", port)
         self._data = _listen(self.address, 0)
         for server, serve in ((self._door, self._greet), (self._data, self._exchange)):
@@ -180,7 +180,10 @@ def ask_peers(rung: Rung) -> None:
 
 
 def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
-    """Connect to a node, and measure; `stage` names how far it came, `error` why no further."""
+    """Connect to a node and measure.
+
+    `stage` is the last stage reached, `error` why it ended there.
+    """
     facts: Facts = {
         "peer": name,
         "port": port,
@@ -216,7 +219,7 @@ def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
 
 
 def _ask_offer(name: str, port: int) -> Facts:
-    """Return what a node says at its meeting port.
+    """Return what a node sends at its meeting port.
 
     It is called again while nobody listens there yet.
     """

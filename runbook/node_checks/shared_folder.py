@@ -1,4 +1,4 @@
-"""A folder that all nodes are to share: the same view, and all that a training does with it."""
+"""Check of a shared folder: all nodes must see the same, and a training's operations must work."""
 
 import contextlib
 import fcntl
@@ -10,7 +10,7 @@ from runbook.node_checks.answers import Facts, node_names, own_name
 from runbook.node_checks.mounts import mount_of
 
 TOKEN_NAME = "token"
-"""Written by the one who submits; each node must read the same."""
+"""Written on submission. Each node must read the same content."""
 SEEN_SECONDS = 20.0
 """A file that another node wrote is seen within this time. NFS keeps attributes for up to 60 s, but
 a new name in a folder that changed is looked up again (acdirmin 30 s is for folders that did not).
@@ -89,7 +89,7 @@ def _lock(path: Path) -> None:
 
 
 def _unseen_nodes(folder: Path) -> list[str]:
-    """Return the nodes whose files do not appear in time."""
+    """Return the nodes whose files did not appear in time."""
     missing = set(node_names())
     deadline = time.monotonic() + SEEN_SECONDS
     while missing and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""torch, asked in a process of its own: one that a signal ends is an answer as well."""
+"""Query torch in a separate process, so that a crash also becomes an answer."""
 
 import json
 import os
@@ -13,7 +13,7 @@ LAST_LINES = 4
 
 
 def look_at_torch(device: str, seconds: float) -> Facts:
-    """Return what torch says of this node, or how its process ended.
+    """Return what torch reports about this node, or how its process ended.
 
     Signal, exit code, last words.
     """

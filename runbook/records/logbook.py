@@ -29,14 +29,14 @@ from runbook.records.pages.page_parts import environment
 EVENTS = "events.jsonl"
 LOGBOOK = "logbook.md"
 ROUTINE = frozenset({"saved", "network", "reloaded"})
-"""Events that are no news; they stay in events.jsonl."""
+"""Routine events, which are left out of the logbook but stay in events.jsonl."""
 LAST_MOMENT = 253_402_300_800.0
 """The end of the year 9999, in seconds since 1970."""
 LONGEST_NOTE = 10_000
 
 
 class LogbookEntry(NamedTuple):
-    """One thing that happened.
+    """One event of the run.
 
     `loss_around` is the iteration around which the loss shows it, 0 if it does not.
     """
@@ -47,7 +47,7 @@ class LogbookEntry(NamedTuple):
 
 
 def make_entry(event: Mapping[str, Any]) -> LogbookEntry:
-    """An event as people read it; one of another version says what it says, key by key.
+    """Return an event as readable text. An event of another version is shown key by key.
 
     Tokens are masked: a message of another program may hold one.
     """
@@ -55,7 +55,7 @@ def make_entry(event: Mapping[str, Any]) -> LogbookEntry:
     module: Any = environment().get_template("logbook.j2").module
     try:
         text = module.words(event)
-    # Of another version, or edited: a text where a number was.
+    # The event is of another version, or was edited: it has a text instead of a number.
     except (UndefinedError, TypeError, ValueError, ArithmeticError):
         facts = {}
         for key, value in event.items():
@@ -82,14 +82,14 @@ def _is_plain(value: object) -> bool:
 
 
 def _time_of(event: Mapping[str, Any]) -> float:
-    """Seconds since 1970; 0 if the event has no time, or one that no clock shows."""
+    """Return the seconds since 1970, or 0 if the event has no time or an impossible one."""
     moment = event.get("time", 0)
     is_number = isinstance(moment, int | float) and not isinstance(moment, bool)
     return moment if is_number and 0 <= moment < LAST_MOMENT else 0
 
 
 def write_logbook(run_folder: Path) -> list[LogbookEntry]:
-    """Write logbook.md again if anything has happened; the entries are by time over all jobs."""
+    """Rewrite logbook.md if there are new events, with the entries of all jobs in order of time."""
     events = []
     for event in read_lines(run_folder / EVENTS):
         if isinstance(event.get("event"), str) and event["event"] not in ROUTINE:
@@ -127,7 +127,7 @@ def add_note(run_folder: Path, text: str) -> str:
         before = read_manifest(run_folder).get(EVENTS)
         is_whole = before is None or begins_as(path, before)
         append_line(path, event)
-        # Else an edit would be recorded as what it should be
+        # Otherwise an edit would be recorded as the correct content.
         if is_whole:
             note_files(run_folder, [path])
         write_logbook(run_folder)

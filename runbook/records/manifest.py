@@ -38,9 +38,9 @@ LEFT_OUT_FILES = (
     "*.pyc",
     ".DS_Store",
 )
-"""Files that change while nothing is wrong, or are no result."""
+"""Files that may legitimately change, or that are no results."""
 LEFT_OUT_FOLDERS = ("cache", "trackers", "__pycache__", ".ipynb_checkpoints", "*.part", "redacted")
-"""Folders that hold nothing a run could not make again."""
+"""Folders whose content a run can recreate."""
 
 _LINES = ("metrics", "rank_times", "validation", "samples")
 WRITTEN_BY = {
@@ -68,12 +68,12 @@ GROWING = (
     "jobs/*/out",
     "jobs/*/err",
 )
-"""Files that jobs append to, over all restarts."""
+"""Files that jobs append to across restarts."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a file was when it was recorded."""
+    """The state of a file when it was recorded."""
 
     bytes: int
     sha256: str
@@ -105,7 +105,7 @@ def covered(run_folder: Path) -> list[str]:
 
 
 def _refuse_folder(error: OSError) -> None:
-    """Raise for a folder that cannot be listed, since it is not an empty one.
+    """Raise for a folder that cannot be listed: it must not count as empty.
 
     One that vanished in between made room for a newer one.
     """
@@ -147,7 +147,7 @@ def may_grow(name: str, done: Set[str]) -> bool:
 
 
 def begins_as(path: Path, entry: Entry) -> bool:
-    """Whether a file that only grows still begins with what was recorded."""
+    """Return whether an append-only file still begins with the recorded content."""
     return path.stat().st_size >= entry.bytes and sha256_of(path, entry.bytes) == entry.sha256
 
 
@@ -176,7 +176,7 @@ def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = 
     for name in recorded.keys() - set(present):
         is_job_file = name.startswith("jobs/")
         if _is_written_by(name, phase) and not is_job_file and not _matches(name, GROWING):
-            # An older checkpoint made room, a step is to be done again
+            # An older checkpoint was deleted for space, or a step is to be repeated.
             del entries[name]
 
     _write(run_folder, entries)
@@ -257,7 +257,7 @@ def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
 
 
 def read_manifest(run_folder: Path) -> dict[str, Entry]:
-    """Return the entries by relative path; empty if there is no manifest.
+    """Return the entries by relative path, or none if there is no manifest.
 
     Raise `RecordError` if it is broken.
     """
@@ -335,7 +335,7 @@ They are no records, and may change.
 
 @dataclass(frozen=True)
 class Finding:
-    """A file that is not what it should be."""
+    """A file that differs from its record."""
 
     # Changed, missing, added, unreadable or contradiction
     kind: str
@@ -349,7 +349,7 @@ class Finding:
 
 
 def verify_run(run_folder: Path) -> list[Finding]:
-    """Return everything that was edited, lost or added after it was recorded."""
+    """Return the files that were edited, lost or added since they were recorded."""
     if not (run_folder / MANIFEST_NAME).exists():
         no_manifest = "none: no phase of this run has ended yet"
         return [Finding("missing", MANIFEST_NAME, "a manifest", no_manifest)]
@@ -382,7 +382,7 @@ DRAWN = (
     "records/*.json",
     "evaluation/*",
 )
-"""Files whose numbers a report shows."""
+"""Files that a report takes its numbers from."""
 
 
 def changed_records(run_folder: Path) -> list[Finding]:
@@ -412,7 +412,7 @@ CACHES = ("data/cache", "smoke/data/cache")
 Their files are no results, but a changed one changes a training.
 """
 CHECKPOINTS = {"data/cache": "checkpoints", "smoke/data/cache": "smoke/checkpoints"}
-"""Where the checkpoints lie that were saved with such a cache."""
+"""Folder of the checkpoints that were saved with such a cache."""
 
 
 def cache_agrees(run_folder: Path) -> list[Finding]:
@@ -424,7 +424,7 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
         for path in sorted((run_folder / cache).glob("*.npy")):
             entry = built.get(path.name)
             if entry is None:
-                # Of an older version, or being built: the next start builds it again.
+                # It is of an older version or still being built. The next start rebuilds it.
                 continue
 
             digest = sha256_of(path)
@@ -470,7 +470,7 @@ def _is_unrecorded(finding: Finding) -> bool:
 
 
 def records_agree(run_folder: Path) -> list[Finding]:
-    """Return where a notebook or report says another state, verdict or execution than its twin."""
+    """Return each notebook or report whose state, verdict or execution contradicts its twin."""
     findings = []
     for phase in PHASES:
         try:
@@ -521,7 +521,7 @@ def _contradictions(run_folder: Path, phase: str, twin: Twin) -> list[Finding]:
         try:
             identity = reader(run_folder / name)
         except FileNotFoundError:
-            # The manifest says whether there was one
+            # The manifest records whether there was one.
             continue
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return [Finding("unreadable", name, "a record", f"{type(error).__name__}: {error}")]
@@ -540,7 +540,7 @@ def _said_by_notebook(path: Path) -> dict[str, str]:
 
 
 def said_by_html(path: Path) -> dict[str, str]:
-    """Return what the card of a report says about its record; empty if the file is no report."""
+    """Return the state, verdict and execution on a report's card. Empty if it is no report."""
     card = re.search(r'<[^<>]* id="record"[^<>]*>', path.read_text(encoding="utf-8"))
     if card is None:
         return {}

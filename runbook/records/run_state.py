@@ -16,7 +16,7 @@ from runbook.records.manifest import earlier_records
 from runbook.records.twin import Twin, find_twin
 
 METRICS = {"03-smoke-test": "smoke/metrics.jsonl", "04-training": "metrics.jsonl"}
-"""Where the trainer writes its losses."""
+"""File to which the trainer writes its losses."""
 
 
 def evidence_links(run_folder: Path, phase: str) -> list[tuple[str, str]]:
@@ -44,9 +44,9 @@ TRACES = (
     "events.jsonl",
     "metrics.jsonl",
 )
-"""Any of them makes a folder one of a run, however much of it is there."""
+"""If any of these exists, the folder is a run's, even an incomplete one."""
 BEATS_FOR_SECONDS = 120.0
-"""A job that was silent for longer than this is not called running.
+"""A job that was silent for longer than this does not count as running.
 
 It gives a sign of life every few seconds.
 """
@@ -54,7 +54,7 @@ It gives a sign of life every few seconds.
 
 @dataclass(frozen=True)
 class PhaseState:
-    """A phase as its newest record tells it."""
+    """A phase, as its newest record describes it."""
 
     phase: str
     # A state of a twin, or `running`, `not run`, `unreadable`
@@ -70,18 +70,18 @@ class PhaseState:
 
 @dataclass(frozen=True)
 class RunState:
-    """A run as its folder tells it."""
+    """A run, as its folder describes it."""
 
     name: str
     folder: Path
     state: str
-    """How the run stands, in words for people.
+    """The state of the run, in words.
 
     It is `done`, `running`, `3 of 6 done`, how the newest phase ended badly, `unreadable` or `no
     run.yaml`.
     """
     phase: str
-    """The phase that `state` speaks of; of a run without one, the newest that was executed."""
+    """The phase that `state` refers to. If there is none, the newest executed phase."""
     # The worst of all phases; never `pass` before every phase is done
     verdict: str
     changed: datetime
@@ -140,7 +140,7 @@ def _key_numbers(twins: Sequence[Twin]) -> Iterator[tuple[str, Any]]:
 
 
 def run_verdict(phases: Sequence[PhaseState]) -> str:
-    """The worst verdict of some phases; never `pass` before each of them is done."""
+    """Return the worst verdict of some phases, and never `pass` before each of them is done."""
     verdicts = {phase.twin.verdict for phase in phases if phase.twin is not None}
     verdicts |= {"fail" for phase in phases if phase.problem}
     verdicts |= {"unknown" for phase in phases if phase.state != ExecutionState.DONE}
@@ -148,7 +148,7 @@ def run_verdict(phases: Sequence[PhaseState]) -> str:
 
 
 def read_runs(runs_folder: Path) -> list[RunState]:
-    """Return every folder that holds a run or a part of one, the newest first."""
+    """Return every folder that contains a run or a part of one, newest first."""
     runs = []
     for folder in runs_folder.glob("*"):
         if _has_traces(folder):

@@ -114,7 +114,7 @@ class CellStates:
         return name
 
     def mark_earlier(self, history: Sequence[str]) -> None:
-        """Note the cells that ran before anyone listened.
+        """Record the cells that ran before this record was opened.
 
         They are in the kernel's history above the one running now.
 
@@ -269,9 +269,9 @@ class Session:
         self._shell.display_pub.publish({MIME: announcement, "text/plain": text})
 
     def close(self) -> None:
-        """Stop listening; the kernel's cells belong to another record."""
+        """Stop listening, because the kernel's cells now belong to another record."""
         if self._shell is not None:
-            with contextlib.suppress(ValueError):  # it does not listen any more
+            with contextlib.suppress(ValueError):  # It no longer listens.
                 self._shell.events.unregister("post_run_cell", self._after_cell)
 
     def _after_cell(self, result: Any) -> None:

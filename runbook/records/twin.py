@@ -28,7 +28,7 @@ from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.messages import RecordMessage
 
 RUNNING = "not finished: still running, or ended without a word"
-"""The reason in a twin whose notebook has not come to its end."""
+"""The reason in the twin of a notebook that has not ended yet."""
 
 
 def _in_utc(moment: str) -> str:
@@ -73,14 +73,14 @@ class Twin:
     versions: Mapping[str, str]
     parameters: Mapping[str, Any]
     plan: Mapping[str, Any]
-    """What was foreseen, under the same keys as the results where they can be compared."""
+    """The planned values, under the same keys as the results if they are comparable."""
     results: Mapping[str, Any]
     checks: tuple[Check, ...]
     cells: tuple[Cell, ...]
 
     @property
     def is_open(self) -> bool:
-        """Still running, or killed without a word."""
+        """Whether it is still running, or was killed without a trace."""
         return not self.ended
 
 
@@ -91,7 +91,7 @@ def open_twin(
     project: Path,
     **known_fields: Any,
 ) -> Twin:
-    """Return the twin of a running execution, with the fields that are known already."""
+    """Return the twin of a running execution, with the fields known so far."""
     empty: dict[str, Any] = {
         "parameters": {},
         "plan": {},
@@ -139,20 +139,20 @@ _FAILED_STATES = (ExecutionState.FAILED, ExecutionState.TIMEOUT, ExecutionState.
 
 
 def twin_path(run_folder: Path, phase: str) -> Path:
-    """Where the twin of a phase's newest execution lies."""
+    """Return the path of the twin of a phase's newest execution."""
     return run_folder / "records" / f"{phase}.json"
 
 
 def find_twin(run_folder: Path, phase: str) -> Twin | None:
-    """The twin of a phase's newest execution, or None if the phase was never executed."""
+    """Return the twin of a phase's newest execution, or None if there is none."""
     path = twin_path(run_folder, phase)
     return read_twin(path) if path.exists() else None
 
 
 def phases_done(run_folder: Path) -> set[str]:
-    """Return the phases whose newest record says that they are done.
+    """Return the phases that are done according to their newest record.
 
-    A record that cannot be read says nothing.
+    A record that cannot be read does not count.
     """
     done = set()
     for phase in PHASES:
@@ -192,7 +192,7 @@ def twin_as_dict(twin: Twin) -> dict[str, Any]:
 
 
 def write_twin(twin: Twin, path: Path) -> None:
-    """Write the twin whole or not at all.
+    """Write the twin completely or not at all.
 
     What looks like a real token is cut to its first letters.
     """
@@ -239,7 +239,7 @@ def _is_numpy_number(value: Any) -> bool:
 
 
 def read_notebook(path: Path) -> Any:
-    """The notebook in a file; `RecordError` where it is missing or no notebook."""
+    """Return the notebook in a file. Raise `RecordError` if it is missing or no notebook."""
     # 0.1 s: only where a notebook is really handled
     import nbformat
 
@@ -283,7 +283,7 @@ Those that are not installed are left out.
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, system and packages, without importing any of them."""
+    """Return the versions of Python, system and packages without importing the packages."""
     versions_by_name = {"python": platform.python_version(), "system": platform.platform()}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -59,7 +59,7 @@ def usual_devices(steps: Sequence[Step]) -> int:
 
 
 def device_spans(history: History) -> list[DeviceSpan]:
-    """Return the spans of a training in order: a single one if the number of devices never changed."""
+    """Return the spans of a training in order, or one if the number of devices never changed."""
     groups = groupby(history.steps, key=lambda step: step.world_size)
     return [DeviceSpan([*steps]) for _, steps in groups]
 

@@ -1,4 +1,4 @@
-"""The final loss forecast from a training's own curve, and the forecast sealed before it started."""
+"""The final loss forecast from a training's curve, and the one sealed before it started."""
 
 from __future__ import annotations
 

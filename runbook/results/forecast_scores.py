@@ -168,7 +168,7 @@ def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
 def read_scores_of_all(runs: Path) -> list[ForecastScore]:
     """Return every score of a project.
 
-    Lines of another version are left out.
+    Skip lines of another version.
     """
     scores = []
     for line in read_lines(runs / SCORES_FILE):

@@ -1,4 +1,4 @@
-"""Copies in node memory of one training, by its events: how many were written, and who began with them."""
+"""Copies of one training in node memory, counted from its events."""
 
 from __future__ import annotations
 

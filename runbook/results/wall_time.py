@@ -36,7 +36,7 @@ class Interruption:
     restart_seconds: float
     lost_steps: int
     went_on_from: str = ""
-    """Where the next job read its state: a checkpoint (shared), or node memory (near own, near partner)."""
+    """Where the next job read its state: `shared` (a checkpoint), `near own` or `near partner`."""
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def rung_command(
 
 
 def node_command(settings: Settings, job: Job) -> str:
-    """Return the command of one process on each node, outside the container, for the site's set-up."""
+    """Return the command of the site's set-up: one process per node, outside the container."""
     starter = _mpiexec if settings.site.scheduler == "pbs" else _srun
     return _LINE_END.join([*starter(settings, job, 1), 'bash "$job/node.sh"'])
 
@@ -167,7 +167,10 @@ def copy_command(settings: Settings, job: Job, action: str) -> str:
 
 
 def removal_where_nodes_answer(settings: Settings, job: Job) -> str:
-    """Return the command that removes the copy on the `trusted` nodes of a job that may have lost some."""
+    """Return the command that removes the copy on the job's `trusted` nodes.
+
+    The job may have lost other nodes.
+    """
     program = f"{COPIED_PYTHON} --remove"
     names = '"$(IFS=,; echo "${trusted[*]}")"'
     count = '"${#trusted[@]}"'

@@ -38,7 +38,7 @@ TRACKERS = {"megatron-lm": TRACKER, "megatron-deepspeed": "latest"}
 """The file in which each of the documents' programs records its newest checkpoint."""
 
 SPARES_OPTION = ' --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"'
-"""The number of nodes that did not train in an attempt, for the program that decides what is next."""
+"""Option with the number of nodes that did not train in an attempt."""
 
 QUEUE_GRACE_SECONDS = 240
 """Time to save between being asked to stop and being killed.
@@ -301,7 +301,7 @@ class QueuedTraining:
         return [python, "-u", f"{checkout.folder.rstrip('/')}/{checkout.script}"]
 
     def _program_command(self) -> str:
-        """Return the program as words of the shell, its interpreter on the node's own disk if so asked."""
+        """Return the program as shell words, with the node's own copy of Python if requested."""
         python, *arguments = self.program()
         if self.settings.run.jobs.environment_copy:
             return f"{COPIED_PYTHON} {_words(arguments)}"

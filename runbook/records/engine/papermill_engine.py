@@ -109,9 +109,9 @@ papermill_engines.register("runbook", RunbookEngine)
 
 
 def _file(execution: Execution, record: tuple[Path, str] | None) -> RunbookError | None:
-    """Put the notebook among the records of the run it names.
+    """File the notebook with the run it names.
 
-    What prevents it is logged and returned.
+    An error that prevents it is logged and returned.
     """
     from runbook.records.engine.execute import file_execution
 

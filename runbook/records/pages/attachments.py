@@ -1,4 +1,4 @@
-"""Files that travel inside the report to mail, so that its reader needs nothing else."""
+"""Files embedded in the report for mail, so that its reader needs nothing else."""
 
 import base64
 from pathlib import Path
@@ -16,12 +16,12 @@ TYPES = {".json": "application/json", ".yaml": "text/plain", ".md": "text/plain"
 
 
 class Attachment(NamedTuple):
-    """One file: its name for the reader, its size, and a link that holds all of it."""
+    """One file: its name for the reader, its size, and a link that contains the whole file."""
 
     name: str
     shown_size: str
     content: Markup
-    """`data:` address; empty if the file is too large to travel."""
+    """`data:` address, or empty if the file is too large to embed."""
 
 
 def attachments(run_folder: Path) -> list[Attachment]:

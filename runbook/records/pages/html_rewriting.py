@@ -1,4 +1,4 @@
-"""HTML and SVG read by a parser and written again, with parts changed or left out.
+"""Parse HTML and SVG and write them again, with parts changed or left out.
 
 What is written holds no `<` but at the beginning of a tag that the parser saw, and every value is
 quoted, so that a browser which reads broken HTML otherwise than this parser still finds no further
@@ -26,7 +26,7 @@ Office's HTML.
 
 
 class Rewriter(HTMLParser):
-    """Writes what it reads; a subclass overrides the methods up to `raw`.
+    """Writes what it parses. A subclass overrides the methods up to `raw`.
 
     Comments are left out.
     """
@@ -44,7 +44,7 @@ class Rewriter(HTMLParser):
         return "".join(self._written)
 
     def skips(self, tag: str, attributes: Mapping[str, str | None]) -> bool:
-        """Whether an element is left out with all that it encloses."""
+        """Return whether an element is left out together with its content."""
         return False
 
     def renamed(self, tag: str) -> str | None:
@@ -60,21 +60,21 @@ class Rewriter(HTMLParser):
         name: str,
         value: str,
     ) -> str | None:
-        """The value that an attribute gets; None leaves it out."""
+        """Return the new value of an attribute, or None to leave it out."""
         return value
 
     def text(self, text: str) -> str:
-        """What becomes of text between tags."""
+        """Return the replacement for text between tags."""
         return text
 
     def raw(self, element: str, text: str) -> str:
-        """What becomes of the content of a style or script."""
+        """Return the replacement for the content of a style or script."""
         return text
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Write a tag with its attributes, or begin to skip its element."""
         if self._skipped:
-            # Only tags of the skipped element's own name are counted: each of them has an end tag
+            # Only tags with the skipped element's own name are counted: each of them has an end tag
             # of that name.
             if tag == self._skipped[0]:
                 self._skipped.append(tag)
@@ -100,7 +100,7 @@ class Rewriter(HTMLParser):
             self._written.append(f"</{name}>")
 
     def handle_data(self, data: str) -> None:
-        """Text between tags, or the content of an element that is no markup."""
+        """Handle text between tags, or the content of an element that is no markup."""
         if self._skipped:
             return
         if self.cdata_elem in (None, "title", "textarea"):
@@ -164,7 +164,7 @@ class Rewriter(HTMLParser):
         return names
 
     def _shown_name(self, tag: str) -> str | None:
-        """Return the name that is written for a tag, or None if it is left out."""
+        """Return the name to write for a tag, or None to leave the tag out."""
         if not _TAG_NAME.fullmatch(tag):
             return None
         name = self.renamed(tag)
@@ -233,7 +233,7 @@ class WithoutEffects(Rewriter):
     """
 
     def renamed(self, tag: str) -> str | None:
-        """Not what is active."""
+        """Leave out active elements."""
         return tag if tag not in _ACTIVE else None
 
     def attribute(
@@ -242,7 +242,7 @@ class WithoutEffects(Rewriter):
         name: str,
         value: str,
     ) -> str | None:
-        """Leave out what fetches or acts."""
+        """Leave out attributes that fetch or run something."""
         # A browser reads java&#9;script: as one word
         address = re.sub(r"[\x00-\x20]", "", value)
         if name.startswith("on"):
@@ -259,5 +259,5 @@ class WithoutEffects(Rewriter):
         return _REMOTE_STYLE.sub("none", value)
 
     def raw(self, element: str, text: str) -> str:
-        """A style without addresses of others."""
+        """Return a style without external addresses."""
         return _REMOTE_STYLE.sub("none", text)

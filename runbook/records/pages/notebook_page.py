@@ -30,7 +30,7 @@ TEXT_LIMITS = (60_000, 6_000)
 ERROR_TAG = "papermill-error-cell-tag"
 ERROR_ANCHOR = "papermill-error-cell"
 MOST_OPEN_RESULTS = 8
-"""More are folded, with the most important ones in front."""
+"""Results beyond this number are folded; the most important ones come first."""
 _NEXT = re.compile(rf"\]\(({'|'.join(PHASES)})\.ipynb\)")
 _FORMULA = re.compile(
     r"<code.*?</code>|\$\$(?P<block>[^$]+)\$\$|\$(?P<inline>\S(?:[^$\n]*\S)?)\$(?!\d)", re.DOTALL
@@ -125,7 +125,7 @@ def _card(notebook: Any, twin: Twin, further_links: Sequence[tuple[str, str]]) -
 
 
 def card_facts(twin: Twin) -> list[tuple[str, str]]:
-    """Where, when and by which code a notebook was executed."""
+    """Return where, when and by which code a notebook was executed."""
     site, _ = _value_and_origin(twin.parameters.get("site", ""))
     facts = [
         ("Site", site.strip('"')),
@@ -231,7 +231,7 @@ def _head_and_tail(text: str, limit: int) -> str:
 class _Heading(NamedTuple):
     tag: str
     name: str
-    # The name, with a number where an earlier heading has it
+    # The name gets a number if an earlier heading has the same one.
     anchor: str
     title: str
 

@@ -19,11 +19,11 @@ from runbook.records.run_state import METRICS, RunState
 from runbook.results.history import read_validation
 
 MOST_RUNS = 12
-"""Curves on one picture; the runs that changed last are drawn."""
+"""The most curves in one picture: those of the runs that changed last."""
 MOST_POINTS = 600
-"""Points of one curve: twelve of them stay below half a megabyte."""
+"""The most points of one curve, so that twelve curves stay below half a megabyte."""
 READ_BYTES = 8 * 2**20
-"""About so much of a metrics file is parsed; of a longer one every second, third ... line."""
+"""About this much of a metrics file is parsed: of a longer one, every second or third line."""
 LIVE_FOLDER = ".live"
 """Folder next to the runs, with one small script for each run that is watched while it trains."""
 SECONDS_BETWEEN_LIVE_WRITES = 5.0
@@ -34,11 +34,11 @@ Point = tuple[int, int, float, float]
 
 @dataclass(frozen=True)
 class OverlayCurve:
-    """One training, by the names that the page's script reads."""
+    """One training, with the field names that the page's script uses."""
 
     name: str
     model: str
-    """Model and batch in words; curves of another one share no axis of iterations."""
+    """Model and batch in words. Only curves with the same text share an axis of iterations."""
     points: Sequence[Point]
     validation: Sequence[Point]
     restarts: Sequence[Point]
@@ -159,7 +159,7 @@ def _joined(rows: Iterable[Row]) -> tuple[list[Point], list[Point]]:
 
 
 def _number(row: Row, key: str) -> float:
-    """Return a number of a row; 0 if the row lacks it."""
+    """Return a number of a row, or 0 if the row lacks it."""
     return float(row.get(key) or 0.0)
 
 

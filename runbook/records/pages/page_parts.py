@@ -42,7 +42,7 @@ class ResultRow:
 
 @cache
 def environment() -> Environment:
-    """The templates; a missing value stops the page instead of leaving a hole."""
+    """Return the templates. A missing value raises an error instead of leaving a gap."""
     templates = Environment(
         loader=FileSystemLoader([TEMPLATES, TEMPLATES / "record"]),
         autoescape=True,
@@ -65,16 +65,16 @@ def with_commands(text: str) -> Markup:
 
 
 def page(template: str, **values: Any) -> str:
-    """A page or a piece of one; what looks like a secret is masked, whatever file it comes from."""
+    """Render a page or a part of it. Anything that looks like a secret is masked."""
     return mask(environment().get_template(template).render(**values))
 
 
 class Scripts(StrEnum):
-    """What a page may run, as its content security policy says it."""
+    """The scripts that a page may run, as its content security policy states them."""
 
     NONE = ""
     INSIDE = "'unsafe-inline'"
-    """Scripts that stand in the page."""
+    """Scripts inside the page."""
     NEIGHBOURS = "'unsafe-inline' 'self' file:"
     """Also those of files next to it: how the page of all runs follows a training."""
 
@@ -120,7 +120,7 @@ def result_rows(twin: Twin) -> list[ResultRow]:
 
 
 def as_json(value: Any) -> str:
-    """A value as it stands in the twin."""
+    """Return a value as it is written in the twin."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -154,7 +154,7 @@ def show_value(name: str, value: Any, unit: str = "") -> Markup:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value counts or measures something."""
+    """Return whether a value is a count or a measurement."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -162,7 +162,7 @@ HELP_NAME = "when-it-fails.html"
 
 
 def write_help(runs_folder: Path) -> Path:
-    """Write the page again where it is not the newest."""
+    """Rewrite the page if it is out of date."""
     path = runs_folder / HELP_NAME
     rows = [(anchor(kind.name), kind.name, kind.remedy, examples_of(kind)) for kind in KINDS]
     text = page(
@@ -193,7 +193,7 @@ def links_for(reason: str, to_runs: str) -> list[tuple[str, str]]:
 
 
 def write_and_note(run_folder: Path, name: str, text: str) -> Path:
-    """Write a page of a run and note it in the manifest."""
+    """Write a page of a run and record it in the manifest."""
     write_text(run_folder / name, text)
     note_files(run_folder, [run_folder / name])
     return run_folder / name

@@ -64,11 +64,11 @@ SHOWN_RESULTS = 6
 SPARK_WIDTH = 20
 MOST_OTHER_RUNS = 5
 LARGEST_METRICS = 64 * 2**20
-"""Bytes; a longer history is not read only to be laid over another's curve."""
+"""Bytes. A longer history is not read just to overlay its curve on another one."""
 
 
 class FrontPage(NamedTuple):
-    """What the first page tells in addition to the records.
+    """What the front page shows in addition to the records.
 
     Made by whoever knows plan and prices.
     """
@@ -113,7 +113,7 @@ REPORT_NAME = "report.html"
 
 
 class PageContent(NamedTuple):
-    """What both pages of a run show, by the names that their templates use."""
+    """The content of both pages of a run, by the names in their templates."""
 
     run: RunState
     changed: Sequence[str]
@@ -133,7 +133,7 @@ class PageContent(NamedTuple):
 
 
 class Surroundings(StrEnum):
-    """What stands next to a run's folder, so that its page links to nothing that is missing."""
+    """What exists next to a run's folder, so that its page has no broken links."""
 
     RUNS = "runs"
     """Other runs, and the manifest of this one."""
@@ -164,7 +164,7 @@ def write_campaign(
         open_checks=[row for row in checks_of(run) if row.check.verdict != "pass"],
         passed=[row for row in checks_of(run) if row.check.verdict == "pass"],
         attachments=attachments(run_folder),
-        # Without the moment of writing the same records make the same file.
+        # Without the time of writing, the same records produce the same file.
         state_of=f"{run.changed:%Y-%m-%d %H:%M} UTC",
     )
     write_and_note(run_folder, REPORT_NAME, mailed)
@@ -205,7 +205,7 @@ def _page_content(run: RunState, outcome: FrontPage, *, with_others: bool) -> Pa
 
 
 def without_repeated_remarks(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, each remark of a phase only where it stands first."""
+    """Return the rows, with each remark of a phase only at its first occurrence."""
     earlier_remarks: set[tuple[str, str]] = set()
     shown_rows = []
     for row in rows:
@@ -217,7 +217,7 @@ def without_repeated_remarks(rows: Sequence[Row]) -> list[Row]:
 
 
 def _curve_around(points: Sequence[tuple[float, float]], iteration: float) -> Markup:
-    """Draw the loss 100 iterations before and after a place."""
+    """Draw the loss for 100 iterations before and after an iteration."""
     near = [point for point in points if abs(point[0] - iteration) <= 100]
     return loss_curve([("loss", near)])
 
@@ -326,7 +326,7 @@ def _model_of_plan(run_folder: Path, phase: str) -> tuple[str, float]:
 
 
 def _answer(run: RunState) -> str:
-    """Return one sentence: whether the run worked, and what did not."""
+    """Return one sentence about whether the run succeeded, and what failed."""
     num_done = sum(phase.state == "done" for phase in run.phases)
     progress = f"{num_done} of {len(run.phases)} phases done"
     num_checks = 0

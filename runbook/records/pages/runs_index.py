@@ -28,7 +28,7 @@ from runbook.results.compare import differing_rows
 from runbook.results.scores import Score, read_main_scores
 
 NAMES_OF_A_RUN = frozenset({"run"})
-"""Keys that always differ and say nothing."""
+"""Keys that always differ and are not informative."""
 
 
 class SideBySide(NamedTuple):

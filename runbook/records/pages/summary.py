@@ -1,4 +1,4 @@
-"""The sentences on top of a report: what was asked, whether it is good, what to do next."""
+"""The sentences at the top of a report: the aim, the verdict and the next step."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,11 +25,11 @@ class PhaseCheck(NamedTuple):
 
 
 class Briefing(NamedTuple):
-    """What a reader knows after ten seconds."""
+    """What a reader should learn in ten seconds."""
 
     asked: str
     answer: str
-    """Whether it is good, in one sentence."""
+    """The verdict, in one sentence."""
     result: str
     """Loss and scores; empty before the first step."""
     next_step: str

@@ -1,4 +1,4 @@
-"""The front page and the page of every phase as one file, for who wants every cell in one place."""
+"""The front page and the pages of all phases in one file, with every cell in one place."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

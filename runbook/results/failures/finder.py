@@ -174,7 +174,7 @@ class FailureFinder:
         for failure in self._found.values():
             if failure.level is Level.CAUSE and not failure.overcome:
                 return None
-            # Any error explains why a rank waited for another one, but not why a process ended otherwise.
+            # Any error explains why a rank waited for another one, but it explains no other end.
             is_earlier = failure.line < error.line and failure.level is Level.SYMPTOM
             if is_earlier and failure.name not in WAITING:
                 level = Level.SYMPTOM
@@ -267,7 +267,7 @@ class FailureFinder:
             self._lines_since_build = 0
 
     def _is_after_effect(self, rule: Rule) -> bool:
-        """Return whether an error of another rank that no rule recognizes explains a lost connection."""
+        """Return whether another rank's unrecognized error explains a lost connection."""
         return self._own_errors.has_error and rule.kind is PEER_DIED
 
     def _is_source(self, line: str) -> bool:

@@ -1,4 +1,4 @@
-"""Reader of what one process says at its end: Python's traceback, C++'s terminate, argparse's error."""
+"""Read a process's last words: Python's traceback, C++'s terminate, argparse's error."""
 
 import re
 from dataclasses import dataclass

@@ -27,7 +27,7 @@ class ForecastPoint:
 
 
 def ladder_figure(rungs: Sequence[LadderPoint], forecast: ForecastPoint | None, run: str) -> Any:
-    """Draw the loss of each rung over its compute, the forecast with its interval, and the loss that was reached."""
+    """Draw the rungs' losses over compute, the forecast with its interval, and the actual loss."""
     with drawing(f"Loss by compute: the ladder of {run}") as (figure, axes):
         axes.set_xscale("log")
         axes.set_xlabel("FLOPs of the training")

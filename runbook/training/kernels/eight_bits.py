@@ -71,7 +71,7 @@ def begin_pass() -> None:
 
 
 class _WeightIn8Bits:
-    """The 8-bit forms of a weight, one for each of the two products, for one pass over the model."""
+    """Return a weight's 8-bit forms for both products, valid for one pass over the model."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self.of_pass = _passes

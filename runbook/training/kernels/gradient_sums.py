@@ -9,7 +9,7 @@ import torch
 
 
 def sums_in_place(parameter: Any) -> bool:
-    """Return whether the code that computes a parameter's gradient also adds it to its float32 sum."""
+    """Return whether the code that computes a gradient also adds it to the float32 sum."""
     return bool(getattr(parameter, "sums_in_place", False))
 
 

@@ -168,7 +168,7 @@ class _Add(torch.autograd.Function):
 
 
 def _block(width: int) -> dict[str, int]:
-    """A program processes a full row, with few enough warps for eight or more numbers per thread."""
+    """A program processes a full row. Each of its threads has at least eight numbers."""
     size = triton.next_power_of_2(width)
     return {"BLOCK": size, "num_warps": min(32, max(1, size // 256))}
 

@@ -55,7 +55,7 @@ def machine() -> str:
 
 
 def processor() -> str:
-    """Return the name of the processor, or its architecture if the system does not report a name."""
+    """Return the name of the processor, or its architecture if the name is not known."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
