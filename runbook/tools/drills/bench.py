@@ -246,9 +246,8 @@ class DrillRun:
         prefix = self.folder / self.open_phase.phase_plan.data.train[0].prefix
         if not prefix.with_name(prefix.name + ".idx").exists():
             write_tokens(prefix)
-            # The files are not trusted by their manifest here. Damage that a drill does to the
-            # tokens has to
-            # reach the trainer, as on a failing disk.
+            # The mark vouches for no file, so damage that a drill does to the tokens reaches the
+            # trainer, as on a failing disk.
             run_files.write_mark(
                 self.folder,
                 job_rules.TOKENIZE,

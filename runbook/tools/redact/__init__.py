@@ -1,1 +1,1 @@
-"""The copy of a run without names and places: `runbook report --redact`."""
+"""A copy of a run without names and places: `runbook report --redact`."""

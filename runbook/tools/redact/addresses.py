@@ -46,10 +46,10 @@ PUBLIC_HOSTS = frozenset(
         "jupyterlab.readthedocs.io",
         "example.org",
         "example.com",
-        "example.net",  # RFC 2606: nobody's
+        "example.net",  # RFC 2606 reserves these names, so they belong to nobody.
     }
 )
-"""Hosts that everybody knows; an address there tells nothing of who writes it."""
+"""Hosts that everybody knows; their addresses reveal nothing about the author of a text."""
 
 CODE_HOSTS = frozenset(
     {
@@ -103,7 +103,7 @@ PUBLIC_OWNERS = frozenset(
         "roneneldan",
     }
 )
-"""On a host of everybody's code, whose code our documents, sites and data sets come from."""
+"""Owners on public code hosts whose code our documents, sites and data sets come from."""
 
 _ADDRESS = re.compile(
     r"(?<![\w+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>//)"
@@ -115,13 +115,15 @@ _OWN_SCHEMES = frozenset({"file", "data"})
 
 
 def redact_addresses(text: str) -> str:
-    """Return a text without addresses and hosts, but with public pages.
+    """Return a text with addresses and hosts redacted; public pages stay.
 
     Redacted are `scheme://...`, `user@host:path` of ssh, registries, and hosts with a domain.
 
-    >>> redact_addresses("tcp://head:29400, https://arxiv.org/abs/2005.14165, git@git.acme.io:ml/gpt.git")
+        >>> redact_addresses("tcp://head:29400, https://arxiv.org/abs/2005.14165,
+    git@git.acme.io:ml/gpt.git")
     '[address], https://arxiv.org/abs/2005.14165, [address]'
-    >>> redact_addresses("from registry.acme.com:5000/ml/gpt:1 to gitlab.company.com; model.safetensors stays")
+        >>> redact_addresses("from registry.acme.com:5000/ml/gpt:1 to gitlab.company.com;
+    model.safetensors stays")
     'from [address] to [host]; model.safetensors stays'
     """
     text = _ADDRESS.sub(_public_or_address, text)
@@ -130,7 +132,7 @@ def redact_addresses(text: str) -> str:
 
 
 def _is_public(host: str, path: str | None) -> bool:
-    """Return whether an address tells nothing: a public page, or code of a public owner."""
+    """Return whether an address reveals nothing: a public page, or code of a public owner."""
     if host in PUBLIC_HOSTS:
         return True
     owner = (path or "").strip("/").partition("/")[0].lower()
@@ -144,7 +146,7 @@ def _address_as(text: str) -> str:
 
 
 def _public_or_address(match: re.Match[str]) -> str:
-    """Return a public address as it is, `[address]` for another one."""
+    """Return a public address as it is, and `[address]` for any other."""
     scheme = match["scheme"].lower()
     if scheme in _OWN_SCHEMES:
         return match[0]
@@ -153,7 +155,7 @@ def _public_or_address(match: re.Match[str]) -> str:
     if is_page and _is_public(host, match["path"]):
         return match[0]
     if not re.search(r"[A-Za-z0-9\[]", host):
-        # An address of examples in texts about addresses: https://... and scheme://HOST
+        # An address used as an example in texts about addresses: https://... and scheme://HOST
         return match[0]
 
     return _address_as(match[0])
@@ -183,7 +185,7 @@ _DOMAIN = re.compile(
 def _domain(match: re.Match[str]) -> str:
     """Return `[host]` for a host with a domain.
 
-    With a path or port behind it, it is an address, such as an image in a registry.
+    A host with a path or port after it is an address, such as an image in a registry.
     """
     if _is_public(match["host"].lower(), match["path"]):
         return match[0]
@@ -198,7 +200,10 @@ _MAC = (
     r"|(?<![\w:-])(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}(?![\w:-])"
     r"|(?<![\w.])(?:[0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4}(?![\w.])"
 )
-"""Of a network card, with 20 parts of InfiniBand, and as switches write it (0011.2233.4455)."""
+"""MAC addresses of network cards.
+
+InfiniBand's have 20 parts, and switches write them as 0011.2233.4455.
+"""
 _GUID = r"\b0x[0-9A-Fa-f]{16}\b|(?<![\w:])(?:[0-9A-Fa-f]{4}:){3}[0-9A-Fa-f]{4}(?![\w:])"
 _NUMBERS = re.compile(rf"{_MAC}|{_GUID}|{_IP4}")
 _IP6 = re.compile(
@@ -207,7 +212,7 @@ _IP6 = re.compile(
 _DEVICE = re.compile(
     r"\b(?:GPU-|MIG-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.IGNORECASE
 )
-"""A UUID: of a GPU, a subscription, a tenant."""
+"""A UUID of a GPU, a subscription or a tenant."""
 _ARN = re.compile(r"\barn:aws[\w-]*:[\w-]*:[\w-]*:\d*:[\w+=,.@:/*-]+")
 
 
@@ -226,7 +231,7 @@ def redact_numbers(text: str) -> str:
 
 
 def _if_ip6(match: re.Match[str]) -> str:
-    """Return `[address]` for an IPv6 address; what is none, or names no machine, stays as it is."""
+    """Return `[address]` for an IPv6 address; other texts, and addresses of no machine, stay."""
     number = match[0].rstrip(".")
     try:
         address = ipaddress.IPv6Address(number.partition("%")[0])

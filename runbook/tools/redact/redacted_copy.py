@@ -1,6 +1,6 @@
 """The redacted copy of a run, for people outside.
 
-Redacted pages are rendered from the redacted records, so that no page can say what its record does
+Redacted pages are rendered from the redacted records, so no page can contain what its record does
 not.
 """
 
@@ -63,9 +63,9 @@ PRIVATE_KEYS = {
     "path": "path",
     "container": "path",
 }
-"""Names of keys whose values are such words, in run.yaml, plan.json, job files and events."""
+"""Names of keys in run.yaml, plan.json, job files and events whose values are sensitive words."""
 LARGEST_LIST = 4096
-"""Hosts of one range that are looked for."""
+"""Most hosts of one range that are searched for."""
 JSON_LINES_FILES = (
     "metrics.jsonl",
     "rank_times.jsonl",
@@ -88,8 +88,8 @@ _PUBLIC_WORDS = frozenset(
 def write_redacted(folder: Path, out: Path | None = None) -> Path:
     """Write the redacted copy of a run into an empty folder, and return its index.html.
 
-    Without `out` it is redacted/ of the run, which is replaced. Raises `RecordError` where `out`
-    has files.
+    If `out` is not given, it is redacted/ of the run, which is replaced. Raise `RecordError` if
+    `out` contains files.
     """
     if out is None:
         out = folder / "redacted"
@@ -126,9 +126,10 @@ def copy_redacted(folder: Path, site: Path) -> str:
 
 
 def _write_help(out: Path) -> None:
-    """Write the page of known failures into the copy, and link to it there.
+    """Write the page of known failures into the copy, and change its links to that page.
 
-    A run's own pages link to one that all runs share, next to them; outside, that one is missing.
+    A run's own pages link to one page that all runs share, beside their folders; the copy has no
+    such neighbour.
     """
     page_parts.write_help(out)
     pages = [out / "index.html", out / run_pages.REPORT_NAME, *(out / "records").glob("*.html")]
@@ -140,7 +141,7 @@ def _write_help(out: Path) -> None:
 
 
 def private_words(folder: Path) -> dict[str, str]:
-    """Return the words that tell a person or place, which this run's files and process know.
+    """Return the words known from the run's files and this process that identify a person or place.
 
     Each comes with its kind: user, host, account, bucket or path.
     """
@@ -178,7 +179,7 @@ def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
             yield person.pw_name, "user"
             yield person.pw_gecos.partition(",")[0], "user"
 
-    with contextlib.suppress(KeyError):  # a group without a name
+    with contextlib.suppress(KeyError):  # The group has no name.
         yield folder.group(), "user"
     for home in homes:
         if len(home.parts) > 1:
@@ -195,7 +196,7 @@ def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _note_private(kinds: dict[str, str], key: str, value: Any) -> None:
-    """Add to `kinds` the words in a key's value that tell a person or place."""
+    """Add to `kinds` the words in a key's value that identify a person or place."""
     if not isinstance(value, str) or not value or value in _PUBLIC_WORDS:
         return
     if " " in value and WHOLE_PATH.fullmatch(value):
@@ -218,14 +219,14 @@ def _note_private(kinds: dict[str, str], key: str, value: Any) -> None:
 
 
 def _note_spaced_path(kinds: dict[str, str], path: Path) -> None:
-    """Add a path with spaces and its folders, which are named elsewhere too, in running text."""
+    """Add a path with spaces, and its folders, because running text names these too."""
     for folder in (path, *path.parents):
         if " " in str(folder):
             kinds[str(folder)] = "path"
 
 
 def hosts_in(text: str) -> Iterator[str]:
-    """Yield every host of a list, also of one written short as queues do.
+    """Yield every host of a list, also of one in the compact form that queues use.
 
     >>> list(hosts_in("n[1-2,08-10]-ib, gpu3"))
     ['n1-ib', 'n2-ib', 'n08-ib', 'n09-ib', 'n10-ib', 'gpu3']
@@ -243,7 +244,7 @@ def hosts_in(text: str) -> Iterator[str]:
 
 
 def _keys_and_values(content: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value with its key; a twin's {value, origin} counts under the key above."""
+    """Yield every value with its key; a twin's {value, origin} belong to the key above them."""
     if isinstance(content, dict):
         for name, item in content.items():
             yield from _keys_and_values(item, key if name == "value" else str(name))
@@ -255,7 +256,7 @@ def _keys_and_values(content: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _read_content(path: Path) -> Any:
-    """Read a file as JSON, JSON lines or YAML; as pairs of words where it is none of these."""
+    """Read a file as JSON, JSON lines or YAML, or else as pairs of words."""
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
         if path.suffix == ".jsonl":
@@ -264,7 +265,7 @@ def _read_content(path: Path) -> Any:
             return yaml.safe_load(text)
         return json.loads(text)
     except (ValueError, yaml.YAMLError):
-        # Half a line of a killed writer, or a file of plain words
+        # Half a line from a killed writer, or a file of plain words
         pairs = [re.split(r"[= ]", line, maxsplit=1) for line in text.splitlines()]
         return [{pair[0]: pair[1]} for pair in pairs if len(pair) == 2]
 
@@ -288,7 +289,7 @@ def _write_record(
     copy: Path,
     phase: str,
 ) -> None:
-    """Write a phase's redacted record, and its notebook and page where there is a notebook."""
+    """Write a phase's redacted record, and its notebook and page if it has a notebook."""
     twin = folder / "records" / f"{phase}.json"
     notebook = folder / "records" / f"{phase}.ipynb"
     if not twin.exists():

@@ -27,18 +27,18 @@ DATA_ADDRESS = re.compile(
 )
 PNG = b"\x89PNG\r\n\x1a\n"
 _WORDS = frozenset({b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"tIME"})
-"""Parts of a PNG that are not seen: titles, programs, places, times."""
+"""Parts of a PNG that are not visible: titles, programs, places, times."""
 _TEXTUAL = re.compile(r"text/|.*(?:svg|xml|json|javascript|latex|markdown)")
 
 
 def keep_pictures(data: dict[str, Any], value: Callable[[Any], Any], markup: Redact) -> None:
     """Redact an output's data in place: texts, HTML and SVG.
 
-    A PNG loses its hidden words. Other kinds are left out: what cannot be looked into could say
-    anything.
+    A PNG loses its hidden words. Other kinds are removed, because a format that cannot be read
+    could contain anything.
     """
     if "image/svg+xml" in data:
-        # The same figure, in which words cannot be found
+        # The same figure in a form in which words cannot be found
         data.pop("image/png", None)
 
     for kind in list(data):
@@ -67,15 +67,15 @@ def is_text(kind: str) -> bool:
 
 
 def is_markup(kind: str) -> bool:
-    """Return whether a type of data is tags with words between them."""
+    """Return whether a type of data consists of tags with words between them."""
     return kind == "text/html" or "xml" in kind
 
 
 def plain_png(content: bytes) -> bytes:
-    """Return the same picture without its parts that hold words; what is no PNG stays as it is.
+    """Return the same picture without the parts that contain words; only a PNG is changed.
 
-    By hand: Pillow would encode the picture again and keep one frame of an animation; here what is
-    seen stays as it is.
+    The parts are removed by hand. Pillow would encode the picture again and keep one frame of an
+    animation.
     """
     if not content.startswith(PNG):
         return content
@@ -97,7 +97,7 @@ def plain_png(content: bytes) -> bytes:
 
 
 def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
-    """Return a `data:` address with its content redacted; empty if it cannot be looked into."""
+    """Return a `data:` address with its content redacted, or an empty text if it cannot be read."""
     kind = match[1] or "text/plain"
     options = match[2]
     body = urllib.parse.unquote(match[3])
@@ -114,14 +114,14 @@ def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
     elif is_text(kind):
         redacted = redact(content.decode("utf-8", errors="replace")).encode()
     else:
-        # What cannot be looked into could say anything
+        # A format that cannot be read could contain anything.
         return "data:,"
 
     return f"data:{kind}{options},{base64.b64encode(redacted).decode()}"
 
 
 def _decoded(text: str) -> bytes | None:
-    """Return the bytes of a base64 text; None if it is none."""
+    """Return the bytes of a base64 text, or None if it is no base64."""
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except ValueError:
@@ -146,7 +146,7 @@ NAMED_HOST = re.compile(
     r"|(?P<bracket>\[[A-Za-z][\w.-]*\]:\d{2,5})\b"
     r"|(?<![\w./:-])(?P<port>(?:localhost|[A-Za-z][\w-]*\d):\d{4,5})(?![\w:.])"
 )
-"""A host that is named as one, whatever it is called, and one with a digit and a port."""
+"""A host that the text marks as one, whatever its name, or a name with a digit and a port."""
 _NOT_A_HOST = frozenset({"localhost", "is", "and", "or", "the", "not", "of", "for", "env", "auto"})
 # SGI and HPE ICE: rack, unit, node
 LIKE_A_HOST = re.compile(
@@ -165,13 +165,16 @@ LIKE_A_HOST = re.compile(
 )
 _PART = r"[\w.@+%=~-]+(?:\\ [\w.@+%=~-]+)*"
 _SPACED = rf"{_PART}(?: [\w.@+%=-]+){{1,3}}(?=/[\w.@+%=~-]{{2}})"
-"""A folder with spaces in its name: something follows it, and that is no `tokens/s`."""
+"""The name of a folder with spaces.
+
+More of a path follows it, and it is no `tokens/s`.
+"""
 _BELOW = rf"(?:/(?:{_SPACED}|{_PART})?)"
 PATH = re.compile(
     rf"(?<![\w/.<+%)\]}}])(?:file://[\w.-]*)?(?:~[\w.-]*)?/(?:{_SPACED}|{_PART}){_BELOW}+"
 )
 QUOTED_PATH = re.compile(r"""(["'`])(?:file://)?~?/[^"'`\n<>/]+[/ ][^"'`\n<>]*\1""")
-"""Between quotes a path has an end, whatever its folders are called."""
+"""A path between quotes, which ends at the quote whatever its folders are called."""
 WHOLE_PATH = re.compile(r"(?:file://)?~?(?:/[^/\n:]+){2,}/?")
 ENCODED_PATH = re.compile(r"(?:%2F[\w.@+=~-]+){2,}(?:%2F)?", re.I)  # as in the query of a link
 SERVER_PATH = re.compile(
@@ -227,11 +230,11 @@ ORDINARY = frozenset(
         "origin",
     }
 )
-"""Names that tell nobody anything, and words that a report cannot do without."""
+"""Words that identify nobody, and words that a report cannot do without."""
 
 
 class Redactor:
-    """Knows the words of one run."""
+    """Redactor that knows the words of one run."""
 
     def __init__(self, replacements: Mapping[str, str]) -> None:
         telling = {}
@@ -242,7 +245,7 @@ class Redactor:
         lower = {word.lower(): kind for word, kind in telling.items()}
         self._kinds = {word: kind for word, kind in lower.items() if len(word) > SHORT}
         places = [word for word in self._kinds if word.startswith(("/", "~"))]
-        # An underscore parts words here: in jdoe_run the user is still to be seen.
+        # An underscore separates words here: in jdoe_run the user would still be visible.
         self._known = _any_of(self._kinds, r"(?<![^\W_])", r"(?![^\W_])", re.IGNORECASE)
         self._places = _any_of(places, r"(?<![^\W_])", rf"(?![\w-]){_BELOW}*", re.IGNORECASE)
         self._short_kinds: dict[str, str] = {}
@@ -254,9 +257,10 @@ class Redactor:
         self._short = _any_of(self._short_kinds, r"(?<![^\W_])(?<!</)(?<!<)", r"(?![^\W_])")
 
     def text(self, text: str) -> str:
-        """Return a text without the known words, in which something readable stands for each.
+        """Return a text with a readable placeholder for each known word.
 
-        >>> Redactor({"mmuster": "user"}).text("mmuster wrote /scratch/p1/run and s3://bkt/x, 3 tokens/s")
+                >>> Redactor({"mmuster": "user"}).text("mmuster wrote /scratch/p1/run and
+        s3://bkt/x, 3 tokens/s")
         '[user] wrote [path] and [bucket], 3 tokens/s'
         """
         pieces = []
@@ -283,10 +287,10 @@ class Redactor:
         text = replace_secrets(text, lambda _: "[secret]")
         text = MAIL.sub("[address]", text)
         text = SERVER_PATH.sub("[path]", text)
-        # Before other paths: a known one may hold spaces
+        # Before other paths, because a known path may contain spaces.
         text = self._places.sub("[path]", text)
         text = QUOTED_PATH.sub(r"\1[path]\1", text)
-        # Before the words: a path is one thing, whatever stands inside.
+        # Before the words, because a path is one unit, whatever words it contains.
         text = ENCODED_PATH.sub("[path]", PATH.sub("[path]", text))
         text = self._known.sub(lambda match: f"[{self._kinds.get(match[0].lower(), 'word')}]", text)
         text = self._short.sub(lambda match: f"[{self._short_kinds[match[0]]}]", text)
@@ -295,7 +299,7 @@ class Redactor:
         return redact_numbers(NAMED_HOST.sub(_named_host, text))
 
     def value(self, value: Any) -> Any:
-        """Return a JSON value with all its texts redacted, the names of keys too."""
+        """Return a JSON value with all its texts redacted, including the names of keys."""
         if isinstance(value, str):
             if WHOLE_PATH.fullmatch(value):
                 return "[path]"
@@ -309,7 +313,7 @@ class Redactor:
 
 
 def _named_host(match: re.Match[str]) -> str:
-    """Return the match with `[host]` in place of the host; a port behind it stays."""
+    """Return the match with `[host]` in place of the host; a port after it stays."""
     host = match[match.lastgroup or 0]
     if ":" in host:
         name, colon, port = host.rpartition(":")
@@ -351,7 +355,7 @@ class _Markup(Rewriter):
 
 
 _DRAWN = ("d", "points", "transform", "viewbox", "gradienttransform")
-"""Attributes that are numbers and single letters."""
+"""Attributes whose values are numbers and single letters."""
 
 
 def _any_of(
@@ -360,9 +364,9 @@ def _any_of(
     after: str,
     flags: int = 0,
 ) -> re.Pattern[str]:
-    """Compile a pattern of any of the words, the longest first.
+    """Compile a pattern that matches any of the words, the longest first.
 
-    Of no words one that nothing matches.
+    Without words, the pattern matches nothing.
     """
     longest_first = sorted(alternatives, key=len, reverse=True)
     words_pattern = "|".join(map(re.escape, longest_first))

@@ -31,21 +31,24 @@ class ReplayJob:
     phase: PhasePlan
     step: int
     begin: int
-    """The iteration of the checkpoint that it begins with; 0: the first weights."""
+    """Iteration of the checkpoint that the replay begins with; 0 stands for the initial weights."""
 
     @property
     def folder(self) -> Path:
-        """Where the replay writes: nothing of the run is changed."""
+        """Return the folder for the replay's files: nothing of the run is changed."""
         return self.run / "replay" / f"step-{self.step}"
 
     @property
     def training_mark(self) -> Path:
-        """The file that says which training the folder's replay is of."""
+        """Return the file that identifies the training of this replay."""
         return self.folder / "training"
 
     @property
     def is_done(self) -> bool:
-        """Whether the step of this training was trained again before: not that of another phase or an earlier run."""
+        """Return whether the step of this very training was replayed before.
+
+        A replay of another phase or of an earlier run does not count.
+        """
         try:
             training = self.training_mark.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -56,11 +59,11 @@ class ReplayJob:
 
     @property
     def training(self) -> str:
-        """What tells this training from others: its phase and its fingerprint."""
+        """Return what distinguishes this training from others: its phase and its fingerprint."""
         return f"{self.phase.phase} {self.phase.fingerprint}"
 
     def command(self, processes: int, *, launcher: bool) -> list[str]:
-        """Return the command that trains it; without a launcher, that of one rank."""
+        """Return the command that trains it; without a launcher, the command of one rank."""
         command = [sys.executable, "-m"]
         if launcher and processes > 1:
             command += ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
@@ -71,7 +74,7 @@ class ReplayJob:
 
 
 def replay_job(run: Path, phase_name: str, step: int) -> ReplayJob:
-    """Return what trains a step again, from the nearest checkpoint before it."""
+    """Return the replay of a step, which begins with the nearest checkpoint before it."""
     try:
         phase = read_plan(run / "plan.json", phase_name)
     except RefusedError as error:
@@ -88,7 +91,7 @@ def replay_job(run: Path, phase_name: str, step: int) -> ReplayJob:
 
 
 def prepare(job: ReplayJob) -> None:
-    """Write the folder of a replay: the plan with places of its own, and a link to the checkpoint."""
+    """Write the folder of a replay: the plan with its own paths, and a link to the checkpoint."""
     shutil.rmtree(job.folder, ignore_errors=True)
     checkpoints = job.folder / "checkpoints"
     checkpoints.mkdir(parents=True)
@@ -124,7 +127,7 @@ def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
     """Train the step on this machine, in as many processes as the run has ranks."""
     ranks = job.phase.parallel.world_size
     threads = _recorded_threads(job)
-    # As in the run: sums over the cores of a processor depend on their number.
+    # As in the run, because sums over the cores of a processor depend on their number.
     prefix = ["env", f"OMP_NUM_THREADS={threads}"] if threads else []
     command = [*prefix, *job.command(ranks, launcher=True)]
     code = shell.follow(
@@ -140,7 +143,7 @@ def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
 
 
 def compare_with_run(job: ReplayJob) -> ReplayComparison:
-    """Compare what the replay gave with what the run recorded."""
+    """Compare the results of the replay with the records of the run."""
     metrics = job.run / job.phase.log.metrics
     run = _steps(metrics)
     if job.step not in run:

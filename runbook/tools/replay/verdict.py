@@ -1,4 +1,4 @@
-"""Whether a step that was trained again gave the same numbers, and what explains it if not."""
+"""Compare a replayed step with the recorded one, and explain a difference."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from runbook.results.history import Step
 
 
 class Verdict(StrEnum):
-    """What a replay says of the step."""
+    """The verdict of a replay on the step."""
 
     SAME = "same"
     DATA = "data"
@@ -42,19 +42,22 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class ReplayComparison:
-    """A run's steps and the same steps trained again."""
+    """Steps of a run, compared with their replay."""
 
     step: int
     begin: int
-    """The iteration of the checkpoint that the replay began with; 0: the first weights."""
+    """Iteration of the checkpoint that the replay began with; 0 stands for the initial weights."""
     num_compared: int
-    """Recorded steps whose fingerprints were compared, of those in between."""
+    """Recorded steps in the range whose fingerprints were compared."""
     first_step: int
-    """The first step that differs; 0: none."""
+    """The first step that differs; 0 if none does."""
     difference: Difference | None
-    """Where that step first differs; None if it has no fingerprints, or nothing differs."""
+    """The place where that step first differs.
+
+    None if it has no fingerprints, or nothing differs.
+    """
     host: str
-    """Where the run computed that rank; empty if that is not known."""
+    """The machine on which the run computed that rank; empty if it is not known."""
     loss: float | None
     replayed_loss: float | None
     verdict: Verdict
@@ -63,10 +66,10 @@ class ReplayComparison:
     ranks_of_other_samples: tuple[int, ...] = ()
     """Ranks that read other samples for the first step that differs."""
     has_fingerprints: bool = False
-    """Whether both recorded fingerprints of the first step that differs."""
+    """Whether both have fingerprints of the first step that differs."""
 
     def as_text(self) -> str:
-        """Return what a person reads."""
+        """Return the verdict in words for people."""
         lines = [
             f"Steps {self.begin + 1} to {self.step} were trained again; fingerprints of "
             f"{self.num_compared} of them were recorded and compared."
@@ -113,7 +116,7 @@ def compare(
     begin: int,
     step: int,
 ) -> ReplayComparison:
-    """Compare the steps after `begin` up to `step`, of a run and trained again."""
+    """Compare the steps after `begin` up to `step` with their replay."""
     both = []
     for number in range(begin + 1, step + 1):
         if number in run and number in replayed:
@@ -152,7 +155,7 @@ def compare(
 
 @dataclass(frozen=True)
 class DifferenceCause:
-    """What explains a difference, and what says so."""
+    """Return what explains a difference, and the evidence."""
 
     verdict: Verdict
     changes: tuple[str, ...] = ()
@@ -167,7 +170,7 @@ def _differs(number: int, run: Mapping[int, Step], replayed: Mapping[int, Step])
 def _marks_differ(
     number: int, recorded: Mapping[int, RecordedStep], again: Mapping[int, RecordedStep]
 ) -> Difference | None:
-    """Return where the fingerprints of a step differ; None if one of both has none."""
+    """Return where the fingerprints of a step differ, or None if one of the two has none."""
     if number not in recorded or number not in again:
         return None
     return compare_steps(recorded[number], again[number])
@@ -187,7 +190,7 @@ def _numbers(step: Step) -> tuple[float | None, float | None]:
 
 
 def _explain(before: RecordedStep, replayed: RecordedStep) -> DifferenceCause:
-    """Return what explains a difference, by what was recorded of both."""
+    """Return what explains a difference, according to the records of both."""
     programs = _program_changes(before.circumstances, replayed.circumstances)
     machines = _machine_changes(before.circumstances, replayed.circumstances)
     readers = ranks_of_other_samples(before, replayed)
@@ -207,7 +210,10 @@ def _explain_unrecorded(
     recorded: Mapping[int, RecordedStep],
     again: Mapping[int, RecordedStep],
 ) -> DifferenceCause:
-    """Return what explains a difference that begins at a step without a record, by the last one that has one."""
+    """Return what explains a difference at a step without a record.
+
+    The last step that has a record decides.
+    """
     if not with_marks:
         return DifferenceCause(Verdict.UNKNOWN, ("training.replay_interval was 0 in the run.",))
     last_marked = with_marks[-1]
@@ -240,7 +246,7 @@ def _program_changes(before: Circumstances, here_now: Circumstances) -> list[str
 
 
 def _odd_ranks(circumstances: Circumstances) -> list[str]:
-    """Return the ranks of a run whose versions or code are not those of its first rank."""
+    """Return the ranks of a run with other versions or code than its first rank."""
     programs = circumstances.programs
     odd = [rank for rank, program in enumerate(programs) if program != programs[0]]
     hosts = circumstances.hosts

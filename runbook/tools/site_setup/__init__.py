@@ -1,1 +1,1 @@
-"""Draft a site file and a first run file from what a cluster's scheduler says: `runbook init --site`."""
+"""Draft a site file and a first run file from a scheduler's answers: `runbook init --site`."""

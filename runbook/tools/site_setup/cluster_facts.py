@@ -1,4 +1,4 @@
-"""What a cluster says of itself: partitions or queues with their limits, and what their nodes have."""
+"""Facts that a cluster reports: partitions or queues with their limits, and their nodes' hardware."""
 
 import re
 import shutil
@@ -22,24 +22,21 @@ memory, GRES.
 
 @dataclass(frozen=True)
 class Cluster:
-    """What was found on the machine at hand."""
+    """Facts found on this machine."""
 
     scheduler: str
-    """slurm, pbs, or empty: neither sbatch nor qsub is on the PATH."""
+    """slurm or pbs; empty if neither sbatch nor qsub is on the PATH."""
     source: str = ""
     """The programs that answered."""
     queues: tuple[QueueLimits, ...] = ()
     kinds: tuple[tuple[NodeKind, int], ...] = ()
-    """Every kind of node and how many, those with most GPUs in all first."""
+    """Every kind of node with its count, those with most GPUs in total first."""
     silence: str = ""
-    """Which program did not answer, and its own last words; what an answer lacked."""
+    """Programs that did not answer, with their own last words, and gaps in the answers."""
 
 
 def ask_cluster() -> Cluster:
-    """Ask Slurm where sbatch is on the PATH, PBS where qsub is.
-
-    Their answers where they give any.
-    """
+    """Query Slurm if sbatch is on the PATH, and PBS if qsub is; return what they answer."""
     if shutil.which("sbatch"):
         return _ask_slurm()
     if shutil.which("qsub"):
@@ -116,11 +113,12 @@ def parse_sinfo(text: str) -> tuple[QueueLimits, ...]:
 
 
 def parse_pbsnodes(text: str) -> tuple[tuple[NodeKind, int], ...]:
-    r"""Return every kind of host of `pbsnodes -a`, and how many.
+    r"""Return every kind of host in the output of `pbsnodes -a`, with its count.
 
     The vnodes of one host are added up.
 
-    >>> parse_pbsnodes("n1\n     resources_available.host = n1\n     resources_available.ncpus = 64\n"
+        >>> parse_pbsnodes("n1\n     resources_available.host = n1\n     resources_available.ncpus =
+    64\n"
     ...                "     resources_available.ngpus = 4\n     resources_available.mem = 1kb\n")
     ((NodeKind(devices=4, device='', cores=64, memory_bytes=1024), 1),)
     """
@@ -156,9 +154,9 @@ def _kind_of_host(vnodes: Sequence[dict[str, str]]) -> NodeKind:
 
 
 def most_devices(queues: tuple[QueueLimits, ...]) -> tuple[tuple[NodeKind, int], ...]:
-    """Return every kind of node of some partitions, those with most GPUs in all first.
+    """Return every kind of node in some partitions, those with most GPUs in total first.
 
-    A node of several partitions is counted once.
+    A node that belongs to several partitions is counted once.
     """
     kinds: Counter[NodeKind] = Counter()
     for queue in queues:
@@ -167,7 +165,7 @@ def most_devices(queues: tuple[QueueLimits, ...]) -> tuple[tuple[NodeKind, int],
 
 
 def _ranked(kinds: Counter[NodeKind]) -> tuple[tuple[NodeKind, int], ...]:
-    """Sort kinds of nodes: most GPUs in all first, then most nodes."""
+    """Sort kinds of nodes: most GPUs in total first, then most nodes."""
 
     def devices_and_nodes(row: tuple[NodeKind, int]) -> tuple[int, int]:
         kind, count = row
@@ -179,7 +177,7 @@ def _ranked(kinds: Counter[NodeKind]) -> tuple[tuple[NodeKind, int], ...]:
 def _gpus(gres: str) -> tuple[int, str]:
     """Return the number and name of the GPUs in a node's GRES.
 
-    Of several names the one there is most of.
+    If there are several names, return the most frequent one.
 
     Slices of a GPU (MIG) do not count.
 
@@ -198,7 +196,7 @@ def _gpus(gres: str) -> tuple[int, str]:
 def _ask(argv: tuple[str, ...]) -> tuple[str, str]:
     """Return a program's output and an empty text.
 
-    An empty output and the reason where it fails, with the program's own last words.
+    If it fails, return an empty output and the reason, with the program's own last words.
     """
     try:
         return shell.run(argv, timeout=ANSWER_SECONDS).out, ""

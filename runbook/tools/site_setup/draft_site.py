@@ -1,4 +1,7 @@
-"""`runbook init --site`: a site file and a first run file for your own cluster, each value with its source."""
+"""`runbook init --site`: a site file and a first run file for your cluster.
+
+Each value comes with its source.
+"""
 
 import sys
 import time
@@ -30,7 +33,7 @@ LAUNCHERS = {
 
 @dataclass(frozen=True)
 class ClusterWish:
-    """What a person says of their cluster; empty and 0: ask the scheduler."""
+    """What a person states about their cluster; empty and 0 mean: ask the scheduler."""
 
     name: str
     scheduler: str = ""
@@ -41,20 +44,20 @@ class ClusterWish:
 
 @dataclass(frozen=True)
 class ClusterFiles:
-    """The two files, and what is still to be said in them."""
+    """The two files, and the values that are still to be filled in."""
 
     site: Path
     run: Path
     written: tuple[Path, ...]
     marked: int
     source: str
-    """The programs that were asked and answered; empty: none did."""
+    """The programs that answered; empty if none did."""
     silence: str = ""
-    """Which program did not answer, and its own last words."""
+    """Programs that did not answer, with their own last words."""
 
 
 def check_cluster_wish(cluster_wish: ClusterWish) -> None:
-    """Refuse an invalid name, and a device that is not in the table or whose memory is ambiguous."""
+    """Raise for an invalid name, and for a device that is unknown or whose memory is ambiguous."""
     if not is_name(cluster_wish.name):
         raise ParamsError(SiteSetupMessage.NOT_A_SITE_NAME, cluster_wish_name=cluster_wish.name)
 
@@ -72,7 +75,7 @@ def check_cluster_wish(cluster_wish: ClusterWish) -> None:
 
 
 def write_site(project: Path, cluster_wish: ClusterWish) -> ClusterFiles:
-    """Write params/sites/NAME.yaml and params/NAME.yaml; a file that is there is kept as it is."""
+    """Write params/sites/NAME.yaml and params/NAME.yaml; an existing file is kept as it is."""
     site = project / "params" / "sites" / f"{cluster_wish.name}.yaml"
     run = project / "params" / f"{cluster_wish.name}.yaml"
     written = [path for path in (site, run) if not path.exists()]
@@ -103,7 +106,7 @@ def site_text(
     date: str,
     python: str,
 ) -> str:
-    """Return the site file, with marks where neither a person nor the scheduler said anything."""
+    """Return the site file, with marks for values that neither a person nor the scheduler gave."""
     scheduler = cluster_wish.scheduler or cluster.scheduler
     is_pbs = scheduler == "pbs"
     kind, count = _node_kind(cluster_wish, cluster)
@@ -159,7 +162,7 @@ def _scheduler_line(cluster_wish: ClusterWish, cluster: Cluster) -> str:
 
 
 def _facts_text(cluster: Cluster, date: str) -> str:
-    """Return the section that says who answered and when; empty if nobody did."""
+    """Return the section on who answered and when; empty if nobody did."""
     if not cluster.source:
         return ""
     fact = f'{{source: "{cluster.source}, asked by runbook init", date: "{date}"}}'
@@ -202,8 +205,7 @@ def _sourced(
 ) -> str:
     """Return a line of the site file with the source of its value.
 
-    The value is the one that a person chose, else the one of the scheduler's answer, else a mark to
-    fill in.
+    The value is a person's choice, else the scheduler's answer, else a mark to fill in.
     """
     if chosen:
         return f"{key}: {chosen}  # given by --{key.replace('_', '-')}"
@@ -213,9 +215,9 @@ def _sourced(
 
 
 def _node_kind(cluster_wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, int]:
-    """Return the kind of node that the site is for, and how many there are.
+    """Return the kind of node that the site is for, and the number of such nodes.
 
-    It has the device that was asked for; else it is the kind with most GPUs in all.
+    It has the requested device, or else it is the kind with most GPUs in total.
     """
     wish_device = find_accelerator(cluster_wish.device)
     for kind, count in cluster.kinds:
@@ -251,9 +253,9 @@ def _device_choices(name: str) -> list[str]:
 
 
 def _with_memory(device: str) -> list[str]:
-    """Return a device's name with each size of memory that it comes with.
+    """Return a device's name with each memory size that it comes with.
 
-    As it is where it says one.
+    A name that includes the size is returned as it is.
     """
     if named_memory(device):
         return [device]
@@ -332,7 +334,7 @@ def _hardware_lines(
 
 
 def _queue_text(cluster: Cluster) -> str:
-    """Return the limits of the queues; an example as comment where no scheduler answered."""
+    """Return the limits of the queues, or a commented example if no scheduler answered."""
     if not cluster.queues:
         return f"""\
 # Limits of partitions or queues, which check holds every job to. {why_no_queues(cluster)}
@@ -380,7 +382,7 @@ def _nodes_of_kind(kind: NodeKind, count: int) -> str:
 def _default_text(cluster: Cluster, kind: NodeKind) -> str:
     """Return the partition and walltime of the two trainings.
 
-    They are those of a queue that has this kind of node and takes a single one.
+    They belong to a queue that has this kind of node and accepts single-node jobs.
     """
     queues = [queue for queue in cluster.queues if queue.min_nodes <= 1]
     queue = _default_queue(queues, kind)
@@ -406,7 +408,7 @@ def _default_text(cluster: Cluster, kind: NodeKind) -> str:
 def _default_queue(queues: Sequence[QueueLimits], kind: NodeKind) -> QueueLimits | None:
     """Return the cluster's default queue for this kind of node, else the one with most of them.
 
-    None if no queue has such nodes.
+    Return None if no queue has such nodes.
     """
     num_nodes = {queue.name: _count_nodes(queue, kind) for queue in queues}
     with_nodes = [queue for queue in queues if num_nodes[queue.name]]
@@ -419,20 +421,22 @@ def _count_nodes(queue: QueueLimits, kind: NodeKind) -> int:
 
 
 MODEL = "125m"
-"""GPT-3's smallest, which every device of the table holds: the first training is to work, not to
-fill the node.
+"""GPT-3's smallest model, which fits on every device of the table.
+
+The first training should work, not fill the node.
 """
 GLOBAL_BATCH = 64
 SAMPLES = 64 * 24
-"""Sequences of a step at most, and of the training: 2,048 tokens each, once through the shipped
-text.
+"""Most sequences of a step, and the sequences of the training.
+
+Each has 2,048 tokens, and the training reads the shipped text once.
 """
 
 
 def run_text(name: str, project: Path, *, is_whole: bool) -> str:
     """Return the run file.
 
-    `is_whole`: nothing of the site is to be filled in, so its devices are known.
+    `is_whole` means that no value of the site is to be filled in, so its devices are known.
     """
     model = read_models(project).get(MODEL)
     devices = 1
@@ -447,7 +451,7 @@ def run_text(name: str, project: Path, *, is_whole: bool) -> str:
     iterations = max(8, SAMPLES // batch)
     tokens_per_step = batch * model.sequence_length
     rate = float(model.training["learning_rate"])
-    # Without the digits that a division adds
+    # Without the digits that a division adds.
     min_rate = float(f"{rate / 10:g}")
     if is_whole:
         steps = f"1 micro x {devices} replicas x {steps_per_copy} steps = "

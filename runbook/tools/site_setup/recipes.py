@@ -1,7 +1,7 @@
-"""`runbook init --model`: a run file with the values of a published training, each with its source.
+"""`runbook init --model`: a run file with the values of a published training and their sources.
 
-A recipe holds what somebody trained with, so that a first run starts from numbers that worked.
-Values that belong together (batch, learning rate, warm-up) come from one source.
+A recipe contains the values of a real training, so that a first run starts from numbers that
+worked. Values that belong together (batch, learning rate, warm-up) come from one source.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from runbook.plan_file.schema import Layout
 from runbook.tools.site_setup.messages import SiteSetupMessage
 
 LOCAL_SITE = "local-gpu"
-"""Site of a recipe where none is named: it cuts any run to the GPUs that are there."""
+"""Site of a recipe if none is named: it cuts any run down to the available GPUs."""
 
 GPT3_TABLE = "Brown et al. 2020, arXiv:2005.14165, table 2.1"
 GPT3_APPENDIX = "Brown et al. 2020, arXiv:2005.14165, appendix B"
@@ -39,25 +39,25 @@ class RecipeValue(NamedTuple):
 class RecipeLayout:
     """Tensor and pipeline parallel sizes and micro-batch, with their source.
 
-    Other machines want others.
+    Other machines need other values.
     """
 
     parallel: Layout
     micro_batch: int
     nodes: int
-    """The smallest number of nodes of eight devices that holds one replica."""
+    """The smallest number of nodes of eight devices that has room for one replica."""
     source: str
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a model was trained with."""
+    """Values that a model was trained with."""
 
     model: str
     values: Sequence[RecipeValue]
     layout: RecipeLayout
     remark: str = ""
-    """What a reader should know before taking these values."""
+    """Notes that a reader should know before using these values."""
 
 
 ONE_DEVICE = RecipeLayout(
@@ -85,11 +85,11 @@ class Gpt3Size(NamedTuple):
 
     model: str
     learning_rate: float
-    """Peak."""
+    """Peak learning rate."""
     global_batch: int
     """Sequences of 2,048 tokens."""
     shown_batch: str
-    """As the paper has it."""
+    """Spelled as in the paper."""
     eval_iterations: int
     layout: RecipeLayout
 
@@ -163,7 +163,7 @@ GPT3_SIZES = (
 
 
 def _gpt3(size: Gpt3Size) -> Recipe:
-    """Return the recipe of one size of GPT-3; what the paper leaves open is NeMo's."""
+    """Return the recipe of one size of GPT-3; values that the paper omits are NeMo's."""
     minimum = float(f"{size.learning_rate / 10:g}")
     values = (
         RecipeValue("tokens", 300_000_000_000, f"{GPT3_TABLE}: 300 billion tokens"),
@@ -259,7 +259,7 @@ def find_recipe(model: str) -> Recipe:
 def write_recipe(project: Path, recipe: Recipe, site: str) -> tuple[Path, bool]:
     """Write params/<model>.yaml for a site.
 
-    Its path, and whether it was written: a file there is kept.
+    Return its path, and whether it was written: an existing file is kept.
     """
     name = recipe.model if site == LOCAL_SITE else f"{site}-{recipe.model}"
     path = project / "params" / f"{name}.yaml"

@@ -1,1 +1,4 @@
-"""Speeds of other programs and of our own: predict them from a table, explain them from a log."""
+"""Predict training speeds from a table, and explain a slow training from its log.
+
+Both work for other programs as well as for our own.
+"""

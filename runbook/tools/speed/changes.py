@@ -1,4 +1,4 @@
-"""Changes that would make a step faster, and what the model of a step expects of each."""
+"""Changes that would make a step faster, and the time that the step model expects of each."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +14,7 @@ from runbook.tools.speed.parts import GapPart
 from runbook.tools.speed.planned_choice import choice_of, fits_device
 
 _LEAST_GAIN = 0.004
-"""Share of a step that a change has to bring in order to be named."""
+"""Smallest share of a step that a change has to save in order to be named."""
 
 
 class Speedup(NamedTuple):
@@ -24,10 +24,10 @@ class Speedup(NamedTuple):
     setup: StepSetup
     """The training after the change."""
     sign: str
-    """What shows that the change may help."""
+    """Evidence that the change may help."""
     remedy: str
     words: str = ""
-    """The change as --set takes it."""
+    """The change as an argument of --set."""
 
 
 class _Gain(NamedTuple):
@@ -81,7 +81,7 @@ def modelled_parts(
 
 
 def _changes(setup: StepSetup, facts: Facts, table_shape: ModelShape | None) -> Iterator[Speedup]:
-    """Yield every change that has a sign, whether it brings something or not."""
+    """Yield every change that has a sign, whether it saves time or not."""
     yield from _work_changes(setup)
     yield from _communication_changes(setup)
     yield _bubble_change(setup)
@@ -95,7 +95,7 @@ def _changes(setup: StepSetup, facts: Facts, table_shape: ModelShape | None) -> 
 
 
 def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
-    """Yield changes of what a device computes: precision, recomputation, attention, kernels."""
+    """Yield changes to a device's computation: precision, recomputation, attention, kernels."""
     if setup.precision == "fp32":
         yield Speedup(
             "precision",
@@ -146,7 +146,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
 
 
 def _communication_changes(setup: StepSetup) -> Iterator[Speedup]:
-    """Yield changes of what devices send: overlap, sequence parallelism, a faster network."""
+    """Yield changes to communication: overlap, sequence parallelism, a faster network."""
     layout = setup.layout
     in_sequence = replace(layout, sequence=layout.tensor > 1)
     lacks_sequence = in_sequence.sequence and not layout.sequence
@@ -207,7 +207,7 @@ def _bubble_change(setup: StepSetup) -> Speedup:
 
     layers_per_stage = setup.shape.layers // stages
     chunks = max((size for size in (1, 2, 3, 4, 5) if layers_per_stage % size == 0), default=1)
-    # Interleaved chunks need a multiple of the stages as micro-batches.
+    # Interleaved chunks need a number of micro-batches that is a multiple of the stages.
     if stages > 1 and layout.virtual_pipeline < chunks and better.num_microbatches % stages == 0:
         interleaved = replace(layout, virtual_pipeline=chunks)
         better = replace(better, layout=interleaved)
@@ -244,7 +244,7 @@ def _layout_change(setup: StepSetup) -> Speedup:
 def _space(
     setup: StepSetup, *, zero_stages: tuple[int, ...], micro_batches: tuple[int, ...]
 ) -> SearchSpace:
-    """Return what the planner's search is to vary; recomputation stays as it is."""
+    """Return what the planner's search may vary; recomputation stays as it is."""
     return SearchSpace(
         micro_batches=micro_batches,
         recompute=("full",) if setup.recompute == "full" else ("none",),
@@ -254,7 +254,7 @@ def _space(
 
 
 def _fitting(setup: StepSetup, space: SearchSpace) -> Iterator[StepSetup]:
-    """Yield the planner's layouts of a training that fit its devices, as the model of a step takes them."""
+    """Yield the planner's layouts of a training that fit its devices, as input of the step model."""
     for choice in layouts(choice_of(setup), space):
         layout = choice.layout
         if layout.pipeline > 1 and layout.virtual_pipeline != setup.layout.virtual_pipeline:
@@ -287,6 +287,6 @@ def _micro_batch_change(setup: StepSetup) -> Speedup:
 
 
 def _has_cut_of(layout: Layout, setup: StepSetup) -> bool:
-    """Return whether two layouts cut the model alike."""
+    """Return whether two layouts divide the model in the same way."""
     tensor_and_pipeline = (setup.layout.tensor, setup.layout.pipeline)
     return (layout.tensor, layout.pipeline) == tensor_and_pipeline

@@ -1,4 +1,4 @@
-"""The training that facts describe, as the model of a step takes it."""
+"""The training that facts describe, as input of the step model."""
 
 import math
 from collections.abc import Mapping
@@ -16,21 +16,23 @@ from runbook.tools.speed.predict import AssumedValue, assumed_batch, setup_of, s
 from runbook.tools.speed.published_rows import PublishedRow, billions_in, read_row
 
 _SAME_SIZE = (0.75, 1.33)
-"""Parameters of the table's model for each one of the run's, between which they count as one model.
+"""Largest ratio of parameters between the table's model and the run's, in either direction.
+
+Within it, they count as one model.
 """
 
 
 class DescribedTraining(NamedTuple):
-    """A training as the model of a step takes it."""
+    """A training as input of the step model."""
 
     setup: StepSetup
     table_shape: ModelShape | None
-    """The model of the table that set the expectation, if it is another one."""
+    """The table's model that the expectation comes from, if it is another model."""
     assumed: list[str]
 
 
 def described_training(facts: Facts, models: Mapping[str, Model]) -> DescribedTraining | str:
-    """Return the training that the facts describe, or why nothing can be expected of it."""
+    """Return the training that the facts describe, or the reason why nothing can be expected of it."""
     if "accelerator" not in facts:
         return "nothing can be expected without the accelerator's name: no peak is guessed"
     numbers = {key: float(facts.get(key) or 0) for key in NUMBERS}
@@ -87,7 +89,7 @@ def _cells(
     if "weights" in switched_off:
         cells["code"] = "eager"
     if numbers["experts"] > 1:
-        # A token's work is that of the experts it is sent to.
+        # A token is computed by the experts that it is sent to.
         ffn_width = numbers["ffn"] or 4 * numbers["hidden"]
         experts_per_token = numbers["experts_a_token"] or 2
         cells["ffn"] = f"{ffn_width * experts_per_token:.0f}"
@@ -96,7 +98,7 @@ def _cells(
 
 
 def _usual_precision(accelerator: str) -> str:
-    """Return the format that a training has where nothing says it: fp16 on devices without bf16."""
+    """Return the format of a training that states none: fp16 on devices without bf16."""
     device = find_accelerator(accelerator)
     return "bf16" if device is None or "bf16" in device.peaks else "fp16"
 
@@ -107,7 +109,7 @@ def _with_options(
     numbers: Mapping[str, float],
     switched_off: set[str],
 ) -> StepSetup:
-    """Return the set-up with the options that no row of published results has."""
+    """Return the set-up with the options that rows of published results do not have."""
     layout = setup.layout
     shows_gradients = "overlap_gradients" in switched_off and layout.zero_stage < 2
     global_batch = setup.global_batch
@@ -130,7 +132,7 @@ def _with_options(
 
 
 def _differs(table_billions: float, billions: float) -> bool:
-    """Return whether the table's model is known and is not about as large as the run's."""
+    """Return whether the table's model is known and differs from the run's in size."""
     if not table_billions or not billions:
         return False
     smaller, larger = _SAME_SIZE
@@ -140,7 +142,7 @@ def _differs(table_billions: float, billions: float) -> bool:
 def _table_shape(
     table_row: PublishedRow, setup: StepSetup, models: Mapping[str, Model]
 ) -> ModelShape:
-    """Return the shape of the table's model, with the run's length of sequences."""
+    """Return the shape of the table's model, with the run's sequence length."""
     model, _ = shape_for(table_row, models)
     return shape_of(model, sequence_length=setup.shape.sequence_length)
 

@@ -1,7 +1,7 @@
 """Explanation of a slow training: the gap between expected and reached step time, in parts.
 
-Times are those of one step with the run's own operations. So a figure of another batch or another
-model can be compared with it.
+Times are those of one step with the run's own operations. So they can be compared with a figure for
+another batch or another model.
 """
 
 import statistics
@@ -28,11 +28,14 @@ from runbook.tools.speed.published_rows import billions_in
 from runbook.tools.speed.signs import signs
 
 _OTHER_FLOPS = 0.07
-"""Two figures of one speed that differ by a larger share count other operations."""
+"""If two figures of one speed differ by a larger share, they count different operations."""
 _CONTRADICTION = 0.35
-"""Two figures that differ by a larger share contradict each other: recomputation counted or not is a third."""
+"""If two figures differ by a larger share, they contradict each other.
+
+Whether recomputation is counted makes a difference of a third.
+"""
 _SPARSITY = (1.8, 2.2)
-"""A ratio between these is a peak with sparsity, which is twice the other."""
+"""Range of ratios that reveal a peak with sparsity, which is twice the dense peak."""
 _UNIT_NAMES = {
     "seconds": "the seconds",
     "tokens_per_second": "the tokens/s",
@@ -47,19 +50,19 @@ _BALANCED_AFTER = 400
 class Explanation:
     """Seconds of a step, expected and reached, and the parts that add up to the gap.
 
-    None: not known.
+    None means that a value is not known.
     """
 
     expected: float | None
     reached: float | None
     parts: Sequence[GapPart]
     missing: Sequence[str]
-    """Words for --set that would state what nothing else did."""
+    """Arguments for --set that would supply the missing facts."""
     assumed: Sequence[str]
     source: str
-    """Where the expectation is from."""
+    """Source of the expectation."""
     planned: float | None = None
-    """Seconds that the plan's model of a step expects of this very set-up."""
+    """Seconds that the plan's step model expects of this very set-up."""
     step_tflop: float = 0.0
     """Operations of a step on one device, in 1e12 (convention: megatron-full)."""
 
@@ -79,7 +82,7 @@ class Explanation:
         return values
 
     def as_table(self) -> Table:
-        """Return the parts of the gap as a table.
+        """Return a table of the parts of the gap.
 
         Its notes say what was expected, planned, reached, assumed and not stated.
         """
@@ -171,9 +174,9 @@ def explain(
 
 
 def _logged_seconds(steady: float, measured: Sequence[GapPart]) -> float:
-    """Return the seconds of a step by the log, or 0 where no step is timed.
+    """Return the seconds of a step by the log, or 0 if no step is timed.
 
-    Timers alone, without a step's own time, are parts of what was stated.
+    Timers alone, without a step's own time, are parts of the stated step time.
     """
     if not steady:
         return 0.0
@@ -188,7 +191,7 @@ def _without_model(
     missing: Sequence[str],
     reason: str,
 ) -> Explanation:
-    """Return what can be said where no model of a step knows the training, for `reason`."""
+    """Return what is known if no step model covers the training, for `reason`."""
     reached = _logged_seconds(steady, measured)
     stated = float(facts.get("expected.seconds") or 0)
     parts = fill(reached - (stated or steady), measured, [*signs(text, reached)])
@@ -208,7 +211,7 @@ def _with_signs(
     measured: Sequence[GapPart],
     modelled: Sequence[GapPart],
 ) -> tuple[list[GapPart], list[GapPart]]:
-    """Return the modelled parts, marked where the text names them, and named causes without a price."""
+    """Return the modelled parts, marked if the text names them, and named causes without a price."""
     named = {part.name: part for part in signs(text, reached)}
     marked = [replace(part, is_printed=part.name in named) for part in modelled]
     priced = {part.name for part in (*measured, *modelled)}
@@ -221,9 +224,9 @@ _NOTHING_REACHED = (
 
 
 def _missing_words(facts: Facts, models: Mapping[str, Model]) -> list[str]:
-    """Return words for --set that would state what nothing says.
+    """Return arguments for --set that would supply what nothing states.
 
-    A model's name states its sizes.
+    A model's name also states its sizes.
     """
     stated = set(facts)
     name = facts.get("model", "")
@@ -233,7 +236,7 @@ def _missing_words(facts: Facts, models: Mapping[str, Model]) -> list[str]:
 
 
 def _contradiction(reached_by_unit: Mapping[str, float]) -> list[str]:
-    """Return a note if two figures of what was reached mean step times that no convention explains."""
+    """Return a note if two reached figures imply step times that no convention reconciles."""
     if len(reached_by_unit) < 2:
         return []
     slowest = max(reached_by_unit, key=lambda unit: reached_by_unit[unit])
@@ -267,7 +270,7 @@ def _printed_convention(log: ParsedLog, steady: float, step_tflop: float) -> lis
 
 
 def _convention_part(reached: float, reached_by_unit: Mapping[str, float]) -> list[GapPart]:
-    """Return the part of the gap that is a convention: two figures of one speed differ."""
+    """Return the part of the gap that comes from a convention: two figures of one speed differ."""
     fastest = min(reached_by_unit.values(), default=reached)
     if fastest >= (1 - _OTHER_FLOPS) * reached:
         return []
@@ -281,13 +284,13 @@ def _convention_part(reached: float, reached_by_unit: Mapping[str, float]) -> li
 
 @dataclass(frozen=True)
 class _UnpricedCause:
-    """A cause that no model gives a price."""
+    """A cause whose time no model predicts."""
 
     holds: bool
     """Whether its sign is there."""
     name: str
     most: float
-    """Share of a step that it may have at most."""
+    """Largest share of a step that it may take."""
     sign: str
     remedy: str
 
@@ -300,7 +303,7 @@ def _unpriced_parts(
 ) -> list[GapPart]:
     """Return the causes that have a sign in the log and no price.
 
-    Each comes with the largest share of a step that it may have.
+    Each comes with the largest share of a step that it may take.
     """
     parts = []
     last_iteration = log.records[-1].iteration if log.records else 0

@@ -14,17 +14,20 @@ from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.published_rows import zero_stage
 
 Facts = dict[str, str]
-"""What is known, under the names of the columns of `plan --predict` and some more."""
+"""The known facts, named after the columns of `plan --predict` and some more."""
 
 
 class _Fact(NamedTuple):
-    """One fact, under the run file's key whose names programs print and people write."""
+    """A fact, with the run file's key under which programs print it and people write it."""
 
     name: str
     key: str = ""
-    """Empty where the run file has no such key."""
+    """Key in the run file; empty if it has none."""
     words: str = ""
-    """Further names that people and other programs use, between `|`. `_` stands for any separator."""
+    """Further names that people and other programs use, separated by `|`.
+
+    `_` stands for any separator.
+    """
 
 
 _NUMBERS = (
@@ -59,7 +62,7 @@ _TEXTS = (
     _Fact("dispatcher", words="moe_token_dispatcher_type"),
 )
 _TOO_GENERAL = ("batch_size", "model_parallel_size", "checkpoint_activations")
-"""Names of older programs that are part of other names too, or are printed as a switch."""
+"""Names in older programs that are also part of other names, or are printed as a switch."""
 NUMBERS = tuple(fact.name for fact in _NUMBERS)
 _NUMBER_VALUE = r"[\s=:.*\"']*(\d+)\b"
 _TEXT_VALUE = r"[\s=:]+(?!-)([\w.]+)"
@@ -83,7 +86,7 @@ _COLUMNS = {
     "device": "accelerator",
     "devices": "n_accel",
 }
-"""Columns by the last word of a run file's key, where the column has another name."""
+"""Columns by the last word of a run file's key, if the column has another name."""
 _SPEEDS = {
     "tflops": r"(\d+(?:\.\d+)?)\W*(?:model )?TFLOPs?\b(?!\s*(?:/|per|a)\s*(?:token|step|sample|sequence|iteration|pass))",
     "tokens_per_second": r"(\d[\d,.]*k?)\W*tok(?:en)?s?\s*(?:/|per)\s*s",
@@ -101,7 +104,7 @@ KEYS = [
     *(f"expected.{unit}" for unit in _UNITS),
     *(f"reached.{unit}" for unit in _UNITS),
 ]
-"""Keys that `--set` takes, also under a run file's own key (parallel.tensor for tp)."""
+"""Keys that `--set` accepts, also under a run file's own key (parallel.tensor for tp)."""
 NEEDED = (
     "accelerator=H100-SXM5",
     "n_accel=16",
@@ -111,7 +114,7 @@ NEEDED = (
     "micro_batch=1",
     "global_batch=64",
 )
-"""Examples of the facts without which an explanation has to assume something."""
+"""Examples of the facts that an explanation would otherwise have to assume."""
 _DEVICE = r"(?<![A-WYZa-wyz0-9])((?:GB?|[ABHV]|MI)\d{2,3}X?(?:[ _-]?(?:SXM\d?|PCIe|NVL|\d+ ?GB))*)"
 _MODEL = (
     r"\b((?:(?:llama|gpt|mpt|opt|qwen|bloom|falcon|mi[sx]tral)[- ]?(?:\d(?:\.\d)?[- ])?)?"
@@ -122,25 +125,25 @@ _NODES_OF_DEVICES = (
     r"(\d+) ?(?:x|×)? ?nodes?,? ?(?:of|with|x|×|each with|having)? ?(\d+) ?(?:x|×)? ?"
     r"(?:GPUs?\b|devices?\b|(?:NVIDIA )?(?:GB?|[ABHV])\d{2,3})"
 )
-"""Nodes, and the devices of each: "2 nodes of 8 A100"."""
+"""Number of nodes, and of devices in each: "2 nodes of 8 A100"."""
 SOCKETS = (
     r"NET/Socket|Using network Socket|NCCL_IB_DISABLE=1|NET/IB : No device"
     r"|\b(?:no|without|lacks?) (?:Infini[Bb]and|IB|RDMA)\b"
 )
-"""What says that NCCL's messages go through sockets."""
+"""Lines that show that NCCL's messages go through sockets."""
 _NETWORK = (
     r"(?:(?<![\w.])(\d+) ?[x×] ?)?(\d+(?:\.\d+)?) ?"
     r"(?-i:[Gg]bps|Gb/s|G[Bb]it(?:s?/s|ps)?)\b"
     r"[^.]{0,30}(?:network|ethernet|bandwidth|roce|between)"
 )
-"""What states the bandwidth of a node's network: the adapters, and the Gbit/s of each.
+"""Statements of the bandwidth of a node's network: the adapters, and the Gbit/s of each.
 
-Case counts in the unit: NVLink and storage are given in bytes, as GB/s.
+The unit is case-sensitive: NVLink and storage are given in bytes, as GB/s.
 """
 _SHARDS_STATES = r"\bfsdp\b|\bzero[- ]?(?:stage[- ]?)?[0-3]\b"
-"""What says in a sentence which states are shared."""
+"""Phrases that state which states are sharded."""
 _SOCKET_GBIT_S = "10"
-"""Usual bandwidth where NCCL uses sockets."""
+"""Usual bandwidth if NCCL uses sockets."""
 _FLAGS = (
     ("precision", "training.precision"),
     ("recompute", "training.recompute"),
@@ -154,7 +157,8 @@ _NEMO = r"NeMo|trainer\.devices"
 def read_words(words: Sequence[str]) -> Facts:
     """Return the facts of `--set KEY=VALUE`.
 
-    Raise `ParamsError` for an unknown key, with the nearest ones, and for a number that is none.
+    Raise `ParamsError` for an unknown key, with the nearest ones, and for a value that should be a
+    number and is not.
     """
     facts = Facts()
     for word in words:
@@ -212,7 +216,7 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
     Of several values the last one counts. Of several speeds the highest was expected and the lowest
     was reached.
     """
-    # Lines of losses and of iterations are results. Their numbers are no arguments.
+    # Lines of losses and of iterations are results, so their numbers are not arguments.
     lines = [line for line in text.splitlines() if line.count("|") < 3 and "loss" not in line]
     options = [f"--{name} {value}" for name, value in printed.items()]
     text = "\n".join([*lines, *options])
@@ -232,7 +236,7 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
 
 
 def _network_facts(text: str, facts: Facts) -> Facts:
-    """Return the Gbit/s of a device between nodes: a node's, or what NCCL's sockets usually reach."""
+    """Return a device's Gbit/s between nodes: a share of its node's, or NCCL's usual socket rate."""
     node_network = _node_network(text)
     if node_network:
         return {"network": f"{node_network / _devices_of_node(text, facts):g}"}
@@ -265,7 +269,7 @@ def _node_network(text: str) -> float:
 
 
 def _devices_of_node(text: str, facts: Facts) -> int:
-    """Return the devices that share a node's network, by the text or else by the accelerator."""
+    """Return how many devices share a node's network, by the text or else by the accelerator."""
     match = re.search(r"(?:nproc[_-]per[_-]node|gpus[_-]per[_-]node)[=\s]+(\d+)", text)
     match = match or re.search(r"\((\d+) [\w ]{0,12}(?:each|per node)\)", text)
     if match:
@@ -305,7 +309,7 @@ def _plain_figure(figure: str) -> str:
 
 
 def _patterns() -> list[tuple[str, str]]:
-    """Return a pattern for each fact. A later pattern of the same fact wins."""
+    """Return a pattern for each fact. A later pattern of the same fact takes precedence."""
     patterns = [
         ("n_accel", _DEVICE_COUNT),
         ("accelerator", _DEVICE),
@@ -318,27 +322,27 @@ def _patterns() -> list[tuple[str, str]]:
 
 
 def _names(fact: _Fact) -> str:
-    """Return every name of a fact, between `|`."""
+    """Return every name of a fact, separated by `|`."""
     names = [fact.words] if fact.words else []
     if fact.key:
-        # A word alone, such as layers, is no name: sentences have it too.
+        # A single word, such as layers, is not used as a name, because sentences contain it too.
         names += [name for name in option_names(fact.key) if "_" in name]
     return "|".join(name for name in names if name not in _TOO_GENERAL)
 
 
 def _flag_pattern(flag: str) -> str:
-    """Return a pattern for an option without a value; what is printed as False is none."""
+    """Return a pattern for an option without a value; an option printed as False does not count."""
     return rf"--{flag.replace('_', '[_-]')}\b(?!-)(?!\s+false)"
 
 
 def _named_value(names: str, value: str) -> str:
-    """Return a pattern for a value after one of its names, which is no part of a longer name."""
+    """Return a pattern for a value after one of its names, if that is not part of a longer name."""
     any_separator = names.replace("_", "[ _-]?")
     return rf"(?<![a-z])(?<![a-z][_-])(?:{any_separator}){value}"
 
 
 def _software(text: str, printed: Mapping[str, str]) -> str:
-    """Return the program that a text is from, or '' if nothing says it."""
+    """Return the program that wrote a text, or '' if nothing identifies it."""
     if re.search(_NEMO, text):
         return "nemo"
     if printed or re.search(_MEGATRON, text, re.IGNORECASE):

@@ -19,7 +19,7 @@ from runbook.tools.speed.explain import Explanation, explain
 from runbook.tools.speed.facts import facts_of_run, read_facts, read_words
 
 READ_FOR_FACTS = 4 * 2**20
-"""Bytes at a log's beginning in which arguments and sentences are looked for."""
+"""Bytes at a log's beginning that are searched for arguments and sentences."""
 
 
 def show_gap(open_phase: OpenPhase) -> View:
@@ -42,7 +42,7 @@ def show_gap(open_phase: OpenPhase) -> View:
 def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str]) -> Explanation:
     """Explain the gap of a training by its log.
 
-    What the log does not say comes from the run's settings.
+    The run's settings supply what the log does not state.
     """
     facts = facts_of_run(full_choice(settings)) if settings else {}
     log = parse_files([path])
@@ -56,7 +56,7 @@ def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str])
 
 
 def gap_figure(explanation: Explanation) -> Any:
-    """Draw a waterfall from the expected time of a step to the one that was reached."""
+    """Draw a waterfall from the expected time of a step to the reached time."""
     parts = explanation.parts
     names = ["expected", *(part.name for part in parts), "reached"]
     expected = explanation.expected or 0.0

@@ -13,15 +13,15 @@ HALF_WIDTHS: dict[tuple[str, str], float] = {
 }
 """Half of the interval as a share of the number; '' is any other family.
 
-Conformal, on rows whose source the fit had not seen (`benchmarks.predict_cross_validation`,
+It is conformal, on rows whose source the fit had not seen (`benchmarks.predict_cross_validation`,
 2026-11-27).
 """
 _UNCALIBRATED = 2.0
-"""Times the width, for a family of which nobody published a training."""
+"""Factor of the width for a family of which no training was published."""
 
 
 def node_count(setup: StepSetup) -> str:
-    """Return the word for how many nodes a set-up has, one of `NODE_COUNTS`."""
+    """Return the word for a set-up's number of nodes, one of `NODE_COUNTS`."""
     one_node, many_nodes = NODE_COUNTS
     if setup.layout.world_size <= setup.device.devices_per_node:
         return one_node

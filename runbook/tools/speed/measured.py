@@ -1,4 +1,4 @@
-"""Time that the steps of a log lose: warm-up, saves, slow steps, restarts, data, stragglers."""
+"""Time that the steps of a log lose to warm-up, saves, slow steps, restarts, data and stragglers."""
 
 import re
 import statistics
@@ -24,19 +24,20 @@ _REMEDIES = {
 _SLOW = 1.3
 """A slow step takes longer than this many times the median."""
 _GROWN = 1.1
-"""Steps grow where the last third takes this many times the first third, and the middle lies between."""
+"""Steps grow if the last third takes this many times the first third, with the middle between."""
 _LEAST_TO_GROW = 12
-"""Steps without which nothing is said about growth."""
+"""Fewest steps from which growth is judged."""
 _LEAST_SHARE = 0.002
 """Causes that lose a smaller share of all steps are left out."""
 _WARM_UP_STEPS = 10
-"""Steps that count as warm-up at most, in a log that is ten times as long."""
+"""Most steps that count as warm-up, in a log that is ten times as long."""
 
 
 def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list[GapPart]]:
-    """Return the seconds of a steady step, and what the log shows on top of it.
+    """Return the seconds of a steady step, and the time that the log shows on top of it.
 
-    The parts are seconds of each step that counts. Without timed steps the result is 0 and no part.
+    The parts are seconds of each step that counts. Without timed steps the result is 0, with no
+    parts.
     """
     steps = []
     for record in log.records:
@@ -61,7 +62,7 @@ def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list
             lost[cause] += step.seconds - median
 
     steady = before_growth or median
-    # What every step waits for is part of the median, so it is taken out of the steady time.
+    # The median includes what every step waits for, so it is subtracted from the steady time.
     for cause, seconds in _waits(text, facts).items():
         waited = min(seconds, steady / 2)
         lost[cause] = waited * step_count
@@ -78,9 +79,9 @@ class _Step(NamedTuple):
 
 
 def _grown_seconds(seconds: Sequence[float], before_growth: float, slow: float) -> float:
-    """Return what growing steps take beyond the first ones.
+    """Return the time that growing steps take beyond the first ones.
 
-    Those slower than `slow` have other causes.
+    Steps slower than `slow` have other causes.
     """
     grown = [second - before_growth for second in seconds if second < slow]
     return max(0.0, sum(grown))
@@ -97,7 +98,7 @@ def _waits(text: str, facts: Facts) -> dict[str, float]:
 
 
 def _parts_of(lost: Mapping[str, float], steady: float, step_count: int) -> list[GapPart]:
-    """Return a part for each cause that loses enough."""
+    """Return a part for each cause that loses enough time."""
     least_seconds = _LEAST_SHARE * steady * step_count
     parts = []
     for cause, seconds in lost.items():
@@ -109,7 +110,7 @@ def _parts_of(lost: Mapping[str, float], steady: float, step_count: int) -> list
 
 
 def _printed_waits(text: str) -> list[GapPart]:
-    """Return what timers show of waits in a text without timed steps."""
+    """Return the waits that timers show in a text without timed steps."""
     waits = {"data wait": _data_waits(text), "communication": _reductions(text)}
     parts = []
     for cause, samples in waits.items():

@@ -15,12 +15,15 @@ class GapPart:
     evidence: str
     remedy: str
     words: str = ""
-    """The change as --set takes it."""
+    """The change as an argument of --set."""
     is_printed: bool = False
-    """Whether the program itself printed the cause: it comes before what only a model expects."""
+    """Whether the program itself printed the cause.
+
+    Such a cause comes before those that only a model expects.
+    """
 
     def as_row(self) -> dict[str, str | float]:
-        """Return what people and --json see of a part."""
+        """Return the values that people and --json see of a part."""
         return {
             "name": self.name,
             "seconds": self.seconds,
@@ -31,11 +34,11 @@ class GapPart:
 
 
 def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
-    """Return parts that add up to the gap: printed causes, then largest first.
+    """Return parts that add up to the gap, those of printed causes first.
 
-    The unexplained part last. Each group takes what the groups before it left. If a group is larger
-    than that, all of its parts shrink by the same factor. Without a gap only printed causes are
-    left, without seconds.
+    Within a group the largest comes first; the unexplained part comes last. Each group takes what
+    the groups before it left. If a group is larger than that, all of its parts shrink by the same
+    factor. Without a gap only printed causes remain, without seconds.
     """
     remaining = max(0.0, gap)
     parts = list[GapPart]()

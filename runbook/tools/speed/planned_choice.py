@@ -1,4 +1,4 @@
-"""A described training in the planner's own words, so that its memory and layouts are the planner's."""
+"""A described training in the planner's terms, so that its memory and layouts are the planner's."""
 
 import math
 from dataclasses import replace
@@ -13,14 +13,15 @@ from runbook.planning.layout import FULL, Choice
 from runbook.planning.layout_search import fits, fullest_device
 
 _HIGHEST_MEGATRON_STAGE = 1
-"""Megatron shares the optimizer's states.
+"""Highest ZeRO stage of Megatron's own optimizer.
 
-Weights and gradients are shared by DeepSpeed, as FSDP does.
+Megatron shards only the optimizer's states. DeepSpeed also shards gradients and weights, as FSDP
+does.
 """
 
 
 def choice_of(setup: StepSetup) -> Choice:
-    """Return a described training as the planner takes one."""
+    """Return a described training as input of the planner."""
     layout = setup.layout
     devices_per_node = math.gcd(layout.world_size, setup.device.devices_per_node)
     return Choice(
@@ -39,7 +40,7 @@ def choice_of(setup: StepSetup) -> Choice:
 
 
 def fits_device(setup: StepSetup) -> bool:
-    """Return whether the planner plans this training within the memory of its device."""
+    """Return whether the planner finds that this training fits the memory of its device."""
     needed = fullest_device(choice_of(setup), keeps_scores=not setup.flash)
     return fits(needed, setup.device)
 
@@ -47,7 +48,8 @@ def fits_device(setup: StepSetup) -> bool:
 def _model(shape: ModelShape) -> Model:
     """Return the model of a described training, with every field that its shape states.
 
-    The defaults are a GPT's. With them a Llama would lack its output layer.
+    The other fields default to a GPT's. Without the stated fields, a Llama would lack its output
+    layer.
     """
     return Model(
         label="described",
@@ -57,7 +59,7 @@ def _model(shape: ModelShape) -> Model:
         kv_heads=shape.kv_heads,
         ffn_hidden=shape.ffn_hidden,
         sequence_length=shape.sequence_length,
-        # Longer sequences than the catalogue's have a learned position for each token.
+        # Sequences longer than the catalogue's have a learned position for each token.
         positions=max(shape.positions, shape.sequence_length),
         vocabulary=shape.vocabulary,
         tied_embeddings=shape.tied_embeddings,
@@ -88,7 +90,7 @@ def _training(setup: StepSetup) -> Training:
 
 
 _PRECISIONS = {"fp16": "fp16", "fp32": "fp32", "tf32": "fp32"}
-"""Formats of weights by the format of products; those of 8 bits keep bf16."""
+"""Formats of weights by the format of products; 8-bit formats keep bf16 weights."""
 
 
 def _site(setup: StepSetup, devices_per_node: int) -> Site:

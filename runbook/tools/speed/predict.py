@@ -24,35 +24,37 @@ from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.published_rows import NEEDED, PublishedRow, read_row
 
 SHAPE_TOLERANCE = 0.08
-"""Share by which the parameters of a catalogue's model may differ from those given."""
+"""Largest share by which the parameters of a catalogue's model may differ from those given."""
 MICRO_TOKENS = 16384
-"""Tokens of a micro-batch at most, where its size is not given and there is no pipeline."""
+"""Most tokens of a micro-batch, if its size is not given and there is no pipeline."""
 TUNED_MICRO_TOKENS = 8192
-"""The same in a vendor's own recipes without tensor parallelism: NeMo's of 2024 and 2025 have as
-many or fewer on H100."""
+"""The same in a vendor's own recipes without tensor parallelism.
+
+NeMo's recipes of 2024 and 2025 have as many or fewer on H100.
+"""
 PIPELINE_MICRO_TOKENS = 2048
-"""The same where there is a pipeline; one sequence may be longer."""
+"""The same with a pipeline; a single sequence may be longer."""
 DEFAULT_SEQUENCE = 2048
 ASSUMED_DEVICES = 64
-"""Devices of a row that does not say how many it has."""
+"""Number of devices of a row that states none."""
 _BATCH_TOKENS = (
     (2, 0.5e6),
     (10, 1e6),
     (60, 2e6),
     (300, 4e6),
 )
-"""Tokens of a global batch for models below so many billions of parameters."""
+"""Tokens of a global batch for models with fewer than this many billions of parameters."""
 _LARGEST_BATCH_TOKENS = 16e6
 VOCABULARY_TOLERANCE = 0.02
-"""Share by which a vocabulary may differ from the one stated, for its padding."""
+"""Largest share by which a vocabulary may differ from the stated one, because of padding."""
 WIDEST = 256
-"""Units of width for each layer at most, in a model whose name says no more than its size."""
+"""Most units of width for each layer, in a model whose name states only its size."""
 _MIXTURE_OF_EXPERTS = r"\bmoe\b|mixtral|deepseek|\ba\d+b\b|gpt[- ]oss"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Expected speed of one row, or the reason why nothing can be said."""
+    """Expected speed of one row, or the reason why it is unknown."""
 
     row: PublishedRow
     tokens_s_per_accel: float | None
@@ -65,7 +67,7 @@ class Prediction:
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """Tokens/s of a device between which 80 % of such rows lie (`intervals`)."""
+        """Range of tokens/s of a device that contains 80 % of such rows (`intervals`)."""
         if self.setup is None or self.tokens_s_per_accel is None:
             return None, None
         spread = half_width(self.setup)
@@ -76,7 +78,7 @@ class Prediction:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values.
 
-        Where nothing can be said they are None, with the reason.
+        If the speed is unknown, they are None, with the reason.
         """
         low, high = self.interval
         return {
@@ -146,7 +148,7 @@ def predict(row: PublishedRow, models: Mapping[str, Model]) -> Prediction:
 
 
 class AssumedValue(StrEnum):
-    """Value of a training that its row does not say."""
+    """Value of a training that its row does not state."""
 
     SEQUENCE = "sequence"
     LAYOUT = "layout"
@@ -157,7 +159,7 @@ class AssumedValue(StrEnum):
 
 
 class Assumption(NamedTuple):
-    """What was assumed of a value, for people."""
+    """Return the assumed value in words for people."""
 
     value: AssumedValue
     text: str
@@ -169,16 +171,16 @@ def assumed_batch(global_batch: int) -> Assumption:
 
 
 class RowSetup(NamedTuple):
-    """A row as the model of a step takes it."""
+    """A row as input of the step model."""
 
     setup: StepSetup
     shape_from: str
-    """Where the model's shape is from."""
+    """Source of the model's shape."""
     assumed: tuple[Assumption, ...]
 
 
 def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
-    """Return everything that the model of a step needs, or the reason why nothing can be said."""
+    """Return all input of the step model, or the reason why nothing can be predicted."""
     device = find_accelerator(row.accelerator)
     if device is None:
         return f"the accelerator {row.accelerator!r} is not in our table, and no peak is guessed"
@@ -206,7 +208,7 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
 
 
 def _with_billions(row: PublishedRow, models: Mapping[str, Model]) -> PublishedRow:
-    """Return the row with the parameters of the catalogue's model that its name contains."""
+    """Return the row with the parameters of the catalogue's model that is part of its name."""
     if row.billions:
         return row
     name = _catalogue_name(row.model, models)
@@ -232,7 +234,7 @@ def _assumed_setup(
 ) -> StepSetup:
     """Return the set-up of a row.
 
-    What the row does not say is assumed, and added to `assumed`.
+    Values that the row does not state are assumed, and added to `assumed`.
     """
     sequence_length = row.sequence_length or DEFAULT_SEQUENCE
     if not row.sequence_length:
@@ -278,7 +280,7 @@ def _assumed_setup(
 
 
 def _device_notes(row: PublishedRow, device: Accelerator) -> list[str]:
-    """Return what has to be known about the device that the row's accelerator was taken for."""
+    """Return notes about the device that was chosen for the row's accelerator."""
     notes = []
     accelerator = row.accelerator.upper()
     if device.name == "MI250X-GCD" and "GCD" not in accelerator:
@@ -330,10 +332,7 @@ def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, st
 
 
 def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Model]:
-    """Return the models of the row's kind, Llama or GPT.
-
-    All models if there is none of that kind.
-    """
+    """Return the models of the row's kind, Llama or GPT, or all models if there is none."""
     is_llama = "llama" in row.model.lower()
     family = {}
     for name, model in models.items():
@@ -344,7 +343,7 @@ def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Mode
         family = dict(models)
     if "gpt" in row.model.lower():
         return family
-    # The documents' test shapes are far wider than deep. Nobody trains such a model.
+    # The catalogue's test shapes are far wider than deep. Nobody trains such a model.
     usual = {}
     for name, model in family.items():
         if model.hidden <= WIDEST * model.layers:
@@ -354,7 +353,7 @@ def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Mode
 
 
 def _with_vocabulary(models: Mapping[str, Model], vocabulary: int) -> Mapping[str, Model]:
-    """Return the models of a stated vocabulary; all where none is stated, or none has it."""
+    """Return the models with a stated vocabulary, or all if none is stated or none has it."""
     if not vocabulary:
         return models
     of_size = {}
@@ -366,7 +365,7 @@ def _with_vocabulary(models: Mapping[str, Model], vocabulary: int) -> Mapping[st
 
 
 def _size_error(model: Model, sequence_length: int, parameters: float) -> float:
-    """Return by which share a model's count of parameters is off."""
+    """Return the share by which a model's count of parameters is off."""
     return abs(_parameter_count(model, sequence_length) / parameters - 1)
 
 
@@ -397,7 +396,7 @@ def _parameter_count(model: Model, sequence_length: int = 0) -> int:
 def _scaled(model: Model, parameters: float, name: str) -> Model:
     """Return a model scaled to a number of parameters.
 
-    Layers and hidden in the name win.
+    Layers and hidden in the name take precedence.
     """
     ratio = parameters / _parameter_count(model)
     stated = re.search(r"(\d+) layers(?:, (\d+))?", name)
@@ -431,9 +430,9 @@ def _scaled(model: Model, parameters: float, name: str) -> Model:
 
 
 def _assumed_layout(row: PublishedRow, device: Accelerator, assumed: list[Assumption]) -> Layout:
-    """Return the row's layout over whole replicas.
+    """Return the row's layout over complete replicas.
 
-    What the row does not say is assumed, and added to `assumed`.
+    Values that the row does not state are assumed, and added to `assumed`.
     """
     tensor, pipeline = _tensor_and_pipeline(row, device, assumed)
     layout = replace(
@@ -461,7 +460,7 @@ def _tensor_and_pipeline(
 ) -> tuple[int, int]:
     """Return tensor and pipeline size.
 
-    Where they are not given, they are the least with which the states fit into 60 % of the memory.
+    Sizes that are not given are the smallest with which the states fit into 60 % of the memory.
     """
     stated = row.layout
     if stated.tensor and stated.pipeline:
@@ -475,7 +474,10 @@ def _tensor_and_pipeline(
 
 
 def _least_that_fit(row: PublishedRow, device: Accelerator) -> tuple[int, int]:
-    """Return the least tensor and pipeline sizes with which a row's states fit, stated ones as they are."""
+    """Return the smallest tensor and pipeline sizes with which a row's states fit.
+
+    Stated sizes stay as they are.
+    """
     stated = row.layout
     tensor = stated.tensor or 1
     pipeline = stated.pipeline or 1
@@ -543,7 +545,7 @@ def _micro_batch(setup: StepSetup) -> int:
 
 
 def _free_bytes(setup: StepSetup) -> float:
-    """Return the bytes of nine tenths of a device's memory that the states leave."""
+    """Return the bytes that the states leave free in nine tenths of a device's memory."""
     layout = setup.layout
     parameters = sizes.whole(setup.shape).total / layout.tensor / layout.pipeline
     replicas = layout.data * layout.context
@@ -562,7 +564,7 @@ def _free_bytes(setup: StepSetup) -> float:
 def _sequence_bytes(setup: StepSetup) -> float:
     """Return the bytes of one sequence's activations.
 
-    They are those kept of each layer, the working set of one layer, and the logits.
+    They are the kept activations of each layer, the working set of one layer, and the logits.
     """
     layout = setup.layout
     shape = setup.shape
@@ -579,7 +581,7 @@ def _sequence_bytes(setup: StepSetup) -> float:
 
 
 def _chunks(row: PublishedRow, shape: ModelShape, pipeline: int) -> int:
-    """Return the interleaved chunks that a vendor's recipe would have.
+    """Return the interleaved chunks that a vendor's recipe would use.
 
     There are two or more if the code is tuned and they divide the layers of a stage.
     """

@@ -12,13 +12,13 @@ from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.predict import Prediction, check_columns, predict_rows
 
 MAX_BYTES = 64 * 2**20
-"""Larger files are refused as tables of results."""
+"""Largest file that is accepted as a table of results, in bytes."""
 
 
 def predict_file(path: Path) -> list[Prediction]:
     """Predict each row of a table with the columns of published_results.csv.
 
-    Raise `ParamsError` for a file that is no such table.
+    Raise `ParamsError` for any other file.
     """
     try:
         if path.stat().st_size > MAX_BYTES:

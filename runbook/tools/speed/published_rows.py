@@ -11,7 +11,7 @@ from runbook.plan_file.schema import Layout
 from runbook.planning.cost.accelerators import find_accelerator
 
 NEEDED = ("model", "accelerator")
-"""Without these columns a file is no such table."""
+"""Columns that a table of published results must have."""
 
 _PRECISIONS = {
     "fp8": "fp8",
@@ -34,10 +34,7 @@ _RECOMPUTE = (
     (r"factor 3|no act", "none"),
     (r"factor 4|narayanan|\bhfu\)|megatron-deepspeed|bigscience|metaseq|argonne", "full"),
 )
-"""What a source's words say of recomputation.
-
-The first pattern that is found counts.
-"""
+"""Phrases of a source about recomputation. The first pattern that matches counts."""
 _SIZES = {
     "layers": "layers",
     "hidden": "hidden",
@@ -46,7 +43,7 @@ _SIZES = {
     "ffn": "ffn_hidden",
     "vocabulary": "vocabulary",
 }
-"""The catalogue's names of a model's sizes, by column."""
+"""The catalogue's names for a model's sizes, by column."""
 _YES_OR_NO = {
     "1": "yes",
     "yes": "yes",
@@ -61,7 +58,7 @@ _FP8_RECIPES = ("delayed", "tensorwise", "current", "blockwise", "mxfp8", "hybri
 
 
 def _as_they_are(*values: str) -> dict[str, str]:
-    """Return words that mean themselves."""
+    """Return a mapping in which each word stands for itself."""
     return {value: value for value in values}
 
 
@@ -79,9 +76,9 @@ _WORDS = {
 _VOCABULARY = r"\bv(?:ocab(?:ulary)?)?[ =]+(\d{4,})"
 """Words that state the vocabulary of a model: "vocab 131072", "V=250880"."""
 _RECIPES_IN_WORDS = ((r"mx[- ]?fp8|fp8[- ]mx", "mxfp8"), (r"fp8[- ]?blockwise", "blockwise"))
-"""Recipes of fp8 by a source's words; others are planned alike."""
+"""Recipes of fp8 by a source's words; recipes not listed are planned like these."""
 _LARGEST_NUMBER = 1e9
-"""A larger number in a cell is a slip and counts as not given."""
+"""A larger number in a cell is taken for a typing error and counts as not given."""
 _TUNED_SOFTWARE = (
     r"nemo|meta internal|megascale|transformer engine|megatron-(bridge|core)|mlperf"
     r"|nvidia\b(?!.*deepspeed)"
@@ -100,10 +97,7 @@ _CONVENTIONS = (
     (r"full s\^2|full[- ]attention|2205\.05198|app\. a", "megatron-full"),
     (r"throughput_calculator|megatron-deepspeed", "megatron-deepspeed-f4"),
 )
-"""Names in `flops.CONVENTIONS` by a source's words.
-
-The first pattern that is found counts.
-"""
+"""Names in `flops.CONVENTIONS` by a source's words. The first pattern that matches counts."""
 _CAUSAL_SOFTWARE = r"core (0\.1[2-9]|0\.2|1\.)|nemo 25\.(09|1)|nemo 26|megatron-bridge"
 """Versions that count causal attention as half."""
 _MEGATRONS_LOSS = r"megatron-(lm|core|deepspeed)|bigscience|gpt-neox"
@@ -114,10 +108,13 @@ _BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One row. 0 or an empty word where the row does not say, also in its layout."""
+    """One row.
+
+    A value that the row does not state is 0 or an empty word, also in its layout.
+    """
 
     number: int
-    """1 for the first below the head."""
+    """Number of the row; the first one below the header is 1."""
     model: str
     billions: float
     accelerator: str
@@ -131,7 +128,7 @@ class PublishedRow:
     flash: bool
     code: str
     interleaves: bool
-    """Whether its recipes interleave stages where the row does not say."""
+    """Whether its recipes interleave stages if the row does not say."""
     half_sums: bool
     first_sharding: bool
     stops_early: bool
@@ -143,8 +140,9 @@ class PublishedRow:
     network: float
     """Gbit/s of one device between nodes."""
     sizes: Mapping[str, int]
-    """Sizes of the model, by the catalogue's names: layers, hidden, heads, kv_heads, ffn_hidden,
-    vocabulary.
+    """Sizes of the model, by the catalogue's names.
+
+    They are layers, hidden, heads, kv_heads, ffn_hidden and vocabulary.
     """
     unknown: tuple[str, ...]
     """Cells of the optional columns that were not understood and are not used."""
@@ -183,7 +181,7 @@ class _Cells:
         return _WORDS[name].get(text, "")
 
     def gbit_s(self, name: str) -> float:
-        """Return a bandwidth in Gbit/s, or 0. Note a cell that is none."""
+        """Return a bandwidth in Gbit/s, or 0. Note a cell that is not a bandwidth."""
         text = self.text(name)
         bandwidth = re.fullmatch(r"(\d+(?:\.\d+)?) ?(gb/s|gbps|gbit/s)?", text.lower())
         if bandwidth:
@@ -206,7 +204,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
     note = row.text("note")
     context = " ".join((software, note)).lower()
     stated = " ".join((software, row.text("flops_convention"), note)).lower()
-    # The cells of words come first, as `unknown` names them in this order.
+    # The cells with words come first, because `unknown` names them in this order.
     flash = row.word("flash")
     cuda_graphs = row.word("cuda_graphs")
     fp8_recipe = row.word("fp8_recipe")
@@ -253,7 +251,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
 
 
 def _sizes(row: _Cells, stated: str) -> dict[str, int]:
-    """Return the sizes of a model's columns; its vocabulary also where the words state it."""
+    """Return the sizes in a model's columns; its vocabulary may also be stated in words."""
     sizes = {name: row.size(column) for column, name in _SIZES.items()}
     if not sizes["vocabulary"]:
         sizes["vocabulary"] = _number_after(_VOCABULARY, stated)
@@ -426,7 +424,7 @@ def stops_early(text: str, precision: str, date: str) -> bool:
 
 
 def code(text: str) -> str:
-    """Return how well a software's layers are fused: unfused, eager, fused or tuned."""
+    """Return how well a program's layers are fused: unfused, eager, fused or tuned."""
     if "eager" in text:
         return "eager"
     if re.search(r"(?<!bigscience megatron-)deepspeed|gpt-neox|hugging ?face", text):

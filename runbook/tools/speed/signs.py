@@ -1,4 +1,7 @@
-"""Causes that a text or a log names itself: no model is needed to suspect them, and none prices them."""
+"""Causes that a text or a log names itself.
+
+No model is needed to suspect them, and none predicts their time.
+"""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +26,7 @@ _TIME_INCREASES = (
 )
 """Only a time that increases makes a step slower: throughput is meant to increase."""
 _DROPS = r"(?<!time )(?<!times )(?<!loss )(?:drops?|falls?)"
-"""A time and a loss are meant to drop."""
+"""Words for time and loss, which are meant to drop."""
 _SLOWER = rf"(slow(?:er|down)?|longer|{_DROPS}|{_TIME_INCREASES})"
 _MANY_NODES = (
     r"(?:multi[- ]?(?:ple )?(?:node|computer|machine)s?|(?:two|\d+) (?:nodes|machines)|more nodes)"
@@ -31,7 +34,7 @@ _MANY_NODES = (
 _SLOWER_ON_MANY_NODES = (
     rf"\b{_SLOWER}\b[^.]{{0,80}}\b{_MANY_NODES}|{_MANY_NODES}[^.]{{0,100}}\b{_SLOWER}\b"
 )
-"""One node against many: what differs is the network between them."""
+"""Phrases about one node against many: the difference between them is the network."""
 _SWITCHED_OFF = (
     r"[\"']?[ \t]*(?:[:=]|\.{2,})?\s*"
     r"(?:(?:\w*[{(][^{}()]{0,200}?|\.)?\bdevice[\"']?\s*[:=]\s*)?"
@@ -56,7 +59,7 @@ class _Sign:
     A denial counts right before the pattern's group, or before the whole where it has none.
     """
     most: float
-    """Share of a step that the cause may have at most, where nothing prices it."""
+    """Largest share of a step that the cause may take, if nothing predicts it."""
     remedy: str
 
 
@@ -132,7 +135,7 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
 
 
 def _first_stated(pattern: str, plain: str) -> re.Match[str] | None:
-    """Return the first match of a pattern that no word before it denies."""
+    """Return the first match of a pattern that is not denied by a word before it."""
     for match in re.finditer(pattern, plain, re.IGNORECASE):
         start = match.start(match.lastindex or 0)
         line_start = plain.rfind("\n", 0, start) + 1

@@ -18,9 +18,9 @@ from runbook.params.schema.site import Versions
 from runbook.tools.try_upstream.messages import UpstreamMessage
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-"""Wheels without CUDA, 0.2 GB in place of 2 to 3 GB.
+"""Index of wheels without CUDA, which take 0.2 GB in place of 2 to 3 GB.
 
-Tried first; the configured index has the same versions.
+It is tried first; the configured index has the same versions.
 """
 INSTALL_SECONDS = 3600.0
 _COMPLETE = "complete"
@@ -39,7 +39,7 @@ def cache_folder() -> Path:
 def environment_name(versions: Versions) -> str:
     """Name the folder of these versions.
 
-    They alone decide it, so sites with equal versions share one.
+    The name depends on nothing else, so sites with equal versions share a folder.
 
     >>> environment_name(Versions(python="3.10", packages=["torch==2.3.0"]))
     'python3.10-f03fe70b38'
@@ -49,7 +49,7 @@ def environment_name(versions: Versions) -> str:
 
 
 def interpreter(versions: Versions) -> str:
-    """Find a Python of this version, on PATH or of pyenv.
+    """Find a Python of this version, on PATH or installed by pyenv.
 
     Raise `RunbookError` if there is none.
     """
@@ -68,7 +68,7 @@ def interpreter(versions: Versions) -> str:
 
 
 def _build_number(path: Path) -> tuple[int, ...]:
-    """Numbers of the version in a pyenv path, so that 3.10.13 comes after 3.10.9."""
+    """Return the version numbers in a pyenv path, so that 3.10.13 comes after 3.10.9."""
     return tuple(map(int, re.findall(r"\d+", path.parents[1].name)))
 
 
@@ -91,7 +91,7 @@ def install(versions: Versions, say: Callable[[str], None]) -> Path:
             f"{folder}: once, "
             "0.5 to 3 GB to download."
         )
-        # Of an installation that stopped halfway
+        # Left by an installation that stopped halfway
         shutil.rmtree(folder, ignore_errors=True)
         shell.run([base, "-m", "venv", str(folder)], timeout=300)
         for packages in (_torch(versions), versions.packages):
@@ -102,7 +102,7 @@ def install(versions: Versions, say: Callable[[str], None]) -> Path:
 
 
 def _torch(versions: Versions) -> list[str]:
-    """The pinned torch alone: its CPU wheel comes from an index of its own."""
+    """Install the pinned torch alone, because its CPU wheel comes from an index of its own."""
     return [package for package in versions.packages if package.startswith("torch==")]
 
 

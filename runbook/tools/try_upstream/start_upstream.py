@@ -1,4 +1,4 @@
-"""The documents' own training programs, started on this machine.
+"""The frameworks' own training programs, started on this machine.
 
 It starts rank.sh as rendered, made small, without a GPU.
 """
@@ -37,7 +37,7 @@ from runbook.tools.try_upstream import site_versions
 from runbook.tools.try_upstream.messages import UpstreamMessage
 
 STEPS = 5
-"""Of each job."""
+"""Steps of each job."""
 LENGTH = 128
 MOST_SECONDS = 3600
 _SIZE = "a laptop's memory"
@@ -47,7 +47,7 @@ _CHAIN = "so that each job of the chain ends with a checkpoint"
 _NO_GPU = "no GPU"
 _NO_KERNELS = "needs Transformer Engine or apex"
 _NODES_OWN = ("CC", "CXX", "LD_PRELOAD")
-"""Variables of the site that name files of its nodes, as those with PATH do."""
+"""Variables of the site that name files on its nodes, as those with PATH do."""
 _SEE = (
     "Read its last lines: an argument it does not know, a package that is missing, token files it "
     "cannot read."
@@ -65,7 +65,7 @@ _NOT_TRIED_ALONE = "going on from a checkpoint: --jobs 3"
 
 @dataclass(frozen=True)
 class UpstreamTrial:
-    """What an upstream program did here."""
+    """Result of an upstream program on this machine."""
 
     run: str
     phase: str
@@ -78,11 +78,11 @@ class UpstreamTrial:
     log: ParsedLog
     checks: tuple[Check, ...]
     jobs: int = 1
-    """Jobs after one another, of which each goes on where the one before ended."""
+    """Number of consecutive jobs; each continues where the one before ended."""
 
     @property
     def not_tried(self) -> tuple[str, ...]:
-        """What of the real job was not tried."""
+        """Parts of the real job that were not tried."""
         if self.jobs > 1:
             return _NOT_TRIED
         return (*_NOT_TRIED, _NOT_TRIED_ALONE)
@@ -230,7 +230,7 @@ class SmallJob:
 
     @property
     def values(self) -> dict[str, list[str]]:
-        """The values of each option, by its name without dashes; of several the last counts."""
+        """The values of each option, by its name without dashes; later values replace earlier."""
         return {option.removeprefix("--"): values for option, *values in self.arguments}
 
 
@@ -310,7 +310,7 @@ def _save_folders(job: SmallJob) -> list[Path]:
 
 
 def in_words(versions: Versions | None) -> str:
-    """Name Python and packages of a trial; None: what is installed here."""
+    """Name Python and packages of a trial; None stands for those installed here."""
     if versions is None:
         return f"Python {platform.python_version()} and the packages that are installed here"
     return f"Python {versions.python}, {', '.join(versions.packages)}: the site's own"
@@ -319,7 +319,7 @@ def in_words(versions: Versions | None) -> str:
 def check_checkout(checkout: Path, pinned: Checkout) -> Check:
     """Compare a checkout with the commit that the site pins.
 
-    The same commit, and no changed file.
+    They agree if the commit is the same and no file is changed.
     """
     head = _git(checkout, "rev-parse", "HEAD")
     changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
@@ -351,7 +351,7 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
 
 
 def _git(checkout: Path, *git_arguments: str) -> str:
-    """Return what git says of a folder; empty if it is not a repository's top folder."""
+    """Return git's output about a folder, or an empty text if it is not a repository's top folder."""
     if not (checkout / ".git").exists():
         return ""
     finished = shell.run(
@@ -369,10 +369,10 @@ def small_arguments(
     root: Path,
     jobs: int = 1,
 ) -> tuple[list[list[str]], list[dict[str, str]]]:
-    """Return arguments that a laptop can train, and what was changed for what reason.
+    """Return arguments that a laptop can train with, and each change with its reason.
 
-    They train the steps of all `jobs`, and each job ends after its own. Absolute paths are put
-    below `root`.
+    They train the steps of all `jobs`, and each job ends after its own steps. Absolute paths are
+    moved below `root`.
     """
     small_values = _small_values(spec, jobs)
     added = _added(spec, framework)
@@ -404,10 +404,10 @@ def small_arguments(
 
 @dataclass(frozen=True)
 class SmallValue:
-    """A value that an option has here, and why."""
+    """The value of an option here, and the reason for it."""
 
     text: str
-    """Empty: the option is left out; of an added option: it has no value."""
+    """Empty if the option is left out; an added option with an empty value has none."""
     reason: str
 
 
@@ -427,7 +427,7 @@ def _change(
 
 
 def _below(root: Path, arguments: Sequence[str]) -> list[str]:
-    """Put absolute paths among these words below a folder."""
+    """Move absolute paths among these words below a folder."""
     return [f"{root}{argument}" if argument.startswith("/") else argument for argument in arguments]
 
 
@@ -503,7 +503,7 @@ def _small_values(spec: PhasePlan, jobs: int) -> dict[str, SmallValue]:
 
 
 def _added(spec: PhasePlan, framework: Framework) -> dict[str, SmallValue]:
-    """Return the options that are added where the rendered job has them not."""
+    """Return the options that are added if the rendered job lacks them."""
     added = {"--distributed-backend": SmallValue("gloo", _NO_GPU)}
     flags = [
         "--no-masked-softmax-fusion",
@@ -596,7 +596,7 @@ def _quoted(paths: Sequence[str]) -> str:
 
 
 def _environment(settings: Settings) -> dict[str, dict[str, str | None]]:
-    """Return the site's groups of variables without those that name files of its nodes."""
+    """Return the site's groups of variables without those that name files on its nodes."""
     groups = {}
     for group, variables in environment_groups(settings).items():
         groups[group] = {
@@ -609,9 +609,9 @@ def _environment(settings: Settings) -> dict[str, dict[str, str | None]]:
 
 
 def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
-    """Return rank.sh with other arguments and another place of the program.
+    """Return rank.sh with other arguments and another location of the program.
 
-    Where it fixes the number of ranks, it does so no longer.
+    A fixed number of ranks is removed from it.
     """
     head, _, arguments_and_tail = text.partition("arguments=(\n")
     _, _, tail = arguments_and_tail.partition("\n)\n")
@@ -626,7 +626,7 @@ def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
 def _write_tokens(prefix: Path, vocabulary: int) -> None:
     """Write our own .bin/.idx with documents of random tokens, the same ones each time.
 
-    So their loss is known beforehand.
+    Their loss is therefore known beforehand.
     """
     import numpy as np
 
@@ -640,7 +640,7 @@ def _write_tokens(prefix: Path, vocabulary: int) -> None:
 
 
 def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
-    """Check that the program ended by itself; else name its first error."""
+    """Check that the program ended by itself; otherwise name its first error."""
     ended = shell.how_it_ended(code)
     if code and errors:
         ended = f"{ended}; first error: {errors[0]}"
@@ -660,7 +660,7 @@ def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
 def _check_training(log: ParsedLog) -> Check:
     """Check that the log reader read each step, and that the loss is that of random tokens."""
     losses = [record.loss for record in log.records if record.loss is not None]
-    # By the loss scale of fp16.
+    # Skipped by the loss scale of fp16.
     skipped = sum("all_skipped" in record.states for record in log.records)
     random_loss = math.log(GPT2_VOCABULARY)
     is_complete = bool(losses) and len(losses) + skipped == STEPS
