@@ -15,7 +15,7 @@ from runbook.core.errors import RunbookError
 from runbook.core.visible_text import protected_terminal
 
 OBJECTS_BEFORE_COLLECTION = 50_000
-"""New objects after which Python looks for garbage."""
+"""Number of new objects after which Python collects garbage."""
 
 
 class Group(StrEnum):
@@ -34,9 +34,9 @@ class CommandRow(NamedTuple):
 
     group: Group
     place: str
-    """Where the command is, as module:attribute."""
+    """The command's location, as module:attribute."""
     help_text: str
-    """Its line in `runbook --help`."""
+    """The command's line in `runbook --help`."""
 
     def load(self) -> click.Command:
         """Import the module of the command and return the command."""
@@ -221,13 +221,13 @@ EXTRAS = {
     "trackio": "trackio",
     "evaluation": "lm_eval",
 }
-"""Packages that are imported only where they are needed, by the extra that installs them.
+"""Packages that are imported only when needed, by the extra that installs them.
 
 No command imports torch.
 """
 
 ALL = ("jupyter", "data", "train", "forecast")
-"""What the extra `all` installs: everything that `runbook run` needs."""
+"""The packages of the extra `all`: everything that `runbook run` needs."""
 
 
 class LazyGroup(click.Group):
@@ -316,10 +316,10 @@ def main() -> None:
     Text that other people wrote (scripts, notes, logs) is shown without the characters that control
     a terminal.
     """
-    # Imports make many objects and no garbage. Python's 700 would look through them all again and
-    # again: a tenth of the time that a short command takes.
+    # Imports make many objects and no garbage. At Python's default of 700, the collector would scan
+    # them all repeatedly, which is a tenth of the time of a short command.
     gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
-    # At its end Python would look through all of them three times.
+    # Python would otherwise scan all of them three times at exit.
     atexit.register(gc.freeze)
     with protected_terminal():
         _run_command()
@@ -327,7 +327,7 @@ def main() -> None:
 
 def _run_command() -> NoReturn:
     try:
-        # Without a name, click would say `python -m runbook`, or `python -m pytest` in a test.
+        # Without a name, click would show `python -m runbook`, or `python -m pytest` in a test.
         sys.exit(cli.main(prog_name="runbook", standalone_mode=False) or 0)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)

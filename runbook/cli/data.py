@@ -26,7 +26,7 @@ def data() -> None:
 
 
 def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
-    """Return the beginning of the output's names. Refuse a folder without a name after it."""
+    """Return the prefix of the output's names. Refuse a folder without a name after it."""
     if value.endswith("/") or Path(value).name in ("", ".."):
         folder = value.rstrip("/") or "."
         raise click.BadParameter(f"{value!r} is a folder; add a name, such as {folder}/corpus")
@@ -196,7 +196,7 @@ def _tokenize_share(
 
 
 def _report_tokens(manifest: Manifest) -> None:
-    """Print what was tokenized, and whether that was done before."""
+    """Print what was tokenized, and whether it had been done before."""
     from runbook.core.units import show_bytes, show_duration
 
     files = ", ".join(
@@ -213,7 +213,7 @@ def _report_tokens(manifest: Manifest) -> None:
 
 
 def _report_left_out(manifest: Manifest) -> None:
-    """Print to stderr which sources are unknown, and which records and files were left out."""
+    """Print to stderr which sources are unknown, and which records and files were skipped."""
     from runbook.tokens.pipeline.tokenize_options import unknown_sources_text
 
     warning = unknown_sources_text(manifest)

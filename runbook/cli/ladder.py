@@ -1,4 +1,4 @@
-"""`runbook ladder`: small trainings of a run's family, and the loss that they forecast for it."""
+"""`runbook ladder`: small trainings of a run's family, and the loss they forecast for it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def ladder(
 
 
 def _state_text(state: LadderState) -> str:
-    """Return the ladder for a terminal: its plan, then what is trained and the forecast."""
+    """Return the ladder for a terminal: its plan, then the trained rungs and the forecast."""
     from runbook.phases.ladder.forecast_record import sizes_table
     from runbook.phases.ladder.ladder_plan import plan_table
     from runbook.phases.ladder.run_forecast import rungs_table

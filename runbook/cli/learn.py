@@ -1,4 +1,4 @@
-"""`runbook learn`: what was measured on a site's nodes, written into its file."""
+"""`runbook learn`: measure a site's nodes, and write the results into its file."""
 
 import difflib
 import json
@@ -102,7 +102,7 @@ def _write_checked(
     new_text: str,
     run_name: str,
 ) -> None:
-    """Write the site file; where a run cannot be read with it, put the old one back and raise."""
+    """Write the site file. If a run cannot be read with it, restore the old one and raise."""
     from runbook import params
     from runbook.core.errors import ParamsError
     from runbook.core.files import write_text
@@ -121,7 +121,10 @@ def _summary(
     new_text: str,
     learned: "LearnedSite",
 ) -> str:
-    """Return what a person reads: the difference, what agrees, what stays unknown."""
+    """Return the text for a reader.
+
+    It lists the difference, the values that agree, and those still unknown.
+    """
     lines = _difference(path, old_text, new_text)
     agreeing = [lesson.name for lesson in learned.lessons if not lesson.is_new]
     if agreeing:
@@ -134,7 +137,7 @@ def _summary(
 
 
 def _difference(path: Path, old_text: str, new_text: str) -> list[str]:
-    """Return the difference of the two texts, or a line that says that there is none."""
+    """Return the difference between the two texts, or a line that says that there is none."""
     if old_text == new_text:
         return [f"{path}: what was measured is what it says."]
     old_lines: Sequence[str] = old_text.splitlines()

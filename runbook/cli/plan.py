@@ -360,7 +360,7 @@ def plan(
 
 
 def _show(content: Any) -> None:
-    """Print text as it is, and anything else as JSON."""
+    """Print text unchanged, and anything else as JSON."""
     if not isinstance(content, str):
         content = json.dumps(content, indent=1, ensure_ascii=False)
     click.echo(content)
@@ -455,7 +455,7 @@ def rehearse(
 
 
 def _rank_numbers(text: str) -> list[int]:
-    """Return the ranks of `--ranks 0,8`. Without the option there are none."""
+    """Return the ranks of `--ranks 0,8`, or none without the option."""
     if not text:
         return []
     numbers = [word.strip() for word in text.split(",")]
@@ -628,7 +628,7 @@ def drill(
     if page and not page.absolute().parent.is_dir():
         raise click.UsageError(f"--page: {page.absolute().parent} is no folder; make it first.")
     verdicts = []
-    # An exit, unlike a signal, lets the drills end the processes that they started.
+    # Unlike a signal, an exit lets the drills end the processes that they started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with log.open("w") if log else tempfile.TemporaryFile("w") as stream:
         for verdict in table.do_attempts(chosen, stream, again=again):
@@ -636,7 +636,7 @@ def drill(
             if not as_json:
                 click.echo(report.verdict_line(verdict))
 
-    # The sort is stable: the second attempt of a drill follows the first.
+    # The sort is stable, so the second attempt of a drill follows the first.
     verdicts.sort(key=lambda verdict: chosen.index(verdict.name))
     if page:
         date = time.strftime("%Y-%m-%d", time.gmtime())
@@ -652,7 +652,7 @@ def drill(
 
 
 def _list_drills(names: Sequence[str], *, as_json: bool) -> None:
-    """Print drills with the fault that each makes."""
+    """Print the drills, each with the fault it causes."""
     from runbook.tools.drills import table
 
     rows = [{"name": name, "fault": table.summary(name)} for name in names]

@@ -1,4 +1,4 @@
-"""`runbook preflight`: what is wrong with a cluster, before a job finds it."""
+"""`runbook preflight`: find a cluster's faults before a job meets them."""
 
 import json
 import os
@@ -20,9 +20,9 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def released_by_signals() -> Iterator[None]:
-    """Let a signal that ends us unwind the stack.
+    """Let a signal that ends this process unwind the stack.
 
-    Locks are released, and the job is taken out of the queue.
+    Locks are then released, and the job is removed from the queue.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -92,7 +92,10 @@ def preflight(
 
 
 def _summary(defect: Check | None, not_asked: Sequence[str]) -> str:
-    """Return what a person reads last: the first defect with its remedy, or that none was found."""
+    """Return the last lines of the output.
+
+    They show the first defect and its remedy, or that there was none.
+    """
     if defect is None:
         return "No defect was found."
     not_asked_note = ""

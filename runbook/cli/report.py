@@ -104,7 +104,7 @@ def _print_log(log: ParsedLog, *, as_json: bool, as_csv: bool) -> None:
 
 
 def _names_run(target: str) -> bool:
-    """Return whether a word names a run: no such file exists, and it has no dot and no slash."""
+    """Whether a word names a run: no such file exists, and it has no dot and no slash."""
     return not Path(target).exists() and not set("/.") & set(target)
 
 

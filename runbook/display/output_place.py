@@ -15,14 +15,14 @@ from runbook.results.figures.drawing import as_png, as_svg
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 """Environment variable that our papermill engine sets in its kernels.
 
-Displays updated in place then reach the log (records/client.py).
+Displays that are updated in place then appear in the log (records/client.py).
 """
 # Jupyter Server sets it in the kernels that a browser opened
 SERVER_VARIABLE = "JPY_SESSION_NAME"
 
 
 class Place(StrEnum):
-    """What takes the output."""
+    """The destination of the output."""
 
     # A kernel with JupyterLab or Notebook in front
     BROWSER = "browser"
@@ -30,12 +30,12 @@ class Place(StrEnum):
     ENGINE = "engine"
     # Any other kernel: stock papermill, nbconvert, an editor
     BATCH = "batch"
-    TERMINAL = "terminal"  # a person's screen
+    TERMINAL = "terminal"  # a person's terminal
     PIPE = "pipe"  # a file or another program
 
     @property
     def is_kernel(self) -> bool:
-        """Output goes into a notebook."""
+        """Whether output goes into a notebook."""
         return self in (Place.BROWSER, Place.ENGINE, Place.BATCH)
 
 
@@ -56,13 +56,13 @@ def where_we_are(stream: TextIO | None = None) -> Place:
 
 
 def current_shell() -> Any:
-    """The IPython shell around us, or None."""
+    """Return the IPython shell of this process, or None."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython is not None else None
 
 
 def display_bundle(bundle: Mapping[str, object], updatable: bool = False) -> Any:
-    """Put a bundle into the notebook; where it is to be updated later, its handle."""
+    """Put a bundle into the notebook. Return its handle if it is to be updated later."""
     import IPython.display
 
     display: Any = IPython.display.display
@@ -72,7 +72,7 @@ def display_bundle(bundle: Mapping[str, object], updatable: bool = False) -> Any
 
 
 def show_table(rows: Table | Sequence[Row], title: str = "", notes: Sequence[str] = ()) -> None:
-    """Show a table, or rows as one: in a notebook with all its forms, elsewhere as text."""
+    """Show a table, or rows as a table. A notebook gets all its forms, other places get text."""
     table = rows if isinstance(rows, Table) else Table(rows, title, notes)
     if where_we_are().is_kernel:
         display_bundle(table.mime_bundle())
@@ -83,11 +83,11 @@ def show_table(rows: Table | Sequence[Row], title: str = "", notes: Sequence[str
 class Formula(str):
     """A formula in LaTeX with the numbers of a run, drawn as MathML, which needs no script.
 
-    Elsewhere words say it.
+    Other places get words.
     """
 
     def __new__(cls, latex: str, words: str) -> Self:
-        """`words` are what a terminal and a log get."""
+        """`words` are shown on a terminal and in a log."""
         formula = super().__new__(cls, words)
         formula.latex = latex
         return formula
@@ -102,9 +102,9 @@ class Formula(str):
 
 
 class View(list[Any]):
-    """What a cell shows, in order: tables, formulas, figures with captions, text.
+    """The output of a cell, in order: tables, formulas, figures with captions, text.
 
-    It shows itself; each can be used.
+    It displays itself, and each part can be used separately.
     """
 
     @property
@@ -114,7 +114,7 @@ class View(list[Any]):
 
     @property
     def figures(self) -> list[Any]:
-        """The figures, as matplotlib has them."""
+        """The figures, as matplotlib objects."""
         return [part[0] for part in self if isinstance(part, tuple)]
 
     def _ipython_display_(self) -> None:
@@ -154,9 +154,9 @@ def _part_text(part: Any) -> str:
 
 
 def show_text(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
-    """Print at once, in characters that the terminal has.
+    """Print immediately, in characters that the terminal supports.
 
-    A machine that knows only ASCII gets `?`, not a traceback.
+    A machine that supports only ASCII gets `?` instead of a traceback.
     """
     stream = stream or sys.stdout
     encoding = stream.encoding or "utf-8"
@@ -164,10 +164,7 @@ def show_text(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
 
 
 def show_figure(figure: Any, caption: str) -> None:
-    """Show a matplotlib figure with its numbers in words.
-
-    A terminal and a log get the words alone.
-    """
+    """Show a matplotlib figure with its numbers in words. A terminal and a log get only the words."""
     if where_we_are().is_kernel:
         pictures = {"image/svg+xml": as_svg(figure), "image/png": as_png(figure)}
         display_bundle({**pictures, "text/plain": "(figure; its numbers follow)"})
@@ -176,7 +173,7 @@ def show_figure(figure: Any, caption: str) -> None:
 
 
 def show_html(html: str, text: str) -> None:
-    """Show HTML where it can be seen, else the text that says the same."""
+    """Show HTML if the place can display it, otherwise the equivalent text."""
     if where_we_are().is_kernel:
         display_bundle({"text/html": html, "text/plain": text})
     else:
@@ -198,7 +195,7 @@ apart.
 
 
 class CheckTable(Table):
-    """Checks as a table, those that need a person first."""
+    """Checks as a table, with those that need attention first."""
 
     def __init__(self, checks: Iterable[Check], title: str = "Checks") -> None:
         self.checks = sorted(checks, key=lambda check: list(MARKS).index(check.verdict))
@@ -218,7 +215,7 @@ class CheckTable(Table):
         return f"{total}: {by_verdict}" if by_verdict else total
 
     def as_text(self, colour: bool = False) -> str:
-        """For terminal and log; in colour, verdicts keep their symbol and word."""
+        """Return the table for a terminal or a log; in colour, verdicts keep their symbol and word."""
         text = super().as_text()
         for verdict, (_, _, ansi) in MARKS.items():
             if colour and ansi:
@@ -238,9 +235,9 @@ class CheckTable(Table):
 
 
 def show_checks(checks: Iterable[Check], title: str = "Checks") -> None:
-    """Show checks as a table, those that need a person first.
+    """Show checks as a table, with those that need attention first.
 
-    They have colours on a terminal unless NO_COLOR is set.
+    On a terminal they are coloured unless NO_COLOR is set.
     """
     table = CheckTable(checks, title)
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"

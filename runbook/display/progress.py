@@ -1,17 +1,17 @@
 """Progress of long work, shown in JupyterLab, in a log, on a terminal, in the saved notebook.
 
-    progress = Progress("04-training", total=100, unit="iterations") progress.update(done=12,
-    loss=9.8, losses=sparkline(values))   cheap: at most one drawing a second
-    progress.finish(done=100, loss=3.6)                            the final picture, always drawn
+    progress = Progress("04-training", total=100, unit="iterations")
+    progress.update(done=12, loss=9.8, losses=sparkline(values))   # at most one drawing per second
+    progress.finish(done=100, loss=3.6)                            # the final picture, always drawn
 
 `done` counts up to `total`; every other name is a fact shown next to it, and its newest value is
 kept (None takes it away). `draw_beside` adds a curve, where a drawing can be seen, and lines below.
-The work itself never lives here: whoever calls again later (a re-run cell, another machine) gets
-the same picture; `timed` adds how long this one took.
+The work itself is not done here, so a later call (a re-run cell, another machine) gets the same
+picture; `timed` adds how long this call took.
 
 A curve is an image with its numbers in the alt text: it survives what JupyterLab, GitHub and
-nbviewer take out of HTML, and needs no script. A page of ours draws the same curve inline instead,
-in its own colours.
+nbviewer remove from HTML, and needs no script. Our own pages draw the same curve inline instead,
+in their own colours.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def curve_html(points: Points, label: str) -> str:
 
 
 SECONDS_BETWEEN_DRAWINGS = 1.0
-# Between printed lines, where nothing can be redrawn
+# Between printed lines, if nothing can be redrawn
 SECONDS_BETWEEN_LINES = 10.0
 BAR_WIDTH = 24
 
 
 class Progress:
-    """A running picture of some work; also a context manager that finishes at its end.
+    """A live picture of some work. It is also a context manager that finishes at its end.
 
     >>> Progress("data", total=200, unit="documents", place=Place.PIPE).update(50, rate="3 MB/s")
     data: 50 of 200 documents (25 %), rate 3 MB/s
@@ -107,17 +107,17 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         was_drawn = self._drawn > float("-inf")
-        # An error before the first drawing speaks for itself.
+        # An error before the first drawing needs no picture.
         if self.ended or (kind is not None and not was_drawn):
             return
         if kind is not None:
-            # A new dictionary, because a page may be reading the old one.
+            # Make a new dictionary, because a page may be reading the old one.
             self.facts = self.facts | {"stopped by": kind.__name__}
 
         self.finish()
 
     def draw_beside(self, curve: tuple[str, Points], events: Sequence[str] = ()) -> None:
-        """Note the curve (label and points) and the lines that the next drawing shows below."""
+        """Store the curve (label and points) and the lines that the next drawing shows below it."""
         self.curve = curve
         self.events = tuple(events)
 
@@ -127,7 +127,7 @@ class Progress:
         total: float | None = None,
         **facts: Any,
     ) -> None:
-        """Note how far the work is; it is drawn when the last drawing is old enough."""
+        """Update the progress; draw it if the last drawing is old enough."""
         self._note(done, total, facts)
         now = self._clock()
         if now - self._drawn >= SECONDS_BETWEEN_DRAWINGS:
@@ -146,17 +146,17 @@ class Progress:
         self._draw()
 
     def as_text(self) -> str:
-        """Return one line: title, how far, the facts."""
+        """Return one line: title, progress, and facts."""
         facts = [f"{name} {show_value(value)}" for name, value in self.facts.items()]
         parts = [self._how_far(), *facts]
         return f"{self.title}{self._took()}: " + ", ".join(filter(None, parts))
 
     def as_long_text(self) -> str:
-        """The line, and the last events below it."""
+        """Return the line, and the last events below it."""
         return "\n".join([self.as_text(), *[f"  {event}" for event in self.events]])
 
     def as_html(self) -> str:
-        """Return a bar, how far, the facts, the curve and the last events."""
+        """Return a bar, the progress, the facts, the curve and the last events."""
         head = f"<b>{escape(self.title)}</b>{self._took()} {escape(self._how_far())}"
         facts = "".join(_fact_html(name, show_value(value)) for name, value in self.facts.items())
         curve = curve_html(self.curve[1], self.curve[0])
@@ -207,7 +207,7 @@ class Progress:
     def _how_far(self) -> str:
         if self.done is None:
             return ""
-        # show_bytes says the unit itself
+        # show_bytes adds the unit itself
         is_bytes = self.unit == "bytes"
         as_text = show_bytes if is_bytes else show_value
         unit = f" {self.unit}" if self.unit and not is_bytes else ""
@@ -222,7 +222,7 @@ class Progress:
         elif self._place is Place.TERMINAL:
             self._redraw_line()
 
-        # Stock papermill logs only the first value of a display that is updated: there, and in a
+        # Stock papermill logs only the first value of a display that is updated. There, and in a
         # pipe, print as well.
         now = self._clock()
         is_first = self._printed == float("-inf")
@@ -241,8 +241,8 @@ class Progress:
             if self._place is Place.BROWSER:
                 show_to_new_pages(self._handle.display_id, self._bundle)
         elif self._place is Place.BROWSER and self.ended:
-            # Server-side execution in JupyterLab loses updates: empty the old picture, and put the
-            # last one in again.
+            # Server-side execution in JupyterLab loses updates, so empty the old picture and insert
+            # the last one again.
             self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
             display_bundle(self._bundle())
         else:
@@ -254,7 +254,7 @@ class Progress:
             line = self._bar_text() + line
             line = line[: shutil.get_terminal_size().columns - 1]
 
-        # Spaces over the end of a longer line before.
+        # Spaces overwrite the end of a longer previous line.
         padded = line.ljust(self._line_width)
         show_text("\r" + padded, self._stream, end="\n" if self.ended else "")
         self._line_width = len(line)

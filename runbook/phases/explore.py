@@ -212,7 +212,10 @@ class OpenPlan:
         return open_plan(self.source, self.folder, (*self.set_words, *set_words, *new_words))
 
     def difference(self, other: "OpenPlan", phase: str = FULL) -> Table:
-        """Chosen values, sizes, memory, time and verdicts of a phase in which two plans differ."""
+        """Return the items in which two plans differ in a phase.
+
+        These are chosen values, sizes, memory, time and verdicts.
+        """
         phase = phase_name(phase)
         own_facts = self._facts(phase)
         other_facts = other._facts(phase)

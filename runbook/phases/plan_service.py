@@ -1,6 +1,6 @@
 """`runbook check`, `plan`, `why`, `render`.
 
-A run before it is started, forecasts and layout search included.
+They examine a run before it starts, with forecasts and layout search.
 """
 
 import sys
@@ -52,11 +52,10 @@ from runbook.runs.run_names import named_run
 
 
 def load_named(word: str, set_words: Sequence[str]) -> Settings:
-    """Return the settings of a run, a variant, or the folder that `--as` made.
+    """Return the settings of a run, a variant, or a folder that `--as` made.
 
-    Such a folder is named like `local--quick`.
-
-    What was given by hand when such a folder was made counts again.
+    Such a folder has a name like `local--quick`. The values given by hand when it was made apply
+    again.
     """
     named = named_run(word)
     set_and_named_words = [*named.set_words, *set_words]
@@ -72,9 +71,9 @@ def load_plan(
     *,
     measured: bool = False,
 ) -> tuple[Settings, Plan]:
-    """A run's settings and plan, without a folder.
+    """Return a run's settings and plan, without a folder.
 
-    `measured`: smoke tests run here correct the step times.
+    With `measured`, smoke tests that ran here correct the step times.
     """
     settings = load_named(run, set_words)
     calibrations = None
@@ -84,7 +83,7 @@ def load_plan(
 
 
 def render_jobs(settings: Settings, plan: Plan) -> dict[str, RenderedJob]:
-    """The job of each training phase, as it would be submitted."""
+    """Return the job of each training phase as it would be submitted."""
     rendered: dict[str, RenderedJob] = {}
     for phase in plan.phases:
         rendered[phase] = render_job(settings, plan, phase, python=sys.executable)
@@ -99,12 +98,10 @@ def render_all(
     *,
     placeholders: bool = False,
 ) -> list[Path]:
-    """Write what would be submitted into `out`, laid out as a run's folder.
+    """Write the files of a submission into `out`, which can then be submitted from there.
 
-    This way it can be submitted from there.
-
-    A value nobody gave is refused, or with `placeholders` marked. A folder from which a job was
-    submitted is refused.
+    `out` is laid out like a run's folder. A missing value is refused, or marked with
+    `placeholders`. A folder from which a job was submitted is refused.
     """
     settings = load_named(run, set_words)
     if placeholders:
@@ -134,7 +131,7 @@ def render_all(
 
 
 def plan_text(settings: Settings, plan: Plan) -> str:
-    """The whole plan for a terminal."""
+    """Return the whole plan for a terminal."""
     title = f"{settings.name} on {settings.site.site}: {settings.site.title}"
     tables = [
         *_changed_keys_tables(settings),
@@ -149,7 +146,7 @@ def plan_text(settings: Settings, plan: Plan) -> str:
 
 
 def _changed_keys_tables(settings: Settings) -> list[Table]:
-    """Return a table of the values that differ because this is another site than the file's."""
+    """Return a table of the values that differ because the site is not the one in the file."""
     rows = []
     for key, reason in sorted(settings.rehearsed().items()):
         rows.append({"key": key, "here": settings.value(key), "because": reason})
@@ -160,21 +157,21 @@ def _changed_keys_tables(settings: Settings) -> list[Table]:
 
 
 def _other_layouts_table(settings: Settings) -> Table:
-    """Return what other layouts of the same run would take."""
+    """Return the memory and time of other layouts of the same run."""
     calibrations = machine.known_calibrations(settings, runs_folder(settings.project))
     measured_machine = machine.measure_machine(settings.site)
     return what_if_table(what_if(settings, measured_machine, calibrations), settings.site.currency)
 
 
 def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
-    """Return the name of a run and every rule that its plan keeps.
+    """Return the name of a run and every rule that its plan satisfies.
 
-    Values that another YAML reader would take otherwise are listed as well.
+    Values that another YAML reader would interpret differently are listed as well.
     """
     settings, plan = load_plan(run, set_words)
     file = find_run_file(named_run(run).run)
-    # What papermill -f would read otherwise in the run file; our own reader, of every command,
-    # takes it as meant.
+    # papermill -f would read these values of the run file differently. Our own reader, which every
+    # command uses, takes them as intended.
     rule = "the run file means the same to readers of YAML 1.1 and 1.2"
     yaml_checks = []
     for difference in differences(read_text(file.path, file.where), file.where):
@@ -193,7 +190,7 @@ def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
 
 
 def check_text(run: str, set_words: Sequence[str]) -> str:
-    """Return the checks of a run as a table, and how many are to be looked at."""
+    """Return the checks of a run as a table, and the number that need attention."""
     name, checks = run_checks(run, set_words)
     counts = Counter(check.verdict for check in checks)
     open_parts = []
@@ -210,9 +207,9 @@ def check_text(run: str, set_words: Sequence[str]) -> str:
 
 
 def why_facts(run: str, key: str, set_words: Sequence[str]) -> list[dict[str, object]]:
-    """Return the origins of a value, and what the plan makes of it.
+    """Return the origins of a value, and what the plan derives from it.
 
-    Several where a name of the documents means more.
+    There are several if a name in the documents has several meanings.
     """
     settings, plan = load_plan(run, set_words)
     explained = document_name(key)
@@ -226,7 +223,7 @@ def why_facts(run: str, key: str, set_words: Sequence[str]) -> list[dict[str, ob
 
 
 def why_text(run: str, key: str, set_words: Sequence[str]) -> str:
-    """A value's chain of origins, and what the plan derives from it."""
+    """A value's chain of origins, and the numbers that the plan derives from it."""
     settings, plan = load_plan(run, set_words)
     explained = document_name(key)
     if explained:
@@ -252,7 +249,7 @@ LENGTH_KEYS = (
     "micro_batch",
     "sequence_length",
 )
-"""Keys that decide how long a training is."""
+"""Keys that determine the length of a training."""
 
 
 def _derived_text(key: str, plan: Plan) -> list[str]:
@@ -290,7 +287,7 @@ def _derived_text(key: str, plan: Plan) -> list[str]:
 class RunSearch:
     """Every layout of a run's training that fits its nodes, best first.
 
-    Then the best on more and more nodes.
+    Then follows the best on more and more nodes.
     """
 
     run: str
@@ -298,10 +295,10 @@ class RunSearch:
     tokens: float
     found: Search
     growth: tuple[RankedLayout | str, ...]
-    """The best layout on twice the nodes, again and again; a reason where there is none."""
+    """The best layout each time the nodes double; a reason if there is none."""
 
     def as_dict(self) -> dict[str, object]:
-        """Everything for --json."""
+        """Return the content of --json."""
         growth_steps: list[dict[str, Any]] = []
         for step in self.growth:
             if isinstance(step, str):
@@ -325,7 +322,7 @@ class RunSearch:
         }
 
     def as_text(self) -> str:
-        """The best layouts and the growth for a terminal."""
+        """Return the best layouts and the growth for a terminal."""
         found_layouts = self.found
         choice = self.choice
         nodes = counted(choice.nodes, "node")

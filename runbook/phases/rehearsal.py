@@ -1,6 +1,6 @@
-"""A run's training rehearsed at full size on this machine.
+"""A run's training, rehearsed at full size on this machine.
 
-What each stage really needs, next to what the plan says.
+It shows each stage's real needs next to the plan.
 """
 
 from __future__ import annotations
@@ -38,10 +38,14 @@ from runbook.planning.plan import Plan, make_plan
 from runbook.runs import machine
 
 TOLERANCE = 0.05
-"""A larger share between plan and rehearsal is a finding."""
+"""A larger relative difference between plan and rehearsal is a finding."""
 SECONDS_A_RANK = 1800
 MOST_RANKS_A_PROCESS = 8
-"""Each process imports for six seconds of its core first; progress is told when a process ends."""
+"""Ranks per process.
+
+Each process first imports for six seconds on its core, and progress is reported when a process
+ends.
+"""
 _OWN = {"framework": "runbook", "offload": "false"}
 _ABSENT = {
     "fp8": "none",
@@ -58,21 +62,19 @@ _DEEPSPEED = (
 )
 _FUSED = "fused kernels: a function that torch compiles is counted as one kernel"
 Counting = Callable[[Plan, str, Sequence[int]], Iterator[Any]]
-"""Counts ranks of a phase of a plan: the JSON that `python -m runbook.training.rehearsal` writes of
-each.
+"""Counts the ranks of a phase of a plan.
+
+It returns the JSON that `python -m runbook.training.rehearsal` writes for each.
 """
 
 
 class CannotRehearseError(RunbookError):
-    """What is installed here cannot say whether the job would work.
-
-    Nothing is said against the job.
-    """
+    """The software here cannot tell whether the job would work, so the job is not rejected."""
 
 
 @dataclass(frozen=True)
 class Stage(RehearsedRank):
-    """One rank of the job: what its rehearsal counted, and the plan's figures for its stage."""
+    """One rank of the job: its rehearsal's counts, and the plan's figures for its stage."""
 
     planned_bytes: int
     planned_flops: int
@@ -89,16 +91,16 @@ class Rehearsal:
     engine: str
     device: str
     limit_bytes: int
-    """Memory of one device that may be planned with; 0: not known."""
+    """Memory of one device that a plan may use; 0 if unknown."""
     microbatches: int
-    """Of a whole step."""
+    """For a whole step."""
     changed: tuple[str, ...]
-    """What was set so that our own trainer can be rehearsed."""
+    """Settings that were changed so that our own trainer can be rehearsed."""
     not_rehearsed: tuple[str, ...]
     stages: tuple[Stage, ...]
     replay: Replay | None
     replay_basis: str
-    """What the seconds of `replay` rest on, or why there is none."""
+    """The basis of the seconds of `replay`, or the reason why there is none."""
 
     @property
     def fits(self) -> bool:
@@ -121,7 +123,7 @@ class Rehearsal:
 
     @property
     def findings(self) -> list[str]:
-        """What a person should look at before booking."""
+        """Findings that a person should read before booking."""
         findings = self.misfits
         for stage in self.stages:
             where = f"stage {stage.stage} (rank {stage.rank})"
@@ -191,7 +193,7 @@ class Rehearsal:
     def figures(self) -> dict[str, object]:
         """Return pictures: `memory` of the fullest and the emptiest stage, and `schedule`.
 
-        The schedule is there where a step could be replayed.
+        The schedule is included if a step could be replayed.
         """
         from runbook.results.figures.plan_figures import memory_course_figure, schedule_figure
 
@@ -258,12 +260,15 @@ def _work_row(stage: Stage) -> Row:
 
 
 def has_trainer() -> bool:
-    """Whether the trainer could be imported by this Python; nothing is imported."""
+    """Whether this Python could import the trainer; nothing is imported."""
     return all(importlib.util.find_spec(name) for name in ("torch", "megatron"))
 
 
 def usable_bytes(site: Site) -> int:
-    """Memory of one device that may be planned with; 0: not known, or a CPU's, which is shared."""
+    """Return the memory of one device that a plan may use.
+
+    It is 0 if unknown, or for a CPU, whose memory is shared.
+    """
     if site.hardware.device == "cpu":
         return 0
     return round(RESERVE * memory_of(site))
@@ -280,7 +285,7 @@ def rehearse_run(
 ) -> Rehearsal:
     """Rehearse the distinct ranks of one phase.
 
-    `say` is told of each that is done here, `count` does it elsewhere.
+    `say` is called for each rank that is done here; `count` does the work elsewhere.
     """
     if count is None and not has_trainer():
         raise CannotRehearseError(PhaseMessage.NO_TRAINER_TO_REHEARSE)
@@ -320,7 +325,7 @@ def rehearse_run(
 
 
 def _planned_stage(plan: Plan, phase: str, counted: Any) -> Stage:
-    """Return what a rank's rehearsal counted, with the plan's figures for its stage."""
+    """Return a rank's rehearsal counts, with the plan's figures for its stage."""
     stage = counted["stage"]
     planned = {
         "planned_bytes": plan.memory[phase].least_by_stage[stage],
@@ -331,7 +336,7 @@ def _planned_stage(plan: Plan, phase: str, counted: Any) -> Stage:
 
 
 def _not_rehearsed(site: Site, phase_plan: PhasePlan) -> tuple[str, ...]:
-    """Return what the job does on its devices and the rehearsal on this CPU does not."""
+    """Return the work that the job does on its devices and the rehearsal on this CPU leaves out."""
     if site.hardware.device == "cpu":
         return ()
     if phase_plan.engine == "deepspeed":
@@ -347,7 +352,7 @@ def _replayed(
 ) -> tuple[Replay | None, str]:
     """Replay a step on the schedule of all stages.
 
-    Return it with what its seconds rest on, or None with the reason why there is none.
+    Return it with the basis of its seconds, or None with the reason why there is none.
     """
     phase_plan = plan.phases[phase]
     parallel = phase_plan.parallel
@@ -382,10 +387,7 @@ def _replayed(
 
 
 def _seconds_of_a_send(stage: Stage, phase_plan: PhasePlan, model: StepModel) -> float:
-    """Return the mean time of a point-to-point send of this stage.
-
-    0 if it sends nothing.
-    """
+    """Return the mean time of a point-to-point send of this stage; 0 if it sends nothing."""
     sends = [kind for kind in stage.collectives if kind.op == "send"]
     num_sends = sum(kind.count for kind in sends)
     if num_sends == 0:
@@ -396,17 +398,15 @@ def _seconds_of_a_send(stage: Stage, phase_plan: PhasePlan, model: StepModel) ->
 
 
 def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[str, ...]]:
-    """Load the run as our own trainer would do it.
-
-    Return the settings and what was changed.
-    """
+    """Load the run as our own trainer would. Return the settings and the changes."""
     settings = params.load(run, set_words=set_words)
     training = settings.run.training
     needed = dict(_ABSENT)
     if training.framework != "runbook":
         needed |= _OWN
     if settings.site.hardware.device != "cpu":
-        # Triton's kernels run on a GPU alone; megatron-core's own layers are counted, and planned.
+        # Triton's kernels run only on a GPU, so megatron-core's own layers are counted and planned
+        # instead.
         needed["kernels"] = "plain"
 
     changes = []
@@ -420,9 +420,9 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
 
 
 def distinct_ranks(spec: PhasePlan) -> list[int]:
-    """The first rank of each pipeline stage and, with several copies, the job's last.
+    """Return the first rank of each pipeline stage and, with several copies, the job's last rank.
 
-    No other holds more.
+    No other rank needs more memory.
     """
     if spec.parallel.data == 1:
         return first_ranks(spec)
@@ -430,17 +430,17 @@ def distinct_ranks(spec: PhasePlan) -> list[int]:
 
 
 def first_ranks(spec: PhasePlan) -> list[int]:
-    """The first rank of each pipeline stage."""
+    """Return the first rank of each pipeline stage."""
     stages = spec.parallel.pipeline
     return [stage * spec.parallel.world_size // stages for stage in range(stages)]
 
 
 def planned_flops(phase_plan: PhasePlan, stage: int) -> int:
-    """Return the planned FLOPs of one rank of this stage in a step, with those of recomputation."""
+    """Return the planned FLOPs of one rank of this stage in a step, including recomputation."""
     parallel = phase_plan.parallel
     num_layers = parallel.stage_layers(phase_plan.model.shape.layers)[stage]
     stage_shape = replace(phase_plan.model.shape, layers=num_layers)
-    # Without a vocabulary there is no head: what remains is the work of the layers.
+    # Without a vocabulary there is no head, so only the work of the layers remains.
     layer_flops = replace(stage_shape, padded_vocabulary=0).flops_per_sequence()
     head_flops = stage_shape.flops_per_sequence() - layer_flops
     if phase_plan.recompute == "full":
@@ -462,7 +462,7 @@ def _count_here(
     ranks: Sequence[int],
     say: Any,
 ) -> Iterator[Any]:
-    """A few ranks in a process of their own, as many processes at once as there are cores."""
+    """Rehearse ranks in groups, one process each. As many processes run at once as there are cores."""
     with (
         tempfile.TemporaryDirectory(prefix="rehearsal-") as folder,
         ThreadPoolExecutor(os.cpu_count()) as pool,
@@ -480,14 +480,14 @@ def _count_here(
                 say(f"{where}: {counted['seconds']:.0f} s, {done} of {len(ranks)}")
                 yield counted
         finally:
-            # Where a rank failed, or somebody pressed Ctrl-C, nobody waits for the others
+            # If a rank failed or somebody pressed Ctrl-C, do not wait for the others.
             pool.shutdown(wait=False, cancel_futures=True)
             while not processes.wait_until(lambda: all(future.done() for future in waiting), 0.2):
                 processes.kill_until_none(lambda: processes.process_tree(folder))
 
 
 def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
-    """Rehearse ranks in a process of their own, and return what it counted of each."""
+    """Rehearse ranks in a separate process, and return the counts of each."""
     rank_list = ",".join(map(str, ranks))
     argv = [
         *(sys.executable, "-m", "runbook.training.rehearsal", str(plan)),
@@ -503,10 +503,10 @@ def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
     )
     if not ended.exit_code:
         return [json.loads(line) for line in ended.out.splitlines()]
-    # Without torch's long lists, which would hide the error.
+    # Leave out torch's long lists, which would hide the error.
     lines = [line for line in ended.err.splitlines() if "registered at" not in line]
     errors = "\n".join(lines)
-    # Somebody killed it: too little memory here.
+    # The system or a person killed it; usually there is too little memory here.
     was_killed = ended.exit_code < 0
     if ended.exit_code == CANNOT_REHEARSE or was_killed:
         raise CannotRehearseError(

@@ -40,7 +40,7 @@ from runbook.runs.status import active_jobs
 def write_report(folder: Path, *, manifest: bool = False) -> Path:
     """Write index.html and report.html of the run and index.html of all runs.
 
-    `manifest` is for the end of a phase: the files that it wrote are recorded too. A report records
+    `manifest` is passed at the end of a phase: its output files are recorded too. A report records
     only its own pages.
     """
     page = run_pages.write_campaign(folder, read_front_page(folder))
@@ -51,11 +51,10 @@ def write_report(folder: Path, *, manifest: bool = False) -> Path:
 
 
 def write_checked_report(folder: Path) -> Path:
-    """Write the report of a run again from its files.
+    """Rewrite the report of a run from its files.
 
-    It names the files that were changed after they were recorded.
-
-    For a report between phases. While a phase ends, its own files are newer than the manifest.
+    Name the files that were changed after they were recorded. Call it only between phases: while a
+    phase ends, its own files are newer than the manifest.
     """
     front_page = read_front_page(folder)._replace(changed=changed_files(folder))
     page = run_pages.write_campaign(folder, front_page)
@@ -64,14 +63,14 @@ def write_checked_report(folder: Path) -> Path:
 
 
 def changed_files(folder: Path) -> list[str]:
-    """Return a line for each file of a report that was changed or lost since its record."""
+    """Return a line for each file of a report that was changed or lost since it was recorded."""
     return [f"{finding.kind}: {finding.file}" for finding in changed_records(folder)]
 
 
 def file_notebook(notebook: Path, folder: Path) -> str:
-    """File a notebook that a person executed among the records of its run.
+    """Add a notebook that a person executed to the records of its run.
 
-    Another run's is refused.
+    A notebook of another run is refused.
     """
     from runbook.records.engine.execute import adopt_execution
 
@@ -80,9 +79,9 @@ def file_notebook(notebook: Path, folder: Path) -> str:
 
 
 def read_front_page(folder: Path) -> run_pages.FrontPage:
-    """Show what the model wrote before and after, and the numbers a reader wants first.
+    """Show what the model wrote before and after, and the numbers that readers want first.
 
-    The plan stands next to what came true.
+    The plan stands next to the results.
     """
     samples, trained, comparison = _outcome(folder)
     sample = None
@@ -107,10 +106,7 @@ def read_front_page(folder: Path) -> run_pages.FrontPage:
 
 
 def _bad_node_facts(folder: Path, settings: params.Settings) -> list[tuple[str, str]]:
-    """Return what the report says of the site's bad nodes.
-
-    Empty if none is known.
-    """
+    """Return the report's section on the site's bad nodes; empty if none is known."""
     entries = read_bad_nodes(folder.parent / settings.site.site / FILE_NAME, time.time())
     if not entries:
         return []
@@ -118,13 +114,13 @@ def _bad_node_facts(folder: Path, settings: params.Settings) -> list[tuple[str, 
 
 
 MOST_MISSES = 3
-"""Missed forecasts that a report names; the others are in forecasts.jsonl."""
+"""How many missed forecasts a report names; the others are in forecasts.jsonl."""
 
 
 def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
     """Return the calibration of all forecasts of the project, misses first.
 
-    Empty if none was scored.
+    It is empty if none was scored.
     """
     scores = read_scores_of_all(runs)
     if not scores:
@@ -148,7 +144,7 @@ def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
 def _outcome(
     folder: Path,
 ) -> tuple[dict[int, str], list[training_results.TrainingResults], Sequence[Row]]:
-    """Return what the model wrote, the trainings with metrics, and plan next to actual."""
+    """Return what the model wrote, the trainings with metrics, and the plan next to the results."""
     plan = run_files.read_plan_file(folder)
     tokenizer = run_files.tokenizer_of(folder)
     samples = {}
@@ -169,12 +165,10 @@ def _outcome(
 
 
 def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
-    """What a person wants to know at the end.
+    """Show the summary of a run: verdict, loss, texts, plan and results, and the report.
 
-    Verdict, loss, text before and after, plan against actual, the report.
-
-    The verdict is that of the phases that were asked for; what an earlier run left of the others
-    stands in the table.
+    The verdict covers the phases that were requested. Earlier results of the other phases appear in
+    the table.
     """
     run = read_run(folder)
     samples, trained, comparison = _outcome(folder)
@@ -203,7 +197,7 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
 
 
 def _verdict_of(run: RunState, phases: Sequence[str]) -> str:
-    """Return the verdict of these phases of a run, and which ones they are if not all."""
+    """Return the verdict of these phases of a run, and their names unless they are all."""
     states = [state for state in run.phases if state.phase in phases]
     if len(states) == len(run.phases):
         return run.verdict
@@ -214,7 +208,7 @@ def _verdict_of(run: RunState, phases: Sequence[str]) -> str:
 def write_tables(folder: Path, out: Path) -> list[Path]:
     """Write a run's results and steps as tables.
 
-    CSV and Parquet to compute with, Markdown and LaTeX to paste.
+    CSV and Parquet are for computing, Markdown and LaTeX for pasting.
     """
     _, trained, comparison = _outcome(folder)
     if not trained:
@@ -242,12 +236,10 @@ def write_tables(folder: Path, out: Path) -> list[Path]:
 
 
 def finish(open_phase: OpenPhase, outputs: Sequence[Path] = (), digest: str = "") -> None:
-    """Write the record, mark the phase done over its outputs, refresh the report.
+    """Write the record, mark the phase done with its outputs, and refresh the report.
 
-    A failed verdict is an error.
-
-    While a job of the phase runs, or before its training is done, nothing is finished and nothing
-    written.
+    A failed verdict is an error. If a job of the phase still runs, or its training is not done,
+    nothing is finished or written.
     """
     phase = open_phase.phase
     _refuse_unfinished(open_phase)
@@ -256,8 +248,8 @@ def finish(open_phase: OpenPhase, outputs: Sequence[Path] = (), digest: str = ""
         raise RecordError(PhaseMessage.PHASE_DID_NOT_PASS, phase=phase)
     marked = (open_phase.folder, phase, VERSIONS[phase], digest or open_phase.fingerprint)
     run_files.write_mark(*marked, outputs, verdict=twin.verdict)
-    # Our engine still writes this notebook, then the manifest; noted here, a kill in between would
-    # look like an edit.
+    # Our engine still writes this notebook, and then the manifest. If it were recorded here, a kill
+    # in between would look like an edit.
     write_report(open_phase.folder, manifest=ENGINE_VARIABLE not in os.environ)
     open_checks = []
     for check in twin.checks:

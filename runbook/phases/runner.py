@@ -1,4 +1,4 @@
-"""`runbook run`: execute and record the notebook of each phase in order, skipping finished ones."""
+"""`runbook run`: execute and record each phase's notebook in order, skipping finished ones."""
 
 import contextlib
 import logging
@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What `runbook run` was asked for."""
+    """The options of a call of `runbook run`."""
 
     run: str
     set_words: tuple[str, ...] = ()
@@ -63,16 +63,16 @@ class RunRequest:
         return PHASES[first : last + 1]
 
     def words(self) -> list[str]:
-        """The overrides as the notebooks' `overrides` parameter says them."""
+        """The overrides in the form of the notebooks' `overrides` parameter."""
         if not self.name:
             return [*self.set_words]
         return [*self.set_words, f"as={self.name}"]
 
 
 def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
-    """Execute the phases that are not done yet, to the first that fails.
+    """Execute the phases that are not done, up to the first that fails.
 
-    Returns how it ended, and the run's folder.
+    Return how that ended, and the run's folder.
     """
     redo = phase_name(request.redo) if request.redo else ""
     from_scratch = redo == PHASES[0]
@@ -91,7 +91,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
         calibrations = machine.calibrations_of_run(settings, folder)
 
     plan = machine.make_plan_here(settings, calibrations)
-    # An impossible order is refused before anything is written
+    # Refuse an impossible order before anything is written.
     for phase in request.phases():
         refuse_hand_edits(settings.project / "notebooks" / f"{phase}.ipynb")
     if not redo:
@@ -102,7 +102,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
             say(taken_over)
         for name in remove_leftovers(folder):
             say(f"{name}: half-written by a process that was killed, removed")
-        # A training that is done again is moved aside
+        # Move aside a training that is done again.
         if redo and redo not in TRAINING_PHASES:
             open_phase.refuse_changed_results(settings, plan, folder, redo)
         if redo:
@@ -144,10 +144,7 @@ def _run_to_first_failure(
     folder: Path,
     say: Say,
 ) -> Outcome:
-    """Do the phases in order.
-
-    Return how the last one ended, which is the first that failed.
-    """
+    """Execute the phases in order. Return how the last one ended, or the first that failed."""
     for phase in request.phases():
         outcome = run_phase(
             request,
@@ -171,10 +168,7 @@ def run_phase(
     phase: str,
     say: Say,
 ) -> Outcome:
-    """Do one phase, or nothing where it is done and unchanged.
-
-    Its notebook is executed and recorded.
-    """
+    """Execute and record a phase's notebook, unless the phase is done and unchanged."""
     open_phase.refuse_changed_results(settings, plan, folder, phase)
     missing = why_not_done(settings, plan, folder, phase)
     if not missing:
@@ -199,7 +193,7 @@ def run_phase(
 def repeat_output(phase: str, verbose: bool, say: Say) -> Iterator[None]:
     """Repeat a notebook's output on the terminal: all of it, or only the lines of progress.
 
-    The record has the rest.
+    The record has everything.
     """
 
     class Repeat(logging.Handler):
@@ -228,7 +222,7 @@ def why_not_done(
 ) -> str:
     """Return why a phase has to run.
 
-    Empty if it is done, its inputs are unchanged and its outputs whole.
+    The text is empty if it is done, its inputs are unchanged and its outputs complete.
     """
     digest = open_phase.phase_fingerprint(settings, plan, folder, phase)
     missing = run_files.what_is_missing(folder, phase, digest)
@@ -266,7 +260,7 @@ def forget(
 ) -> None:
     """Make a phase run again.
 
-    Its marks go, its outputs and an older run.yaml move into the history.
+    Remove its marks, and move its outputs and an older run.yaml into the history.
     """
     refuse_while_a_job_runs(folder, get_scheduler(settings.site))
     changed = run_files.changed_values(folder, settings)
@@ -295,7 +289,7 @@ def forget(
 
 
 def expand_variants(run: str, all_variants: bool) -> list[str]:
-    """The run itself, or one word for each of its variants."""
+    """Return the run itself, or the name of each of its variants."""
     if not all_variants:
         return [run]
     names = params.variant_names(run)
@@ -305,16 +299,19 @@ def expand_variants(run: str, all_variants: bool) -> list[str]:
 
 
 _PART = re.compile(r"\..+\.(\d{1,9})\.part")
-"""As `core.files` names them: the number is the writer's process."""
+"""Names of temporary files as `core.files` makes them; the number is the writer's process."""
 _ELSEWHERE = frozenset({"checkpoints", "data", "tensorboard", "trackers", "history"})
-"""Folders whose own readers clean up: the trainer and the tokenizer."""
+"""Folders that their own readers clean up: the trainer's and the tokenizer's."""
 
 
 def remove_leftovers(folder: Path) -> list[str]:
-    """Remove what no process writes any more and tell its names; call it while holding the run."""
+    """Remove temporary files that no process writes any more, and return their names.
+
+    Hold the run during the call.
+    """
     removed = []
     for parent, subfolders, files in os.walk(folder):
-        # os.walk descends only into what stays in this list.
+        # os.walk enters only the folders that stay in this list.
         subfolders[:] = [name for name in subfolders if name not in _ELSEWHERE]
         for name in files:
             if not _is_abandoned(name):
@@ -328,7 +325,7 @@ def remove_leftovers(folder: Path) -> list[str]:
 
 
 def _is_abandoned(name: str) -> bool:
-    """Whether a file is half-written, and the process that wrote it has ended."""
+    """Whether a file is half-written and its writer has ended."""
     part = _PART.fullmatch(name)
     if not part:
         return False

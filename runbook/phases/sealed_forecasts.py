@@ -1,4 +1,4 @@
-"""The forecasts of a run: sealed before its first step, scored after its last."""
+"""The forecasts of a run, sealed before its first step and scored after its last."""
 
 import math
 from collections.abc import Sequence
@@ -32,28 +32,32 @@ from runbook.results.forecast_scores import (
 from runbook.results.wall_time import Rates
 
 CALIBRATED_WIDTH = math.log(1.3)
-"""Half-width of step time and total time where a smoke test of this machine corrected the plan."""
+"""Half-width for step time and total time if a smoke test on this machine corrected the plan."""
 PLAIN_WIDTH = math.log(2.0)
-"""The same by the plan alone: its uncorrected step times are within a factor of 2 of the published
-ones (docs/plan.md).
+"""Half-width if only the plan is known.
+
+Its uncorrected step times are within a factor of 2 of the published ones (docs/plan.md).
 """
 MEMORY_WIDTH = math.log(1.25)
-"""Of the memory: the plan counts the steps, and a process's peak has saves and evaluations as
-well."""
+"""Half-width for memory.
+
+The plan counts only the steps, but a process's peak includes saves and evaluations.
+"""
 
 COST = "cost"
 MONEY = "cost in money"
 USEFUL_TIME = "useful time"
 START_SECONDS = 120.0
-"""Two starts of the trainer with their saves, one of them after a planned stop: 20 s each on two
-free cores.
+"""Time for two starts of the trainer with their saves, one after a planned stop.
+
+Each takes 20 s on two free cores.
 """
 
 
 def seal_forecasts(open_phase: OpenPhase) -> None:
-    """Write what is forecast of the training, once, with the time and a checksum.
+    """Write the forecasts of the training once, with the time and a checksum.
 
-    A training that begins again with other values gets a new seal; the old one moves into the
+    A training that starts again with other values gets a new seal; the old one moves into the
     history. Raise `RecordError` if a sealed forecast was changed.
     """
     folder = open_phase.folder
@@ -75,14 +79,14 @@ def seal_forecasts(open_phase: OpenPhase) -> None:
 
 
 def has_steps(metrics: Path) -> bool:
-    """Return whether a training made a step."""
+    """Whether a training has made a step."""
     return any("iteration" in line for line in iterate_lines(metrics))
 
 
 def make_forecasts(open_phase: OpenPhase) -> list[Forecast]:
-    """Return what is forecast of the training.
+    """Return the forecasts of the training.
 
-    Loss, step time, memory, total time, cost, as far as each is known.
+    These are loss, step time, memory, total time and cost, as far as each is known.
     """
     plan = open_phase.plan
     forecasts = []
@@ -123,12 +127,12 @@ def make_forecasts(open_phase: OpenPhase) -> list[Forecast]:
 def _useful_time_forecast(plan: Plan) -> list[Forecast]:
     """Return the share of useful time, as 05 measures it.
 
-    Empty if no rate of failures is known.
+    The result is empty if no failure rate is known.
     """
     expectation = useful_time(plan)
     if expectation is None or not expectation.median:
         return []
-    # 05 counts the time of the nodes that train: spare nodes are in the cost.
+    # 05 counts the time of the nodes that train; spare nodes are part of the cost only.
     percent = 100 * expectation.of_training_nodes / expectation.median
     value = percent * expectation.median
     low = percent * expectation.low
@@ -147,7 +151,7 @@ def _useful_time_forecast(plan: Plan) -> list[Forecast]:
 
 
 def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
-    """Return quantity, unit and value of each number that the plan has of the training."""
+    """Return quantity, unit and value of each number that the plan contains for the training."""
     time = plan.time[FULL]
     memory = run_tables.planned_numbers(plan, FULL)["memory of a process (B)"]
     hours = time.device_hours * rates.held_devices if time.device_hours else None
@@ -168,10 +172,7 @@ def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
 
 
 def _start_allowance(plan: Plan, quantity: str, rates: Rates) -> float:
-    """Return what starts and saves may add, in the unit of the quantity.
-
-    The plan does not count them.
-    """
+    """Return what starts and saves may add, in the unit of the quantity. The plan leaves them out."""
     if quantity == "total time":
         return START_SECONDS
     devices = plan.phases[FULL].parallel.world_size * rates.held_devices
@@ -184,7 +185,7 @@ def _start_allowance(plan: Plan, quantity: str, rates: Rates) -> float:
 
 
 def _width(plan: Plan, quantity: str, scores: Sequence[ForecastScore]) -> tuple[float, str]:
-    """Return the half-width of an interval, as a logarithm, and where the forecast is from."""
+    """Return the half-width of an interval, as a logarithm, and the source of the forecast."""
     earlier_width = own_half_width(scores, quantity)
     if earlier_width is not None:
         return earlier_width, "the plan; as wide as its errors in earlier runs of this project"
@@ -198,7 +199,7 @@ def _width(plan: Plan, quantity: str, scores: Sequence[ForecastScore]) -> tuple[
 def score_forecasts(open_phase: OpenPhase) -> View:
     """Score the sealed forecasts and show them, misses first.
 
-    The scores are appended to those of the project, which are shown as well.
+    Add the scores to those of the project, and show these as well.
     """
     sealed = read_sealed(open_phase.folder)
     if sealed is None:
@@ -218,7 +219,7 @@ def score_forecasts(open_phase: OpenPhase) -> View:
 
 
 def actual_numbers(open_phase: OpenPhase, results: TrainingResults) -> dict[str, float]:
-    """Return what came true of each quantity, in the unit of its forecast."""
+    """Return the result for each quantity, in the unit of its forecast."""
     summary = results.summary
     numbers: dict[str, float | None] = {"step time": summary.seconds_per_iteration}
     if results.validation and results.validation[-1].iteration == summary.last_iteration:
@@ -246,7 +247,7 @@ def actual_numbers(open_phase: OpenPhase, results: TrainingResults) -> dict[str,
 
 
 def all_scores_table(runs: Path) -> Table | None:
-    """Return the scores of all runs, misses first; None if nothing was scored."""
+    """Return the scores of all runs, misses first; None if none was scored."""
     scores = read_scores_of_all(runs)
     if not scores:
         return None

@@ -1,4 +1,4 @@
-"""The text a run is made from and its token files, made here or elsewhere."""
+"""The text from which a run is made, and its token files, whether made here or elsewhere."""
 
 import json
 from collections.abc import Sequence
@@ -42,8 +42,8 @@ def tokenize_options(settings: Settings) -> TokenizeOptions:
 def text_home(settings: Settings, text: TextShare) -> Path:
     """Return the folder of a text's files.
 
-    A text that an earlier version fetched into the project's own folder is read there, and not
-    fetched again.
+    A text that an earlier version downloaded into the project's own folder is read there, and not
+    downloaded again.
     """
     dataset = text.dataset
     earlier = dataset_folder(dataset, project=settings.project, folder=text.folder)
@@ -57,11 +57,10 @@ def text_home(settings: Settings, text: TextShare) -> Path:
 
 
 def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]:
-    """Return the files of one of the run's texts, or of data.folder where one is given.
+    """Return the files of one of the run's texts, or of data.folder if it is given.
 
-    It is the first text where none is named.
-
-    In place of the shipped corpus that folder holds anybody's text, so its files may have any name.
+    If no text is named, use the first. In place of the shipped corpus, data.folder may contain any
+    text, so its files may have any name.
     """
     text = text or settings.texts[0]
     dataset = text.dataset
@@ -82,9 +81,9 @@ def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]
 
 
 def token_groups(settings: Settings, data: DataPlan, folder: Path) -> list[tuple[list[Path], Path]]:
-    """(input files, prefix) of each pair of token files.
+    """Return (input files, prefix) of each pair of token files.
 
-    One for all text, or one a file where files are held out.
+    There is one pair for all text, or one per file if whole files are held out.
     """
     prefixes = {part.dataset: part.prefix for part in data.parts or [data]}
     groups = []
@@ -110,7 +109,8 @@ def _groups_of(
     groups = [[path] for path in inputs]
     names = [path.name for path in inputs]
     size = dataset.parts_together
-    # A text may come in smaller parts than the catalogue's files: so many of them make one.
+    # A text may be split into smaller parts than the catalogue's files; this many of them make one
+    # file.
     if size and len(inputs) != len(dataset.paths):
         groups = [inputs[start : start + size] for start in range(0, len(inputs), size)]
         names = [Path(path).name for path in dataset.paths]
@@ -128,12 +128,10 @@ def _groups_of(
 
 
 def text_identity(settings: Settings, folder: Path) -> list[Any]:
-    """Name, size, date and a sample of each text file that no catalogue vouches for.
+    """Return name, size, date and a sample of each text file that no catalogue vouches for.
 
-    Other text means other tokens.
-
-    Once the text is gone, what the token files' manifests in the run's folder say was read: tokens
-    outlive their text.
+    Other text means other tokens. Once the text is deleted, read these facts from the token files'
+    manifests in the run's folder, because tokens outlive their text.
     """
     texts = [text for text in settings.texts if _is_unvouched(text)]
     if not texts:
@@ -151,15 +149,12 @@ def text_identity(settings: Settings, folder: Path) -> list[Any]:
 
 
 def _is_unvouched(text: TextShare) -> bool:
-    """Whether the catalogue has no checksums for the files of this text."""
+    """Whether the catalogue lacks checksums for the files of this text."""
     return text.dataset.kind != "mock" and bool(text.folder or not text.dataset.files)
 
 
 def _files_now(settings: Settings, texts: Sequence[TextShare]) -> list[tuple[Any, ...]]:
-    """Return (path, size, date, sample) of each text file.
-
-    Raise `DataError` if one is gone.
-    """
+    """Return (path, size, date, sample) of each text file. Raise `DataError` if one is missing."""
     paths: list[Path] = []
     for text in texts:
         paths += input_files(settings, text)
@@ -170,7 +165,10 @@ def _files_now(settings: Settings, texts: Sequence[TextShare]) -> list[tuple[Any
 
 
 def _files_in_manifests(folder: Path) -> list[tuple[Any, ...]]:
-    """Return (path, size, date, sample) of each text file that the run's manifests say was read."""
+    """Return (path, size, date, sample) of each text file that was read.
+
+    The run's manifests list them.
+    """
     files = []
     for path in (folder / "data").glob("*.manifest.json"):
         for file in json.loads(path.read_text())["inputs"]:
@@ -182,7 +180,7 @@ def _files_in_manifests(folder: Path) -> list[tuple[Any, ...]]:
 def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
     """Return prefixes of the run's token files that were made elsewhere.
 
-    The plan's section `data` reads them there.
+    The plan's section `data` expects them there.
     """
     prefixes = []
     for text in settings.texts:
@@ -193,9 +191,9 @@ def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
 
 
 def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
-    """Link ready token files to where the plan reads them, in the run's folder.
+    """Link ready-made token files to the place in the run's folder where the plan expects them.
 
-    The files that are there then.
+    Return the files that are then there.
     """
     links: list[Path] = []
     for text in settings.texts:
@@ -203,7 +201,7 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
             continue
         planned = _planned_prefixes(text, data)
         if any(Path(prefix).is_absolute() for prefix in planned):
-            # Into the site's own folder for data, where the files are already
+            # The link goes into the site's own data folder, which already has the files.
             continue
 
         home = text_home(settings, text)
@@ -219,10 +217,7 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
 
 
 def _link(link: Path, file: Path) -> None:
-    """Make `link` lead to the file.
-
-    A file of the run's own that is there is left alone.
-    """
+    """Make `link` point to the file. A file of the run's own at that place is left alone."""
     link.parent.mkdir(parents=True, exist_ok=True)
     if not link.exists() or link.is_symlink():
         link.unlink(missing_ok=True)
@@ -238,7 +233,10 @@ def _planned_prefixes(text: TextShare, data: DataPlan) -> list[str]:
 
 
 def _match_prefixes(text: TextShare, planned: list[str], present: list[Path]) -> list[Path]:
-    """Of each planned name the files that were found: by the name, or the only ones there are."""
+    """Return the files found for each planned name.
+
+    These have that name, or are the only ones there.
+    """
     by_name = {prefix.name: prefix for prefix in present}
     if all(Path(prefix).name in by_name for prefix in planned):
         return [by_name[Path(prefix).name] for prefix in planned]

@@ -1,6 +1,6 @@
-"""A run's checkpoint at work, in a process of its own.
+"""A run's checkpoint in use, in a separate process.
 
-Text from it, Hugging Face folders out of it and into it.
+It writes text, and exports and imports Hugging Face folders.
 """
 
 import json
@@ -32,12 +32,12 @@ _FOLDER_FILES = (
     "mp_rank_*/model_optim_rng.pt",
 )
 LIMIT_SECONDS = 24 * 3600.0
-"""Longer than any model takes; Ctrl-C ends it."""
+"""Longer than any model needs; Ctrl-C ends it."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a model made of a prompt."""
+    """A prompt and the model's continuation."""
 
     iteration: int
     prompt: str
@@ -53,12 +53,10 @@ def sample_texts(
     seed: int = 1234,
     **options: float,
 ) -> list[Sample]:
-    """Continue prompts from the newest whole checkpoint.
+    """Continue prompts from the newest complete checkpoint.
 
-    An empty one is the run's own, or a new document.
-
-    `options` has `tokens`, `temperature` (0 takes the likeliest token each time), `top_p`, `cache`
-    and `iteration`.
+    An empty prompt stands for the run's own, or starts a new document. `options` has `tokens`,
+    `temperature` (0 picks the likeliest token each time), `top_p`, `cache` and `iteration`.
     """
     phases = read_plan_file(folder).phases
     if phase not in phases:
@@ -111,9 +109,9 @@ def export_weights(
     iteration: int = 0,
     shard_bytes: int = 5 * 10**9,
 ) -> Exported:
-    """Write the newest checkpoint as a Hugging Face folder, which is there when it is whole.
+    """Write the newest checkpoint as a Hugging Face folder, which appears only once it is complete.
 
-    `out` has to be new.
+    `out` must not exist yet.
     """
     part = out.absolute().with_name(f"{out.absolute().name}.part")
     out = out.absolute()
@@ -147,7 +145,7 @@ def export_weights(
 
 
 def _write_tokenizer(name: str, spec: PhasePlan, out: Path) -> None:
-    """The tokenizer as `transformers` loads it, and the tokens that end a text."""
+    """Return the tokenizer as `transformers` loads it, and the tokens that end a text."""
     for file, content in tokenizer_files(name).items():
         (out / file).write_bytes(content)
     end = spec.sampling.end_of_document
@@ -176,7 +174,7 @@ def _model_card(
     spec: PhasePlan,
     exported: Exported,
 ) -> str:
-    """Return README.md from what the run recorded; what only its owner knows is left to fill in."""
+    """Return README.md from the run's records. What only its owner knows is left blank to fill in."""
     record = find_twin(folder, spec.phase)
     commit = ""
     versions = ""
@@ -205,7 +203,7 @@ def _model_card(
 
 
 def _training_loss_text(metrics: Path, last: int) -> str:
-    """Return the first loss and that of the last exported iteration."""
+    """Return the first loss and the loss of the last exported iteration."""
     if not last or not metrics.exists():
         return "not recorded"
     losses = []
@@ -228,9 +226,9 @@ def _validation_loss_text(validation: Path, last: int) -> str:
 
 
 def import_weights(folder: Path, source: Path, phase: str = TRAINED) -> str:
-    """Let the run begin with a Hugging Face model's or a Megatron-LM checkpoint's weights.
+    """Start the run from the weights of a Hugging Face model or a Megatron-LM checkpoint.
 
-    The new checkpoint.
+    Return the new checkpoint.
     """
     if not any(path.is_file() for name in _FOLDER_FILES for path in source.glob(name)):
         raise DataError(
@@ -242,7 +240,7 @@ def import_weights(folder: Path, source: Path, phase: str = TRAINED) -> str:
 
 
 def _compare_tokenizers(name: str, source: Path) -> None:
-    """Raise `ParamsError` if the folder has a tokenizer that gives other ids than the run's."""
+    """Raise `ParamsError` if the folder's tokenizer gives other ids than the run's."""
     candidates = (source / "tokenizer.json", source / "tokenizer.model")
     path = next((path for path in candidates if path.exists()), None)
     if path is None:
@@ -270,7 +268,7 @@ def ask_trainer(
     request: Mapping[str, object],
     processes: int = 1,
 ) -> dict[str, Any]:
-    """What the trainer answers, in a process of its own or in several on this machine."""
+    """Return the trainer's answer, from one separate process or several on this machine."""
     argv = [sys.executable, "-m"]
     if processes > 1:
         argv += [

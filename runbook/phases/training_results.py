@@ -45,7 +45,7 @@ RECORDED = (
     ),
     *("tflops_per_device", "tflops_convention", "validation_loss", "segments"),
 )
-"""Numbers of a summary that the record of a phase holds under these names."""
+"""Numbers of a summary that the record of a phase contains under these names."""
 
 
 @dataclass(frozen=True)
@@ -55,31 +55,31 @@ class TrainingResults:
     phase: str
     phase_plan: PhasePlan
     planned: Speed
-    """What plan.json says of the time."""
+    """The time estimates of plan.json."""
     promised: Mapping[str, Any]
-    """All that it promises, under the names of the measured numbers."""
+    """Everything that the plan promises, under the names of the measured numbers."""
     history: History
     validation: tuple[ValidationLoss, ...]
     events: tuple[Event, ...]
 
     @cached_property
     def summary(self) -> Summary:
-        """The numbers of the run, warm-up left out."""
+        """The numbers of the run, without the warm-up."""
         length = self.phase_plan.model.shape.sequence_length
         return summarize(self.history, sequence_length=length, validation=self.validation)
 
     @cached_property
     def account(self) -> WallTime | None:
-        """Where the wall time went over all jobs: the one account that every table has.
+        """Where the wall time went over all jobs.
 
-        None before the first step.
+        Every table uses this one account. None before the first step.
         """
         return account_wall_time(self.history, self.validation, self.events)
 
     def loss_figure(self, title: str = "") -> Any:
-        """The loss over all restarts, next to ln(vocabulary).
+        """Draw the loss over all restarts, next to ln(vocabulary).
 
-        A matplotlib figure, as the others.
+        Like the others, it is a matplotlib figure.
         """
         vocabulary = self.phase_plan.model.shape.vocabulary
         title = title or f"Loss of {self.phase}"
@@ -91,7 +91,7 @@ class TrainingResults:
         )
 
     def throughput_figure(self) -> Any:
-        """Tokens per second over time, with the planned line."""
+        """Draw tokens per second over time, with the planned line."""
         length = self.phase_plan.model.shape.sequence_length
         planned = self.planned
         title = f"Throughput of {self.phase}"
@@ -103,18 +103,18 @@ class TrainingResults:
         )
 
     def step_time_figure(self) -> Any:
-        """The parts of each step, with the planned line."""
+        """Draw the parts of each step, with the planned line."""
         return run_figures.step_time_figure(
             self.history, planned_seconds=self.planned.seconds_per_iteration
         )
 
     def timeline_figure(self) -> Any:
-        """Training, waiting for data, evaluations and saves over time."""
+        """Draw training, waiting for data, evaluations and saves over time."""
         happened = (self.history, self.validation, self.events)
         return run_figures.timeline_figure(*happened, planned_seconds=self.planned.seconds)
 
     def results(self) -> dict[str, object]:
-        """What the record of a training phase holds at least."""
+        """The least that the record of a training phase contains."""
         model = self.phase_plan.model
         planned = {"parameters": model.parameters, "sequence_length": model.shape.sequence_length}
         measured = {key: rounded(getattr(self.summary, key)) for key in RECORDED}
@@ -133,7 +133,7 @@ class TrainingResults:
 def _environment_results(events: Sequence[Event]) -> dict[str, object]:
     """Return on how many nodes Python ran from a copy in the newest job.
 
-    Nothing where no copy was asked for.
+    The result is empty if no copy was requested.
     """
     copied = events_named(events, "environment_copied")
     if not copied:
@@ -148,7 +148,7 @@ def _environment_results(events: Sequence[Event]) -> dict[str, object]:
 
 
 def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
-    """The files of one training phase in a run's folder."""
+    """Return the files of one training phase in a run's folder."""
     phase_plan = plan.phases[phase]
     log = phase_plan.log
     metrics = folder / log.metrics
@@ -168,17 +168,17 @@ def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
 
 @lru_cache(maxsize=2)
 def _read_history(path: Path, state: tuple[int, int] | None) -> History:
-    """The steps in a file, read again only when it changed.
+    """Return the steps in a file, read again only after it has changed.
 
-    The sections of a notebook all ask for them.
+    All sections of a notebook need them.
     """
     return read_metrics(path)
 
 
 def rounded(value: Any) -> Any:
-    """Seven digits of a measured number.
+    """Round a measured number to seven digits.
 
-    More than it has, and the same in every form of the record.
+    That is more than its accuracy, and makes it the same in every form of the record.
 
     >>> rounded(10.859001234), rounded(64633856), rounded("megatron-full")
     (10.859, 64633856, 'megatron-full')
@@ -189,9 +189,9 @@ def rounded(value: Any) -> Any:
 
 
 def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
-    """Show the loss curve of the open phase, or of each phase named, over all restarts.
+    """Show the loss curve of the open phase, or of each named phase, over all restarts.
 
-    It stands next to ln(vocabulary), and is told in words too.
+    It is drawn next to ln(vocabulary), and described in words.
     """
     view = View()
     for phase in phases or [open_phase.phase]:
@@ -208,7 +208,7 @@ def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
 
 
 def show_account(open_phase: OpenPhase) -> View:
-    """Where the wall time of the open phase went, its goodput among the results."""
+    """Show where the wall time of the open phase went, and add its goodput to the results."""
     training = read_results(open_phase.folder, open_phase.plan, open_phase.phase)
     account = training.account
     if account:
@@ -226,7 +226,7 @@ def show_account(open_phase: OpenPhase) -> View:
 def account_view(training: TrainingResults) -> View:
     """Return the account of a phase as a figure and a table.
 
-    It lists the interruptions one by one, and what stood still.
+    It lists each interruption and the idle times.
     """
     account = training.account
     if account is None:
@@ -257,10 +257,9 @@ def account_view(training: TrainingResults) -> View:
 
 
 def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row]:
-    """One row for each sample: at which iteration, the prompt, its continuation.
+    """Return one row for each sample: its iteration, the prompt and its continuation.
 
-    A line that the trainer did not write so is passed over: `runbook verify` says that the file was
-    edited.
+    Skip a line that the trainer did not write this way: `runbook verify` reports the edited file.
     """
     newest_lines = {}
     for line in filter(_is_sample, read_lines(folder / phase_plan.log.samples)):
@@ -290,14 +289,14 @@ def _is_sample(row: Mapping[str, object]) -> bool:
 
 
 def _is_token(value: object) -> bool:
-    # Not isinstance: True is an int for it.
+    # Do not use isinstance here: it counts True as an int.
     return type(value) is int and 0 <= value < 2**31
 
 
 def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
-    """What a reader asks first of a training: name, answer, and what stands next to it.
+    """Return what a reader asks first about a training: name, answer, and a figure to compare with.
 
-    Empty before the first step.
+    The result is empty before the first step.
     """
     summary = training.summary
     planned = training.planned
@@ -364,7 +363,7 @@ def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, st
 
 
 def _restarts_text(training: TrainingResults) -> str:
-    """Restarts, and how many of them training.rehearse_stop planned."""
+    """Return the number of restarts, and how many of them training.rehearse_stop planned."""
     restarts = training.history.num_segments - 1
     text = counted(restarts, "restart")
     num_planned = sum(event.planned for event in events_named(training.events, "ended"))
@@ -376,13 +375,13 @@ def _restarts_text(training: TrainingResults) -> str:
 
 
 EXPLAINED_DIFFERENCE = 0.05
-"""Share from which on a measured number that differs from its plan is explained."""
+"""Relative difference from the plan from which on a measured number gets an explanation."""
 
 
 def plan_versus_actual(training: TrainingResults) -> Table:
     """Return the plan's numbers of one training phase next to the measured ones.
 
-    A difference comes with what explains it.
+    A difference comes with its explanation.
     """
     planned = {}
     for name, value in training.promised.items():
@@ -394,7 +393,7 @@ def plan_versus_actual(training: TrainingResults) -> Table:
         held_seconds = training.account.wall_seconds - training.account.waiting_seconds
         productive = training.account.parts["productive"]
         if training.account.devices_of_job:
-            # A job holds the nodes it does not train on.
+            # A job also occupies nodes on which it does not train.
             productive = device_seconds(training.history.steps) / training.account.devices_of_job
 
         actual[run_tables.USEFUL_TIME] = 100 * productive / held_seconds if held_seconds else None
@@ -457,7 +456,7 @@ def _wall_reason(training: TrainingResults) -> str:
 
 
 def device_rates(settings: Settings, phase: str = FULL) -> Rates:
-    """Price and power of a device, as far as run file, site and data sheets say."""
+    """Return price and power of a device, as far as run file, site and datasheets state them."""
     site = settings.site
     device = find_accelerator(site.hardware.device)
     job = settings.job(phase)

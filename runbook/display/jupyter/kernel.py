@@ -1,13 +1,13 @@
-"""The edge to ipykernel: the only module that names what we use of its inside, and of IPython's.
+"""The only module that names the internals of ipykernel and IPython that we use.
 
     close = listen(listener)                the listener tells whether it dealt with a message
-    page_kernel() -> PageKernel | None      the kernel around us, which hears pages while a cell
-    runs lose_no_output()                        nothing that a cell prints is dropped
+    page_kernel() -> PageKernel | None      this process's kernel, if it hears pages in a cell
+    lose_no_output()                        nothing that a cell prints is dropped
 
-A kernel answers one request after the other, so a click or a second run of a cell waits for the
-cell's end. ipykernel 7 receives messages in a thread of its own; there they can be looked at as
-they come. An older one has no such thread: then nothing is heard, and nothing else changes. The
-kernel checks the signature of whatever is passed on to it.
+A kernel answers requests one after another, so a click or a second run of a cell waits for the end
+of the running cell. ipykernel 7 receives messages in a separate thread, where we can read them as
+they arrive. An older version has no such thread: clicks are then not heard early, and nothing else
+changes. The kernel checks the signature of every message that is passed on to it.
 """
 
 import json
@@ -21,17 +21,14 @@ from runbook.display.output_place import current_shell
 DELIMITER = b"<IDS|MSG>"
 """Between addresses and the signed parts of a message: signature, header, parent, and so on."""
 REDIRECT_SECONDS = 10.0
-"""How long to wait for the kernel's thread.
-
-A thread that has ended hears nothing in any case.
-"""
+"""How long to wait for the kernel's thread. A thread that has ended hears nothing anyway."""
 
 
 @dataclass(frozen=True)
 class KernelMessage:
-    """What a page sent."""
+    """A message from a page."""
 
-    addresses: list[bytes]  # where an answer goes
+    addresses: list[bytes]  # the address for the answer
     header: dict[str, Any]
     content: dict[str, Any]
 
@@ -43,13 +40,13 @@ class KernelMessage:
 
 @dataclass(frozen=True)
 class CellRequest:
-    """The message that runs the cell in which we are."""
+    """The message that runs the current cell."""
 
     # The cell's id in its notebook
     cell: str
     code: str
     header: dict[str, Any]
-    # What stands in the brackets before the cell
+    # The number in brackets before the cell
     number: int
 
 
@@ -58,7 +55,7 @@ _listeners: list[Listener] = []
 
 
 class PageKernel:
-    """The kernel around us."""
+    """The kernel of this process."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
@@ -69,7 +66,7 @@ class PageKernel:
         """Let `receive` get each message before the kernel does.
 
         It also gets the kernel's own receiver. None restores that one. The kernel's thread makes
-        the change; wait for it, so that no message that comes after this call is missed.
+        the change. Wait for it, so that no message after this call is missed.
         """
         stream = self._kernel.shell_stream
         usual = self._kernel.shell_channel_thread_main
@@ -81,7 +78,7 @@ class PageKernel:
             return receive(message, usual)
 
         def change() -> None:
-            # Without `receive` the stream gets back the very function that it had.
+            # Without `receive`, the stream gets back exactly the function that it had.
             stream.on_recv(usual if receive is None else pass_on, copy=False)
             changed.set()
 
@@ -90,7 +87,7 @@ class PageKernel:
             changed.wait(REDIRECT_SECONDS)
 
     def running_cell(self) -> CellRequest | None:
-        """The cell that runs now, of a page that says its id; None if there is none."""
+        """The running cell, if its page sends a cell id; otherwise None."""
         request = self._kernel.get_parent("shell")
         code = request.get("content", {}).get("code")
         cell = request.get("metadata", {}).get("cellId")
@@ -100,7 +97,7 @@ class PageKernel:
         for name in ("msg_id", "msg_type", "session", "username"):
             header[name] = request["header"][name]
 
-        # The shell's own counter may be that of the next cell already.
+        # The shell's own counter may already have advanced to the next cell.
         return CellRequest(
             cell, code, header, len(current_shell().history_manager.input_hist_parsed) - 1
         )
@@ -115,13 +112,13 @@ class PageKernel:
         kind: str,
         **content: Any,
     ) -> None:
-        """Send something to every page, as if the request with the header `cause` had caused it."""
+        """Send a message to every page, as if the request with the header `cause` had caused it."""
         self._kernel.session.send(
             self._kernel.iopub_socket, kind, content, parent={"header": cause}
         )
 
     def greet(self, message: KernelMessage) -> None:
-        """Answer a page's first question, what kernel this is."""
+        """Answer a page's first request, which asks for the kernel's type."""
         about = {"status": "ok", **self._kernel.kernel_info}
         parent = {"header": message.header}
         stream = self._kernel.shell_stream
@@ -135,7 +132,7 @@ class PageKernel:
 
 
 def lose_no_output() -> None:
-    """Let what cells print wait for its reader.
+    """Make a cell's prints wait for their reader.
 
     Beyond 1,000 messages ZeroMQ would drop the next one silently.
     """
@@ -146,7 +143,7 @@ def lose_no_output() -> None:
 
 
 def page_kernel() -> PageKernel | None:
-    """The kernel around us, if it receives messages in a thread of its own; else None."""
+    """Return the kernel of this process, or None if it has no thread for messages."""
     kernel = getattr(current_shell(), "kernel", None)
     if getattr(kernel, "shell_channel_thread", None) is None:
         return None
@@ -154,7 +151,7 @@ def page_kernel() -> PageKernel | None:
 
 
 def listen(listener: Listener) -> Callable[[], None]:
-    """Hear every request from now on until the returned function is called; several may listen."""
+    """Pass every request to the listener until the returned function is called. Several may listen."""
     kernel = page_kernel()
     if kernel is None:
         return lambda: None
@@ -172,7 +169,7 @@ def listen(listener: Listener) -> Callable[[], None]:
 
 
 def read(message: Sequence[Any]) -> KernelMessage | None:
-    """A message as it came over the wire; None if it cannot be read."""
+    """Parse a message from the wire; return None if it cannot be read."""
     parts = [bytes(part) for part in message]
     try:
         at = parts.index(DELIMITER)
@@ -186,7 +183,7 @@ def read(message: Sequence[Any]) -> KernelMessage | None:
 
 
 def pass_on(message: Sequence[Any], usual: Callable[[Sequence[Any]], Any]) -> Any:
-    """Give a message to the listeners, and to the kernel unless one of them dealt with it."""
+    """Pass a message to the listeners, and to the kernel unless one of them handled it."""
     request = read(message)
     if request is not None and any(listener(request) for listener in list(_listeners)):
         return None

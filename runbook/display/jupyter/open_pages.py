@@ -1,13 +1,13 @@
-"""A page that is opened again finds what a running cell shows, or what it showed at its end.
+"""Show a running cell's output, or its last output, on a page that is opened again.
 
-    forget = show_to_new_pages(display_id, bundle, joined=None)   bundle() -> what the cell shows
-    now
+    forget = show_to_new_pages(display_id, bundle, joined=None)
+    bundle() -> the current output of the cell
 
 JupyterLab forgets a running cell's output when its page is closed, and a cell that is run again
-waits for the first run to end. So from the first call on, two questions of a page are answered
-while a cell runs:
-- what the cells show, asked by lab/static/watching.js when a notebook is opened: the page follows
-  the running cell from then on as if it had started it, without running anything;
+waits for the first run to end. So after the first call, two requests of a page are answered while
+a cell runs:
+- the output of the cells, requested by lab/static/watching.js when a notebook is opened: the page
+  then follows the running cell as if it had started it, without running anything;
 - the running cell once more, run by a person whose JupyterLab lacks that file: it is answered with
   the same displays, and JupyterLab sends every later update of them to that page too. The request
   itself still waits its turn.
@@ -37,18 +37,18 @@ Bundle = Callable[[], Mapping[str, object]]
 
 @dataclass
 class CellDisplays:
-    """What one run of a cell shows."""
+    """The output of one run of a cell."""
 
     request: CellRequest
     bundles: dict[str, tuple[Bundle, Bundle]] = field(default_factory=dict)
-    """What is shown, by display id, in the order in which it was put there.
+    """The output by display id, in the order of display.
 
     It is for a page that runs the cell again, and for one that joined.
     """
     running: bool = True
 
     def as_json(self) -> dict[str, object]:
-        """What a page that joined is sent."""
+        """The content for a page that joined."""
         return {
             "cell": self.request.cell,
             "request": self.request.header["msg_id"],
@@ -62,16 +62,16 @@ _cells: dict[str, CellDisplays] = {}
 """The newest run of each cell that showed something, by the cell's id."""
 
 _lock = Lock()
-"""Held while a page is answered: what a running cell says afterwards comes after the answer."""
+"""Held while a page is answered, so that a running cell's later output comes after the answer."""
 
 
 def show_to_new_pages(
     display_id: str, bundle: Bundle, joined: Bundle | None = None
 ) -> Callable[[], None]:
-    """Show this to whoever opens the page or runs the cell again; the returned function ends it.
+    """Show this to every page that is opened or runs the cell again.
 
-    `joined` is for pages with our script: a button with the attribute data-runbook-click sends its
-    click there.
+    The returned function stops that. `joined` is for pages with our script: a button with the
+    attribute data-runbook-click sends its click there.
     """
     kernel = page_kernel()
     request = kernel.running_cell() if kernel is not None else None
@@ -107,9 +107,9 @@ def _note_end(result: Any) -> None:
 
 
 def _answer(kernel: PageKernel, message: KernelMessage) -> bool:
-    """Answer a page; return whether the kernel need not see the message.
+    """Answer a page; return whether the kernel can skip the message.
 
-    That is only the first greeting, which a working kernel would let wait.
+    It can skip only the first greeting, which a busy kernel would delay.
     """
     with _lock:
         running = [displays for displays in _cells.values() if displays.running]
@@ -126,9 +126,9 @@ def _answer(kernel: PageKernel, message: KernelMessage) -> bool:
 
 
 def _greet(kernel: PageKernel, message: KernelMessage, running: CellDisplays) -> None:
-    """Send what a kernel sends to a new page.
+    """Send the messages that a kernel sends to a new page.
 
-    The page (JupyterLab) sends nothing else before, and waits 3 s for it.
+    The page (JupyterLab) sends nothing else before, and waits 3 s for them.
     """
     kernel.greet(message)
     kernel.publish(message.header, "status", execution_state="idle")
@@ -144,7 +144,7 @@ def _send_cells(kernel: PageKernel, message: KernelMessage) -> None:
 def _repeat_displays(
     kernel: PageKernel, message: KernelMessage, running: list[CellDisplays]
 ) -> None:
-    """Show to a page that runs a running cell again what the cell shows."""
+    """Show the output of a running cell to a page that runs it again."""
     for displays in running:
         if message.content.get("code") == displays.request.code:
             for name, (bundle, _) in displays.bundles.items():

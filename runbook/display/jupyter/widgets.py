@@ -1,17 +1,17 @@
-"""Buttons next to a running cell and a form of values, in a browser; texts everywhere else.
+"""Buttons beside a running cell, and a form of values. Outside a browser, text replaces them.
 
     with controls({"Stop": (stop, "runbook cancel RUN --gently")}):
         ...                                             # stop() -> str, shown next to the button
         ...
 
-A button works while its cell still runs where the kernel hears it then (`kernel`); with an older
-ipykernel only when the cell has ended. What it can do is therefore always written as a command too.
-Where that command ends with "...", the action takes a text, which is typed next to its button.
+A button works while its cell still runs if the kernel can hear the click (`kernel`). With an older
+ipykernel it works only after the cell has ended. Its action is therefore always shown as a command
+too. If that command ends with "...", the action takes a text, which is typed next to its button.
 
     show_form(sections, consider, write, table)
 
-`consider(changes)` is asked at each change and answers with the errors that stand next to their
-fields and what follows from the values; `write(name, changes)` keeps them and says where. The form
+`consider(changes)` is called at each change. It returns the errors to show next to their fields,
+and the consequences of the values. `write(name, changes)` saves them and returns where. The form
 itself does not know what the values mean.
 """
 
@@ -32,42 +32,42 @@ from runbook.display.jupyter.kernel import KernelMessage, listen, page_kernel
 from runbook.display.jupyter.open_pages import show_to_new_pages
 from runbook.display.output_place import BAD, Place, display_bundle, show_table, where_we_are
 
-# What a click does, by the id of the button's connection to the page.
+# The action of a click, by the id of the button's connection to the page
 Clicks = dict[str, Callable[[], None]]
-# The widget in which a text is typed, by the id of its connection
+# The widget of a text field, by the id of its connection
 TextFields = dict[str, Any]
 Actions = Mapping[str, tuple[Callable[..., str], str]]
 TYPED = '"..."'
 WHOLE = {"width": "auto", "flex": "0 0 auto"}
-"""A button as wide as its word, whatever stands next to it."""
+"""A button as wide as its word, whatever is next to it."""
 ANSWER_LINE = {
     "flex": "1 1 100%",
     "width": "100%",
     "max_height": "9em",
     "overflow": "auto",
 }
-"""Layout of the line for an action's answer.
+"""Layout of the line with an action's answer.
 
-A note of 10,000 characters would squeeze the buttons.
+A note of 10,000 characters would otherwise squeeze the buttons.
 """
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 @contextmanager
 def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
-    """Buttons for as long as the block runs; nothing but in a browser."""
+    """Show buttons while the block runs. Outside a browser, show nothing."""
     if (place or where_we_are()) is not Place.BROWSER or find_spec("ipywidgets") is None:
         yield
         return
 
     row, by_comm, fields = _buttons(actions)
     text = as_text(actions)
-    # Before the buttons are shown: a click that comes while nobody listens would wait for the
-    # cell's end.
+    # Listen before the buttons are shown: otherwise an early click would wait for the end of the
+    # cell.
     close = listen(lambda message: _act_on_click(by_comm, message) or _take_typed(fields, message))
     handle = display_bundle(widget_bundle(row, text), updatable=True)
-    # A page that is opened later can load no widget from a kernel that works: there plain buttons
-    # do the same.
+    # A page that is opened later cannot load widgets from a busy kernel, so plain buttons do the
+    # same there.
     plain = plain_buttons(by_comm, actions, fields)
     forget = show_to_new_pages(
         handle.display_id,
@@ -84,7 +84,7 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
 
 
 def as_text(actions: Actions) -> str:
-    """The same as commands.
+    """Return the actions as commands.
 
     >>> as_text({"Stop": (str, "runbook cancel local --gently")})
     'Stop: runbook cancel local --gently'
@@ -93,7 +93,7 @@ def as_text(actions: Actions) -> str:
 
 
 def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:
-    """Return a row of buttons, what a click on each of them does, and the fields for texts.
+    """Return a row of buttons, the actions of their clicks, and the fields for texts.
 
     The row ends with a line for the answers.
     """
@@ -167,7 +167,7 @@ def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] 
 
 
 def _act_on_click(clicks: Clicks, message: KernelMessage) -> bool:
-    """Do what a click asks for; whether the message was one."""
+    """Perform the action of a click; return whether the message was one."""
     data = message.content.get("data", {})
     clicked = message.kind == "comm_msg" and data.get("content", {}).get("event") == "click"
     if not clicked or message.content.get("comm_id") not in clicks:
@@ -177,7 +177,7 @@ def _act_on_click(clicks: Clicks, message: KernelMessage) -> bool:
 
 
 def _take_typed(fields: TextFields, message: KernelMessage) -> bool:
-    """Take what was typed in a field, and tell its page that it may send what is typed next."""
+    """Store the text typed in a field, and tell its page that it may send the next."""
     data = message.content.get("data", {})
     kernel = page_kernel()
     field = fields.get(message.content.get("comm_id", ""))
@@ -195,7 +195,7 @@ def _take_typed(fields: TextFields, message: KernelMessage) -> bool:
 
 
 def widget_bundle(widget: Any, text: str) -> dict[str, object]:
-    """A widget with the text that stands where no widget can be drawn."""
+    """A widget with the text that is shown where widgets cannot be drawn."""
     return {
         "text/plain": text,
         WIDGET: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id},
@@ -208,11 +208,11 @@ def _act(
     field: Any,
     sent: list[str],
 ) -> None:
-    """Start the action of a click, with the text that its field holds now.
+    """Start the action of a click, with the current text of its field.
 
-    The text stays in the field: emptied from here, the field could lose what a person has typed
-    since the click. The same text again is therefore taken for a double click. The action has a
-    thread of its own, since the thread that heard the click has other messages to pass on.
+    The text stays in the field: clearing it from here could lose characters typed since the click.
+    The same text again is therefore treated as a double click. The action runs in its own thread,
+    because the thread that heard the click has other messages to pass on.
     """
     texts = [] if field is None else [field.value]
     if texts and texts == sent:
@@ -237,23 +237,23 @@ def _act_and_say(
 
 @dataclass(frozen=True)
 class Field:
-    """One value a person may change."""
+    """One value that a person may change."""
 
     key: str
     help: str
     value: str
-    # Empty if anything may be written
+    # Empty if writing is allowed
     choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What follows from the values as they are."""
+    """The consequences of the values in their present state."""
 
-    # By key; those of no field in the form under an empty key.
+    # By key; messages for keys without a field are under an empty key.
     errors: Mapping[str, str] = field(default_factory=dict)
     follows: Table | None = None
-    # What the values that a person did not touch have become.
+    # The resulting values of the fields that a person did not touch.
     values: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -269,7 +269,7 @@ def show_form(
     table: Table,
     name: str,
 ) -> Form | None:
-    """The form in a browser, the table elsewhere; `name` is proposed for what is written."""
+    """Show the form in a browser, and the table elsewhere. `name` is the proposed file name."""
     if where_we_are() is not Place.BROWSER or find_spec("ipywidgets") is None:
         show_table(table)
         return None
@@ -285,7 +285,7 @@ SHAPE: dict[str, Any] = {"style": {"description_width": "17em"}, "layout": {"wid
 
 
 class Form:
-    """The widgets, and what they know of the values."""
+    """The widgets, and what they know about the values."""
 
     def __init__(
         self,
@@ -329,7 +329,7 @@ class Form:
         self._answer()
 
     def changes(self) -> dict[str, str]:
-        """The values a person changed, as they were written."""
+        """The values that a person changed, as typed."""
         current_values = {key: str(widget.value) for key, widget in self._inputs.items()}
         changed_values: dict[str, str] = {}
         for key, value in current_values.items():
@@ -358,7 +358,7 @@ class Form:
         for key, widget in self._errors.items():
             widget.value = _error(verdict.errors.get(key, ""))
             if key in verdict.errors and key in self._folds:
-                # An error that nobody sees would only be a dead button
+                # Without this, an error would only look like a dead button.
                 self._folds[key].value = True
 
         self._general.value = _error(verdict.errors.get("", ""))
@@ -385,7 +385,7 @@ class Form:
 
 
 def _folded(title: str, part: Any) -> tuple[Any, Any]:
-    """Return a button that opens and folds a part, and both of them in a box.
+    """Return a button that opens and folds a part, and a box with both.
 
     The headings of an Accordion cannot be reached by keyboard.
     """

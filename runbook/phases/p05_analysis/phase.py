@@ -1,4 +1,4 @@
-"""05-analysis: how well it ran, against the plan, its variants and what others published."""
+"""05-analysis: how well the run went, compared with the plan, its variants and published results."""
 
 import contextlib
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ bind = binder(PHASE)
 
 
 def show_numbers(open_phase: OpenPhase) -> View:
-    """The numbers of each training phase; kept as results.csv too."""
+    """Show the numbers of each training phase; they are also saved as results.csv."""
     tables = []
     formulas_of_speed = []
     rows = []
@@ -53,9 +53,9 @@ def show_numbers(open_phase: OpenPhase) -> View:
 
 
 def show_plan_versus_actual(open_phase: OpenPhase) -> View:
-    """Each promise of the plan next to what came true, with the reason where it did not.
+    """Show each promise of the plan next to its result, with the reason for any difference.
 
-    Kept in the record.
+    The table is kept in the record.
     """
     trainings = both_trainings(open_phase)
     view = View()
@@ -75,7 +75,7 @@ def show_plan_versus_actual(open_phase: OpenPhase) -> View:
 
 
 def show_loss(open_phase: OpenPhase) -> View:
-    """The loss curves, with restarts and spikes, and the numbers in them."""
+    """Show the loss curves, with restarts and spikes, and their numbers."""
     view = training_results.show_loss(open_phase, TRAININGS)
     for training in both_trainings(open_phase):
         vocabulary = training.phase_plan.model.shape.vocabulary
@@ -86,7 +86,7 @@ def show_loss(open_phase: OpenPhase) -> View:
 
 
 def show_throughput(open_phase: OpenPhase) -> View:
-    """Tokens per second over time, with the planned line."""
+    """Show tokens per second over time, with the planned line."""
     view = View()
     for training in both_trainings(open_phase):
         length = training.phase_plan.model.shape.sequence_length
@@ -103,7 +103,7 @@ def show_throughput(open_phase: OpenPhase) -> View:
 
 
 def show_step_parts(open_phase: OpenPhase) -> View:
-    """What a step of the training is made of, and whether a rank is slower than the others."""
+    """Show the parts of a training step, and whether a rank is slower than the others."""
     training = read_results(open_phase.folder, open_phase.plan, FULL)
     tables = metrics.step_parts_table(training.history), metrics.straggler_table(training.history)
     return View(
@@ -112,7 +112,7 @@ def show_step_parts(open_phase: OpenPhase) -> View:
 
 
 def show_time_parts(open_phase: OpenPhase) -> View:
-    """Where the wall time went over all jobs, what each interruption cost, and what stood still."""
+    """Show where the wall time went over all jobs, the cost of each interruption, and idle times."""
     view = View()
     for training in both_trainings(open_phase):
         for part in training_results.account_view(training):
@@ -125,7 +125,7 @@ def show_time_parts(open_phase: OpenPhase) -> View:
 
 
 def show_timeline(open_phase: OpenPhase) -> View:
-    """Training, waiting for data, evaluations and saves over time."""
+    """Show training, waiting for data, evaluations and saves over time."""
     training = read_results(open_phase.folder, open_phase.plan, FULL)
     return View(
         [
@@ -138,7 +138,7 @@ def show_timeline(open_phase: OpenPhase) -> View:
 
 
 def show_cost(open_phase: OpenPhase) -> View:
-    """What the training cost, and what the paper's 300 billion tokens would at this speed."""
+    """Show the cost of the training, and that of the paper's 300 billion tokens at this speed."""
     training = read_results(open_phase.folder, open_phase.plan, FULL)
     rates = training_results.device_rates(open_phase.settings)
     account = training.account
@@ -158,7 +158,7 @@ def show_cost(open_phase: OpenPhase) -> View:
 
 
 def show_published(open_phase: OpenPhase) -> View:
-    """Published results nearest in size, and whether they can be compared."""
+    """Show the published results nearest in size, and whether they can be compared."""
     training = read_results(open_phase.folder, open_phase.plan, FULL)
     device = open_phase.settings.site.hardware.device
     precision = training.phase_plan.precision.format
@@ -190,15 +190,18 @@ def show_published(open_phase: OpenPhase) -> View:
 
 
 def show_forecasts(open_phase: OpenPhase) -> View:
-    """The forecasts that were sealed before the first step, scored.
+    """Score the forecasts that were sealed before the first step.
 
-    Kept in the project's forecasts.jsonl too.
+    The scores are also kept in the project's forecasts.jsonl.
     """
     return score_forecasts(open_phase)
 
 
 def show_variants(open_phase: OpenPhase) -> View:
-    """The LUMI document's table for this run and its variants; those that were run are compared."""
+    """Show the LUMI document's table for this run and its variants.
+
+    Those that were executed are compared.
+    """
     settings = open_phase.settings
     runs = open_phase.folder.parent
     run = settings.run.run
@@ -237,20 +240,20 @@ def show_variants(open_phase: OpenPhase) -> View:
 
 
 def finish(open_phase: OpenPhase) -> None:
-    """Judge the plan by what came true, write the record and mark the phase done."""
+    """Judge the plan by its results, write the record and mark the phase done."""
     open_phase.check([plan_check(training) for training in both_trainings(open_phase)])
     report.finish(open_phase, [open_phase.folder / name for name in (RESULTS, VARIANTS)])
 
 
 def both_trainings(open_phase: OpenPhase) -> list[TrainingResults]:
-    """The results of the smoke test and of the training."""
+    """Return the results of the smoke test and of the training."""
     return [read_results(open_phase.folder, open_phase.plan, phase) for phase in TRAININGS]
 
 
 def plan_check(training: TrainingResults) -> Check:
-    """Whether the plan's step time came true.
+    """Check the plan's step time against the measured one.
 
-    An estimate that was far off is worth a question, not a failure.
+    An estimate that was far off is a warning, not a failure.
     """
     name = f"{training.phase}: plan came true"
     rule = f"the measured step time is within a factor of {gates.CREDIBLE_FACTOR:g} of the plan's"
@@ -269,20 +272,20 @@ def plan_check(training: TrainingResults) -> Check:
 
 
 def sourced(table: Table) -> Table:
-    """A table with its source among its notes."""
+    """Return a table with its source among its notes."""
     return replace(table, notes=[f"Source: {table.source}.", *table.notes])
 
 
 def variants_of(run: str, project: Path | None = None) -> list[Settings]:
-    """The run named, and each of its variants."""
+    """Return the named run and each of its variants."""
     names = [run, *(f"{run}:{variant}" for variant in params.variant_names(run, project))]
     return [params.load(name, project=project) for name in names]
 
 
 def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Table]:
-    """One row for each, of what was not run as never measured.
+    """Return one row for each layout; one that was not run counts as not measured.
 
-    Efficiency over the numbers of devices measured.
+    Efficiency covers the device counts that were measured.
     """
     hardware = runs_of[0].site.hardware
     rows = [_variant_row(settings, runs) for settings in runs_of]
@@ -303,7 +306,10 @@ def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Tab
 
 
 def variants_text(runs_of: Sequence[Settings], runs: Path, name: str) -> str:
-    """The table for a terminal; kept as NAME.variants.csv next to the run folders."""
+    """Return the table for a terminal.
+
+    It is also saved as NAME.variants.csv next to the run folders.
+    """
     table, _ = variants_tables(runs_of, runs)
     path = runs / f"{Path(name).stem}.variants.csv"
     write_text(path, table.to_csv())
@@ -316,7 +322,7 @@ def variants_text(runs_of: Sequence[Settings], runs: Path, name: str) -> str:
 def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
     """Return the layout of a run or variant with its measured speed.
 
-    Where it was not run: why the plan refuses it.
+    If it was not run, return why the plan refuses it.
     """
     folder = runs / settings.name
     name = settings.name
@@ -328,7 +334,7 @@ def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
         source = f"{name}/plan.json"
         speed = None
         spec = plan.phases[FULL]
-        with contextlib.suppress(RecordError):  # it has made no step yet
+        with contextlib.suppress(RecordError):  # The run has made no step yet.
             training = read_results(folder, plan, FULL)
             first = training.history.steps[0]
             last = training.history.steps[-1]

@@ -1,4 +1,4 @@
-"""06-evaluation: how well the weights know language, before the training and after it."""
+"""06-evaluation: how well the weights model language, before the training and after it."""
 
 import importlib.util
 import json
@@ -36,11 +36,11 @@ bind = binder(PHASE)
 STEP = f"{PHASE}--built-in"
 BUILT_IN = "evaluation/built-in.jsonl"
 OURS = "runbook"
-"""The framework whose weights are read."""
+"""The framework whose weights are loaded."""
 PAIRS_EACH = 20
 SEED = 21
 HELD_OUT_TOKENS = 2048
-"""Of all sources together: some seconds of two cores."""
+"""For all sources together; this takes some seconds on two cores."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Text:
 
 
 def minimal_pairs(count: int = PAIRS_EACH) -> Iterator[tuple[str, str, str]]:
-    """The name of a phenomenon, a right sentence, and a wrong one; the same pairs every time."""
+    """The name of a phenomenon, a correct sentence and an incorrect one; the same pairs every time."""
     content = json.loads(Path(__file__).with_name("minimal_pairs.json").read_text(encoding="utf-8"))
     for name, templates in content["phenomena"].items():
         draw = random.Random(f"{SEED}/{name}")
@@ -80,13 +80,14 @@ def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Tex
         tokens_left = HELD_OUT_TOKENS // len(parts)
         prefixes = part.validation if plan.data.held_out else part.train
         for document in _held_out_documents(folder, plan, prefixes):
-            # One token more than is scored: it is the context of the next.
+            # Take one token more than is scored, as context for the next sequence.
             ids = []
             for token in document[: tokens_left + 1]:
                 if token != end:
                     ids.append(int(token))
 
-            # Without an end-of-document token the first token is context: nothing precedes it.
+            # Without an end-of-document token the first token serves as context, since nothing
+            # precedes it.
             first = 0 if end >= 0 else 1
             for start in range(first, min(len(ids), tokens_left), length):
                 text = tuple(ids[start : start + length])
@@ -112,9 +113,9 @@ def _held_out_documents(
 
 
 def _held_out_range(plan: Plan, num_sequences: int) -> range:
-    """Return the numbers of the documents that a file of tokens holds out.
+    """Return the numbers of the held-out documents in a token file.
 
-    All of them where whole files are held out, else the validation part of the split.
+    These are all documents if whole files are held out, otherwise the validation part of the split.
     """
     if plan.data.held_out:
         return range(num_sequences)
@@ -129,7 +130,7 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
     phase_plan = plan.phases[FULL]
     texts = [*held_out_texts(folder, settings, plan), *_sentences_of_pairs(settings, phase_plan)]
     resumed = events_named(read_events(folder / phase_plan.log.events, FULL), "resumed")
-    # Imported weights are not drawn, so there are no first weights to compare with.
+    # Imported weights have no random start, so there are no first weights to compare with.
     is_imported = any(event.iteration == 0 for event in resumed)
     weights = ["first", "trained"]
     if is_imported:
@@ -169,7 +170,7 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
 
 
 def _sentences_of_pairs(settings: Settings, phase_plan: PhasePlan) -> Iterator[Text]:
-    """Yield both sentences of each minimal pair as texts: the right one, then the wrong one."""
+    """Yield both sentences of each minimal pair as texts: the correct one first."""
     tokenizer = load_tokenizer(settings.tokenizer)
     end = phase_plan.sampling.end_of_document
     for phenomenon, *sentences in minimal_pairs():
@@ -182,7 +183,10 @@ def _sentences_of_pairs(settings: Settings, phase_plan: PhasePlan) -> Iterator[T
 
 
 def num_processes(spec: PhasePlan) -> int:
-    """On a CPU one scores, where the training cut nothing; else as many as the training has."""
+    """Return the number of ranks that score.
+
+    On a CPU it is one, unless the training split the model; otherwise it is the training's number.
+    """
     is_cut = spec.parallel.tensor * spec.parallel.pipeline > 1
     if is_cut or spec.device != "cpu":
         return spec.parallel.world_size
@@ -216,9 +220,9 @@ def _measures(
 def _pair_measures(
     scored: Sequence[tuple[Text, float]],
 ) -> dict[tuple[str, str], tuple[int, float]]:
-    """Return the share of minimal pairs whose right sentence is likelier.
+    """Return the share of minimal pairs whose correct sentence is more likely.
 
-    Of all, then of each phenomenon.
+    The first value is over all pairs; then each phenomenon follows.
     """
     sentences = []
     for text, likelihood in scored:
@@ -239,7 +243,7 @@ def _pair_measures(
 def measure(open_phase: OpenPhase) -> None:
     """Score the built-in set with the first weights and the trained ones.
 
-    Done once for the same training.
+    This is done once per training.
     """
     is_here = open_phase.settings.site.scheduler == "local"
     show_text(
@@ -254,7 +258,10 @@ def measure_built_in(
     *,
     is_here: bool = True,
 ) -> str:
-    """Score the built-in set on this machine where that is not done; what was done."""
+    """Score the built-in set on this machine unless that is done.
+
+    Return a text that states what was done.
+    """
     framework = settings.run.training.framework
     if framework != OURS:
         return (
@@ -294,7 +301,7 @@ def measure_built_in(
 
 
 def _remove_old_scores(folder: Path, digest: str) -> None:
-    """Remove our own scores, and after another training the scores of every program."""
+    """Remove our own scores and, after another training, the scores of every program."""
     mark = run_files.read_mark(folder, STEP)
     if mark and mark.fingerprint != digest:
         for scores in folder.glob("evaluation/*.jsonl"):
@@ -304,7 +311,7 @@ def _remove_old_scores(folder: Path, digest: str) -> None:
 
 
 def evaluate(folder: Path) -> Table:
-    """Measure what is not measured yet of a run's newest checkpoint; all its scores."""
+    """Measure what is still missing for a run's newest checkpoint. Return all its scores."""
     settings = params.load(str(folder / "run.yaml"))
     plan = run_files.read_plan_file(folder)
     with hold_run(folder, "evaluating"):
@@ -313,7 +320,7 @@ def evaluate(folder: Path) -> Table:
 
 
 def show_scores(open_phase: OpenPhase) -> View:
-    """All scores of the weights, before the training and after it."""
+    """Return all scores of the weights, before the training and after it."""
     rows = read_scores(open_phase.folder)
     if not rows:
         return View(["Nothing was measured."])
@@ -332,14 +339,17 @@ def finish(open_phase: OpenPhase) -> None:
     open_phase.check(list(checks(scores)))
     digest = open_phase.fingerprint
     if not scores and open_phase.settings.run.training.framework == OURS:
-        # Where nothing was measured, the next `runbook run` looks for scores again.
+        # If nothing was measured, the next `runbook run` looks for scores again.
         digest = "not measured"
 
     report.finish(open_phase, sorted(open_phase.folder.glob("evaluation/*.jsonl")), digest)
 
 
 def checks(scores: Sequence[Row]) -> Iterator[Check]:
-    """Judge whether each score is a number, and held-out text likelier than before the training."""
+    """Judge whether each score is a number.
+
+    Held-out text must be more likely than before the training.
+    """
     num_scores = counted(len(scores), "score")
     is_sound = all(math.isfinite(row["after"]) for row in scores)
     yield judge("scores", is_sound, num_scores, "each is a number")

@@ -70,8 +70,9 @@ QUEUE_SECONDS = 600.0
 """If the queue does not start the job within this time, it is cancelled."""
 LOCAL_RUNG_SECONDS = 240.0
 SILENT_SECONDS = 120.0
-"""A job that has had all its time and these seconds more is given up, whatever the queue says of
-it.
+"""Seconds beyond its time limit after which a job is abandoned.
+
+The queue's report does not matter then.
 """
 Report = Callable[[str], None]
 
