@@ -240,6 +240,19 @@ def test_a_loss_that_follows_a_law_is_forecast(local):
     assert any("same tokens per parameter" in warning for warning in forecast.warnings)
 
 
+def test_a_ladder_of_an_earlier_version_lacks_keys_and_is_of_the_same_recipe(local):
+    ladder, finished = climbed(local)
+    plain = forecast_run(ladder, finished, local, ladder.family, 0.3)
+    older = replace(
+        ladder,
+        family={key: ladder.family[key] for key in ladder.family if key != "training.adam_epsilon"},
+    )
+    assert len(older.family) == len(ladder.family) - 1
+    assert forecast_run(older, finished, local, ladder.family, 0.3) == plain
+    other = {**ladder.family, "training.adam_epsilon": 1e-6}
+    assert half_width(forecast_run(ladder, finished, local, other, 0.3)) > half_width(plain)
+
+
 def test_a_rung_far_from_its_neighbours_is_named_and_widens_the_interval(local):
     ladder, finished = climbed(local)
     plain = forecast_run(ladder, finished, local, ladder.family, 0.3)

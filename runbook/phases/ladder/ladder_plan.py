@@ -258,6 +258,7 @@ RECIPE_KEYS = (
     "training.clip_gradient",
     "training.adam_beta1",
     "training.adam_beta2",
+    "training.adam_epsilon",
 )
 """Values whose change shifts the losses of all sizes by an amount that nobody has measured."""
 

@@ -100,7 +100,9 @@ class _Doubt:
 
 def _recipe_doubt(ladder: Ladder, values: dict[str, object]) -> _Doubt:
     """Return how the rungs' recipe differs from the run's."""
-    changed = [key for key in values if ladder.family.get(key) != values[key]]
+    # A ladder of an earlier version lacks the keys that came later.
+    known = {key: value for key, value in values.items() if key in ladder.family}
+    changed = [key for key, value in known.items() if ladder.family[key] != value]
     if not changed:
         return _Doubt()
     differences = ", ".join(f"{key} {ladder.family.get(key)} -> {values[key]}" for key in changed)
