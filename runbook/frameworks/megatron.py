@@ -274,7 +274,7 @@ def _length(
     unit: str,
     path: str,
 ) -> Option:
-    """Return a row for a length that is written where the phase counts in this unit."""
+    """Return a row for a length that is written if the phase counts in this unit."""
     return Option(name, key, whole, _in(unit, path))
 
 
@@ -747,7 +747,7 @@ OPTIONS = _by_name(MEGATRON_LM, MEGATRON_DEEPSPEED, _ONLY_READ)
 def arguments(run: PhaseRun) -> list[str]:
     """Return the options after the training script.
 
-    Those of the site's document replace ours, and `false` takes one out.
+    Those of the site's document replace ours, and `false` removes one.
     """
     framework = run.training.framework
     if framework == "megatron-deepspeed":

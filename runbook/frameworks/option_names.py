@@ -1,6 +1,6 @@
 """Every name that documents and programs have for a key of the run file.
 
-One table, of which each reader takes its part.
+It is one table, of which each reader uses a part.
 """
 
 from collections.abc import Iterator

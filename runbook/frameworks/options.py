@@ -73,7 +73,7 @@ class PhaseRun:
 
 
 Writer = Callable[[PhaseRun], object]
-"""Return an option's value for a phase; None: it is not written."""
+"""Return an option's value for a phase, or None if the option is not written."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,14 @@ class Option:
     None is not written, True is the name alone, a tuple is several words.
     """
     when: str | Callable[[PhasePlan], object] | None = None
-    """A path in the phase's plan, or a function: phases where it is true have the option.
+    """A path in the phase's plan, or a function: phases for which it is true have the option.
 
     None: all phases have it.
     """
     means: str | int | None = None
-    """The key's value where the option stands without one.
+    """The key's value if the option has none.
 
-    The option is written exactly where `write` gives this value.
+    The option is written exactly if `write` returns this value.
     """
     ours: str = ""
     """What the runbook does on its own, so that the option need not be set."""
@@ -228,7 +228,7 @@ def text(value: object) -> str:
 
 
 def whole(text: str) -> int:
-    """Read a whole number, also as 1e3 or 1_000; raise `ValueError` for a fraction."""
+    """Read a whole number, also as 1e3 or 1_000. Raise `ValueError` for a fraction."""
     value = float(text.replace("_", ""))
     if value != int(value):
         raise ValueError(text)

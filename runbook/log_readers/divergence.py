@@ -14,8 +14,8 @@ SOURCE = "bigscience-workshop/Megatron-DeepSpeed#396"
 def find_divergence(records: Sequence[Record]) -> Failure | None:
     """Return the NaN with which the records end, at the first of them.
 
-    None where they end with numbers. A skipped step, or one under a loss scale, may overflow: the
-    scale falls, and the training goes on.
+    Return None if they end with numbers. A skipped step, or one under a loss scale, may overflow:
+    the scale falls, and the training continues.
     """
     first: Record | None = None
     count = 0

@@ -28,9 +28,9 @@ WHOLE = {
     "milliseconds": re.compile(r"\.\d$"),
     "seconds": re.compile(r"\.\d\d$"),
 }
-"""End of a whole value.
+"""End of a complete value.
 
-A value that ends otherwise, in a line without a last bar, was cut off.
+In a line without a last bar, a value with any other end was cut off.
 """
 
 
@@ -268,7 +268,7 @@ class Megatron(LineReader):
     """Losses in this log are written with an exponent."""
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line where it is ours; hand a record on once the line after it was seen."""
+        """Read the line if it is in this format. Pass a record on after reading the next line."""
         if "iteration" in line:
             starts = [header.start() for header in _HEADER.finditer(line)]
             if starts:
@@ -282,7 +282,7 @@ class Megatron(LineReader):
         """Take a line laid out like the last whole record, unless it is remarkable in anything.
 
         A million lines pass here, so this is one expression match and plain assignments. Lines that
-        are refused go the long way.
+        are rejected take the slow path.
         """
         assert self.layout is not None, "asked only once a layout is known"
         match = self.layout.match(line)
@@ -327,7 +327,7 @@ class Megatron(LineReader):
         return record
 
     def extend(self, line: str, out: Assembly) -> bool:
-        """Join the line to the pending record if it continues it; otherwise hand the record on."""
+        """Join the line to the pending record if it continues it. Otherwise pass the record on."""
         pending = self.pending
         assert pending is not None, "extend is called only while a record is pending"
         if self._may_be_rest(line, pending) and _HEADER.search(line) is None:
@@ -426,7 +426,7 @@ class Megatron(LineReader):
         return True
 
     def _values(self, text: str) -> dict[str, str]:
-        """Return the text of each of our fields; the first counts where one is printed twice."""
+        """Return the text of each of our fields. If one is printed twice, the first counts."""
         values: dict[str, str] = {}
         for piece in text.split("|"):
             key, value = _split_field(piece)
@@ -437,7 +437,7 @@ class Megatron(LineReader):
         return values
 
     def _meaning_of(self, key: str) -> str:
-        """Return our field for a key; a new key also tells which program this is."""
+        """Return our field for a key. A new key may also identify the program."""
         name = self._keys.get(key)
         if name is None:
             name = meaning(key) if len(key) < 80 else ""
@@ -521,7 +521,10 @@ class Megatron(LineReader):
 
     @staticmethod
     def _add_overflows(record: Record, pending: _Pending, before: Record | None) -> None:
-        """Count the steps that DeepSpeed skipped; newer versions tell one overflow by two lines."""
+        """Count the steps that DeepSpeed skipped.
+
+        Newer versions print two lines for one overflow.
+        """
         record.mark("skipped_by_deepspeed")
         last_iteration = before.iteration if before is not None else 0
         num_steps = max(1, pending.iteration - last_iteration)
@@ -583,9 +586,9 @@ class Megatron(LineReader):
             record.mark("wrong_samples_per_second")
 
     def _use_bridge(self, record: Record) -> None:
-        """Give a record without TFLOP/s the ones that Bridge printed in a line of its own.
+        """Give a record without TFLOP/s the value that Bridge printed in a separate line.
 
-        The step time in both lines says whether they belong together.
+        The step time in both lines shows whether they belong together.
         """
         if self._bridge is None or record.tflops is not None:
             return

@@ -48,7 +48,10 @@ class MlPerf(LineReader):
     """How much of a position `step` is one step."""
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line where it is ours; raise `ValueError` where an entry of it is cut off."""
+        """Read the line if it is in this format.
+
+        Raise `ValueError` if an entry in it is cut off.
+        """
         is_broken = False
         # Two ranks may write into the same line.
         for piece in line.split(MARK)[1:]:
@@ -68,7 +71,7 @@ class MlPerf(LineReader):
         metadata: dict[str, object],
         out: Assembly,
     ) -> None:
-        """Take one entry; `metadata` says at which step it was made."""
+        """Read one entry, whose `metadata` contains its step."""
         key = str(entry.get("key")).strip()
         value = entry.get("value")
         time_ms = whole(entry.get("time_ms"))

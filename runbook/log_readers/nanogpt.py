@@ -38,7 +38,7 @@ class NanoGpt(LineReader):
     """Iteration of the last evaluation: the time of that step includes it."""
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line where it is ours."""
+        """Read the line if it is in this reader's format."""
         if "loss" not in line:
             if "Resuming training from" in line:
                 out.restart()
@@ -109,7 +109,7 @@ class Modded(LineReader):
     name: str = "modded-nanogpt"
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line where it is ours."""
+        """Read the line if it is in this reader's format."""
         match = _MODDED_STEP.match(line) if "step:" in line else None
         if match is None:
             return False
@@ -158,7 +158,7 @@ class LlmC(LineReader):
     name: str = "llm.c"
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line where it is ours."""
+        """Read the line if it is in this reader's format."""
         main = _MAIN.match(line) if line.startswith("s:") else None
         if main is not None:
             self._main(main, out)

@@ -60,7 +60,7 @@ class Nemo1(LineReader):
     """Beginning of a bar that a terminal wrapped."""
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line where it is ours; join a wrapped bar up to its closing bracket."""
+        """Read the line if it is in this format. Join a wrapped bar up to its closing bracket."""
         if self._continues_bar(line):
             line = self._open + line
             self._open = ""
@@ -168,7 +168,7 @@ class Nemo2(LineReader):
     _prefix: str = ""
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line where it is ours."""
+        """Read the line if it is in this reader's format."""
         match = _LINE.search(line) if "Training epoch " in line else None
         if match is not None:
             self.flush(out)

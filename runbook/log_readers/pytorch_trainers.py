@@ -27,7 +27,7 @@ class Torchtitan(LineReader):
     name: str = "torchtitan"
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line where it is ours."""
+        """Read the line if it is in this reader's format."""
         if "step:" not in line:
             if "Training starts at step" in line:
                 out.restart()
@@ -108,7 +108,7 @@ class Ezpz(LineReader):
     name: str = "ezpz"
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line where it is ours."""
+        """Read the line if it is in this reader's format."""
         if "loss" not in line or _CLOCK.search(line) is None:
             return False
         values = _ezpz_values(line)
@@ -135,7 +135,7 @@ class Ezpz(LineReader):
 
 
 def _ezpz_values(line: str) -> dict[str, str]:
-    """Return the values of a line by key; the first counts where a key comes twice."""
+    """Return the values of a line by key. If a key occurs twice, the first counts."""
     values: dict[str, str] = {}
     # Behind it: the same over all ranks
     own_values = line.partition("/mean=")[0]
@@ -167,7 +167,7 @@ class Own(LineReader):
     _segment: int | None = None
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line where it is ours."""
+        """Read the line if it is in this reader's format."""
         if not line.startswith("{") or '"iteration"' not in line:
             return False
         try:
@@ -219,7 +219,7 @@ _STEP_LOG = re.compile(r"\[Rank \d+\] step=(\d+), skipped=(\d+), lr=\[([-\d.eE]+
 class DeepSpeed(LineReader):
     """Reader that puts the record of a step together from up to three lines.
 
-    The records are dropped where Megatron's own line tells the step.
+    The records are dropped if Megatron's own line covers the step.
     """
 
     name: str = "deepspeed"
@@ -230,7 +230,7 @@ class DeepSpeed(LineReader):
     _overflow: bool = False
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Take the line where it is ours."""
+        """Read the line if it is in this reader's format."""
         if self._timer_text:
             line = f"{self._timer_text} {line.strip()}"
             self._timer_text = ""

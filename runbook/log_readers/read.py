@@ -98,7 +98,7 @@ def _damage() -> tuple[type[Exception], ...]:
 
 
 def is_binary(head: bytes) -> bool:
-    r"""Return whether bytes are no text: they hold zeros, or many control characters.
+    r"""Return whether bytes are not text: they contain zeros, or many control characters.
 
     >>> is_binary(b"iteration 1/ 2 |"), is_binary("é ± 3".encode())
     (False, False)
@@ -117,7 +117,7 @@ def _chunks(stream: IO[bytes], problems: list[str]) -> Iterator[bytes]:
     Compressed data that was cut off is such a problem.
     """
     try:
-        # read1 hands on what could be unpacked before the cut; read would lose it
+        # `read1` returns what could be unpacked before the cut; `read` would lose it.
         while data := stream.read1(CHUNK):  # type: ignore[attr-defined]
             yield data
     except _damage() as error:
@@ -160,7 +160,7 @@ def clean(line: str) -> str:
 
 
 class LogReader:
-    """Reader of a run's lines as they come; `finish` returns what was read so far."""
+    """Reader of a run's lines as they arrive. `finish` returns the result so far."""
 
     def __init__(self) -> None:
         self.megatron = Megatron()
@@ -212,7 +212,7 @@ class LogReader:
                 try:
                     self._feed(part)
                 except (ValueError, OverflowError):
-                    # It looks like a record, but holds `4.9.0e-05`
+                    # It looks like a record, but contains a value such as `4.9.0e-05`.
                     self.unread += 1
                     self._miss(BROKEN_NUMBER)
 
@@ -241,7 +241,10 @@ class LogReader:
             self._others(line)
 
     def _feed_megatron(self, line: str) -> bool:
-        """Offer the line to Megatron's reader; between records, the last record's reader is first."""
+        """Offer the line to Megatron's reader.
+
+        Between records, the last record's reader is first.
+        """
         megatron = self.megatron
         out = self.megatron_out
         out.line = self.line
@@ -271,7 +274,7 @@ class LogReader:
         return reader.feed(line, out)
 
     def _others(self, line: str) -> None:
-        """Offer the line to all readers but Megatron's; note what none of them takes."""
+        """Offer the line to all readers but Megatron's, and record it if none accepts it."""
         for index in range(1, len(self.pairs)):
             reader, out = self.pairs[index]
             out.line = self.line

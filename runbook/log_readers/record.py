@@ -197,7 +197,7 @@ def milliseconds(text: str | None) -> float | None:
     if match is None:
         return None
     digits = match[1].replace(",", "").lower()
-    # An exponent of its own, nan, inf
+    # It already has an exponent, or is nan or inf.
     if "e" in digits or "n" in digits:
         return float(digits) / 1000
     return float(digits + "e-3")
@@ -323,7 +323,7 @@ class Assembly:
         return is_other_rank or is_same_step
 
     def _follows_closely(self, earlier: Record, record: Record) -> bool:
-        """Return whether a record stands a few lines below the newest one."""
+        """Return whether a record is a few lines below the newest one."""
         lines_apart = record.line - earlier.line
         return earlier is self.records[-1] and 0 <= lines_apart <= CLOSE_LINES
 
@@ -344,7 +344,7 @@ class Assembly:
         perplexity: float | None = None,
         name: str = "validation",
     ) -> None:
-        """Keep an evaluation, apart from the others where its loss is no finite number.
+        """Keep an evaluation, in a separate list if its loss is not finite.
 
         A repeat (by another rank, or when a progress bar is drawn again) is dropped.
         """

@@ -57,14 +57,14 @@ class PartAnswer:
 
 
 def node_names() -> list[str]:
-    """Return the job's nodes. Only this host where the job does not say."""
+    """Return the job's nodes. Return only this host if the job does not list them."""
     return os.environ.get(NODES_VARIABLE, "").split() or [socket.gethostname()]
 
 
 def own_name() -> str:
-    """Return this node's name as the scheduler writes it. The host name where it is none of them.
+    """Return this node's name in the scheduler's list, or else its host name.
 
-    Slurm tells it: a node may call itself something else, `localhost` for instance.
+    Slurm provides it: the node's own host name may differ, for instance `localhost`.
     """
     slurm_name = os.environ.get("SLURMD_NODENAME", "")
     if slurm_name in node_names():

@@ -81,7 +81,7 @@ def _nearest(folder: Path) -> Path:
 
 
 def _write_error(folder: Path) -> str:
-    """Return why the cache takes no file.
+    """Return why no file can be written to the cache.
 
     Empty if it does. Nothing is left behind.
     """

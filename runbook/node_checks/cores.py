@@ -26,10 +26,10 @@ for a moment, on one core; a core that is slow stays slow.
 def look_at_cores() -> Facts:
     """Return the number of usable cores, their quota, and the seconds of a loop on each.
 
-    The loop is fixed; its seconds are those of the processor.
+    The loop is fixed.
 
-    The median and the slowest core are told. Processor time is counted and not the clock's, so that
-    another process on the same core does not make the core slow.
+    The result has the median and the slowest core. Processor time is measured, not wall time, so
+    that another process on the same core does not make the core look slow.
     """
     allowed = sorted(os.sched_getaffinity(0))
     step = max(1, len(allowed) // MAX_TIMED_CORES)

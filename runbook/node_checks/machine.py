@@ -67,7 +67,7 @@ def look_at_limits() -> Facts:
 def _count_ports() -> int | None:
     """Return how many ephemeral ports the kernel may choose from.
 
-    None where it does not say.
+    Return None if it does not report a range.
     """
     try:
         first, last = PORT_RANGE.read_text().split()
@@ -108,7 +108,7 @@ def _memory_bytes(name: str) -> int:
 def look_at_scratch() -> Facts:
     """Return the node's own folder for temporary files, and its free bytes.
 
-    Raise where it takes no file.
+    Raise an error if no file can be written there.
     """
     folder = Path(tempfile.gettempdir())
     with tempfile.NamedTemporaryFile(dir=folder) as stream:

@@ -48,7 +48,7 @@ def describe_interface(name: str) -> Facts:
 def interface_address(name: str) -> str:
     """Return an interface's IPv4 address.
 
-    Empty if it has none, or where there is no such interface.
+    Return an empty text if it has none, or if there is no such interface.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         try:

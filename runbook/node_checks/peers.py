@@ -42,7 +42,7 @@ CHUNK_BYTES = 1 << 20
 LARGE_SECONDS = 1.0
 LARGE_BYTES = 256 << 20
 ANSWER_SECONDS = 15.0
-"""An echo or an acknowledgement of a megabyte takes no longer, even at 1 Mbit/s."""
+"""Time limit of an echo or an acknowledgement: enough for a megabyte even at 1 Mbit/s."""
 _NUMBER = struct.Struct("!d")
 _LENGTH = struct.Struct("!q")
 # struct tcp_info of linux/tcp.h, which only grows at its end
@@ -54,7 +54,7 @@ _SEGS_OUT = 136
 def peers_of(index: int, num_nodes: int) -> list[int]:
     """Return whom a node calls: those at distance 1, 2, 4, ... in a ring.
 
-    This way few pairs tell of many nodes.
+    This way, a few pairs cover many nodes.
 
     With two nodes each calls the other, so both directions are tried.
 
@@ -92,7 +92,7 @@ class Listener:
             threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
     def _greet(self, connection: socket.socket) -> None:
-        """Say who this is, and at which address and port the data connection listens."""
+        """Send this node's name, and the address and port of the data connection."""
         host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         port = self._data.getsockname()[1]
         offer = {
@@ -133,7 +133,7 @@ def _listen(address: str, port: int) -> socket.socket:
 
 
 def _receive(connection: socket.socket, num_bytes: int) -> bytes:
-    """Read exactly so many bytes; only the first 64 are kept.
+    """Read exactly this many bytes, and keep only the first 64.
 
     Raise `EOFError` if the peer hung up.
     """
@@ -221,7 +221,7 @@ def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
 def _ask_offer(name: str, port: int) -> Facts:
     """Return what a node sends at its meeting port.
 
-    It is called again while nobody listens there yet.
+    Retry while the node does not listen there yet.
     """
     deadline = time.monotonic() + LISTEN_SECONDS
     while True:

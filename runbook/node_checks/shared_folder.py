@@ -23,7 +23,7 @@ def look_at_folder(folder: Path, token: str) -> Facts:
 
     Then wait for the files of the other nodes.
 
-    Raise `OSError` if the folder cannot be used at all. A step that fails says so in `errors`.
+    Raise `OSError` if the folder cannot be used at all. A step that fails is reported in `errors`.
     """
     errors: Facts = {}
     mount = mount_of(folder)

@@ -49,7 +49,7 @@ class LogbookEntry(NamedTuple):
 def make_entry(event: Mapping[str, Any]) -> LogbookEntry:
     """Return an event as readable text. An event of another version is shown key by key.
 
-    Tokens are masked: a message of another program may hold one.
+    Tokens are masked, because a message of another program may contain one.
     """
     event = mask_value(dict(event))
     module: Any = environment().get_template("logbook.j2").module

@@ -94,7 +94,7 @@ def covered(run_folder: Path) -> list[str]:
     """Return every file that a manifest has to name, relative to the run's folder, sorted."""
     names = []
     for folder, subfolders, file_names in os.walk(run_folder, onerror=_refuse_folder):
-        # os.walk goes only into the folders that stay in this list.
+        # os.walk descends only into the folders that remain in this list.
         subfolders[:] = [name for name in subfolders if not _matches(name, LEFT_OUT_FOLDERS)]
         relative_folder = Path(folder).relative_to(run_folder)
         for file_name in file_names:
@@ -190,7 +190,7 @@ def _grown_entry(
 ) -> Entry:
     """Return the entry of a file that jobs append to.
 
-    It is a new one only where what was recorded still stands.
+    It is a new one only if the recorded content is unchanged.
     """
     if not may_grow(name, done):
         return entry
@@ -211,9 +211,9 @@ def _ended_job_folders(recorded: Iterable[str]) -> tuple[str, ...]:
 
 
 def note_files(run_folder: Path, paths: Iterable[Path]) -> None:
-    """Bring the entries of these files up to date, and no other.
+    """Update the entries of these files only.
 
-    Do nothing where the run has no manifest yet.
+    Do nothing if the run has no manifest yet.
     """
     if not (run_folder / MANIFEST_NAME).exists():
         return
@@ -455,7 +455,7 @@ def _saved_order(checkpoints: Path) -> dict[str, str]:
 def split_unrecorded(
     findings: Sequence[Finding], *, is_running: bool
 ) -> tuple[list[Finding], list[Finding]]:
-    """Return the findings, and apart from them the files of a running phase.
+    """Return the findings, and separately the files of a running phase.
 
     A phase records its files only when it ends.
     """

@@ -217,7 +217,7 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
 
 def _is_running(run_folder: Path, phase: str, twin: Twin) -> bool:
     # Whoever executes a notebook holds the run's lock; an open twin without it was left by a killed
-    # kernel, or by a person who closed the page: then its job may go on.
+    # kernel, or by a person who closed the page. In that case its job may continue.
     if twin.is_open and may_be_held(run_folder):
         return True
     if twin.state == ExecutionState.DONE:

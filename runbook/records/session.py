@@ -210,7 +210,7 @@ class Session:
     def check(self, check: Check) -> None:
         """Record a check.
 
-        It says what was looked at, how it went, the value found, and the rule for it.
+        A check has what was examined, a verdict, the measured value, and the rule for it.
         """
         self._checks[check.name] = check
 
@@ -253,7 +253,7 @@ class Session:
         )
 
     def attach(self) -> None:
-        """Note how each cell ends from now on.
+        """Record from now on how each cell ends.
 
         The notebook's output names the run with which it can be filed.
         """

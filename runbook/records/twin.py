@@ -42,9 +42,9 @@ Moment = Annotated[str, AfterValidator(_in_utc)]
 
 @dataclass(frozen=True)
 class Cell:
-    """Code cell of the master notebook and how it ended.
+    """A code cell of the master notebook and how it ended.
 
-    It is completed, failed, interrupted, or pending where it was not reached.
+    It is completed, failed, interrupted, or pending if it was not reached.
     """
 
     id: str
@@ -240,7 +240,7 @@ def _is_numpy_number(value: Any) -> bool:
 
 def read_notebook(path: Path) -> Any:
     """Return the notebook in a file. Raise `RecordError` if it is missing or no notebook."""
-    # 0.1 s: only where a notebook is really handled
+    # The import takes 0.1 s, so it happens only if a notebook is really handled.
     import nbformat
 
     try:
@@ -300,7 +300,7 @@ def commit_of(project: Path) -> str:
     """
     trusted = f"safe.directory={Path(__file__).parents[2]}"
     describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    # Looking must not take the index's lock from a commit that is being made.
+    # This query must not compete for the index lock with a commit in progress.
     environment = {"GIT_OPTIONAL_LOCKS": "0"}
     try:
         finished = shell.run(

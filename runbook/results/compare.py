@@ -268,7 +268,7 @@ def _checks(base: RunFacts, run: RunFacts, allowed: Tolerance) -> list[Check]:
 def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
     """Compare the losses at the number of tokens that both runs reached.
 
-    Where one run is longer, its last loss says nothing about the other's.
+    The last loss of the longer run cannot be compared with the other's.
     """
     tokens = min(base.summary.consumed_tokens, run.summary.consumed_tokens)
     base_loss = loss_at(base.history, tokens)

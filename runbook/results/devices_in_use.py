@@ -65,7 +65,7 @@ def device_spans(history: History) -> list[DeviceSpan]:
 
 
 def spans_text(history: History) -> str:
-    """Return which steps ran on how many devices. Empty where it was always the same number.
+    """Return which steps ran on how many devices. Return an empty text if the number never changed.
 
     >>> steps = (Step(1, 0.5, world_size=8), Step(2, 0.5, world_size=4), Step(3, 0.5, world_size=4))
     >>> spans_text(History(steps))

@@ -15,7 +15,7 @@ from runbook.results.history import ValidationLoss, read_validation
 FEWEST_EVALUATIONS = 3
 """The minimum that `forecast.curve` needs. With fewer, numpy and scipy are not imported at all."""
 EARLIEST_SHARE = 0.25
-"""Share of the steps from which a curve is forecast: those fitted hold no less than 30 %."""
+"""Share of the steps at which forecasts begin: the curves that were fitted cover at least 30 %."""
 LEFT_EVENT = "forecast_left"
 
 

@@ -185,7 +185,7 @@ def _means_of_ends(metrics: History, parts: int) -> tuple[float, float]:
 
 
 def steps_check(metrics: History, iterations: int) -> Check:
-    """Check that the metrics hold every step up to their last one.
+    """Check that the metrics contain every step up to their last one.
 
     Metrics without steps are checked up to `iterations`.
     """
@@ -207,7 +207,7 @@ def steps_check(metrics: History, iterations: int) -> Check:
 def resume_check(
     metrics: History, events: Sequence[Event], *, tolerance: float = 0.15
 ) -> list[Check]:
-    """Check that segments join without a repeated step and that the loss goes on where it was.
+    """Check that segments join without a repeated step or a jump of the loss.
 
     Empty if nothing was resumed. `tolerance` is the largest jump of the loss over a seam, as a
     share: steps before and after it are other samples, so a seam may step as much as neighbours
@@ -519,7 +519,7 @@ def _reloaded(events: Sequence[Event]) -> Check:
 
 
 def _reloaded_by_restart(name: str, events: Sequence[Event]) -> Check:
-    """Check the loads of restarts, where no reload was timed at the end."""
+    """Check the loads of restarts, if no reload was timed at the end."""
     rule = "the checkpoint is loaded again at the end, or by a restart"
     loads = iterations_of(events, "resumed")
     if not loads:

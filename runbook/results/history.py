@@ -89,19 +89,19 @@ class Event:
     segment: int | None = None
     world_size: int | None = None
     seconds: float | None = None
-    """Duration of a whole save or reload."""
+    """Total duration of a save or reload."""
     stall_seconds: float | None = None
     """Part of an asynchronous save during which the training paused."""
     folder: str = ""
     source: str = ""
     """Where a resume read its state: shared, near own or near partner.
 
-    Empty before there were near copies.
+    Empty in runs from before near copies existed.
     """
     same_fingerprint: bool = True
     """Whether a resume loaded a checkpoint of this training."""
     planned: bool = False
-    """Whether a job's end is the stop that training.rehearse_stop asked for."""
+    """Whether the job's end is the stop that training.rehearse_stop requested."""
     at: float | None = None
     """When the job ended, if this was noticed only later."""
     waits: float = 0.0
@@ -207,7 +207,7 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "bool": (bool,),
 }
-"""Types of a value in JSON, by the annotation of its field; null stands for NaN."""
+"""The JSON types of a value, by the annotation of its field. null stands for NaN."""
 
 
 def _types_of(kind: type[Step] | type[ValidationLoss] | type[Event]) -> dict[str, tuple[type, ...]]:
@@ -216,9 +216,9 @@ def _types_of(kind: type[Step] | type[ValidationLoss] | type[Event]) -> dict[str
 
 
 def _fits(values: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> bool:
-    """Return whether each value is of its field's types.
+    """Return whether each value has one of its field's types.
 
-    A file that was edited may hold a text for a number.
+    An edited file may contain a text instead of a number.
     """
     for key, value in values.items():
         allowed = types[key]
@@ -226,7 +226,7 @@ def _fits(values: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> b
             continue
         if not isinstance(value, allowed):
             return False
-        # to Python, True and False are integers
+        # In Python, True and False are integers.
         if isinstance(value, bool) and bool not in allowed:
             return False
 
@@ -265,7 +265,7 @@ def parse_metrics(
             steps[step.iteration] = step
             continue
 
-        # the later segment counts
+        # The later segment counts.
         earlier, later = sorted((before, step), key=lambda step: step.segment)
         steps[step.iteration] = later
         repeated.append(earlier)
@@ -282,7 +282,7 @@ def parse_metrics(
 def _step(line: str, number: int) -> Step | None:
     """Return the step in a line.
 
-    None if the line is cut off, holds something else, or lacks a field.
+    Return None if the line is cut off, is no step, or lacks a field.
     """
     try:
         values = json.loads(line)
@@ -299,7 +299,7 @@ def _step(line: str, number: int) -> Step | None:
 def _rank_times(path: Path) -> Iterator[RankTimes]:
     """Yield the records of a rank_times.jsonl one by one, or nothing if there is no file."""
     for values in iterate_lines(path):
-        # a line that is no record, such as one cut off when the writer was killed, is left out
+        # Skip a line that is no record, such as one cut off when the writer was killed.
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             yield RankTimes(
                 iteration=int(values["iteration"]),
@@ -330,9 +330,9 @@ def read_metrics(path: Path) -> History:
 
 
 def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
-    """Return all evaluations; empty if none was made.
+    """Return all evaluations, or none if there are none.
 
-    Where an iteration was evaluated twice, the last one written counts.
+    If an iteration was evaluated twice, the one written last counts.
     """
     evaluations: dict[int, ValidationLoss] = {}
     for values in read_lines(path):
@@ -346,7 +346,7 @@ def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
         numbers: dict[str, Any] = {}
         for key, value in fields.items():
             numbers[key] = math.nan if value is None else value
-        with contextlib.suppress(TypeError):  # a line that lacks a field
+        with contextlib.suppress(TypeError):  # The line lacks a field.
             evaluation = ValidationLoss(**numbers)
             evaluations[evaluation.iteration] = evaluation
 

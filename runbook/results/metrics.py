@@ -74,9 +74,9 @@ class Summary:
 def measured(history: History) -> list[Step]:
     """Return the steps that the medians are computed from.
 
-    Those of the usual number of devices, without warm-up and skipped steps.
+    These are the steps on the usual number of devices, without warm-up and skipped steps.
 
-    Where nothing would remain, return every step that was timed.
+    If none remain, return every timed step.
     """
     steady_steps = []
     for segment_steps in by_segment(history.steps):
@@ -213,7 +213,7 @@ def find_spikes(
 ) -> tuple[Alarm, ...]:
     """Return the spikes of a loss curve, each once.
 
-    The gradient norms, by iteration, tell a jump from a batch of odd text.
+    The gradient norms, by iteration, distinguish a jump from a batch of unusual text.
 
     >>> curve = [(n, 3.0 + 0.01 * (n % 3)) for n in range(1, 60)]
     >>> curve[40] = (41, 7.5)
@@ -257,7 +257,7 @@ class EvaluatedLoss(Protocol):
 
 
 def find_alarms(steps: Iterable[object], evaluations: Iterable[EvaluatedLoss] = ()) -> list[Alarm]:
-    """Return what went wrong, by the rules that the trainer applies while it runs.
+    """Return the alarms, by the rules that the trainer applies while it runs.
 
     `steps` are steps of our own runs or records of any log.
     """
@@ -282,7 +282,7 @@ def parts_of(step: Step) -> dict[str, float]:
     apart; where it does not, it is inside `computing`.
     """
     data_wait = min(step.data_wait_seconds, step.seconds)
-    # the trainer's forward-backward time includes the wait for a batch
+    # The trainer's forward-backward time includes the wait for a batch.
     forward_backward = max(0.0, step.forward_backward_seconds - data_wait)
     communication = min(step.communication_seconds, forward_backward)
     after_backward = max(0.0, step.seconds - data_wait - forward_backward)
@@ -331,7 +331,7 @@ STRAGGLER_RULE = (
 def straggler_table(history: History, *, count: int = 8) -> Table:
     """Return the ranks, slowest first.
 
-    Without rows where there is nothing to compare; a note says why.
+    If there is nothing to compare, return no rows and a note with the reason.
     Only steps of the last world size count: after a restart on fewer devices, the same rank
     number is another device.
     """
@@ -418,7 +418,7 @@ COLUMNS = {
     "segment": "segment",
     "time": "ended (UTC)",
 }
-"""Columns of the history by the field of a step that they hold."""
+"""Columns of the history, by the field of a step that they contain."""
 REASON_RULE = (
     "a step took from the end of the step before to its own end; its reason is the longest stall "
     "that was recorded, where the recorded ones are at least half of the time over the median step"
@@ -428,7 +428,7 @@ REASON_RULE = (
 def history_frame(history: History) -> Any:
     """Return a pandas DataFrame with one row per step over all restarts, indexed by iteration.
 
-    Where two jobs made the same step, the later one counts. A value that the trainer did not
+    If two jobs ran the same step, the later one counts. A value that the trainer did not
     have is NaN.
     """
     columns = {}
@@ -436,7 +436,7 @@ def history_frame(history: History) -> Any:
         columns[column] = [getattr(step, field) for step in history.steps]
     iterations = [step.iteration for step in history.steps]
     frame = pandas().DataFrame(columns, index=pandas().Index(iterations, name="iteration"))
-    # None becomes NaN, so that the columns are numbers
+    # None becomes NaN, so that the columns are numeric.
     optional_columns = [COLUMNS[field] for field in ("loss", "grad_norm", "tflops_per_device")]
     frame[optional_columns] = frame[optional_columns].astype(float)
     frame["memory (GiB)"] /= GIB
@@ -616,7 +616,7 @@ def _stalls_before(
 
 
 def _restart_stall(step: Step, before: Step, events_between: Sequence[Event]) -> _Stall:
-    """Return the gap between two jobs, with the checkpoint folder where it was recorded."""
+    """Return the gap between two jobs, with the checkpoint folder if it was recorded."""
     loads = [event for event in events_between if event.name in ("resumed", "rolled_back")]
     where = ""
     if loads and loads[-1].folder:

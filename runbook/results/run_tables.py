@@ -244,7 +244,7 @@ def speed_table(
     precision: str,
     peak: float | None,
 ) -> Table:
-    """Return the speed as TFLOP/s in every convention, with MFU or HFU where the peak is known."""
+    """Return the speed as TFLOP/s in every convention, with MFU or HFU if the peak is known."""
     rows = []
     for name, convention in CONVENTIONS.items():
         tflops = None

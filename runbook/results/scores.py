@@ -54,7 +54,7 @@ class Score:
 
     @property
     def chance(self) -> float | None:
-        """Return how far a share of so many samples moves by chance (95 %).
+        """Return how far a share of this many samples varies by chance (95 %).
 
         None if the score is no share.
         """

@@ -26,7 +26,7 @@ ENDINGS = ("saved", "stopped", "failed", "finished")
 
 @dataclass(frozen=True)
 class Interruption:
-    """End of one job before the training's end, and what it cost."""
+    """End of one job before the training's end, and its cost."""
 
     job: str
     step: int
@@ -110,7 +110,7 @@ def account_wall_time(
 
 
 def _devices_of_job(history: History, events: Sequence[Event]) -> int:
-    """Return the devices of a job that trains on fewer: it holds its other nodes all the same.
+    """Return the allocated devices of a job that trains on fewer of them.
 
     A job that never had all its replicas made no step on as many devices as it holds.
     """
@@ -321,7 +321,7 @@ class Rates:
     """Measured, or from the data sheet, as `watts_source` states."""
     watts_source: str = ""
     held_devices: float = 1.0
-    """Devices held for each one that trains: more than one where a job has spare nodes."""
+    """Allocated devices per training device: more than one if a job has spare nodes."""
 
 
 def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
@@ -355,7 +355,7 @@ def projection_table(
     goodput: float | None,
     rates: Rates,
 ) -> Table:
-    """Return what it takes to train on a number of tokens at this speed.
+    """Return the time and cost of training on a number of tokens at this speed.
 
     Without `goodput`, this is the best case.
     """

@@ -58,7 +58,7 @@ def training_command(
 ) -> str:
     """Return everything between the job's script and rank.sh, on all its nodes.
 
-    Each option has a line of its own, with its value. A job with spare nodes, or one that goes on
+    Each option is on its own line, with its value. A job with spare nodes, or one that goes on
     `with_fewer_nodes`, chooses its nodes when it runs.
     """
     site = settings.site
@@ -104,7 +104,7 @@ Slurm waits 10 s for one without power.
 
 
 def probe_command(settings: Settings) -> str:
-    """Return the command that succeeds where the node `$node` of a job starts a process."""
+    """Return the command that succeeds if the node `$node` of a job can start a process."""
     if settings.site.scheduler == "pbs":
         return f'timeout {PROBE_SECONDS} mpiexec -n 1 --ppn 1 --hosts "$node" true'
     where = '--nodes=1 --ntasks=1 --nodelist="$node"'
@@ -124,7 +124,7 @@ def near_removal_command(settings: Settings, argv: Sequence[str], mounts: Sequen
 
 
 RUNG_SCRIPT = 'bash "$job/rung.sh"'
-"""What a node of the preflight job runs: see templates/rung.sh.j2."""
+"""The script that each node of the preflight job runs: see templates/rung.sh.j2."""
 
 
 def rung_command(
@@ -342,7 +342,7 @@ A checkpoint of 2.4 TB takes minutes.
 
 
 def warn_after(job: Job) -> int:
-    """Return the seconds after which a job asks itself to stop.
+    """Return the seconds after which a job requests its own stop.
 
     A queue may give no warning. 0 if the job is too short for one.
     """

@@ -18,7 +18,7 @@ from runbook.plan_file.schema import PhasePlan
 PREFLIGHT_PHASE = "01-environment-preflight"
 """Prefix of its job folders' names."""
 WALLTIME_SECONDS = 600
-"""Where jobs.environment says none. A short job starts sooner, and the ladder takes a minute or
+"""Used if jobs.environment has none. A short job starts sooner, and the ladder takes a minute or
 two.
 """
 RUNG_SECONDS = 150

@@ -27,7 +27,7 @@ class SetupStep:
     """A short name for file names and marks."""
     title: str
     creates: str
-    """A file or folder; empty: the step only looks, and is done every time."""
+    """A file or folder. Empty if the step only checks something, and so runs every time."""
     body: str
     """Shell commands, which may use `say` and "$here", the script's folder."""
     secret: str = ""
@@ -94,7 +94,7 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
 def _put(text: str, values: Mapping[str, str]) -> str:
     """Return a site's text with the run's values substituted, all at once.
 
-    A value that holds another's name stays as it is.
+    A value that contains another one's name stays unchanged.
     """
     return re.sub("|".join(map(re.escape, values)), lambda match: values[match[0]], text)
 

@@ -37,7 +37,7 @@ class Task:
     One core is enough.
     """
     part: str = ""
-    """Ends the job folder's name, where a phase has several jobs."""
+    """Suffix of the job folder's name, if a phase has several jobs."""
 
     def folder(self, phase: str) -> str:
         """The name of its first job's folder."""
@@ -45,7 +45,7 @@ class Task:
 
 
 def asks_for_queue(settings: Settings, phase: str) -> bool:
-    """Return whether a phase that could run here goes through the queue.
+    """Return whether a phase that could run here is submitted to the queue.
 
     It does where its job names a partition, a time, an array, several nodes or several tasks.
     """
@@ -138,7 +138,7 @@ def _cores(
     task: Task,
     tasks_per_node: int,
 ) -> int:
-    """Return the cores asked for each task; 0 asks for none by number.
+    """Return the number of cores to request per task, or 0 to request no number.
 
     Slurm's data jobs take what their partition gives, because its nodes may be of another kind than
     those that train.

@@ -41,9 +41,9 @@ SPARES_OPTION = ' --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"'
 """Option with the number of nodes that did not train in an attempt."""
 
 QUEUE_GRACE_SECONDS = 240
-"""Time to save between being asked to stop and being killed.
+"""Time to save between the request to stop and the kill.
 
-Less than the queue's warning before its limit.
+It must be less than the queue's warning before its limit.
 """
 
 
@@ -358,7 +358,7 @@ later.
 KILLED_PEERS_SECONDS = 1
 """The same time if a signal killed the rank.
 
-Ranks that train with it see their connection closed at once; ranks that wait for it never do.
+Ranks in the training notice the closed connection at once; ranks that wait for it never do.
 """
 
 

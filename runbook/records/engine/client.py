@@ -53,7 +53,7 @@ from runbook.records.engine.execution_end import ExecutionState, SignalTrap
 logger = logging.getLogger("papermill")
 
 LONGEST_SOCKET = 100
-"""A unix socket's path holds 107 characters on Linux and 103 on macOS.
+"""A unix socket's path is limited to 107 characters on Linux and 103 on macOS.
 
 A cluster's TMPDIR or home can be longer.
 """
@@ -174,9 +174,9 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
     def save(self, **kwargs: Any) -> None:
         """Save the notebook completely or not at all.
 
-        Places papermill alone can write to are left to it.
+        Destinations that only papermill can write to are left to it.
 
-        What could not be saved is told once and tried again with the next cell.
+        A failed save is reported once and tried again with the next cell.
         """
         self.before_save()
         path = _local_path(self.output_path)
@@ -381,7 +381,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     async def _run_cells(self) -> None:
         # Asked before the cells: a kernel that has just answered is now and then interrupted on its
         # way to idle when it
-        # is ended next, and says so.
+        # is ended next, and reports it.
         await self.async_wait_for_reply(
             await ensure_async(self.kc.execute(LOSE_NO_OUTPUT, silent=True))
         )
@@ -457,7 +457,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         if self.km is not None:
             if stopped and self.kc is not None and await self.km.is_alive():
                 # A kernel told to end in the middle of a cell closes its sockets first and then
-                # trips over them.
+                # then fails on them.
                 await self.km.interrupt_kernel()
                 with contextlib.suppress(Empty):
                     await self.kc.shell_channel.get_msg(timeout=SECONDS_TO_LEAVE_A_CELL)

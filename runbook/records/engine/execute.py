@@ -203,7 +203,7 @@ EXIT_CODES = {
     ExecutionState.KERNEL_DIED: 138,
     ExecutionState.INTERRUPTED: 130,
 }
-"""papermill's own where it has one, 1 for all others; a signal gives 128 and its number."""
+"""papermill's own exit code if it has one, else 1. For a signal, 128 plus its number."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ def execute_phase(
     set_aside(run_folder, phase)
     output = run_folder / "records" / f"{phase}.ipynb"
     output.parent.mkdir(parents=True, exist_ok=True)
-    # papermill takes braces in a path for parameters to put in
+    # papermill would treat braces in a path as placeholders for parameters.
     paths = []
     for path in (notebook.absolute(), output):
         paths.append(str(path).replace("{", "{{").replace("}", "}}"))
@@ -271,7 +271,7 @@ def execute_phase(
         ) from error
 
     if error is not None and (twin.is_open or twin.state is ExecutionState.DONE):
-        # No ending of the notebook's, which the record would say, but a bug of ours
+        # The notebook did not end this way, or its record would show it: it is a bug of ours.
         raise error
 
     return _outcome(twin, output, code)

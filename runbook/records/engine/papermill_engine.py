@@ -45,9 +45,9 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
         execution_timeout: int | None = None,
         **options: Any,
     ) -> Any:
-        """Execute the notebook, save it in any case, file it with its run, raise what stopped it.
+        """Execute the notebook, always save it, file it with its run, and raise what stopped it.
 
-        A parameters cell that was changed by hand is refused before that.
+        A parameters cell that was changed by hand is rejected first.
         """
         from papermill.execute import remove_error_markers
 

@@ -40,7 +40,7 @@ def _attached(path: Path) -> Attachment:
     size = path.stat().st_size
     if size > LARGEST_ATTACHED:
         return Attachment(path.name, show_bytes(size), Markup())
-    # Encoded text escapes the page's own search for secrets: it is masked here.
+    # The page's own search for secrets cannot see encoded text, so it is masked here.
     text = mask(path.read_text(encoding="utf-8", errors="replace"))
     encoded = base64.b64encode(text.encode()).decode()
     return Attachment(

@@ -38,7 +38,7 @@ class Rewriter(HTMLParser):
         self._skipped: list[str] = []
 
     def rewrite(self, text: str) -> str:
-        """The whole text, rewritten."""
+        """Return the complete text, rewritten."""
         self.feed(text)
         self.close()
         return "".join(self._written)
@@ -143,11 +143,11 @@ class Rewriter(HTMLParser):
         self._written.append(f"<{' '.join(parts)}{end}")
 
     def _attribute_names(self, tag: str, attrs: list[tuple[str, str | None]]) -> list[str]:
-        """Return the names of a tag's attributes as they stand in the source.
+        """Return the names of a tag's attributes as written in the source.
 
         Note the tag's name as well.
 
-        SVG distinguishes large and small letters, the parser does not. Where our reading of the
+        SVG distinguishes upper and lower case, but the parser does not. Where our reading of the
         source does not agree with the parser's, the parser's counts.
         """
         parsed_names = [name for name, _ in attrs]

@@ -23,10 +23,10 @@ from runbook.records.run_state import KEY_NUMBERS, evidence_links
 from runbook.records.session import MIME
 from runbook.records.twin import Twin, read_twin, twin_path
 
-# bytes; a mail server still takes it
+# Bytes: mail servers accept this size.
 LARGEST_PAGE = 3_000_000
 TEXT_LIMITS = (60_000, 6_000)
-"""Characters of one output that are kept; the second where the page would else be too large."""
+"""Characters kept of one output. The second limit applies if the page would be too large."""
 ERROR_TAG = "papermill-error-cell-tag"
 ERROR_ANCHOR = "papermill-error-cell"
 MOST_OPEN_RESULTS = 8

@@ -49,7 +49,7 @@ class OverlayCurve:
     """Planned steps; 0 if there is no plan."""
 
     def as_json(self) -> Markup:
-        """Return the curve as JSON that can stand inside a script."""
+        """Return the curve as JSON that is safe inside a script."""
         text = json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
         return Markup(text.replace("<", "\\u003c"))
 
@@ -112,7 +112,7 @@ def _model_text(spec: PhasePlan) -> str:
 
 
 def _sampled_rows(path: Path) -> Iterator[Row]:
-    """Yield whole rows of a metrics file, few enough to be read for a picture."""
+    """Yield complete rows of a metrics file, thinned to the number that a picture needs."""
     if not path.exists():
         return
     every = 1 + path.stat().st_size // READ_BYTES
@@ -123,7 +123,7 @@ def _sampled_rows(path: Path) -> Iterator[Row]:
             try:
                 row = json.loads(line)
             except ValueError:
-                # Cut off when the writer was killed, or not written whole yet
+                # The line was cut off when the writer was killed, or is still being written.
                 continue
 
             if isinstance(row, dict):

@@ -36,7 +36,7 @@ class ResultRow:
     planned: Markup
     # Value by plan; empty if one of them is missing or no number
     ratio: str
-    # Numbers stand to the right, text to the left
+    # Numbers are aligned to the right, text to the left.
     is_number: bool
 
 
@@ -76,16 +76,16 @@ class Scripts(StrEnum):
     INSIDE = "'unsafe-inline'"
     """Scripts inside the page."""
     NEIGHBOURS = "'unsafe-inline' 'self' file:"
-    """Also those of files next to it: how the page of all runs follows a training."""
+    """Also scripts in neighbouring files, by which the page of all runs follows a training."""
 
 
 def scripts_inside(is_needed: bool) -> Scripts:
-    """What a page may run that has scripts of its own, or none."""
+    """Return what a page may run, depending on whether it has scripts."""
     return Scripts.INSIDE if is_needed else Scripts.NONE
 
 
 def head(title: str, extra_style: str = "", scripts: Scripts = Scripts.NONE) -> str:
-    """The inside of a page's <head>.
+    """Return the content of a page's <head>.
 
     Everything is in the page, and the browser is told to fetch nothing.
     """

@@ -365,7 +365,7 @@ def _planned_row(row: Row) -> Row:
 
 
 INDEX_SCORES = {"bits per byte": "bits per byte", "right (share)": "minimal pairs right"}
-"""Measures that a list of runs shows, and what its columns are called."""
+"""Measures that a list of runs shows, with the titles of their columns."""
 
 
 def _loss_tiles(
@@ -463,7 +463,7 @@ def _checks_text(checks: Sequence[Check]) -> str:
 
 
 def _comparison(run: RunState) -> list[Row]:
-    """Return the numbers that both plan and results of a twin hold."""
+    """Return the numbers that are in both the plan and the results of a twin."""
     rows: list[Row] = []
     for phase in run.phases:
         if phase.twin is None:

@@ -80,7 +80,7 @@ class Failure:
 
     @property
     def is_specific(self) -> bool:
-        """Whether a rule knows what the line means."""
+        """Whether a rule recognizes the line."""
         return self.name != OWN_ERROR.name
 
 
@@ -144,7 +144,7 @@ class FailureFinder:
     def found(self) -> list[Failure]:
         """Return all failures by first appearance.
 
-        A build hangs only where it is the log's last word.
+        A build counts as hung only if it is the last thing in the log.
         """
         failures = [*self._found.values()]
         own_error = self._own_error()
@@ -271,10 +271,10 @@ class FailureFinder:
         return self._own_errors.has_error and rule.kind is PEER_DIED
 
     def _is_source(self, line: str) -> bool:
-        """Tell whether a line of a traceback shows source text.
+        """Return whether a line of a traceback shows source text.
 
-        Source text names arguments and functions (`store = TCPStore(host, timeout)`), and says
-        nothing about what happened. A `raise` says it: some logs end there.
+        Source text contains names of arguments and functions (`store = TCPStore(host, timeout)`),
+        but not what happened. A `raise` does tell what happened: some logs end there.
         """
         if not self._in_frame and FRAME not in line:
             return bool(_CODE.match(line))

@@ -37,7 +37,7 @@ _HARMLESS = re.compile(
             r"libibverbs: Warning: couldn't open config directory",
             r"sparse_attn requires|Please specify the CUTLASS|async_io requires the dev libaio",
             r"no version information available",
-            # NCCL tries plug-ins, networks and features, and says which are not there. Ranks that
+            # NCCL tries plug-ins, networks and features, and reports missing ones. Ranks that
             # share a log may put another one's warning into the same line.
             r"^(?!.*NCCL WARN).*NCCL INFO",
             # MPICH queries a missing key to wait for the other ranks.
@@ -51,7 +51,7 @@ _HARMLESS = re.compile(
             r"^\s*assert \S",
             r"^\s*warnings\.warn\(",
             r"(?:not installed|not available|No module named \S+?)[.,;:] (?:[Ff]alling|[Ff]alls) back",
-            # A command that bash repeats (set -x), and what MLPerf's harness says of the machine.
+            # A command that bash echoes (set -x), and the machine report of MLPerf's harness.
             r"^\++ \S|:::SYSJSON",
             r"Your compiler \(",
             # Matplotlib (3.11, matplotlib/__init__.py) falls back to a temporary folder. A full

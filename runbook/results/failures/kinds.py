@@ -389,13 +389,13 @@ KINDS = (
 class SilentEnd:
     """A failure that shows only in the last words of a log.
 
-    Healthy logs have the same words and go on.
+    Healthy logs contain the same words, but do not end with them.
     """
 
     kind: FailureKind
     words: tuple[str, ...]
     ends: tuple[str, ...]
-    """What the program says when all went well."""
+    """What the program prints after success."""
     source: str
 
 

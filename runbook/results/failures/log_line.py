@@ -6,7 +6,7 @@ from dataclasses import dataclass
 _PREFIXES = (
     # A log collector's time stamp before the launcher's prefix: "2025-06-24 17:29:06  [rank0]:..."
     re.compile(r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?\s+(?=\S)"),
-    # Python's logging, which a program hands the lines of its ranks: "- trainer - INFO - [rank7]: ..."
+    # Python's logging, for lines that ranks printed: "- trainer - INFO - [rank7]: ..."
     re.compile(r"^- \S+ - [A-Z]+ - (?=\[rank\d+\]:)"),
     # NeMo-Run and torchx: "i.pretrain/0 [default0]:..."
     re.compile(r"^[a-zA-Z][\w.-]*/\d+ (?=\S|  )"),
@@ -33,9 +33,9 @@ MAX_PREFIXES = 4
 
 @dataclass(frozen=True)
 class LogLine:
-    """The text of a line, and who wrote it.
+    """The text of a line, and the rank and host that wrote it.
 
-    `rank` is None and `host` is empty if the line does not say.
+    `rank` is None and `host` is empty if the line does not name them.
     """
 
     text: str

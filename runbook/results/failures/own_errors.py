@@ -1,4 +1,4 @@
-"""Errors that end a program and that no rule knows: exception, message, file and line, and the rank.
+"""Fatal errors that no rule recognizes: exception, message, file, line and rank.
 
 A rule knows what a line means. Here it is only known that a process says nothing after it, so the
 answer counts where no rule has one.

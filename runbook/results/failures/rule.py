@@ -7,7 +7,7 @@ from runbook.plan_file.text_enum import StrEnum
 
 
 class Level(StrEnum):
-    """How much a line says about the cause.
+    """How directly a line points to the cause.
 
     The strongest level in a log gives the answer.
     """

@@ -1,6 +1,6 @@
 """Words that make a line worth a closer look.
 
-Every pattern of every rule holds one of them, in lower case. Looking for words first is several
+Every pattern of every rule contains one of them, in lower case. Looking for words first is several
 times as fast as trying the rules on every line.
 """
 

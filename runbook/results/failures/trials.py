@@ -1,4 +1,4 @@
-"""Which remedies were tried on one machine.
+"""The remedies that were tried on one machine.
 
 A drill or a test makes the failure, and what comes after it goes on by the remedy. A defect is made
 on a node, a preflight names it, and sound nodes pass; the node was not asked again after each

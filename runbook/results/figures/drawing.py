@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# Okabe and Ito's palette can be told apart with all common kinds of colour blindness; in print,
-# line style or marker does it.
+# Okabe and Ito's palette is readable with all common kinds of colour blindness. In print,
+# line styles and markers distinguish the curves.
 BLUE = "#0072B2"
 ORANGE = "#E69F00"
 GREEN = "#009E73"

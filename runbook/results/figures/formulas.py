@@ -84,7 +84,7 @@ def memory(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
-    """Return the operations of a step over what the devices reach of their peak.
+    """Return the formula of the step time: operations over the speed that the devices reach.
 
     None if the time is not known.
     """
@@ -137,7 +137,7 @@ def _operations(count: float) -> str:
 
 
 def _number(count: int) -> str:
-    """In LaTeX, where a bare comma would be followed by a space.
+    """Return a number in LaTeX, where a bare comma would be followed by a space.
 
     >>> _number(50257)
     '50{,}257'

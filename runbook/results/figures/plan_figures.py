@@ -33,7 +33,7 @@ MEMORY_PARTS = (
 
 
 def memory_figure(plan: Plan, phases: Mapping[str, str]) -> Any:
-    """Draw what fills one rank of the fullest stage of each phase, and a line at what there is."""
+    """Draw the memory use of a rank in each phase's fullest stage, and a line at the capacity."""
     with drawing("Memory of one rank of the fullest stage", height=1.2 + 0.6 * len(phases)) as (
         figure,
         axes,
@@ -173,7 +173,7 @@ _COLOURS = {
     COMMUNICATION: (ORANGE,) * 2,
     OPTIMIZER: (GREY,) * 2,
 }
-"""By event; of forward and backward in turn, so that neighbours are told apart."""
+"""Colours by event. Forward and backward passes alternate between two, to separate neighbours."""
 WINDOW = 1.5
 """How much of a long step's beginning and end is drawn, in passes through all stages."""
 FEWEST = 5
@@ -249,7 +249,7 @@ def _draw_memory_course(axes: Any, stage: Any) -> None:
 
 
 def _mark_optimizer(axes: Any, timeline: Sequence[Any]) -> None:
-    """Mark where the optimizer begins, in % of the allocations."""
+    """Mark the start of the optimizer, in % of the allocations."""
     num_before = sum(moment != OPTIMIZER for moment, _ in timeline)
     position = num_before * 100 / max(1, len(timeline))
     axes.axvline(
@@ -447,14 +447,14 @@ def planned_pipeline_figure(phase: PhasePlan, parts: dict[str, float], seconds: 
     idle_seconds = sum(parts.get(name, 0.0) for name in ("bubble", "pipeline", "waiting"))
     working_seconds = step_seconds - end_seconds - idle_seconds
     chunk_seconds = working_seconds / num_microbatches / chunks
-    # a backward pass takes twice the operations of a forward pass
+    # A backward pass takes twice the operations of a forward pass.
     stage_times = StageTimes(
         (Seconds(chunk_seconds / 3),) * chunks,
         (Seconds(2 * chunk_seconds / 3),) * chunks,
         Seconds(),
         Seconds(matrices=end_seconds),
     )
-    # each chunk of a micro-batch is sent once forward and once backward
+    # Each chunk of a micro-batch is sent once forward and once backward.
     send_seconds = parts.get("pipeline", 0.0) / num_microbatches / chunks / 2
     waiting_seconds = parts.get("waiting", 0.0)
     waiting_share = waiting_seconds / max(1e-9, step_seconds - waiting_seconds)

@@ -43,7 +43,7 @@ def _columns(points: Points) -> tuple[list[float], list[float]]:
 
 
 def _time_unit(seconds: float) -> tuple[str, float]:
-    """Return the unit in which so many seconds are read, and how many seconds it has.
+    """Return the most readable unit for a duration, and its length in seconds.
 
     >>> _time_unit(90), _time_unit(7200), _time_unit(90_000)
     (('s', 1.0), ('min', 60.0), ('h', 3600.0))
@@ -570,7 +570,7 @@ def scaling_figure(table: Table) -> Any:
 
 
 def mfu_figure(table: Table) -> Any:
-    """Draw the MFU of the rows of `published_table`, or the HFU where no MFU was published."""
+    """Draw the MFU of the rows of `published_table`, or the HFU if no MFU was published."""
     rows = [row for row in table.rows if row["MFU (%)"] or row["HFU (%)"]]
     title = "MFU beside published results"
     with drawing(title, height=1.6 + 0.38 * max(1, len(rows))) as (figure, axes):

@@ -16,7 +16,7 @@ from runbook.training.kernels.sums import add_partials
 _ROWS = 16
 """Rows of a tile."""
 _COLUMNS = 256
-"""Columns of a tile; 512 bytes in 16 bits, so that memory is read in whole lines."""
+"""Columns of a tile: 512 bytes in 16 bits, so that memory is read in full cache lines."""
 _WARPS = 8
 _ROW_BLOCKS = 32
 """Programs along the rows in the backward pass; each writes one partial sum of the bias's

@@ -177,9 +177,9 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The losses of a vocabulary that is not cut.
+    """Return the losses of a vocabulary that is not split.
 
-    Where a gradient is wanted, it takes the place of the logits now.
+    If a gradient is needed, it overwrites the logits now.
     """
     flat = logits.detach().view(-1, logits.shape[-1])
     flat_labels = labels.reshape(-1)

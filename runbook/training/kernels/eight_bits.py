@@ -61,7 +61,7 @@ _passes = 0
 
 
 def begin_pass() -> None:
-    """Let every weight be brought to 8 bits again.
+    """Make every weight be converted to 8 bits again.
 
     Optimizers and checkpoints write to `weight.data`, which torch's count of a tensor's changes
     does not see, so who runs the model says when weights may have changed.

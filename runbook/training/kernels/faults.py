@@ -2,7 +2,7 @@
 
 A compiler that is missing, or a driver that is too old, changes no loss: `training.kernels: auto`
 takes megatron-core's own kernels, and torch computes a function that it cannot compile part by
-part. Neither may happen unseen.
+part. Neither may go unnoticed.
 """
 
 import logging
@@ -19,7 +19,7 @@ ADVICE = "Set TORCHDYNAMO_VERBOSE"
 
 
 def slower_kernels(spec: PhasePlan) -> str:
-    """Return why `auto` does not take the trainer's own kernels on this GPU.
+    """Return why `auto` does not use the trainer's own kernels on this GPU.
 
     Empty if it does.
     """
@@ -45,9 +45,9 @@ class CompilerFaults(logging.Handler):
         self._messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep which function it is, and the error, of a warning.
+        """Keep the function and the error that a warning names.
 
-        The warning holds a stack between the two.
+        The warning has a stack trace between the two.
         """
         message = record.getMessage()
         if not message.startswith(NOT_COMPILED):

@@ -1,6 +1,6 @@
 """Cross entropy and its gradient as one Triton kernel each.
 
-The vocabulary is cut over ranks or whole.
+The vocabulary may be split over ranks.
 
 The forward pass reads the logits once and keeps two numbers of each token. The backward pass writes
 the gradient over the logits, which nothing reads after it. Sums are in float32.

@@ -1,7 +1,7 @@
 """Triton kernels for the residual stream: add what a block computed, with its bias, and normalize.
 
 The sum and its norm come from one pass over memory, forward and backward. The sum is rounded to the
-stream's number format before it is normalized, as it is where the two are computed apart. Gradients
+stream's number format before it is normalized, as in separate computations. Gradients
 of the norm's weights and of the bias are summed in float32, in a fixed order.
 """
 

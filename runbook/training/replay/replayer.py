@@ -303,9 +303,9 @@ class Replayer:
         )
 
     def lines(self) -> Iterator[ReplayLine]:
-        """Return what replay.jsonl gets for the step just computed, on rank 0.
+        """Return the line for replay.jsonl about the step just computed, on rank 0.
 
-        All ranks must ask.
+        All ranks must call this.
         """
         marks = layer_marks(self._numbers)
         keys = list(marks)

@@ -90,7 +90,7 @@ class LayerNames:
     """The positions of a chunk's modules and weights in the full model."""
 
     numbers: dict[int, int]
-    """Number in the whole model of each layer of the chunk, by its place in the chunk; from 1."""
+    """Number of each layer in the full model, starting at 1, by its position in the chunk."""
     last: int
     """Layer number of the modules after the last layer."""
 

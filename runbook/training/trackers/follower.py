@@ -31,7 +31,7 @@ ends.
 LONGEST_LAST_WAIT_SECONDS = 10.0
 NO_NUMBERS = frozenset({"iteration", "time"})
 READ_BYTES = 2**20
-"""Of a file at a time: some 2,000 steps, so that a long file is sent in pieces."""
+"""Bytes read from a file at a time: some 2,000 steps, so that a long file is sent in pieces."""
 
 
 @dataclass
@@ -50,9 +50,9 @@ class SentSoFar:
 
 
 def end_with(descriptor: int) -> Event:
-    """Return what is set when this pipe ends, which the trainer holds open.
+    """Return an event that is set when the trainer closes this pipe.
 
-    Where the tracker hangs, the process ends `END_SECONDS` later.
+    If the tracker hangs, the process ends `END_SECONDS` later.
     """
     ended = Event()
 
@@ -149,7 +149,7 @@ class Follower:
                 )
 
     def _send(self, service: Service) -> bool:
-        """Send what is new. Return whether there may be more."""
+        """Send new lines. Return whether there may be more."""
         if not self._open:
             self.progress.run = service.open(self.progress.run)
             self._open = True
@@ -201,7 +201,7 @@ def first_line_of(path: Path) -> str:
 
 
 def read_lines(path: Path, start: int) -> list[bytes]:
-    """Return whole lines from a position on, about `READ_BYTES` of them at most."""
+    """Return complete lines starting at a position, at most about `READ_BYTES` of them."""
     try:
         with path.open("rb") as stream:
             stream.seek(start)

@@ -59,7 +59,7 @@ class TrackerProcesses:
             try:
                 code = process.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
-                # Left alone: it ends by itself after follower.END_SECONDS.
+                # It is not killed: it ends on its own after follower.END_SECONDS.
                 self._say(f"training.trackers: {name} is still sending its last numbers.")
             else:
                 if code:

@@ -45,7 +45,7 @@ class Service(Protocol):
         """Send numbers, in order."""
 
     def close(self) -> None:
-        """Send what is buffered, and end the run."""
+        """Send buffered numbers, and end the run."""
 
 
 Setting = str | int | float

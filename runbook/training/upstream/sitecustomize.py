@@ -124,7 +124,7 @@ def _keep_old_call(module: Any) -> None:
 
 
 def _run_deepspeed_on_cpu(module: Any) -> None:
-    """Let the CPU take fp16, and give it streams that do nothing.
+    """Allow fp16 on the CPU, and provide streams that do nothing.
 
     It allows fp16 only where the processor has fast kernels.
     """

@@ -4,7 +4,7 @@ from runbook.results.failures.kinds import CHECKPOINT_DAMAGE, CHECKPOINT_FIT, DA
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 COMMAND_RULES = (
-    # A script without `set -e` goes on, and many do not mind. So this is the weakest level: an
+    # A script without `set -e` continues, often without harm. So this is the weakest level: an
     # exception of the program comes before it.
     Rule(
         kind=FILE,
