@@ -66,7 +66,7 @@ class Fastokens:
 
 
 class HuggingFace:
-    """The tokenizers package: the reference, and the encoder where fastokens is not installed."""
+    """The tokenizers package: the reference, and the encoder if fastokens is not installed."""
 
     def __init__(self, tokenizer_json: str, special_tokens: bool) -> None:
         from tokenizers import Tokenizer
@@ -104,7 +104,7 @@ class HuggingFace:
 
 
 class SentencePiece:
-    """A SentencePiece model, where that package is installed; its own judge."""
+    """A SentencePiece model, if that package is installed; it is its own judge."""
 
     special: ClassVar[list[str]] = []
 

@@ -22,7 +22,7 @@ from runbook.tokens.sources.input_files import Shard
 
 _BLOCK = 4 << 20
 MEMORY = 64 << 20
-"""Tokens of an unfinished shard that are kept in memory; more go to a file."""
+"""Bytes of an unfinished shard's tokens that stay in memory; larger shards go to a file."""
 
 TURN_SHARE = 0.25
 """A finished shard waits for its turn for this share of the time that it took.

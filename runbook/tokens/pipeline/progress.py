@@ -20,14 +20,14 @@ class DataProgress:
     """The state of the work at one moment."""
 
     stage: str
-    """resume, tokenize, index, done; download for downloads."""
+    """resume, tokenize, index or done; download for downloads."""
     files: int
     files_total: int
     bytes: int
     """Bytes of the input files, as they are on disk."""
     bytes_total: int
     seconds: float
-    """Since this call began."""
+    """Seconds since this call began."""
     mb_per_second: float
     """Text (or bytes of a download) in megabytes of 10^6, since this call began."""
     eta_seconds: float | None

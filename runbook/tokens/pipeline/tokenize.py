@@ -78,8 +78,9 @@ def prepare(
 
     The result is byte for byte that of Megatron's preprocess_data.py.
 
-    Nothing is done twice: finished work is recognised by its manifest, unfinished work goes on at
-    the first missing shard. Interrupted at any moment and called again, it gives the same bytes.
+        Nothing is done twice: finished work is recognised by its manifest, unfinished work
+    continues at the first missing shard. Interrupted at any moment and called again, it gives the
+    same bytes.
 
     Raises:
         DataError: input missing or broken, tokenizer unusable, disk full; finished shards are kept.
@@ -108,7 +109,7 @@ def prepare_share(
     *,
     progress: ProgressCallback | None = None,
 ) -> tuple[int, int]:
-    """One job of an array: tokenize every n-th shard to a part.
+    """Tokenize every n-th shard to a part, as one job of an array.
 
     Return how many were made, and how many the share has.
 
@@ -150,7 +151,7 @@ def finished_manifest(prefix: Path, fingerprint: str) -> Manifest | None:
 
 
 class _Job:
-    """One call of prepare()."""
+    """The work of one call of prepare()."""
 
     def __init__(
         self,
@@ -253,7 +254,7 @@ class _Job:
         if reporter.workers > 1:
             with contextlib.closing(Pool(self.files, options, committer)) as pool:
                 pool.start(reporter.workers)
-                # Only looked at here, and sooner there than a fast one.
+                # This process only inspects it, and this encoder loads sooner than a fast one.
                 tokenizer = self._load_tokenizer("tokenizers")
                 pool.run(shards, lambda: reporter.report("tokenize", pool.in_hand, pool.deaths))
 

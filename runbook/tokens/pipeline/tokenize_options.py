@@ -19,7 +19,7 @@ MANIFEST_SCHEMA = 2
 class TokenizeOptions:
     """How text becomes tokens.
 
-    Only `workers`, `shard_bytes`, `encoder` and `check_space` do not change the result.
+    Only `workers`, `shard_bytes`, `encoder` and `check_space` leave the result unchanged.
     """
 
     tokenizer: str = "gpt2"
@@ -34,32 +34,34 @@ class TokenizeOptions:
     """Read a literal <|endoftext|> inside a text as the token, as Megatron with Hugging Face does.
     """
     bad_records: str = "stop"
-    """stop, skip (left out and counted), or quarantine (left out, counted and kept in
-    PREFIX.quarantine).
+    """What to do with a bad record: stop, skip or quarantine.
+
+    skip leaves it out and counts it; quarantine also keeps it in PREFIX.quarantine.
     """
     max_record_bytes: int = MAX_RECORD_BYTES
-    """Longest record; a longer one is a bad record.
+    """Most bytes of a record; a longer one is a bad record.
 
-    Of it only the beginning is ever in memory.
+    Only its beginning is ever in memory.
     """
     source_key: str = "auto"
-    """Dotted key that names a record's source (meta.source); `auto` takes a known one of the first
-    record.
+    """Dotted key that names a record's source (meta.source).
+
+    `auto` uses a known key that the first record has.
     """
     keep_sources: tuple[str, ...] = ()
-    """Only documents of these sources; empty: all."""
+    """Keep only documents of these sources; empty means all sources."""
     drop_sources: tuple[str, ...] = ()
-    """No documents of these sources."""
+    """Leave out documents of these sources."""
     fix_text: str = "none"
-    """none, or ftfy: repair wrongly decoded characters first, as NeMo's --apply-ftfy does."""
+    """none, or ftfy to repair wrongly decoded characters first, as NeMo's --apply-ftfy does."""
     workers: int = 0
-    """Processes; 0: one for each core this process may use."""
+    """Number of processes; 0 means one for each core that this process may use."""
     encoder: str = "auto"
-    """auto (the fastest exact one installed) or tokenizers."""
+    """auto (the fastest exact encoder that is installed) or tokenizers."""
     shard_bytes: int = 64_000_000
-    """Text in one shard, the unit that is done or not done; less where the whole input is small."""
+    """Bytes of text in one shard, the unit of finished work; less if the whole input is small."""
     check_space: bool = True
-    """Refuse to begin when the disk is too small for the estimate."""
+    """Refuse to begin if the disk is too small for the estimate."""
 
     def __post_init__(self) -> None:
         """Raise `DataError` if a source is both kept and dropped."""
@@ -79,7 +81,7 @@ class TokenizeOptions:
         return source not in self.drop_sources
 
     def choices(self) -> dict[str, Any]:
-        """The options that decide which bytes come out."""
+        """Return the options that determine the output."""
         others = ("workers", "shard_bytes", "encoder", "check_space")
         # Younger than the first manifests: where they choose nothing, finished work keeps its
         # fingerprint.
@@ -101,7 +103,7 @@ class TokenizeOptions:
 class TokenFiles:
     """The files of one prefix; `data/corpus` and `data/corpus_text_document` mean the same files.
 
-    With `exact`, the .bin and .idx have the prefix's own name, as files made elsewhere may.
+    With `exact`, the .bin and .idx have the prefix's own name, as files made by other tools may.
 
     >>> TokenFiles(Path("data/corpus")).bin.as_posix()
     'data/corpus_text_document.bin'
@@ -115,93 +117,96 @@ class TokenFiles:
         document_prefix = prefix if exact else f"{self.base}_text_document"
         self.bin = Path(f"{document_prefix}.bin")
         self.idx = Path(f"{document_prefix}.idx")
-        self.bin_part = Path(f"{self.bin}.part")  # while it is being written
+        self.bin_part = Path(f"{self.bin}.part")  # Name of the .bin while it is being written
         self.idx_part = Path(f"{self.idx}.part")
-        # What went in, what came out; written last.
+        # Inputs and results of the work; written last.
         self.manifest = Path(f"{self.base}.manifest.json")
-        self.quarantine = Path(f"{self.base}.quarantine")  # records set aside
+        self.quarantine = Path(f"{self.base}.quarantine")  # Records that are set aside
         # Folder of unfinished work: locks, done-marks, waiting parts.
         self.parts = Path(f"{self.base}.parts")
 
     @classmethod
     def existing(cls, prefix: Path) -> TokenFiles:
-        """The files that are there.
+        """Return the existing files.
 
-        PREFIX.bin where it exists under that very name, else PREFIX_text_document.bin.
+        They are PREFIX.bin if it exists under that very name, else PREFIX_text_document.bin.
         """
         return cls(prefix, exact=Path(f"{prefix}.bin").exists())
 
 
 @dataclass(kw_only=True)
 class Counts:
-    """Sums over documents, of a shard or of all."""
+    """Sums over the documents of a shard, or of all shards."""
 
     records: int = 0
-    """Read from the input, good or bad: documents + skipped_records + dropped."""
+    """Documents read from the input, good or bad: documents + skipped_records + dropped."""
     documents: int = 0
-    """In the output, empty ones included."""
+    """Documents in the output, including empty ones."""
     empty: int = 0
-    """Of them without a token."""
+    """Documents in the output without a token."""
     sequences: int = 0
     tokens: int = 0
-    """With end-of-document tokens."""
+    """Number of tokens, including end-of-document tokens."""
     text_bytes: int = 0
     skipped_records: int = 0
     skipped_files: int = 0
     dropped: int = 0
-    """Left out by choice: of sources that are not wanted."""
+    """Documents left out by choice, because their sources are not wanted."""
     blank_lines: int = 0
     judged: int = 0
-    """Documents that were encoded by the judge as well."""
+    """Documents that the judge encoded as well."""
     lengths: list[int] = field(default_factory=list)
-    """Documents with 2^i to 2^(i+1) - 1 tokens."""
+    """Number of documents with 2^i to 2^(i+1) - 1 tokens, for each i."""
 
 
 @dataclass(kw_only=True)
 class Manifest(Counts):
-    """The finished work, as it stands in PREFIX.manifest.json."""
+    """The record of finished work in PREFIX.manifest.json."""
 
     fingerprint: str
-    """Of the inputs and the choices: equal means that the same tokens would come out."""
+    """Hash of the inputs and the choices; if it is equal, the same tokens would result."""
     inputs: list[dict[str, Any]]
-    """path, bytes, mtime_ns, sample (see `input_files.content_sample`), in order."""
+    """path, bytes, mtime_ns and sample (`input_files.content_sample`) of each input, in order."""
     options: dict[str, Any]
     tokenizer: dict[str, Any]
     """name, vocabulary, sha256 of its files, encoder, judge, end_of_document."""
     dtype: str
     end_of_document_tokens: int
     problems: list[str]
-    """The first things left out, in words."""
+    """The first records or files that were left out, in words."""
     sources: dict[str, dict[str, int]]
-    """documents, text_bytes, tokens by source."""
+    """Documents, text_bytes and tokens for each source."""
     files: dict[str, dict[str, Any]]
-    """bin and idx: name, bytes, sha256."""
+    """Name, bytes and sha256 of the .bin and the .idx."""
     shards: list[dict[str, Any]]
-    """Offset, bytes, documents, tokens of each."""
+    """Offset, bytes, documents and tokens of each shard."""
     seconds: dict[str, float]
-    """Wall time of the last call; all workers' time by stage, of every call that did a shard."""
+    """Wall time of the last call, and the workers' total time by stage.
+
+    The workers' time includes every call that finished a shard.
+    """
     rates: dict[str, float]
-    """MB of text a second: the whole call, and by stage on one worker."""
+    """MB of text a second: for the whole call, and by stage on one worker."""
     workers: int
     made: str
-    """When, in UTC."""
+    """Time of completion, in UTC."""
     versions: dict[str, str]
     dropped_sources: dict[str, int] = field(default_factory=dict)
-    """Documents left out by source."""
+    """Documents left out, for each source."""
     reused_shards: int = 0
-    """Shards that an earlier, interrupted call had done."""
+    """Shards that an earlier, interrupted call had finished."""
     schema: int = MANIFEST_SCHEMA
     reused: bool = field(default=False, compare=False)
-    """This call found everything done; not in the file."""
+    """Whether this call found everything done; it is not stored in the file."""
 
     @property
     def text_tokens(self) -> int:
-        """Tokens without the end-of-document ones."""
+        """Return the number of tokens without the end-of-document ones."""
         return self.tokens - self.end_of_document_tokens
 
 
 def unknown_sources(manifests: Sequence[Manifest]) -> list[str]:
-    """Return the sources that were to be kept or dropped, and that no record names."""
+    """Return the sources to be kept or dropped that no record names."""
     recorded = _recorded_sources(manifests)
     chosen: list[str] = []
     for key in ("keep_sources", "drop_sources"):
@@ -223,9 +228,9 @@ def _recorded_sources(manifests: Sequence[Manifest]) -> set[str]:
 
 
 def unknown_sources_text(*manifests: Manifest) -> str:
-    """Return a warning of chosen sources that no record names, most likely typing errors.
+    """Return a warning about chosen sources that no record names, which are probably misspelled.
 
-    Empty if there is none.
+    Return an empty text if there are none.
     """
     unknown = unknown_sources(manifests)
     if not unknown:
@@ -237,7 +242,7 @@ def unknown_sources_text(*manifests: Manifest) -> str:
 
 
 def read_manifest(prefix: Path) -> Manifest:
-    """The manifest of a prefix; DataError where there is none, or none that can be read."""
+    """Return the manifest of a prefix. Raise `DataError` if it is missing or unreadable."""
     path = TokenFiles(prefix).manifest
     try:
         content = json.loads(path.read_text())

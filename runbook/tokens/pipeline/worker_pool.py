@@ -33,7 +33,7 @@ from runbook.tokens.tokenizer import load_tokenizer, use_one_thread
 
 REPORT_SECONDS = 0.25
 ATTEMPTS = 3
-"""How often a shard may kill its worker."""
+"""Largest number of workers that one shard may kill."""
 _PR_SET_PDEATHSIG = 1
 _FULL = {
     errno.ENOSPC: "the disk is full",
@@ -81,7 +81,7 @@ def work(
 
     try:
         with (files.parts / "workers.lock").open("ab") as lock:
-            # Lustre without -o flock; the parent's own lock has the same limit
+            # Lustre without -o flock refuses this lock; the parent's own lock has the same limit.
             with contextlib.suppress(OSError):
                 fcntl.flock(lock.fileno(), fcntl.LOCK_SH)
 

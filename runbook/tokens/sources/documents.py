@@ -96,7 +96,7 @@ class BadRecord:
 
 @dataclass
 class DocumentBatch:
-    """The documents of one block, in order."""
+    """The documents of one block, in their order."""
 
     texts: list[str] = field(default_factory=list)
     sources: list[str] | None = None
@@ -231,7 +231,7 @@ class Parser:
                 batch.bad.append(BadRecord(offset, str(error), line))
                 return
 
-            # A carriage return alone ends a line too, as where Megatron's tool opens the file in
+            # A carriage return alone also ends a line, because Megatron's tool opens the file in
             # Python's text mode.
             for part in lines:
                 self._add(batch, part, offset)

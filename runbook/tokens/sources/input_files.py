@@ -38,7 +38,7 @@ SAMPLE = 4096
 MOST_SAMPLED = 1000
 """If there are more files, only size and date are compared.
 
-Opening each of them takes a network file system minutes.
+Opening all of them can take minutes on a network file system.
 """
 _EXPANSION = {
     ".zst": 3.0,
@@ -72,7 +72,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Shard:
-    """A unit of work: done, or not done."""
+    """A unit of work, either finished or not."""
 
     number: int
     segments: tuple[Segment, ...]
@@ -323,8 +323,8 @@ AGAIN = (
 class _XzStream(io.RawIOBase):
     """Decompressor of one xz stream after the other; zero bytes between them are padding.
 
-    Python's own LZMAFile takes a damaged beginning of a second stream for the end of the file and
-    says nothing, so that the rest of the text would be lost.
+        Python's own LZMAFile mistakes a damaged beginning of a second stream for the end of the
+    file. It reports nothing, so the rest of the text would be lost.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -524,12 +524,12 @@ class LongRecord(bytearray):
 def read_blocks(
     segment: Segment, max_record_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[tuple[int, bytearray]]:
-    """Blocks of whole lines, each with the offset of its first byte in the file's text.
+    """Yield blocks of complete lines, each with the offset of its first byte in the file's text.
 
-    A huge line is one by itself.
+    A huge line is a block of its own.
 
-    Memory is one block, or the longest line up to the limit: of a longer one its beginning comes,
-    as a `LongRecord`. The last line may lack its newline.
+        The memory needed is one block, or the longest line up to the limit. For a longer line, only
+    its beginning is yielded, as a `LongRecord`. The last line may lack its newline.
     """
     with open_segment(segment) as stream:
         # Skip to the first line that begins there or later.

@@ -91,7 +91,7 @@ class Bench:
         self.mark = uuid.uuid4().hex
         self._stack = contextlib.ExitStack()
         self.references: dict[tuple[str, ...], dict[int, float]] = {}
-        """Losses of undisturbed trainings, by the values they were trained with."""
+        """Losses of undisturbed trainings, by the values that they were trained with."""
 
     def __enter__(self) -> Bench:
         self.root = Path(

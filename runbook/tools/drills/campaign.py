@@ -1,8 +1,10 @@
-"""`runbook drill --campaign 30d RUN`: a month of faults on a simulated clock, and what would make it cheaper.
+"""`runbook drill --campaign 30d RUN`: a month of faults on a simulated clock.
 
-The clock and the faults are simulated. What decides is not: the watchdog's own limits say when a
-hang is noticed, the rules that answer real jobs say whether another one follows, and the plan's
-interval says what a failure takes back.
+It also reports what would make the month cheaper.
+
+The clock and the faults are simulated. The decisions are real: the watchdog's own limits determine
+when a hang is noticed, the rules for real jobs decide whether another job follows, and the plan's
+interval determines how much work a failure costs.
 """
 
 from __future__ import annotations

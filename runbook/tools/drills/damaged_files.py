@@ -211,9 +211,9 @@ def other_layout(bench: Bench) -> DrillEnding:
 
 
 def _take_over(source: DrillRun, case: DrillRun) -> None:
-    """Put one run's checkpoints where another looks for its own.
+    """Put one run's checkpoints where another run looks for its own.
 
-    Somebody who changes the layout does the same.
+    A person who changes the layout does the same.
     """
     shutil.copytree(source.tracker().parent, case.tracker().parent)
     job_rules.note_start(
@@ -272,7 +272,7 @@ def bad_numbers(bench: Bench) -> DrillEnding:
     spike = DrillRun(bench, "spike")
     failure = spike.train("spike:step=9,factor=3")
     ending.rule(not failure and spike.done(), "a spike that recovers does not stop the training")
-    # The plan refuses fp16 on a CPU, where it is only slow
+    # The plan refuses fp16 on a CPU, where it would only be slow.
     fp16 = DrillRun(bench, "overflow")
     fp16.change_plan(
         lambda content: content["precision"].update(format="fp16", initial_loss_scale=2.0**40)
@@ -320,7 +320,7 @@ def _cut_tokens(prefix: Path) -> None:
 
 
 def _other_type(prefix: Path) -> None:
-    """The index says four bytes a token, the tokens have two."""
+    """Make the index state four bytes a token, while the tokens have two."""
     path = _file_of(".idx", prefix)
     content = bytearray(path.read_bytes())
     magic, version, _, sequences, documents = INDEX_HEADER.unpack_from(content)

@@ -200,7 +200,7 @@ def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
 
 def serve(path: str, modules: Sequence[str]) -> None:
     """Import, listen, serve."""
-    # Drills compute on the CPU, and a rank forked here would find what the imports have asked.
+    # Drills compute on the CPU. A forked rank would inherit what the imports learned about devices.
     importlib.import_module("runbook.training.ranks").hide_gpus()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -230,7 +230,7 @@ class RankStandIn:
     ) -> int:
         """Return the rank's exit code, or the negative number of the signal that ended it."""
         parent = os.getppid()
-        # PR_SET_PDEATHSIG, as a rank asks for itself.
+        # PR_SET_PDEATHSIG, which a rank that was not forked sets for itself.
         ctypes.CDLL(None).prctl(
             1,
             signal.SIGKILL,
@@ -265,7 +265,7 @@ class RankStandIn:
 
 
 def end_like(code: int) -> None:
-    """End with this exit code, or by the signal that it stands for."""
+    """End with this exit code, or by the signal that it represents."""
     if code < 0:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)

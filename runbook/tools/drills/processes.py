@@ -69,7 +69,7 @@ def kill_rank(bench: Bench) -> DrillEnding:
         row["time"] for row in case.rows() if row["iteration"] == 10
     )
     ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
-    # On a busy machine rank 0 is killed after it, and the sentence goes on with that.
+    # On a busy machine rank 0 is killed later, and the evidence continues with that.
     names_rank = first["evidence"].startswith("rank 1 ended with exit code 137 (signal 9)")
     ending.rule(names_rank, "the rank is named")
     ending.action = f"all ranks ended, resumed from step {case.events('resumed')[-1]['iteration']}"

@@ -434,8 +434,8 @@ def steps_of(case: DrillRun) -> list[Step]:
 def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
     """Return the fault in the order of samples along the steps that count, or an empty text.
 
-    A job goes on where a checkpoint left off: what it replaces is taken back, what it adds follows
-    without a gap.
+        A job continues where a checkpoint left off. The steps that it repeats replace the earlier
+    ones, and new steps follow without a gap.
 
         >>> broken_order([{"iteration": 1, "consumed_samples": 4}, {"iteration": 3,
     "consumed_samples": 12}], 3)

@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness over a run's weights.
+"""Tasks of lm-evaluation-harness on a run's weights.
 
-The command is `runbook evaluate RUN --tasks A,B`; it needs the extra `evaluation`.
+The command is `runbook evaluate RUN --tasks A,B`, which needs the extra `evaluation`.
 """

@@ -116,7 +116,7 @@ class Wish:
 
 
 def score(run_folder: Path, request: Wish) -> Table:
-    """Score the tasks that have no scores yet, and return all scores of these weights.
+    """Score the tasks that have no scores yet, and return all scores for these weights.
 
     Nothing is written if a task fails.
     """

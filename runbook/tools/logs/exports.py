@@ -39,9 +39,8 @@ _EVALUATION_KEYS = ("iteration", "loss", "perplexity", "name")
 def write_json(log: ParsedLog, stream: IO[str]) -> None:
     """Write a log as one JSON object.
 
-    Format, records, validation, notes, failures, alarms and more.
-
-    A value is null where the log does not say.
+        It contains format, records, validation, notes, failures, alarms and more. A value is null
+    if the log does not state it.
     """
     stream.write(
         f'{{"format": {json.dumps(log.format)}, "files": {json.dumps(log.files)},\n "records": ['
@@ -56,7 +55,7 @@ def write_json(log: ParsedLog, stream: IO[str]) -> None:
 
 
 def _json_row(log: ParsedLog, record: Record) -> dict[str, object]:
-    """Return the values of a record and where in the files it is."""
+    """Return the values of a record and its position in the files."""
     row: dict[str, object] = dict(zip(KEYS, _VALUES(record), strict=True))
     row["source"] = log.source(record)
     return row
@@ -110,7 +109,7 @@ def _finite(value: object) -> object:
 def write_csv(log: ParsedLog, stream: IO[str]) -> None:
     """Write one line for each record.
 
-    A cell is empty if the log does not say. Several states are joined by a space.
+    A cell is empty if the log does not state the value. Several states are joined by a space.
     """
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow((*KEYS, "source"))
@@ -169,7 +168,7 @@ def _write_parquet(log: ParsedLog, stream: IO[bytes]) -> None:
 
 
 class Point(NamedTuple):
-    """Numbers of one step, as a tracker takes them."""
+    """Numbers of one step in the form that a tracker accepts."""
 
     iteration: int
     time: float

@@ -1,4 +1,4 @@
-"""Summary of a log for a terminal: what it is, where it begins and ends, alarms and failures."""
+"""Summary of a log for a terminal: its format, its range, alarms and failures."""
 
 import statistics
 from collections import Counter
@@ -13,7 +13,7 @@ from runbook.results.metrics import find_alarms
 def summary(log: ParsedLog) -> str:
     """Describe a log in a few lines.
 
-    They say its format, its range, losses, step time, alarms, notes and failures.
+    They state its format, its range, losses, step time, alarms, notes and failures.
     """
     segments = f"{log.segments} segment{'s' * (log.segments != 1)}"
     lines = [
@@ -91,7 +91,7 @@ _LABELS = {
 
 
 def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
-    """Yield a failure for people: what it is, the line that shows it, what to do."""
+    """Yield a failure in words for people: its kind, the line that shows it, and the remedy."""
     label = "CAUSE" if is_cause else _LABELS[failure.level]
     if failure.overcome:
         label = "OVERCOME"

@@ -187,8 +187,8 @@ SERVER_PATH = re.compile(
 HOME = re.compile(
     r"(?<![\w/])(?:~[\w-]+|/(?:root|home|Users|scratch|project|projects|work|gpfs|lustre|mnt|data|tmp))\b(?!\w)"
 )
-# Letters of a word that stands inside ordinary text too: it counts in its own letters only, and not
-# as a tag
+# A word of at most this many letters also occurs inside ordinary text. So its case must match, and
+# it is not removed from tags.
 SHORT = 2
 ORDINARY = frozenset(
     {

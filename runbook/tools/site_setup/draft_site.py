@@ -264,7 +264,7 @@ def _with_memory(device: str) -> list[str]:
 
 
 def full_name(name: str) -> str:
-    """Return the table's name of a device, its memory included where the table leaves it open.
+    """Return the table's name of a device, with its memory if the table lists several.
 
     >>> full_name("NVIDIA A100-PCIE-40GB"), full_name("a100_40"), full_name("MI250X")
     ('A100-PCIe-40GB', 'A100-SXM4-40GB', 'MI250X-GCD')
@@ -277,7 +277,7 @@ def full_name(name: str) -> str:
 
 
 def _device(cluster_wish: ClusterWish, kind: NodeKind, cluster: Cluster) -> tuple[str, str]:
-    """Return the device of a node, or a mark to fill in, and where it comes from."""
+    """Return the device of a node, or a mark to fill in, and the source."""
     if cluster_wish.device:
         return full_name(cluster_wish.device), f"given by --device {cluster_wish.device}"
     source = f"{cluster.source} calls it {kind.device}"

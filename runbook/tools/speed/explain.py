@@ -84,7 +84,7 @@ class Explanation:
     def as_table(self) -> Table:
         """Return a table of the parts of the gap.
 
-        Its notes say what was expected, planned, reached, assumed and not stated.
+        Its notes name the expected, planned and reached figures, and the assumed and missing facts.
         """
         rows = [part.as_row() | {"seconds": four_digits(part.seconds)} for part in self.parts]
         planned = _seconds_text(self.planned)

@@ -297,7 +297,7 @@ def _device_notes(row: PublishedRow, device: Accelerator) -> list[str]:
 
 
 def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, str]:
-    """Return the shape of a row's model and where it is from.
+    """Return the shape of a row's model and its source.
 
     It is the catalogue's model of that name, else the nearest in size with heads of 64 to 160. If
     its count of parameters is off, hidden is scaled by the 0.4th power of the ratio of parameters

@@ -156,7 +156,7 @@ class _Cells:
         self.unknown: list[str] = []
 
     def text(self, name: str) -> str:
-        """Return a cell without spaces around it, '' where it is empty or missing."""
+        """Return a cell without surrounding spaces, or '' if it is empty or missing."""
         return (self._cells.get(name) or "").strip()
 
     def count(self, name: str) -> int:
@@ -300,7 +300,7 @@ def billions_in(model: str) -> float:
 def convention(text: str, software: str = "", date: str = "") -> str:
     """Return the name in `flops.CONVENTIONS` that a source's words mean.
 
-    Where the words say nothing, it is the usual one of its software.
+    If the words do not name one, it is the usual one of its software.
 
     >>> convention("Megatron-DeepSpeed factor 4, V=250880"), convention("6N + 12 l d s per token")
     ('megatron-deepspeed-f4', 'llm-foundry')
@@ -346,7 +346,7 @@ def zero_stage(text: str) -> int:
 def has_flash(text: str, date: str) -> bool:
     """Return whether attention keeps no scores.
 
-    Where the text does not say, the age decides: fused attention spread from 2023 on.
+    If the text does not say, the date decides: fused attention spread after 2022.
     """
     if re.search(r"(without|no) flash", text) and not re.search(r"flash attention \(", text):
         return False

@@ -41,10 +41,10 @@ _SWITCHED_OFF = (
     r"[\"']?(?:<offloaddeviceenum\.)?(?:none|null|false|no|0)\b"
     r"|\.(?!device)\w"
 )
-"""What follows DeepSpeed's option that offloads nothing: a value, or the section's `device`.
+"""Text after a DeepSpeed option that shows that nothing is offloaded.
 
-The section's other keys (`offload_param.pin_memory`) say nothing. DeepSpeed prints its
-whole configuration, where options that nobody set are None.
+It is a value, or the section's `device`; the section's other keys (`offload_param.pin_memory`) do
+not matter. DeepSpeed prints its complete configuration, where options that nobody set are None.
 """
 
 
@@ -54,9 +54,10 @@ class _Sign:
 
     cause: str
     pattern: str
-    """Of a text in small letters.
+    """Pattern for a text in lower case.
 
-    A denial counts right before the pattern's group, or before the whole where it has none.
+    A denial counts directly before the pattern's group, or before the whole match if it has no
+    group.
     """
     most: float
     """Largest share of a step that the cause may take, if nothing predicts it."""

@@ -75,9 +75,9 @@ def _build_number(path: Path) -> tuple[int, ...]:
 def install(versions: Versions, say: Callable[[str], None]) -> Path:
     """Return the interpreter of an environment with these versions.
 
-    The environment is made where it is not there yet.
+    The environment is created if it does not exist yet.
 
-    Raises `RunbookError` with pip's last lines where a version cannot be installed.
+    Raises `RunbookError` with pip's last lines if a version cannot be installed.
     """
     folder = cache_folder() / environment_name(versions)
     python = folder / "bin" / "python3"

@@ -144,10 +144,11 @@ def start_upstream(
     installed: bool = False,
     jobs: int = 1,
 ) -> UpstreamTrial:
-    """Start the program of a run's framework for a few steps, and hand on each line that it prints.
+    """Start the program of a run's framework for a few steps, and pass on each line that it prints.
 
-    With several `jobs` it is started so often in the same folders, until one does not go on. It
-    runs with the site's own versions, or with those installed here where `installed` is set or the
+        With several `jobs` it is started this many times in the same folders, until one does not
+    continue. It
+        runs with the site's own versions, or with those installed here if `installed` is set or the
     site has none. Raises `RunbookError` where the framework or the checkout is another one.
     """
     settings = with_placeholders(params.load(run, set_words=set_words))
