@@ -1,16 +1,16 @@
 """Showing things to a person: the same call in JupyterLab, a terminal, a saved notebook and a pipe.
 
-show_text(text)                                 a line or paragraph show_table(rows, title="",
-notes=())            rows are dictionaries; units belong in the column names show_checks(checks)
-rows of `core.checks.Check`; verdict by word and symbol show_figure(figure, caption)
-a drawing, and its numbers in words Formula(latex, words)                           a formula with
-its numbers, drawn where it can be seen View([table, (figure, caption), text])          all of these
-at the end of a cell, where each can be used show_html(html, text)                           HTML,
-and the text that says the same Progress(title, total=None, unit="")            .update(done=...,
-**facts)   .finish(**facts) sparkline(values)                               a curve in one word:
-▁▃▅█
+    show_text(text)                         a line or paragraph
+    show_table(rows, title="", notes=())    rows are dictionaries; column names contain units
+    show_checks(checks)                     rows of `core.checks.Check`; verdict by word and symbol
+    show_figure(figure, caption)            a drawing, and its numbers in words
+    Formula(latex, words)                   a formula with its numbers, drawn where possible
+    View([table, (figure, caption), text])  the output at the end of a cell; each part can be used
+    show_html(html, text)                   HTML, and the equivalent text
+    Progress(title, total=None, unit="")    .update(done=..., **facts)   .finish(**facts)
+    sparkline(values)                       a curve in one word: ▁▃▅█
 
-Nothing here imports pandas, matplotlib or IPython when it is imported.
+Importing this package imports neither pandas nor matplotlib nor IPython.
 """
 
 from runbook.core.curves import sparkline as sparkline

@@ -164,7 +164,10 @@ def show_text(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
 
 
 def show_figure(figure: Any, caption: str) -> None:
-    """Show a matplotlib figure with its numbers in words. A terminal and a log get only the words."""
+    """Show a matplotlib figure with its numbers in words.
+
+    A terminal and a log get only the words.
+    """
     if where_we_are().is_kernel:
         pictures = {"image/svg+xml": as_svg(figure), "image/png": as_png(figure)}
         display_bundle({**pictures, "text/plain": "(figure; its numbers follow)"})
@@ -187,9 +190,9 @@ MARKS = {
     "unknown": ("?", "currentColor", ""),
     "pass": ("✓", "#0072b2", "\x1b[34m"),
 }
-"""Symbol and colours (page, terminal) of each verdict, in the order a person wants to read them.
+"""Symbol and colours (page, terminal) of each verdict, in reading order.
 
-Blue and orange are those of Okabe and Ito's palette: the common forms of colour blindness tell them
+Blue and orange come from Okabe and Ito's palette: the common forms of colour blindness tell them
 apart.
 """
 
@@ -215,7 +218,7 @@ class CheckTable(Table):
         return f"{total}: {by_verdict}" if by_verdict else total
 
     def as_text(self, colour: bool = False) -> str:
-        """Return the table for a terminal or a log; in colour, verdicts keep their symbol and word."""
+        """Return the table for a terminal or a log. Coloured verdicts keep symbol and word."""
         text = super().as_text()
         for verdict, (_, _, ansi) in MARKS.items():
             if colour and ansi:
@@ -224,7 +227,7 @@ class CheckTable(Table):
         return text
 
     def cell_html(self, column: str, text: str) -> str:
-        """A verdict in bold with a coloured bar; the word itself keeps the page's own colour."""
+        """Return a verdict in bold with a coloured bar. The word keeps the page's colour."""
         if column != "Verdict":
             return super().cell_html(column, text)
         colour = MARKS[text.partition(" ")[2]][1]

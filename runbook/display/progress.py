@@ -32,7 +32,7 @@ from runbook.display.output_place import Place, display_bundle, show_text, where
 MOST_POINTS = 300
 HEIGHT = 200
 INK = "#7d8590"
-"""Grey with enough contrast on white and on black: an image does not know the page's colours."""
+"""Grey with enough contrast on white and on black: an image cannot adapt to the page's colours."""
 
 
 def curve_html(points: Points, label: str) -> str:

@@ -62,7 +62,7 @@ class OpenRun:
 
     @cached_property
     def plan(self) -> "OpenPlan":
-        """The plan with which the run was started, or the plan of its run file if it never started."""
+        """The plan with which the run was started, or else the plan of its run file."""
         return open_plan(self._source, self.folder)
 
     @property
@@ -198,11 +198,11 @@ class OpenPlan:
         return CheckTable(self.plan.checks)
 
     def with_(self, *set_words: str, **values: object) -> "OpenPlan":
-        """The plan with other values.
+        """Return the plan with other values.
 
         `with_(micro_batch=2)`, or `with_("training.smoke.micro_batch=2")`.
 
-        `PlanError` says which rule they break, `ParamsError` that there is no such key or value.
+        Raise `PlanError` if they break a rule, and `ParamsError` if there is no such key or value.
         Nothing is written.
         """
         new_words = []

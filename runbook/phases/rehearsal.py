@@ -357,7 +357,7 @@ def _replayed(
     phase_plan = plan.phases[phase]
     parallel = phase_plan.parallel
     choice = full_choice(settings) if phase == FULL else smoke_choice(settings)
-    # Several ranks of one stage may have been rehearsed: the first of each stands for it.
+    # If several ranks of a stage were rehearsed, the first represents the stage.
     first_of_stage = {stage.stage: stage for stage in reversed(stages)}
     if len(first_of_stage) < parallel.pipeline:
         reason = (
@@ -462,7 +462,10 @@ def _count_here(
     ranks: Sequence[int],
     say: Any,
 ) -> Iterator[Any]:
-    """Rehearse ranks in groups, one process each. As many processes run at once as there are cores."""
+    """Rehearse ranks in groups, one process each.
+
+    As many processes run at once as there are cores.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="rehearsal-") as folder,
         ThreadPoolExecutor(os.cpu_count()) as pool,

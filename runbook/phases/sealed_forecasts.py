@@ -172,7 +172,10 @@ def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
 
 
 def _start_allowance(plan: Plan, quantity: str, rates: Rates) -> float:
-    """Return what starts and saves may add, in the unit of the quantity. The plan leaves them out."""
+    """Return what starts and saves may add, in the unit of the quantity.
+
+    The plan leaves them out.
+    """
     if quantity == "total time":
         return START_SECONDS
     devices = plan.phases[FULL].parallel.world_size * rates.held_devices

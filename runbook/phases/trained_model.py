@@ -174,7 +174,10 @@ def _model_card(
     spec: PhasePlan,
     exported: Exported,
 ) -> str:
-    """Return README.md from the run's records. What only its owner knows is left blank to fill in."""
+    """Return README.md from the run's records.
+
+    What only its owner knows is left blank to fill in.
+    """
     record = find_twin(folder, spec.phase)
     commit = ""
     versions = ""

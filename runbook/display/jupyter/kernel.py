@@ -19,7 +19,7 @@ from typing import Any
 from runbook.display.output_place import current_shell
 
 DELIMITER = b"<IDS|MSG>"
-"""Between addresses and the signed parts of a message: signature, header, parent, and so on."""
+"""Separates the addresses of a message from its signed parts: signature, header, parent, etc."""
 REDIRECT_SECONDS = 10.0
 """How long to wait for the kernel's thread. A thread that has ended hears nothing anyway."""
 
@@ -151,7 +151,10 @@ def page_kernel() -> PageKernel | None:
 
 
 def listen(listener: Listener) -> Callable[[], None]:
-    """Pass every request to the listener until the returned function is called. Several may listen."""
+    """Pass every request to the listener until the returned function is called.
+
+    Several may listen.
+    """
     kernel = page_kernel()
     if kernel is None:
         return lambda: None

@@ -27,7 +27,7 @@ from runbook.display.jupyter.kernel import (
 )
 
 QUESTION = "runbook.viewer"
-"""Target of the `comm_info_request` by which a page asks.
+"""Target of the `comm_info_request` that a page sends.
 
 Any other kernel answers it with an empty list.
 """

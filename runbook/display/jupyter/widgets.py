@@ -368,8 +368,8 @@ class Form:
             self._follows.value = ""
 
         self._button.disabled = bool(verdict.errors)
-        # Values that a person did not touch show what they have become: another site brings its
-        # own.
+        # Fields that a person did not touch show their new values: another site, for example,
+        # sets its own.
         self._quiet = True
         for key in verdict.values.keys() & self._inputs.keys() - changes.keys():
             self._start[key] = self._inputs[key].value = verdict.values[key]

@@ -83,7 +83,7 @@ def readiness_checks(open_phase: OpenPhase, *, by_content: bool = True) -> list[
 
     With a check by content, every byte of the token files is read.
     """
-    # The smoke test needs no smoke test
+    # The smoke test itself needs no earlier smoke test.
     is_training = open_phase.phase == FULL
     gates = [apply_waiver(open_phase, gate_check(open_phase))] if is_training else []
     return [*gates, data_check(open_phase, by_content=by_content)]
@@ -174,8 +174,9 @@ def nodes_of_job(folder: JobFolder) -> list[str]:
 
 
 ALARMS_OF_NODES = (FoundBy.SLOW_RANK, FoundBy.BIT_FLIP, FoundBy.CORRUPTION)
-"""Alarms of the trainer that are about a rank's node; of two about the same node, the later one
-here counts.
+"""Alarms of the trainer that concern a rank's node.
+
+If two concern the same node, the one later in this list counts.
 """
 
 
@@ -254,7 +255,7 @@ def why_continued(open_phase: OpenPhase) -> str:
     The text also explains the consequences. It is empty if the job starts from the beginning: this
     is another training, nothing was saved, or nothing is left to train.
     """
-    # The one phase that may be prolonged: a smoke test is judged from its first step on.
+    # Only this phase may be prolonged: a smoke test is judged starting at its first step.
     if open_phase.phase != FULL or open_phase.settings.run.training.framework != "runbook":
         return ""
     before = _started_phase(open_phase)

@@ -181,7 +181,10 @@ class LiveView:
         return lines
 
     def _in_use(self) -> str:
-        """Return CPU and GPU use if the job runs on this machine. It is measured only now and then."""
+        """Return CPU and GPU use if the job runs on this machine.
+
+        It is measured only now and then.
+        """
         if self.settings.site.scheduler != "local":
             return "not known here: the job runs on other nodes"
         if time.monotonic() - self._asked >= SECONDS_BETWEEN_DEVICE_QUESTIONS:
@@ -206,7 +209,10 @@ def training_facts(
     peak: float | None,
     active: bool,
 ) -> Row:
-    """Return the facts in the newest rows of the metrics. `peak` is a device's TFLOP/s, if known."""
+    """Return the facts in the newest rows of the metrics.
+
+    `peak` is a device's TFLOP/s, if known.
+    """
     last = rows[-1]
     speed = rows[-1].get("tflops_per_device")
     memory = rows[-1].get("memory_bytes")

@@ -64,7 +64,7 @@ def _begin_again(open_phase: OpenPhase) -> str:
 
 
 def _was_submitted_since(open_phase: OpenPhase) -> bool:
-    """Whether a job was submitted after the training was marked done, and may have written since."""
+    """Whether a job was submitted after the training was marked done: it may have written since."""
     mark = run_files.read_mark(open_phase.folder, step_name(open_phase))
     latest = _latest(open_phase)
     if mark is None or latest is None:
@@ -310,7 +310,10 @@ def failure_text(open_phase: OpenPhase, status: JobStatus, decision: Decision | 
 
 
 def move_to_history(folder: Path, phase: str, outputs: list[Path]) -> Path | None:
-    """Move earlier outputs of a phase into the run's history. Thus nothing is overwritten or mixed."""
+    """Move earlier outputs of a phase into the run's history.
+
+    Thus nothing is overwritten or mixed.
+    """
     present = [path for path in outputs if path.exists()]
     if not present:
         return None

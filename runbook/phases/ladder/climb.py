@@ -66,7 +66,10 @@ def _train(
     first: bool,
     say: Say,
 ) -> None:
-    """Execute the phases of a rung that are not done. Only the first rung checks the environment."""
+    """Execute the phases of a rung that are not done.
+
+    Only the first rung checks the environment.
+    """
     set_words = (*ladder.set_words, *planned.rung.words())
     phases = [("00-plan", "02-data"), (FULL, FULL)]
     if not first:

@@ -71,8 +71,7 @@ class Ladder:
     designed: str = ""
     schema: int = 1
     budget_device_hours: float | None = None
-    """As it was asked for; 0: nobody gave one, and None: an earlier version did not write it
-    down."""
+    """The requested budget. 0 if nobody gave one; None if an earlier version did not record it."""
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -111,9 +110,9 @@ def plan_ladder(
     budget_seconds: float = 0.0,
     budget_device_hours: float = 0.0,
 ) -> Ladder:
-    """Return the ladder of a run that its budget allows. Nothing is written.
+    """Return the ladder that a run's budget allows. Nothing is written.
 
-    Without a budget it takes 1% of the run's own device-hours, and at least ten minutes.
+    The default budget is 1% of the run's own device-hours, and at least ten minutes.
     """
     settings, plan = load_plan(run, set_words, measured=True)
     framework = settings.run.training.framework
@@ -147,9 +146,9 @@ def _fit_budget(
     count: int,
     hours: float,
 ) -> Ladder:
-    """Return the ladder whose rungs take so many device-hours.
+    """Return the ladder whose rungs use this many device-hours.
 
-    They take fewer where they reach a quarter of the run.
+    They use fewer if the largest rung reaches a quarter of the run's compute.
     """
     most_flops = LARGEST_SHARE * family.flops
     start_hours = count * START_SECONDS * family.devices / 3600

@@ -38,7 +38,7 @@ A law for new tokens does not apply there.
 EPOCHS_WIDENING = 2.0
 UNEVEN_WIDENING = 4.0
 """The one uneven ladder of benchmarks/forecast/ladders_corpus.csv missed by 22 %, eleven times as
-far as the others; wider intervals say nothing any more.
+far as the others. An interval that is wider than this would no longer be useful.
 """
 SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """How many sizes at the same compute are shown."""
@@ -59,7 +59,7 @@ def forecast_run(
     values: dict[str, object],
     epochs: float | None,
 ) -> RunForecast:
-    """Return the forecast for a run as it is planned now.
+    """Return the forecast for a run's current plan.
 
     `values` are the run's `family_values`, `epochs` how often its tokens repeat (None: not known).
     Raise `DataError` if the rungs are too few or of other text, or tokens repeat too often.

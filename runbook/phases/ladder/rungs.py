@@ -54,8 +54,10 @@ Small rungs are used, since they are cheap.
 RATE_EXPONENT = -1 / 3
 BATCH_EXPONENT = 2 / 3
 WORST_BATCH_ROUNDING = 0.06
-"""A batch of few sequences cannot follow the size: 6 instead of 5 is another number of steps, and
-the losses of the rungs would lie on a zigzag. Then every rung takes the run's own batch.
+"""Largest relative rounding of a batch, above which every rung uses the run's own batch.
+
+A batch of few sequences cannot follow the size: with 6 instead of 5 the number of steps changes,
+and the losses of the rungs would lie on a zigzag.
 """
 USUAL_INIT_STD = 0.02
 FEWEST_STEPS = 300
@@ -237,7 +239,7 @@ def _compute_factor(family: Family, largest_flops: float) -> float:
             rungs=ON_ONE_LINE,
         )
 
-    # Tokens, and with the run's own batch the steps, grow with the root of the compute.
+    # Tokens grow with the square root of the compute, and with the run's own batch steps do too.
     largest_steps = family.samples / family.global_batch * math.sqrt(largest_flops / family.flops)
     ratio_of_steps = largest_steps / FEWEST_STEPS
     factor: float = ratio_of_steps ** (2 / gaps)
@@ -296,7 +298,7 @@ def _nearest_shape(shape: ModelShape, parameters: float) -> ModelShape:
 
 
 def _of_width(shape: ModelShape, layers: int, parameters: float) -> ModelShape:
-    """Return the shape with this many layers whose width brings it nearest to the parameter count."""
+    """Return the shape with this many layers whose width gives the nearest parameter count."""
     unit = WIDE_UNIT if shape.hidden >= WIDE else WIDTH_UNIT
     widths = range(max(unit, NARROWEST), shape.hidden + unit, unit)
     shapes = [_scaled(shape, layers, hidden) for hidden in widths]

@@ -597,7 +597,7 @@ def _history_check() -> Check:
 
 
 def image_check(settings: Settings) -> Check:
-    """Check the container image: it must exist, be readable, and be of a kind that can be started."""
+    """Check the container image: it must exist, be readable, and have a usable format."""
     container = settings.site.container
     check = partial(Check, "image", rule="the image of the jobs can be read")
     if container.kind == "none":

@@ -80,7 +80,7 @@ def probe_checks(
     plan: Plan,
     framework: Framework,
 ) -> list[Check]:
-    """Return every rule; those that nobody could answer are `unknown`."""
+    """Return a check for every rule; it is `unknown` if no node could answer."""
     if not facts:
         remedy = (
             "Give jobs.environment a partition or a walltime: the checks then run there, "

@@ -174,8 +174,8 @@ def tokenize(open_phase: OpenPhase) -> None:
     digest = open_phase.fingerprint
     status = run_files.step_status(open_phase.folder, STEP, digest)
     if status.state is run_files.StepState.OUTPUT_CHANGED:
-        # Whole files with a manifest are not made again, so the change would be marked as what was
-        # made.
+        # Complete files with a manifest are not made again, so the changed files would be
+        # recorded as the original ones.
         run_files.refuse_changed_output(STEP, status, begin_again(open_phase.settings, PHASE))
 
     if status.state is run_files.StepState.DONE:
@@ -487,7 +487,7 @@ def _read_manifests(open_phase: OpenPhase) -> list[Manifest]:
         return []
     manifests = []
     for prefix in token_prefixes_of(open_phase):
-        with contextlib.suppress(DataError):  # made elsewhere
+        with contextlib.suppress(DataError):  # token files that were made elsewhere
             manifests.append(read_manifest(prefix))
 
     return manifests

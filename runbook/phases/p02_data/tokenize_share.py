@@ -66,7 +66,10 @@ def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def _task_number(environment: Mapping[str, str], tasks: int) -> int:
-    """Return the number of this task within its element. Raise `JobError` if no variable gives it."""
+    """Return the number of this task within its element.
+
+    Raise `JobError` if no variable gives it.
+    """
     for name in RANK_VARIABLES:
         if environment.get(name):
             return int(environment[name])

@@ -27,7 +27,7 @@ bind = binder(PHASE)
 
 
 def check_ready(open_phase: OpenPhase) -> CheckTable:
-    """Show the smoke test's verdict and the token files; stop here if one has failed or is absent."""
+    """Show the smoke test's verdict and the token files; stop if one has failed or is absent."""
     return open_phase.check(job_rules.readiness_checks(open_phase))
 
 

@@ -1,4 +1,4 @@
-"""05-analysis: how well the run went, compared with the plan, its variants and published results."""
+"""05-analysis: how well the run went, against the plan, its variants and published results."""
 
 import contextlib
 from collections.abc import Sequence
@@ -112,7 +112,7 @@ def show_step_parts(open_phase: OpenPhase) -> View:
 
 
 def show_time_parts(open_phase: OpenPhase) -> View:
-    """Show where the wall time went over all jobs, the cost of each interruption, and idle times."""
+    """Show where the wall time of all jobs went, the cost of each interruption, and idle times."""
     view = View()
     for training in both_trainings(open_phase):
         for part in training_results.account_view(training):
@@ -205,7 +205,7 @@ def show_variants(open_phase: OpenPhase) -> View:
     settings = open_phase.settings
     runs = open_phase.folder.parent
     run = settings.run.run
-    # As it was bound, then its siblings
+    # The run as it was opened, followed by its variants
     variants = [settings]
     if run in params.run_names(settings.project):
         for sibling in variants_of(run, settings.project):

@@ -164,7 +164,7 @@ def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the faults of caches of compiled kernels: unwritable, shared by the nodes, or noexec."""
+    """Return the faults of caches of compiled kernels: unwritable, shared by nodes, or noexec."""
     faults = []
     for variable, cache in facts.items():
         if cache["error"]:
@@ -410,7 +410,7 @@ def node_setup_checks(answers: JobAnswers) -> list[PlacedCheck]:
 
 
 def host_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Judge the first rung: the site's commands, missing answers, limits, software, and each rule."""
+    """Judge the first rung: the site's commands, missing answers, limits, software, each rule."""
     setup = node_setup_checks(answers)
     if any(check.verdict == "fail" for check in setup):
         return setup

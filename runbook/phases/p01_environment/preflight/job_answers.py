@@ -87,7 +87,10 @@ class JobAnswers:
 
 
 def parse_job_answers(text: str, nodes: tuple[str, ...] = ()) -> JobAnswers:
-    """Read a job's output. `nodes` is given if no line of the job names them, as on this machine."""
+    """Read a job's output.
+
+    `nodes` is given if no line of the job names them, as on this machine.
+    """
     answers: dict[tuple[str, str, str], PartAnswer] = {}
     for part_answer in read_answers(text):
         answers[(part_answer.rung, part_answer.node, part_answer.part)] = part_answer

@@ -516,8 +516,8 @@ class QueueWatch:
             refused = self._submit(rule)
             yield refused or self._wait_for_begin(rule)
         finally:
-            # Also where a signal ended us between the submission and its answer: the job has our
-            # mark.
+            # A signal may have interrupted us between the submission and its answer. The job is
+            # found by our mark even then.
             if self._job.was_submitted() and not self._scheduler.state(self._job).final:
                 self._scheduler.cancel(self._job, grace_seconds=8)
 

@@ -72,5 +72,5 @@ def first_end(errors: str) -> str:
 
 
 def _exit_code(code: int) -> int:
-    """Return the exit code as a shell would give it: torchrun writes a signal as a negative number."""
+    """Return the exit code as a shell gives it: torchrun writes a signal as a negative number."""
     return 128 - code if code < 0 else code

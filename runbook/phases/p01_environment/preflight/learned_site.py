@@ -25,7 +25,7 @@ ALL_MEMORY = "0"
 
 @dataclass(frozen=True)
 class Lesson:
-    """A value of the site file that was measured."""
+    """A measured value of the site file."""
 
     path: tuple[str, ...]
     """The key and its sections."""
@@ -231,7 +231,7 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
 
 
 def _device_name(site: Site, names: Collection[str]) -> Lesson | Gap:
-    """Return the row in the table of peaks that matches torch's name for the GPUs, if there is one."""
+    """Return the row in the table of peaks that matches torch's name for the GPUs, or a gap."""
     name = min(names)
     accelerator = find_accelerator(name)
     if len(names) > 1 or accelerator is None or not named_memory(accelerator.name):
@@ -280,7 +280,10 @@ def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
 
 
 def _network(site: Site, nodes: Answers) -> Lesson | Gap:
-    """Return the bandwidth of TCP if the site states no fabric. A fabric's bandwidth is not TCP's."""
+    """Return the bandwidth of TCP if the site states no fabric.
+
+    A fabric's bandwidth is not TCP's.
+    """
     name = "hardware.network"
     if site.hardware.fabric:
         return Gap(name, "the adapters' own figure; TCP does not fill a fabric")

@@ -102,7 +102,7 @@ def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
 
 
 def compiler_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether nvcc, which builds extensions, has the CUDA version for which torch was built."""
+    """Judge whether nvcc, which builds extensions, has the CUDA version of torch."""
     rule = PlacedRule(
         "CUDA compiler",
         "nvcc's CUDA has torch's major version (DeepSpeed issues 3223, 694, 5362)",
