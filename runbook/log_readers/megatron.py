@@ -311,7 +311,7 @@ class Megatron(LineReader):
         """Return the record of a complete line in which no step was skipped."""
         record = Record(int(values["iteration"]), float(values["loss"]), line=line)
         if "milliseconds" in values:
-            # an exponent instead of a division keeps the printed digits
+            # An exponent instead of a division keeps the printed digits.
             record.seconds = float(values["milliseconds"] + "e-3")
         else:
             record.seconds = float(values["seconds"])

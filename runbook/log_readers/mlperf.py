@@ -45,7 +45,7 @@ class MlPerf(LineReader):
     _timed: bool = False
     """Whether the log times single steps, so that the mean of a block adds nothing."""
     _unit: int = 0
-    """How much of a position `step` is one step."""
+    """How much `step` in an entry grows per step."""
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Read the line if it is in this format.
@@ -119,7 +119,7 @@ class MlPerf(LineReader):
             setattr(facts, name, fact)
 
     def _begin_run(self, out: Assembly) -> Facts:
-        """Begin the next run in the same file."""
+        """Start the next run in the same file."""
         self.facts = Facts()
         self._evaluations = set()
         self._block = {}
@@ -129,7 +129,7 @@ class MlPerf(LineReader):
         return self.facts
 
     def _iteration(self, metadata: dict[str, object], facts: Facts) -> int | None:
-        """Return the step a position stands for; None if its unit is not known.
+        """Return the step at a position, or None if the position's unit is not known.
 
         Logs count samples, tokens (GPT-3) or steps.
         """
@@ -141,7 +141,7 @@ class MlPerf(LineReader):
         tokens = 0 if samples else batch * (facts.sequence_length or 0)
         unit = next((unit for unit in (tokens, batch) if _divides(unit, position)), 0)
         if not samples and "step" in metadata:
-            # the first step of a run settles the unit for the others
+            # The first step of a run determines the unit for the others.
             self._unit = self._unit or unit or 1
             unit = self._unit
 

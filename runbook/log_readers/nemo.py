@@ -124,7 +124,7 @@ class Nemo1(LineReader):
         moved = done - self._done
         self._done = done
         if before is not None and record.iteration == before.iteration and moved >= 0:
-            # a rounded number may stay the same although the bar moved
+            # A rounded number may stay the same although the bar moved.
             is_later_step = is_rounded and moved > 0
             if not is_later_step:
                 return

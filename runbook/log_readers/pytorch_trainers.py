@@ -137,7 +137,7 @@ class Ezpz(LineReader):
 def _ezpz_values(line: str) -> dict[str, str]:
     """Return the values of a line by key. If a key occurs twice, the first counts."""
     values: dict[str, str] = {}
-    # Behind it: the same over all ranks
+    # The same values over all ranks follow it.
     own_values = line.partition("/mean=")[0]
     for key, value in _PAIR.findall(own_values):
         # a bare `train_loss` keeps its name: it is an evaluation of wordplay's
@@ -262,7 +262,7 @@ class DeepSpeed(LineReader):
 
         overflow = OVERFLOW.search(line) if "OVERFLOW!" in line else None
         if overflow is not None:
-            # The overflow comes before the other lines of its step
+            # The overflow is printed before the other lines of its step.
             self.flush(out)
             self._overflow = self._overflow or overflow[1] == "0"
             return True

@@ -32,7 +32,7 @@ BROKEN_NUMBER = "lines like a record, of which a number cannot be read"
 _CONTROL = re.compile(
     r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|\x1b[@-Zc-z=>]|\^\[(?:\[[0-9;]*m|c)"
-    r"|\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;]*m"  # written out, as in JSON
+    r"|\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;]*m"  # Escape sequences spelled out, as in JSON
 )
 
 
@@ -259,7 +259,7 @@ class LogReader:
 
     def _feed_mlperf(self, line: str) -> None:
         before, mark, entry = line.partition(MARK)
-        # Another program's line without end
+        # This is another program's endless line.
         if "loss" in before:
             self._feed(before)
         self.mlperf_out.line = self.line
@@ -283,7 +283,7 @@ class LogReader:
             is_deepspeed = isinstance(reader, DeepSpeed)
             if out.records and not self.megatron_out.records and not is_deepspeed:
                 self._last = (reader, out)
-            # The family of this log comes first from now on
+            # From now on, the readers of this log's program are tried first.
             if index > 1:
                 self.pairs.insert(1, self.pairs.pop(index))
             return

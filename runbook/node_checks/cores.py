@@ -9,8 +9,8 @@ from runbook.node_checks.answers import Facts
 from runbook.node_checks.control_groups import core_quota
 
 LOOP_TURNS = 60_000
-"""About 3 ms on a core of 2023. Short enough for 256 cores, long enough for the clock's
-resolution."""
+"""The loop takes about 3 ms on a core of 2023. That is short enough for 256 cores, and long enough
+for the clock's resolution."""
 ROUNDS = 3
 MAX_TIMED_CORES = 64
 """A node with more is sampled evenly: 64 cores x 3 rounds x 3 ms stay under a second."""
@@ -49,7 +49,7 @@ def look_at_cores() -> Facts:
 
 
 def _look_again(seconds: dict[int, float]) -> None:
-    """Time the cores that look slow again, and keep the best of their times."""
+    """Measure slow cores again, and keep their best times."""
     for _ in range(SECOND_LOOKS):
         limit = SUSPECT_RATIO * statistics.median(seconds.values())
         suspects = []

@@ -269,7 +269,7 @@ def _measure_large(connection: socket.socket) -> Facts:
     Return bytes per second.
     """
     content = os.urandom(CHUNK_BYTES)
-    connection.sendall(_LENGTH.pack(CHUNK_BYTES))  # no more small ones
+    connection.sendall(_LENGTH.pack(CHUNK_BYTES))  # There are no more small messages.
     start = time.monotonic()
     sent = 0
     while sent < LARGE_BYTES and time.monotonic() - start < LARGE_SECONDS:

@@ -91,7 +91,7 @@ class _Manifest:
 
 
 def covered(run_folder: Path) -> list[str]:
-    """Return every file that a manifest has to name, relative to the run's folder, sorted."""
+    """Return all files that belong in a manifest, relative to the run's folder, sorted."""
     names = []
     for folder, subfolders, file_names in os.walk(run_folder, onerror=_refuse_folder):
         # os.walk descends only into the folders that remain in this list.
@@ -107,7 +107,7 @@ def covered(run_folder: Path) -> list[str]:
 def _refuse_folder(error: OSError) -> None:
     """Raise for a folder that cannot be listed: it must not count as empty.
 
-    One that vanished in between made room for a newer one.
+    A folder that vanished in between was replaced by a newer one.
     """
     if not isinstance(error, FileNotFoundError):
         raise RecordError(
@@ -133,7 +133,7 @@ def writer_of(name: str) -> str:
 
 
 def may_grow(name: str, done: Set[str]) -> bool:
-    """Return whether somebody may still append to a file.
+    """Return whether a job may still append to a file.
 
     They may while the phase that writes it is not done; of several phases, while one of them is
     not.
@@ -228,7 +228,7 @@ def note_files(run_folder: Path, paths: Iterable[Path]) -> None:
 
 
 def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
-    """Move files and folders inside the run's folder; their entries follow, checksums unchanged.
+    """Move files and folders inside the run's folder, with their entries and unchanged checksums.
 
     While they move they have no entry: a kill in between leaves files to be recorded again, no
     contradiction.

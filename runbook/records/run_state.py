@@ -48,7 +48,7 @@ TRACES = (
 BEATS_FOR_SECONDS = 120.0
 """A job that was silent for longer than this does not count as running.
 
-It gives a sign of life every few seconds.
+A running job writes a heartbeat every few seconds.
 """
 
 
@@ -60,7 +60,7 @@ class PhaseState:
     # A state of a twin, or `running`, `not run`, `unreadable`
     state: str
     twin: Twin | None
-    # What is wrong with a record that cannot be read
+    # The fault of a record that cannot be read
     problem: str = ""
     # Record files that exist, relative to the run's folder
     files: tuple[str, ...] = ()
@@ -88,14 +88,14 @@ class RunState:
     phases: tuple[PhaseState, ...]
     # Key results of the latest phase that has them
     numbers: dict[str, Any]
-    # What is wrong with the folder itself
+    # The fault of the folder itself
     problem: str = ""
 
 
 def read_run(run_folder: Path) -> RunState:
     """Return the state of a run.
 
-    Only files are read, so a copy on another machine gives the same answer.
+    It depends only on files, so a copy on another machine gives the same answer.
     """
     phases = tuple(_phase(run_folder, phase) for phase in PHASES)
     twins = [phase.twin for phase in phases if phase.twin is not None]

@@ -150,7 +150,7 @@ def _zero_losses(zero_iterations: Sequence[int], num_losses: int) -> Check:
 
 
 def _divergence(metrics: History) -> Check:
-    """Check that the loss comes back from every spike."""
+    """Check that the loss recovers from every spike."""
     spikes = find_spikes(metrics.losses, metrics.grad_norms)
     lasting = []
     for spike in spikes:

@@ -77,14 +77,14 @@ class ValidationLoss:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Line of events.jsonl; a field is None or empty if events of its name do not have it."""
+    """Line of events.jsonl. A field is None or empty if this kind of event lacks it."""
 
     name: str
     time: float = 0.0
     phase: str = ""
     job: str = ""
     id: str = ""
-    """The queue's id of the allocation in which an attempt began."""
+    """The queue's id of the allocation in which the attempt began."""
     iteration: int | None = None
     segment: int | None = None
     world_size: int | None = None
@@ -105,7 +105,7 @@ class Event:
     at: float | None = None
     """When the job ended, if this was noticed only later."""
     waits: float = 0.0
-    """Seconds that a job of a chain waits before it ends and the next one begins."""
+    """Seconds that a job of a chain waits before it ends so that the next one can begin."""
     failure: str = ""
     why: str = ""
     state: str = ""
@@ -150,7 +150,7 @@ class History:
 
     steps: tuple[Step, ...]
     repeated: tuple[Step, ...] = ()
-    """Earlier versions of the steps that were done again after a restart."""
+    """Earlier versions of the steps that were repeated after a restart."""
     unread_lines: int = 0
     """Number of incomplete lines, such as one cut off when the writer was killed."""
     source: str = "metrics.jsonl"
@@ -194,7 +194,7 @@ class History:
 
 
 def by_segment(steps: Iterable[Step]) -> list[list[Step]]:
-    """Return the steps of each segment, in the order of segments; within one as they come."""
+    """Return the steps by segment, in order. Within a segment, they keep the order of the file."""
     segments: dict[int, list[Step]] = {}
     for step in steps:
         segments.setdefault(step.segment, []).append(step)
@@ -211,7 +211,7 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def _types_of(kind: type[Step] | type[ValidationLoss] | type[Event]) -> dict[str, tuple[type, ...]]:
-    """Return the types that the value of each field may have in JSON, by its annotation."""
+    """Return the JSON types that each field may have, by its annotation."""
     return {field.name: _JSON_TYPES[str(field.type).split(" ")[0]] for field in fields(kind)}
 
 

@@ -106,7 +106,7 @@ class _Timing:
 def summarize(
     history: History, *, sequence_length: int, validation: Sequence[ValidationLoss] = ()
 ) -> Summary:
-    """Compute all numbers that need only the history and the length of a sequence."""
+    """Compute all numbers that need only the history and the sequence length."""
     steps = history.steps
     measured_steps = measured(history)
     global_batch = measured_steps[-1].global_batch if measured_steps else 0
@@ -202,7 +202,7 @@ def _median_tflops(steps: Sequence[Step]) -> float | None:
 
 
 def _relative_fall(losses: Sequence[float]) -> float | None:
-    """Return how much lower the last loss is, as a share of the first."""
+    """Return the fall from the first to the last loss, as a share of the first."""
     if not losses or not losses[0]:
         return None
     return 1 - losses[-1] / losses[0]
@@ -507,7 +507,7 @@ def _median_or_zero(values: Sequence[float]) -> float:
 
 
 def _time_steps(history: History) -> list[_TimedStep]:
-    """Return all steps in the order they were made, those done twice included."""
+    """Return all steps in the order in which they ran, including repeated ones."""
     steps = sorted(
         (*history.steps, *history.repeated), key=lambda step: (step.segment, step.iteration)
     )
@@ -521,7 +521,7 @@ def _time_steps(history: History) -> list[_TimedStep]:
 
 
 def _rank_times_by_step(history: History) -> dict[tuple[int, int], RankTimes]:
-    """Index rank times by segment and iteration; a record covers its iteration and those before."""
+    """Index rank times by segment and iteration. A record also covers the iterations before it."""
     by_step = {}
     for rank_times in history.rank_times:
         for steps_back in range(rank_times.steps):
@@ -531,7 +531,7 @@ def _rank_times_by_step(history: History) -> dict[tuple[int, int], RankTimes]:
 
 
 def _slow_step_row(timed: _TimedStep, stalls: Sequence[_Stall], usual_seconds: float) -> Row:
-    """Return the row of one step, with the longest stall as the reason."""
+    """Return the row of one step, whose reason is its longest stall."""
     over_seconds = timed.elapsed_seconds - usual_seconds
     longest = max(stalls, key=lambda stall: (stall.seconds, stall.reason))
     explained_seconds = sum(max(stall.seconds, 0.0) for stall in stalls)
@@ -549,7 +549,7 @@ def _slow_step_row(timed: _TimedStep, stalls: Sequence[_Stall], usual_seconds: f
 
 
 def _elapsed_seconds(step: Step, before: Step | None) -> float:
-    """Return the seconds since the step before ended.
+    """Return the seconds since the previous step ended.
 
     They are at least the step's own seconds, as the clocks of two machines may differ.
     """
@@ -559,7 +559,7 @@ def _elapsed_seconds(step: Step, before: Step | None) -> float:
 
 
 def _lag(seconds: Sequence[float]) -> float:
-    """Return the seconds of the slowest rank over the median rank; of two ranks, over the other."""
+    """Return by how much the slowest rank exceeds the median rank, or the other one of two."""
     return max(seconds) - statistics.median_low(seconds)
 
 
@@ -574,7 +574,7 @@ def _data_stall(step: Step, usual_wait: float) -> _Stall:
 
 
 def _rank_stall(rank_times: RankTimes, usual_lag: float) -> _Stall:
-    """Return the stall by the slowest rank, over the usual lag that the median step has too."""
+    """Return the stall caused by the slowest rank, minus the usual lag of the median step."""
     slowest_seconds = max(rank_times.seconds)
     slowest_rank = rank_times.seconds.index(slowest_seconds)
     lag = _lag(rank_times.seconds)

@@ -114,7 +114,7 @@ def _other_numbers(summary: Summary) -> list[_Number]:
 
 
 def _lines(history: History) -> dict[str, str]:
-    """Return file and lines of each number: those of one step, or from the first to the last."""
+    """Return the file and lines of each number: those of one step, or of the first to the last."""
     path = history.source
     steps = history.steps
     lines = {
@@ -450,7 +450,7 @@ def _loss_row(
 
 
 def _curve_rows(history: History, validation: Sequence[ValidationLoss]) -> list[Row]:
-    """Return the rows about steps of the run, each with its line in metrics.jsonl."""
+    """Return the rows about single steps, each with its line in metrics.jsonl."""
     steps = {step.iteration: step for step in history.steps}
     rows: list[Row] = []
 

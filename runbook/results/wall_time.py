@@ -30,7 +30,7 @@ class Interruption:
 
     job: str
     step: int
-    """Last iteration of the job."""
+    """The job's last iteration."""
     cause: str
     detection_seconds: float
     restart_seconds: float
@@ -59,7 +59,7 @@ class WallTime:
     None: all devices of the summary.
     """
     devices_of_job: int = 0
-    """Devices of a job that went on with fewer ones for a while.
+    """Devices of a job that continued with fewer for a while.
 
     0: all trained all the time.
     """
@@ -277,7 +277,7 @@ def _queue_seconds(
 def _chain_waits(events: Sequence[Event]) -> list[float]:
     """Return the seconds between the end of each job of a chain and the begin of the next one.
 
-    They share a folder, and only the first of them was submitted by a person.
+    They share a folder, and a person submitted only the first of them.
     """
     waits = []
     for before, after in pairwise(events_named(events, "attempt_began")):

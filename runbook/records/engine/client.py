@@ -69,7 +69,7 @@ def private_folder() -> Path | None:
         "/dev/shm",
     ):
         if name and len(os.fsencode(name)) + len("/rb-12345678/k-5") <= LONGEST_SOCKET:
-            with contextlib.suppress(OSError):  # missing, full or read-only
+            with contextlib.suppress(OSError):  # The folder is missing, full or read-only.
                 return Path(tempfile.mkdtemp(prefix="rb-", dir=name))
 
     return None
@@ -120,14 +120,14 @@ class Streams:
         return pieces is not None
 
     def flush(self) -> None:
-        """Bring the outputs up to date; text may still be added to them."""
+        """Update the outputs, to which more text may still be added."""
         for output, pieces in self._pieces:
             if len(pieces) > 1 or "\r" in pieces[0] or "\x08" in pieces[0]:
                 pieces[:] = [as_terminal("".join(pieces))]
                 output["text"] = pieces[0]
 
     def end_cell(self) -> None:
-        """Bring the outputs of an ended cell up to date, and forget them."""
+        """Update the outputs of an ended cell a last time, and forget them."""
         self.flush()
         self._pieces.clear()
 
@@ -140,7 +140,7 @@ SECONDS_BETWEEN_LOGGED_UPDATES = 5.0
 MOST_SECONDS_OF_SILENCE = 30
 DAY = 86_400
 SECONDS_TO_LEAVE_A_CELL = 1.5
-"""Time for an interrupted cell to clean up.
+"""Time in which an interrupted cell may clean up.
 
 Then the kernel is ended, by force if need be.
 """
@@ -164,7 +164,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         self.unsaved: RunbookError | None = None
         """Why the newest save failed.
 
-        A full disk in the middle of the work ends nothing; only one at the end does.
+        A full disk stops the notebook only if the last save fails, too.
         """
         self.before_save: Callable[[], None] = lambda: None
         super().__init__(nb, **options)
@@ -517,7 +517,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             or self.clear_before_next_output
         )
         if not redirected and self._streams.add(outs, content["name"], content["text"]):
-            return SimpleNamespace(output_type="stream", **content)  # for the log only
+            return SimpleNamespace(output_type="stream", **content)  # This is only for the log.
         appended = super().output(outs, msg, display_id, cell_index)
         if appended is not None:
             self._streams.watch(appended)
@@ -529,9 +529,9 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         cell: NotebookNode,
         cell_index: int,
     ) -> Any:
-        """Take a message from the kernel.
+        """Handle a message from the kernel.
 
-        A display updated in place is logged too, now and then.
+        A display updated in place is also logged from time to time.
         """
         self._messages += 1
         if self.log_output and msg["msg_type"] == "update_display_data":
@@ -544,7 +544,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     def log_output_message(self, output: Any) -> None:
         """Log an output.
 
-        A line that a program redraws by carriage returns is logged now and then.
+        A line that a program redraws by carriage returns is logged from time to time.
         """
         if output.output_type == "stream" and "\r" in output.text:
             text = as_terminal(output.text)

@@ -53,7 +53,7 @@ class NotebookInterrupted(KeyboardInterrupt):
 def _handled_by(
     handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals]
 ) -> Iterator[None]:
-    """Let `handler` get these signals inside the block.
+    """Send these signals to `handler` inside the block.
 
     In threads, where Python sets no handlers, nothing changes.
     """

@@ -290,7 +290,7 @@ class _CellHtml(WithoutEffects):
 
 
 def code_colours() -> str:
-    """The style of coloured code, light and dark."""
+    """Return the style of highlighted code, light and dark."""
     from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 
     light = HtmlFormatter(style="default", nobackground=True).get_style_defs(".highlight")

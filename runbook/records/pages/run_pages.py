@@ -81,7 +81,7 @@ class FrontPage(NamedTuple):
     tiles: Sequence[tuple[str, str, str]] = ()
     # What, measure, samples, before and after the training
     scores: Sequence[Row] = ()
-    # Files of the page that were changed after they were recorded
+    # Sources of the page that were changed after they were recorded
     changed: Sequence[str] = ()
     # Further names and values, such as nodes known as bad
     facts: Sequence[tuple[str, str]] = ()
@@ -97,7 +97,7 @@ class Chart(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """One training: losses and evaluations as (iteration, tokens, loss), and its restarts."""
+    """One training: its restarts, and losses and evaluations as (iteration, tokens, loss)."""
 
     name: str
     # Curves of another model or batch share no axis of iterations
@@ -274,7 +274,7 @@ def _chart(phase: str, curve: Curve, others: Sequence[Curve]) -> Chart:
 
 
 def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
-    """Return the losses of a run's training.
+    """Return the losses of a run's full training.
 
     None if there are fewer than two, or the file is too long to read for this.
     """

@@ -50,7 +50,7 @@ A program's indented sentence may begin with the same words, so the end of a sta
 _RAISES = re.compile(r"\s*raise\b")
 
 WAITING = frozenset((TIMEOUT.name, RANK_HUNG.name))
-"""Failures of a rank that waited for another one."""
+"""Failures that a rank reports because it waited for another one."""
 ROOT_CAUSE = "Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _EXIT_STATUS = re.compile(r"exitcode\s*:")
@@ -58,7 +58,7 @@ _EXIT_STATUS = re.compile(r"exitcode\s*:")
 
 @dataclass
 class Failure:
-    """A known failure that a log shows."""
+    """A known failure that appears in a log."""
 
     name: str
     line: int

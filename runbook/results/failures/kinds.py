@@ -334,7 +334,7 @@ OWN_ERROR_EXAMPLES = (
         "libstdc++, a message of its terminate handler",
     ),
 )
-"""No rule: the finding is that nothing follows them."""
+"""There is no rule for them: the finding is that no other line follows."""
 
 TITLE = "When it fails"
 

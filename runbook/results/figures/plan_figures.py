@@ -436,9 +436,9 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
 
 
 def planned_pipeline_figure(phase: PhasePlan, parts: dict[str, float], seconds: float) -> Any:
-    """Draw the step as planned on the schedule of all stages, each alike.
+    """Draw the planned step on the schedule of all stages, assuming that they are equal.
 
-    A dry run counts each stage for itself. `parts` are the planned seconds of the step by part.
+    A dry run counts each stage separately. `parts` are the planned seconds of the step by part.
     """
     num_microbatches = phase.batch.num_microbatches
     chunks = phase.parallel.virtual_pipeline

@@ -129,7 +129,7 @@ def loss_figure(
 
 
 def _draw_replaced(axes: Any, history: History) -> None:
-    """Draw the losses of steps that a restart did again."""
+    """Draw the losses of steps that were repeated after a restart."""
     points = []
     for step in history.repeated:
         if step.loss is not None:
@@ -320,7 +320,7 @@ def waterfall(
     bars: Sequence[tuple[float, float]],
     axis: str,
 ) -> Any:
-    """Draw bars by start and length, one a row; those between the first and the last are losses."""
+    """Draw bars by start and length, one per row. All but the first and the last are losses."""
     with drawing(title, height=max(3.4, 1.2 + 0.3 * len(bars))) as (figure, axes):
         for row, (bar_start, length) in enumerate(bars):
             style = {"color": BLUE}
@@ -501,7 +501,7 @@ def _is_this_run(row: Row) -> bool:
 
 
 def _row_colour(row: Row) -> str:
-    """Return blue for this run, green for a comparable result, grey for context."""
+    """Return blue for this run, green for comparable results and grey for context."""
     if _is_this_run(row):
         return BLUE
     return GREEN if row["comparable"] == "yes" else GREY

@@ -97,7 +97,7 @@ def _probabilities(query: torch.Tensor, key: torch.Tensor, rows: slice) -> torch
 
 
 _BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
-"""Float32 of one block: on a CPU what its cache holds, on a GPU enough to keep it busy."""
+"""Float32 numbers in a block: as many as fit a CPU's cache, or as keep a GPU busy."""
 
 
 def cross_entropy(
@@ -129,7 +129,7 @@ class _CrossEntropy(torch.autograd.Function):
         group: torch.distributed.ProcessGroup,
     ) -> torch.Tensor:
         flat = logits.view(-1, logits.shape[-1])
-        # fp16 needs the loss scale before it is rounded.
+        # In fp16, the loss scale must be applied before rounding.
         if group.size() == 1 and logits.dtype != torch.float16:
             return _uncut_losses(ctx, logits, labels)
         highest = flat.amax(-1).float()

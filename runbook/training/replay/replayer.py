@@ -171,13 +171,13 @@ class Replayer:
         return total_loss([*again.losses, *others])
 
     def _remembered(self, batches: MicroBatches) -> MicroBatches:
-        """Yield the micro-batches of a step, and keep them until its samples are hashed."""
+        """Yield the micro-batches of a step, and keep them until the step's samples are hashed."""
         for batch in batches:
             self._batches.append(batch)
             yield batch
 
     def _pass(self, first: list[MicroBatch], num_microbatches: int, number: int) -> Computation:
-        """Compute the first micro-batches from gradients of 0."""
+        """Compute the first micro-batches, starting with zero gradients."""
         self._engine.clear_gradients()
         faults.armed.begin_computation(self._iteration, number)
         with self._tracer.tracing() as trace:
