@@ -166,7 +166,7 @@ class OpenPlan:
     """A plan with its parts as tables; `with_` gives another plan, `difference` compares two."""
 
     settings: Settings
-    # The complete plan, as frozen dataclasses
+    # The complete plan as frozen dataclasses
     plan: Plan
     # The run file, or the run.yaml of a run's folder
     source: str

@@ -30,7 +30,7 @@ from runbook.runs import machine, run_files
 from runbook.runs.run_folder import hold_run, runs_folder
 
 VERSIONS = dict.fromkeys(PHASES, 1)
-"""Increase a phase's number when its outputs change.
+"""A phase's version. Increase it when the phase's outputs change.
 
 Its fingerprint then changes too, and the phase is done again.
 """

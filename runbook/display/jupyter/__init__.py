@@ -1,4 +1,4 @@
-"""Parts that depend on the internals of JupyterLab and ipykernel: buttons, the form, messages of a page.
+"""Parts that use internals of JupyterLab and ipykernel: buttons, the form, page messages.
 
 Only two files use internals of others: `kernel` those of ipykernel and IPython, and
 lab/static/watching.js those of JupyterLab's page. tests/display/test_jupyter_edge.py looks for

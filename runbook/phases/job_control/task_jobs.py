@@ -1,6 +1,6 @@
 """Jobs of a queue that train nothing.
 
-They are submitted all or none, found again, and watched to their end.
+Either all are submitted or none. They are found again, and watched to their end.
 """
 
 import time

@@ -379,7 +379,7 @@ def file_text(settings: Settings, name: str) -> str:
 def value_as_written(settings: Settings, key: str) -> str:
     """Return a value in the notation of the person who chose it.
 
-    This is 00:30:00, where the run has 1800 seconds.
+    For example, it is 00:30:00 where the run has 1800 seconds.
     """
     value = settings.value(key)
     origin = settings.origins[key][-1]
