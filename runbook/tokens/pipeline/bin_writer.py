@@ -59,7 +59,7 @@ class Placement:
         """
         earlier_size = self.sizes[shard.number]
         self.sizes[shard.number] = size
-        # A worker may have died after it had recorded a size.
+        # A worker may have died after it recorded a size.
         if earlier_size not in (-1, size):
             raise DataError(
                 TokenMessage.FILE_CHANGED_MEANWHILE,

@@ -78,9 +78,8 @@ def prepare(
 
     The result is byte for byte that of Megatron's preprocess_data.py.
 
-        Nothing is done twice: finished work is recognised by its manifest, unfinished work
-    continues at the first missing shard. Interrupted at any moment and called again, it gives the
-    same bytes.
+    Nothing is done twice: finished work is recognised by its manifest, unfinished work continues at
+    the first missing shard. Interrupted at any moment and called again, it gives the same bytes.
 
     Raises:
         DataError: input missing or broken, tokenizer unusable, disk full; finished shards are kept.
@@ -204,7 +203,7 @@ class _Job:
 
     def report_finished(self, manifest: Manifest) -> Manifest:
         if self.files.parts.exists():
-            # Not while another run works there.
+            # The folder is removed only if no other run works there.
             with (
                 contextlib.suppress(HeldError, OSError),
                 hold_prefix(self.files),

@@ -151,9 +151,9 @@ def choose_files(
     source: str,
     remedy: str,
 ) -> list[RemoteFile]:
-    """Return the files that the catalogue names, of those that a source lists.
+    """Return those of a source's files that the catalogue names.
 
-    Where the catalogue names none, these are the files that match its pattern.
+    If the catalogue names none, return the files that match its pattern.
 
     Raises:
         DataError: a named file is not at the source, or has another size there.
@@ -305,12 +305,11 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
 
     Each has its .bin and its .idx.
 
-    `verification.verify` takes such a prefix as well; without a manifest it checks what the two
-    files say themselves.
+    `verification.verify` takes such a prefix as well; without a manifest it checks the two files
+    against each other.
 
     Raises:
-                DataError: no token files, one of a pair is missing, or a listed file is not the one
-        that the catalogue names.
+        DataError: no token files, one of a pair is missing, or a listed file is not the one that the catalogue names.
     """
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)

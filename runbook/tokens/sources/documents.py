@@ -58,7 +58,7 @@ class HugeText:
 
     Python's str takes up to four bytes a character, and encoders copy what they are given; a
     document of 100 MB would need half a gigabyte. A piece ends after a word of ASCII letters that a
-    space and another letter follow: such a place is inside no character and no escape of JSON.
+    space and another letter follow: such a place is never inside a character or a JSON escape.
     `tokens.huge_text` says where the tokens may be cut.
     """
 

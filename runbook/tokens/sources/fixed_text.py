@@ -22,8 +22,9 @@ def load_ftfy() -> ModuleType:
 def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
     """Repair a document in pieces; joined, they equal `ftfy.fix_text` of the whole.
 
-    ftfy repairs each line by itself, and cuts a line of more than a million characters there. One
-    thing passes from line to line: after the first `<` no HTML entity is decoded any more.
+    ftfy repairs each line by itself, and cuts a line of more than a million characters there. Only
+    one state carries over from line to line: after the first `<`, HTML entities are no longer
+    decoded.
     """
     ftfy: Any = load_ftfy()
     config = ftfy.TextFixerConfig(explain=False)

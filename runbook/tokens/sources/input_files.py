@@ -30,7 +30,7 @@ MAX_SHARDS = 20_000
 MANY_SHARDS = 48
 """A smaller input is cut into about this many shards, but none below SMALL_SHARD.
 
-So workers end at about the same time.
+Several shards let all workers end at about the same time.
 """
 SMALL_SHARD = 4_000_000
 SAMPLE = 4096
@@ -118,13 +118,13 @@ def kind_of(path: Path) -> tuple[str, str]:
 
 
 def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
-    """Return the files that files and folders stand for, in their order.
+    """Return the input files in these files and folders, in their order.
 
     The files of a folder come in natural order.
 
     A folder gives the .jsonl, .ndjson, .txt and .parquet files under it (compressed ones too) that
-    match `pattern`; .json files must be named, because manifests are such. What is missing is an
-    error: nothing is left out silently.
+    match `pattern`; .json files must be named, because manifests are .json files too. What is
+    missing is an error: nothing is left out silently.
     """
     files: list[Path] = []
     for path in inputs:
@@ -186,8 +186,7 @@ def path_inside(folder: Path, name: str) -> Path:
     >>> path_inside(Path("/data"), "../etc")
     Traceback (most recent call last):
     ...
-        runbook.core.errors.DataError: '../etc' leaves the folder /data; a listed file must lie
-    below it: correct the list
+    runbook.core.errors.DataError: '../etc' leaves the folder /data; a listed file must lie below it: correct the list
     """
     parts = Path(name).parts
     path = folder / name
@@ -323,8 +322,8 @@ AGAIN = (
 class _XzStream(io.RawIOBase):
     """Decompressor of one xz stream after the other; zero bytes between them are padding.
 
-        Python's own LZMAFile mistakes a damaged beginning of a second stream for the end of the
-    file. It reports nothing, so the rest of the text would be lost.
+    Python's own LZMAFile mistakes a damaged beginning of a second stream for the end of the file.
+    It reports nothing, so the rest of the text would be lost.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -528,8 +527,8 @@ def read_blocks(
 
     A huge line is a block of its own.
 
-        The memory needed is one block, or the longest line up to the limit. For a longer line, only
-    its beginning is yielded, as a `LongRecord`. The last line may lack its newline.
+    The memory needed is one block, or the longest line up to the limit. For a longer line, only its
+    beginning is yielded, as a `LongRecord`. The last line may lack its newline.
     """
     with open_segment(segment) as stream:
         # Skip to the first line that begins there or later.

@@ -3,33 +3,22 @@
 They are off unless the environment variable RUNBOOK_FAULTS names the fault, its place and its time.
 
 `RUNBOOK_FAULTS="kill:rank=1,step=9,job=04-training; slow:rank=1,factor=2"`: faults are separated by
-semicolons; `rank`, `step` and `job` (the name of the job's folder) name the place, and a fault
-applies everywhere if they are omitted. The kinds:
+semicolons. `rank`, `step` and `job` (the name of the job's folder) restrict a fault; without them
+it applies to all. The kinds:
 
     kill, stop, hang, raise, term, usr1, exit    at the beginning of a step
-        slow                                         every step takes `factor` times as long,
-    counting the `slow` faults
-                                                 before this one; with `seconds`, each step takes
-                                                 that much longer
+    slow                                         every step takes `factor` times as long, counting the `slow` faults
+                                                 before this one; with `seconds`, each step takes that much longer
     leak                                         every step keeps `bytes` more of the host's memory
-        nan, spike                                   what the loss of a step is taken for; spike:
-    `factor` times it
-        full                                         no file can grow beyond `bytes` from this step
-    on, as on a full disk
-        clock                                        the clock jumps by `seconds` at the beginning
-    of a step
-        fp16                                         no fault: fp16 on a CPU, which is refused
-    because it is slow
+    nan, spike                                   what the loss of a step is taken for; spike: `factor` times it
+    full                                         no file can grow beyond `bytes` from this step on, as on a full disk
+    clock                                        the clock jumps by `seconds` at the beginning of a step
+    fp16                                         no fault: fp16 on a CPU, which is refused because it is slow
     mute                                         standard output becomes a pipe that nobody reads
-        flip                                         a bit flips while a part of a step is computed
-    twice: `part` forward,
-                                                 backward or gradient, `layer`, `number` of the
-                                                 computation (0 the first,
-                                                                                                  1
-                                                 again; all where it is not given), `bit` of
-                                                 `element`
-        save                                         killed at a boundary of a save: `at=` begin,
-    shards, metadata, rename,
+    flip                                         a bit flips while a part of a step is computed twice: `part` forward,
+                                                 backward or gradient, `layer`, `number` of the computation (0 the first,
+                                                 1 again; all where it is not given), `bit` of `element`
+    save                                         killed at a boundary of a save: `at=` begin, shards, metadata, rename,
                                                  tracker, pruning; `number=` of the save in this job
 """
 

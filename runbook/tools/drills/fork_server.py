@@ -1,6 +1,6 @@
 """Fork server: imports torch and megatron-core once, and forks a rank of a training for each request.
 
-Drills and tests start a job dozens of times; a forked rank is there in a fraction of a second, and
+Drills and tests start a job dozens of times; a forked rank starts in a fraction of a second, and
 is a process of its own that can be killed, stopped and traced like any other. This file is run in
 two ways, both without the package's other modules:
 
@@ -255,7 +255,7 @@ class RankStandIn:
         return 1
 
     def forward(self, number: int, _frame: FrameType | None) -> None:
-        """Pass a signal to the rank, now or as soon as there is one."""
+        """Pass a signal to the rank, at once or as soon as the rank exists."""
         if self.rank is None:
             self.pending.append(number)
             return

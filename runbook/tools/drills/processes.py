@@ -306,7 +306,7 @@ def rendezvous(bench: Bench) -> DrillEnding:
 def _start_ranks(
     case: DrillRun, ranks: Sequence[int], changes: Mapping[str, str]
 ) -> tuple[float, list[Finished]]:
-    """Start these of two ranks by hand, and return how long they took and what they printed."""
+    """Start the given ranks of two by hand, and return how long they took and what they printed."""
     command = [
         str(case.bench.root / "python"),
         "-m",

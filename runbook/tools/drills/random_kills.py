@@ -137,7 +137,7 @@ class Killer:
     def _newest(self) -> str:
         try:
             return self.case.job().path.name
-        except AssertionError:  # There is none yet.
+        except AssertionError:  # There is no job yet.
             return ""
 
     def _furthest(self) -> int:
@@ -434,11 +434,10 @@ def steps_of(case: DrillRun) -> list[Step]:
 def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
     """Return the fault in the order of samples along the steps that count, or an empty text.
 
-        A job continues where a checkpoint left off. The steps that it repeats replace the earlier
-    ones, and new steps follow without a gap.
+    A job continues where a checkpoint left off. The steps that it repeats replace the earlier ones,
+    and new steps follow without a gap.
 
-        >>> broken_order([{"iteration": 1, "consumed_samples": 4}, {"iteration": 3,
-    "consumed_samples": 12}], 3)
+    >>> broken_order([{"iteration": 1, "consumed_samples": 4}, {"iteration": 3, "consumed_samples": 12}], 3)
     'after step 1 came step 3'
     """
     chain: list[tuple[int, int]] = []
@@ -477,7 +476,7 @@ class Costs:
     kills_in_start: int
     """Kills that hit a job before its first step.
 
-    They lose the start as far as it had come, and no step.
+    They lose the part of the start that was done, but no step.
     """
     start_seconds_lost: float
 

@@ -39,8 +39,8 @@ _EVALUATION_KEYS = ("iteration", "loss", "perplexity", "name")
 def write_json(log: ParsedLog, stream: IO[str]) -> None:
     """Write a log as one JSON object.
 
-        It contains format, records, validation, notes, failures, alarms and more. A value is null
-    if the log does not state it.
+    It contains format, records, validation, notes, failures, alarms and more. A value is null if
+    the log does not state it.
     """
     stream.write(
         f'{{"format": {json.dumps(log.format)}, "files": {json.dumps(log.files)},\n "records": ['

@@ -119,11 +119,9 @@ def redact_addresses(text: str) -> str:
 
     Redacted are `scheme://...`, `user@host:path` of ssh, registries, and hosts with a domain.
 
-        >>> redact_addresses("tcp://head:29400, https://arxiv.org/abs/2005.14165,
-    git@git.acme.io:ml/gpt.git")
+    >>> redact_addresses("tcp://head:29400, https://arxiv.org/abs/2005.14165, git@git.acme.io:ml/gpt.git")
     '[address], https://arxiv.org/abs/2005.14165, [address]'
-        >>> redact_addresses("from registry.acme.com:5000/ml/gpt:1 to gitlab.company.com;
-    model.safetensors stays")
+    >>> redact_addresses("from registry.acme.com:5000/ml/gpt:1 to gitlab.company.com; model.safetensors stays")
     'from [address] to [host]; model.safetensors stays'
     """
     text = _ADDRESS.sub(_public_or_address, text)

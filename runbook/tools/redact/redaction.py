@@ -167,7 +167,7 @@ _PART = r"[\w.@+%=~-]+(?:\\ [\w.@+%=~-]+)*"
 _SPACED = rf"{_PART}(?: [\w.@+%=-]+){{1,3}}(?=/[\w.@+%=~-]{{2}})"
 """The name of a folder with spaces.
 
-More of a path follows it, and it is no `tokens/s`.
+More of a path follows it, which distinguishes it from `tokens/s`.
 """
 _BELOW = rf"(?:/(?:{_SPACED}|{_PART})?)"
 PATH = re.compile(
@@ -259,8 +259,7 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return a text with a readable placeholder for each known word.
 
-                >>> Redactor({"mmuster": "user"}).text("mmuster wrote /scratch/p1/run and
-        s3://bkt/x, 3 tokens/s")
+        >>> Redactor({"mmuster": "user"}).text("mmuster wrote /scratch/p1/run and s3://bkt/x, 3 tokens/s")
         '[user] wrote [path] and [bucket], 3 tokens/s'
         """
         pieces = []
@@ -276,9 +275,8 @@ class Redactor:
     def markup(self, text: str) -> str:
         """Return HTML or SVG without the known words, however they are encoded there.
 
-        They are left out of text and of attributes.
-
-        Comments and scripts, and tags and attributes that are named so, are left out.
+        The words are removed from text and attributes. Comments, scripts, and tags and attributes
+        that are named like a known word are removed completely.
         """
         return _Markup(self).rewrite(text)
 
@@ -350,7 +348,7 @@ class _Markup(Rewriter):
         return self.text(text)
 
     def _is_harmless(self, name: str) -> bool:
-        """Return whether the name of a tag or attribute is none of the known words."""
+        """Return whether the name of a tag or attribute contains no known word."""
         return len(name) <= SHORT or self.text(name) == name
 
 

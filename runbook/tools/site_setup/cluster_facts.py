@@ -117,8 +117,7 @@ def parse_pbsnodes(text: str) -> tuple[tuple[NodeKind, int], ...]:
 
     The vnodes of one host are added up.
 
-        >>> parse_pbsnodes("n1\n     resources_available.host = n1\n     resources_available.ncpus =
-    64\n"
+    >>> parse_pbsnodes("n1\n     resources_available.host = n1\n     resources_available.ncpus = 64\n"
     ...                "     resources_available.ngpus = 4\n     resources_available.mem = 1kb\n")
     ((NodeKind(devices=4, device='', cores=64, memory_bytes=1024), 1),)
     """

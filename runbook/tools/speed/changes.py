@@ -47,7 +47,8 @@ def modelled_parts(
 ) -> tuple[list[GapPart], float]:
     """Return the part of each change, and the seconds of a step with all of them.
 
-    The parts are proportional to what each change brings alone. Together they are what all bring.
+    The parts are proportional to what each change saves alone. Their sum is what all changes save
+    together.
     """
     step_operations = operations(setup)
     price_before = price(setup)

@@ -287,7 +287,7 @@ class _UnpricedCause:
     """A cause whose time no model predicts."""
 
     holds: bool
-    """Whether its sign is there."""
+    """Whether its sign was found."""
     name: str
     most: float
     """Largest share of a step that it may take."""

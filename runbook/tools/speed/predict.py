@@ -36,7 +36,7 @@ PIPELINE_MICRO_TOKENS = 2048
 """The same with a pipeline; a single sequence may be longer."""
 DEFAULT_SEQUENCE = 2048
 ASSUMED_DEVICES = 64
-"""Number of devices of a row that states none."""
+"""Assumed number of devices of a row that states none."""
 _BATCH_TOKENS = (
     (2, 0.5e6),
     (10, 1e6),

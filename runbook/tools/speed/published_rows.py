@@ -1,6 +1,7 @@
 """Rows of a table of published results, such as published_results.csv, read into our own terms.
 
-Optional columns (`micro_batch`, `vp`, `layers`, `code`, ...) win over the words in `software`.
+Optional columns (`micro_batch`, `vp`, `layers`, `code`, ...) take precedence over the words in
+`software`.
 """
 
 import re

@@ -55,7 +55,7 @@ def interpreter(versions: Versions) -> str:
     """
     name = f"python{versions.python}"
     on_path = shutil.which(name)
-    # pyenv puts a stand-in on PATH, which refuses to start a version that is not the chosen one.
+    # pyenv puts a shim on PATH, which refuses to start a version that is not selected.
     if on_path and Path(on_path).parent.name != "shims":
         return on_path
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"

@@ -146,10 +146,10 @@ def start_upstream(
 ) -> UpstreamTrial:
     """Start the program of a run's framework for a few steps, and pass on each line that it prints.
 
-        With several `jobs` it is started this many times in the same folders, until one does not
-    continue. It
-        runs with the site's own versions, or with those installed here if `installed` is set or the
-    site has none. Raises `RunbookError` where the framework or the checkout is another one.
+    With several `jobs` it is started this many times in the same folders, until one does not
+    continue. It runs with the site's own versions, or with those installed here if `installed` is
+    set or the site has none. Raises `RunbookError` where the framework or the checkout is another
+    one.
     """
     settings = with_placeholders(params.load(run, set_words=set_words))
     framework = settings.run.training.framework
@@ -405,7 +405,7 @@ def small_arguments(
 
 @dataclass(frozen=True)
 class SmallValue:
-    """The value of an option here, and the reason for it."""
+    """The value that an option gets here, and the reason for it."""
 
     text: str
     """Empty if the option is left out; an added option with an empty value has none."""
