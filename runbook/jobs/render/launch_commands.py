@@ -265,7 +265,7 @@ def _inside(settings: Settings, mounts: Sequence[str]) -> list[str]:
 
 
 def _starter(settings: Settings, job: Job, count: NodeCount) -> list[str]:
-    """Return the words that start a node's ranks.
+    """Return the command words that start a node's ranks.
 
     They are torchrun or deepspeed, run by the interpreter that has the trainer.
 

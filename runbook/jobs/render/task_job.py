@@ -56,7 +56,7 @@ def asks_for_queue(settings: Settings, phase: str) -> bool:
 
 
 def _tasks(job: Job) -> int:
-    """Return the tasks of one job: `nodes` x `tasks_per_node`, 1 if the latter is left open."""
+    """Return the tasks of one job: `nodes` x `tasks_per_node`, which defaults to 1."""
     return job.nodes * max(1, job.tasks_per_node)
 
 

@@ -55,7 +55,7 @@ def write_whole_report(run_folder: Path) -> Path:
 class _Body(Rewriter):
     """Return the body of one of our pages without the elements `left_out`.
 
-    An element is a tag and a class. Links lead where `link` says.
+    An element is a tag and a class. `link` maps the targets of links.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ def bias_gelu(values: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
 
 
 def bias_swiglu(values: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """SwiGLU of `values + bias`: `silu(first half) * second half` of the last dimension."""
+    """Return `silu(first half) * second half` of `values + bias`, over the last dimension."""
     return _Activation.apply(values, bias, True)  # type: ignore[no-any-return]
 
 

@@ -107,11 +107,11 @@ def cross_entropy(
     *,
     vocabulary: int = 0,
 ) -> torch.Tensor:
-    """Loss of each token in float32.
+    """Return the loss of each token in float32.
 
-    `logits` [..., vocabulary of this rank] are used up by the backward pass.
+    `logits` [..., vocabulary of this rank] are overwritten by the end of the backward pass.
 
-    Logits from number `vocabulary` of the whole on are padding, which takes no part; 0: there is
+    Logits with a number of at least `vocabulary` are padding and do not count. 0 if there is
     none.
     """
     padding = logits.shape[-1] * (group.rank() + 1) - vocabulary if vocabulary else 0

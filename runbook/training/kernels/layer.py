@@ -43,7 +43,7 @@ def _normalize(
     added_bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
 ) -> Any:
-    """The norm of `values`; with a residual stream, the norm of the sum, and the sum.
+    """Return the norm of `values`, or with a residual stream, the norm of the sum and the sum.
 
     The module itself is called, so that its weights are gathered first where they are shared out.
     """

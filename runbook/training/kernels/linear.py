@@ -18,7 +18,7 @@ from runbook.training.ranks import on_gpu
 
 
 def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
-    """Let megatron-core's layers multiply by `multiply`.
+    """Make megatron-core's layers multiply by `multiply`.
 
     On a CPU, sequence parallel ones keep theirs.
 
@@ -37,7 +37,7 @@ def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
 
 
 def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
-    """Let layers add their weights' gradients to megatron-core's float32 sums.
+    """Make layers add their weights' gradients to megatron-core's float32 sums.
 
     `overlaps`: messages of gradients begin while the backward pass goes on. They are begun by a
     hook that runs when autograd hands a gradient over, so each weight needs one, with any numbers
