@@ -22,7 +22,7 @@ from runbook.plan_file.token_index import (
 from runbook.tokens.messages import TokenMessage
 
 IndexPiece = tuple[NDArray[np.int32], NDArray[np.int64]]
-"""One shard's part of the index: sequence lengths, and the numbers of its empty documents, rising."""
+"""One shard's part of the index: sequence lengths, and the rising numbers of its empty documents."""
 TOKEN_DTYPES = {code: name for code, name in DTYPES.items() if "f" not in name}
 _STEP = 1 << 20
 _REMEDY = (

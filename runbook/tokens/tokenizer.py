@@ -244,7 +244,7 @@ class Tokenizer:
         return ids
 
     def check_sample(self, text: str, where: str) -> int:
-        """Compare the encoder with the judge on a text of a corpus; return how many were compared."""
+        """Compare encoder and judge on a text of a corpus; return how many were compared."""
         if self.encoder is self.judge:
             return 0
         compare(self.encoder, self.judge, [text], where)

@@ -371,7 +371,7 @@ class Committer:
         return None
 
     def _agrees(self, file: BinaryIO, mark: ShardMark) -> bool:
-        """Return whether the .bin up to the end of a committed shard matches its mark's checksum."""
+        """Return whether the .bin up to a committed shard's end matches its mark's checksum."""
         checksum = self.hash.copy()
         for chunk in _chunks(file, mark.bytes):
             checksum.update(chunk)

@@ -54,7 +54,7 @@ def hold_prefix(files: TokenFiles) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_share(files: TokenFiles, name: str) -> Iterator[None]:
-    """Share the prefix with the other jobs of an array, and lock one share of the work exclusively."""
+    """Share the prefix with other jobs of an array, and lock one share of the work exclusively."""
     holder_text = f"is tokenizing to {files.base}"
     with (
         flocked(files.parts / "lock", fcntl.LOCK_SH, holder_text),
@@ -180,7 +180,7 @@ class ShardMark:
 
     @property
     def is_committed(self) -> bool:
-        """Return whether its tokens, and those of all earlier shards, are in the .bin and hashed."""
+        """Return whether its tokens, and all earlier shards' tokens, are in the .bin and hashed."""
         return self.sha256 != ""
 
 

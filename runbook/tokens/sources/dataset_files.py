@@ -51,7 +51,7 @@ class RemoteFile:
 
 
 def expected_files(dataset: Dataset) -> list[SourceFile]:
-    """Return the files that the catalogue lists, as fetched, in the order in which they are joined."""
+    """Return the files that the catalogue lists, as fetched, in the order of joining."""
     files = list(dataset.files)
     for group in dataset.parts or dataset.groups:
         if "{number}" not in group.path or group.last < group.first:

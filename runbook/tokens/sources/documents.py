@@ -89,7 +89,7 @@ class BadRecord:
     """A record that cannot be read, and its place in the file."""
 
     offset: int
-    """Offset of its first byte in the file's (decompressed) text; a row number in a Parquet file."""
+    """Offset of its first byte in the file's (decompressed) text; a row number for Parquet."""
     reason: str
     raw: bytes
 
@@ -178,7 +178,7 @@ class Parser:
         return batch
 
     def _huge(self, line: bytes | bytearray, offset: int) -> DocumentBatch | None:
-        """Return the undecoded text of a huge line; None if it is no text, or more than one line."""
+        """Return a huge line's undecoded text; None if it is no text, or more than one line."""
         try:
             raw = memoryview(self._raw.decode(line).text)
         except (ValueError, RecursionError):
@@ -197,7 +197,7 @@ class Parser:
         return self._text(b"{" + json.dumps(self.text_key).encode() + b':"' + piece + b'"}')
 
     def _fast(self, data: bytes | bytearray) -> DocumentBatch | None:
-        """Parse all lines in one call; return None unless each line is exactly one complete record."""
+        """Parse all lines in one call; return None unless each line is one complete record."""
         try:
             records = self._records.decode_lines(data)
         except (ValueError, RecursionError):

@@ -331,7 +331,7 @@ def _bytes_of_parts(target: Path) -> int:
 
 
 def _partial(target: Path) -> list[Path]:
-    """Return the files that s5cmd writes before it renames: NAME.part, and NAME.part with a number."""
+    """Return the files that s5cmd writes before it renames: NAME.part, also with a number."""
     return list(target.parent.glob(f"{glob.escape(_part(target).name)}*"))
 
 
@@ -468,7 +468,7 @@ class Fetcher:
         raise GivenUpError(TokenMessage.TRIES_BROUGHT_NOTHING, reason=reason, attempts=ATTEMPTS)
 
     def _wait_until_server_is_ready(self) -> None:
-        """Wait as long as the server answers 429 to any thread; raise `GivenUpError` once stopped."""
+        """Wait while the server answers 429 to any thread; raise `GivenUpError` once stopped."""
         while (seconds_left := self._resume_at - time.monotonic()) > 0:
             # The threads should not all return at the same moment.
             self._sleep(seconds_left + random.uniform(0, min(1.0, seconds_left)))
@@ -514,7 +514,7 @@ class Fetcher:
         part: Path,
         size: int,
     ) -> None:
-        """Fetch a file starting at its byte `size`, or at its beginning if the source wants that."""
+        """Fetch a file from its byte `size`, or from its beginning if the source wants that."""
         with self._answer(file.url, _range_headers(file, part, size)) as response:
             content_range = response.headers.get("Content-Range", "")
             if response.status_code == 416:

@@ -513,7 +513,7 @@ def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFil
 
 
 class LongRecord(bytearray):
-    """The beginning of a record that is longer than the limit; `length` is its full size in bytes."""
+    """The beginning of a record that exceeds the limit; `length` is its full size in bytes."""
 
     def __init__(self, head: bytes | bytearray, length: int) -> None:
         super().__init__(head)

@@ -64,7 +64,7 @@ class RealRules:
         self._attempts: list[Attempt] = []
 
     def __call__(self, failures: Sequence[CampaignFailure]) -> FollowUp:
-        """Return the response to the last failure; after a person's restart, counting begins again."""
+        """Return the response to the last failure; a person's restart resets the count."""
         self._attempts = self._attempts[-REMEMBERED:]
         self._attempts.append(_attempt(failures[-1], len(failures)))
         decision = decide_restart(self._attempts, self._budget)

@@ -268,7 +268,7 @@ def same_failure(bench: Bench) -> DrillEnding:
 
 TIMEOUT_SECONDS = 4
 MARGIN_SECONDS = 15
-"""Tolerance beyond the time-out: starting and ending a process on a busy machine takes this long."""
+"""Tolerance beyond the time-out: time to start and end a process on a busy machine."""
 
 
 def rendezvous(bench: Bench) -> DrillEnding:

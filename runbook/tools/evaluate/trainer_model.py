@@ -1,4 +1,4 @@
-"""Our trainer as a model of lm-evaluation-harness; it receives each kind of question in portions."""
+"""Our trainer as a model of lm-evaluation-harness; it receives the questions in portions."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ MAX_NEW_TOKENS = 256
 
 
 class TrainerModel(TemplateLM):  # type: ignore[misc]
-    """The newest complete checkpoint of a run, computed in float32 in the layout of its training."""
+    """The newest complete checkpoint of a run, computed in float32 in its training layout."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Facts that a cluster reports: partitions or queues with their limits, and their nodes' hardware."""
+"""Facts that a cluster reports: partitions or queues, their limits, and their hardware."""
 
 import re
 import shutil

@@ -255,7 +255,7 @@ def _space(
 
 
 def _fitting(setup: StepSetup, space: SearchSpace) -> Iterator[StepSetup]:
-    """Yield the planner's layouts of a training that fit its devices, as input of the step model."""
+    """Yield the planner's layouts that fit a training's devices, as input of the step model."""
     for choice in layouts(choice_of(setup), space):
         layout = choice.layout
         if layout.pipeline > 1 and layout.virtual_pipeline != setup.layout.virtual_pipeline:

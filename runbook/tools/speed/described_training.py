@@ -32,7 +32,7 @@ class DescribedTraining(NamedTuple):
 
 
 def described_training(facts: Facts, models: Mapping[str, Model]) -> DescribedTraining | str:
-    """Return the training that the facts describe, or the reason why nothing can be expected of it."""
+    """Return the training that the facts describe, or the reason why no speed is expected."""
     if "accelerator" not in facts:
         return "nothing can be expected without the accelerator's name: no peak is guessed"
     numbers = {key: float(facts.get(key) or 0) for key in NUMBERS}

@@ -211,7 +211,7 @@ def _with_signs(
     measured: Sequence[GapPart],
     modelled: Sequence[GapPart],
 ) -> tuple[list[GapPart], list[GapPart]]:
-    """Return the modelled parts, marked if the text names them, and named causes without a price."""
+    """Return modelled parts, marked if the text names them, and named causes without a price."""
     named = {part.name: part for part in signs(text, reached)}
     marked = [replace(part, is_printed=part.name in named) for part in modelled]
     priced = {part.name for part in (*measured, *modelled)}

@@ -236,7 +236,7 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
 
 
 def _network_facts(text: str, facts: Facts) -> Facts:
-    """Return a device's Gbit/s between nodes: a share of its node's, or NCCL's usual socket rate."""
+    """Return a device's Gbit/s between nodes: its share of the node's, or NCCL's socket rate."""
     node_network = _node_network(text)
     if node_network:
         return {"network": f"{node_network / _devices_of_node(text, facts):g}"}

@@ -1,4 +1,4 @@
-"""Time that the steps of a log lose to warm-up, saves, slow steps, restarts, data and stragglers."""
+"""Time that steps of a log lose to warm-up, saves, slow steps, restarts, data, stragglers."""
 
 import re
 import statistics

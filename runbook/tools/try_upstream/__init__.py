@@ -1,1 +1,1 @@
-"""Start the framework's own training programs, made small, on CPUs: `runbook rehearse --upstream`."""
+"""Start the framework's own programs, made small, on CPUs: `runbook rehearse --upstream`."""

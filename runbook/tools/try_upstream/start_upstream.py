@@ -352,7 +352,7 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
 
 
 def _git(checkout: Path, *git_arguments: str) -> str:
-    """Return git's output about a folder, or an empty text if it is not a repository's top folder."""
+    """Return git's output about a folder, or an empty text if it is no repository's top."""
     if not (checkout / ".git").exists():
         return ""
     finished = shell.run(
