@@ -8,12 +8,13 @@ right; where a machine forbids them, the script is not run at all.
 
 import itertools
 import os
+import posixpath
 import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import psutil
 
@@ -148,14 +149,66 @@ def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> Non
     shutil.copytree(STUBS, stage / "adopt" / "stubs")
     programs = stage / "adopt" / "bin"
     _write_stubs(programs, stage / "adopt" / "launchers")
-    (stage / "root").mkdir()
+    root = stage / "root"
+    root.mkdir()
     for absent in missing:
-        link = stage / "root" / absent.lstrip("/")
-        link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.exists():
-            program = _program_for(link.name, programs, files)
-            link.write_text(f'#!/bin/bash -p\nexec {program} "$@"\n')
-            link.chmod(0o755)
+        _stage_missing(root, absent, _program_for(posixpath.basename(absent), files))
+
+
+def _stage_missing(root: Path, absent: str, program: str) -> None:
+    """Write what stands for a program that a job calls by `absent`, a path which is not here.
+
+    The path comes from the script, which may be hostile. As in the kernel, `..` does not lead out of
+    the sandbox's root, and a folder before a `..` has to be there. A path that the sandbox needs for
+    itself, or where no file can be, gets nothing.
+    """
+    *folders, name = absent.split("/")
+    place = root
+    try:
+        for part in folders:
+            place = _entered(place, part, root)
+            if not _is_reserved(place.relative_to(root)):
+                place.mkdir(exist_ok=True)
+        link = _entered(place, name, root)
+        if _is_reserved(link.relative_to(root)) or link.exists():
+            return
+        link.write_text(f'#!/bin/bash -p\nexec {program} "$@"\n')
+        link.chmod(0o755)
+    except OSError:  # the name is too long, or a folder of the path is a file
+        return
+
+
+def _entered(folder: Path, part: str, root: Path) -> Path:
+    """Return the path that one part of a path leads to from `folder`, which is `root` or below it."""
+    if part in ("", "."):
+        return folder
+    if part != "..":
+        return folder / part
+    if folder == root:
+        return root
+    return folder.parent
+
+
+def _is_reserved(place: PurePath) -> bool:
+    """Return whether the sandbox needs a place in its root for itself, as stubs/enter.sh makes it."""
+    return place.parts[:1] in _RESERVED or place.parts[:2] in _RESERVED
+
+
+_RESERVED = {
+    ("adopt",),
+    ("bin",),
+    ("dev",),
+    ("lib",),
+    ("lib32",),
+    ("lib64",),
+    ("never",),
+    ("old",),
+    ("proc",),
+    ("sbin",),
+    ("trace",),
+    ("usr",),
+    ("etc", "alternatives"),
+}
 
 
 def _write_stubs(programs: Path, launchers: Path) -> None:
@@ -173,9 +226,9 @@ def _write_stubs(programs: Path, launchers: Path) -> None:
                 (launchers / name).touch()
 
 
-def _program_for(name: str, programs: Path, files: Mapping[str, str]) -> str:
+def _program_for(name: str, files: Mapping[str, str]) -> str:
     """Return what stands for a program that a job calls by a path which is not here."""
-    if (programs / name).exists():
+    if any(name in names for names in stub_programs().values()):
         return f"/adopt/bin/{name}"
     if name in files:
         return f'/bin/bash "$ADOPT_FOLDER/{name}"'

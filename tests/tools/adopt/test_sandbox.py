@@ -123,6 +123,57 @@ def test_a_hostile_script_reaches_nothing_and_is_still_understood(deed, outside,
     assert {child.pid for child in psutil.Process().children(recursive=True)} == before
 
 
+def test_a_missing_program_is_never_written_outside_the_sandbox(outside):
+    climb = f"{'../' * 12}{str(outside)[1:]}/owned/program --x"
+    starts = ("", "/", "./", "x/../", "/x/../", "/usr/../", "/dev/../")
+    calls = "\n".join(f"{start}{climb}" for start in starts)
+    assert "--train-iters" in arguments(f"#!/bin/bash\n{calls}\ntorchrun {TRAIN}\n")
+    assert {path.name for path in outside.iterdir()} == {"secret"}
+
+
+@pytest.mark.parametrize(
+    "absent",
+    [
+        "/../../up",
+        "/a/../../../up",
+        "//up",
+        "/./a/./../up/",
+        "/..",
+        "/",
+        "/a/../b/../../../..",
+        "/" + "a" * 300,
+        "/file/below",
+        "/usr/x",
+        "/proc/self/exe",
+        "/dev/stdin",
+        "/x/../lib/y",
+        "/etc/alternatives/java",
+    ],
+)
+def test_stubs_stay_below_the_root_of_the_stage(absent, tmp_path):
+    stage = tmp_path / "stage"
+    stage.mkdir()
+    namespaces._stage(stage, {"job.sh": ""}, ["/file", absent])
+    assert [path.name for path in tmp_path.iterdir()] == ["stage"]
+    assert {path.name for path in stage.iterdir()} == {"above", "adopt", "job", "mount", "root"}
+    stubs = {
+        path.relative_to(stage / "root") for path in stage.rglob("root/**/*") if path.is_file()
+    }
+    assert stubs <= {Path("file"), Path("up")}
+
+
+def test_paths_that_the_sandbox_needs_itself_stop_no_script():
+    reserved = "/proc/self/exe /lib/no/program /dev/stdin /old/program ./configs /trace /a /a/b"
+    calls = "\n".join(reserved.split())
+    script = f"#!/bin/bash\n{calls}\ntorchrun {TRAIN}\n"
+    assert "--train-iters" in arguments(script, {"configs/a.sh": ""})
+
+
+def test_a_program_in_a_folder_above_gets_its_stub():
+    script = f"#!/bin/bash\n../../../../tools/start.sh python {TRAIN}\n"
+    assert "/tools/start.sh" in followed(script).commands[0].words[0].text
+
+
 @pytest.mark.parametrize("deed", ENDLESS.values(), ids=ENDLESS)
 def test_a_script_without_an_end_is_stopped_and_said_to_be(deed, outside, monkeypatch):
     monkeypatch.setattr(namespaces, "SECONDS", 3)

@@ -35,7 +35,8 @@ bind "$stage/adopt" adopt
 mkdir -p ".$folder"
 cp -r "$stage/above/." ".${folder%/*}/"
 cp -r "$stage/job/." ".$folder/"
-cp -r "$stage/root/." .
+# A stub whose place the job's files have already leaves the others alone.
+cp -r "$stage/root/." . 2> /dev/null || true
 # A launcher that is called by its full path is the stub as well.
 for path in adopt/launchers/*; do
   [ ! -f "usr/bin/${path##*/}" ] || mount --bind "adopt/bin/${path##*/}" "usr/bin/${path##*/}"
