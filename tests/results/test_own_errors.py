@@ -1,5 +1,7 @@
 """Errors of the program that no rule knows: named with their place, after whatever a rule knows, and on no healthy log."""
 
+import time
+
 import pytest
 from click.testing import CliRunner
 
@@ -9,6 +11,7 @@ from runbook.results.failures import kinds
 from runbook.results.failures.finder import FailureFinder, find_cause, find_failures
 from runbook.results.failures.kinds import OWN_ERROR
 from runbook.results.failures.rule import Level, NextStep
+from runbook.results.failures.tracebacks import TracebackReader
 
 SITE_PACKAGES = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py"
 TYPE_ERROR = [
@@ -108,6 +111,40 @@ def test_a_traceback_in_a_box_is_read():
     assert failure.evidence.endswith("[/opt/code/train_controlnet.py:1127]")
 
 
+def test_of_an_exception_group_the_first_exception_is_named():
+    lines = [
+        "  + Exception Group Traceback (most recent call last):",
+        '  |   File "/opt/code/train.py", line 1, in <module>',
+        "  |     with TaskGroup() as group:",
+        "  | ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)",
+        "  +-+---------------- 1 ----------------",
+        "    | Traceback (most recent call last):",
+        '    |   File "/opt/code/data.py", line 3, in read',
+        "    |     return index[key]",
+        "    | KeyError: 'text'",
+        "    +---------------- 2 ----------------",
+        "    | ValueError: a second error",
+        "    +------------------------------------",
+    ]
+    (failure,) = find_failures(lines)
+    assert failure.evidence == "KeyError: 'text' [/opt/code/data.py:3 in read]"
+    (failure,) = find_failures([*lines[:5], *lines[10:]])
+    assert failure.evidence == "ValueError: a second error"
+    assert names_of(["Exception in thread Thread-1 (watch):", *lines]) == []
+
+
+def test_a_class_that_a_function_defines_is_an_exception():
+    (failure,) = find_failures(traceback("main.<locals>.BadShape: no multiple of 8"))
+    assert failure.evidence.startswith("main.<locals>.BadShape: no multiple of 8 [")
+
+
+def test_a_long_line_in_a_box_is_read_in_linear_time():
+    line = f"│ train.py:1 in main{' ' * 100_000}x"
+    begin = time.process_time()
+    TracebackReader().read(line, "")
+    assert time.process_time() - begin < 1
+
+
 def test_words_below_the_exception_are_its_message():
     (failure,) = find_failures([*traceback("RuntimeError:"), "  block 17 is bad"])
     assert "block 17 is bad" in failure.evidence
@@ -164,6 +201,17 @@ def test_a_data_loaders_worker_is_named_and_not_its_parent():
         ["Exception ignored in: <function Pool.__del__>", *traceback("ValueError: bad")],
         ["--- Logging error ---", *traceback("ValueError: bad")],
         ["Exception in thread Thread-3 (watch):", *traceback("ValueError: bad")],
+        [
+            "Exception ignored in: <function Pool.__del__>",
+            *traceback("KeyError: 'x'"),
+            *DURING,
+            *traceback("ValueError: bad"),
+        ],
+        [
+            "[rank3]: Exception in thread Thread-1 (watch):",
+            "[rank0]: ready",
+            *of_rank(3, traceback("ValueError: bad")),
+        ],
         ["ValueError: bad", "a program may print such a line"],
         [*TYPE_ERROR[1:3], "V1 graph break: go on without compiling", "ValueError: shown"],
         [*traceback("Epoch 3 begins"), "ValueErrors are counted: 0"],
@@ -171,6 +219,51 @@ def test_a_data_loaders_worker_is_named_and_not_its_parent():
 )
 def test_what_no_program_ends_with_is_no_error_of_its_own(lines):
     assert OWN_ERROR.name not in names_of(lines)
+
+
+def test_another_ranks_heading_hides_no_error():
+    heading = "[rank3]: Exception in thread Thread-1 (watch):"
+    (failure,) = find_failures([heading, *of_rank(0, traceback("KeyError: 'text'"))])
+    assert (failure.name, failure.rank) == (OWN_ERROR.name, 0)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "KeyError: 'nccl_timeout'",
+        "KeyError: 'Connection'",
+        "NameError: name 'socket' is not defined",
+    ],
+)
+def test_a_networks_word_in_a_message_makes_no_lost_connection(last):
+    (failure,) = find_failures(traceback(last))
+    assert failure.evidence.startswith(last)
+    assert failure.decision is NextStep.FIX_FIRST
+
+
+LOST_WORKER = "RuntimeError: DataLoader worker (pid(s) 4711) exited unexpectedly"
+
+
+def cause_of_lost_worker(*lines):
+    """What is named if these lines stand above the report of a data loader's parent."""
+    parent = [*traceback("_queue.Empty"), *FOLLOWS, *traceback(LOST_WORKER)]
+    return find_cause(find_failures([*lines, *parent]))
+
+
+def test_a_lost_worker_alone_is_a_symptom():
+    cause = cause_of_lost_worker()
+    assert (cause.name, cause.level) == (kinds.HOST_MEMORY.name, Level.SYMPTOM)
+    assert (cause.decision, cause.also) == (NextStep.UNKNOWN, kinds.SHARED_MEMORY.name)
+
+
+def test_why_a_worker_was_lost_comes_before_the_report_of_its_parent():
+    cause = cause_of_lost_worker(*traceback("NameError: name 'tokens' is not defined"))
+    assert (cause.name, cause.level) == (OWN_ERROR.name, Level.CAUSE)
+    assert cause.evidence.startswith("NameError: ")
+    signal = "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Segmentation fault."
+    assert cause_of_lost_worker(signal).name == kinds.PROGRAM_ENDED.name
+    signal = "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed."
+    assert cause_of_lost_worker(signal).level is Level.CAUSE
 
 
 def test_a_program_that_goes_on_has_survived_its_error():
@@ -262,7 +355,17 @@ def test_an_error_that_no_launcher_reports_or_that_a_later_job_survived_is_no_ca
     later = [RECORD.format(number, "2.0E+00") for number in range(4, 6)]
     err = traceback("KeyError: 'text'")
     assert cause_of_files(err, out) is None
+    assert cause_of_files([*out, *err], later) is None
     assert cause_of_files([*err, CHILD_FAILED], out, ["words"], later) is None
+
+
+def test_an_error_stays_the_cause_if_no_later_file_has_steps():
+    out = [RECORD.format(number, "2.1E+00") for number in range(1, 4)]
+    err = traceback("KeyError: 'text'")
+    for files in ((err, ["hello"]), (["hello"], err), ([*out, *err], ["hello"], ["bye"])):
+        assert cause_of_files(*files).name == OWN_ERROR.name
+    reported = [*traceback("ValueError: reported"), CHILD_FAILED]
+    assert cause_of_files(err, reported, out).evidence.startswith("ValueError: reported")
 
 
 def test_records_that_end_without_numbers_come_before_an_error_of_the_program():

@@ -19,6 +19,7 @@ from runbook.results.failures.own_errors import OwnErrorFinder
 from runbook.results.failures.rule import FailureKind, Level, NextStep, Rule
 from runbook.results.failures.rules import RULES
 from runbook.results.failures.signal_words import SIGNAL_WORDS
+from runbook.results.failures.tracebacks import without_margin
 
 CONTEXT_LINES = 10
 MAX_EVIDENCE = 300
@@ -118,8 +119,7 @@ class FailureFinder:
             if rule is not None and not self._is_after_effect(rule):
                 self._keep(rule, log_line, line, number)
 
-        before = self._context[-1] if self._context else ""
-        self._own_errors.look(line[:MAX_TEXT], before, number, rule)
+        self._own_errors.look(line[:MAX_TEXT], self._context, number, rule)
         self._context.append(line[:MAX_TEXT])
 
     def next_file(self) -> None:
@@ -278,7 +278,7 @@ class FailureFinder:
         """
         if not self._in_frame and FRAME not in line:
             return bool(_CODE.match(line))
-        text = split_prefix(line[:MAX_TEXT]).text
+        text = without_margin(split_prefix(line[:MAX_TEXT]).text)
         if _FRAME.match(text):
             self._in_frame = True
             return True

@@ -5,6 +5,7 @@ answer counts where no rule has one.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from runbook.results.failures.log_line import LogLine, split_prefix
@@ -127,17 +128,19 @@ class OwnErrorFinder:
         self._has_steps_here = False
         """Whether this file has steps."""
         self._beside: list[OwnError] = []
-        """Errors from a file without steps, such as a job's stderr."""
+        """Errors that a launcher reported in a file without steps, such as a job's stderr."""
         self._is_beside_newest = False
+        self._of_earlier_files: list[OwnError] = []
+        """Other errors of earlier files. A step in a later file shows that they were survived."""
 
     def look(
         self,
         line: str,
-        before: str,
+        lines_before: Sequence[str],
         number: int,
         rule: Rule | None,
     ) -> None:
-        """Look at one line. `before` is the line above it, `rule` the one that knows this line."""
+        """Look at one line: `lines_before` stand above it, and `rule` is the one that knows it."""
         begins = any(beginning in line for beginning in BEGINNINGS)
         if not begins and not self._processes:
             return
@@ -150,6 +153,7 @@ class OwnErrorFinder:
 
         self._look_after_error(process, log_line.text, rule)
         reader = process.reader
+        before = _last_of_process(lines_before, log_line) if begins else ""
         was_reading = reader.is_reading
         raised = reader.read(log_line.text, before)
         if rule is not None and (was_reading or reader.is_reading or raised is not None):
@@ -172,11 +176,15 @@ class OwnErrorFinder:
         Nobody knows how the lines of two files follow each other: the steps of the next file do not
         overcome an error of this one which a launcher reported. Those of the file after it do.
         """
+        errors = self._errors_here()
         if self._has_steps_here:
             self._is_beside_newest = False
-        elif self._ended_badly and self._errors():
-            self._beside = self._errors()
+            self._of_earlier_files += errors
+        elif self._ended_badly and errors:
+            self._beside += errors
             self._is_beside_newest = True
+        else:
+            self._of_earlier_files += errors
         self._processes.clear()
         self._ended_badly = False
         self._has_steps_here = False
@@ -187,6 +195,7 @@ class OwnErrorFinder:
         self._processes.clear()
         self._ended_badly = False
         self._has_steps_here = True
+        self._of_earlier_files = []
         if self._is_beside_newest:
             self._beside = [replace(error, had_steps=True) for error in self._beside]
         else:
@@ -208,7 +217,11 @@ class OwnErrorFinder:
         return len(self._errors())
 
     def _errors(self) -> list[OwnError]:
-        errors = list(self._beside)
+        return [*self._beside, *self._of_earlier_files, *self._errors_here()]
+
+    def _errors_here(self) -> list[OwnError]:
+        """Return the errors of the file that is being read."""
+        errors = []
         for process in self._processes.values():
             goes_on = process.lines_after > MAX_LINES_AFTER and not self._ended_badly
             if process.error is not None and not goes_on:
@@ -237,7 +250,7 @@ class OwnErrorFinder:
     def _take(self, process: _Process, error: OwnError, text: str) -> None:
         """Keep an error, unless it is about another process or belongs to a known failure."""
         chain = process.reader.chain
-        if _is_about_another_process(error.raised, text):
+        if _is_about_another_process(error.raised):
             process.known_chain = chain
         else:
             self.has_error = True
@@ -261,9 +274,23 @@ class OwnErrorFinder:
         return process.lines_after > LINES_BETWEEN and not self._ended_badly
 
 
-def _is_about_another_process(raised: RaisedError, text: str) -> bool:
+def _is_about_another_process(raised: RaisedError) -> bool:
     name = raised.exception.rpartition(".")[2]
-    return name in _REPORTS_OF_OTHERS or bool(_OF_COMMUNICATION.search(text))
+    if name in DETERMINISTIC:
+        # KeyError: 'nccl_timeout' has such a word, but no lost connection raises a KeyError.
+        return False
+    if name in _REPORTS_OF_OTHERS:
+        return True
+    return bool(_OF_COMMUNICATION.search(f"{raised.exception}: {raised.message}"))
+
+
+def _last_of_process(lines: Sequence[str], log_line: LogLine) -> str:
+    """Return the last of these lines that the process of `log_line` wrote; '' if none is its."""
+    for line in reversed(lines):
+        candidate = split_prefix(line)
+        if (candidate.rank, candidate.host) == (log_line.rank, log_line.host):
+            return candidate.text
+    return ""
 
 
 def _level_of(rule: Rule) -> Level:

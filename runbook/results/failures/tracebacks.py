@@ -14,13 +14,17 @@ _FRAME = re.compile(
     r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S.*))?\s*$'
 )
 _RICH_FRAME = re.compile(
-    r"^│ (?P<indent>)(?P<file>\S+\.py):(?P<line>\d+) in (?P<function>\S+)\s*│?\s*$"
+    r"^│ (?P<indent>)(?P<file>\S+\.py):(?P<line>\d+) in (?P<function>\S+)\s*(?:│\s*)?$"
 )
 """A traceback in a box, as the package rich draws it."""
 _EXCEPTION = re.compile(
-    r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\(\w+\))?(?P<colon>: ?(?P<message>.*))?$"
+    r"^(?P<name>(?:[A-Za-z_]\w*\.(?:<locals>\.)?)*[A-Za-z_]\w*)"
+    r"(?:\(\w+\))?(?P<colon>: ?(?P<message>.*))?$"
 )
-_ENDING_OF_NAME = re.compile(r"(?:[Ee]rror|Exception|Interrupt|Exit|Failure|Failed)$")
+"""The name of a class that a function defines contains `<locals>`."""
+_ENDING_OF_NAME = re.compile(
+    r"(?:[Ee]rror|Exception|Interrupt|Exit|Failure|Failed|ExceptionGroup)$"
+)
 _CLASS_NAME = re.compile(r"(?:^|\.)[A-Z]\w*[a-z]\w*$")
 _TERMINATE = re.compile(r"terminate called after throwing an instance of '(?P<name>[^']+)'")
 _WHAT = re.compile(r"^\s*what\(\):\s*(?P<message>.*)$")
@@ -32,9 +36,22 @@ _NOT_FATAL = re.compile(
 _REPLACES = re.compile(r"During handling of the above exception|^Original Traceback")
 """The traceback of a data loader's worker is printed below its parent's."""
 _FOLLOWS = "direct cause of the following exception"
+_GROUP_MARGIN = re.compile(r"^ {2,}\| ?")
+"""What Python prints in front of each line of an exception group's traceback."""
+_GROUP_PART = re.compile(r"^ {2,}\+-(?:\+-)?-{10,} (?P<number>\d+) -{10,}$")
+"""The line above each exception of a group."""
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
 MAX_STRANGERS = 20
 """Lines of other processes in the middle of a traceback without a prefix."""
+
+
+def without_margin(text: str) -> str:
+    """Return a line without the margin of an exception group.
+
+    >>> without_margin("  |   File 'train.py', line 1, in main")
+    "  File 'train.py', line 1, in main"
+    """
+    return _GROUP_MARGIN.sub("", text)
 
 
 class Join(Enum):
@@ -85,8 +102,9 @@ class TracebackReader:
     def read(self, text: str, before: str) -> RaisedError | None:
         """Read one line; return the error that it completes, or None.
 
-        `before` is the line above.
+        `before` is the line that the same process wrote before. It matters above a traceback.
         """
+        text = without_margin(text)
         terminate = _TERMINATE.search(text)
         argument_error = _ARGUMENT_ERROR.match(text)
         if terminate:
@@ -105,6 +123,11 @@ class TracebackReader:
             self._has_heading = True
         elif frame := _FRAME.match(text) or _RICH_FRAME.match(text):
             self._read_frame(frame, before)
+        elif part := _GROUP_PART.match(text):
+            # The group's first exception tells most.
+            self._join = Join.REPLACES if part["number"] == "1" else Join.FOLLOWS
+            self._begin(before)
+            self._has_heading = True
         elif self.is_reading:
             return self._read_inside(text)
         elif _REPLACES.search(text):
@@ -117,9 +140,9 @@ class TracebackReader:
     def _begin(self, before: str) -> None:
         if self._join is Join.NOTHING:
             self.chain += 1
+            self._is_fatal = not _NOT_FATAL.search(before)
         self.is_reading = True
         self._has_heading = False
-        self._is_fatal = not _NOT_FATAL.search(before)
         self._place = ""
         self._library_place = ""
         self._source = ""
@@ -170,6 +193,8 @@ class TracebackReader:
             self._num_strangers += 1
             # Frames without a heading may belong to a warning that the program survives.
             self.is_reading = self._has_heading and self._num_strangers <= MAX_STRANGERS
+            if not self.is_reading:
+                self._join = Join.NOTHING
             return None
 
         message = exception["message"] or ""

@@ -215,7 +215,6 @@ MEMORY_RULES = (
         kind=HOST_MEMORY,
         patterns=(
             r"DataLoader worker \(pid.{0,20}\) is killed by signal: (?:Killed|Terminated)",
-            r"DataLoader worker \(pid.{0,60}\) exited unexpectedly",
             r"A process in the process pool was terminated abruptly",
             r"BrokenProcessPool",
             r"worker .{0,40}killed.{0,40}memory",
@@ -223,6 +222,21 @@ MEMORY_RULES = (
         ),
         example="RuntimeError: DataLoader worker (pid 19597) is killed by signal: Killed. ",
         source="hezhangsprinter/DCPDN#12",
+    ),
+    # The worker may also have raised an error of its own, whose traceback stands above.
+    Rule(
+        kind=HOST_MEMORY,
+        patterns=(r"DataLoader worker \(pid.{0,60}\) exited unexpectedly",),
+        example="RuntimeError: DataLoader worker (pid(s) 4711) exited unexpectedly",
+        source="PyTorch, torch/utils/data/dataloader.py",
+        level=Level.SYMPTOM,
+        decision=NextStep.UNKNOWN,
+        also=SHARED_MEMORY,
+        check=(
+            "Run with 0 data workers: an error of the data set then shows its traceback. "
+            "`sacct -o MaxRSS,State` or dmesg names a process that was killed for its memory, "
+            "`df -h /dev/shm` a full /dev/shm."
+        ),
     ),
     Rule(
         kind=HOST_MEMORY,
