@@ -94,7 +94,7 @@ def test_a_file_that_is_no_program_is_told(tmp_path):
     program = tmp_path / "broken"
     program.write_bytes(b"\x7fELF but not really")
     program.chmod(0o755)
-    with refuses(ProgramError, CoreMessage.DETACHED_NOT_STARTED, reason="Exec format error"):
+    with refuses(ProgramError, CoreMessage.PROGRAM_NOT_STARTED, reason="Exec format error"):
         shell.run([str(program)])
 
 
@@ -177,7 +177,7 @@ def test_a_detached_program_is_nobodys_child_and_leads_its_own_session(tmp_path)
 def test_a_program_that_cannot_be_detached_is_told(tmp_path):
     with refuses(
         ProgramError,
-        CoreMessage.PROGRAM_NOT_STARTED,
+        CoreMessage.DETACHED_NOT_STARTED,
         command="true",
         last_words=containing("\nIts last words:\n", "nowhere"),
     ):

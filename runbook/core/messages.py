@@ -8,7 +8,7 @@ from runbook.plan_file.diagnostics import Message
 class CoreMessage(Message):
     """Messages about programs and locks."""
 
-    DETACHED_NOT_STARTED = "{command} could not be started: {reason}."
+    DETACHED_NOT_STARTED = "{command} could not be started.{last_words}"
     LOCK_TAKEN_AGAIN = (
         "{path} is being taken over by others again and again. Try again when they have ended."
     )
@@ -18,5 +18,5 @@ class CoreMessage(Message):
     PROGRAM_NOT_FOUND = (
         "{program} cannot be run: {where}. Install it, or load the module that brings it."
     )
-    PROGRAM_NOT_STARTED = "{command} could not be started.{last_words}"
+    PROGRAM_NOT_STARTED = "{command} could not be started: {reason}."
     PROGRAM_TIMED_OUT = "{command} did not end within {timeout:g} s and was killed.{last_words}"

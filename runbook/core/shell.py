@@ -157,7 +157,7 @@ def start_detached(
     )
     if finished.exit_code:
         raise ProgramError(
-            CoreMessage.PROGRAM_NOT_STARTED,
+            CoreMessage.DETACHED_NOT_STARTED,
             command=shlex.join(command),
             last_words=_words(finished.err),
         )
@@ -231,7 +231,7 @@ def _start(
     except OSError as error:
         # It is not a program, or there is no memory for another process.
         raise ProgramError(
-            CoreMessage.DETACHED_NOT_STARTED, command=shlex.join(argv), reason=error.strerror
+            CoreMessage.PROGRAM_NOT_STARTED, command=shlex.join(argv), reason=error.strerror
         ) from error
 
 

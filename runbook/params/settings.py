@@ -132,8 +132,10 @@ class Settings:
         """
         variant = f" Variant {self.variant}." if self.variant else ""
         return (
-            f"# What run {self.name} was asked for: every value, defaults included.{variant}\n"
-            "# Written by runbook; `runbook why RUN KEY` says where a value comes from.\n"
+            # The words stay as they are: 00-plan of an older folder would otherwise run again.
+            f"# What was asked of run {self.name}: every value, those taken by default "
+            f"too.{variant}\n"
+            "# Written by runbook; `runbook why RUN KEY` tells where a value came from.\n"
             + write_tree(nest(self.values()), remark=_remark)
         )
 

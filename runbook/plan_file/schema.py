@@ -4,7 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import FLAT, NOT_IN_JSON, OMIT_DEFAULT, OPTIONAL, from_json
@@ -98,8 +98,29 @@ class ModelShape:
         )
 
 
+SHAPE_FIELDS = frozenset(field.name for field in dataclasses.fields(ModelShape))
+
+
+class HasShape:
+    """Lets readers of a plan ask a model for its sizes without naming the shape.
+
+    `runbook.open(RUN).plan.plan.model.layers` is for people. Our own code names the shape, and
+    mypy sees to it.
+    """
+
+    shape: ModelShape
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a value of the shape."""
+            if name in SHAPE_FIELDS:
+                return getattr(self.shape, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
-class PlannedModel:
+class PlannedModel(HasShape):
     """The network of a phase: its shape, how it is initialized, and its exact parameter count."""
 
     shape: ModelShape = field(metadata=FLAT)

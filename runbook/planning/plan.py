@@ -16,7 +16,7 @@ from runbook.plan_file.deepspeed import own_config
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import fingerprint
 from runbook.plan_file.json_records import FLAT, as_json, from_json
-from runbook.plan_file.schema import ModelShape, PhasePlan, PlannedModel
+from runbook.plan_file.schema import HasShape, ModelShape, PhasePlan, PlannedModel
 from runbook.planning.advice import PlannedCosts, advise
 from runbook.planning.cost import flops, memory
 from runbook.planning.cost.cpu import check_cpu
@@ -69,7 +69,7 @@ class ComputesOn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CatalogueModel:
+class CatalogueModel(HasShape):
     """The model as the catalogue states it (0: a default), with the training's own numbers."""
 
     shape: ModelShape = field(metadata=FLAT)

@@ -80,7 +80,8 @@ def fault_costs(plan: Plan) -> FaultCosts | None:
     if hours_between is None or not speed.seconds or not speed.seconds_per_iteration:
         return None
     devices = phase.parallel.world_size
-    nodes = max(1, math.ceil(devices / max(1, plan.computes_on.devices_per_node)))
+    per_node = plan.endurance.devices_per_node or max(1, plan.computes_on.devices_per_node)
+    nodes = max(1, math.ceil(devices / per_node))
     write_seconds, storage = _write_seconds(plan, nodes)
     stall = write_seconds
     if phase.checkpoint.asynchronous:
@@ -97,7 +98,7 @@ def fault_costs(plan: Plan) -> FaultCosts | None:
         walltime=float(plan.endurance.walltime_seconds),
         near=near,
     )
-    fewer_nodes = tuple(allowed_nodes(phase, max(1, plan.computes_on.devices_per_node))[1:])
+    fewer_nodes = tuple(allowed_nodes(phase, per_node)[1:])
     assumptions = (
         f"failures: {FAILURE_SOURCE}",
         f"their kinds: {FAULT_SOURCE}",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from runbook import params
@@ -16,6 +19,7 @@ from runbook.plan_file.fewer_replicas import (
     replicas_change,
 )
 from runbook.planning import make_plan
+from runbook.planning.plan import parse_plan
 from runbook.planning.useful_time import fault_costs
 
 FULL = "04-training"
@@ -57,6 +61,23 @@ def test_what_failures_cost_knows_the_fewer_nodes():
     assert without is not None
     assert without.fewer_nodes == ()
     assert len(without.assumptions) == len(costs.assumptions) - 1
+
+
+def test_what_failures_cost_counts_the_nodes_of_a_job_that_uses_few_of_their_devices():
+    plan = planned(
+        "model=1.3b",
+        "parallel.tensor=1",
+        "parallel.pipeline=1",
+        "parallel.sequence=false",
+        "jobs.training.nodes=16",
+        "jobs.training.min_nodes=8",
+        "jobs.training.devices_per_node=1",
+    )
+    costs = fault_costs(plan)
+    assert costs is not None
+    assert costs.parts.nodes == 16
+    assert costs.fewer_nodes == (8,)
+    assert parse_plan(json.dumps(plan.as_dict()), Path("plan.json")).endurance.devices_per_node == 1
 
 
 def test_interleaved_stages_need_whole_groups_of_micro_batches():

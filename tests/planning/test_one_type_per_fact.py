@@ -74,3 +74,12 @@ def test_a_path_of_json_leads_to_the_value() -> None:
     assert value_at(phase, "model.head_size") == phase.model.shape.head_size
     assert value_at(phase, "batch.global") == phase.batch.global_
     assert value_at(phase, "learning_rate.falls_from") == phase.learning_rate.falls_from
+
+
+def test_readers_of_a_plan_still_ask_a_model_for_its_sizes() -> None:
+    """`runbook.open(RUN).plan` gives people these objects; version 0.1.0 had the sizes here."""
+    plan = make_plan(build({}))
+    model = plan.phases[FULL].model
+    assert (model.layers, model.hidden) == (model.shape.layers, model.shape.hidden)
+    assert plan.model.heads == plan.model.shape.heads
+    assert not hasattr(model, "no_such_size")

@@ -193,7 +193,29 @@ def test_too_few_nodes_end_the_job_and_the_next_one_has_all():
     policy = Policy(queue=7200, fewer_nodes=(6,))
     account = simulate(PARTS, policy, 9000, GivenFaults(*faults))
     assert (account.jobs, account.queued) == (2, 7200)
-    assert account.fewer_nodes < 2000 * (8 / 6 - 1)
+    seconds_with_six = account.fewer_nodes / (8 / 6 - 1) * 8 / 6
+    assert 1000 < seconds_with_six < 2000
+
+
+def test_a_new_job_has_all_nodes_although_the_last_failure_left_no_time_for_a_step():
+    """Half of the nodes are lost minutes before the end of a job of an hour."""
+    parts = replace(PARTS, walltime=3600)
+    faults = [(3480.0, GPU)]
+    fewer = simulate(parts, Policy(fewer_nodes=(4,)), 9000, GivenFaults(*faults))
+    with_spare = simulate(parts, Policy(spares=1), 9000, GivenFaults(*faults))
+    assert fewer.fewer_nodes == 0
+    assert fewer.steps == pytest.approx(with_spare.steps, rel=0.02)
+    assert parts_of(fewer) == pytest.approx(fewer.held)
+
+
+def test_longer_steps_that_are_lost_with_the_allocation_count_as_lost():
+    """Four of eight nodes train on with copies; the next failure needs a new job."""
+    parts = replace(PARTS, near=NEAR, steps_between_saves=1000)
+    faults = [(500.0, GPU), (1500.0, SOFTWARE), (2500.0, GPU)]
+    account = simulate(parts, Policy(fewer_nodes=(7,)), 4000, GivenFaults(*faults))
+    assert account.jobs == 2
+    assert account.fewer_nodes == pytest.approx(0, abs=1e-6)
+    assert parts_of(account) == pytest.approx(account.held)
 
 
 def test_a_spare_node_comes_before_fewer_nodes():

@@ -110,6 +110,8 @@ class Endurance:
     energy_basis: str
     spares: int = field(default=0, metadata=OMIT_DEFAULT)
     """Nodes that the job occupies beyond those that train."""
+    devices_per_node: int = field(default=0, metadata=OMIT_DEFAULT)
+    """Devices of a node that the job uses; 0: as many as a node of the site has."""
 
 
 def daly(write: float, between_failures: float) -> float:
@@ -186,6 +188,7 @@ def endurance(
         failure_source = FAILURE_SOURCE
 
     energy, basis = _energy(site, time.device_hours)
+    per_node = choice.devices_per_node
     return Endurance(
         saves=saves,
         interval_seconds=None if interval is None else four_digits(interval),
@@ -196,6 +199,7 @@ def endurance(
         energy_kwh=energy,
         energy_basis=basis,
         spares=job.spares,
+        devices_per_node=0 if per_node == site.hardware.devices_per_node else per_node,
     )
 
 

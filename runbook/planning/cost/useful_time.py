@@ -387,6 +387,7 @@ class _Campaign:
         if self._last_save_at() < training_from + parts.step:
             # An attempt in the rest of this one makes no step
             self._begin_job()
+            parts = self._parts
             training_from = account.held + parts.start + self._resume_seconds()
 
         stop_at = min(self._seconds, self._last_save_at(), self._done_at(training_from))
@@ -546,9 +547,12 @@ class _Campaign:
     def _lose_copies(self) -> None:
         """Go back to the shared checkpoint: a new job may get other nodes."""
         account = self.account
-        taken_back = self._steps_behind_save * self._planned.step
-        account.productive -= taken_back
-        account.lost_steps += taken_back
+        steps_lost = self._steps_behind_save
+        planned_seconds = steps_lost * self._planned.step
+        longer = steps_lost * (self._parts.step - self._planned.step)
+        account.productive -= planned_seconds
+        account.fewer_nodes -= longer
+        account.lost_steps += planned_seconds + longer
         account.steps = self._shared_step
 
     def _last_save_at(self) -> float:
