@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from runbook.jobs.job_folder import JobFolder
+from runbook.jobs.render.preflight_job import NODE_SETUP
 from runbook.node_checks.answers import MARK, output_lines
 from runbook.node_checks.mounts import parse_mounts
 from runbook.phases.p01_environment.preflight.expectations import Expectations
@@ -19,6 +21,7 @@ from runbook.phases.p01_environment.preflight.group_rules import (
 )
 from runbook.phases.p01_environment.preflight.host_rules import host_checks
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, parse_job_answers
+from runbook.phases.p01_environment.preflight.ladder import _with_first_end
 from runbook.phases.p01_environment.preflight.launcher_words import first_end
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck
@@ -132,6 +135,24 @@ def hosts(part: str = "", **changes: object) -> JobAnswers:
 
 def broken(checks: list[PlacedCheck]) -> list[PlacedCheck]:
     return [check for check in checks if check.verdict != "pass"]
+
+
+@pytest.mark.parametrize("setup_code", [None, 0])
+def test_the_last_words_of_a_silent_node_are_reported(tmp_path, setup_code):
+    answers = hosts()
+    of_others = {key: answer for key, answer in answers.answers.items() if key[1] != "n2"}
+    if setup_code is not None:
+        setup = job_of(line(NODE_SETUP, "", "step", {"code": setup_code}))
+        of_others |= setup.answers
+    job = JobFolder(tmp_path)
+    job.err.write_text(
+        "python3: No module named x\nsrun: error: n2: task 1: Exited with exit code 1\n"
+    )
+    checks = _with_first_end(host_checks(replace(answers, answers=of_others), EXPECTED), job)
+    (failed,) = [check for check in checks if check.verdict == "fail"]
+    assert failed.value.endswith(
+        "task 1 on n2: Exited with exit code 1: python3: No module named x"
+    )
 
 
 def test_sound_nodes_break_no_rule():

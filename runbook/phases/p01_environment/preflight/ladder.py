@@ -421,16 +421,16 @@ def _checks_of(
 
 def _with_first_end(checks: Sequence[PlacedCheck], job: JobFolder) -> list[Check]:
     """Report how a node's program ended, if the node answered nothing or its setup failed."""
-    first, *others = checks
-    is_about_programs = first.name.startswith(ANSWERED) or first.name == NODE_SETUP_RULE.name
-    if first.verdict == "fail" and is_about_programs:
-        first_end = _first_end(job)
-    else:
-        first_end = ""
-
+    reported: list[Check] = list(checks)
+    failed = next((check for check in checks if check.verdict == "fail"), None)
+    if failed is None:
+        return reported
+    is_about_programs = failed.name.startswith(ANSWERED) or failed.name == NODE_SETUP_RULE.name
+    first_end = _first_end(job) if is_about_programs else ""
     if first_end:
-        first = replace(first, value=f"{first.value}. {first_end}")
-    return [first, *others]
+        place = checks.index(failed)
+        reported[place] = replace(failed, value=f"{failed.value}. {first_end}")
+    return reported
 
 
 def _group_checks(
