@@ -26,8 +26,8 @@ class LearningRate:
 
     With wsd the rate stays at its peak until the last `wsd_decay_samples` of the decay length.
 
-    >>> wsd = dataclasses.replace(rate, schedule="wsd", wsd_decay_samples=8,
-    ... wsd_decay_style="linear")
+    >>> from dataclasses import replace
+    >>> wsd = replace(rate, schedule="wsd", wsd_decay_samples=8, wsd_decay_style="linear")
     >>> [round(wsd.at(samples), 3) for samples in (4, 8, 36, 40, 44, 84)]
     [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]
     """
