@@ -19,7 +19,7 @@ from runbook.results.failures.own_errors import OwnErrorFinder
 from runbook.results.failures.rule import FailureKind, Level, NextStep, Rule
 from runbook.results.failures.rules import RULES
 from runbook.results.failures.signal_words import SIGNAL_WORDS
-from runbook.results.failures.tracebacks import without_margin
+from runbook.results.failures.tracebacks import FRAME, without_margin
 
 CONTEXT_LINES = 10
 MAX_EVIDENCE = 300
@@ -34,7 +34,6 @@ MAX_SHAPES = 10_000
 MAX_LAST_LINES = 3
 """A build is taken to hang if at most this many lines follow its last output."""
 
-FRAME = 'File "'
 _FRAME = re.compile(r'^\s*File "[^"]*", line \d+')
 _CODE = re.compile(
     r"\s{4,}(?:"

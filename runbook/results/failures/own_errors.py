@@ -13,6 +13,7 @@ from runbook.results.failures.rule import Level, NextStep, Rule
 from runbook.results.failures.tracebacks import (
     ARGUMENT_ERROR,
     BEGINNINGS,
+    FRAME,
     Join,
     RaisedError,
     TracebackReader,
@@ -153,8 +154,11 @@ class OwnErrorFinder:
 
         self._look_after_error(process, log_line.text, rule)
         reader = process.reader
-        before = _last_of_process(lines_before, log_line) if begins else ""
         was_reading = reader.is_reading
+        before = ""
+        # Stacks of many ranks in one log have thousands of frames, of which only the first begins.
+        if begins and not (was_reading and FRAME in line):
+            before = _last_of_process(lines_before, log_line)
         raised = reader.read(log_line.text, before)
         if rule is not None and (was_reading or reader.is_reading or raised is not None):
             process.known_chain = reader.chain

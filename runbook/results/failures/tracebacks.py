@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 TRACEBACK = "Traceback (most recent call last)"
-BEGINNINGS = (TRACEBACK, 'File "', "terminate called after throwing", ".py: error: ")
+FRAME = 'File "'
+BEGINNINGS = (TRACEBACK, FRAME, "terminate called after throwing", ".py: error: ")
 """A line without one of these does not start anything that this module reads."""
 ARGUMENT_ERROR = "argument error"
 """Used instead of an exception's name, since argparse raises none."""
