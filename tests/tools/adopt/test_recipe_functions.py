@@ -192,6 +192,62 @@ OPEN = {
     ),
 }
 
+CALL = "llm.llama3_8b.pretrain_recipe(num_nodes=1)"
+MADE_IN_CLASS = f"class A:\n    def __init__(self):\n        self.recipe = {CALL}\n"
+MADE_GLOBAL = f"recipe = None\ndef make():\n    global recipe\n    recipe = {CALL}\n"
+CHANGE_LATER = "    recipe.trainer.max_steps = 5\n"
+OPEN |= {
+    "an attribute that another method changes": (
+        MADE_IN_CLASS + "    def tune(self):\n        self.recipe.trainer.max_steps = 5\n",
+        STEPS,
+    ),
+    "an attribute that a method above changes": (
+        "class A:\n    def tune(self):\n        self.recipe.trainer.max_steps = 5\n"
+        + MADE_IN_CLASS.removeprefix("class A:\n"),
+        STEPS,
+    ),
+    "an attribute that a method gives away": (
+        MADE_IN_CLASS + "    def tune(self):\n        mystery(self.recipe)\n",
+        "line 5",
+    ),
+    "an attribute in a loop of another method": (
+        MADE_IN_CLASS
+        + "    def tune(self):\n        for c in self.recipe.parts:\n            c.x = 1\n",
+        "line 5",
+    ),
+    "a global name that another function changes": (
+        MADE_GLOBAL + "def tune():\n" + CHANGE_LATER + "make()\ntune()\n",
+        STEPS,
+    ),
+    "a global name that the file changes": (
+        MADE_GLOBAL + "make()\nrecipe.trainer.max_steps = 5\n",
+        STEPS,
+    ),
+    "a function above the recipe": ("def tune():\n" + CHANGE_LATER + RECIPE + "tune()\n", STEPS),
+    "a function below the recipe": (RECIPE + "def tune():\n" + CHANGE_LATER + "tune()\n", STEPS),
+    "a function that declares the name": (
+        RECIPE + "def tune():\n    global recipe\n" + CHANGE_LATER + "tune()\n",
+        STEPS,
+    ),
+    "a loop in a function below": (
+        RECIPE + "def tune():\n    for c in recipe.parts:\n        c.x = 1\n",
+        "line 3",
+    ),
+    "a default": (
+        RECIPE + "def tune(r=recipe):\n    r.trainer.max_steps = 5\ntune()\n",
+        "line 2",
+    ),
+    "an element of a dictionary": (
+        f"recipes['a'] = {CALL}\nrecipes['a'].trainer.max_steps = 5\n",
+        "line 1",
+    ),
+    "an element that a function made": (
+        f"def make():\n    r = {CALL}\n    return r\n"
+        "recipes['a'] = make()\nrecipes['a'].trainer.max_steps = 5\n",
+        "line 4",
+    ),
+}
+
 
 @pytest.mark.parametrize("name", OPEN)
 def test_what_a_function_may_do_otherwise_is_not_lost(name):
@@ -201,13 +257,35 @@ def test_what_a_function_may_do_otherwise_is_not_lost(name):
     assert not any(known for name, (_, known) in values.items() if name == STEPS)
 
 
+READ_ONLY = {
+    "a method starts it": MADE_IN_CLASS + "    def run(self):\n        run.run(self.recipe)\n",
+    "a method has a name of its own": MADE_IN_CLASS
+    + "    def tune(self, recipe):\n        recipe.trainer.max_steps = 5\n",
+    "a function has its own recipe": "def tune(recipe):\n" + CHANGE_LATER + RECIPE,
+    "the file names it first": MADE_GLOBAL + "make()\nrun.run(recipe)\n",
+}
+
+
+@pytest.mark.parametrize("name", READ_ONLY)
+def test_a_function_that_changes_nothing_in_a_shared_recipe_adds_nothing(name):
+    assert values_of(READ_ONLY[name]) == {"pretrain_recipe.num_nodes": (1, True)}
+
+
+def test_the_function_that_makes_a_shared_recipe_is_sure_of_it():
+    values = values_of(MADE_IN_CLASS + "        self.recipe.trainer.max_steps = 5\n")
+    assert values[STEPS] == (5, True)
+
+
 DOUBLED = "".join(f"d{n} = run.Config(D, a=d{n - 1}, b=d{n - 1})\n" for n in range(1, 60))
 LONG = "def f(r):\n" + "    r.trainer.max_steps = 5\n" * 3000
+NAMES = [f"r{n}" for n in range(290)]
+MANY = RECIPE + "".join(f"{name} = C()\nrecipe.{name} = {name}\n" for name in NAMES)
 WITHOUT_END = {
     "doubled objects": RECIPE + "d0 = run.Config(D)\n" + DOUBLED + "recipe.data = d59\n",
     "a long function": LONG + RECIPE + "f(recipe)\n" * 1000,
     "many objects": RECIPE
     + "".join(f"a{n} = C(x={n})\nif x:\n    recipe.y{n} = a{n}\n" for n in range(400)),
+    "a loop over many recipes": MANY + f"for {', '.join(NAMES)} in x:\n" + "    y = 1\n" * 2000,
 }
 
 
@@ -218,6 +296,26 @@ def test_a_file_that_grows_without_end_is_named_or_refused(name):
     except ParamsError:
         return
     assert not all(known for _, known in values.values())
+
+
+REFUSED = {
+    "over 50 recipes": MANY + f"f({', '.join(NAMES)})\n" * 80,
+    "over 200 branches": "def make():\n    "
+    + RECIPE
+    + "    if recipe:\n        return\n" * 2000
+    + "    recipe.trainer.max_steps = 5\n",
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_a_file_whose_reading_would_take_hours_is_refused_with_its_limit(reason):
+    with pytest.raises(ParamsError, match=f"^line \\d+: .*{reason}"):
+        values_of(REFUSED[reason])
+
+
+def test_a_loop_is_named_by_its_head_alone():
+    values = values_of(RECIPE + "for part in recipe.parts:\n    part.x = 1\n")
+    assert values["line 2"] == ("for part in recipe.parts:", False)
 
 
 def test_the_work_on_one_file_has_an_end():

@@ -2,7 +2,7 @@
 
 import ast
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.core.errors import ParamsError
@@ -20,18 +20,28 @@ from runbook.tools.adopt.configs.recipe_values import (
 from runbook.tools.adopt.configs.syntax import (
     Function,
     assigned_call,
+    assigned_targets,
     dotted,
+    global_names,
+    head_nodes,
+    is_compound,
     is_main_test,
     is_passive,
     names_in,
     returns,
     source_of,
+    source_of_head,
+    statements_in,
 )
 
 TRAINER_CONFIG = "Trainer.Config"
 """The class of torchtitan's configurations in Python."""
 MOST_CALLS = 100
 _MOST_VARIABLES = 300
+_MOST_MENTIONED = 50
+"""Configurations in one statement: each is looked up in the whole statement."""
+_MOST_BRANCHES = 200
+"""Branches around one statement. An early return is one around all that follows it."""
 _NO_OBJECTS = frozenset(
     (
         "ceil",
@@ -92,7 +102,7 @@ class RecipeReader:
         for statement in body:
             self._statement(statement, path)
             if self._may_have_left(statement):
-                path = self._new_branch(path)
+                path = self._new_branch(path, statement)
 
     def _statement(self, statement: ast.stmt, path: Branches) -> None:
         """Read one statement, and those inside it."""
@@ -109,7 +119,7 @@ class RecipeReader:
         elif isinstance(statement, ast.Match):
             self._header([statement.subject], statement, path)
             self._forget([statement])
-            self._branch([[], *(case.body for case in statement.cases)], path)
+            self._branch([[], *(case.body for case in statement.cases)], statement, path)
         elif isinstance(statement, Function | ast.ClassDef):
             self._definition(statement, path)
         else:
@@ -129,7 +139,12 @@ class RecipeReader:
             return False
         return self.is_followed or bool(self._mentioned([statement]))
 
-    def _new_branch(self, path: Branches) -> Branches:
+    def _new_branch(self, path: Branches, statement: ast.stmt) -> Branches:
+        if len(path) >= _MOST_BRANCHES:
+            raise ParamsError(
+                f"line {statement.lineno}: over {_MOST_BRANCHES} branches or early returns around "
+                "one statement. Give a file that makes its recipe with fewer."
+            )
         return (*path, next(self.context.branches))
 
     def _if(self, statement: ast.If, path: Branches) -> None:
@@ -140,7 +155,7 @@ class RecipeReader:
         if not is_passive(statement.test):
             self._header([statement.test], statement, path)
         self._forget([statement.test])
-        self._branch([statement.body, statement.orelse], path)
+        self._branch([statement.body, statement.orelse], statement, path)
 
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While, path: Branches) -> None:
         if not isinstance(statement, ast.While):
@@ -149,17 +164,19 @@ class RecipeReader:
             self._header([statement.test], statement, path)
 
         self._forget([statement])
-        self._branch([[], statement.body, statement.orelse], path)
+        self._branch([[], statement.body, statement.orelse], statement, path)
         self._forget([statement])
 
     def _try(self, statement: ast.Try | ast.TryStar, path: Branches) -> None:
         handlers = [handler.body for handler in statement.handlers]
         self._forget(statement.handlers)
-        self._branch([[*statement.body, *statement.orelse], *handlers], path)
+        self._branch([[*statement.body, *statement.orelse], *handlers], statement, path)
         self._forget(statement.body)
         self.read(statement.finalbody, path)
 
-    def _branch(self, bodies: Sequence[Sequence[ast.stmt]], path: Branches) -> None:
+    def _branch(
+        self, bodies: Sequence[Sequence[ast.stmt]], statement: ast.stmt, path: Branches
+    ) -> None:
         """Read branches of which one is taken: each begins as if the others were not there."""
         names_before = dict(self.scope.names)
         bindings_before = dict(self.bindings)
@@ -168,7 +185,7 @@ class RecipeReader:
         for body in bodies:
             self.scope.names = dict(names_before)
             self.bindings = dict(bindings_before)
-            self.read(body, self._new_branch(path))
+            self.read(body, self._new_branch(path, statement))
             names_after.append(self.scope.names)
             bindings_after.append(self.bindings)
 
@@ -189,23 +206,44 @@ class RecipeReader:
 
     def _header(self, nodes: Sequence[ast.AST], statement: ast.stmt, path: Branches) -> None:
         """Report a statement whose head does something with a recipe: a loop over its callbacks."""
-        for variable in self._mentioned(nodes):
-            self._add_unread(variable, statement, path)
+        mentioned = self._mentioned(nodes)
+        if not mentioned:
+            return
+        unread = _unread(statement)
+        for variable in mentioned:
+            self._add(variable, unread, path)
 
     def _definition(self, statement: Function | ast.ClassDef, path: Branches) -> None:
-        """Report the statements of an inner function that change a recipe around it."""
-        arguments = {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
-        local_names = arguments | set(bound_names(statement.body))
-        for variable in self._mentioned([statement]):
-            if variable in local_names:
-                continue
-            for node in ast.walk(statement):
-                is_simple = isinstance(node, ast.stmt) and not hasattr(node, "body")
-                if is_simple and variable in names_in([node]):
-                    self._add_change(variable, node, self._new_branch(path))
+        """Report the statements of an inner function that change a recipe around it.
+
+        A default is given to the function at once: `def tune(r=recipe)`.
+        """
+        self._header(head_nodes(statement), statement, path)
+        if self._mentioned(statement.body):
+            arguments = {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
+            local_names = arguments | set(bound_names(statement.body))
+            local_names -= global_names(statement)
+            later = self._new_branch(path, statement)
+            for node in statements_in(statement.body):
+                self._later_statement(node, local_names, later)
 
         self.scope.forget([statement.name])
         self._forget_objects([statement.name])
+
+    def _later_statement(
+        self, statement: ast.stmt, local_names: Container[str], path: Branches
+    ) -> None:
+        """Report what one statement of an inner function changes in a recipe around it."""
+        if isinstance(statement, ast.If | ast.While) and is_passive(statement.test):
+            return
+        mentioned = self._mentioned(head_nodes(statement))
+        outer = [variable for variable in mentioned if variable not in local_names]
+        if not is_compound(statement):
+            self._add_changes(outer, statement, path)
+        elif outer:
+            unread = _unread(statement)
+            for variable in outer:
+                self._add(variable, unread, path)
 
     def _mentioned(self, nodes: Sequence[ast.AST]) -> list[str]:
         """Return the variables of configurations that an expression or a statement mentions."""
@@ -237,6 +275,7 @@ class RecipeReader:
             self._call(statement, *assigned, path)
         else:
             self._changes(statement, path)
+            assigned = None
         self._open_nested(statement, assigned[1] if assigned else None, path)
         if isinstance(statement, ast.Return):
             self._return(statement, path)
@@ -263,8 +302,7 @@ class RecipeReader:
             for variable in mentioned
             if not self._is_object(variable) or not _only_gives(statement, variable)
         ]
-        for variable in changed:
-            self._add_change(variable, statement, path)
+        self._add_changes(changed, statement, path)
 
     def _rebind(self, statement: ast.stmt) -> None:
         """Forget the objects of variables that a statement sets, or give one another name."""
@@ -301,9 +339,14 @@ class RecipeReader:
         """Begin the recipe of a call; the variable's earlier one is not changed any more."""
         self._add_unread_arguments(statement, call, path)
         opened = self._opened(recipe_of(call), call, path)
-        names = [variable, *bound_names([statement])]
-        if not variable and not isinstance(statement, ast.Return):
-            names.remove("")
+        targets = assigned_targets(statement)
+        names = [name for name in map(dotted, targets) if name]
+        names += bound_names([statement])
+        if isinstance(statement, ast.Return):
+            names = [""]
+        elif not names:
+            # Changes of `recipes["base"]` are not read
+            opened.add(_unread(statement), path)
         self.bindings |= {name: [HeldConfig(opened)] for name in names}
 
     def _returns_recipe(self, call: ast.Call) -> bool:
@@ -471,6 +514,16 @@ class RecipeReader:
         for binding in self.bindings[variable]:
             binding.add(value, path)
 
+    def _add_changes(self, variables: Sequence[str], statement: ast.stmt, path: Branches) -> None:
+        """Add what a statement changes in the configurations of several variables."""
+        if len(variables) > _MOST_MENTIONED:
+            raise ParamsError(
+                f"line {statement.lineno}: one statement with over {_MOST_MENTIONED} recipes and "
+                "their parts. Give a file with one recipe."
+            )
+        for variable in variables:
+            self._add_change(variable, statement, path)
+
     def _add_unread(self, variable: str, statement: ast.AST, path: Branches) -> None:
         """Add a statement that is not understood."""
         self._add(variable, _unread(statement), path)
@@ -502,9 +555,9 @@ def _has_recipe(held_configs: Sequence[HeldConfig]) -> bool:
 
 
 def _unread(statement: ast.AST) -> ConfigValue:
-    """Return a statement that is not understood, named by its line."""
+    """Return a statement that is not understood, named by its line; of a loop its head."""
     line = getattr(statement, "lineno", 1)
-    return ConfigValue(f"line {line}", source_of(statement), line, known=False)
+    return ConfigValue(f"line {line}", source_of_head(statement), line, known=False)
 
 
 def _merged(ends: Sequence[Mapping[str, list[HeldConfig]]]) -> dict[str, list[HeldConfig]]:

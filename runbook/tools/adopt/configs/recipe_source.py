@@ -22,6 +22,7 @@ from runbook.tools.adopt.configs.recipe_reader import (
     RecipeReader,
 )
 from runbook.tools.adopt.configs.recipe_values import OpenConfig
+from runbook.tools.adopt.configs.shared_recipes import FunctionReading, read_shared_recipes
 from runbook.tools.adopt.configs.syntax import Function, dotted
 
 _MOST_NODES = 60_000
@@ -160,20 +161,21 @@ def _changed_copies(calls: Sequence[OpenConfig], copies: Sequence[OpenConfig]) -
 
 
 def _read_once(tree: ast.Module, makers: Makers) -> _Reading:
-    """Read the top of a file, and then each of its functions."""
+    """Read the top of a file, each of its functions, and what these change in one another's recipes."""
     context = FileContext(functions_of(tree), makers)
     names = Scope()
     top = RecipeReader(context, "", names, names)
     top.read(tree.body, ())
 
     known_at_top = context.functions.names_at_top(top.scope)
-    readers = [top]
-    _read_functions(tree, known_at_top, known_at_top, context, readers)
+    readings = [FunctionReading(tree, top)]
+    _read_functions(tree, known_at_top, known_at_top, context, readings)
+    read_shared_recipes(tree, known_at_top, context, readings)
     calls: list[OpenConfig] = []
     callers: list[OpenConfig] = []
-    for reader in readers:
-        calls += reader.calls
-        callers += reader.callers
+    for reading in readings:
+        calls += reading.reader.calls
+        callers += reading.reader.callers
     return _Reading(calls, callers)
 
 
@@ -182,7 +184,7 @@ def _read_functions(
     scope: Scope,
     top: Scope,
     context: FileContext,
-    readers: list[RecipeReader],
+    readings: list[FunctionReading],
     depth: int = 0,
 ) -> None:
     """Read each function below a node.
@@ -196,14 +198,14 @@ def _read_functions(
 
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, Function):
-            _read_functions(child, scope, top, context, readers, depth)
+            _read_functions(child, scope, top, context, readings, depth)
             continue
         calls = context.functions.calls.get(child.name, [])
         reader = RecipeReader(context, child.name, scope.inside(child, calls), top)
         reader.read(child.body, ())
-        readers.append(reader)
+        readings.append(FunctionReading(child, reader))
 
         outer = Scope(dict(scope.names))
         outer.forget(bound_names([child]))
         outer.forget(item.arg for item in ast.walk(child) if isinstance(item, ast.arg))
-        _read_functions(child, outer, top, context, readers, depth + 1)
+        _read_functions(child, outer, top, context, readings, depth + 1)

@@ -1,6 +1,7 @@
 """Questions about the syntax of a Python file, which is read and never executed."""
 
 import ast
+import copy
 import re
 from collections.abc import Iterator, Sequence
 
@@ -13,6 +14,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 _LARGEST_PATH = 50
 _SHOWN_LETTERS = 80
 _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+_OF_BODIES = ast.stmt | ast.ExceptHandler | ast.match_case
+_BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 _ACTIVE = ast.Call | ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom
 """Expressions that may do something."""
 
@@ -41,6 +44,15 @@ def names_in(nodes: Sequence[ast.AST]) -> set[str]:
             if isinstance(item, ast.Name | ast.Attribute):
                 names.add(dotted(item))
     return names - {""}
+
+
+def global_names(node: ast.AST) -> set[str]:
+    """Return the names that a function declares as another scope's."""
+    names: set[str] = set()
+    for item in ast.walk(node):
+        if isinstance(item, ast.Global | ast.Nonlocal):
+            names |= set(item.names)
+    return names
 
 
 def uses_whole(nodes: Sequence[ast.AST], variable: str) -> bool:
@@ -75,6 +87,34 @@ def assigned_call(statement: ast.stmt) -> tuple[str, ast.Call] | None:
     if isinstance(statement, ast.Assign):
         return dotted(statement.targets[0]), value
     return None
+
+
+def assigned_targets(statement: ast.stmt) -> list[ast.expr]:
+    """Return what an assignment sets."""
+    if isinstance(statement, ast.AnnAssign):
+        return [statement.target]
+    return statement.targets if isinstance(statement, ast.Assign) else []
+
+
+def is_compound(statement: ast.stmt) -> bool:
+    """Return whether a statement has statements of its own: a loop, a function."""
+    return isinstance(statement, ast.Match) or hasattr(statement, "body")
+
+
+def head_nodes(statement: ast.stmt) -> list[ast.AST]:
+    """Return the expressions of a loop's or a function's head; a simple statement itself."""
+    if not is_compound(statement):
+        return [statement]
+    children = ast.iter_child_nodes(statement)
+    return [child for child in children if not isinstance(child, _OF_BODIES)]
+
+
+def statements_in(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements and those inside them, also those of functions and classes."""
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.stmt):
+                yield node
 
 
 def is_main_test(test: ast.expr) -> bool:
@@ -124,6 +164,17 @@ def source_of(node: ast.AST) -> str:
     if any(map(is_secret_name, names)):
         return _without_literals(node)
     return visible(mask(text)[:_SHOWN_LETTERS])
+
+
+def source_of_head(statement: ast.AST) -> str:
+    """Return a simple statement as it is written; of one with a body its head alone."""
+    if not isinstance(statement, ast.stmt) or not is_compound(statement):
+        return source_of(statement)
+    head = copy.copy(statement)
+    for name in _BODIES:
+        if hasattr(head, name):
+            setattr(head, name, [])
+    return source_of(head)
 
 
 def _without_literals(node: ast.AST) -> str:

@@ -1,0 +1,149 @@
+"""Recipes that a file holds where another function reaches them: an attribute, a global name."""
+
+import ast
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+
+from runbook.tools.adopt.configs.known_names import Scope, bound_names
+from runbook.tools.adopt.configs.recipe_reader import FileContext, RecipeReader
+from runbook.tools.adopt.configs.recipe_values import HeldConfig, OpenConfig
+from runbook.tools.adopt.configs.syntax import (
+    Function,
+    assigned_targets,
+    global_names,
+    names_in,
+)
+
+
+@dataclass(frozen=True)
+class FunctionReading:
+    """One function of a file that was read, or the top of the file."""
+
+    node: Function | ast.Module
+    reader: RecipeReader
+
+
+@dataclass(frozen=True)
+class _SharedRecipe:
+    """A recipe by the name under which several functions know it."""
+
+    name: str
+    held_configs: list[HeldConfig]
+    binder: Function | ast.Module
+    """The function, or the file, that gives the recipe its name."""
+
+    def reaches(self, function: Function) -> bool:
+        """Return whether a function may change the recipe, and nobody has read yet what it does.
+
+        What follows the recipe at the top of the file was read from there.
+        """
+        return self.binder is not function and bool(self.unread_in(function))
+
+    def unread_in(self, function: Function) -> list[HeldConfig]:
+        """Return the configurations whose changes in a function were not read from their binder."""
+        if not isinstance(self.binder, ast.Module):
+            return self.held_configs
+        return [held for held in self.held_configs if held.config.line > function.lineno]
+
+
+def read_shared_recipes(
+    tree: ast.Module, top: Scope, context: FileContext, readings: Sequence[FunctionReading]
+) -> None:
+    """Add what functions change in a recipe that another function, or the file, has made.
+
+    Nobody knows when they are called: no such change is sure.
+    """
+    shared = [recipe for reading in readings for recipe in _recipes_of(reading)]
+    if not shared:
+        return
+    for function in _outer_functions(tree):
+        scope = top.inside(function, context.functions.calls.get(function.name, []))
+        bindings = _bindings_in(function, shared)
+        _read_later(function.name, function.body, scope, top, context, bindings)
+
+    made_inside = [recipe for recipe in shared if recipe.binder is not tree]
+    body = [item for item in tree.body if not _is_before_calls(item)]
+    bindings = _merged_bindings(made_inside, names_in(body))
+    _read_later("", body, Scope(), top, context, bindings)
+
+
+def _recipes_of(reading: FunctionReading) -> Iterator[_SharedRecipe]:
+    """Yield the recipes of a function that other functions reach."""
+    outer_names = global_names(reading.node)
+    for name, held_configs in reading.reader.bindings.items():
+        is_shared = "." in name or name in outer_names or isinstance(reading.node, ast.Module)
+        if name and is_shared and any(held.config.recipe for held in held_configs):
+            yield _SharedRecipe(name, held_configs, reading.node)
+
+
+def _outer_functions(node: ast.AST) -> Iterator[Function]:
+    """Yield the functions that are inside no other one."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Function):
+            yield child
+        else:
+            yield from _outer_functions(child)
+
+
+def _bindings_in(
+    function: Function, shared: Sequence[_SharedRecipe]
+) -> dict[str, list[HeldConfig]]:
+    """Return the shared recipes that a function mentions by a name that is not its own."""
+    own_names = set(bound_names(function.body)) - global_names(function)
+    own_names |= {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    names = names_in([function]) - own_names
+    bindings: dict[str, list[HeldConfig]] = {}
+    for recipe in shared:
+        if recipe.name in names and recipe.reaches(function):
+            bindings.setdefault(recipe.name, []).extend(recipe.unread_in(function))
+    return bindings
+
+
+def _is_before_calls(statement: ast.stmt) -> bool:
+    """Return whether a statement at the top of a file changes no recipe that a function made.
+
+    `recipe = None` says that there is such a name.
+    """
+    if isinstance(statement, Function | ast.ClassDef):
+        return True
+    is_literal = isinstance(getattr(statement, "value", None), ast.Constant)
+    return is_literal and all(isinstance(item, ast.Name) for item in assigned_targets(statement))
+
+
+def _merged_bindings(
+    shared: Sequence[_SharedRecipe], names: Container[str]
+) -> dict[str, list[HeldConfig]]:
+    bindings: dict[str, list[HeldConfig]] = {}
+    for recipe in shared:
+        if recipe.name in names:
+            bindings.setdefault(recipe.name, []).extend(recipe.held_configs)
+    return bindings
+
+
+def _read_later(
+    name: str,
+    body: Sequence[ast.stmt],
+    scope: Scope,
+    top: Scope,
+    context: FileContext,
+    bindings: dict[str, list[HeldConfig]],
+) -> None:
+    """Read what statements change in shared recipes, as a branch that may be taken."""
+    configs = {held.config for held_configs in bindings.values() for held in held_configs}
+    if not configs:
+        return
+    num_values = {config: len(config.values) for config in configs}
+    reader = RecipeReader(context, name, scope, top, bindings=bindings)
+    reader.read(body, (next(context.branches),))
+    for config, number in num_values.items():
+        _drop_repeated(config, number)
+
+
+def _drop_repeated(config: OpenConfig, number: int) -> None:
+    """Drop the values after the first ones of a configuration that the first ones have as well."""
+    earlier = config.values[:number]
+    known = {(value.line, value.name, repr(value.value)) for value in earlier}
+    for value in config.values[number:]:
+        if (value.line, value.name, repr(value.value)) not in known:
+            earlier.append(value)
+    config.values = earlier
