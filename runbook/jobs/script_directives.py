@@ -63,7 +63,7 @@ def directives_of(code: str) -> list[Directive]:
     [('nodes', '16')]
     """
     directives = []
-    for line, text in enumerate(code.splitlines(), 1):
+    for line, text in enumerate(code.split("\n"), 1):  # as bash counts them
         match = _DIRECTIVE.match(text)
         if match is None:
             continue

@@ -346,9 +346,9 @@ def adopt(
         return _write(adopted, path, project, replace=replace, config=config)
     # No secret goes into the sandbox, so that none can come out of it into the run file.
     files = [(name, mask(text)) for name, text in texts]
-    beside, secret_files = _files_beside(scripts[0])
+    beside, left_out = _files_beside(scripts[0])
     adopted = adopt_text(files, path.stem, project, beside, launch)
-    adopted = dataclasses.replace(adopted, script=_with_notes(adopted.script, secret_files))
+    adopted = dataclasses.replace(adopted, script=_with_notes(adopted.script, left_out))
     return _write(adopted, path, project, replace=replace)
 
 
@@ -476,7 +476,9 @@ def _read(path: Path) -> str:
         ) from error
     if len(raw) > _MOST_BYTES or b"\0" in raw:
         raise ParamsError(AdoptMessage.NOT_A_SCRIPT, path=path)
-    return raw.decode("utf-8", errors="replace")
+    return raw.decode(
+        "utf-8-sig", errors="replace"
+    )  # with a byte order mark neither TOML nor Python
 
 
 _SECRET_NAME = re.compile(
@@ -503,37 +505,42 @@ def is_secret_file(name: str, text: str) -> bool:
     return _SECRET_NAME.search(path.stem) is not None or one_word is not None
 
 
-def _with_notes(script: Script, secret_files: Sequence[str]) -> Script:
-    notes = [f"{name} stays outside the sandbox: it looks like a secret" for name in secret_files]
+def _with_notes(script: Script, left_out: Mapping[str, str]) -> Script:
+    notes = [f"{name} stays outside the sandbox: {reason}" for name, reason in left_out.items()]
     return dataclasses.replace(script, notes=(*script.notes, *notes))
 
 
-def _files_beside(script: Path) -> tuple[dict[str, str], list[str]]:
+def _files_beside(script: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Read the small text files next to a script, which it may start or read.
 
     They are in its folder and the two levels below it; of the folder above it and of its checkout, those
     that the script names.
 
-    Tokens in them are masked. Files that are nothing but a secret are left out; the second list has
-    their names.
+    Tokens in them are masked. Files that are nothing but a secret, or that cannot be read, are left
+    out; the second dictionary says why.
     """
     folder = script.resolve().parent
     texts: dict[str, str] = {}
-    secret_files: list[str] = []
+    left_out: dict[str, str] = {}
     num_bytes = 0
     for path in _text_files(folder):
         if path.name == script.name:
             continue
-        size = path.stat().st_size
-        if size > _MOST_BYTES or num_bytes + size > _MOST_BYTES_BESIDE or len(texts) >= _MOST_FILES:
+        name = path.relative_to(folder).as_posix()
+        try:
+            size = path.stat().st_size
+            is_small = size <= _MOST_BYTES and num_bytes + size <= _MOST_BYTES_BESIDE
+            if not is_small or len(texts) >= _MOST_FILES:
+                continue
+            raw = path.read_bytes()
+        except OSError as error:
+            left_out[name] = f"it cannot be read ({error.strerror})"
             continue
-        raw = path.read_bytes()
         if b"\0" in raw:
             continue
-        name = path.relative_to(folder).as_posix()
         text = raw.decode("utf-8", errors="replace")
         if is_secret_file(path.name, text):
-            secret_files.append(name)
+            left_out[name] = "it looks like a secret"
         else:
             texts[name] = mask(text)
             num_bytes += size
@@ -541,7 +548,7 @@ def _files_beside(script: Path) -> tuple[dict[str, str], list[str]]:
     texts |= _files_above(script, (main_text,))
     elsewhere = _files_of_checkout(script, (main_text,))
     elsewhere |= _files_of_checkout(script, tuple(elsewhere.values()))
-    return elsewhere | texts, secret_files
+    return elsewhere | texts, left_out
 
 
 def _files_above(script: Path, job_texts: Iterable[str]) -> dict[str, str]:
@@ -606,14 +613,14 @@ def _top_of_checkout(folder: Path) -> Path | None:
 def _text_of(path: Path, top: Path) -> str:
     """Return the masked text of a small text file within `top`.
 
-    Empty if it is none, or a secret.
+    Empty if it is none, or a secret, or cannot be read.
     """
-    is_inside = path.resolve().is_relative_to(top.resolve())
-    if path.suffix not in _TEXT_ENDINGS or path.is_symlink() or not is_inside or not path.is_file():
+    try:
+        if not _is_text_file(path, top) or path.stat().st_size > _MOST_BYTES:
+            return ""
+        raw = path.read_bytes()
+    except OSError:
         return ""
-    if path.stat().st_size > _MOST_BYTES:
-        return ""
-    raw = path.read_bytes()
     text = raw.decode("utf-8", errors="replace")
     if b"\0" in raw or is_secret_file(path.name, text):
         return ""
@@ -627,14 +634,24 @@ _MOST_FILES = 300
 def _text_files(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder and of two levels below it that are text by their names.
 
-    No hidden one, no link.
+    No hidden one, no link, and none in a folder that is a link to one elsewhere.
     """
     for pattern in ("*", "*/*", "*/*/*"):
         for path in sorted(folder.glob(pattern)):
             hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-            is_text = path.suffix in _TEXT_ENDINGS
-            if is_text and not hidden and path.is_file() and not path.is_symlink():
+            if not hidden and _is_text_file(path, folder):
                 yield path
+
+
+def _is_text_file(path: Path, top: Path) -> bool:
+    """Return whether a path is a file within `top` that is text by its name, and no link."""
+    if path.suffix not in _TEXT_ENDINGS:
+        return False
+    try:
+        is_inside = path.resolve().is_relative_to(top.resolve())
+        return is_inside and path.is_file() and not path.is_symlink()
+    except (OSError, RuntimeError):  # a folder without the right to enter it, a loop of links
+        return False
 
 
 def _settled(adopted: Adoption, project: Path) -> tuple[Adoption, str, RenderedPhase | None]:

@@ -29,8 +29,8 @@ def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProg
     position = _place_of_program(command.words)
     if position is None:
         return command
-    name, name_word = _option(command.words, "config-name")
-    folder, _ = _option(command.words, "config-path")
+    name, name_word = _option(command.words, "--config-name", "-cn")
+    folder, _ = _option(command.words, "--config-path", "-cp")
     text = _file_called(name, folder, texts)
     if name_word is None or not text:
         return command
@@ -56,11 +56,14 @@ def _place_of_program(command_words: Sequence[Word]) -> int | None:
     return None
 
 
-def _option(command_words: Sequence[Word], name: str) -> tuple[str, Word | None]:
-    """Return the value of an option, written with = or as the next word, and the word of the option."""
+def _option(command_words: Sequence[Word], *names: str) -> tuple[str, Word | None]:
+    """Return the value of an option, written with = or as the next word, and the word of the option.
+
+    `names` are its spellings.
+    """
     for position, word in enumerate(command_words):
         option, equals, value = word.text.partition("=")
-        if option != f"--{name}":
+        if option not in names:
             continue
         if not equals and position + 1 < len(command_words):
             value = command_words[position + 1].text

@@ -14,7 +14,7 @@ from runbook.params.schema.keys import all_keys
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.launches import Launch, option
 from runbook.tools.adopt.program_arguments import MODELS, dataset_of
-from runbook.tools.adopt.script import Script, StartedProgram, Word, not_set
+from runbook.tools.adopt.script import Script, StartedProgram, Word, is_count, not_set
 
 _OF_A_JOB = re.compile(
     r"(NCCL|RCCL|FI|UCX|OMPI|CUDA|MIOPEN|CXI|SHARP|TORCH|HSA|ROCR|HIP|MPICH|PMIX?|PALS|HF|TRANSFORMERS|GLOO|OMP|MKL|"
@@ -194,7 +194,7 @@ def _take_resource_sets(jsrun: Sequence[Word], findings: Findings) -> None:
 
 def _is_count(text: str) -> bool:
     """Return whether a text is a whole number above zero."""
-    return text.isdigit() and int(text) > 0
+    return is_count(text) and int(text) > 0
 
 
 def _take_srun_container(srun: Sequence[Word], findings: Findings) -> None:

@@ -79,6 +79,10 @@ class AdoptMessage(Message):
     RUN_FILE_EXISTS = (
         "{path} is there and says something else. Name another with --out, or give --replace."
     )
+    SCRIPTS_OF_ONE_NAME = (
+        "Two of the scripts are called {name}, and the sandbox has one folder for them. Rename one, "
+        "or leave out the one that the other does not start."
+    )
     SCRIPT_NOT_READABLE = "{path} cannot be read: {reason}."
     TOML_NOT_READABLE = "{file_name} is no TOML that can be read: {name}."
     TOO_MANY_KEYS = (

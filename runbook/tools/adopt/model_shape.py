@@ -251,7 +251,7 @@ def ask_for_nemo_model(evidence: Evidence) -> None:
     is_overridden = all(carried and carried.line for carried in core)
     if evidence.calls or is_sized or is_overridden:
         return
-    file = option(arguments, "config-name")
+    file = option(arguments, "config-name", "cn")
     name = file.shown if file else "of its configuration, which is not at hand,"
     why = f"the file {name} says it, and neither a size of NeMo's nor all of layers, hidden, heads"
     findings.leave(file.line if file else 0, "the model", f"{why}: set model")

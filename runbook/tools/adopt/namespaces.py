@@ -434,7 +434,7 @@ _NO = {"1": "0", "true": "false", "True": "False", "yes": "no"}
 """How a script says no, by how it says yes."""
 
 
-_LOOP = re.compile(r"^(\s*for\s*\(\([^;\n]*;)([^;\n]*)(;[^\n]*\)\))", re.MULTILINE)
+_LOOP = re.compile(r"^([ \t]*for\s*\(\([^;\n]*;)([^;\n]*)(;[^\n]*\)\))", re.MULTILINE)
 
 
 def entered_once(name: str, script: str) -> str:
@@ -557,7 +557,7 @@ def _code_that_runs(job: SandboxJob) -> str:
     for name, text in job.files.items():
         if name != job.main and name.rpartition("/")[2] in main:
             called.append(text)
-    text = "\n".join(re.sub(r"(?m)^\s*#.*$", "", body) for body in (main, *called))
+    text = "\n".join(re.sub(r"(?m)^[ \t]*#.*$", "", body) for body in (main, *called))
     # Single quotes around a $ are kept: they may hold the code of another shell.
     return re.sub(r"'[^'\n]*'", lambda quoted: quoted[0] if "$" in quoted[0] else "''", text)
 
@@ -591,8 +591,10 @@ def needed_arguments(job: SandboxJob) -> list[str]:
     An argument with a default of its own, as in ${4:-MOCK}, is left empty, so that the default
     counts.
     """
-    text = re.sub(r"(?ms)^\s*(?:function\s+)?[\w-]+\s*\(\)\s*\{.*?^\s*\}", "", job.files[job.main])
-    text = re.sub(r"(?m)^\s*#.*$|awk\s+[^|\n]*", "", text)
+    text = re.sub(
+        r"(?ms)^[ \t]*(?:function\s+)?[\w-]+\s*\(\)\s*\{.*?^\s*\}", "", job.files[job.main]
+    )
+    text = re.sub(r"(?m)^[ \t]*#.*$|awk\s+[^|\n]*", "", text)
     # It parses options, which all have defaults
     if re.search(r"case\s+\"?\$\{?1\b", text):
         return []

@@ -18,7 +18,7 @@ from runbook.tools.adopt.job_environment import is_of_a_job
 from runbook.tools.adopt.launches import program_name
 from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.ranks import Rank, rank_of
-from runbook.tools.adopt.script import Script, Setting, StartedProgram, Word
+from runbook.tools.adopt.script import Script, Setting, StartedProgram, Word, is_count
 
 PROCESSES = Path("/proc")
 _MOST_BYTES_OF_FILE = 65_536
@@ -147,7 +147,7 @@ def _directives_of_ranks(variables: Mapping[str, str]) -> Iterator[Directive]:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal():
+    if not is_count(text):
         return 0
     return int(text)
 
@@ -163,9 +163,9 @@ def _documents(folder: Path, raw_words: Sequence[str]) -> dict[str, str]:
     return documents
 
 
-_BEGIN = re.compile(r"-{5,} arguments -{5,}")
-_END = re.compile(r"-{5,} end of arguments -{5,}")
-_ARGUMENT = re.compile(r"(\w+) \.{3,} ?(.*)$")
+_BEGIN = re.compile(r"(?<!-)-{5,} arguments -{5,}")
+_END = re.compile(r"(?<!-)-{5,} end of arguments -{5,}")
+_ARGUMENT = re.compile(r"(?<!\w)(\w+) \.{3,} ?(.*)$")
 _NEGATED = {
     "add_bias_linear": "disable-bias-linear",
     "gradient_accumulation_fusion": "no-gradient-accumulation-fusion",

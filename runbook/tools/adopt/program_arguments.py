@@ -450,7 +450,7 @@ def size_of(shell_words: Sequence[Word]) -> Word | None:
     return None
 
 
-_NEMO_SIZE = re.compile(r"(?:--config-name=|(?:\+\+)?training=\w+/)([\w.-]+?)(?:\.yaml)?")
+_NEMO_SIZE = re.compile(r"(?:--config-name=|-cn=|(?:\+\+)?training=\w+/)([\w.-]+?)(?:\.yaml)?")
 
 
 def take_overrides(shell_words: Sequence[Word], findings: Findings) -> None:

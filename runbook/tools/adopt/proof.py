@@ -455,6 +455,10 @@ _ZERO_LENGTHS = {
 }
 
 
+_BASE_FILE = ("--config-name", "--config-path", "-cn", "-cp")
+"""Hydra's options of the file that a training starts from."""
+
+
 def _options(framework: str, arguments: Sequence[Word]) -> Iterator[tuple[str, Word, list[Word]]]:
     """Yield each option's name, its word and its values; a word that is no option has no name."""
     if framework != "nemo":
@@ -463,13 +467,13 @@ def _options(framework: str, arguments: Sequence[Word]) -> Iterator[tuple[str, W
         return
     before = ""
     for word in arguments:
-        is_file_name = before in ("--config-name", "--config-path")
+        is_file_name = before in _BASE_FILE
         before = word.text
         if is_file_name:
             continue
         name, equals, text = word.text.partition("=")
         name = name.lstrip("+~").removeprefix("training.")
-        if name.startswith("--config") or not name or name == "training":
+        if name.startswith("--config") or name in _BASE_FILE or not name or name == "training":
             continue  # the base file, which the model's own entry stands for
         yield (name, word, [Word(text, word.line)]) if equals else ("", word, [])
 

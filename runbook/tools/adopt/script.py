@@ -25,6 +25,26 @@ ASSUMED_DEVICES = 8
 """What the sandbox answers where a script asks for none."""
 
 
+def lines_of(text: str) -> list[str]:
+    r"""Return the lines of a text as bash counts them.
+
+    Form feeds and Unicode's separators end none.
+
+    >>> lines_of("a\x0cb\nc\n"), lines_of("")
+    (['a\x0cb', 'c'], [''])
+    """
+    return text.removesuffix("\n").split("\n")
+
+
+def is_count(text: str) -> bool:
+    """Return whether a text is a whole number of at most nine digits, which `int` reads.
+
+    >>> is_count("16"), is_count("\u00b2"), is_count("9" * 5000), is_count("")
+    (True, False, False, False)
+    """
+    return text.isascii() and text.isdigit() and len(text) < 10
+
+
 _IN_HOME = re.compile(rf"(?<![\w/.]){HOME}(?![\w.-])")
 
 
@@ -168,7 +188,7 @@ class Script:
 
 def is_prose(text: str) -> bool:
     """Return whether a text is a page with fenced code blocks."""
-    return not text.startswith("#!") and any(_FENCE.match(line) for line in text.splitlines())
+    return not text.startswith("#!") and any(_FENCE.match(line) for line in lines_of(text))
 
 
 def code_blocks(text: str) -> list[str]:
@@ -179,7 +199,7 @@ def code_blocks(text: str) -> list[str]:
     blocks: list[str] = []
     # Of the block around a line; None outside of blocks
     language: str | None = None
-    for number, line in enumerate(text.splitlines()):
+    for number, line in enumerate(lines_of(text)):
         fence = _FENCE.match(line)
         if fence and language is None:
             language = fence[1].lower()

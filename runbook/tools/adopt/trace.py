@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
+from runbook.core.errors import ParamsError
 from runbook.core.visible_text import visible
 from runbook.jobs.script_directives import Directive, directives_of, options_of
 from runbook.tools.adopt import namespaces
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.namespaces import (
     FIRST_RUN,
     Retry,
@@ -31,7 +33,9 @@ from runbook.tools.adopt.script import (
     StartedProgram,
     Word,
     code_blocks,
+    is_count,
     is_prose,
+    lines_of,
 )
 
 
@@ -48,7 +52,7 @@ class LineNumbers:
         """Number the lines of a file, once."""
         if name not in self.first:
             self.first[name] = len(self.lines) + 1
-            self.lines += text.splitlines() or [""]
+            self.lines += lines_of(text)
 
     def line(self, number: int) -> str:
         """Return a line by its number; empty for a number that no line has."""
@@ -197,8 +201,10 @@ def _whole(name: str) -> str:
 
 
 _EVENT = re.compile(
-    "\036([^\035]*)\035|^\001+([^\002\n]*)\002(\\d*)\002([^\003\n]*)\003(.*)$", re.MULTILINE
+    "\036([^\035\036]*)\035|^\001++([^\002\n]*)\002([0-9]{0,9})\002([^\003\n]*)\003(.*)$",
+    re.MULTILINE,
 )
+"""A record of a stub, or a traced command. A script may write into its trace: nothing is read twice."""
 _ASSIGNS = re.compile(
     r"(?:(export|declare|typeset|local"
     r"|readonly)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)",
@@ -233,10 +239,12 @@ def follow(
 
     A job that ends before it starts a training is run again with what it lacked: programs called by
     their path, arguments of its own, and at last without `exit`. A job that submits another one is
-    followed into that.
+    followed into that. Raises `ParamsError` if two of `files` have one name.
     """
     scripts = {}
     for name, text in files:
+        if name in scripts:
+            raise ParamsError(AdoptMessage.SCRIPTS_OF_ONE_NAME, name=name)
         scripts[name] = text.replace("\r\n", "\n").replace("\0", "")
     job = _first_job(files[0][0], scripts, beside)
     numbers = LineNumbers(scripts)
@@ -287,7 +295,7 @@ def _directives(scripts: Mapping[str, str]) -> list[Directive]:
         if is_prose(text):
             code = _blocks_in_place(text)
         directives += _moved(directives_of(code), offset)
-        offset += len(text.splitlines() or [""])
+        offset += len(lines_of(text))
     return directives
 
 
@@ -307,7 +315,7 @@ def _moved(directives: Sequence[Directive], offset: int) -> list[Directive]:
 
 def _blocks_in_place(page: str) -> str:
     """Return the code blocks of a page as one text, in which each line keeps its number."""
-    blocks = [block.splitlines() for block in code_blocks(page)]
+    blocks = [lines_of(block) for block in code_blocks(page)]
     rows = zip_longest(*blocks, fillvalue="")
     return "\n".join("".join(row) for row in rows)  # each line is in one block at most
 
@@ -469,7 +477,7 @@ _WRITES_A_FILE = re.compile(r"<<|\b(?:cat|echo|printf|sed|scontrol|tee|grep|awk)
 def _without_output_files(script: str) -> str:
     """Return a script whose commands write their output nowhere, but for those that write a file on purpose."""
     lines = []
-    for line in script.splitlines():
+    for line in lines_of(script):
         if _WRITES_A_FILE.search(line):
             lines.append(line)
         else:
@@ -685,7 +693,7 @@ def _record_program(fields: Sequence[str], parts: Sequence[str], trace: RunTrace
         path, *shell_words = shell_words
         num_own_words = str(len(shell_words))
     num_own = len(shell_words)
-    if num_own_words.isdigit():
+    if is_count(num_own_words):
         num_own = int(num_own_words)
     line = _line_of_call(path, parent, trace)
     environment = dict(trace.values)
@@ -715,7 +723,7 @@ def _words_of_line(values: Mapping[str, str], line: int) -> dict[str, Word]:
 
 def _exit_code(fields: Sequence[str]) -> int | None:
     """Return a job's exit code; None if it was stopped at the limit, or gave none."""
-    if not fields or not fields[0].isdigit():
+    if not fields or not is_count(fields[0]):
         return None
     code = int(fields[0])
     if code in _STOPPED:

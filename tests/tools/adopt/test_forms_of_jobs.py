@@ -228,8 +228,12 @@ model:
 """
 
 
-def test_nemos_own_file_at_hand_is_read_before_the_overrides():
-    script = "python /w/megatron_gpt_pretraining.py --config-path=conf --config-name=mine trainer.max_steps=88\n"
+@pytest.mark.parametrize(
+    "options",
+    ["--config-path=conf --config-name=mine", "-cp conf -cn mine", "-cp=conf -cn=mine"],
+)
+def test_nemos_own_file_at_hand_is_read_before_the_overrides(options):
+    script = f"python /w/megatron_gpt_pretraining.py {options} trainer.max_steps=88\n"
     adoption = adopted(
         script, {"conf/mine.yaml": NEMO_FILE, "old/mine.yaml": "trainer: {devices: 1}"}
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +18,7 @@ from runbook.jobs.submitted_script import submitted_script
 from runbook.tools.adopt.adopt_scripts import AdoptReport, adopt_job, adopt_process
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.messages import AdoptMessage
-from runbook.tools.adopt.other_sources import script_of_process
+from runbook.tools.adopt.other_sources import is_log, script_of_log, script_of_process
 
 OPTIONS = (
     "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --train-iters 10 --lr 1e-4 --bf16"
@@ -159,3 +160,11 @@ def test_one_source_at_a_time():
     assert result.exit_code == 2
     assert "one of OLD_SCRIPT, --pid and --job" in result.output
     assert CliRunner().invoke(cli, ["adopt"]).exit_code == 2
+
+
+def test_long_words_of_a_log_are_read_in_linear_time():
+    edge = "-" * 40_000
+    began = time.process_time()
+    assert not is_log(edge)
+    script_of_log(f"----- arguments -----\n{'a' * 40_000}\n----- end of arguments -----\n", "log")
+    assert time.process_time() - began < 1

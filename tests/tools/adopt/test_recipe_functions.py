@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 from runbook.core.errors import ParamsError
-from runbook.tools.adopt.configs.recipe_source import recipe_calls
+from runbook.tools.adopt.configs.recipe_source import default_factory, recipe_calls
 
 RECIPE = "recipe = llm.llama3_8b.pretrain_recipe(num_nodes=1)\n"
 STEPS = "trainer.max_steps"
@@ -324,3 +326,11 @@ def test_the_work_on_one_file_has_an_end():
     )
     values = values_of(functions + RECIPE + "f0(recipe)\n")
     assert any(name.startswith("line ") for name in values)
+
+
+def test_a_backslash_in_a_string_of_a_recipe_warns_nobody():
+    text = "from nemo.collections import llm\nr = llm.llama3_8b.pretrain_recipe(num_nodes=1)\nx = '\\d'\n"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(recipe_calls(text, "recipe.py")) == 1
+        assert default_factory(text) == ""

@@ -17,12 +17,14 @@ from suite.programs import shellcheck
 from runbook.core import shell
 from runbook.core.errors import ParamsError, ProgramError
 from runbook.tools.adopt import namespaces
+from runbook.tools.adopt.adopt_scripts import _files_beside
+from runbook.tools.adopt.adopt_scripts import _read as read_script
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.adoption import adopt
 from runbook.tools.adopt.launches import launches_of
 from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import FOLDER, Script
-from runbook.tools.adopt.trace import follow
+from runbook.tools.adopt.trace import _EVENT, LineNumbers, _read, follow
 
 PROJECT = Path(__file__).parents[3]
 TRAIN = "pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --train-iters 10 --lr 1e-4 --bf16"
@@ -397,3 +399,95 @@ def test_a_script_that_ends_before_its_training_says_why(tmp_path):
         notes=containing("long.sh was stopped after 8 MiB of traced commands"),
     ):
         adopt_files([long], tmp_path / "long.yaml")
+
+
+@pytest.mark.parametrize("start", ["\036", "\001", "\036x\001\n"])
+def test_a_long_hostile_trace_is_read_in_linear_time(start):
+    began = time.process_time()
+    assert list(_EVENT.finditer(start * 200_000)) == []
+    assert time.process_time() - began < 2
+
+
+def test_blank_lines_of_a_script_are_read_in_linear_time():
+    script = "#!/bin/bash\n" + "\n" * 100_000 + f"torchrun {TRAIN}\n"
+    job = namespaces.SandboxJob("job.sh", {"job.sh": script}, [])
+    began = time.process_time()
+    namespaces.entered_once("job.sh", script)
+    namespaces.needed_arguments(job)
+    namespaces.environment(job, namespaces.FIRST_RUN)
+    assert time.process_time() - began < 2
+
+
+def test_two_scripts_of_one_name_are_refused():
+    with refuses(ParamsError, AdoptMessage.SCRIPTS_OF_ONE_NAME):
+        follow([("run.sh", "true"), ("run.sh", "false")], {}, lambda _: True)
+
+
+def test_numbers_of_a_trace_that_are_no_numbers_stop_nothing():
+    job = namespaces.SandboxJob("job.sh", {"job.sh": ""}, [])
+    nines = "9" * 5000
+    raw = f"\001job.sh\002{nines}\002/\003true\n"
+    for number in ("²", nines):
+        raw += f"\036exit\037{number}\034\034\034\035\n"
+        raw += f"\036unknown\037/x\0371\037\037/\037{number}\034a\037\034\034\035\n"
+    trace = _read(raw, job, LineNumbers(job.files))
+    assert trace.exit_code is None
+    assert [word.text for word in trace.commands[-1].words] == ["a"]
+
+
+def test_lines_are_counted_as_bash_counts_them():
+    script = f"#!/bin/bash\n# a\x0cb\x1cc\u2028d\x85e\n\n#SBATCH --nodes=4\ntorchrun {TRAIN}\n"
+    script_seen = followed(script)
+    assert script_seen.directives[0].line == 4
+    assert launches_of(script_seen.commands)[-1].command.line == 5
+    assert "torchrun" in script_seen.line(5)
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project with a script, and a folder outside it."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "run.sh").write_text(f"#!/bin/bash\ntorchrun {TRAIN}\n")
+    return folder
+
+
+def test_files_behind_links_stay_outside_the_sandbox(project, outside):
+    (outside / "private.sh").write_text("the secret")
+    (project / "folder").symlink_to(outside)
+    (project / "link.sh").symlink_to(outside / "private.sh")
+    (project / "loop").symlink_to(project / "loop")
+    (project / ".git").mkdir()
+    (project / "jobs").mkdir()
+    script = project / "jobs" / "run.sh"
+    named = "folder/private.sh link.sh loop/a.sh ../link.sh ../folder/private.sh ../../outside/private.sh"
+    script.write_text(f"#!/bin/bash\ncat {named} /{outside}/private.sh\n")
+    beside, _ = _files_beside(project / "run.sh")
+    beside |= _files_beside(script)[0]
+    assert "the secret" not in beside.values()
+
+
+def test_a_file_next_to_the_script_that_cannot_be_read_is_left_out(project, monkeypatch):
+    closed = project / "closed.sh"
+    closed.write_text("x")
+    read_bytes = Path.read_bytes
+
+    def read(path: Path) -> bytes:  # root may read every file
+        if path.name == closed.name:
+            raise PermissionError(13, "Permission denied")
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    script = project / "jobs" / "run.sh"
+    script.parent.mkdir()
+    script.write_text("#!/bin/bash\n../closed.sh\n")
+    assert _files_beside(project / "run.sh")[1] == {
+        "closed.sh": "it cannot be read (Permission denied)"
+    }
+    assert "../closed.sh" not in _files_beside(script)[0]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_source(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_bytes(b"\xef\xbb\xbfa = 1\n")
+    assert read_script(path) == "a = 1\n"

@@ -5,6 +5,7 @@ text, and so is each statement that does something with a recipe which adopt doe
 """
 
 import ast
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ def recipe_calls(text: str, file_name: str) -> list[RecipeCall]:
     Raise `ParamsError` if it is no Python.
     """
     try:
-        tree = ast.parse(text)
+        tree = _parsed(text)
         if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:
             raise ParamsError(
                 f"{file_name} is too long for a recipe: over {_MOST_NODES:,} expressions."
@@ -74,9 +75,16 @@ def recipe_calls(text: str, file_name: str) -> list[RecipeCall]:
     return sorted(calls, key=lambda call: call.line)
 
 
+def _parsed(text: str) -> ast.Module:
+    """Parse a Python file, without the warnings of newer Pythons about its strings: they are its author's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
+
+
 def default_factory(text: str) -> str:
     """Return the function that a file names as its default recipe; empty if it names none."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(_parsed(text)):
         if isinstance(node, ast.keyword) and node.arg == "default_factory":
             return dotted(node.value)
     return ""
