@@ -53,7 +53,7 @@ class Directive:
 
 
 def directives_of(code: str) -> list[Directive]:
-    """Return the requests of a script's #SBATCH, #PBS, #BSUB, #$ and #PJM lines.
+    """Return the requests of a script's #SBATCH, #PBS, #BSUB, #$ and #PJM lines that its queue reads.
 
     >>> script = "#PBS -l select=4:system=x,walltime=1:00:00"
     >>> [(directive.name, directive.value) for directive in directives_of(script)]
@@ -62,6 +62,68 @@ def directives_of(code: str) -> list[Directive]:
     >>> [(directive.name, directive.value) for directive in directives_of(script)]
     [('nodes', '16')]
     """
+    end = _first_command(code)
+    return [entry for entry in all_directives(code) if entry.line < end or not _has_end(entry)]
+
+
+def late_directives(code: str) -> list[Directive]:
+    r"""Return the requests below a script's first command, which its queue does not read.
+
+    Those in a here-document are another script's, and are left out.
+
+    >>> late_directives("#SBATCH -N 2\nmodule load x\n#SBATCH -N 8")[0].value
+    '8'
+    """
+    end = _first_command(code)
+    directives = all_directives(_without_here_documents(code))
+    return [entry for entry in directives if entry.line > end and _has_end(entry)]
+
+
+def _has_end(directive: Directive) -> bool:
+    """Return whether the directive's queue stops to read at the first command."""
+    return directive.queue in _STOP_AT_FIRST_COMMAND
+
+
+_STOP_AT_FIRST_COMMAND = ("slurm", "pbs")
+"""Queues that ignore what follows "the first non-comment non-whitespace line" (sbatch(1)), or the first
+line that is "not blank, not a directive line, nor a line whose first non white space character is #"
+(qsub of PBS). LSF and Grid Engine read the whole script."""
+
+
+def _first_command(code: str) -> int:
+    """Return the number of the first line that is neither blank nor a comment.
+
+    Without one it is the number after the last line.
+    """
+    lines = code.split("\n")
+    for number, text in enumerate(lines, 1):
+        if text.strip() and not text.lstrip().startswith("#"):
+            return number
+    return len(lines) + 1
+
+
+def _without_here_documents(code: str) -> str:
+    """Return a script whose here-documents are blank lines."""
+    lines = []
+    last_line = ""
+    for text in code.split("\n"):
+        if last_line:
+            if text.strip() == last_line:
+                last_line = ""
+            lines.append("")
+            continue
+        lines.append(text)
+        start = _HERE_DOCUMENT.search(text)
+        if start and not text.lstrip().startswith("#"):
+            last_line = start[1]
+    return "\n".join(lines)
+
+
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<-?\s*[\"'\\]?([A-Za-z_]\w*)")
+
+
+def all_directives(code: str) -> list[Directive]:
+    """Return the requests in all lines of a text, as of a page with several scripts."""
     directives = []
     for line, text in enumerate(code.split("\n"), 1):  # as bash counts them
         match = _DIRECTIVE.match(text)

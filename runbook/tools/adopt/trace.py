@@ -14,7 +14,13 @@ from itertools import zip_longest
 
 from runbook.core.errors import ParamsError
 from runbook.core.visible_text import visible
-from runbook.jobs.script_directives import Directive, directives_of, options_of
+from runbook.jobs.script_directives import (
+    Directive,
+    all_directives,
+    directives_of,
+    late_directives,
+    options_of,
+)
 from runbook.tools.adopt import namespaces
 from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.namespaces import (
@@ -249,6 +255,7 @@ def follow(
     job = _first_job(files[0][0], scripts, beside)
     numbers = LineNumbers(scripts)
     trace, notes = _until_it_starts(job, starts_training, numbers)
+    notes += _notes_of_late_directives(scripts)
     for _ in range(_MOST_SUBMITTED):
         if starts_training(trace.commands):
             break
@@ -291,12 +298,26 @@ def _directives(scripts: Mapping[str, str]) -> list[Directive]:
     directives = []
     offset = 0
     for text in scripts.values():
-        code = text
         if is_prose(text):
-            code = _blocks_in_place(text)
-        directives += _moved(directives_of(code), offset)
+            read = all_directives(_blocks_in_place(text))
+        else:
+            read = directives_of(text)
+        directives += _moved(read, offset)
         offset += len(lines_of(text))
     return directives
+
+
+def _notes_of_late_directives(scripts: Mapping[str, str]) -> list[str]:
+    """Return a note for each file with requests to its queue that the queue does not read."""
+    notes = []
+    for name, text in scripts.items():
+        late = [] if is_prose(text) else late_directives(text)
+        if late:
+            lines = ", ".join(str(line) for line in dict.fromkeys(entry.line for entry in late))
+            notes.append(
+                f"the queue does not read the requests of {name} below its first command (line {lines})"
+            )
+    return notes
 
 
 def _submitted_file(arguments: Sequence[str], job: SandboxJob) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from runbook.core.errors import ParamsError
+from runbook.jobs.script_directives import directives_of, late_directives
 from runbook.tools.adopt.adopt_scripts import AdoptReport
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.adoption import Adoption, adopt
@@ -295,3 +296,25 @@ def test_nemos_launcher_without_a_size_is_nemos(tmp_path):
     )
     assert report.adopted.framework == "nemo"
     assert report.check.startswith("the model is not known")
+
+
+@pytest.mark.parametrize(
+    ("comment", "is_read"),
+    [("SBATCH -", False), ("PBS ", False), ("BSUB ", True), ("$ ", True), ("PJM ", True)],
+)
+def test_requests_below_the_first_command_count_where_the_queue_reads_them(comment, is_read):
+    head = f"#!/bin/bash\n\n  # words\n#{comment}-first=2\n"
+    script = f"{head}module load x\n#{comment}-late=8\n"
+    assert len(directives_of(head)) == 1
+    assert len(directives_of(script)) == 1 + is_read
+    assert [entry.line for entry in late_directives(script)] == [6] * (not is_read)
+
+
+def test_requests_that_the_queue_does_not_read_are_said():
+    command = "torchrun pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12"
+    other = "cat > other.sh <<'EOF'\n#SBATCH --nodes=32\nEOF"
+    head = "#!/bin/bash\n#SBATCH --nodes=2"
+    script = f"{head}\nmodule load x\n#SBATCH --nodes=64\n{other}\n{command}\n"
+    adoption = adopted(script)
+    assert values(adoption)["jobs.training.nodes"] == 2
+    assert "(line 4)" in " ".join(adoption.script.notes)
