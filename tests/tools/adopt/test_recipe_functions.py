@@ -315,6 +315,13 @@ def test_a_file_whose_reading_would_take_hours_is_refused_with_its_limit(reason)
         values_of(REFUSED[reason])
 
 
+def test_a_name_of_very_many_recipes_is_refused():
+    makers = "".join(f"    def f{n}(self):\n        self.recipe = make()\n" for n in range(101))
+    text = f"def make():\n    r = {CALL}\n    return r\nclass A:\n{makers}"
+    with pytest.raises(ParamsError, match=r"over 100 recipes with the name self\.recipe"):
+        values_of(text)
+
+
 def test_a_loop_is_named_by_its_head_alone():
     values = values_of(RECIPE + "for part in recipe.parts:\n    part.x = 1\n")
     assert values["line 2"] == ("for part in recipe.parts:", False)

@@ -1,11 +1,13 @@
 """Recipes that a file holds where another function reaches them: an attribute, a global name."""
 
 import ast
+from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
+from runbook.core.errors import ParamsError
 from runbook.tools.adopt.configs.known_names import Scope, bound_names
-from runbook.tools.adopt.configs.recipe_reader import FileContext, RecipeReader
+from runbook.tools.adopt.configs.recipe_reader import MOST_CALLS, FileContext, RecipeReader
 from runbook.tools.adopt.configs.recipe_values import HeldConfig, OpenConfig
 from runbook.tools.adopt.configs.syntax import (
     Function,
@@ -56,6 +58,9 @@ def read_shared_recipes(
     shared = [recipe for reading in readings for recipe in _recipes_of(reading)]
     if not shared:
         return
+    _check_number(shared)
+    configs = {held.config for recipe in shared for held in recipe.held_configs}
+    num_values = {config: len(config.values) for config in configs}
     for function in _outer_functions(tree):
         scope = top.inside(function, context.functions.calls.get(function.name, []))
         bindings = _bindings_in(function, shared)
@@ -65,6 +70,19 @@ def read_shared_recipes(
     body = [item for item in tree.body if not _is_before_calls(item)]
     bindings = _merged_bindings(made_inside, names_in(body))
     _read_later("", body, Scope(), top, context, bindings)
+    for config, number in num_values.items():
+        _drop_repeated(config, number)
+
+
+def _check_number(shared: Sequence[_SharedRecipe]) -> None:
+    """Raise `ParamsError` if a name may mean too many recipes: each gets the changes of all."""
+    num_recipes = Counter[str]()
+    for recipe in shared:
+        num_recipes[recipe.name] += len(recipe.held_configs)
+        if num_recipes[recipe.name] > MOST_CALLS:
+            raise ParamsError(
+                f"over {MOST_CALLS} recipes with the name {recipe.name[:50]}: give a file with one."
+            )
 
 
 def _recipes_of(reading: FunctionReading) -> Iterator[_SharedRecipe]:
@@ -129,14 +147,9 @@ def _read_later(
     bindings: dict[str, list[HeldConfig]],
 ) -> None:
     """Read what statements change in shared recipes, as a branch that may be taken."""
-    configs = {held.config for held_configs in bindings.values() for held in held_configs}
-    if not configs:
-        return
-    num_values = {config: len(config.values) for config in configs}
-    reader = RecipeReader(context, name, scope, top, bindings=bindings)
-    reader.read(body, (next(context.branches),))
-    for config, number in num_values.items():
-        _drop_repeated(config, number)
+    if bindings:
+        reader = RecipeReader(context, name, scope, top, bindings=bindings)
+        reader.read(body, (next(context.branches),))
 
 
 def _drop_repeated(config: OpenConfig, number: int) -> None:
