@@ -585,15 +585,30 @@ def _names_tested(text: str) -> set[str]:
     return (with_default - required) | tested | compared
 
 
+_FUNCTION = re.compile(
+    r"^[ \t]*(?:function\s+)?[\w-]+\s*\(\)\s*\{.*?^\s*\}", re.MULTILINE | re.DOTALL
+)
+_END_OF_BLOCK = re.compile(r"^[ \t]*\}", re.MULTILINE)
+
+
+def _without_functions(script: str) -> str:
+    """Return a script without the functions that it defines.
+
+    Behind the last brace none can end: looking there for the end of each would take quadratic time.
+    """
+    end = 0
+    for brace in _END_OF_BLOCK.finditer(script):
+        end = brace.end()
+    return _FUNCTION.sub("", script[:end]) + script[end:]
+
+
 def needed_arguments(job: SandboxJob) -> list[str]:
     """Return a marker for each argument that the script reads outside its functions, at least.
 
     An argument with a default of its own, as in ${4:-MOCK}, is left empty, so that the default
     counts.
     """
-    text = re.sub(
-        r"(?ms)^[ \t]*(?:function\s+)?[\w-]+\s*\(\)\s*\{.*?^\s*\}", "", job.files[job.main]
-    )
+    text = _without_functions(job.files[job.main])
     text = re.sub(r"(?m)^[ \t]*#.*$|awk\s+[^|\n]*", "", text)
     # It parses options, which all have defaults
     if re.search(r"case\s+\"?\$\{?1\b", text):

@@ -408,14 +408,21 @@ def test_a_long_hostile_trace_is_read_in_linear_time(start):
     assert time.process_time() - began < 2
 
 
-def test_blank_lines_of_a_script_are_read_in_linear_time():
-    script = "#!/bin/bash\n" + "\n" * 100_000 + f"torchrun {TRAIN}\n"
+@pytest.mark.parametrize("line", ["\n", "f() {\n"])
+def test_endless_lines_of_a_script_are_read_in_linear_time(line):
+    script = "#!/bin/bash\n" + line * 40_000 + f"torchrun {TRAIN}\n"
     job = namespaces.SandboxJob("job.sh", {"job.sh": script}, [])
     began = time.process_time()
     namespaces.entered_once("job.sh", script)
     namespaces.needed_arguments(job)
     namespaces.environment(job, namespaces.FIRST_RUN)
     assert time.process_time() - began < 2
+
+
+def test_arguments_of_functions_are_no_arguments_of_the_script():
+    script = "f() {\n echo $3\n}\nfunction g () {\n echo $4\n }\necho $1\n"
+    job = namespaces.SandboxJob("job.sh", {"job.sh": script}, [])
+    assert len(namespaces.needed_arguments(job)) == 1
 
 
 def test_two_scripts_of_one_name_are_refused():
