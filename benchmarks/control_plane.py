@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.phases.plan_service import load_plan
-from runbook.plan_file.schema import PhasePlan, exchange_interval, read_plan
+from runbook.plan_file.schema import Checkpoint, PhasePlan, exchange_interval, read_plan
 from runbook.plan_file.slow_ranks import ExchangedTimes, StragglerDetector
 from runbook.results.history import read_metrics
 from runbook.results.metrics import straggler_table
@@ -249,7 +249,10 @@ class ControlPlane:
         begun = time.process_time()
         with OPERATIONS.counting(self.folder) as counts:
             final = folders.seal_checkpoint(
-                part, {"iteration": 100}, dict.fromkeys(names, "0" * 64), keep=2
+                part,
+                {"iteration": 100},
+                dict.fromkeys(names, "0" * 64),
+                Checkpoint(folder="checkpoints", interval=100, keep=2),
             )
             found, problems = folders.candidates(root)
         assert found and not problems

@@ -10,8 +10,10 @@ from runbook.training.health import heartbeat
 def measured():
     uptime = heartbeat.uptime
     heartbeat.uptime = control_plane.CLOCK
-    yield {ranks: control_plane.measure(ranks) for ranks in (8, 200)}
-    heartbeat.uptime = uptime
+    try:
+        yield {ranks: control_plane.measure(ranks) for ranks in (8, 200)}
+    finally:
+        heartbeat.uptime = uptime
 
 
 def test_operations_do_not_grow_with_the_ranks(measured):
