@@ -72,7 +72,7 @@ def test_run_yaml_is_stable_and_in_the_schemas_order(project: Path):
     text = load("toy", project=project).as_yaml()
     assert text == load("toy", project=project).as_yaml()
     lines = text.splitlines()
-    assert lines[0] == "# What run toy was asked for: every value, defaults included."
+    assert lines[0] == "# What was asked of run toy: every value, those taken by default too."
     assert lines[2:6] == ["run: toy", "site: local", "model: tiny", "data:"]
     assert "  tokens: 1000000000  # 1.00 B" in lines
     assert "    walltime: 43200  # 12 h" in lines

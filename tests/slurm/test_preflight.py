@@ -112,8 +112,12 @@ def test_a_folder_that_one_node_cannot_write_is_named(project: Project, on_node2
 def test_a_command_of_the_site_that_fails_on_a_node_is_named(project: Project):
     site = project.root / "params" / "sites" / "two-nodes.yaml"
     command = "[[ $SLURMD_NODENAME == node1 ]] || { echo 'no key for the cache' >&2; exit 3; }"
-    site.write_text(f"{site.read_text()}\nnode_setup:\n  - {json.dumps(command)}\n")
-    checks = broken(climb(project))
+    as_before = site.read_text()
+    site.write_text(f"{as_before}\nnode_setup:\n  - {json.dumps(command)}\n")
+    try:
+        checks = broken(climb(project))
+    finally:
+        site.write_text(as_before)
     assert checks.keys() == {"node setup"}
     value = checks["node setup"]["value"]
     assert "exit code 3" in value and "node2" in value and "no key for the cache" in value

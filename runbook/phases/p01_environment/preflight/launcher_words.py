@@ -52,6 +52,10 @@ def first_end(errors: str) -> str:
 
     >>> first_end("python3: No module named x\nsrun: error: n2: task 1: Exited with exit code 1\n")
     'task 1 on n2: Exited with exit code 1: python3: No module named x'
+    >>> first_end("srun: error: n2: task 1: Exited with exit code 1\npython3: No module named x\n")
+    'task 1 on n2: Exited with exit code 1: python3: No module named x'
+    >>> first_end("srun: error: n2: task 1: Exited with exit code 1\n")
+    'task 1 on n2: Exited with exit code 1'
     """
     report = ROOT_CAUSE.search(errors)
     if report is not None:
@@ -59,16 +63,19 @@ def first_end(errors: str) -> str:
         return f"rank {report['rank']} on {report['host']} ended first, with {ending}"
 
     last_words = ""
+    ending = ""
     for line in errors.splitlines():
         ended = TASK_ENDED.match(line)
-        if ended is not None:
-            text = f"task {ended['task']} on {ended['node']}: {ended['words'].strip()}"
-            return f"{text}: {last_words}" if last_words else text
+        if ended is not None and not ending:
+            ending = f"task {ended['task']} on {ended['node']}: {ended['words'].strip()}"
 
         if not OWN_LINES.match(line):
             last_words = line.strip()[:MAX_WORDS]
+        # Words and end of a task come by different ways: the words may come last.
+        if ending and last_words:
+            return f"{ending}: {last_words}"
 
-    return last_words
+    return ending or last_words
 
 
 def _exit_code(code: int) -> int:
