@@ -157,7 +157,7 @@ def test_without_extras_everything_a_login_node_needs_is_imported():
             "runbook.log_readers",
             "runbook.cli.plan",
         ),
-        *("runbook.cli.run", "runbook.cli.report", "runbook.cli.plan"),
+        *("runbook.cli.run", "runbook.cli.report", "runbook.cli.logs", "runbook.cli.init"),
         *(
             "runbook.phases.runner",
             "runbook.phases.plan_service",
@@ -206,7 +206,7 @@ def test_a_package_of_an_extra_that_is_missing_is_told_with_the_extra(tmp_path):
 
 
 def test_a_missing_module_that_no_extra_brings_is_not_hidden():
-    from runbook.cli import which_extra
+    from runbook.cli.extras import which_extra
 
     with pytest.raises(ModuleNotFoundError):
         which_extra(
@@ -215,14 +215,14 @@ def test_a_missing_module_that_no_extra_brings_is_not_hidden():
 
 
 def test_every_package_of_the_jupyter_and_data_extras_is_known_to_the_command_line():
-    from runbook import cli
+    from runbook.cli import extras
 
     groups = PROJECT["project"]["optional-dependencies"]
     tools = {"jupyterlab", "ipywidgets"}  # never imported by the package
     for name in ("jupyter", "data"):
         asked = {IMPORT_NAMES.get(one, one) for one in map(requirement_name, groups[name])} - tools
         known = {
-            package.lower() for packages in cli.EXTRAS.values() for package in packages.split()
+            package.lower() for packages in extras.EXTRAS.values() for package in packages.split()
         }
         assert asked - known == set(), name
 

@@ -16,7 +16,7 @@ import set_up
 import yaml
 from packaging.requirements import Requirement
 
-from runbook import cli
+from runbook.cli.extras import ALL
 
 CLONE = Path(__file__).parents[1]
 PROJECT = tomllib.loads((CLONE / "pyproject.toml").read_text())["project"]
@@ -369,4 +369,4 @@ def test_one_extra_brings_all_that_a_run_needs():
     extras = PROJECT["optional-dependencies"]
     (itself,) = [Requirement(line) for line in extras["all"]]
     assert itself.name == PROJECT["name"]
-    assert itself.extras == set(cli.ALL) == {"jupyter", "train", "data", "forecast"}
+    assert itself.extras == set(ALL) == {"jupyter", "train", "data", "forecast"}

@@ -3,231 +3,19 @@
 import atexit
 import difflib
 import gc
-import importlib
 import sys
-from enum import StrEnum
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import click
 
 from runbook import __version__
+from runbook.cli.commands import COMMANDS, Group, load_command
+from runbook.cli.extras import which_extra
 from runbook.core.errors import RunbookError
 from runbook.core.visible_text import protected_terminal
 
 OBJECTS_BEFORE_COLLECTION = 50_000
 """Number of new objects after which Python collects garbage."""
-
-
-class Group(StrEnum):
-    """Section of `runbook --help` that lists a command."""
-
-    BEGIN = "Begin"
-    PLAN = "Plan"
-    RUN = "Run"
-    JUDGE = "Judge"
-    WEIGHTS = "Weights"
-    TOOLS = "Tools"
-
-
-class CommandRow(NamedTuple):
-    """One command of `runbook`, known before its code is imported."""
-
-    group: Group
-    place: str
-    """The command's location, as module:attribute."""
-    help_text: str
-    """The command's line in `runbook --help`."""
-
-    def load(self) -> click.Command:
-        """Import the module of the command and return the command."""
-        module_name, _, attribute = self.place.partition(":")
-        module = importlib.import_module(module_name)
-        command: click.Command = getattr(module, attribute)
-        return command
-
-
-COMMANDS = {
-    "init": CommandRow(
-        Group.BEGIN,
-        "runbook.cli.plan:init",
-        "Make a folder a project: copy the notebooks and every parameter file into it.",
-    ),
-    "adopt": CommandRow(
-        Group.BEGIN,
-        "runbook.cli.plan:adopt",
-        "Turn a job script into a run file, and name its known errors.",
-    ),
-    "learn": CommandRow(
-        Group.BEGIN,
-        "runbook.cli.learn:learn",
-        "Measure a site's nodes, and show what the site file should say.",
-    ),
-    "doctor": CommandRow(
-        Group.BEGIN,
-        "runbook.cli.plan:doctor",
-        "Check what this machine has and lacks.",
-    ),
-    "preflight": CommandRow(
-        Group.BEGIN,
-        "runbook.cli.preflight:preflight",
-        "Find what is wrong with a cluster before a job runs, and name the cause.",
-    ),
-    "nodes": CommandRow(
-        Group.BEGIN,
-        "runbook.cli.preflight:nodes",
-        "Show the bad nodes that the next job leaves out; allow them again.",
-    ),
-    "check": CommandRow(
-        Group.PLAN,
-        "runbook.cli.plan:check",
-        "List everything that is wrong with a run file.",
-    ),
-    "plan": CommandRow(
-        Group.PLAN,
-        "runbook.cli.plan:plan",
-        "Compute sizes, layout, memory and time; nothing is submitted.",
-    ),
-    "why": CommandRow(
-        Group.PLAN,
-        "runbook.cli.plan:why",
-        "Explain a key: what it means, and where its value comes from.",
-    ),
-    "rehearse": CommandRow(
-        Group.PLAN,
-        "runbook.cli.plan:rehearse",
-        "Dry run: one step of a run at full size on fake tensors, without a GPU.",
-    ),
-    "render": CommandRow(
-        Group.PLAN,
-        "runbook.cli.plan:render",
-        "Write the job scripts of a run, without a cluster.",
-    ),
-    "forecast": CommandRow(
-        Group.PLAN,
-        "runbook.cli.forecast:forecast",
-        "Forecast a final loss from small runs, or from the first part of a loss curve.",
-    ),
-    "ladder": CommandRow(
-        Group.PLAN,
-        "runbook.cli.ladder:ladder",
-        "Train small models of a run's family, and forecast the run's loss from them.",
-    ),
-    "pack": CommandRow(
-        Group.RUN,
-        "runbook.cli.pack:pack",
-        "Pack the Python environment of a run's jobs, for a copy on each node.",
-    ),
-    "run": CommandRow(
-        Group.RUN,
-        "runbook.cli.run:run",
-        "Run the phases as notebooks, each recorded; finished ones are not repeated.",
-    ),
-    "lab": CommandRow(
-        Group.RUN,
-        "runbook.cli.plan:lab",
-        "Step through the notebooks of a run in JupyterLab, in copies of your own.",
-    ),
-    "status": CommandRow(
-        Group.RUN,
-        "runbook.cli.run:status",
-        "Show every run, or one: phases, jobs, key numbers.",
-    ),
-    "logs": CommandRow(
-        Group.RUN,
-        "runbook.cli.report:logs",
-        "Show the log of a run's job, or parse any training log.",
-    ),
-    "note": CommandRow(
-        Group.RUN,
-        "runbook.cli.report:note",
-        "Add a note to the logbook of a run, or show the logbook.",
-    ),
-    "cancel": CommandRow(
-        Group.RUN,
-        "runbook.cli.run:cancel",
-        "End the running jobs of a run, with all their processes.",
-    ),
-    "report": CommandRow(
-        Group.JUDGE,
-        "runbook.cli.report:report",
-        "Rewrite the HTML report of a run and print its path.",
-    ),
-    "compare": CommandRow(
-        Group.JUDGE,
-        "runbook.cli.report:compare",
-        "Compare runs, and fail on a regression.",
-    ),
-    "verify": CommandRow(
-        Group.JUDGE,
-        "runbook.cli.report:verify",
-        "Find every file of a run that was changed after it was recorded.",
-    ),
-    "explain": CommandRow(
-        Group.JUDGE,
-        "runbook.cli.report:explain",
-        "Explain from its log why a training is slower than expected.",
-    ),
-    "replay": CommandRow(
-        Group.JUDGE,
-        "runbook.tools.replay.command:replay",
-        "Repeat one step of a run and say what differs: data, program or machine.",
-    ),
-    "publish": CommandRow(
-        Group.JUDGE,
-        "runbook.cli.report:publish",
-        "Write runs as one static site, redacted on request.",
-    ),
-    "sample": CommandRow(
-        Group.WEIGHTS,
-        "runbook.cli.run:sample",
-        "Let a trained model continue a text.",
-    ),
-    "evaluate": CommandRow(
-        Group.WEIGHTS,
-        "runbook.tools.evaluate.command:evaluate",
-        "Score a run's weights on minimal pairs, held-out text and tasks.",
-    ),
-    "export": CommandRow(
-        Group.WEIGHTS,
-        "runbook.cli.run:export",
-        "Write a run's weights as a Hugging Face folder (safetensors).",
-    ),
-    "import": CommandRow(
-        Group.WEIGHTS,
-        "runbook.cli.run:import_",
-        "Start a run from weights of Hugging Face or Megatron-LM.",
-    ),
-    "data": CommandRow(
-        Group.TOOLS,
-        "runbook.cli.data:data",
-        "Tokenize, verify and show training data without a notebook.",
-    ),
-    "drill": CommandRow(
-        Group.TOOLS,
-        "runbook.cli.plan:drill",
-        "Break a small training on purpose in twenty ways, and check how it ends; or simulate a "
-        "month of faults.",
-    ),
-}
-"""Every command by its name, in the order of work."""
-
-EXTRAS = {
-    "jupyter": "IPython ipykernel jupyter_client jupyter_core jupyterlab latex2mathml matplotlib "
-    "nbclient nbconvert nbformat pandas papermill",
-    "data": "backports fastokens msgspec numpy pyarrow requests sentencepiece tokenizers",
-    "train": "tensorboard",
-    "forecast": "scipy",
-    "mlflow": "mlflow",
-    "trackio": "trackio",
-    "evaluation": "lm_eval",
-}
-"""Packages that are imported only when needed, by the extra that installs them.
-
-No command imports torch.
-"""
-
-ALL = ("jupyter", "data", "train", "forecast")
-"""The packages of the extra `all`: everything that `runbook run` needs."""
 
 
 class LazyGroup(click.Group):
@@ -239,7 +27,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command. `resolve_command` has rejected names that do not exist."""
-        return COMMANDS[cmd_name].load()
+        return load_command(cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -279,35 +67,6 @@ def cli() -> None:
 
     RUN is the name of a file in params/, or a path to one; RUN:VARIANT names a set of overrides.
     """
-
-
-def which_extra(error: ModuleNotFoundError) -> str:
-    """Return the remedy for a missing package that an extra installs.
-
-    A package that no extra installs is a bug of ours: `error` is raised again.
-    """
-    package = (error.name or "").partition(".")[0]
-    extra = _extra_of(package)
-    if not extra:
-        raise error
-    if extra in ALL:
-        remedy = (
-            "pip install 'gpt3-runbook[all]' brings all that a run needs, "
-            f"'gpt3-runbook[{extra}]' this one"
-        )
-    else:
-        remedy = f"install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"
-
-    return f"the package {package} is missing; {remedy}"
-
-
-def _extra_of(package: str) -> str:
-    """Return the extra that installs a package, or '' if none does."""
-    for extra, packages in EXTRAS.items():
-        if package in packages.split():
-            return extra
-
-    return ""
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runbook.runs.command_options import AS_JSON, AT_LEAST_1
+from runbook.cli.options import AS_JSON, AT_LEAST_1
 
 if TYPE_CHECKING:
     from runbook.tokens.pipeline.tokenize_options import Manifest, TokenizeOptions

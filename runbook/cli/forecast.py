@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runbook.runs.command_options import RUNS
+from runbook.cli.options import RUNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

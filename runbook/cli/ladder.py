@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runbook.runs.command_options import RUNS, SET, NumberRange
+from runbook.cli.options import RUNS, SET, NumberRange
 
 if TYPE_CHECKING:
     from runbook.phases.ladder.service import LadderState

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runbook.cli.preflight import released_by_signals
-from runbook.runs.command_options import RUNS
+from runbook.cli.options import RUNS
+from runbook.cli.signals import released_by_signals
 
 if TYPE_CHECKING:
     from runbook.phases.p01_environment.preflight.learned_site import LearnedSite

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import click
 
-from runbook.runs.command_options import SET
+from runbook.cli.options import SET
 
 
 @click.command()

@@ -2,38 +2,14 @@
 
 import json
 import os
-import signal
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 import click
 
+from runbook.cli.options import RUNS, SET
+from runbook.cli.signals import released_by_signals
 from runbook.core.checks import Check
-from runbook.runs.command_options import RUNS, SET
-
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-
-
-@contextmanager
-def released_by_signals() -> Iterator[None]:
-    """Let a signal that ends this process unwind the stack.
-
-    Locks are then released, and the job is removed from the queue.
-    """
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in ENDING_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @click.command()
@@ -102,65 +78,3 @@ def _summary(defect: Check | None, not_asked: Sequence[str]) -> str:
     if not_asked:
         not_asked_note = f" Not asked after it: {', '.join(not_asked)}."
     return f"First defect: {defect.as_text()}{not_asked_note}"
-
-
-@click.command()
-@click.argument("run_name", metavar="RUN")
-@click.option(
-    "--forgive",
-    "forgiven",
-    multiple=True,
-    metavar="NODE",
-    help="Use this node again; may be repeated; `all` for every node.",
-)
-@click.option(
-    "--add", "added", multiple=True, metavar="NODE", help="Leave this node out; needs --because."
-)
-@click.option("--because", default="", metavar="TEXT", help="Why the node is added.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects.")
-@RUNS
-def nodes(
-    run_name: str,
-    forgiven: tuple[str, ...],
-    added: tuple[str, ...],
-    because: str,
-    as_json: bool,
-    runs: Path | None,
-) -> None:
-    """Show the bad nodes of RUN's site, with the evidence; the next job leaves them out.
-
-    A node is added by a failed preflight, a job failure that another node would not have, a slow
-    rank, or a rank that computed wrong numbers (training.replay_interval). Each entry expires.
-    Slurm jobs get --exclude. PBS cannot exclude nodes, so they are named before the job is
-    submitted.
-    """
-    from runbook import params
-    from runbook.display import Table
-    from runbook.runs import bad_nodes
-    from runbook.runs.run_folder import RUNS_VARIABLE
-
-    if bool(added) != bool(because):
-        raise click.UsageError("--add NODE and --because TEXT belong together.")
-    if runs is not None:
-        os.environ[RUNS_VARIABLE] = str(runs.absolute())
-    settings = params.load(run_name)
-    path = bad_nodes.bad_nodes_file(settings)
-    if forgiven:
-        names = () if "all" in forgiven else forgiven
-        done = bad_nodes.forgive_nodes(path, names)
-        click.echo(f"Forgiven: {', '.join(done) or 'none of these was known as bad'}.", err=True)
-
-    bad_nodes.report_bad_nodes(
-        settings,
-        added,
-        bad_nodes.FoundBy.PERSON,
-        because,
-        "",
-    )
-    rows = bad_nodes.bad_node_rows(bad_nodes.read_bad_nodes(path, time.time()))
-    if as_json:
-        click.echo(json.dumps(rows, indent=1))
-    elif rows:
-        click.echo(Table(rows, title=f"Bad nodes of {settings.site.site}").as_text())
-    else:
-        click.echo(f"No node of {settings.site.site} is known as bad.")

@@ -8,7 +8,6 @@ from runbook.plan_file.diagnostics import Message
 class RunMessage(Message):
     """Messages about the folder of a run."""
 
-    BAD_OPTION = "{opts}: {error}."
     ENVIRONMENT_NOT_PACKED = "{python}: {error}. It said:\n{out}"
     FILE_CHANGED_LATER = (
         "{path} cannot be read ({error}); it was written by runbook and changed later."

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from runbook import __version__
-from runbook.cli import COMMANDS, Group
+from runbook.cli.commands import COMMANDS, Group, load_command
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).parent / "runbook"
@@ -52,7 +52,7 @@ def test_help_imports_nothing_heavy(words):
 def test_every_command_of_the_table_exists_and_tells_the_same(runbook):
     listed = runbook("--help").out
     for name, row in COMMANDS.items():
-        command = row.load()
+        command = load_command(name)
         assert isinstance(command, click.Command), name
         assert command.name == name
         assert re.search(rf"^  {name} +\S", listed, re.MULTILINE), name
@@ -83,7 +83,7 @@ def test_every_command_has_help_for_itself_and_each_option(runbook, name):
     said = runbook(name, "--help")
     assert said.code == 0
     assert said.out.startswith(f"Usage: runbook {name} ")
-    command = COMMANDS[name].load()
+    command = load_command(name)
     commands = [command, *(command.commands.values() if isinstance(command, click.Group) else [])]
     for one in commands:
         assert one.help, one.name

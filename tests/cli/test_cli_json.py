@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runbook import params
-from runbook.cli import COMMANDS
+from runbook.cli.commands import COMMANDS, load_command
 from runbook.core.checks import Check
 from runbook.phases import open_phase as phases
 from runbook.phases import report
@@ -77,8 +77,8 @@ def test_verify_names_a_changed_file_and_exits_1(runbook, made):
 
 def test_every_command_with_the_option_is_on_the_page_and_no_other():
     with_option = set()
-    for name, row in COMMANDS.items():
-        command = row.load()
+    for name in COMMANDS:
+        command = load_command(name)
         for sub_name, sub in {"": command, **getattr(command, "commands", {})}.items():
             if any("--json" in option.opts for option in sub.params):
                 with_option.add(f"{name} {sub_name}".strip())

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from log_lines import parse_lines
 from suite.messages import refuses
 
-from runbook.cli.report import logs
+from runbook.cli.logs import logs
 from runbook.core.errors import DataError
 from runbook.log_readers.messages import LogMessage
 from runbook.log_readers.read import LogReader, parse_files

@@ -138,7 +138,7 @@ def test_curves_are_drawn_over_tokens_and_time(run_folder):
 def test_command_gives_the_verdict_as_json_and_by_its_exit_code(run_folder, tmp_path):
     from click.testing import CliRunner
 
-    from runbook.cli.report import compare as command
+    from runbook.cli.compare import compare as command
 
     for name, seconds in (("a", 2.0), ("b", 2.2)):
         run_folder(name, seconds=seconds)

@@ -122,7 +122,7 @@ def test_a_place_of_no_kind_and_an_empty_log_are_refused(log):
 def test_metrics_of_a_run_are_exported_by_its_name(tmp_path, make, plan, spec):
     from click.testing import CliRunner
 
-    from runbook.cli.report import logs
+    from runbook.cli.logs import logs
 
     folder = tmp_path / "mine"
     folder.mkdir()

@@ -7,7 +7,7 @@ from re import _parser as regex_parser
 import pytest
 from click.testing import CliRunner
 
-from runbook.cli.report import logs
+from runbook.cli.logs import logs
 from runbook.log_readers.read import parse_files
 from runbook.results.failures import kinds
 from runbook.results.failures.finder import FailureFinder, find_cause, find_failures

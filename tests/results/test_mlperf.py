@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from log_lines import parse_lines
 
-from runbook.cli.report import logs
+from runbook.cli.logs import logs
 from runbook.log_readers.read import parse_files
 from runbook.log_readers.record import Facts
 

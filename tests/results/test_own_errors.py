@@ -5,7 +5,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from runbook.cli.report import logs
+from runbook.cli.logs import logs
 from runbook.log_readers.read import LogReader
 from runbook.results.failures import kinds
 from runbook.results.failures.finder import FailureFinder, find_cause, find_failures

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from runbook.cli.plan import check
+from runbook.cli.check import check
 from runbook.results.failures import kinds
 from runbook.results.failures.finder import find_cause, find_failures
 

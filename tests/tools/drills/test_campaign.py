@@ -8,7 +8,7 @@ import random
 import pytest
 from suite.messages import refuses
 
-from runbook.cli.plan import drill
+from runbook.cli.drill import drill
 from runbook.core.errors import ParamsError
 from runbook.planning.cost.useful_time import GPU, HANG, NODE, CampaignFailure, CampaignParts
 from runbook.tools.drills.campaign import RealRules

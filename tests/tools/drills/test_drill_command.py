@@ -8,7 +8,7 @@ import signal
 import click.testing
 import pytest
 
-from runbook.cli.plan import drill
+from runbook.cli.drill import drill
 from runbook.tools.drills import table
 from runbook.tools.drills.bench import DrillVerdict
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from suite.messages import containing, refuses
 
-from runbook.cli.plan import drill
+from runbook.cli.drill import drill
 from runbook.core.errors import JobError, ParamsError
 from runbook.core.processes import wait_until
 from runbook.tools.drills import table

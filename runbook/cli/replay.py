@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from runbook.runs.command_options import AS_JSON, AT_LEAST_1, on_run_folder, phase_option
+from runbook.cli.options import AS_JSON, AT_LEAST_1, on_run_folder, phase_option
 
 
 @click.command()

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from runbook.runs.command_options import AS_JSON, FOLDER, on_run_folder
+from runbook.cli.options import AS_JSON, FOLDER, on_run_folder
 
 
 @click.command()

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from runbook.cli.messages import CliMessage
 from runbook.core.errors import ParamsError
-from runbook.runs.messages import RunMessage
 
 Command = Callable[..., Any]
 
@@ -86,4 +86,10 @@ def _phase_named(_: click.Context, option: click.Parameter, word: str) -> str:
     try:
         return phase_name(word) if word else ""
     except ValueError as error:
-        raise ParamsError(RunMessage.BAD_OPTION, opts=option.opts[0], error=error) from None
+        raise ParamsError(CliMessage.BAD_OPTION, opts=option.opts[0], error=error) from None
+
+
+TRAINING_PHASE = phase_option("The training whose checkpoint is used: 3 or 4.")
+ITERATION = click.option(
+    "--iteration", type=click.IntRange(1), help="Checkpoint of this step (default: the newest)."
+)

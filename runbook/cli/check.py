@@ -1,0 +1,23 @@
+"""`runbook check`: list everything that is wrong with a run file."""
+
+from dataclasses import asdict
+
+import click
+
+from runbook.cli.options import AS_JSON, SET
+from runbook.cli.output import show
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@SET
+@AS_JSON
+def check(run_name: str, set_words: tuple[str, ...], as_json: bool) -> None:
+    """List everything that is wrong with RUN: keys, types, ranges, layout, memory, queue. Nothing is written."""
+    from runbook.phases.plan_service import check_text, run_checks
+
+    if as_json:
+        name, checks = run_checks(run_name, set_words)
+        show({"run": name, "checks": [asdict(check) for check in checks]})
+    else:
+        click.echo(check_text(run_name, set_words))

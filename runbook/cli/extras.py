@@ -1,0 +1,48 @@
+"""Packages that an extra installs, and the remedy for a missing one."""
+
+EXTRAS = {
+    "jupyter": "IPython ipykernel jupyter_client jupyter_core jupyterlab latex2mathml matplotlib "
+    "nbclient nbconvert nbformat pandas papermill",
+    "data": "backports fastokens msgspec numpy pyarrow requests sentencepiece tokenizers",
+    "train": "tensorboard",
+    "forecast": "scipy",
+    "mlflow": "mlflow",
+    "trackio": "trackio",
+    "evaluation": "lm_eval",
+}
+"""Packages that are imported only when needed, by the extra that installs them.
+
+No command imports torch.
+"""
+
+ALL = ("jupyter", "data", "train", "forecast")
+"""The packages of the extra `all`: everything that `runbook run` needs."""
+
+
+def which_extra(error: ModuleNotFoundError) -> str:
+    """Return the remedy for a missing package that an extra installs.
+
+    A package that no extra installs is a bug of ours: `error` is raised again.
+    """
+    package = (error.name or "").partition(".")[0]
+    extra = _extra_of(package)
+    if not extra:
+        raise error
+    if extra in ALL:
+        remedy = (
+            "pip install 'gpt3-runbook[all]' brings all that a run needs, "
+            f"'gpt3-runbook[{extra}]' this one"
+        )
+    else:
+        remedy = f"install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"
+
+    return f"the package {package} is missing; {remedy}"
+
+
+def _extra_of(package: str) -> str:
+    """Return the extra that installs a package, or '' if none does."""
+    for extra, packages in EXTRAS.items():
+        if package in packages.split():
+            return extra
+
+    return ""

@@ -1,0 +1,37 @@
+"""`runbook import`: start a run from weights of another program."""
+
+from pathlib import Path
+
+import click
+
+from runbook.cli.options import TRAINING_PHASE, on_run_folder
+
+
+@click.command(name="import")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with config.json and .safetensors files, or of a Megatron-LM checkpoint.",
+)
+@TRAINING_PHASE
+@on_run_folder
+def import_(folder: Path, source: Path, phase: str) -> None:
+    """Start RUN from the weights of another program, before its first step.
+
+    From Hugging Face (only .safetensors) it reads gpt2, llama, mistral and qwen2 without a sliding
+    window, arcee, starcoder2 and stablelm; from Megatron-LM, torch_dist folders and mp_rank_XX
+    files of any layout, without running code from them. The model's values, the vocabulary and the
+    tokenizer must be the run's; each difference is named. A Megatron-LM checkpoint has no
+    tokenizer: make sure that it is the run's.
+    """
+    from runbook.phases import trained_model
+
+    began = trained_model.import_weights(folder, source, phase)
+    click.echo(f"{began}: the training of {folder.name} begins from it")
+    if not (source / "config.json").is_file():
+        click.echo(
+            "The checkpoint has no tokenizer: make sure that data.tokenizer is the one it was "
+            "trained with."
+        )

@@ -1,0 +1,132 @@
+"""`runbook init`: make a folder a project, with a site and a run file on request."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from runbook.tools.site_setup.draft_site import ClusterWish
+    from runbook.tools.site_setup.recipes import Recipe
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--site",
+    default="",
+    metavar="NAME",
+    help="Also write params/sites/NAME.yaml and params/NAME.yaml.",
+)
+@click.option(
+    "--scheduler",
+    type=click.Choice(["slurm", "pbs"]),
+    help="Default: slurm or pbs, whichever is installed here.",
+)
+@click.option(
+    "--device",
+    default="",
+    metavar="NAME",
+    help="The GPUs, such as A100-40GB (default: ask the scheduler).",
+)
+@click.option(
+    "--devices-per-node",
+    type=click.IntRange(1),
+    metavar="N",
+    help="GPUs of a node (default: ask the scheduler).",
+)
+@click.option(
+    "--cores-per-node",
+    type=click.IntRange(1),
+    metavar="N",
+    help="CPU cores that a job may use on a node (default: ask the scheduler).",
+)
+@click.option(
+    "--model",
+    default="",
+    metavar="NAME",
+    help="Also write a run file with the values of a published training, each with its source: "
+    "125m to 175b, llama-3-8b, llama-3-70b.",
+)
+def init(
+    folder: Path,
+    site: str,
+    model: str,
+    **site_options: Any,
+) -> None:
+    """Make DIR a project: the seven notebooks, and params/ with every run, site and model. No file is replaced.
+
+    With --site: a site file for your cluster and a first run file, from what its scheduler says
+    (sinfo; qstat and pbsnodes). An unknown value is marked FILL_IN, and check refuses the file
+    until you replace it.
+    """
+    from runbook.phases.notebook_copies import make_project
+    from runbook.tools.site_setup.draft_site import ClusterWish, check_cluster_wish
+    from runbook.tools.site_setup.recipes import find_recipe
+
+    recipe = find_recipe(model) if model else None
+    stated = {key: value for key, value in site_options.items() if value}
+    cluster_wish = ClusterWish(site, **stated)
+    if site:
+        check_cluster_wish(cluster_wish)
+    elif stated:
+        raise click.UsageError(
+            "--scheduler, --device, --devices-per-node and --cores-per-node are a site's: name it "
+            "by --site."
+        )
+
+    written, existing = make_project(folder, clone=bool(site))
+    existing_note = ""
+    if existing:
+        existing_note = f"; {len(existing)} exist and were kept"
+    click.echo(f"{folder}: {len(written)} files written{existing_note}.")
+    if recipe:
+        _write_recipe(folder, recipe, site)
+    if site:
+        _write_site(folder, cluster_wish)
+    elif not recipe:
+        click.echo(
+            f"Next: cd {folder}; runbook run local; or open notebooks/00-plan.ipynb in JupyterLab."
+        )
+
+
+def _write_recipe(folder: Path, recipe: "Recipe", site: str) -> None:
+    from runbook.tools.site_setup.recipes import LOCAL_SITE, write_recipe
+
+    path, is_written = write_recipe(folder, recipe, site or LOCAL_SITE)
+    state = "written" if is_written else "exists and was kept"
+    click.echo(f"{path}: {state}")
+    click.echo(
+        f"It trains on the shipped text at site {site or LOCAL_SITE}: write data.dataset, site "
+        f"and jobs.training.nodes into it. Next: cd {folder}; runbook plan {path.stem} --search; "
+        f"runbook check {path.stem}"
+    )
+
+
+def _write_site(folder: Path, cluster_wish: "ClusterWish") -> None:
+    from runbook.tools.site_setup.draft_site import write_site
+
+    site = cluster_wish.name
+    draft = write_site(folder, cluster_wish)
+    for path in (draft.site, draft.run):
+        if path in draft.written:
+            state = "written"
+        else:
+            state = "exists and was kept"
+
+        click.echo(f"{path}: {state}")
+
+    if draft.source:
+        click.echo(f"Drafted from the answers of: {draft.source}.")
+    else:
+        click.echo("No scheduler answered on this machine.")
+
+    if draft.silence:
+        click.echo(f"Not answered: {draft.silence}")
+    fill = ""
+    if draft.marked:
+        fill = f"fill in the {draft.marked} values marked FILL_IN in {draft.site}; "
+    click.echo(
+        f"Next: {fill}cd {folder}; runbook check {site}; runbook render {site} --out scripts; "
+        f"runbook run {site}"
+    )

@@ -1,0 +1,123 @@
+"""`runbook logs`: the log of a run's job, or any training log, as records."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from runbook.cli.messages import CliMessage
+from runbook.cli.options import RUNS, phase_option
+from runbook.core.errors import DataError
+from runbook.log_readers.read import parse_files
+from runbook.log_readers.record import ParsedLog
+from runbook.plan_file.schema import PhasePlan
+from runbook.tools.logs.exports import export, write_csv, write_json, write_mllog
+from runbook.tools.logs.summary import summary
+
+
+@click.command()
+@click.argument("targets", nargs=-1, required=True, metavar="RUN | FILE...")
+@click.option("--follow", is_flag=True, help="RUN: keep showing what its job writes.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="FILE: print one JSON object with every record."
+)
+@click.option("--csv", "as_csv", is_flag=True, help="FILE: print one CSV line for each record.")
+@click.option(
+    "--to",
+    default="",
+    metavar="PLACE",
+    help="Export: FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI or trackio:PROJECT; of a RUN "
+    "also mllog:FILE.",
+)
+@phase_option("RUN: which training's metrics.")
+@RUNS
+def logs(
+    targets: tuple[str, ...],
+    follow: bool,
+    as_json: bool,
+    as_csv: bool,
+    to: str,
+    phase: str,
+    runs: Path | None,
+) -> None:
+    """Show the log of RUN's newest job, or parse log FILEs of any known program.
+
+    Several files are one run, in the order given; gz, xz and zst are unpacked. With --json, --csv
+    or --to, RUN stands for the metrics of its training. Exit code 1 if no record, no evaluation and
+    no known failure was found.
+    """
+    if as_json + as_csv + bool(to) > 1:
+        raise click.UsageError("--json, --csv and --to exclude each other.")
+    is_run = len(targets) == 1 and _names_run(targets[0])
+    reads_records = bool(as_json or as_csv or to)
+    if follow or (is_run and not reads_records):
+        from runbook.runs.status import show_log
+
+        show_log(targets[0], runs, follow=follow, say=click.echo)
+        return
+
+    if to.startswith("mllog:") and is_run:
+        target_file = Path(to.removeprefix("mllog:"))
+        click.echo(write_mllog(_training(targets[0], phase, runs), target_file))
+        return
+
+    if is_run:
+        files = _metrics(_training(targets[0], phase, runs))
+    else:
+        files = [Path(target) for target in targets]
+
+    log = parse_files(files)
+    if to:
+        click.echo(export(log, to, name=Path(targets[0]).name))
+        return
+
+    _print_log(log, as_json=as_json, as_csv=as_csv)
+    _require_records(log, targets)
+
+
+def _print_log(log: ParsedLog, *, as_json: bool, as_csv: bool) -> None:
+    if as_json:
+        write_json(log, sys.stdout)
+    elif as_csv:
+        write_csv(log, sys.stdout)
+    else:
+        click.echo(summary(log))
+
+
+def _names_run(target: str) -> bool:
+    """Whether a word names a run: no such file exists, and it has no dot and no slash."""
+    return not Path(target).exists() and not set("/.") & set(target)
+
+
+def _require_records(log: ParsedLog, targets: tuple[str, ...]) -> None:
+    """Raise `DataError` if a log has no record, evaluation, MLPerf fact or known failure."""
+    has_facts = log.facts is not None and any(vars(log.facts).values())
+    if log.records or log.validation or has_facts or log.failures:
+        return
+    unread = f"{log.unread_lines} lines, none of a program this version knows"
+    reason = "; ".join(log.notes) or unread
+    raise DataError(CliMessage.NO_RECORD_IN_LOGS, targets=", ".join(targets), reason=reason)
+
+
+def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:
+    """Return the plan of a run's training phase, with its paths below the run's folder."""
+    from runbook.runs.run_files import read_plan_file
+    from runbook.runs.status import run_folder
+
+    folder = run_folder(run, runs)
+    spec = read_plan_file(folder).phases.get(phase)
+    if spec is None:
+        raise click.UsageError(
+            f"{phase} trains nothing: give --phase 03-smoke-test or 04-training."
+        )
+
+    return replace(spec, root=folder)
+
+
+def _metrics(spec: PhasePlan) -> list[Path]:
+    """Return the metrics files that the trainer wrote, or the first one's path if there is none."""
+    metrics = spec.path(spec.log.metrics)
+    validation = spec.path(spec.log.validation)
+    written = [file for file in (metrics, validation) if file.exists()]
+    return written or [metrics]

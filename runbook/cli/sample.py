@@ -1,0 +1,108 @@
+"""`runbook sample`: let a trained model continue a text."""
+
+import json
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from runbook.cli.options import ITERATION, TRAINING_PHASE, NumberRange, on_run_folder
+
+
+@click.command()
+@click.option(
+    "--prompt",
+    "prompts",
+    multiple=True,
+    help="Text to continue; may be repeated (default: the run's own).",
+)
+@click.option(
+    "--prompts",
+    "file",
+    type=click.File(encoding="utf-8"),
+    help="File with a prompt on each line; - reads standard input.",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(1, 10_000),
+    default=40,
+    show_default=True,
+    help="Number of tokens to write.",
+)
+@click.option(
+    "--temperature",
+    type=NumberRange(0.0, 10.0),
+    default=0.7,
+    show_default=True,
+    help="0: always the likeliest token.",
+)
+@click.option(
+    "--top-p",
+    type=NumberRange(0.0, 1.0),
+    default=0.0,
+    help="Draw from the likeliest tokens with this share of the probability (default: from the 40 "
+    "likeliest).",
+)
+@click.option(
+    "--cache/--no-cache",
+    default=True,
+    help="Cache keys and values, or compute the whole text again for each token.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=1234,
+    show_default=True,
+    help="Seed; the same seed gives the same text.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON object with ids and text for each prompt."
+)
+@ITERATION
+@TRAINING_PHASE
+@on_run_folder
+def sample(
+    folder: Path,
+    phase: str,
+    prompts: tuple[str, ...],
+    file: TextIO | None,
+    as_json: bool,
+    iteration: int | None,
+    **sampling_options: Any,
+) -> None:
+    """Let the model of RUN continue texts, with its newest complete checkpoint, on this machine."""
+    from runbook.phases import trained_model
+
+    texts = list(prompts)
+    if file:
+        texts += _prompt_lines(file)
+        if not texts:
+            raise click.BadParameter("it has no line with a prompt", param_hint="--prompts")
+
+    texts = texts or [""]
+    samples = trained_model.sample_texts(
+        folder,
+        texts,
+        phase,
+        iteration=iteration or 0,
+        **sampling_options,
+    )
+    for written in samples:
+        if as_json:
+            row = {**vars(written), "ids": list(written.ids)}
+            click.echo(json.dumps(row, ensure_ascii=False))
+            continue
+
+        click.echo(f"{written.prompt}{written.continuation}")
+        length = f"{len(written.ids)} tokens"
+        click.echo(f"({length} by {folder.name} after iteration {written.iteration})", err=True)
+
+
+def _prompt_lines(file: TextIO) -> list[str]:
+    """Return the lines of a file that have a prompt."""
+    try:
+        lines = file.read().splitlines()
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"it is not UTF-8: {error}", param_hint="--prompts") from None
+
+    return [line for line in lines if line.strip()]

@@ -1,0 +1,27 @@
+"""Signals that end a command: let it release its locks and jobs first."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def released_by_signals() -> Iterator[None]:
+    """Let a signal that ends this process unwind the stack.
+
+    Locks are then released, and the job is removed from the queue.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
