@@ -264,4 +264,10 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    # As the trainer ends. While Python takes itself apart, a C++ thread of DeepSpeed's backward pass
+    # may want the interpreter: then Python 3.12 ends that thread, and with it the process, by
+    # "terminate called without an active exception".
+    from runbook.training.__main__ import leave
+
+    leave(exit_code)

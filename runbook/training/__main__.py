@@ -102,7 +102,7 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     # Registered first, so called last: after a traceback was shown
-    atexit.register(_leave, FAILED)
+    atexit.register(leave, FAILED)
     # Before the imports that take seconds: a signal in the meantime is not lost
     stopping = StopConditions()
     rank = 0
@@ -122,7 +122,7 @@ def main() -> int:
         return error.exit_code
 
 
-def _leave(code: int) -> None:
+def leave(code: int) -> None:
     """End at once.
 
     After a failure the exit handlers of torch and gloo may wait for ranks that are gone.
@@ -133,4 +133,4 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    _leave(main())
+    leave(main())

@@ -16,7 +16,7 @@ for engine in ("deepspeed_engine", "deepspeed_pipeline"):
 
 def main():
     """The exit code of the patch (module:function) where it has one, else the trainer's."""
-    atexit.register(trainer._leave, 1)  # a patch that fails may have joined a process group
+    atexit.register(trainer.leave, 1)  # a patch that fails may have joined a process group
     module, _, name = os.environ.pop(PATCH, "").partition(":")
     code = getattr(importlib.import_module(module), name)() if module else None
     return trainer.main() if code is None else code
