@@ -24,7 +24,8 @@ from runbook.plan_file.fewer_replicas import REPLICAS_CHANGED, replicas_change
 from runbook.plan_file.resume_sources import SHARED
 from runbook.plan_file.schema import PhasePlan, exchange_interval
 from runbook.plan_file.slow_ranks import ExchangedTimes, StragglerDetector
-from runbook.training import cpu, data_cache, samples, token_files
+from runbook.training import cpu, data_cache, token_files
+from runbook.training.batch_reader import BatchReader, ReadAhead
 from runbook.training.checkpoints import folders, state
 from runbook.training.checkpoints.state import (
     LoadedCheckpoint,
@@ -32,6 +33,7 @@ from runbook.training.checkpoints.state import (
     TrainingProgress,
 )
 from runbook.training.data_cache import CacheCheck
+from runbook.training.datasets import make_datasets
 from runbook.training.engines.engine import (
     COMMUNICATION,
     COMPUTE,
@@ -58,8 +60,7 @@ from runbook.training.process_groups import (
 )
 from runbook.training.ranks import on_gpu
 from runbook.training.report import StepRecord, TrainingReport, say
-from runbook.training.samples import ReadAhead
-from runbook.training.token_files import DataParallelShare
+from runbook.training.sample_order import DataParallelShare
 
 SMOKE_PHASE = "03-smoke-test"
 
@@ -131,7 +132,7 @@ class TrainingLoop:
         self._start()
         spec = self.spec
         tokens_per_micro_batch = spec.batch.micro * spec.model.shape.sequence_length
-        datasets = samples.datasets(spec, self.tokens)
+        datasets = make_datasets(spec, self.tokens)
         self._compare_order(datasets.cache)
         reader = ReadAhead(self.stepper.reader, tokens_per_micro_batch, spec.duration.samples)
         with contextlib.closing(reader) as self.stepper.batches:
@@ -676,9 +677,9 @@ class Stepper:
         copy = parallel_state.get_data_parallel_rank()
         share = DataParallelShare(spec.batch.micro, copies, copy)
         self.clock = engine.clock
-        self.reader = samples.BatchReader(spec, share, self.clock)
+        self.reader = BatchReader(spec, share, self.clock)
         self.watch = MetricWatch()
-        self.batches: samples.BatchReader | ReadAhead = self.reader
+        self.batches: BatchReader | ReadAhead = self.reader
         # Loss scale after the last step
         self.scale = math.inf
         # Ranks whose mean losses are averaged

@@ -1,7 +1,4 @@
-"""Token files (.bin/.idx), checked before the first step.
-
-Also the order in which their samples are taken.
-"""
+"""Token files (.bin/.idx), checked before the first step."""
 
 import math
 from collections.abc import Iterator
@@ -315,47 +312,3 @@ def _check_share(
             sample_tokens=spec.model.shape.sequence_length + 1,
             remedy="evaluation.interval 0" if use == "validation" else "a shorter sequence",
         )
-
-
-@dataclass(frozen=True)
-class DataParallelShare:
-    """Which samples of each global batch belong to one data-parallel copy."""
-
-    micro: int
-    copies: int
-    copy: int
-
-    def indices(self, consumed_samples: int, num_microbatches: int) -> Iterator[range]:
-        """Sample numbers of each micro-batch of the step after `consumed_samples`.
-
-        A step takes the same samples whatever the number of copies: those after `consumed_samples`.
-
-        >>> [list(part) for part in DataParallelShare(micro=2, copies=2, copy=1).indices(100, 2)]
-        [[102, 103], [106, 107]]
-        """
-        for step in range(num_microbatches):
-            start = consumed_samples + (step * self.copies + self.copy) * self.micro
-            yield range(start, start + self.micro)
-
-
-def shuffled_epochs(
-    documents: numpy.ndarray[Any, Any],
-    ends: list[int],
-    seed: int,
-) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
-    """Document order and sample order, both shuffled within each epoch.
-
-    `ends` counts the samples up to each end.
-
-    >>> short, long = (shuffled_epochs(numpy.arange(5), ends, seed=1) for ends in ([3], [3, 7]))
-    >>> [part.tolist() for part in short], [part.tolist() for part in long]
-    ([[2, 1, 4, 0, 3], [0, 2, 1]], [[2, 1, 4, 0, 3, 3, 2, 0, 1, 4], [0, 2, 1, 3, 6, 5, 4]])
-    """
-    strung = numpy.tile(documents.astype(numpy.int32), len(ends))
-    shuffled = numpy.arange(ends[-1], dtype=numpy.uint32 if ends[-1] < 2**32 - 2 else numpy.int64)
-    for epoch, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        random = numpy.random.RandomState([seed, epoch] if epoch else seed)
-        random.shuffle(strung[epoch * len(documents) : (epoch + 1) * len(documents)])
-        random.shuffle(shuffled[begin:end])
-
-    return strung, shuffled

@@ -83,7 +83,7 @@ def main():
 
 def stuck_thread():
     """From the fourth step's samples on a rank reads for ever: its thread does, while the rank waits for it."""
-    from runbook.training.samples import EpochDataset
+    from runbook.training.datasets import EpochDataset
 
     read = EpochDataset.__getitem__
 
@@ -101,9 +101,9 @@ WORK_SECONDS = 9
 
 def slow_first_rank():
     """Rank 0 takes longer to check and to order the text than a wait of the process groups may last."""
-    from runbook.training import samples, token_files
+    from runbook.training import datasets, token_files
 
-    for module, name in ((token_files, "check_token_files"), (samples.EpochDataset, "_order")):
+    for module, name in ((token_files, "check_token_files"), (datasets.EpochDataset, "_order")):
         setattr(module, name, _slow(getattr(module, name)))
     join = process_groups.join_process_group
 

@@ -14,11 +14,13 @@ def compare():
     import torch
 
     from runbook.plan_file.schema import read_plan
-    from runbook.training import cpu, process_groups, samples
+    from runbook.training import cpu, process_groups
+    from runbook.training.batch_reader import BatchReader
+    from runbook.training.datasets import make_datasets
     from runbook.training.engines.engine import StepClock
     from runbook.training.loop import make_engine
     from runbook.training.ranks import ranks_from
-    from runbook.training.token_files import DataParallelShare
+    from runbook.training.sample_order import DataParallelShare
 
     plan = Path(sys.argv[1])
     spec = read_plan(plan, "04-training")
@@ -26,8 +28,8 @@ def compare():
     process_groups.join_process_group(ranks_from(os.environ), 60)
     process_groups.make_parallel_groups(spec)
     engine = make_engine(spec)
-    train = samples.datasets(spec, {}).train
-    reader = samples.BatchReader(spec, DataParallelShare(spec.batch.micro, 1, 0), StepClock())
+    train = make_datasets(spec, {}).train
+    reader = BatchReader(spec, DataParallelShare(spec.batch.micro, 1, 0), StepClock())
     batches = list(reader.step(train, 0, spec.batch.num_microbatches))
 
     weights = {
@@ -208,19 +210,21 @@ def batches():
     import torch
 
     from runbook.plan_file.schema import read_plan
-    from runbook.training import cpu, process_groups, samples
+    from runbook.training import cpu, process_groups
+    from runbook.training.batch_reader import BatchReader
+    from runbook.training.datasets import make_datasets
     from runbook.training.engines.engine import StepClock
     from runbook.training.ranks import ranks_from
-    from runbook.training.token_files import DataParallelShare
+    from runbook.training.sample_order import DataParallelShare
 
     plan = Path(sys.argv[1])
     spec = read_plan(plan, "04-training")
     cpu.answer_for_cpu()
     process_groups.join_process_group(ranks_from(os.environ), 60)
     process_groups.make_parallel_groups(spec)
-    train = samples.datasets(spec, {}).train
+    train = make_datasets(spec, {}).train
     share = DataParallelShare(spec.batch.micro, 1, 0)
-    reader = samples.BatchReader(spec, share, StepClock())
+    reader = BatchReader(spec, share, StepClock())
     steps = []
     for step in range(spec.duration.iterations):
         step_batches = list(

@@ -10,14 +10,14 @@ import numpy
 def write():
     """train.npy and, with evaluation on, validation.npy beside plan.json: one row a sample."""
     from runbook.plan_file.schema import read_plan
-    from runbook.training import cpu, process_groups, samples
+    from runbook.training import cpu, datasets, process_groups
     from runbook.training.ranks import ranks_from
 
     plan = Path(sys.argv[1])
     spec = read_plan(plan, "04-training")
     cpu.answer_for_cpu()
     process_groups.join_process_group(ranks_from(os.environ), 60)
-    made = samples.datasets(spec, {})
+    made = datasets.make_datasets(spec, {})
     train = made.train
     validation = made.validation
     numpy.save(plan.parent / "train.npy", _rows(train, spec.duration.samples))
@@ -31,9 +31,9 @@ def write_megatron():
     """The same by megatron-core's own dataset class."""
     from megatron.core.datasets.gpt_dataset import GPTDataset
 
-    from runbook.training import samples
+    from runbook.training import datasets
 
-    samples.EpochDataset = GPTDataset
+    datasets.EpochDataset = GPTDataset
     return write()
 
 

@@ -20,7 +20,7 @@ from runbook.training import report
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import ranks_from
 from runbook.training.report import StepRecord
-from runbook.training.token_files import DataParallelShare
+from runbook.training.sample_order import DataParallelShare
 
 from . import specs
 
@@ -28,7 +28,7 @@ from . import specs
 @pytest.mark.parametrize(
     "name",
     [
-        *("training.token_files", "training.ranks"),
+        *("training.sample_order", "training.ranks"),
         *("plan_file.identity", "plan_file.deepspeed", "plan_file.schema"),
     ],
 )

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from runbook.plan_file.errors import TrainingError
-from runbook.training.token_files import DataParallelShare
+from runbook.training.sample_order import DataParallelShare
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # megatron-core's, at import
+    from runbook.training.batch_reader import PIECE_TOKENS, ReadAhead
     from runbook.training.engines.engine import DATA, StepClock
-    from runbook.training.samples import PIECE_TOKENS, ReadAhead
 
 COPIES = 2
 COPY = 1
@@ -44,7 +44,7 @@ class Text:
 
 
 class Reader:
-    """Reads a micro-batch as samples.BatchReader does."""
+    """Reads a micro-batch as BatchReader does."""
 
     share = DataParallelShare(MICRO, COPIES, COPY)
     device = torch.device("cpu")

@@ -43,7 +43,7 @@ def on_a_gpu():
     import torch
 
     from runbook.plan_file import slow_ranks
-    from runbook.training import samples
+    from runbook.training import batch_reader
     from runbook.training.engines import engine, megatron_engine
 
     def queue(module, name, seconds):
@@ -57,7 +57,7 @@ def on_a_gpu():
         setattr(module, name, with_work)
 
     engine.StepClock = lambda _: StepClock(Event)
-    queue(samples.ReadAhead, "_wait_for_batch", COPY)
+    queue(batch_reader.ReadAhead, "_wait_for_batch", COPY)
     queue(megatron_engine, "_forward_loss", FORWARD * (1 + int(os.environ["RANK"])))
     queue(megatron_engine, "finalize_model_grads", REDUCTION)
     queue(megatron_engine.MegatronEngine, "update", OPTIMIZER)

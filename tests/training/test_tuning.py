@@ -105,7 +105,7 @@ def test_a_sequence_that_ranks_share_gives_the_same_losses_and_text(
 
 def first_rank_reads():
     """A patch: whoever else reads a sample of the text fails."""
-    from runbook.training.samples import EpochDataset
+    from runbook.training.datasets import EpochDataset
 
     read = EpochDataset.__getitem__
 

@@ -1,0 +1,211 @@
+"""Datasets of a training: the sequences that megatron-core draws from the token files.
+
+Their order depends only on the seed and the text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import torch
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
+
+from runbook.plan_file.schema import PhasePlan, Source
+from runbook.training import data_cache
+from runbook.training.process_groups import run_long_on_first_rank
+from runbook.training.sample_order import shuffled_epochs
+
+
+@dataclass(frozen=True)
+class TrainingDatasets:
+    """The sequences to train on, in order, and those to evaluate on."""
+
+    train: Any
+    validation: Any
+    """None if there is no evaluation."""
+    cache: data_cache.CacheCheck
+    """The checksum of the cached order as rank 0 read it, the same on all ranks."""
+
+
+def make_datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> TrainingDatasets:
+    """Return the datasets of a training. All ranks call it together, and rank 0 builds the caches.
+
+    `tokens`: of each file, by which the files of a text share its weight.
+    """
+    data = spec.data
+    evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
+    config = _dataset_config(spec, tokens)
+    if config.split_matrix is not None:
+        # No test samples are drawn here, and megatron-core loops forever on a split without
+        # documents.
+        train_range, validation_range, _ = config.split_matrix
+        config.split_matrix = [train_range, validation_range if evaluates else None, None]
+
+    sizes = [spec.duration.samples, spec.evaluation.iterations * spec.batch.global_, 0]
+    kind = MockEpochDataset if data.mock else EpochDataset
+    builder = BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config)
+    cache = data_cache.CacheCheck()
+    if not data.mock:
+        sources = (*data.train, *data.validation)
+        indexes = [Path(f"{spec.path(source.prefix)}.idx") for source in sources]
+        timeout = spec.limits.process_group_timeout_seconds
+        work = partial(_build_cache, spec.path(data.cache), indexes, builder)
+        cache = run_long_on_first_rank(work, "building the order of the text", timeout)
+
+    train, validation, _ = builder.build()
+    if not evaluates:
+        validation = None
+    return TrainingDatasets(train, validation, cache)
+
+
+def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetConfig:
+    """Return which samples megatron-core draws, and from which files.
+
+    Made-up samples have no files. Validation has files of its own, or a part of the same.
+    """
+    data = spec.data
+    files: dict[str, Any] = {}
+    if not data.mock:
+        files["path_to_cache"] = str(spec.path(data.cache))
+        train_files = _weighted(spec, data.train, tokens)
+        if data.held_out:
+            held_out = _weighted(spec, data.validation, tokens) if data.validation else None
+            files["blend_per_split"] = [train_files, held_out, None]
+        else:
+            files["blend"] = train_files
+            files["split"] = data.split
+
+    # What megatron-core's datasets ask of a tokenizer; nothing is tokenized here.
+    tokenizer = SimpleNamespace(
+        vocab_size=spec.model.shape.vocabulary,
+        eod=spec.sampling.end_of_document,
+        unique_identifiers=(),
+    )
+    return GPTDatasetConfig(
+        random_seed=spec.seed,
+        sequence_length=spec.model.shape.sequence_length,
+        tokenizer=tokenizer,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+        **files,
+    )
+
+
+SampleOrder = tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]
+"""The order of documents, the start of each sample in it, and the order of samples in training."""
+
+
+class EpochDataset(GPTDataset):  # type: ignore[misc]
+    """megatron-core's samples of one token file, with each epoch shuffled separately.
+
+    megatron-core shuffles all epochs together, so another number of epochs changes the data from
+    the first step on. Here a longer training starts with exactly the samples of a shorter one. A
+    single epoch is in megatron-core's own order. Blends need no change: megatron-core picks the
+    next text from the weights and the samples drawn so far. The names of the cache files hash this
+    class and the number of samples, so two lengths never share a file.
+    """
+
+    def _build_document_sample_shuffle_indices(self) -> SampleOrder:
+        if self.config.path_to_cache is None:
+            return self._order()
+        stem = f"{self.unique_description_hash}-{type(self).__name__}-{self.index_split.name}"
+        parts = ("document_index", "sample_index", "shuffle_index")
+        paths = [Path(self.config.path_to_cache) / f"{stem}-{part}.npy" for part in parts]
+        is_first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+        if is_first and not all(path.exists() for path in paths):
+            for path, array in zip(paths, self._order(), strict=True):
+                numpy.save(path, array)
+
+        documents, samples, shuffled = (numpy.load(path, mmap_mode="r") for path in paths)
+        return documents, samples, shuffled
+
+    def _order(self) -> SampleOrder:
+        # Compiled: a source checkout builds it at startup.
+        from megatron.core.datasets import helpers
+
+        lengths = self.dataset.sequence_lengths
+        if 2 * len(self.indices) > len(lengths):
+            # One sequential read instead of page faults in the documents' order.
+            lengths = numpy.array(lengths)
+
+        tokens_per_epoch = int(lengths[self.indices].sum(dtype=numpy.int64))
+        length = self.config.sequence_length
+        num_tokens = 1
+        if self.num_samples:
+            # The last sample's labels need one token more.
+            num_tokens = self.num_samples * length + 1
+
+        epochs = max(1, -(-num_tokens // tokens_per_epoch))
+        ends = [(epoch * tokens_per_epoch - 1) // length for epoch in range(1, epochs + 1)]
+        documents, shuffled = shuffled_epochs(self.indices, ends, self.config.random_seed)
+        samples = helpers.build_sample_idx(
+            lengths,
+            documents,
+            length,
+            epochs,
+            tokens_per_epoch,
+            True,
+            True,
+        )
+        return documents, samples, shuffled
+
+
+class MockEpochDataset(EpochDataset, MockGPTDataset):  # type: ignore[misc]
+    """megatron-core's synthetic documents, each epoch shuffled separately."""
+
+
+def _build_cache(
+    folder: Path,
+    indexes: list[Path],
+    builder: BlendedMegatronDatasetBuilder,
+) -> data_cache.CacheCheck:
+    """Build on rank 0 the caches that the other ranks read.
+
+    Megatron-core lets them wait in a barrier, however large the text is.
+    """
+    cache = data_cache.CacheFolder(folder)
+    cache.remove_faulty(indexes)
+    is_initialized = torch.distributed.is_initialized
+    torch.distributed.is_initialized = lambda: False
+    try:
+        builder.build()
+    finally:
+        torch.distributed.is_initialized = is_initialized
+
+    return data_cache.CacheCheck(cache.faults, cache.seal())
+
+
+def _weighted(
+    spec: PhasePlan,
+    sources: tuple[Source, ...],
+    tokens: Mapping[str, int],
+) -> tuple[list[str], list[float] | None]:
+    """Paths of the files, and their shares of the samples.
+
+    Of a text with several files by their tokens.
+    """
+    prefixes = [str(spec.path(source.prefix)) for source in sources]
+    weights = []
+    for source in sources:
+        files = [source]
+        if source.text:
+            files = [file for file in sources if file.text == source.text]
+        text_tokens = sum(tokens.get(file.prefix, 0) for file in files)
+        text_weight = sum(file.weight for file in files)
+        if text_tokens:
+            share = tokens.get(source.prefix, 0) / text_tokens
+        else:
+            share = 1 / len(files)
+
+        weights.append(share * text_weight)
+
+    if len(sources) == 1:
+        return prefixes, None
+    return prefixes, weights
