@@ -18,6 +18,8 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
     Relative paths in `phase` are relative to the run's folder, where jobs work.
     """
     training = settings.run.training
+    if training.framework != "megatron-lm":
+        _refuse_options_of_megatron_lm(settings)
     if training.framework != "runbook":
         _refuse_unknown(settings)
         if training.framework == "nemo":
@@ -80,6 +82,25 @@ _TUNED = (
 
 A framework has an option for each of them, or rejects it.
 """
+
+
+_OF_MEGATRON_LM = ("training.reduce_in_bf16", "training.loss_fusion")
+"""Keys that no other program has, our own trainer included: it sums in fp32, by its own loss."""
+
+
+def _refuse_options_of_megatron_lm(settings: Settings) -> None:
+    """Raise `ParamsError` if an option was set that only Megatron-LM has."""
+    for key in _OF_MEGATRON_LM:
+        value = attrgetter(key)(settings.run)
+        default = all_keys()[key].default
+        if value != default:
+            raise ParamsError(
+                FrameworkMessage.ONLY_MEGATRON_LM_HAS_IT,
+                key=key,
+                value=value,
+                framework=settings.run.training.framework,
+                default=default,
+            )
 
 
 def _keys_of(framework: str) -> set[str]:

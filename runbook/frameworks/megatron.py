@@ -249,6 +249,21 @@ def _offload(run: PhaseRun) -> bool:
     return run.training.offload
 
 
+def _reduces_in_bf16(run: PhaseRun) -> bool:
+    return run.training.reduce_in_bf16
+
+
+def _fuses_loss(run: PhaseRun) -> str | None:
+    """Return the meaning of the option by itself, which both implementations need."""
+    return None if run.training.loss_fusion == "auto" else _NATIVE_LOSS
+
+
+def _loss_implementation(run: PhaseRun) -> str | None:
+    """Return the implementation to name, unless it is the option's default or there is none."""
+    implementation = run.training.loss_fusion
+    return None if implementation in ("auto", _NATIVE_LOSS) else implementation
+
+
 def _deepspeed_path(run: PhaseRun) -> str:
     return deepspeed_name(run.settings, run.phase)
 
@@ -340,6 +355,7 @@ _OWN_FOLDERS = "every run has folders of its own; the smoke test and the trainin
 _OWN_CHECKPOINT = "a job that is started again goes on from the run's own checkpoint"
 _OWN_CONFIG = "written from the run file, with a name of its own for each job"
 _NO_PIPELINE = "given where parallel.pipeline is 1, unless the site leaves it out"
+_NATIVE_LOSS = "native"
 _WITH_RECOMPUTE = "goes with training.recompute"
 _PINNED = "the default of the pinned commit"
 _TIMEOUT = "training.process_group_timeout"
@@ -562,6 +578,24 @@ _LM_TUNING = (
     chosen("decoder-last-pipeline-num-layers", "parallel.last_stage_layers", whole),
     flag("overlap-grad-reduce", "training.overlap_gradients"),
     flag("overlap-param-gather", "training.overlap_weights"),
+    Option(
+        "grad-reduce-in-bf16",
+        "training.reduce_in_bf16",
+        write=_reduces_in_bf16,
+        means=True,
+    ),
+    Option(
+        "cross-entropy-loss-fusion",
+        "training.loss_fusion",
+        write=_fuses_loss,
+        means=_NATIVE_LOSS,
+    ),
+    Option(
+        "cross-entropy-fusion-impl",
+        "training.loss_fusion",
+        str,
+        _loss_implementation,
+    ),
     flag("tp-comm-overlap", "training.overlap_tensor"),
     flag("enable-cuda-graph", "training.cuda_graphs"),
     Option(

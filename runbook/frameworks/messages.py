@@ -29,6 +29,10 @@ class FrameworkMessage(Message):
         "data.tokenizer={tokenizer} with training.framework={framework}: only GPT-2's vocabulary "
         "and merges are rendered for it. Set data.tokenizer to gpt2."
     )
+    ONLY_MEGATRON_LM_HAS_IT = (
+        "{key}={value}: only Megatron-LM has it, and {framework} does not. Set {key} to {default}, "
+        "or training.framework to megatron-lm."
+    )
     OPTION_UNKNOWN_TO_FRAMEWORK = (
         "{key}={value}: no option of {framework} is known for it here. Set {key} to {default}, "
         "or training.framework to runbook or megatron-lm."

@@ -167,6 +167,13 @@ class Choice:
         return self.own_trainer and not self.on_cpu and self.tuning.kernels != "plain"
 
     @property
+    def has_half_sums(self) -> bool:
+        """Whether gradients that Megatron-LM would sum and reduce in fp32 are so in bf16."""
+        training = self.training
+        is_asked_for = training.reduce_in_bf16 and training.precision == "bf16"
+        return is_asked_for and self.program == "megatron-lm"
+
+    @property
     def hides_sends(self) -> bool:
         """Whether stages send while they compute.
 

@@ -19,6 +19,7 @@ from runbook.planning.cost.step_inputs import modelled_device, setup_for
 from runbook.planning.layout import full_choice
 from runbook.planning.near_copies import check_near_copies
 from runbook.planning.rule_codes import PlanCode
+from runbook.tools.speed.published_rows import read_row
 
 from .conftest import TWO_CORES, build
 
@@ -264,6 +265,16 @@ def test_layers_computed_again_are_counted_by_hand(method, number, inputs, kept)
         ),
         (
             "azure-175b",
+            ["training.precision=bf16", "training.reduce_in_bf16=true", "training.loss_fusion=te"],
+            "--grad-reduce-in-bf16 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
+        ),
+        (
+            "azure-175b",
+            ["training.loss_fusion=native", "training.cuda_graphs=true"],
+            "--cross-entropy-loss-fusion --enable-cuda-graph",
+        ),
+        (
+            "azure-175b",
             ["training.cuda_graphs=true", "training.broadcast_batches=true"],
             "--enable-cuda-graph",
         ),
@@ -315,6 +326,43 @@ def test_kernels_of_the_own_trainer_are_refused_for_other_programs():
     settings = load("aws-pile-175b", set_words=["training.kernels=plain"])
     with refuses(ParamsError, FrameworkMessage.KERNELS_OF_OUR_TRAINER, kernels="plain"):
         training_arguments(settings, make_plan(settings).phases["04-training"])
+
+
+@pytest.mark.parametrize("run", ["aws-pile-175b", "local"])
+@pytest.mark.parametrize("words", ["training.reduce_in_bf16=true", "training.loss_fusion=te"])
+def test_options_of_megatron_lm_alone_are_refused_elsewhere(run: str, words: str) -> None:
+    settings = load(run, set_words=[words])
+    key = words.partition("=")[0]
+    with refuses(ParamsError, FrameworkMessage.ONLY_MEGATRON_LM_HAS_IT, key=key):
+        training_arguments(settings, make_plan(settings, TWO_CORES).phases["04-training"])
+
+
+def test_a_fused_loss_and_gradients_in_bf16_are_planned_faster() -> None:
+    def step(**training: object) -> StepModel:
+        sections = {
+            "training": {"framework": "megatron-lm", "global_batch": 64, **training},
+            "jobs": {"training": {"nodes": 2}},
+        }
+        choice = full_choice(build(sections, device="H100-SXM", model="13b"))
+        return StepModel(setup_for(choice, modelled_device(choice)))
+
+    plain = step().step()
+    fused = step(loss_fusion="te").step()
+    half = step(reduce_in_bf16=True).step()
+    assert fused.output < plain.output
+    assert half.data < plain.data
+    assert step(reduce_in_bf16=True, precision="fp16").step() == step(precision="fp16").step()
+
+
+def test_nemo_of_2023_is_planned_with_the_loss_that_a_published_row_of_it_has() -> None:
+    """The AWS document's NeMo 23.04 calls Megatron's own loss, and that of today a fused one."""
+    settings = load("aws-pile-175b")
+    choice = full_choice(settings)
+    columns = {"model": "GPT-3 175B", "accelerator": "A100", "n_accel": "128", "software": "NeMo"}
+    of_2023 = read_row(1, columns | {"date": "2023-04"})
+    of_2024 = read_row(1, columns | {"date": "2024-12"})
+    assert setup_for(choice, modelled_device(choice)).fused_loss == of_2023.fused_loss
+    assert (of_2023.fused_loss, of_2024.fused_loss) == (False, True)
 
 
 def test_a_tuning_that_a_framework_does_not_have_is_refused():

@@ -14,6 +14,7 @@ from runbook.params.schema.value_types import (
     Fraction,
     Framework,
     LauncherChoice,
+    LossFusion,
     Name,
     NonNegative,
     Positive,
@@ -211,6 +212,14 @@ class Training(Strict):
     fuse_gradients: Annotated[Switch, Aliases("gradient_accumulation_fusion")] = "auto"
     """Accumulate gradients inside the matrix products: always (our own trainer needs Transformer
     Engine and Apex), never, or auto (the framework's default).
+    """
+    reduce_in_bf16: Annotated[StrictBool, Aliases("grad_reduce_in_bf16")] = False
+    """Megatron-LM only: sum and reduce gradients in bf16 instead of fp32. Half their memory and
+    traffic, and fewer digits.
+    """
+    loss_fusion: Annotated[LossFusion, Aliases("cross_entropy_fusion_impl")] = "auto"
+    """Megatron-LM only: fused kernels for the loss: native, te (Transformer Engine's, which writes
+    the gradient over the logits), or auto (none).
     """
     kernels: Kernels = "auto"
     """Kernels of our own trainer on a GPU: compiled (its Triton kernels), plain (megatron-core's),

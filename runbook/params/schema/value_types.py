@@ -103,6 +103,8 @@ Framework = Literal["runbook", "megatron-lm", "megatron-deepspeed", "nemo"]
 """The program that the training job starts."""
 Attention = Literal["auto", "flash1", "flash2", "flash-triton", "plain"]
 """Which kernel computes the attention."""
+LossFusion = Literal["auto", "native", "te"]
+"""Which of megatron-core's fused kernels compute the loss."""
 BadRecords = Literal["stop", "skip", "quarantine"]
 """What the data phase does with a record that it cannot read."""
 FixText = Literal["none", "ftfy"]

@@ -237,7 +237,7 @@ class StepSetup:
     cuda_graphs: bool = False
     """Whether the host launches a layer as one graph."""
     half_sums: bool = False
-    """Whether FSDP reduces gradients in 16 bits, as in pure bf16."""
+    """Whether gradients are reduced in 16 bits: by FSDP in pure bf16, by Megatron-LM if it is told to."""
     first_sharding: bool = False
     """Whether states are sharded by PyTorch's FSDP of 2023, which hid less communication than its
     successors.
@@ -858,7 +858,7 @@ class StepModel:
             return setup.num_microbatches * self._sharded_data(microbatch, gather)
         # Weights are gathered in 16 bits, gradients reduced in 32, or in 16 as vendors' recipes for
         # fp8
-        if setup.precision == "fp8" and setup.code == "tuned":
+        if setup.half_sums or (setup.precision == "fp8" and setup.code == "tuned"):
             reduce = gather
         else:
             reduce = 2 * gather

@@ -87,11 +87,13 @@ def state_bytes(
     zero_stage: int,
     data: int,
     own_trainer: bool = False,
+    half_sums: bool = False,
 ) -> States:
     """Bytes a parameter, with what ZeRO shares divided by the data-parallel copies.
 
     Megatron keeps fp32 gradients under bf16 (18 bytes whole, 6 + 12/d shared), and fp16 gradients with an fp32 copy in
-    the optimizer under fp16 (20; 4 + 16/d), where our own trainer does as under bf16. DeepSpeed keeps 16-bit gradients
+    the optimizer under fp16 (20; 4 + 16/d), where our own trainer does as under bf16. With `half_sums` it does so
+    under bf16 too (`training.reduce_in_bf16`). DeepSpeed keeps 16-bit gradients
     (16; 4 + 12/d; 2 + 14/d; 16/d); in fp32 its stages 1 and 2 hold a second copy of the weights.
 
     >>> [round(state_bytes("bf16", deepspeed=False, zero_stage=z, data=8).total, 2) for z in (0, 1)]
@@ -106,9 +108,8 @@ def state_bytes(
         gradients = 2
         optimizer = 12
     else:
-        weights, gradients, optimizer = (
-            (2, 4, 12) if own_trainer or precision == "bf16" else (2, 2, 16)
-        )
+        has_wide_sums = own_trainer or (precision == "bf16" and not half_sums)
+        weights, gradients, optimizer = (2, 4, 12) if has_wide_sums else (2, 2, 16)
 
     return States(
         weights=weights / data if zero_stage >= 3 else weights,
@@ -125,8 +126,13 @@ LOSS_BLOCK_BYTES = 2**28
 
 CROSS_ENTROPY_BYTES = 4
 """Of each logit in fp32, which Megatron's loss makes of those in 16 bits and keeps for backward,
-next to them (vocab_parallel_cross_entropy of megatron-core). Its fused loss keeps them twice, and
-is not asked for by our scripts."""
+next to them (vocab_parallel_cross_entropy of megatron-core)."""
+
+
+_FUSED_LOSS_BYTES = {"native": 2 * CROSS_ENTROPY_BYTES, "te": 0}
+"""The same of its fused losses (`training.loss_fusion`). The native one, compiled, keeps the fp32
+logits twice; Transformer Engine's writes the gradient over those in 16 bits
+(megatron/core/fusions/fused_cross_entropy.py, transformer_engine/pytorch/cross_entropy.py)."""
 
 
 _SCORE_BYTES = 5
@@ -236,6 +242,7 @@ def _states_with_offload(choice: Choice) -> tuple[States, float]:
         zero_stage=layout.zero_stage,
         data=replicas,
         own_trainer=choice.own_trainer,
+        half_sums=choice.has_half_sums,
     )
     offloads = choice.training.offload and choice.deepspeed and layout.zero_stage > 0
     if not offloads:
@@ -331,7 +338,8 @@ def _logits(choice: Choice) -> float:
     if choice.own_trainer:
         logit_bytes = 2 * width
     else:
-        logit_bytes = width + CROSS_ENTROPY_BYTES
+        loss_fusion = choice.training.loss_fusion
+        logit_bytes = width + _FUSED_LOSS_BYTES.get(loss_fusion, CROSS_ENTROPY_BYTES)
 
     return tokens * (hidden_bytes + logit_bytes * shape.padded_vocabulary) / layout.tensor
 
@@ -374,15 +382,15 @@ def _engine_buffers(choice: Choice, parameters: int) -> int:
 
 
 def _main_gradients(choice: Choice) -> float:
-    """Return the bytes a parameter of Megatron's gradients in fp32 under fp16, which are gone before the next forward.
+    """Return the bytes a parameter of Megatron's gradients in fp32, which are gone before the next forward.
 
-    megatron-core makes them of the fp16 ones as a step ends (`_copy_model_grads_to_main_grads`),
+    megatron-core makes them of gradients in 16 bits as a step ends (`_copy_model_grads_to_main_grads`),
     and `zero_grad` frees them. Megatron-LM 2.x kept them.
     """
     layout = choice.layout
     if choice.own_trainer or choice.deepspeed or choice.on_cpu:
         return 0.0
-    if choice.training.precision != "fp16":
+    if choice.training.precision != "fp16" and not choice.has_half_sums:
         return 0.0
     replicas = layout.data * layout.context
     return 4 / (replicas if layout.zero_stage else 1)

@@ -162,8 +162,9 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
         broadcasts_batches=training.broadcast_batches,
         code=code_of(choice),
         deepspeed=choice.deepspeed,
-        # Our scripts do not request Megatron's fused loss.
-        fused_loss=False,
+        # NeMo is that of 23.04: megatron-core has had fused losses since 2024.
+        fused_loss=training.loss_fusion != "auto",
+        half_sums=choice.has_half_sums,
         fp8_recipe=training.fp8,
     )
 

@@ -448,6 +448,23 @@ def train_with_own_trainer(findings: Findings, why: str) -> None:
         source = f"stage {zero_stage.value} is DeepSpeed's: megatron-core shares optimizer states"
         findings.take("parallel.zero_stage", 1, zero_stage.line, source)
     leave_offload(findings)
+    leave_options_of_megatron_lm(findings)
+
+
+_OF_OUR_TRAINER = {
+    "training.reduce_in_bf16": "our trainer sums gradients in 32 bits",
+    "training.loss_fusion": "our trainer has a loss of its own, which writes over the logits",
+}
+"""What our trainer does in place of options that Megatron-LM alone has."""
+
+
+def leave_options_of_megatron_lm(findings: Findings) -> None:
+    """Leave out options that only Megatron-LM has."""
+    for key, why in _OF_OUR_TRAINER.items():
+        carried = findings.carried.get(key)
+        if carried:
+            findings.leave(carried.line, carried.source, why)
+            findings.drop(key)
 
 
 def leave_offload(findings: Findings) -> None:
@@ -478,6 +495,7 @@ def _take_framework(framework: str, findings: Findings) -> None:
         source = f"the site has no {framework}: our own trainer"
         findings.take("training.framework", "runbook", 0, source)
         findings.drop("parallel.sequence", "training.offload")
+        leave_options_of_megatron_lm(findings)
 
 
 def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelKind:

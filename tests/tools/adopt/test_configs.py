@@ -554,6 +554,14 @@ def test_a_text_is_no_switch(text, tmp_path):
     assert "parallel.sequence" not in report.adopted.findings.carried
 
 
+def test_gradients_that_bridge_sums_in_16_bits_are_named(tmp_path):
+    for section in ("ddp", "mixed_precision"):
+        text = BRIDGE + f"{section}: {{grad_reduce_in_fp32: false}}\n"
+        _, rows = rows_of(tmp_path, "bridge.yaml", text)
+        verdict = rows[f"{section}.grad_reduce_in_fp32"].verdict
+        assert verdict is not OptionVerdict.SAME, section
+
+
 def test_a_list_is_no_text(tmp_path):
     config = BRIDGE.replace(
         "dataset: {seq_length", "dataset: {data_path: [a, b], split: [9, 1], seq_length"

@@ -15,6 +15,7 @@ from runbook.frameworks.messages import FrameworkMessage
 from runbook.params import Settings, load
 from runbook.planning import FULL, make_plan
 from runbook.tools.adopt import program_arguments
+from runbook.tools.adopt.adoption import train_with_own_trainer
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.script import Word
 
@@ -98,3 +99,21 @@ def test_what_render_wrote_is_read_back_as_the_same_keys(name: str) -> None:
         )
     again = load(name, set_words=[f"{key}={value}" for key, value in keys.items()])
     assert sorted(arguments(again)) == sorted(words)  # what a site says too stands elsewhere
+
+
+@pytest.mark.parametrize("loss_fusion", ["auto", "native", "te"])
+def test_gradients_in_bf16_and_a_fused_loss_are_read_back(loss_fusion: str) -> None:
+    words = ["training.reduce_in_bf16=true", f"training.loss_fusion={loss_fusion}"]
+    settings = load("azure-175b", set_words=words)
+    findings = read_back(settings, arguments(settings))
+    assert findings.value("training.reduce_in_bf16") is True
+    assert findings.value("training.loss_fusion", "auto") == loss_fusion
+
+
+def test_our_trainer_is_not_given_what_megatron_lm_alone_has() -> None:
+    settings = load("azure-175b", set_words=["training.loss_fusion=te"])
+    findings = read_back(settings, arguments(settings))
+    findings.take("training.framework", "megatron-lm", 1, "pretrain_gpt.py")
+    train_with_own_trainer(findings, "another tokenizer")
+    assert "training.loss_fusion" not in findings.carried
+    assert "--cross-entropy-fusion-impl" in [remark.text for remark in findings.leftovers]
