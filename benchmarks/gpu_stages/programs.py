@@ -34,11 +34,15 @@ def _load_specs() -> Any:
 specs = _load_specs()
 SHAPES: dict[str, dict[str, int]] = training_vs_plain.SHAPES | {
     "rehearsal": {"layers": 2, "hidden": 64, "heads": 4, "sequence": 16},
+    "small-256": {"layers": 4, "hidden": 256, "heads": 4, "sequence": 256},
+    "small-512": {"layers": 4, "hidden": 512, "heads": 8, "sequence": 256},
 }
+SMALL_SHAPES = ("rehearsal", "small-256", "small-512")
+"""Shapes with a small vocabulary: of a rehearsal, whose kernels may be interpreted, and for CPUs."""
 VOCABULARY = (50257, 50304)
 """Tokens of GPT-2, and with padding to a multiple of 128."""
 SMALL_VOCABULARY = (1000, 1024)
-"""Of a rehearsal, whose kernels may be interpreted."""
+"""Of `SMALL_SHAPES`."""
 LEARNING_RATE = 1e-4
 SEED = 1234
 
@@ -79,7 +83,7 @@ def make_program(options: ProgramOptions) -> Program:
 
 def vocabulary_of(shape: str) -> tuple[int, int]:
     """Return the tokens of a shape's vocabulary, without and with padding."""
-    return SMALL_VOCABULARY if shape == "rehearsal" else VOCABULARY
+    return SMALL_VOCABULARY if shape in SMALL_SHAPES else VOCABULARY
 
 
 def random_tokens(shape: str, sequences: int, count: int) -> list[tuple[torch.Tensor, ...]]:
