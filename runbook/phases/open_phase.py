@@ -17,35 +17,16 @@ from runbook.params import Settings
 from runbook.params.layers import GIVEN_BEFORE
 from runbook.params.parameters_cell import refuse_edits_below_papermill
 from runbook.params.project import remember_project, shown_path
-from runbook.params.schema.run_file import PHASES
 from runbook.params.yaml12 import read_file
-from runbook.phases import token_inputs
 from runbook.phases.messages import PhaseMessage
-from runbook.plan_file.identity import step_inputs
+from runbook.phases.phase_steps import phase_step, refuse_changed_results
 from runbook.plan_file.json_records import append_line, as_json
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning import FULL, SMOKE, Check, Plan
+from runbook.planning import SMOKE, Check, Plan
 from runbook.records import session as sessions
 from runbook.runs import machine, run_files
+from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_folder import hold_run, runs_folder
-
-VERSIONS = dict.fromkeys(PHASES, 1)
-"""A phase's version. Increase it when the phase's outputs change.
-
-Its fingerprint then changes too, and the phase is done again.
-"""
-
-YOUNGER_KEYS = {
-    "data.blend": "",
-    "data.keep_sources": "",
-    "data.drop_sources": "",
-    "data.source_key": "auto",
-    "data.fix_text": "none",
-}
-"""Data keys that are newer than the fingerprints of existing runs.
-
-Each has the value at which those fingerprints stay the same.
-"""
 
 
 @dataclass
@@ -59,6 +40,11 @@ class OpenPhase:
     session: sessions.Session
 
     @property
+    def run(self) -> PlannedRun:
+        """The run without its record and phase."""
+        return PlannedRun(self.settings, self.plan, self.folder)
+
+    @property
     def phase_plan(self) -> PhasePlan:
         """The trainer's inputs for this phase."""
         return self.plan.phases[self.phase]
@@ -66,14 +52,14 @@ class OpenPhase:
     @property
     def fingerprint(self) -> str:
         """The fingerprint of everything this phase depends on, with its current inputs."""
-        return phase_fingerprint(self.settings, self.plan, self.folder, self.phase)
+        return phase_step(self.run, self.phase).fingerprint
 
     def hold(self, purpose: str) -> AbstractContextManager[None]:
         """Keep others from changing the run meanwhile.
 
         `runbook run` already holds it for its own notebooks.
         """
-        return hold_run(self.folder, purpose)
+        return self.run.hold(purpose)
 
     def append_event(self, event: str, **facts: Any) -> None:
         """Add a line to the run's event history.
@@ -157,7 +143,7 @@ def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
     folder = runs_folder(settings.project) / settings.name
     plan = machine.make_plan_here(settings, machine.calibrations_of_run(settings, folder))
     refuse_other_parameters(settings, folder)
-    refuse_changed_results(settings, plan, folder, phase)
+    refuse_changed_results(PlannedRun(settings, plan, folder), phase)
     with hold_run(folder, f"opening {phase}"):
         run_files.write_plan_file(settings, plan, folder)
         run_files.write_overrides(settings, folder)
@@ -283,105 +269,3 @@ def summary_rows(open_phase: OpenPhase) -> list[Row]:
         summary.append({"what": label, "value": value, "from": origin})
 
     return summary
-
-
-def train_step(training: str) -> str:
-    """Return the name of the step whose mark records that a training is done."""
-    return f"{training}--train"
-
-
-def refuse_changed_results(
-    settings: Settings,
-    plan: Plan,
-    folder: Path,
-    phase: str,
-) -> None:
-    """Raise `ChangedOutputError` if a finished training's results were changed.
-
-    Only results that this phase reads count. The check runs before the phase's record is set aside,
-    so that the record stays. Weights are left out: after an export they may be deleted, and
-    `jobs.launch` compares them.
-    """
-    for training in (SMOKE, FULL):
-        if PHASES.index(training) <= PHASES.index(phase):
-            digest = phase_fingerprint(settings, plan, folder, training)
-            step = train_step(training)
-            status = run_files.step_status(folder, step, digest, run_files.Reading.LINE_FILES)
-            run_files.refuse_changed_output(step, status, begin_again(settings, training))
-
-
-def begin_again(settings: Settings, phase: str) -> str:
-    """Return the remedy that does a phase again, for the end of an error text."""
-    return (
-        f"Or do {phase} again, which keeps the present files in history/: "
-        f"runbook run {settings.run.run} --redo {phase}"
-    )
-
-
-def phase_fingerprint(
-    settings: Settings,
-    plan: Plan,
-    folder: Path,
-    phase: str,
-) -> str:
-    """Return what a phase depends on.
-
-    A change to it makes the phase run again; any other change does not.
-    """
-    inputs: dict[str, Any]
-    if phase == "00-plan":
-        inputs = {"plan": run_files.with_prompt_ids(settings, plan).as_dict()}
-    elif phase == "01-environment":
-        inputs = {
-            "site": settings.site.model_dump(mode="json"),
-            "engine": settings.run.training.engine,
-        }
-    elif phase == "02-data":
-        inputs = _data_inputs(settings, folder)
-    elif phase in (SMOKE, FULL):
-        inputs = {
-            "spec": step_inputs(plan.phases[phase]),
-            "data": checksums_of_step(folder, "02-data--tokenize"),
-        }
-    else:
-        earlier = (SMOKE, FULL) if phase == "05-analysis" else (FULL,)
-        inputs = {training: checksums_of_step(folder, f"{training}--train") for training in earlier}
-
-    return run_files.fingerprint(VERSIONS[phase], inputs)
-
-
-def _data_inputs(settings: Settings, folder: Path) -> dict[str, object]:
-    """Return the values on which the token files depend."""
-    values = {}
-    for key, value in settings.subset(["data"]).items():
-        # A newer key at its default leaves the fingerprints of older runs unchanged.
-        if YOUNGER_KEYS.get(key, ...) != value:
-            values[key] = value
-
-    inputs = {
-        "data": values,
-        "dataset": settings.dataset.identity(),
-        "vocabulary": settings.model.vocabulary,
-        "text": token_inputs.text_identity(settings, folder),
-    }
-    # Runs with a single text got fingerprints before there could be several texts.
-    if settings.blend:
-        inputs["texts"] = {text.name: text.dataset.identity() for text in settings.texts}
-    return inputs
-
-
-def checksums_of_step(folder: Path, step: str) -> Any:
-    """Return the checksums of an earlier step's outputs, or None if it is not done.
-
-    Manifests are left out: they also contain times and speeds, which differ when the same tokens
-    are made again.
-    """
-    mark = run_files.read_mark(folder, step)
-    if not mark:
-        return None
-    checksums = []
-    for file in mark.outputs:
-        if not file.path.endswith(".manifest.json"):
-            checksums.append(file.sha256)
-
-    return checksums

@@ -15,9 +15,9 @@ from runbook.jobs import get_scheduler
 from runbook.jobs.render.training_job import TRAINING_PHASES
 from runbook.params.schema.run_file import PHASES
 from runbook.phases import training_results
-from runbook.phases.job_control import training_jobs
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import VERSIONS, OpenPhase
+from runbook.phases.open_phase import OpenPhase
+from runbook.phases.phase_steps import phase_step, train_step
 from runbook.planning import FULL, SMOKE
 from runbook.records.manifest import changed_records, write_manifest
 from runbook.records.pages import run_pages
@@ -35,6 +35,7 @@ from runbook.results.scores import as_scores, worse
 from runbook.runs import run_files
 from runbook.runs.bad_nodes import FILE_NAME, read_bad_nodes
 from runbook.runs.status import active_jobs
+from runbook.runs.step import Reading
 
 
 def write_report(folder: Path, *, manifest: bool = False) -> Path:
@@ -235,19 +236,28 @@ def write_tables(folder: Path, out: Path) -> list[Path]:
     return sorted(path for name in frames for path in out.glob(f"{name}.*"))
 
 
-def finish(open_phase: OpenPhase, outputs: Sequence[Path] = (), digest: str = "") -> None:
+def finish(
+    open_phase: OpenPhase,
+    outputs: Sequence[Path] = (),
+    repeat_because: str = "",
+) -> None:
     """Write the record, mark the phase done with its outputs, and refresh the report.
 
     A failed verdict is an error. If a job of the phase still runs, or its training is not done,
-    nothing is finished or written.
+    nothing is finished or written. With `repeat_because`, the next `runbook run` does the phase
+    again.
     """
     phase = open_phase.phase
     _refuse_unfinished(open_phase)
     twin = open_phase.session.finish()
     if twin.verdict == "fail":
         raise RecordError(PhaseMessage.PHASE_DID_NOT_PASS, phase=phase)
-    marked = (open_phase.folder, phase, VERSIONS[phase], digest or open_phase.fingerprint)
-    run_files.write_mark(*marked, outputs, verdict=twin.verdict)
+    step = phase_step(open_phase.run, phase)
+    if repeat_because:
+        step.mark_for_repeat(repeat_because, outputs, verdict=twin.verdict)
+    else:
+        step.mark_done(outputs, verdict=twin.verdict)
+
     # Our engine still writes this notebook, and then the manifest. If it were recorded here, a kill
     # in between would look like an edit.
     write_report(open_phase.folder, manifest=ENGINE_VARIABLE not in os.environ)
@@ -275,6 +285,6 @@ def _refuse_unfinished(open_phase: OpenPhase) -> None:
 
     if phase not in TRAINING_PHASES:
         return
-    missing = training_jobs.what_is_missing(open_phase, by_content=False)
+    missing = train_step(open_phase.run, phase).why_not_done(Reading.SIZES)
     if missing:
         raise RecordError(PhaseMessage.TRAINING_NOT_FINISHED, phase=phase, missing=missing)

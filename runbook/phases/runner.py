@@ -25,13 +25,16 @@ from runbook.params.settings import require_values
 from runbook.phases import open_phase
 from runbook.phases.job_control import training_jobs
 from runbook.phases.messages import PhaseMessage
+from runbook.phases.phase_steps import phase_step, refuse_changed_results, train_name, train_step
 from runbook.phases.report import write_report
 from runbook.planning import Plan
 from runbook.records.engine.execute import Outcome, execute_phase, refuse_hand_edits
 from runbook.records.engine.execution_end import ExecutionState, NotebookStopped, ending_in_order
 from runbook.records.run_state import read_run
 from runbook.runs import machine, run_files, run_folder
+from runbook.runs.planned_run import PlannedRun
 from runbook.runs.status import refuse_while_a_job_runs
+from runbook.runs.step import step_status
 
 Say = Callable[[str], None]
 
@@ -104,7 +107,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
             say(f"{name}: half-written by a process that was killed, removed")
         # Move aside a training that is done again.
         if redo and redo not in TRAINING_PHASES:
-            open_phase.refuse_changed_results(settings, plan, folder, redo)
+            refuse_changed_results(PlannedRun(settings, plan, folder), redo)
         if redo:
             forget(
                 settings,
@@ -169,7 +172,7 @@ def run_phase(
     say: Say,
 ) -> Outcome:
     """Execute and record a phase's notebook, unless the phase is done and unchanged."""
-    open_phase.refuse_changed_results(settings, plan, folder, phase)
+    refuse_changed_results(PlannedRun(settings, plan, folder), phase)
     missing = why_not_done(settings, plan, folder, phase)
     if not missing:
         say(f"{phase:16} done, verified")
@@ -224,15 +227,14 @@ def why_not_done(
 
     The text is empty if it is done, its inputs are unchanged and its outputs complete.
     """
-    digest = open_phase.phase_fingerprint(settings, plan, folder, phase)
-    missing = run_files.what_is_missing(folder, phase, digest)
+    run = PlannedRun(settings, plan, folder)
+    missing = phase_step(run, phase).why_not_done()
     if missing:
         return missing
     for mark in sorted((folder / "steps").glob(f"{phase}--*.json")):
-        status = run_files.step_status(folder, mark.stem)
-        if mark.stem == open_phase.train_step(phase):
-            remedy = open_phase.begin_again(settings, phase)
-            run_files.refuse_changed_output(mark.stem, status, remedy)
+        status = step_status(folder, mark.stem)
+        if mark.stem == train_name(phase):
+            train_step(run, phase).refuse(status)
 
         missing = status.as_text()
         if missing:

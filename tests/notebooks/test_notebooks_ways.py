@@ -13,10 +13,11 @@ import yaml
 from toy_project import Ended, Toy, json_of
 
 from runbook import params
-from runbook.phases.open_phase import phase_fingerprint
+from runbook.phases.phase_steps import phase_step
 from runbook.planning import make_plan
 from runbook.records.manifest import verify_run
 from runbook.runs import machine
+from runbook.runs.planned_run import PlannedRun
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=2)]
 
@@ -119,9 +120,9 @@ def test_what_comes_next_depends_on_the_tokens_and_not_on_when_they_were_made(wa
     settings = params.load("local", project=toy.root)
     plan = make_plan(settings, machine.measure_machine(settings.site))
     for phase in ("03-smoke-test", "04-training"):
-        assert phase_fingerprint(settings, plan, ways[way][0], phase) == phase_fingerprint(
-            settings, plan, ways["command"][0], phase
-        )
+        other = phase_step(PlannedRun(settings, plan, ways[way][0]), phase)
+        command = phase_step(PlannedRun(settings, plan, ways["command"][0]), phase)
+        assert other.fingerprint == command.fingerprint
 
 
 def test_what_counts_as_time_leaves_the_rest(ways):

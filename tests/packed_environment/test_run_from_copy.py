@@ -14,12 +14,13 @@ from runbook.core.files import read_lines
 from runbook.jobs import get_scheduler
 from runbook.jobs.job_folder import JobFolder, JobState, latest_job_folder
 from runbook.packed_environment.node_copy import copies_folder
-from runbook.phases.job_control import job_rules, training_jobs
+from runbook.phases.job_control import training_jobs
 from runbook.phases.open_phase import OpenPhase, open_run_phase
+from runbook.phases.phase_steps import TOKENIZE
 from runbook.phases.training_results import read_results
 from runbook.records.logbook import make_entry
-from runbook.runs import run_files
 from runbook.runs.run_folder import RUNS_VARIABLE
+from runbook.runs.step import write_mark
 from runbook.tools.drills.bench import write_project, write_tokens
 
 pytestmark = [pytest.mark.training, pytest.mark.jobs]
@@ -36,7 +37,7 @@ class LocalRun:
         self.open_phase: OpenPhase = open_run_phase(settings, PHASE)
         self.folder = self.open_phase.folder
         write_tokens(self.folder / self.open_phase.phase_plan.data.train[0].prefix)
-        run_files.write_mark(self.folder, job_rules.TOKENIZE, 1, "the tests", [])
+        write_mark(self.folder, TOKENIZE, 1, "the tests", [])
         training_jobs.launch(self.open_phase)
         training_jobs.watch(self.open_phase)
 

@@ -11,9 +11,10 @@ import pytest
 from toy_run import open_run
 
 from runbook.phases.p06_evaluation import phase as evaluation
+from runbook.phases.phase_steps import phase_step
 from runbook.results.history import PHENOMENON, read_scores
-from runbook.runs import run_files
 from runbook.runs.status import run_folder
+from runbook.runs.step import step_status
 from runbook.tokens.tokenizer import load_tokenizer
 
 
@@ -118,7 +119,7 @@ def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened
     evaluation.finish(opened)
     twin = opened.session.finish()
     assert twin.verdict == "pass" and twin.results["corpus: bits per byte, after"] == bits["after"]
-    assert run_files.what_is_missing(opened.folder, "06-evaluation", opened.fingerprint) == ""
+    assert phase_step(opened.run, "06-evaluation").why_not_done() == ""
     assert (
         "corpus" in evaluation.evaluate(run_folder("local", opened.folder.parent)).as_text()
         and len(asked) == 1
@@ -151,7 +152,7 @@ def test_weights_of_another_framework_and_login_nodes_are_left_alone(opened, ask
     expected = opened.fingerprint
     evaluation.finish(queued)
     assert queued.session.finish().verdict == "warn"
-    assert run_files.what_is_missing(opened.folder, "06-evaluation", expected), (
+    assert step_status(opened.folder, "06-evaluation", expected).as_text(), (
         "the next run looks for scores again"
     )
 

@@ -34,8 +34,8 @@ from runbook.phases.ladder.service import LadderRequest, find_ladder
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.plan_service import load_plan
 from runbook.planning import FULL
-from runbook.runs.run_files import write_mark
 from runbook.runs.run_folder import RUNS_VARIABLE
+from runbook.runs.step import write_mark
 
 SMALL_BATCH = ("training.iterations=1600", "training.global_batch=2", "training.micro_batch=1")
 

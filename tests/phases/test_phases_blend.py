@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from runbook.phases import open_phase as phases
 from runbook.phases.job_control import job_rules
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p02_data import phase as data
+from runbook.phases.phase_steps import TOKENIZE, VERSIONS, phase_step
 from runbook.phases.token_inputs import text_identity
-from runbook.runs import run_files
+from runbook.runs.step import fingerprint, read_mark
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.pipeline.tokenize_options import TokenizeOptions, read_manifest
 from runbook.tokens.verification import sample_documents
@@ -62,7 +64,7 @@ def test_each_text_of_a_blend_is_tokenized_and_verified(project, capsys):
         first_pieces = "".join(document.pieces[0] for document in sample_documents(prefix, 1))
         assert word.strip() in first_pieces or name == "stone"
     assert open_phase.session.results["documents"] == 80
-    mark = run_files.read_mark(open_phase.folder, data.STEP)
+    mark = read_mark(open_phase.folder, TOKENIZE)
     assert len(mark.outputs) == 6
     capsys.readouterr()
     data.tokenize(opened(project, *words))
@@ -119,9 +121,9 @@ def test_sources_are_chosen_by_keys_of_the_run_and_a_wrong_name_is_warned_of(pro
     assert (manifest.documents, manifest.dropped_sources) == (2, {"book": 1})
     facts = {row["what"]: row["value"] for row in data.show_what_it_is(open_phase)[0].rows}
     assert facts["left out by choice"] == "1 documents: 1 of book"
-    other = params.load("local", set_words=[*TOY, *words[:2]], project=project)
-    arguments = (open_phase.plan, open_phase.folder, "02-data")
-    assert phases.phase_fingerprint(other, *arguments) != open_phase.fingerprint
+    settings = params.load("local", set_words=[*TOY, *words[:2]], project=project)
+    other = replace(open_phase.run, settings=settings)
+    assert phase_step(other, "02-data").fingerprint != open_phase.fingerprint
 
 
 def test_ready_token_files_that_the_plan_does_not_know_are_refused_with_what_to_do(project):
@@ -167,7 +169,5 @@ def test_what_is_not_asked_for_leaves_the_fingerprint_of_the_data_as_it_was(proj
         "vocabulary": open_phase.settings.model.vocabulary,
         "text": text_identity(open_phase.settings, open_phase.folder),
     }
-    digest = phases.phase_fingerprint(
-        open_phase.settings, open_phase.plan, open_phase.folder, "02-data"
-    )
-    assert digest == run_files.fingerprint(phases.VERSIONS["02-data"], inputs)
+    digest = phase_step(open_phase.run, "02-data").fingerprint
+    assert digest == fingerprint(VERSIONS["02-data"], inputs)

@@ -17,13 +17,14 @@ from runbook.jobs.watcher_wait import begin_wait, read_wait
 from runbook.phases.job_control import job_rules
 from runbook.phases.job_control import training_jobs as jobs
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import phase_fingerprint
 from runbook.phases.p03_smoke_test import phase as smoke_test
 from runbook.phases.p04_training import phase as training
+from runbook.phases.phase_steps import phase_step, train_step
 from runbook.results.history import Event
-from runbook.runs import run_files
+from runbook.runs import step
 from runbook.runs.messages import RunMessage
 from runbook.runs.status import cancel_jobs, refuse_while_a_job_runs, stop_jobs
+from runbook.runs.step import ChangedOutputError, StepState, StepStatus, mark_path, write_mark
 
 PHASE = "04-training"
 
@@ -61,7 +62,7 @@ def test_a_job_that_finished_while_nobody_watched_is_not_started_again(open_phas
     jobs.launch(open_phase)
     jobs.watch(open_phase)
     assert queue.calls == ["submit 04-training"]
-    assert not jobs.what_is_missing(open_phase)
+    assert not train_step(open_phase.run, PHASE).why_not_done()
     assert "finished while nobody watched; nothing is started again" in capsys.readouterr().out
     jobs.launch(open_phase)
     jobs.watch(open_phase)
@@ -263,7 +264,7 @@ def test_a_stopped_job_is_resumed_as_long_as_each_job_makes_a_step(
     jobs.launch(open_phase)
     jobs.watch(open_phase)
     assert len(queue.calls) == 6
-    assert not jobs.what_is_missing(open_phase)
+    assert not train_step(open_phase.run, PHASE).why_not_done()
     assert (
         capsys.readouterr().out.count(
             "The job ended as stopped (told so); it goes on as jobs/04-training-"
@@ -419,7 +420,7 @@ def test_a_job_is_not_resumed_where_the_smoke_test_failed_meanwhile(open_phase, 
 def test_token_files_that_passed_are_not_read_again_for_the_launch(open_phase, queue, monkeypatch):
     """They may be terabytes; one that lost bytes since is noticed all the same."""
     training.check_ready(open_phase)
-    monkeypatch.setattr(run_files, "sha256_of", lambda path: pytest.fail(f"{path} is read"))
+    monkeypatch.setattr(step, "sha256_of", lambda path: pytest.fail(f"{path} is read"))
     training.launch(open_phase)
     queue.states["04-training"] = JobState.STOPPED
     (open_phase.folder / "data" / "tokens").write_text("cut")
@@ -444,12 +445,12 @@ def test_a_phase_is_not_finished_while_its_job_runs_nor_before_its_training_is_d
     )
     with refuses(JobError, told):
         training.finish(open_phase)
-    assert not run_files.mark_path(open_phase.folder, PHASE).exists()
+    assert not mark_path(open_phase.folder, PHASE).exists()
     queue.states["04-training"] = JobState.DONE
     write_metrics(open_phase, 6)
     jobs.watch(open_phase)
     training.finish(open_phase)
-    assert run_files.mark_path(open_phase.folder, PHASE).exists()
+    assert mark_path(open_phase.folder, PHASE).exists()
 
 
 def test_watching_before_launching_says_what_to_do(open_phase):
@@ -592,12 +593,12 @@ def test_a_changed_output_of_a_finished_training_never_becomes_its_record(
     act, name, open_phase, queue
 ):
     finish_training(open_phase, queue)
-    mark = run_files.mark_path(open_phase.folder, "04-training--train")
+    mark = mark_path(open_phase.folder, "04-training--train")
     before = mark.read_bytes()
     forge(open_phase.folder / name)
-    with pytest.raises(run_files.ChangedOutputError) as error:
+    with pytest.raises(ChangedOutputError) as error:
         act(open_phase)
-    assert error.value.status == run_files.StepStatus(run_files.StepState.OUTPUT_CHANGED, name)
+    assert error.value.status == StepStatus(StepState.OUTPUT_CHANGED, name)
     assert f"{name} was changed after it was made" in str(error.value)
     assert "runbook run local --redo 04-training" in str(error.value)
     assert mark.read_bytes() == before
@@ -609,9 +610,9 @@ def test_deleted_weights_of_a_finished_training_are_named_and_not_left_out_of_it
 ):
     weights = finish_training(open_phase, queue)
     weights.unlink()
-    with pytest.raises(run_files.ChangedOutputError) as error:
+    with pytest.raises(ChangedOutputError) as error:
         jobs.launch(open_phase)
-    assert error.value.status.state is run_files.StepState.OUTPUT_MISSING
+    assert error.value.status.state is StepState.OUTPUT_MISSING
 
 
 @pytest.mark.parametrize("phase", ["04-training", "05-analysis", "06-evaluation"])
@@ -623,7 +624,7 @@ def test_no_phase_is_opened_over_changed_results_and_its_record_stays(
     record.write_text(record.read_text() if record.exists() else "{}")
     before = record.read_bytes()
     forge(open_phase.folder / "metrics.jsonl")
-    with pytest.raises(run_files.ChangedOutputError):
+    with pytest.raises(ChangedOutputError):
         open_run(phase, runs=runs, ready=False)
     assert record.read_bytes() == before
 
@@ -634,7 +635,7 @@ def test_a_training_is_not_prolonged_from_changed_weights(open_phase, queue, run
     (open_phase.folder / "run.yaml").unlink()
     forge(weights)
     prolonged = open_run(PHASE, longer, runs=runs)
-    with pytest.raises(run_files.ChangedOutputError):
+    with pytest.raises(ChangedOutputError):
         jobs.launch(prolonged)
     weights.write_text("right")
     jobs.launch(prolonged)
@@ -643,7 +644,7 @@ def test_a_training_is_not_prolonged_from_changed_weights(open_phase, queue, run
 
 def test_a_gate_that_was_changed_after_the_smoke_test_opens_nothing(open_phase):
     gate = write_gate(open_phase, "fail")
-    run_files.write_mark(open_phase.folder, "03-smoke-test", 1, "abc", [gate])
+    write_mark(open_phase.folder, "03-smoke-test", 1, "abc", [gate])
     write_gate(open_phase, "pass")
     assert job_rules.gate_check(open_phase).verdict == "fail"
 
@@ -657,13 +658,11 @@ def test_training_waits_for_the_smoke_test_and_the_token_files_of_these_values(r
     gate.parent.mkdir(exist_ok=True)
     gate.write_text(json.dumps({"verdict": "pass", "fingerprint": "of other values"}))
     assert job_rules.gate_check(open_phase).value == "done with other parameters"
-    digest = phase_fingerprint(
-        open_phase.settings, open_phase.plan, open_phase.folder, "03-smoke-test"
-    )
+    digest = phase_step(open_phase.run, "03-smoke-test").fingerprint
     for verdict in ("pass", "fail"):
         gate.write_text(json.dumps({"verdict": verdict, "fingerprint": digest}))
         assert job_rules.gate_check(open_phase).verdict == verdict
-    run_files.write_mark(open_phase.folder, "02-data--tokenize", 1, "abc", [gate])
+    write_mark(open_phase.folder, "02-data--tokenize", 1, "abc", [gate])
     assert (job_rules.data_check(open_phase).verdict, job_rules.data_check(open_phase).value) == (
         "pass",
         "1 files",

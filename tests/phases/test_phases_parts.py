@@ -17,13 +17,15 @@ from runbook.params.schema.run_file import PHASES
 from runbook.phases import token_inputs as token_files
 from runbook.phases import training_results
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import VERSIONS, OpenPhase, phase_fingerprint
+from runbook.phases.open_phase import OpenPhase
+from runbook.phases.phase_steps import VERSIONS, phase_step
 from runbook.phases.runner import RunRequest, expand_variants
 from runbook.planning import make_plan
 from runbook.planning.messages import PlanningMessage
 from runbook.results.gates import credible_step_seconds
 from runbook.runs import machine
 from runbook.runs.messages import RunMessage
+from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_files import changed_values, read_plan_file, with_prompt_ids, write_plan_file
 from runbook.tokens.sources.input_files import content_sample
 from runbook.tokens.tokenizer import load_tokenizer
@@ -248,13 +250,14 @@ def test_each_value_does_again_only_what_depends_on_it(runs, word, phases):
     changed = {
         phase
         for phase in PHASES
-        if phase_fingerprint(settings, plan, folder, phase) != digest_of(open_phase, phase)
+        if phase_step(PlannedRun(settings, plan, folder), phase).fingerprint
+        != digest_of(open_phase, phase)
     }
     assert changed == phases
 
 
 def digest_of(open_phase: OpenPhase, phase: str) -> str:
-    return phase_fingerprint(open_phase.settings, open_phase.plan, open_phase.folder, phase)
+    return phase_step(open_phase.run, phase).fingerprint
 
 
 def test_other_text_in_the_folder_means_other_tokens_and_text_that_is_gone_does_not(runs, tmp_path):

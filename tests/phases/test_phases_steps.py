@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runbook.core.errors import RecordError
-from runbook.runs.run_files import fingerprint, mark_path, read_mark, what_is_missing, write_mark
+from runbook.runs.step import fingerprint, mark_path, read_mark, step_status, write_mark
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def test_a_fingerprint_depends_on_version_and_inputs_and_not_on_their_order():
 
 
 def test_what_was_made_is_done_until_something_changes(made: Path):
-    assert what_is_missing(made, "02-data", "abc") == ""
-    assert what_is_missing(made, "02-data", "abd") == "its parameters or inputs changed"
-    assert what_is_missing(made, "03-smoke-test", "abc") == "not done yet"
+    assert step_status(made, "02-data", "abc").as_text() == ""
+    assert step_status(made, "02-data", "abd").as_text() == "its parameters or inputs changed"
+    assert step_status(made, "03-smoke-test", "abc").as_text() == "not done yet"
     mark = read_mark(made, "02-data")
     assert mark is not None
     assert [output.path for output in mark.outputs] == ["b.csv", "data/a.bin"]
@@ -63,7 +63,7 @@ def test_a_lost_cut_or_changed_output_is_named(made: Path, content, told):
     (made / "data" / "a.bin").unlink()
     if content is not None:
         (made / "data" / "a.bin").write_bytes(content)
-    assert what_is_missing(made, "02-data", "abc") == told
+    assert step_status(made, "02-data", "abc").as_text() == told
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_mark_cut_off_or_changed_by_hand_is_never_taken_for_done(made: Path, t
         RecordError,
         match=r"steps/02-data\.json is not a done-mark \(.*Delete it: the step then runs",
     ):
-        what_is_missing(made, "02-data", "abc")
+        step_status(made, "02-data", "abc")
 
 
 def test_a_mark_that_is_not_text_is_refused_too(made: Path):

@@ -9,9 +9,9 @@ from toy_run import open_run
 
 from runbook.core.errors import RecordError
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import phase_fingerprint
 from runbook.phases.p04_training import phase as training
-from runbook.runs import run_files
+from runbook.phases.phase_steps import phase_step
+from runbook.runs.step import write_mark
 
 PHASE = "04-training"
 NAME = "training.smoke.waived_by=A. Person"
@@ -20,7 +20,7 @@ NAME = "training.smoke.waived_by=A. Person"
 def ready(open_phase):
     mark = open_phase.folder / "tokens"
     mark.write_text("made")
-    run_files.write_mark(open_phase.folder, "02-data--tokenize", 1, "abc", [mark])
+    write_mark(open_phase.folder, "02-data--tokenize", 1, "abc", [mark])
     return open_phase
 
 
@@ -60,9 +60,7 @@ def test_a_failed_gate_can_be_waived_and_a_passed_one_needs_no_name(runs, queue)
     open_phase = ready(open_run(PHASE, NAME, runs=runs, ready=False))
     path = open_phase.folder / "smoke" / "gate.json"
     path.parent.mkdir(exist_ok=True)
-    digest = phase_fingerprint(
-        open_phase.settings, open_phase.plan, open_phase.folder, "03-smoke-test"
-    )
+    digest = phase_step(open_phase.run, "03-smoke-test").fingerprint
     path.write_text(json.dumps({"verdict": "pass", "fingerprint": digest}))
     training.check_ready(open_phase)
     assert waivers(open_phase) == []

@@ -13,7 +13,8 @@ from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus
 from runbook.phases import open_phase as phases
 from runbook.phases.job_control import job_rules
 from runbook.phases.open_phase import OpenPhase
-from runbook.runs import run_files
+from runbook.phases.phase_steps import TOKENIZE, phase_step
+from runbook.runs.step import write_mark
 
 PROJECT = Path(__file__).parents[2]
 TOY = (
@@ -78,16 +79,14 @@ def make_ready(open_phase: OpenPhase) -> None:
     tokens = open_phase.folder / "data" / "tokens"
     if not tokens.exists():
         write_text(tokens, "made")
-        run_files.write_mark(open_phase.folder, job_rules.TOKENIZE, 1, "abc", [tokens])
+        write_mark(open_phase.folder, TOKENIZE, 1, "abc", [tokens])
     if open_phase.phase == "04-training":
         write_gate(open_phase, "pass")
 
 
 def write_gate(open_phase: OpenPhase, verdict: str) -> Path:
     """The verdict of a smoke test with the open phase's own values."""
-    digest = phases.phase_fingerprint(
-        open_phase.settings, open_phase.plan, open_phase.folder, "03-smoke-test"
-    )
+    digest = phase_step(open_phase.run, "03-smoke-test").fingerprint
     path = open_phase.folder / job_rules.GATE
     write_text(path, json.dumps({"verdict": verdict, "fingerprint": digest}))
     return path

@@ -11,9 +11,10 @@ from two_nodes import BIN, Cluster, lines_of, wait_until
 from runbook import params
 from runbook.jobs import get_scheduler
 from runbook.jobs.job_folder import JobFolder, JobStatus, latest_job_folder
-from runbook.phases.job_control import job_rules, training_jobs
+from runbook.phases.job_control import training_jobs
 from runbook.phases.open_phase import open_run_phase
-from runbook.runs import run_files
+from runbook.phases.phase_steps import TOKENIZE
+from runbook.runs.step import write_mark
 from runbook.tools.drills.bench import write_project, write_tokens
 
 PHASE = "04-training"
@@ -57,7 +58,7 @@ class ChainedRun:
         self.folder = self.open_phase.folder
         self.scheduler = get_scheduler(settings.site)
         write_tokens(self.folder / self.open_phase.phase_plan.data.train[0].prefix)
-        run_files.write_mark(self.folder, job_rules.TOKENIZE, 1, "the tests", [])
+        write_mark(self.folder, TOKENIZE, 1, "the tests", [])
 
     def launch(self) -> None:
         """Submit the training. After that, no process of ours has to live."""

@@ -10,9 +10,10 @@ import pytest
 
 from runbook.phases.p02_data import phase as data
 from runbook.phases.p02_data import phase as phase
+from runbook.phases.phase_steps import TOKENIZE
 from runbook.results.figures.plan_figures import length_figure, source_figure
-from runbook.runs import run_files
 from runbook.runs.run_folder import RUNS_VARIABLE
+from runbook.runs.step import ChangedOutputError, mark_path
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from tests.phases.toy_run import open_run
@@ -86,12 +87,12 @@ def test_changed_token_files_are_refused_and_neither_made_again_nor_recorded(
     words = ("02-data", f"data.folder={source.parent}")
     open_phase = open_run(*words, runs=runs)
     phase.tokenize(open_phase)
-    mark = run_files.mark_path(open_phase.folder, phase.STEP)
+    mark = mark_path(open_phase.folder, TOKENIZE)
     recorded = mark.read_bytes()
     tokens = next(open_phase.folder.rglob("*.bin"))
     changed = tokens.read_bytes()[:-2] + b"\1\0"
     tokens.write_bytes(changed)
-    with pytest.raises(run_files.ChangedOutputError, match=rf"{tokens.name}.*--redo"):
+    with pytest.raises(ChangedOutputError, match=rf"{tokens.name}.*--redo"):
         phase.tokenize(open_run(*words, runs=runs))
     assert tokens.read_bytes() == changed
     assert mark.read_bytes() == recorded

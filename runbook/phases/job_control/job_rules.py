@@ -27,17 +27,17 @@ from runbook.next_job.decisions import Attempt as Attempt
 from runbook.next_job.decisions import Decision as Decision
 from runbook.next_job.decisions import decide_restart as decide_restart
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import VERSIONS, OpenPhase, checksums_of_step, phase_fingerprint
+from runbook.phases.open_phase import OpenPhase
+from runbook.phases.phase_steps import TOKENIZE, VERSIONS, output_checksums, phase_step
 from runbook.plan_file.checkpoint_folder import METADATA, folder_name, saved_iterations
 from runbook.plan_file.identity import same_training
 from runbook.plan_file.json_records import as_json
 from runbook.plan_file.schema import PhasePlan, parse
 from runbook.planning import FULL, SMOKE, Check
-from runbook.runs import run_files
 from runbook.runs.bad_nodes import FoundBy
+from runbook.runs.step import Reading, read_mark, step_status
 
 GATE = "smoke/gate.json"
-TOKENIZE = "02-data--tokenize"
 TOKENS = "token files"
 
 
@@ -115,10 +115,9 @@ def gate_check(open_phase: OpenPhase) -> Check:
         return Check("smoke test", "fail", "not done", f"{rule}; run {SMOKE}.ipynb first")
     gate = json.loads(path.read_text())
     run_again = f"{rule}; run {SMOKE}.ipynb again"
-    digest = phase_fingerprint(open_phase.settings, open_phase.plan, open_phase.folder, SMOKE)
-    if gate["fingerprint"] != digest:
+    if gate["fingerprint"] != phase_step(open_phase.run, SMOKE).fingerprint:
         return Check("smoke test", "fail", "done with other parameters", run_again)
-    if run_files.step_status(open_phase.folder, SMOKE).lost_an_output:
+    if step_status(open_phase.folder, SMOKE).lost_an_output:
         return Check("smoke test", "fail", "changed after it was judged", run_again)
     return Check("smoke test", gate["verdict"], gate["verdict"], rule)
 
@@ -130,11 +129,12 @@ def data_check(open_phase: OpenPhase, *, by_content: bool = True) -> Check:
             TOKENS, "pass", "mock data", "token ids are made up while training: there are no files"
         )
 
-    mark = run_files.read_mark(open_phase.folder, TOKENIZE)
+    mark = read_mark(open_phase.folder, TOKENIZE)
     rule = "02-data made the token files and they are unchanged"
     if mark is None:
         return Check(TOKENS, "fail", "not made", f"{rule}; run 02-data.ipynb first")
-    fault = run_files.what_is_missing(open_phase.folder, TOKENIZE, by_content=by_content)
+    reading = Reading.EVERYTHING if by_content else Reading.SIZES
+    fault = step_status(open_phase.folder, TOKENIZE, reading=reading).as_text()
     return judge(TOKENS, not fault, fault or f"{len(mark.outputs)} files", rule)
 
 
@@ -229,7 +229,7 @@ def _inputs(open_phase: OpenPhase) -> dict[str, Any]:
     """
     return {
         "version": VERSIONS[open_phase.phase],
-        "data": checksums_of_step(open_phase.folder, "02-data--tokenize"),
+        "data": output_checksums(open_phase.run, TOKENIZE),
     }
 
 

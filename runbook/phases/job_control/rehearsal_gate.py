@@ -33,7 +33,7 @@ from runbook.plan_file.json_records import as_json, from_json
 from runbook.planning import Check, Plan
 from runbook.records.manifest import note_files
 from runbook.records.twin import versions
-from runbook.runs import run_files
+from runbook.runs.step import fingerprint
 
 FOLDER = "rehearsals"
 VERSION = 2
@@ -156,7 +156,7 @@ def kept_rehearsal(open_phase: OpenPhase) -> Rehearsal | None:
 
 def _kept_path(open_phase: OpenPhase, ending: str = "json") -> Path:
     inputs = {"layout": layout_inputs(open_phase.phase_plan), "software": _software(open_phase)}
-    return open_phase.folder / FOLDER / f"{run_files.fingerprint(VERSION, inputs)}.{ending}"
+    return open_phase.folder / FOLDER / f"{fingerprint(VERSION, inputs)}.{ending}"
 
 
 def _software(open_phase: OpenPhase) -> dict[str, str]:

@@ -22,69 +22,45 @@ from runbook.phases.job_control import job_rules, live_view, rehearsal_gate
 from runbook.phases.job_control.job_rules import Action, Attempt, Decision
 from runbook.phases.job_control.task_jobs import end_text
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import VERSIONS, OpenPhase, begin_again, train_step
+from runbook.phases.open_phase import OpenPhase
+from runbook.phases.phase_steps import train_step
 from runbook.plan_file.checkpoint_folder import newest_checkpoint
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import FULL
 from runbook.records.logbook import add_note
 from runbook.records.manifest import move_files
 from runbook.results.forecast_scores import FORECASTS_FILE
-from runbook.runs import run_files
 from runbook.runs.bad_nodes import FoundBy, report_bad_nodes, without_bad_nodes
 from runbook.runs.packed_environments import ensure_packed, uses_copy
 from runbook.runs.status import cancel_jobs, stop_jobs
+from runbook.runs.step import PhaseStep, StepState, StepStatus, outputs_status
 
 
-def step_name(open_phase: OpenPhase) -> str:
-    """Return the name under which a phase's training is marked done."""
-    return train_step(open_phase.phase)
-
-
-def require_unchanged(open_phase: OpenPhase, digest: str) -> run_files.StepStatus:
+def require_unchanged(open_phase: OpenPhase, step: PhaseStep) -> StepStatus:
     """Return the state of the training.
 
     Raise `ChangedOutputError` if a file of a finished one was changed. A finished training is never
     marked done again over other files, because that would make the change part of the record.
     """
-    step = step_name(open_phase)
-    status = run_files.step_status(open_phase.folder, step, digest)
-    if status.state is run_files.StepState.INPUTS_CHANGED and not _was_submitted_since(open_phase):
+    status = step.status()
+    if status.state is StepState.INPUTS_CHANGED and not _was_submitted_since(open_phase, step):
         # The training was prolonged or its layout changed: compare also what it continues from.
-        mark = run_files.read_mark(open_phase.folder, step)
-        if mark and job_rules.why_continued(open_phase):
-            before = run_files.outputs_status(open_phase.folder, mark)
-            run_files.refuse_changed_output(step, before, _begin_again(open_phase))
+        marker = step.marker()
+        if marker and job_rules.why_continued(open_phase):
+            step.refuse(outputs_status(step.run_folder, marker))
 
-    run_files.refuse_changed_output(step, status, _begin_again(open_phase))
+    step.refuse(status)
     return status
 
 
-def _begin_again(open_phase: OpenPhase) -> str:
-    return begin_again(open_phase.settings, open_phase.phase)
-
-
-def _was_submitted_since(open_phase: OpenPhase) -> bool:
+def _was_submitted_since(open_phase: OpenPhase, step: PhaseStep) -> bool:
     """Whether a job was submitted after the training was marked done: it may have written since."""
-    mark = run_files.read_mark(open_phase.folder, step_name(open_phase))
+    mark = step.marker()
     latest = _latest(open_phase)
     if mark is None or latest is None:
         return False
     record = job_folder.read_record(latest)
     return record is None or record.submitted > mark.finished  # None if it was submitted by hand
-
-
-def what_is_missing(open_phase: OpenPhase, *, by_content: bool = True) -> str:
-    """Return why the phase's training is not finished with these inputs.
-
-    See `run_files.what_is_missing`.
-    """
-    digest = open_phase.fingerprint
-    return run_files.what_is_missing(
-        open_phase.folder,
-        step_name(open_phase),
-        digest,
-        by_content=by_content,
-    )
 
 
 def launch(open_phase: OpenPhase, before_submit: Callable[[OpenPhase], None] | None = None) -> None:
@@ -94,22 +70,22 @@ def launch(open_phase: OpenPhase, before_submit: Callable[[OpenPhase], None] | N
     whatever an earlier cell has shown. `before_submit` is called once it is known that a job will
     be submitted.
     """
-    digest = open_phase.fingerprint
-    missing = require_unchanged(open_phase, digest).as_text()
+    step = train_step(open_phase.run, open_phase.phase)
+    missing = require_unchanged(open_phase, step).as_text()
     if not missing:
         show_text(f"{open_phase.phase}: done, verified. Nothing to launch.")
         return
 
     scheduler = get_scheduler(open_phase.settings.site)
-    if _is_submitted(open_phase, scheduler, digest):
+    if _is_submitted(open_phase, scheduler, step.fingerprint):
         return
     # This takes minutes, and the run need not be locked for others meanwhile.
     rehearsal_gate.require(open_phase)
     with open_phase.hold(f"submitting {open_phase.phase}"):
-        if _is_submitted(open_phase, scheduler, digest):
+        if _is_submitted(open_phase, scheduler, step.fingerprint):
             return
         job_rules.require_ready(open_phase)
-        _go_on_or_begin(open_phase, digest)
+        _go_on_or_begin(open_phase, step.fingerprint)
         if before_submit is not None:
             before_submit(open_phase)
         folder = _submit(open_phase)
@@ -158,8 +134,8 @@ def watch(open_phase: OpenPhase) -> None:
 
     A failure is shown in its own words.
     """
-    digest = open_phase.fingerprint
-    if require_unchanged(open_phase, digest).state is run_files.StepState.DONE:
+    step = train_step(open_phase.run, open_phase.phase)
+    if require_unchanged(open_phase, step).state is StepState.DONE:
         show_text(f"{open_phase.phase}: done, verified. Nothing to watch.")
         latest = _latest(open_phase)
         if latest:
@@ -188,14 +164,7 @@ def watch(open_phase: OpenPhase) -> None:
             f"jobs/{folder.path.name}."
         )
 
-    version = VERSIONS[open_phase.phase]
-    run_files.write_mark(
-        open_phase.folder,
-        step_name(open_phase),
-        version,
-        digest,
-        training_outputs(open_phase),
-    )
+    step.mark_done(training_outputs(open_phase))
 
 
 LOOK_SECONDS = 1.0

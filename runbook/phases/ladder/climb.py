@@ -11,13 +11,13 @@ from runbook.forecast.tables import TrainingRow, as_runs
 from runbook.params import Settings
 from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import train_step
+from runbook.phases.phase_steps import train_name
 from runbook.phases.runner import RunRequest, run_phases
 from runbook.plan_file.schema import read_plan
 from runbook.planning import FULL
 from runbook.results.history import read_validation
-from runbook.runs.run_files import read_mark
 from runbook.runs.run_folder import runs_folder
+from runbook.runs.step import read_mark
 
 Say = Callable[[str], None]
 TOKENS_STEP = "02-data--tokenize"
@@ -125,7 +125,7 @@ def _has_tokens(folder: Path) -> bool:
 
 def read_rung(folder: Path, planned: PlannedRung) -> FinishedRung | None:
     """Return the results of a rung, or None if its training is not finished."""
-    if not read_mark(folder, train_step(FULL)):
+    if not read_mark(folder, train_name(FULL)):
         return None
     plan = read_plan(folder / "plan.json", FULL)
     evaluations = read_validation(plan.path(plan.log.validation))

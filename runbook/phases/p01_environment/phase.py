@@ -35,9 +35,9 @@ from runbook.phases.p01_environment.node_probe import MEASURED, probe_checks
 from runbook.phases.p01_environment.preflight.ladder import climb, write_answers
 from runbook.phases.report import finish as finish
 from runbook.planning import Check
-from runbook.runs import run_files
 from runbook.runs.machine import measure_machine
 from runbook.runs.packed_environments import ensure_packed, uses_copy
+from runbook.runs.step import PhaseStep
 
 PHASE = "01-environment"
 SETUP_VERSION = 1
@@ -214,12 +214,16 @@ def _do_step(
         "took": show_duration(0.0),
         "makes": step.creates,
     }
-    mark = f"01-environment--{step.name}"
     text = step_script(settings, [step])
-    digest = run_files.fingerprint(SETUP_VERSION, {"script": text, "creates": step.creates})
+    done_step = PhaseStep(
+        run_folder=folder,
+        name=f"01-environment--{step.name}",
+        version=SETUP_VERSION,
+        inputs={"script": text, "creates": step.creates},
+    )
     is_there = bool(step.creates) and (folder / step.creates).exists()
-    earlier = run_files.read_mark(folder, mark)
-    is_unchanged = earlier is not None and earlier.fingerprint == digest
+    earlier = done_step.marker()
+    is_unchanged = earlier is not None and earlier.fingerprint == done_step.fingerprint
     if is_there and is_unchanged and step.name != "checkout":
         return row
     script = folder / SETUP_FOLDER / f"{number}-{step.name}.sh"
@@ -254,15 +258,7 @@ def _do_step(
         )
 
     if step.creates:
-        run_files.write_mark(
-            folder,
-            mark,
-            SETUP_VERSION,
-            digest,
-            [],
-            creates=step.creates,
-            seconds=round(seconds, 1),
-        )
+        done_step.mark_done([], creates=step.creates, seconds=round(seconds, 1))
 
     if is_there:
         row["state"] = "found"

@@ -28,7 +28,8 @@ from runbook.jobs.render.task_job import asks_for_queue, data_tasks
 from runbook.params import Settings
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.phases.job_control import task_jobs
-from runbook.phases.open_phase import VERSIONS, OpenPhase, begin_again, binder
+from runbook.phases.open_phase import OpenPhase, binder
+from runbook.phases.phase_steps import tokenize_step
 from runbook.phases.report import finish as finish
 from runbook.phases.token_inputs import (
     input_files,
@@ -47,7 +48,7 @@ from runbook.planning.data_plan import (
 from runbook.results.figures import formulas
 from runbook.results.figures.plan_figures import length_figure, source_figure
 from runbook.results.run_tables import plan_versus_actual
-from runbook.runs import run_files
+from runbook.runs.step import StepState
 from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.pipeline.progress import DataProgress
 from runbook.tokens.pipeline.tokenize import prepare
@@ -71,7 +72,6 @@ from runbook.tokens.verification import sample_documents
 from runbook.tokens.verification import verify as verify_tokens
 
 PHASE = "02-data"
-STEP = "02-data--tokenize"
 SHADES = (
     "rgba(0,114,178,.28)",
     "rgba(230,159,0,.32)",
@@ -171,14 +171,14 @@ def tokenize(open_phase: OpenPhase) -> None:
         show_text("Mock data: token ids are made up while training; there is nothing to tokenize.")
         return
 
-    digest = open_phase.fingerprint
-    status = run_files.step_status(open_phase.folder, STEP, digest)
-    if status.state is run_files.StepState.OUTPUT_CHANGED:
+    step = tokenize_step(open_phase.run)
+    status = step.status()
+    if status.state is StepState.OUTPUT_CHANGED:
         # Complete files with a manifest are not made again, so the changed files would be
         # recorded as the original ones.
-        run_files.refuse_changed_output(STEP, status, begin_again(open_phase.settings, PHASE))
+        step.refuse(status)
 
-    if status.state is run_files.StepState.DONE:
+    if status.state is StepState.DONE:
         show_text("tokenize: done, verified. Nothing is made again.")
         return
 
@@ -202,13 +202,7 @@ def tokenize(open_phase: OpenPhase) -> None:
         files = TokenFiles(prefix)
         outputs += [files.bin, files.idx, files.manifest]
 
-    run_files.write_mark(
-        open_phase.folder,
-        STEP,
-        VERSIONS[PHASE],
-        digest,
-        [*outputs, *placed],
-    )
+    step.mark_done([*outputs, *placed])
     if groups:
         tokens = sum(read_manifest(prefix).tokens for _, prefix in groups)
         show_text(

@@ -14,6 +14,7 @@ from runbook.phases.job_control import job_rules, training_jobs
 from runbook.phases.job_control.job_rules import Action, Decision
 from runbook.phases.job_control.training_jobs import watch as watch
 from runbook.phases.open_phase import OpenPhase, binder
+from runbook.phases.phase_steps import train_step
 from runbook.phases.report import finish as finish
 from runbook.phases.sealed_forecasts import seal_forecasts
 from runbook.phases.training_results import show_account as show_account
@@ -60,7 +61,8 @@ def rehearse_stop(open_phase: OpenPhase) -> None:
         )
         return
 
-    if not training_jobs.what_is_missing(open_phase) or stops(open_phase):
+    is_done = not train_step(open_phase.run, PHASE).why_not_done()
+    if is_done or stops(open_phase):
         show_text("This run was already stopped and resumed; it is not done twice.")
         return
 

@@ -18,7 +18,8 @@ from runbook.core.table import Row, Table
 from runbook.display import View, show_text
 from runbook.params import Settings
 from runbook.phases import report
-from runbook.phases.open_phase import OpenPhase, binder, phase_fingerprint
+from runbook.phases.open_phase import OpenPhase, binder
+from runbook.phases.phase_steps import measure_step
 from runbook.phases.trained_model import ask_trainer
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import FULL
@@ -27,13 +28,14 @@ from runbook.planning.plan import Plan
 from runbook.records.manifest import note_files
 from runbook.results.history import PHENOMENON, events_named, read_events, read_scores
 from runbook.runs import run_files
+from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_folder import hold_run
+from runbook.runs.step import PhaseStep
 from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.tokenizer import load_tokenizer
 
 PHASE = "06-evaluation"
 bind = binder(PHASE)
-STEP = f"{PHASE}--built-in"
 BUILT_IN = "evaluation/built-in.jsonl"
 OURS = "runbook"
 """The framework whose weights are loaded."""
@@ -269,12 +271,12 @@ def measure_built_in(
             "trainer are read."
         )
 
-    digest = phase_fingerprint(settings, plan, folder, PHASE)
+    step = measure_step(PlannedRun(settings, plan, folder))
     path = folder / BUILT_IN
-    missing = run_files.what_is_missing(folder, STEP, digest)
+    missing = step.why_not_done()
     if not missing:
         return f"{BUILT_IN}: done, verified."
-    _remove_old_scores(folder, digest)
+    _remove_old_scores(step)
     reason = ""
     if not is_here:
         reason = "this may be a login node"
@@ -289,21 +291,16 @@ def measure_built_in(
 
     scores = score_built_in(folder, settings, plan)
     write_text(path, "".join(json.dumps(row) + "\n" for row in scores))
-    run_files.write_mark(
-        folder,
-        STEP,
-        1,
-        digest,
-        [path],
-    )
-    note_files(folder, [path, run_files.mark_path(folder, STEP)])
+    step.mark_done([path])
+    note_files(folder, [path, step.marker_path])
     return f"{BUILT_IN}: {missing}, so {len(scores)} scores were measured."
 
 
-def _remove_old_scores(folder: Path, digest: str) -> None:
+def _remove_old_scores(step: PhaseStep) -> None:
     """Remove our own scores and, after another training, the scores of every program."""
-    mark = run_files.read_mark(folder, STEP)
-    if mark and mark.fingerprint != digest:
+    folder = step.run_folder
+    marker = step.marker()
+    if marker and marker.fingerprint != step.fingerprint:
         for scores in folder.glob("evaluation/*.jsonl"):
             scores.unlink(missing_ok=True)
     else:
@@ -337,12 +334,13 @@ def finish(open_phase: OpenPhase) -> None:
 
     open_phase.session.add_results(results)
     open_phase.check(list(checks(scores)))
-    digest = open_phase.fingerprint
+    repeat_because = ""
     if not scores and open_phase.settings.run.training.framework == OURS:
         # If nothing was measured, the next `runbook run` looks for scores again.
-        digest = "not measured"
+        repeat_because = "not measured"
 
-    report.finish(open_phase, sorted(open_phase.folder.glob("evaluation/*.jsonl")), digest)
+    files = sorted(open_phase.folder.glob("evaluation/*.jsonl"))
+    report.finish(open_phase, files, repeat_because)
 
 
 def checks(scores: Sequence[Row]) -> Iterator[Check]:

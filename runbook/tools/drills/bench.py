@@ -29,14 +29,15 @@ from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.processes import wait_until
 from runbook.jobs import get_scheduler
 from runbook.jobs.job_folder import JobFolder, JobStatus, latest_job_folder, read_started
-from runbook.phases.job_control import job_rules, live_view
+from runbook.phases.job_control import live_view
 from runbook.phases.job_control import training_jobs as jobs
 from runbook.phases.open_phase import OpenPhase, open_run_phase
+from runbook.phases.phase_steps import TOKENIZE, train_step
 from runbook.plan_file.checkpoint_folder import saved_iterations
 from runbook.plan_file.rank_files import RANKS_FOLDER, heartbeat_stem, read_slots
 from runbook.plan_file.token_index import INDEX_HEADER, INDEX_MAGIC, INDEX_VERSION, UINT16
-from runbook.runs import run_files
 from runbook.runs.run_folder import RUNS_VARIABLE
+from runbook.runs.step import write_mark
 from runbook.tools.drills import fork_server
 from runbook.tools.drills.faults import VARIABLE as FAULTS
 from runbook.tools.drills.warm_trainer import WarmTrainer, still_runs
@@ -248,9 +249,9 @@ class DrillRun:
             write_tokens(prefix)
             # The mark vouches for no file, so damage that a drill does to the tokens reaches the
             # trainer, as on a failing disk.
-            run_files.write_mark(
+            write_mark(
                 self.folder,
-                job_rules.TOKENIZE,
+                TOKENIZE,
                 1,
                 "the drills",
                 [],
@@ -401,7 +402,7 @@ class DrillRun:
 
     def done(self) -> bool:
         """Return whether the training finished."""
-        return not jobs.what_is_missing(self.open_phase)
+        return not train_step(self.open_phase.run, PHASE).why_not_done()
 
 
 @dataclass(frozen=True)

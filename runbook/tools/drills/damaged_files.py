@@ -12,7 +12,6 @@ from unittest.mock import patch
 
 from runbook.jobs.job_folder import JobState
 from runbook.phases.job_control import job_rules
-from runbook.phases.open_phase import phase_fingerprint
 from runbook.phases.p01_environment.doctor import space_checks
 from runbook.plan_file.checkpoint_folder import (
     METADATA,
@@ -216,10 +215,7 @@ def _take_over(source: DrillRun, case: DrillRun) -> None:
     A person who changes the layout does the same.
     """
     shutil.copytree(source.tracker().parent, case.tracker().parent)
-    job_rules.note_start(
-        case.open_phase,
-        phase_fingerprint(case.open_phase.settings, case.open_phase.plan, case.folder, PHASE),
-    )
+    job_rules.note_start(case.open_phase, case.open_phase.fingerprint)
 
 
 def _largest_shard(case: DrillRun, iteration: int) -> Path:

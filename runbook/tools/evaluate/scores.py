@@ -20,13 +20,14 @@ from runbook.core.checks import counted
 from runbook.core.errors import DataError, ParamsError
 from runbook.core.files import read_lines, write_text
 from runbook.core.table import Row, Table
-from runbook.phases.open_phase import phase_fingerprint
 from runbook.phases.p06_evaluation.phase import PHASE
+from runbook.phases.phase_steps import phase_step
 from runbook.plan_file.checkpoint_folder import newest_checkpoint
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import FULL
 from runbook.records.manifest import note_files
 from runbook.runs import run_files
+from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_folder import hold_run
 from runbook.tools.evaluate.messages import EvaluationMessage
 from runbook.tools.evaluate.trainer_model import TrainerModel
@@ -128,7 +129,9 @@ def score(run_folder: Path, request: Wish) -> Table:
     newest = newest_checkpoint(run_folder / spec.checkpoint.folder)
     checkpoint = newest.name if newest else ""
     # The checkpoint's name distinguishes the checkpoints of a training that still runs.
-    training = f"{phase_fingerprint(settings, plan, run_folder, PHASE)} {checkpoint}"
+    training = (
+        f"{phase_step(PlannedRun(settings, plan, run_folder), PHASE).fingerprint} {checkpoint}"
+    )
     about: Row = {
         "harness": version("lm_eval"),
         "limit": request.limit,

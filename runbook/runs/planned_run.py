@@ -1,0 +1,25 @@
+"""A run: what was asked for, what was computed from it, and the folder with what was done."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.params import Settings
+from runbook.planning.plan import Plan
+from runbook.runs.run_folder import hold_run
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """The parameters, the plan and the folder of a run."""
+
+    settings: Settings
+    plan: Plan
+    folder: Path
+
+    def hold(self, purpose: str) -> AbstractContextManager[None]:
+        """Keep others from changing the run meanwhile.
+
+        `runbook run` already holds it for its own notebooks.
+        """
+        return hold_run(self.folder, purpose)

@@ -1,0 +1,260 @@
+"""A step of a run: its inputs, its fingerprint, its outputs, and the done marker that proves it."""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from runbook.core.errors import RecordError
+from runbook.core.files import read_json_record, sha256_of, write_text
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """A file made by a step, with a checksum to detect changes."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class DoneMark:
+    """A finished step: its inputs and outputs."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    step: str
+    version: int
+    fingerprint: str
+    finished: float
+    outputs: tuple[StepOutput, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def fingerprint(version: int, inputs: Mapping[str, object]) -> str:
+    """Sixteen hexadecimal digits that change when the step's version or one of its inputs does.
+
+    >>> fingerprint(1, {"a": 1}) == fingerprint(1, {"a": 1}), fingerprint(1,
+    ... {"a": 1}) == fingerprint(2, {"a": 1})
+    (True, False)
+    """
+    text = json.dumps({"version": version, "inputs": inputs}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def mark_path(run_folder: Path, step: str) -> Path:
+    """Return the path of a step's done-mark."""
+    return run_folder / "steps" / f"{step}.json"
+
+
+def read_mark(run_folder: Path, step: str) -> DoneMark | None:
+    """Return the done-mark of a step, or None if there is none. Raise an error if it is broken."""
+    remedy = "Delete it: the step then runs again and finds what is already there."
+    return read_json_record(mark_path(run_folder, step), DoneMark, "a done-mark", remedy)
+
+
+def write_mark(
+    run_folder: Path,
+    step: str,
+    version: int,
+    digest: str,
+    outputs: Iterable[Path],
+    **facts: Any,
+) -> None:
+    """Write the done-mark, last and by rename; each output is read once for its checksum."""
+    step_outputs = tuple(
+        StepOutput(str(path.relative_to(run_folder)), path.stat().st_size, sha256_of(path))
+        for path in sorted(outputs)
+    )
+    mark = DoneMark(
+        step,
+        version,
+        digest,
+        time.time(),
+        step_outputs,
+        facts,
+    )
+    write_text(mark_path(run_folder, step), json.dumps(asdict(mark), indent=1) + "\n")
+
+
+class StepState(StrEnum):
+    """The state of a step, by its mark and its outputs."""
+
+    DONE = "done"
+    NOT_DONE = "not done yet"
+    INPUTS_CHANGED = "its parameters or inputs changed"
+    OUTPUT_MISSING = "an output is missing"
+    OUTPUT_CHANGED = "an output was changed"
+
+
+class Reading(StrEnum):
+    """How much of a step's outputs is read to tell whether they are unchanged."""
+
+    EVERYTHING = "everything"
+    """Every byte. Terabytes of tokens or weights take hours."""
+    LINE_FILES = "line files"
+    """Every byte of the .jsonl files, which hold the results, and nothing of the others."""
+    SIZES = "sizes"
+    """No byte: the sizes of all files."""
+
+
+@dataclass(frozen=True)
+class StepStatus:
+    """Where a step stands, and the file that says so."""
+
+    state: StepState
+    file: str = ""
+    """Relative to the run's folder."""
+    bytes: int | None = None
+    """Its size now, where that is another than the step recorded."""
+    recorded_bytes: int = 0
+
+    @property
+    def lost_an_output(self) -> bool:
+        """Whether a file of the finished step is not what the step made."""
+        return self.state in (StepState.OUTPUT_MISSING, StepState.OUTPUT_CHANGED)
+
+    def as_text(self) -> str:
+        """Why the step is not done; empty if it is."""
+        if self.state is StepState.DONE:
+            return ""
+        if self.state is StepState.OUTPUT_MISSING:
+            return f"{self.file} is missing"
+        if self.state is StepState.OUTPUT_CHANGED and self.bytes is not None:
+            return f"{self.file} has {self.bytes:,} bytes instead of {self.recorded_bytes:,}"
+        if self.state is StepState.OUTPUT_CHANGED:
+            return f"{self.file} was changed after it was made"
+        return str(self.state)
+
+
+def step_status(
+    run_folder: Path,
+    step: str,
+    digest: str = "",
+    reading: Reading = Reading.EVERYTHING,
+) -> StepStatus:
+    """Return where a step stands.
+
+    Without a digest its inputs are not compared.
+    """
+    mark = read_mark(run_folder, step)
+    if mark is None:
+        return StepStatus(StepState.NOT_DONE)
+    if digest and mark.fingerprint != digest:
+        return StepStatus(StepState.INPUTS_CHANGED)
+    return outputs_status(run_folder, mark, reading)
+
+
+def outputs_status(
+    run_folder: Path,
+    mark: DoneMark,
+    reading: Reading = Reading.EVERYTHING,
+) -> StepStatus:
+    """Return whether the files of a finished step are still what it made."""
+    for output in mark.outputs:
+        if reading is Reading.LINE_FILES and not output.path.endswith(".jsonl"):
+            continue
+        path = run_folder / output.path
+        if not path.exists():
+            return StepStatus(StepState.OUTPUT_MISSING, output.path)
+        size = path.stat().st_size
+        if size != output.bytes:
+            return StepStatus(StepState.OUTPUT_CHANGED, output.path, size, output.bytes)
+        if reading is not Reading.SIZES and sha256_of(path) != output.sha256:
+            return StepStatus(StepState.OUTPUT_CHANGED, output.path)
+
+    return StepStatus(StepState.DONE)
+
+
+class ChangedOutputError(RecordError):
+    """A file of a finished step is not what the step made, so nothing is computed from it."""
+
+    def __init__(
+        self,
+        step: str,
+        status: StepStatus,
+        remedy: str,
+    ) -> None:
+        self.step = step
+        self.status = status
+        super().__init__(
+            f"{step} is finished, and {status.as_text()}. Nothing is computed from it: the "
+            "records stay as they are, and nothing was started. Restore the file from a copy (its "
+            f"checksum is in steps/{step}.json). {remedy}"
+        )
+
+
+@dataclass(frozen=True)
+class PhaseStep:
+    """A step of one run, with its inputs as they are now.
+
+    Make it again to see inputs that have changed.
+    """
+
+    run_folder: Path
+    name: str
+    """Name of its done marker."""
+    version: int
+    """Increase it when the step's outputs change: the step is then done again."""
+    inputs: Mapping[str, object]
+    """What the outputs depend on. If one of these changes, the step is done again."""
+    remedy: str = ""
+    """How a person does the step again, for the end of an error text."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The hash of the version and the inputs."""
+        return fingerprint(self.version, self.inputs)
+
+    @property
+    def marker_path(self) -> Path:
+        """Path of the done marker."""
+        return mark_path(self.run_folder, self.name)
+
+    def marker(self) -> DoneMark | None:
+        """Return the done marker, which may have other inputs, or None if there is none."""
+        return read_mark(self.run_folder, self.name)
+
+    def status(self, reading: Reading = Reading.EVERYTHING) -> StepStatus:
+        """Return whether the step is done with these inputs and its outputs are unchanged."""
+        return step_status(self.run_folder, self.name, self.fingerprint, reading)
+
+    def why_not_done(self, reading: Reading = Reading.EVERYTHING) -> str:
+        """Return why the step must run (again). The text is empty if it is done."""
+        return self.status(reading).as_text()
+
+    def require_unchanged(self, reading: Reading = Reading.EVERYTHING) -> StepStatus:
+        """Return where the step stands; raise `ChangedOutputError` if it lost an output."""
+        status = self.status(reading)
+        self.refuse(status)
+        return status
+
+    def refuse(self, status: StepStatus) -> None:
+        """Raise `ChangedOutputError` if this status says that an output was lost or changed."""
+        if status.lost_an_output:
+            raise ChangedOutputError(self.name, status, self.remedy)
+
+    def mark_done(self, outputs: Iterable[Path], **facts: Any) -> None:
+        """Write the done marker over these outputs."""
+        self._write_marker(self.fingerprint, outputs, **facts)
+
+    def mark_for_repeat(self, reason: str, outputs: Iterable[Path], **facts: Any) -> None:
+        """Write a marker with a reason in place of the fingerprint: the step is then not done."""
+        self._write_marker(reason, outputs, **facts)
+
+    def _write_marker(self, digest: str, outputs: Iterable[Path], **facts: Any) -> None:
+        write_mark(
+            self.run_folder,
+            self.name,
+            self.version,
+            digest,
+            outputs,
+            **facts,
+        )
