@@ -12,14 +12,25 @@ from runbook.forecast.ladder_line import extend_line, line_errors, line_of, unev
 from runbook.forecast.laws import Runs
 from runbook.forecast.tables import as_runs, read_finished_trainings
 
-TABLE = Path(__file__).parents[2] / "benchmarks" / "forecast" / "ladders_corpus.csv"
+TABLES = Path(__file__).parents[2] / "benchmarks" / "forecast"
 
 
 @pytest.fixture(scope="module")
 def ladders() -> dict[str, tuple[Runs, Runs]]:
+    """The ladders in view of which the line was chosen."""
+    return read_ladders("ladders_corpus.csv")
+
+
+@pytest.fixture(scope="module")
+def blind_ladders() -> dict[str, tuple[Runs, Runs]]:
+    """Ladders that were trained afterwards."""
+    return read_ladders("ladders_blind.csv")
+
+
+def read_ladders(table: str) -> dict[str, tuple[Runs, Runs]]:
     """Rungs and run of each ladder; the run is the largest training."""
     series = defaultdict(list)
-    for row in read_finished_trainings(TABLE):
+    for row in read_finished_trainings(TABLES / table):
         series[row.series].append(row)
 
     ladders = {}
@@ -69,6 +80,32 @@ def test_the_forecasts_of_trained_ladders_are_near_and_their_intervals_hold(ladd
     assert np.median(sizes) < 0.0125
     assert np.median(list(misses.values())) == pytest.approx(0, abs=0.003)
     assert sum(inside.values()) == 13
+
+
+def test_blind_ladders_with_the_rate_of_the_run_are_near_and_their_intervals_hold(blind_ladders):
+    misses = {}
+    inside = {}
+    for name, (line, run) in blind_ladders.items():
+        has_small_batch = not name.startswith("500x32")
+        if name.endswith("run rate") == has_small_batch:
+            (forecast,) = forecast_from_ladder(line, run)
+            reached = float(run.loss[0])
+            misses[name] = abs(forecast.loss / reached - 1)
+            inside[name] = forecast.low <= reached <= forecast.high
+
+    assert len(misses) == 23
+    assert np.median(list(misses.values())) < 0.0105
+    assert sum(miss <= 0.02 for miss in misses.values()) == 17
+    assert sum(inside.values()) == 20
+
+
+def test_a_scaled_rate_with_the_batch_of_the_run_can_miss_by_far(blind_ladders):
+    line, run = blind_ladders["1600x2-6x256-seed102 scaled rate"]
+    (forecast,) = forecast_from_ladder(line, run)
+    assert forecast.loss / run.loss[0] - 1 > 0.39
+    line, run = blind_ladders["1600x2-6x256-seed102 run rate"]
+    (forecast,) = forecast_from_ladder(line, run)
+    assert forecast.loss == pytest.approx(run.loss[0], rel=0.021)
 
 
 def test_only_the_ladder_of_an_unstable_learning_rate_is_uneven(ladders):

@@ -97,6 +97,12 @@ def test_a_batch_too_coarse_to_follow_the_size_stays_as_it_is(local):
     assert {rung.global_batch for rung in design_rungs(local, 5, local.flops / 4)} == {2}
 
 
+def test_rungs_with_the_batch_of_the_run_have_its_learning_rates(local):
+    for rung in design_rungs(local, 5, local.flops / 4):
+        assert rung.learning_rate == local.rate.peak
+        assert rung.min_learning_rate == local.rate.minimum
+
+
 @pytest.mark.parametrize("count", [4, 9])
 def test_other_numbers_of_rungs_are_refused(local, count):
     with refuses(ParamsError, PhaseMessage.NUMBER_OF_RUNGS, fewest_rungs=5, most_rungs=8):
