@@ -61,6 +61,7 @@ def compare(
     from runbook.display import CheckTable
     from runbook.results.compare import Tolerance, read_run
     from runbook.results.compare import compare as compared
+    from runbook.results.messages import ResultMessage
     from runbook.runs.status import run_folder
 
     if len(run_names) < 2:
@@ -84,7 +85,8 @@ def compare(
         for table in (result.parameters, result.metrics, result.environment):
             click.echo(table.as_text() + "\n")
         click.echo(CheckTable(result.checks).as_text())
-        click.echo(f"Verdict: {_verdict(result)} (each compared with {facts[0].name})")
+        verdict = ResultMessage.COMPARED.fill(verdict=_verdict(result), base=facts[0].name)
+        click.echo(verdict)
 
     return 0 if result.passed else 1
 

@@ -1,5 +1,7 @@
 """Packages that an extra installs, and the remedy for a missing one."""
 
+from runbook.cli.messages import CliMessage
+
 EXTRAS = {
     "jupyter": "IPython ipykernel jupyter_client jupyter_core jupyterlab latex2mathml matplotlib "
     "nbclient nbconvert nbformat pandas papermill",
@@ -29,14 +31,11 @@ def which_extra(error: ModuleNotFoundError) -> str:
     if not extra:
         raise error
     if extra in ALL:
-        remedy = (
-            "pip install 'gpt3-runbook[all]' brings all that a run needs, "
-            f"'gpt3-runbook[{extra}]' this one"
-        )
+        remedy = CliMessage.ANY_EXTRA.fill(extra=extra)
     else:
-        remedy = f"install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"
+        remedy = CliMessage.ONE_EXTRA.fill(extra=extra)
 
-    return f"the package {package} is missing; {remedy}"
+    return CliMessage.PACKAGE_MISSING.fill(package=package, remedy=remedy)
 
 
 def _extra_of(package: str) -> str:

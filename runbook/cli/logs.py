@@ -48,7 +48,7 @@ def logs(
     no known failure was found.
     """
     if as_json + as_csv + bool(to) > 1:
-        raise click.UsageError("--json, --csv and --to exclude each other.")
+        raise click.UsageError(CliMessage.ONE_LOG_OUTPUT.fill())
     is_run = len(targets) == 1 and _names_run(targets[0])
     reads_records = bool(as_json or as_csv or to)
     if follow or (is_run and not reads_records):

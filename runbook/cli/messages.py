@@ -13,3 +13,7 @@ class CliMessage(Message):
         "No record was found in {targets}: {reason}. Give the log of the last rank, where "
         "Megatron prints its lines, as it was written."
     )
+    ONE_LOG_OUTPUT = "--json, --csv and --to exclude each other."
+    PACKAGE_MISSING = "the package {package} is missing; {remedy}"
+    ANY_EXTRA = "pip install 'gpt3-runbook[all]' brings all that a run needs, 'gpt3-runbook[{extra}]' this one"
+    ONE_EXTRA = "install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"

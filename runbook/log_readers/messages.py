@@ -15,3 +15,13 @@ class LogMessage(Message):
         "{stream_name} is zstd and this installation cannot unpack it: pip install "
         "'gpt3-runbook[data]', or unpack it first with `zstd -d {name}`."
     )
+    COPIES_DROPPED = "records printed by several ranks, counted once"
+    NOT_A_RECORD = "lines that mention a step and a loss but are no record this version can read"
+    BROKEN_NUMBER = "lines like a record, of which a number cannot be read"
+    COUNTED = "{count} x {note}"
+    MISSED_LINES = "{count} {kind}, the first at line {first_line}"
+    LOG_EMPTY = "{path} is empty"
+    LOG_CUT_OFF = (
+        "{path} ends in the middle of its compressed data ({problem}): what came before was read"
+    )
+    ACCURACY_IS_NO_LOSS = "eval_accuracy of {benchmark} is no loss of a language model: left out"

@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
+from runbook.log_readers.messages import LogMessage
 from runbook.log_readers.record import (
     Assembly,
     Facts,
@@ -162,7 +163,7 @@ class MlPerf(LineReader):
         self._evaluations.add(evaluation)
         iteration = self._iteration(metadata, facts)
         if facts.benchmark is not None and not _LANGUAGE_MODEL.search(str(facts.benchmark)):
-            note = f"eval_accuracy of {facts.benchmark} is no loss of a language model: left out"
+            note = LogMessage.ACCURACY_IS_NO_LOSS.fill(benchmark=facts.benchmark)
             out.counts[note] += 1
         elif loss is not None and math.isfinite(loss):
             out.validation.append(

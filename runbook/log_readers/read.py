@@ -28,7 +28,7 @@ CHUNK = 1 << 20
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 LONGEST = 1 << 20
 """Longer lines are passed on in pieces, cut at a carriage return if there is one."""
-BROKEN_NUMBER = "lines like a record, of which a number cannot be read"
+BROKEN_NUMBER = LogMessage.BROKEN_NUMBER.fill()
 _CONTROL = re.compile(
     r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|\x1b[@-Zc-z=>]|\^\[(?:\[[0-9;]*m|c)"
@@ -292,9 +292,7 @@ class LogReader:
         self.failures.look(line, self.line)
         self.unread += 1
         if _looks_like_record(line):
-            self._miss(
-                "lines that mention a step and a loss but are no record this version can read"
-            )
+            self._miss(LogMessage.NOT_A_RECORD.fill())
 
     def num_records(self) -> int:
         """Return how many records all readers have together."""
@@ -353,7 +351,7 @@ class LogReader:
         """Yield notes on how the log was read."""
         for text, count in chosen.counts.items():
             has_count = count > 1 or text[0].islower()
-            yield f"{count} x {text}" if has_count else text
+            yield LogMessage.COUNTED.fill(count=count, note=text) if has_count else text
 
         for reader, out in self.pairs:
             if out is not chosen and out.records:
@@ -363,7 +361,7 @@ class LogReader:
                 )
 
         for kind, (count, first_line) in self._near_misses.items():
-            yield f"{count} {kind}, the first at line {first_line}"
+            yield LogMessage.MISSED_LINES.fill(count=count, kind=kind, first_line=first_line)
 
 
 def _looks_like_record(line: str) -> bool:
@@ -401,7 +399,7 @@ def _read_file(path: Path, reader: LogReader) -> None:
             return
 
         if not head and not problems:
-            reader.notes.append(f"{path} is empty")
+            reader.notes.append(LogMessage.LOG_EMPTY.fill(path=path))
             return
 
         encoding = "utf-16" if head[:2] in _UTF16 else "utf-8-sig"
@@ -410,7 +408,4 @@ def _read_file(path: Path, reader: LogReader) -> None:
             reader.feed(lines)
 
     for problem in problems:
-        reader.notes.append(
-            f"{path} ends in the middle of its compressed data ({problem}): "
-            "what came before was read"
-        )
+        reader.notes.append(LogMessage.LOG_CUT_OFF.fill(path=path, problem=problem))

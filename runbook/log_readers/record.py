@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from runbook.log_readers.messages import LogMessage
 from runbook.results.failures.finder import Failure
 
 
@@ -284,7 +285,7 @@ class Assembly:
         if is_later and not self._restarting:
             self._new_file = False
         elif self._is_copy(record, prefix):
-            self.counts["records printed by several ranks, counted once"] += 1
+            self.counts[LogMessage.COPIES_DROPPED.fill()] += 1
             return
         elif self.records:
             self._begin_segment()

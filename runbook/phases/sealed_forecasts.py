@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from runbook.core import quantities
 from runbook.core.files import iterate_lines, utc_now
 from runbook.core.table import Table
 from runbook.display import View
@@ -153,7 +154,7 @@ def _useful_time_forecast(plan: Plan) -> list[Forecast]:
 def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
     """Return quantity, unit and value of each number that the plan contains for the training."""
     time = plan.time[FULL]
-    memory = run_tables.planned_numbers(plan, FULL)["memory of a process (B)"]
+    memory = run_tables.planned_numbers(plan, FULL)[quantities.PROCESS_MEMORY]
     hours = time.device_hours * rates.held_devices if time.device_hours else None
     price = rates.price_per_device_hour
     numbers = [

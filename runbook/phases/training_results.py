@@ -6,6 +6,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from runbook.core import quantities
 from runbook.core.checks import counted
 from runbook.core.files import read_lines
 from runbook.core.table import Row, Table
@@ -389,24 +390,24 @@ def plan_versus_actual(training: TrainingResults) -> Table:
             planned[name] = value
 
     actual = run_tables.actual_numbers(training.summary, training.account)
-    if training.account and run_tables.USEFUL_TIME in planned:
+    if training.account and quantities.USEFUL_TIME in planned:
         held_seconds = training.account.wall_seconds - training.account.waiting_seconds
         productive = training.account.parts["productive"]
         if training.account.devices_of_job:
             # A job also occupies nodes on which it does not train.
             productive = device_seconds(training.history.steps) / training.account.devices_of_job
 
-        actual[run_tables.USEFUL_TIME] = 100 * productive / held_seconds if held_seconds else None
+        actual[quantities.USEFUL_TIME] = 100 * productive / held_seconds if held_seconds else None
 
     memory = (
         "measured: the fullest process's peak, saves and evaluations included; the plan "
         "is for the steps"
     )
     reasons = {
-        "step time (s/iteration)": _step_reason(training),
-        "throughput (tokens/s)": _step_reason(training),
+        quantities.STEP_TIME: _step_reason(training),
+        quantities.THROUGHPUT: _step_reason(training),
         "wall time (s)": _wall_reason(training),
-        "memory of a process (B)": memory,
+        quantities.PROCESS_MEMORY: memory,
     }
     reasons_needed = {}
     for name, reason in reasons.items():

@@ -20,8 +20,11 @@ from math import exp, expm1, inf, isfinite, log, log10, nan
 from statistics import median
 from typing import Any
 
+from runbook.plan_file.messages import AlarmMessage
 from runbook.plan_file.recent_steps import RecentStep
 
+SLOW_FILE_SYSTEM = "slow file system"
+"""Kind of the alarms about slow reads and saves."""
 Show = Callable[[float], str]
 WINDOW = 40
 # Records needed to tell how noisy a curve is
@@ -134,14 +137,17 @@ def _make(
     iteration: int,
     value: float,
     before: Sequence[float],
-    evidence_text: str,
+    finding: str,
     since: int = 0,
 ) -> Alarm:
     usual = median(before)
-    name = metric.replace("_", " ")
-    against = (
-        f"the {len(before)} before have the median {usual:.4g} and the spread "
-        f"{spread_of(before):.2g}"
+    evidence = AlarmMessage.AFTER_RECORDS.fill(
+        metric=metric.replace("_", " "),
+        value=value,
+        finding=finding,
+        num_before=len(before),
+        usual=usual,
+        spread=spread_of(before),
     )
     return Alarm(
         kind,
@@ -150,7 +156,7 @@ def _make(
         since or iteration,
         value,
         usual,
-        f"{name} {value:.4g}: {evidence_text}; {against}",
+        evidence,
     )
 
 
@@ -238,10 +244,13 @@ class RiseWatch:
         if sum(is_rising) < rise.rising_pairs * len(is_rising):
             return None
         self._limit = start
-        name = self._metric.replace("_", " ")
-        evidence = (
-            f"{name} {end:.4g}: it rises, from {losses[0]:.4g} to {losses[-1]:.4g} over "
-            f"{len(losses)} records, of whose pairs {sum(is_rising) / len(is_rising):.0%} rise"
+        evidence = AlarmMessage.RISES.fill(
+            metric=self._metric.replace("_", " "),
+            value=end,
+            first=losses[0],
+            last=losses[-1],
+            num_records=len(losses),
+            rising_pairs=sum(is_rising) / len(is_rising),
         )
         since = records[0][0]
         iteration = records[-1][0]
@@ -353,9 +362,9 @@ class LossWatch:
         if loss <= limit or self._is_spike or self._above < inf:
             return None
         self._above = limit
-        evidence_text = (
-            f"it jumped, and its gradient norm {grad_norm:.4g} is "
-            f"{grad_norm / median(norms):.3g} times the usual"
+        finding = AlarmMessage.JUMPED_WITH_GRADIENT.fill(
+            grad_norm=grad_norm,
+            factor=grad_norm / median(norms),
         )
         return _make(
             "spike",
@@ -363,7 +372,7 @@ class LossWatch:
             iteration,
             loss,
             last,
-            evidence_text,
+            finding,
         )
 
     def _look_at_curve(self, iteration: int, loss: float) -> Iterator[Alarm]:
@@ -389,7 +398,7 @@ class LossWatch:
                 iteration,
                 max(self._inside),
                 before,
-                "it jumped",
+                AlarmMessage.JUMPED.fill(),
                 self._since,
             )
         elif count >= 2 * ENOUGH and count % ENOUGH == 0:
@@ -397,14 +406,14 @@ class LossWatch:
             earlier = median(self._inside[-2 * ENOUGH : -ENOUGH])
             if later < (1 - BACK_SHARE) * earlier:  # It recovers, if slowly.
                 return
-            evidence_text = f"{count} records after a spike it is not back"
+            finding = AlarmMessage.NOT_BACK.fill(num_records=count)
             yield _make(
                 "divergence",
                 self._metric,
                 iteration,
                 later,
                 before,
-                evidence_text,
+                finding,
                 self._since,
             )
             self._recent = deque(self._inside, WINDOW)
@@ -425,14 +434,17 @@ class LossWatch:
             if level <= lowest:
                 self._lowest = block
             elif level > lowest + max(RISE_SHARE * abs(lowest), 2 * noise):
-                evidence_text = f"the median of {BLOCK} rose by {level / lowest - 1:.1%}"
+                finding = AlarmMessage.MEDIAN_ROSE.fill(
+                    num_records=BLOCK,
+                    share=level / lowest - 1,
+                )
                 yield _make(
                     "divergence",
                     self._metric,
                     iteration,
                     level,
                     self._lowest,
-                    evidence_text,
+                    finding,
                 )
                 self._lowest = block
 
@@ -452,9 +464,11 @@ class LossWatch:
         first, middle, last = map(median, windows)
         noise = max(spread_of(windows[1]), spread_of(windows[2])) / width**0.5
         if middle - last + 4 * noise < FLAT_SHARE * (first - middle):
-            evidence_text = (
-                f"it fell by {middle - last:.3g} over {count // 2} records, by "
-                f"{first - middle:.3g} over {count // 4}"
+            finding = AlarmMessage.FELL_LITTLE.fill(
+                last_fall=middle - last,
+                last_records=count // 2,
+                first_fall=first - middle,
+                first_records=count // 4,
             )
             yield _make(
                 "plateau",
@@ -462,7 +476,7 @@ class LossWatch:
                 iteration,
                 last,
                 windows[1],
-                f"{evidence_text} before these",
+                finding,
             )
             self._next_look = 2 * count
 
@@ -534,12 +548,13 @@ class GrowthWatch:
         show = self._show
         if rise < RISE_SPREADS * spread:
             return None
-        name = self._metric.replace("_", " ")
-        steps = iteration - since
-        evidence = (
-            f"{name} grew from {show(first)} to {show(first + rise)} over {steps} iterations, "
-            f"{show(slope)} each, "
-            f"steadily: the spread around that line is {show(spread)}"
+        evidence = AlarmMessage.GREW.fill(
+            metric=self._metric.replace("_", " "),
+            first=show(first),
+            last=show(first + rise),
+            iterations=iteration - since,
+            slope=show(slope),
+            spread=show(spread),
         )
         return Alarm(
             "drift",
@@ -573,10 +588,12 @@ class CompoundGrowthWatch:
         share = expm1((growth.value - growth.usual) / steps)
         first = exp(growth.usual)
         last = exp(growth.value)
-        name = self._metric.replace("_", " ")
-        evidence = (
-            f"{name} grew from {first:.4g} to {last:.4g} over {steps} iterations, steadily: "
-            f"by {share:.1%} each"
+        evidence = AlarmMessage.GREW_BY_SHARE.fill(
+            metric=self._metric.replace("_", " "),
+            first=first,
+            last=last,
+            iterations=steps,
+            share=share,
         )
         return Alarm(
             "drift",
@@ -630,14 +647,14 @@ class WaitWatch:
         self._num_slow += 1
         if self._num_slow == CONFIRMING:
             share = wait * count / window_seconds
-            evidence = f"each of {count} steps waits so long, {share:.0%} of its time"
+            finding = AlarmMessage.WAITS.fill(num_steps=count, share=share)
             yield _make(
-                "slow file system",
+                SLOW_FILE_SYSTEM,
                 "data_wait_seconds",
                 iteration,
                 wait,
                 self._waits,
-                evidence,
+                finding,
             )
 
     def _is_usual(self, wait: float, seconds_per_step: float) -> bool:
@@ -687,7 +704,7 @@ class NormWatch:
         if self._is_reported or not is_sure:
             return None
         self._is_reported = True
-        evidence = f"the gradient norm of {self._num_lost} steps in a row is no finite number"
+        evidence = AlarmMessage.NORMS_LOST.fill(num_steps=self._num_lost)
         return Alarm(
             "NaN",
             "grad_norm",
@@ -871,12 +888,12 @@ class MetricWatch:
             and seconds > SLOW_FACTOR * median(self._saves) + WAIT_SECONDS
         ):
             yield _make(
-                "slow file system",
+                SLOW_FILE_SYSTEM,
                 "save_seconds",
                 iteration,
                 seconds,
                 self._saves,
-                "so long a save took",
+                AlarmMessage.LONG_SAVE.fill(),
             )
         else:
             self._saves.append(seconds)

@@ -11,3 +11,37 @@ class PlanFileMessage(Message):
     PLAN_MISSING = "{plan} does not exist; `runbook plan RUN` writes it"
     PLAN_NOT_JSON = "{plan} is not readable as JSON: {error}"
     PLAN_WITHOUT_PHASE = "{plan} has no phase {phase!r} under 'phases' (it has: {phase_names})"
+
+
+class AlarmMessage(Message):
+    """Evidence of an alarm."""
+
+    AFTER_RECORDS = (
+        "{metric} {value:.4g}: {finding}; the {num_before} before have the median {usual:.4g} and "
+        "the spread {spread:.2g}"
+    )
+    JUMPED = "it jumped"
+    JUMPED_WITH_GRADIENT = (
+        "it jumped, and its gradient norm {grad_norm:.4g} is {factor:.3g} times the usual"
+    )
+    NOT_BACK = "{num_records} records after a spike it is not back"
+    MEDIAN_ROSE = "the median of {num_records} rose by {share:.1%}"
+    FELL_LITTLE = (
+        "it fell by {last_fall:.3g} over {last_records} records, by {first_fall:.3g} over "
+        "{first_records} before these"
+    )
+    RISES = (
+        "{metric} {value:.4g}: it rises, from {first:.4g} to {last:.4g} over {num_records} "
+        "records, of whose pairs {rising_pairs:.0%} rise"
+    )
+    GREW = (
+        "{metric} grew from {first} to {last} over {iterations} iterations, {slope} each, "
+        "steadily: the spread around that line is {spread}"
+    )
+    GREW_BY_SHARE = (
+        "{metric} grew from {first:.4g} to {last:.4g} over {iterations} iterations, steadily: by "
+        "{share:.1%} each"
+    )
+    WAITS = "each of {num_steps} steps waits so long, {share:.0%} of its time"
+    NORMS_LOST = "the gradient norm of {num_steps} steps in a row is no finite number"
+    LONG_SAVE = "so long a save took"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+from runbook.core import quantities
 from runbook.core.checks import Check, counted
 from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import show_bytes, show_count, show_device_hours, show_duration
@@ -336,11 +337,11 @@ def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
     return {
         "steps": spec.duration.iterations,
         "micro-batches a step": spec.batch.num_microbatches,
-        "step time (s/iteration)": time.seconds_per_iteration,
+        quantities.STEP_TIME: time.seconds_per_iteration,
         "all steps and evaluations (h)": None if time.seconds is None else time.seconds / 3600,
-        "throughput (tokens/s)": time.tokens_per_second,
-        "speed (TFLOP/s/device)": time.tflops_per_device,
-        "MFU (%)": None if time.mfu is None else 100 * time.mfu,
+        quantities.THROUGHPUT: time.tokens_per_second,
+        quantities.SPEED: time.tflops_per_device,
+        quantities.MFU: None if time.mfu is None else 100 * time.mfu,
         "device hours (h)": time.device_hours,
         "cost": time.cost,
     }

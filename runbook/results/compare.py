@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from runbook.core import quantities
 from runbook.core.checks import Check, judge
 from runbook.core.errors import RecordError
 from runbook.core.table import Row, Table
@@ -24,19 +25,19 @@ from runbook.results.wall_time import WallTime, account_wall_time
 LOSSES = 5
 """Number of losses whose median is compared: a single loss depends too much on its batch."""
 METRICS = {
-    "step time (s/iteration)": "seconds_per_iteration",
-    "throughput (tokens/s)": "tokens_per_second",
+    quantities.STEP_TIME: "seconds_per_iteration",
+    quantities.THROUGHPUT: "tokens_per_second",
     "throughput (tokens/s/device)": "tokens_per_second_per_device",
-    "speed (TFLOP/s/device)": "tflops_per_device",
+    quantities.SPEED: "tflops_per_device",
     "waiting for data (share)": "data_wait_share",
-    "first loss (nat/token)": "first_loss",
+    quantities.FIRST_LOSS: "first_loss",
     "last loss (nat/token)": "last_loss",
     "validation loss (nat/token)": "validation_loss",
     "largest gradient norm": "largest_grad_norm",
     "skipped steps": "skipped",
     "iterations": "iterations",
     "devices": "world_size",
-    "memory (B)": "memory_bytes",
+    quantities.MEMORY: "memory_bytes",
 }
 
 
@@ -188,7 +189,7 @@ def _metric_row(name: str, runs: Sequence[RunFacts], values: Sequence[float | No
     last = values[-1]
     by_run = {run.name: value for run, value in zip(runs, values, strict=True)}
     ratio = last / first if first and last is not None else None
-    return {"what": name, **by_run, "last / first": ratio}
+    return {"what": name, **by_run, quantities.LAST_TO_FIRST: ratio}
 
 
 def _score_names(runs: Sequence[RunFacts]) -> list[str]:
@@ -207,7 +208,7 @@ def _differences(
 ) -> Table:
     """Return the keys whose values differ between runs."""
     rows = differing_rows([run.name for run in runs], sides)
-    notes = () if rows else ("they do not differ",)
+    notes = () if rows else (ResultMessage.NO_DIFFERENCE.fill(),)
     return Table(rows, title, notes, source=source)
 
 
@@ -234,12 +235,12 @@ def differing_rows(names: Sequence[str], sides: Sequence[Row]) -> list[Row]:
 def _checks(base: RunFacts, run: RunFacts, allowed: Tolerance) -> list[Check]:
     old = base.summary
     new = run.summary
-    slower = f"not more than {allowed.tokens_per_second:.0%} lower than in {base.name}"
-    larger = f"not more than {allowed.memory:.0%} higher than in {base.name}"
+    slower = ResultMessage.NOT_LOWER.fill(allowed=allowed.tokens_per_second, base=base.name)
+    larger = ResultMessage.NOT_HIGHER.fill(allowed=allowed.memory, base=base.name)
     skipped = f"{new.skipped}, {old.skipped} in {base.name}"
     checks = [
         _check(
-            "throughput (tokens/s)",
+            quantities.THROUGHPUT,
             old.tokens_per_second,
             new.tokens_per_second,
             slower,
@@ -248,7 +249,7 @@ def _checks(base: RunFacts, run: RunFacts, allowed: Tolerance) -> list[Check]:
         ),
         _loss_check(base, run, allowed.last_loss),
         _check(
-            "memory (B)",
+            quantities.MEMORY,
             old.memory_bytes,
             new.memory_bytes,
             larger,
@@ -273,7 +274,7 @@ def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
     tokens = min(base.summary.consumed_tokens, run.summary.consumed_tokens)
     base_loss = loss_at(base.history, tokens)
     run_loss = loss_at(run.history, tokens)
-    name = "loss at equal tokens (nat/token)"
+    name = quantities.LOSS_AT_EQUAL_TOKENS
     rule = (
         f"not more than {allowed:.0%} higher than in {base.name}; "
         f"median of {LOSSES} up to {tokens:,} tokens"
@@ -317,7 +318,11 @@ def _check(
     if not base_value or run_value is None:
         return Check(name, "unknown", "not known for both", rule)
     change = run_value / base_value - 1
-    value = f"{run_value:.4g}, {base_value:.4g} before ({show_change(run_value / base_value)})"
+    value = ResultMessage.CHANGED_FROM.fill(
+        value=run_value,
+        base=base_value,
+        change=show_change(run_value / base_value),
+    )
     return judge(
         name,
         sign * change <= allowed,

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from runbook.core import quantities
 from runbook.core.checks import counted
 from runbook.core.table import Row, Table
 from runbook.results.history import History, Step
+from runbook.results.messages import ResultMessage
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,17 @@ def spans_text(history: History) -> str:
     spans = device_spans(history)
     if len(spans) < 2:
         return ""
-    return ", ".join(f"{_steps_text(span)} on {counted(span.devices, 'device')}" for span in spans)
+    texts = []
+    for span in spans:
+        devices = counted(span.devices, "device")
+        texts.append(ResultMessage.STEPS_ON_DEVICES.fill(steps=_steps_text(span), devices=devices))
+    return ", ".join(texts)
 
 
 def _steps_text(span: DeviceSpan) -> str:
     if span.first == span.last:
-        return f"step {span.first}"
-    return f"steps {span.first} to {span.last}"
+        return ResultMessage.ONE_STEP.fill(step=span.first)
+    return ResultMessage.STEPS.fill(first=span.first, last=span.last)
 
 
 def devices_table(history: History, *, sequence_length: int) -> Table:
@@ -98,10 +104,10 @@ def devices_table(history: History, *, sequence_length: int) -> Table:
             {
                 "steps": _steps_text(span),
                 "devices": span.devices,
-                "step time (s/iteration)": seconds,
-                "throughput (tokens/s)": sequences * sequence_length / seconds if seconds else None,
-                "speed (TFLOP/s/device)": statistics.median(tflops) if tflops else None,
-                "device-hours in steps": span.device_seconds / 3600,
+                quantities.STEP_TIME: seconds,
+                quantities.THROUGHPUT: sequences * sequence_length / seconds if seconds else None,
+                quantities.SPEED: statistics.median(tflops) if tflops else None,
+                quantities.DEVICE_HOURS_IN_STEPS: span.device_seconds / 3600,
             }
         )
 

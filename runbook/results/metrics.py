@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from runbook.core import quantities
 from runbook.core.table import Row, Table, pandas
 from runbook.core.units import show_duration
 from runbook.plan_file.alarms import Alarm, LossWatch, MetricWatch
@@ -21,6 +22,7 @@ from runbook.results.history import (
     by_segment,
     events_named,
 )
+from runbook.results.messages import ResultMessage
 
 WARM_UP_RULE = (
     "skipped iterations and the first tenth of each segment (at least 1, at most 10 iterations) "
@@ -272,7 +274,7 @@ def find_alarms(steps: Iterable[object], evaluations: Iterable[EvaluatedLoss] = 
     return alarms
 
 
-PARTS = ("waiting for data", "computing", "communication", "optimizer", "other")
+PARTS = (quantities.WAITING_FOR_DATA, "computing", "communication", "optimizer", "other")
 
 
 def parts_of(step: Step) -> dict[str, float]:
@@ -288,7 +290,7 @@ def parts_of(step: Step) -> dict[str, float]:
     after_backward = max(0.0, step.seconds - data_wait - forward_backward)
     optimizer = min(step.optimizer_seconds, after_backward)
     return {
-        "waiting for data": data_wait,
+        quantities.WAITING_FOR_DATA: data_wait,
         "computing": forward_backward - communication,
         "communication": communication,
         "optimizer": optimizer,
@@ -312,13 +314,13 @@ def step_parts_table(history: History) -> Table:
                 "part": name,
                 "median (s/iteration)": statistics.median(seconds),
                 "longest (s/iteration)": max(seconds),
-                "share of step time (%)": 100 * sum(seconds) / total_seconds,
+                quantities.SHARE_OF_STEP_TIME: 100 * sum(seconds) / total_seconds,
             }
         )
 
-    note = "this trainer told no parts but the waiting for data: the rest is other"
+    note = ResultMessage.NO_PARTS.fill()
     if any(step.forward_backward_seconds for step in steps):
-        note = "communication that the engine does not measure apart is in computing"
+        note = ResultMessage.SOME_COMMUNICATION_APART.fill()
     return Table(rows, title, (f"{len(steps)} measured steps", note), source=history.source)
 
 
@@ -337,7 +339,7 @@ def straggler_table(history: History, *, count: int = 8) -> Table:
     """
     times = _comparable_rank_times(history)
     if not times:
-        note = "one rank, or no time of each rank was written"
+        note = ResultMessage.NO_RANK_TIMES.fill()
         return Table((), "Ranks", (note,), source=history.source)
 
     seconds_by_rank = zip(*(rank_times.seconds for rank_times in times), strict=True)
@@ -353,8 +355,8 @@ def straggler_table(history: History, *, count: int = 8) -> Table:
             {
                 "rank": rank,
                 "own time (s/iteration)": seconds,
-                "over the median rank's (%)": 100 * (relative - 1),
-                "slowest of all (% of steps)": 100 * times_slowest[rank] / num_steps,
+                quantities.OVER_MEDIAN_RANK: 100 * (relative - 1),
+                quantities.TIMES_SLOWEST: 100 * times_slowest[rank] / num_steps,
                 "straggler": "yes" if relative > 1 + SLOWER_SHARE else "no",
             }
         )
@@ -407,8 +409,8 @@ COLUMNS = {
     "forward_backward_seconds": "forward and backward (s)",
     "communication_seconds": "communication (s)",
     "optimizer_seconds": "optimizer (s)",
-    "tokens_per_second": "throughput (tokens/s)",
-    "tflops_per_device": "speed (TFLOP/s/device)",
+    "tokens_per_second": quantities.THROUGHPUT,
+    "tflops_per_device": quantities.SPEED,
     "memory_bytes": "memory (GiB)",
     "consumed_tokens": "tokens seen (tokens)",
     "global_batch": "global batch (sequences)",

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runbook.core import quantities
 from runbook.core.table import Row, Table
 from runbook.core.units import show_bytes, show_count
 from runbook.plan_file.schema import Layout, ModelShape
@@ -13,6 +14,7 @@ from runbook.planning.layout import FULL
 from runbook.planning.plan import Plan
 from runbook.planning.useful_time import useful_time
 from runbook.results.history import History, Step, ValidationLoss, by_segment
+from runbook.results.messages import ResultMessage
 from runbook.results.metrics import WARM_UP_RULE, Summary, find_alarms, measured
 from runbook.results.published_results import (
     PEAKS,
@@ -83,7 +85,7 @@ def _speed_numbers(summary: Summary) -> list[_Number]:
         _Number("throughput", summary.tokens_per_second, "tokens/s", tokens_formula),
         _Number("throughput", tokens_per_device, "tokens/s/device", devices),
         _Number("speed", summary.tflops_per_device, "TFLOP/s/device", convention),
-        _Number("waiting for data", _percent(summary.data_wait_share), "% of step time"),
+        _Number(quantities.WAITING_FOR_DATA, _percent(summary.data_wait_share), "% of step time"),
     ]
 
 
@@ -144,10 +146,6 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-USEFUL_TIME = "useful time (% of held time)"
-"""Name of the share of the allocated time that was spent in steps that count."""
-
-
 def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, str] = {}) -> Table:
     """Return each planned number next to the measured one.
 
@@ -197,13 +195,13 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
         "processes": spec.parallel.world_size,
         "global batch (sequences)": spec.batch.global_,
         "tokens consumed (tokens)": spec.duration.tokens,
-        "step time (s/iteration)": time.seconds_per_iteration,
-        "throughput (tokens/s)": time.tokens_per_second,
-        "speed (TFLOP/s/device)": time.tflops_per_device,
-        "first loss (nat/token)": math.log(spec.model.shape.vocabulary),
-        "memory of a process (B)": process_bytes or None,
+        quantities.STEP_TIME: time.seconds_per_iteration,
+        quantities.THROUGHPUT: time.tokens_per_second,
+        quantities.SPEED: time.tflops_per_device,
+        quantities.FIRST_LOSS: math.log(spec.model.shape.vocabulary),
+        quantities.PROCESS_MEMORY: process_bytes or None,
         "wall time (s)": time.seconds,
-        USEFUL_TIME: _planned_useful_time(plan, phase),
+        quantities.USEFUL_TIME: _planned_useful_time(plan, phase),
     }
 
 
@@ -225,11 +223,11 @@ def actual_numbers(summary: Summary, account: WallTime | None = None) -> dict[st
         "processes": summary.world_size,
         "global batch (sequences)": summary.global_batch,
         "tokens consumed (tokens)": summary.consumed_tokens,
-        "step time (s/iteration)": summary.seconds_per_iteration,
-        "throughput (tokens/s)": summary.tokens_per_second,
-        "speed (TFLOP/s/device)": summary.tflops_per_device,
-        "first loss (nat/token)": summary.first_loss,
-        "memory of a process (B)": summary.memory_bytes or None,
+        quantities.STEP_TIME: summary.seconds_per_iteration,
+        quantities.THROUGHPUT: summary.tokens_per_second,
+        quantities.SPEED: summary.tflops_per_device,
+        quantities.FIRST_LOSS: summary.first_loss,
+        quantities.PROCESS_MEMORY: summary.memory_bytes or None,
     }
     if account is not None:
         numbers["wall time (s)"] = account.wall_seconds
@@ -263,11 +261,11 @@ def speed_table(
                 "convention": name,
                 "counts": "recomputed work too" if is_hardware else "the model's work",
                 "formula": convention.formula,
-                "speed (TFLOP/s/device)": tflops,
+                quantities.SPEED: tflops,
                 "speed (TFLOP/s, all devices)": all_devices,
-                "MFU (%)": None if is_hardware else share,
-                "HFU (%)": share if is_hardware else None,
-                "printed by the trainer (TFLOP/s/device)": printed,
+                quantities.MFU: None if is_hardware else share,
+                quantities.HFU: share if is_hardware else None,
+                quantities.PRINTED_SPEED: printed,
             }
         )
 
@@ -284,12 +282,9 @@ def _percent_of_peak(tflops: float | None, peak: float | None) -> float | None:
 
 def _peak_note(peak: float | None, device: str, precision: str) -> tuple[str, ...]:
     if peak is None:
-        note = (
-            f"no datasheet peak is known for {device} in {precision}: "
-            "no MFU is given, none is guessed"
-        )
+        note = ResultMessage.NO_PEAK.fill(device=device, precision=precision)
     else:
-        note = f"peak of {device} in {precision}: {peak:g} TFLOP/s, dense"
+        note = ResultMessage.PEAK.fill(device=device, precision=precision, peak=peak)
 
     return (note,)
 
@@ -372,11 +367,11 @@ def _published_row(
         "precision": result.precision,
         "sequence (tokens)": result.sequence_length,
         "speed (tokens/s/device)": result.tokens_per_second_per_device,
-        "this run / published": ratio,
-        "speed (TFLOP/s/device)": result.tflops_per_device,
+        quantities.RATIO_TO_PUBLISHED: ratio,
+        quantities.SPEED: result.tflops_per_device,
         "convention": result.convention,
-        "MFU (%)": result.mfu_percent,
-        "HFU (%)": result.hfu_percent,
+        quantities.MFU: result.mfu_percent,
+        quantities.HFU: result.hfu_percent,
         "comparable": comparable,
         "source": source,
     }
@@ -392,11 +387,11 @@ def why_not_comparable(result: Published, parameters: int, device: str) -> str:
     'no: this run used a CPU, shown as context only'
     """
     if device.lower() == "cpu":
-        return "no: this run used a CPU, shown as context only"
+        return ResultMessage.CONTEXT_ONLY.fill()
     if not same_device(device, result.accelerator):
-        return f"no: another device ({result.accelerator} there, {device} here)"
+        return ResultMessage.OTHER_DEVICE.fill(published_device=result.accelerator, device=device)
     if not result.parameters or not 0.8 <= result.parameters / parameters <= 1.25:
-        return "no: another size; tokens/s depend on it"
+        return ResultMessage.OTHER_SIZE.fill()
     return ""
 
 
@@ -507,10 +502,10 @@ def throughput_table(
             {
                 "segment": first.segment,
                 "iterations": f"{first.iteration} to {last.iteration}",
-                "throughput (tokens/s)": median_rate,
+                quantities.THROUGHPUT: median_rate,
                 "slowest step (tokens/s)": min(rates),
                 "fastest step (tokens/s)": max(rates),
-                "of the plan (%)": 100 * median_rate / planned if planned else None,
+                quantities.PERCENT_OF_PLAN: 100 * median_rate / planned if planned else None,
                 "source": f"{history.source}:{first.line}-{last.line}",
             }
         )
@@ -604,8 +599,8 @@ def _results_row(row: ThroughputRow, peak: float | None, source: str) -> Row:
         "Zero Stage": layout.zero_stage,
         "T (samples/s)": row.samples_per_second,
         "T (TFLOP/s per device)": tflops,
-        "% of peak": _percent_of_peak(tflops, peak),
-        "MFU (%)": _percent_of_peak(row.tflops(OURS), peak),
+        quantities.PERCENT_OF_PEAK: _percent_of_peak(tflops, peak),
+        quantities.MFU: _percent_of_peak(row.tflops(OURS), peak),
         "verdict": verdict,
         "run": row.name,
         "source": row.source or source,
@@ -624,7 +619,7 @@ def scaling_table(
     87.7
     """
     if not points:
-        return Table((), "Scaling", ("no point was given",), source=source)
+        return Table((), "Scaling", (ResultMessage.NO_POINT.fill(),), source=source)
     ordered = sorted(points, key=lambda point: point[1])
     base_label, base_devices, base_speed = ordered[0]
     base_speed_per_device = base_speed / base_devices

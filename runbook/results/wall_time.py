@@ -13,11 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from runbook.core import quantities
 from runbook.core.table import Row, Table
 from runbook.plan_file.fewer_replicas import REPLICAS_CHANGED
 from runbook.results.devices_in_use import device_seconds
 from runbook.results.expected_loss import LEFT_EVENT
 from runbook.results.history import Event, History, Step, ValidationLoss, by_segment, events_named
+from runbook.results.messages import ResultMessage
 from runbook.results.metrics import Summary
 
 ENDINGS = ("saved", "stopped", "failed", "finished")
@@ -90,7 +92,7 @@ def account_wall_time(
     interruptions = _interruptions(steps, events)
     parts = {"start-up": max(0.0, first_step_begin - begin)}
     parts |= _lost_seconds(history, validation, events, interruptions)
-    productive = sum(step.seconds for step in history.steps) - parts["waiting for data"]
+    productive = sum(step.seconds for step in history.steps) - parts[quantities.WAITING_FOR_DATA]
     parts["other"] = max(0.0, wall_seconds - productive - sum(parts.values()))
     parts["productive"] = productive
     missing = history.absent_up_to(history.steps[-1].iteration, history.steps[0].iteration)
@@ -148,7 +150,7 @@ def _lost_seconds(
         "lost work": sum(step.seconds for step in history.repeated),
         "save stall": sum(save.stalled_seconds for save in [*saves, *near]),
         "evaluation": sum(evaluation.seconds for evaluation in validation),
-        "waiting for data": sum(step.data_wait_seconds for step in history.steps),
+        quantities.WAITING_FOR_DATA: sum(step.data_wait_seconds for step in history.steps),
     }
 
 
@@ -172,10 +174,10 @@ def interruptions_table(account: WallTime, title: str = "Interruptions") -> Tabl
                 "job": interruption.job,
                 "after step": interruption.step,
                 "cause": interruption.cause,
-                "detected after s": round(interruption.detection_seconds, 2),
-                "restarted after s": round(interruption.restart_seconds, 2),
+                quantities.DETECTION_SECONDS: round(interruption.detection_seconds, 2),
+                quantities.RESTART_SECONDS: round(interruption.restart_seconds, 2),
                 "steps lost": interruption.lost_steps,
-                "went on from": interruption.went_on_from,
+                quantities.RESUMED_FROM: interruption.went_on_from,
             }
         )
 
@@ -204,7 +206,7 @@ def _stall_row(name: str, seconds: Sequence[float], wall_seconds: float) -> Row:
         "median (s)": statistics.median(seconds) if seconds else None,
         "longest (s)": max(seconds, default=None),
         "all (s)": total_seconds,
-        "share of wall time (%)": 100 * total_seconds / wall_seconds if wall_seconds else None,
+        quantities.SHARE_OF_WALL_TIME: 100 * total_seconds / wall_seconds if wall_seconds else None,
     }
 
 
@@ -342,7 +344,7 @@ def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
     productive_rule = "without restarts, saving, evaluation, waiting"
     rows = [
         _cost_row("device-hours", held_hours, "h", held_rule),
-        _cost_row("device-hours in steps that count", productive_hours, "h", productive_rule),
+        _cost_row(quantities.PRODUCTIVE_DEVICE_HOURS, productive_hours, "h", productive_rule),
         *_energy_and_money(held_hours, rates),
     ]
     return Table(rows, "What it cost", source="metrics.jsonl, events.jsonl")
@@ -374,9 +376,9 @@ def projection_table(
         *_energy_and_money(device_hours, rates),
     ]
     if goodput:
-        note = f"with a goodput of {goodput:.1%}"
+        note = ResultMessage.WITH_GOODPUT.fill(goodput=goodput)
     else:
-        note = "without evaluation, checkpoints and restarts: the best case"
+        note = ResultMessage.BEST_CASE.fill()
 
     return Table(rows, "To train on a number of tokens", (note,), source="metrics.jsonl")
 
@@ -389,10 +391,10 @@ def _energy_and_money(device_hours: float | None, rates: Rates) -> list[Row]:
         energy_rule = f"{rates.watts_per_device:g} W a device, {rates.watts_source}"
 
     money = None
-    price_rule = "no price is known: set jobs.price_per_device_hour"
+    price_rule = ResultMessage.NO_PRICE.fill()
     if device_hours is not None and rates.price_per_device_hour:
         money = device_hours * rates.price_per_device_hour
-        price_rule = f"{rates.price_per_device_hour:g} a device-hour"
+        price_rule = ResultMessage.PRICE.fill(price=rates.price_per_device_hour)
 
     return [
         _cost_row("energy", energy_kwh, "kWh", energy_rule),

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from suite.messages import refuses
 
+from runbook.core import quantities
 from runbook.core.errors import RecordError
 from runbook.phases import report
 from runbook.phases.job_control import training_jobs
@@ -162,7 +163,7 @@ def test_money_is_sealed_where_the_site_has_a_price_and_spare_nodes_cost(opened)
 def test_useful_time_is_sealed_as_the_analysis_measures_it(opened):
     opened.settings, opened.plan = load_plan("azure-175b", ("training.iterations=60000",))
     (forecast,) = [one for one in make_forecasts(opened) if one.quantity == "useful time"]
-    planned = run_tables.planned_numbers(opened.plan, FULL)[run_tables.USEFUL_TIME]
+    planned = run_tables.planned_numbers(opened.plan, FULL)[quantities.USEFUL_TIME]
     assert forecast.value == pytest.approx(planned)
     assert 50 < forecast.low < forecast.value < forecast.high < 100
 

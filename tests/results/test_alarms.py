@@ -11,10 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 from log_lines import parse_lines
+from suite.messages import containing, says
 
-from runbook.plan_file.alarms import GrowthWatch, MetricWatch
+from runbook.plan_file.alarms import SLOW_FILE_SYSTEM, GrowthWatch, MetricWatch
+from runbook.plan_file.messages import AlarmMessage
 from runbook.plan_file.recent_steps import RecentStep, read_recent_steps
 from runbook.results.metrics import find_alarms, find_spikes
+from runbook.tools.logs.messages import SummaryMessage
 from runbook.tools.logs.summary import summary
 
 
@@ -96,9 +99,13 @@ def test_spikes_of_public_chronicles_are_found_when_people_saw_them(told, notice
         noticed if alarm.value > 2.2 * alarm.usual or not before else min(told[-1][0], noticed + 20)
     )
     assert first < alarm.since <= noticed
-    assert (
-        f"loss {alarm.value:.4g}: it jumped" in alarm.evidence
-        and f"the median {alarm.usual:.4g}" in alarm.evidence
+    assert says(
+        alarm.evidence,
+        AlarmMessage.AFTER_RECORDS,
+        metric="loss",
+        value=alarm.value,
+        finding=containing(AlarmMessage.JUMPED.fill()),
+        usual=alarm.usual,
     )
 
 
@@ -149,7 +156,9 @@ def test_a_jump_below_the_median_of_a_falling_curve_is_a_spike_by_its_gradient()
     ]
     (spike,) = find_alarms(rows)
     assert (spike.kind, spike.since, spike.value) == ("spike", 11, 9.59)
-    assert "its gradient norm 24 is 16.6 times the usual" in spike.evidence
+    assert says(
+        spike.evidence, AlarmMessage.JUMPED_WITH_GRADIENT, grad_norm=24.0, factor=24.0 / 1.45
+    )
     losses = [(row.iteration, row.loss) for row in rows]
     norms = {row.iteration: row.grad_norm for row in rows}
     assert find_spikes(losses, norms) == (spike,)
@@ -218,8 +227,13 @@ def test_a_number_that_creeps_up_is_a_drift_and_its_evidence_is_named(metric, us
         800 if metric == "seconds" else 1600,
     )
     assert alarm.usual == pytest.approx(usual, rel=0.1) and alarm.value > 1.25 * alarm.usual
-    assert f"grew from {alarm.usual:.4g} to {alarm.value:.4g} over " in alarm.evidence
-    assert "each, steadily: the spread around that line is 0.0" in alarm.evidence
+    assert says(
+        alarm.evidence,
+        AlarmMessage.GREW,
+        first=f"{alarm.usual:.4g}",
+        last=f"{alarm.value:.4g}",
+        spread=containing("0.0"),
+    )
     assert (
         not_of_the_loss(
             rows_of(seconds=[2.0 + n / 100 for n in range(900)], global_batch=range(200, 1100))
@@ -265,12 +279,16 @@ def test_a_file_system_that_becomes_slow_is_reported_once():
     waits = [0.01] * 300 + [1.0] * 100 + [0.02] * 100 + [1.5] * 100
     alarms = not_of_the_loss(rows_of(data_wait_seconds=waits))
     assert [(alarm.kind, alarm.iteration) for alarm in alarms] == [
-        ("slow file system", 330),
-        ("slow file system", 530),
+        (SLOW_FILE_SYSTEM, 330),
+        (SLOW_FILE_SYSTEM, 530),
     ]
-    assert alarms[0].evidence == (
-        "data wait seconds 1: each of 10 steps waits so long, 50% of its time; the 30 before have the median 0.01 and "
-        "the spread 0"
+    assert alarms[0].evidence == AlarmMessage.AFTER_RECORDS.fill(
+        metric="data wait seconds",
+        value=1.0,
+        finding=AlarmMessage.WAITS.fill(num_steps=10, share=0.5),
+        num_before=30,
+        usual=0.01,
+        spread=0.0,
     )
     single = [5.0 if n % 97 == 0 else 0.01 for n in range(600)]
     assert not_of_the_loss(rows_of(data_wait_seconds=single)) == [], (
@@ -288,8 +306,13 @@ def test_a_save_that_takes_many_times_as_long_is_reported():
         for n, seconds in enumerate([3.0, 4.0, 3.0, 12.0, 61.0, 3.5])
     ]
     assert [len(alarms) for alarms in told] == [0, 0, 0, 0, 1, 0]
-    assert told[4][0].evidence == (
-        "save seconds 61: so long a save took; the 4 before have the median 3.5 and the spread 0.74"
+    assert told[4][0].evidence == AlarmMessage.AFTER_RECORDS.fill(
+        metric="save seconds",
+        value=61.0,
+        finding=AlarmMessage.LONG_SAVE.fill(),
+        num_before=4,
+        usual=3.5,
+        spread=0.74,
     )
 
 
@@ -300,7 +323,14 @@ def test_a_log_file_shows_its_alarms():
         f" | learning rate: 9.850E-05 | global batch size:  1024 | lm loss: {loss:.6E} | loss scale: 32768.0 |"
         for loss in (2.78, 2.775923, 2.772822, 2.768131, 7.343709, 8.715872)
     ]
-    assert "ALARM spike, iteration 29040: loss 7.344: it jumped" in summary(parse_lines(lines))
+    alarm = AlarmMessage.JUMPED.fill()
+    assert says(
+        summary(parse_lines(lines)),
+        SummaryMessage.ALARM,
+        kind="spike",
+        iteration=29040,
+        evidence=containing("loss 7.344", alarm),
+    )
 
 
 def test_growth_begins_again_where_iterations_come_again():
@@ -326,7 +356,9 @@ def test_a_loss_that_rises_record_by_record_diverges(noise):
     (alarm,) = [alarm for alarm in find_alarms(steps(rising)) if alarm.kind == "divergence"]
     assert alarm.iteration <= 31
     assert alarm.value > 1.1 * alarm.usual
-    assert "it rises, from " in alarm.evidence
+    assert says(
+        alarm.evidence, AlarmMessage.RISES, metric="loss", value=alarm.value, num_records=30
+    )
 
 
 def test_a_rise_is_reported_again_only_once_the_loss_was_back():
@@ -347,7 +379,13 @@ def test_a_log_of_evaluations_alone_has_alarms():
     assert not log.records
     (spike,) = find_alarms(log.records, log.evaluations_in_order)
     assert (spike.kind, spike.metric, spike.since) == ("spike", "validation_loss", 12000)
-    assert "ALARM spike, iteration 12000: validation loss 9.4" in summary(log)
+    assert says(
+        summary(log),
+        SummaryMessage.ALARM,
+        kind="spike",
+        iteration=12000,
+        evidence=containing("validation loss 9.4"),
+    )
     broken = parse_lines([*lines[:4], lines[4].replace("3.200000E+00", "NAN")])
     (lost,) = find_alarms(broken.records, broken.evaluations_in_order)
     assert (lost.kind, lost.metric, lost.iteration) == ("NaN", "validation_loss", 5000)
@@ -390,7 +428,14 @@ def test_a_gradient_norm_that_grows_by_a_hundredth_of_itself_each_step_is_a_drif
     alarm = not_of_the_loss(rows_of(grad_norm=norms))[0]
     assert (alarm.kind, alarm.metric) == ("drift", "grad_norm")
     assert alarm.iteration <= 200
-    assert "over 190 iterations, steadily: by " in alarm.evidence
+    assert says(
+        alarm.evidence,
+        AlarmMessage.GREW_BY_SHARE,
+        metric="grad norm",
+        first=alarm.usual,
+        last=alarm.value,
+        iterations=190,
+    )
     assert math.log(alarm.value / alarm.usual) / 190 == pytest.approx(0.01, rel=0.08)
 
 

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from log_lines import parse_lines
-from suite.messages import refuses
+from suite.messages import assert_about, refuses, says
 
 from runbook.cli.logs import logs
+from runbook.cli.messages import CliMessage
 from runbook.core.errors import DataError
 from runbook.log_readers.messages import LogMessage
 from runbook.log_readers.read import LogReader, parse_files
 from runbook.tools.logs.exports import write_csv, write_json
+from runbook.tools.logs.messages import SummaryMessage
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 
@@ -56,7 +58,8 @@ def test_same_step_with_other_numbers_is_a_restart():
 
 
 def test_resume_at_the_next_step_is_a_segment_where_the_log_says_so():
-    assert iterations([line(1), "done with setup ...", line(2)]) == [(1, 0), (2, 1)]
+    restarted = [line(1), "done with setup ...", line(2)]
+    assert iterations(restarted) == [(1, 0), (2, 1)]
 
 
 def test_copies_by_other_ranks_count_once_even_when_late():
@@ -64,7 +67,8 @@ def test_copies_by_other_ranks_count_once_even_when_late():
     text[2], text[3] = text[3], text[2]
     log = parse_lines(text)
     assert [one.iteration for one in log.records] == [1, 2, 3]
-    assert log.notes == ["3 x records printed by several ranks, counted once"]
+    note = LogMessage.COPIES_DROPPED.fill()
+    assert log.notes == [LogMessage.COUNTED.fill(count=3, note=note)]
 
 
 def test_late_copy_by_another_rank_is_dropped():
@@ -123,7 +127,7 @@ def test_cut_off_archive_gives_what_came_before_and_says_so(tmp_path, pack):
     (tmp_path / "log").write_bytes(packed[: len(packed) // 2])
     log = parse_files([tmp_path / "log"])
     assert 100 < len(log.records) < 2999
-    assert "ends in the middle of its compressed data (" in log.notes[-1]
+    assert says(log.notes[-1], LogMessage.LOG_CUT_OFF, path=tmp_path / "log")
 
 
 @pytest.mark.parametrize(
@@ -246,22 +250,35 @@ def test_command_prints_json_and_tells_failure_by_its_exit_code(tmp_path):
     (tmp_path / "empty.log").write_text("")
     failed = runner.invoke(logs, [str(tmp_path / "empty.log"), "--json"])
     assert json.loads(failed.stdout)["records"] == []
+    empty = tmp_path / "empty.log"
     assert isinstance(failed.exception, DataError)
-    assert "No record was found in" in str(failed.exception)
-    assert "empty.log is empty" in str(failed.exception)
+    assert_about(
+        failed.exception,
+        CliMessage.NO_RECORD_IN_LOGS,
+        targets=empty,
+        reason=LogMessage.LOG_EMPTY.fill(path=empty),
+    )
 
 
 def test_command_summary_names_states_sources_and_failures():
     text = CliRunner().invoke(logs, [str(SAMPLES / "megatron-v2.log")]).stdout
-    assert "megatron-lm: 4 records in 1 segment, " in text
-    assert "1 x all_skipped" in text
+    assert says(
+        text, SummaryMessage.RECORDS, format="megatron-lm", num_records=4, segments="1 segment"
+    )
+    assert says(text, SummaryMessage.STATE, count=1, state="all_skipped")
     assert "megatron-v2.log:5)" in text
-    assert "CAUSE time limit (1 x, first at line 13)" in text
+    assert says(
+        text,
+        SummaryMessage.FAILURE,
+        label="CAUSE",
+        name="time limit",
+        count=1,
+        line=13,
+        place="",
+    )
 
 
 def test_command_refuses_two_outputs():
     result = CliRunner().invoke(logs, [str(SAMPLES / "llmc.log"), "--json", "--csv"])
-    assert (result.exit_code, "--json, --csv and --to exclude each other" in result.output) == (
-        2,
-        True,
-    )
+    assert result.exit_code == 2
+    assert says(result.output, CliMessage.ONE_LOG_OUTPUT)

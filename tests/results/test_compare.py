@@ -5,10 +5,12 @@ import json
 import pytest
 from suite.messages import containing, refuses
 
+from runbook.core import quantities
 from runbook.core.errors import RecordError
 from runbook.results.compare import Tolerance, compare, loss_at, read_run
 from runbook.results.figures.run_figures import comparison_figure
 from runbook.results.messages import ResultMessage
+from runbook.results.metrics import COLUMNS
 
 
 @pytest.fixture
@@ -39,19 +41,19 @@ def test_same_results_pass_and_only_what_differs_is_listed(run_folder):
         {"key": "parallel.tensor", "a": 1, "b": 2},
         {"key": "run", "a": "a", "b": "b"},
     )
-    assert found.environment.notes == ("they do not differ",)
+    assert found.environment.notes == (ResultMessage.NO_DIFFERENCE.fill(),)
     assert found.environment.rows == ()
-    speeds = next(row for row in found.metrics.rows if row["what"] == "throughput (tokens/s)")
-    assert (speeds["a"], speeds["b"], speeds["last / first"]) == (512.0, 512.0, 1.0)
+    speeds = next(row for row in found.metrics.rows if row["what"] == quantities.THROUGHPUT)
+    assert (speeds["a"], speeds["b"], speeds[quantities.LAST_TO_FIRST]) == (512.0, 512.0, 1.0)
 
 
 def test_slower_than_the_tolerance_fails_and_names_both_numbers(run_folder):
     found = compare([run_folder("a"), run_folder("b", seconds=2.2)])
     (failed,) = [check for check in found.checks if check.verdict == "fail"]
     assert not found.passed
-    assert failed.name == "b: throughput (tokens/s)"
-    assert failed.value == "465.5, 512 before (-9.1%)"
-    assert failed.rule == "not more than 5% lower than in a"
+    assert failed.name == f"b: {quantities.THROUGHPUT}"
+    assert failed.value == ResultMessage.CHANGED_FROM.fill(value=465.5, base=512.0, change="-9.1%")
+    assert failed.rule == ResultMessage.NOT_LOWER.fill(allowed=0.05, base="a")
     assert compare(
         [run_folder("c"), run_folder("d", seconds=2.2)], Tolerance(tokens_per_second=0.1)
     ).passed
@@ -60,7 +62,7 @@ def test_slower_than_the_tolerance_fails_and_names_both_numbers(run_folder):
 def test_worse_loss_and_memory_fail_better_ones_pass(run_folder):
     base = run_folder("a")
     worse = verdicts(compare([base, run_folder("b", loss=9.0, memory_bytes=2 * 10**9)]))
-    assert (worse["b: loss at equal tokens (nat/token)"], worse["b: memory (B)"]) == (
+    assert (worse[f"b: {quantities.LOSS_AT_EQUAL_TOKENS}"], worse[f"b: {quantities.MEMORY}"]) == (
         "fail",
         "fail",
     )
@@ -71,12 +73,12 @@ def test_worse_loss_and_memory_fail_better_ones_pass(run_folder):
 @pytest.mark.parametrize(
     ("change", "name", "verdict"),
     [
-        ({"seconds": 2.0 / 0.96}, "throughput (tokens/s)", "pass"),
-        ({"seconds": 2.0 / 0.94}, "throughput (tokens/s)", "fail"),
-        ({"loss": 3.02}, "loss at equal tokens (nat/token)", "pass"),
-        ({"loss": 3.04}, "loss at equal tokens (nat/token)", "fail"),
-        ({"memory_bytes": 1_090_000_000}, "memory (B)", "pass"),
-        ({"memory_bytes": 1_110_000_000}, "memory (B)", "fail"),
+        ({"seconds": 2.0 / 0.96}, quantities.THROUGHPUT, "pass"),
+        ({"seconds": 2.0 / 0.94}, quantities.THROUGHPUT, "fail"),
+        ({"loss": 3.02}, quantities.LOSS_AT_EQUAL_TOKENS, "pass"),
+        ({"loss": 3.04}, quantities.LOSS_AT_EQUAL_TOKENS, "fail"),
+        ({"memory_bytes": 1_090_000_000}, quantities.MEMORY, "pass"),
+        ({"memory_bytes": 1_110_000_000}, quantities.MEMORY, "fail"),
     ],
 )
 def test_a_run_may_be_5_percent_slower_1_percent_worse_and_10_percent_larger(
@@ -95,9 +97,9 @@ def test_the_loss_at_equal_tokens_is_the_median_of_the_last_five(make):
 
 def test_a_run_without_a_loss_fails_and_a_base_without_one_says_nothing(run_folder):
     found = compare([run_folder("a"), run_folder("b", loss=None)])
-    assert verdicts(found)["b: loss at equal tokens (nat/token)"] == "fail"
+    assert verdicts(found)[f"b: {quantities.LOSS_AT_EQUAL_TOKENS}"] == "fail"
     found = compare([run_folder("c", loss=None), run_folder("d")])
-    assert verdicts(found)["d: loss at equal tokens (nat/token)"] == "unknown"
+    assert verdicts(found)[f"d: {quantities.LOSS_AT_EQUAL_TOKENS}"] == "unknown"
 
 
 def test_a_longer_run_is_compared_where_both_have_been(make, run_folder, spec, tmp_path):
@@ -110,7 +112,7 @@ def test_a_longer_run_is_compared_where_both_have_been(make, run_folder, spec, t
         (short / name).write_text((folder / name).read_text())
     (short / "metrics.jsonl").write_text("\n".join(lines[:50]))
     found = compare([whole, read_run(short)])
-    assert verdicts(found)["short: loss at equal tokens (nat/token)"] == "pass"
+    assert verdicts(found)[f"short: {quantities.LOSS_AT_EQUAL_TOKENS}"] == "pass"
     assert whole.summary.last_loss < read_run(short).summary.last_loss
 
 
@@ -129,8 +131,8 @@ def test_curves_are_drawn_over_tokens_and_time(run_folder):
     second = run_folder("b", seconds=1.0)
     figure = comparison_figure({"a": first.history, "b": second.history})
     assert [axes.get_xlabel() for axes in figure.axes] == [
-        "tokens seen (tokens)",
-        "time in steps (s)",
+        COLUMNS["consumed_tokens"],
+        ResultMessage.STEP_TIME_AXIS.fill(unit="s"),
     ]
     assert figure.axes[0].get_ylabel() == "loss (nat/token)"
 
@@ -152,10 +154,11 @@ def test_command_gives_the_verdict_as_json_and_by_its_exit_code(run_folder, tmp_
     assert (done.return_value, content["verdict"]) == (1, "fail")
     assert content["tolerance"] == {"tokens_per_second": 0.05, "last_loss": 0.01, "memory": 0.1}
     assert [check["name"] for check in content["checks"] if check["verdict"] == "fail"] == [
-        "b: throughput (tokens/s)"
+        f"b: {quantities.THROUGHPUT}"
     ]
     assert figure.read_text().startswith("<?xml")
     loose = ["a", "b", "--runs", str(tmp_path), "--slower", "0.2"]
     allowed = CliRunner().invoke(command, loose, standalone_mode=False)
     assert allowed.return_value == 0
-    assert allowed.output.splitlines()[-1] == "Verdict: pass (each compared with a)"
+    verdict = ResultMessage.COMPARED.fill(verdict="pass", base="a")
+    assert allowed.output.splitlines()[-1] == verdict

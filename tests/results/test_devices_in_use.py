@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from runbook.core import quantities
 from runbook.results.devices_in_use import devices_table, spans_text
 from runbook.results.history import Event, History, Step
+from runbook.results.messages import ResultMessage
 from runbook.results.metrics import summarize
 from runbook.results.wall_time import Rates, account_wall_time, cost_table
 
@@ -31,10 +33,16 @@ def history():
 
 
 def test_the_spans_say_from_which_step_fewer_devices_trained(history):
-    assert spans_text(history) == "steps 1 to 8 on 2 devices, steps 9 to 12 on 1 device"
+    spans = [
+        ResultMessage.STEPS_ON_DEVICES.fill(
+            steps=ResultMessage.STEPS.fill(first=first, last=last), devices=devices
+        )
+        for first, last, devices in ((1, 8, "2 devices"), (9, 12, "1 device"))
+    ]
+    assert spans_text(history) == ", ".join(spans)
     first, second = devices_table(history, sequence_length=128)
-    assert (first["throughput (tokens/s)"], second["throughput (tokens/s)"]) == (1024, 512)
-    assert second["device-hours in steps"] == pytest.approx(4 * 2.0 / 3600)
+    assert (first[quantities.THROUGHPUT], second[quantities.THROUGHPUT]) == (1024, 512)
+    assert second[quantities.DEVICE_HOURS_IN_STEPS] == pytest.approx(4 * 2.0 / 3600)
 
 
 def test_the_speed_is_that_of_the_usual_number_of_devices(history):

@@ -7,7 +7,9 @@ import pytest
 from lumi_table import ROUNDING, StatedRow, gpt, judged_table, lumi_rows
 from write_pages import lumi_page
 
+from runbook.core import quantities
 from runbook.planning.cost.flops import flops, tflops_per_device
+from runbook.results.messages import ResultMessage
 from runbook.results.metrics import summarize
 from runbook.results.run_tables import ThroughputRow, results_table, scaling_table
 from runbook.results.wall_time import Rates, account_wall_time, cost_table, projection_table
@@ -23,7 +25,7 @@ def test_lumi_rows_are_reproduced_within_the_rounding_of_their_samples():
             continue
         band = row[COLUMN] * ROUNDING / given.row.samples_per_second + 0.005
         assert abs(row[COLUMN] - given.tflops) <= band
-        assert abs(row["% of peak"] - given.percent) <= 100 * band / 191.5 + 0.005
+        assert abs(row[quantities.PERCENT_OF_PEAK] - given.percent) <= 100 * band / 191.5 + 0.005
     assert [round(row[COLUMN], 2) for row in rows[:6]] == [11.94, 11.94, 74.89, 65.68, 72.02, 62.71]
 
 
@@ -45,7 +47,7 @@ def test_lumi_rows_that_cannot_be_right_and_those_never_measured_are_marked():
 
 def test_lumi_percentages_are_hardware_flops_and_the_models_are_three_quarters():
     row = judged_table(lumi_rows()).rows[4]
-    assert row["MFU (%)"] / row["% of peak"] == pytest.approx(0.7535, abs=1e-3)
+    assert row[quantities.MFU] / row[quantities.PERCENT_OF_PEAK] == pytest.approx(0.7535, abs=1e-3)
 
 
 def test_our_own_runs_fill_the_same_table_without_stated_figures():
@@ -87,7 +89,7 @@ def test_scaling_of_the_lumi_document():
     zero2 = [("1 node", 8, 2.686), ("2 nodes", 16, 5.166)]
     assert round(scaling_table(zero1).rows[1]["efficiency (%)"], 1) == 87.7
     assert round(scaling_table(zero2).rows[1]["efficiency (%)"], 1) == 96.2
-    assert scaling_table([]).notes == ("no point was given",)
+    assert scaling_table([]).notes == (ResultMessage.NO_POINT.fill(),)
 
 
 def test_projection_needs_a_price_for_a_cost_and_says_what_it_leaves_out(history):
@@ -97,8 +99,8 @@ def test_projection_needs_a_price_for_a_cost_and_says_what_it_leaves_out(history
     found = {row["what"]: row["value"] for row in best.rows}
     assert list(found) == ["tokens", "speed", "time", "device-hours", "energy", "cost"]
     assert (found["energy"], found["cost"]) == (None, None)
-    assert best.rows[-1]["how"] == "no price is known: set jobs.price_per_device_hour"
-    assert best.notes == ("without evaluation, checkpoints and restarts: the best case",)
+    assert best.rows[-1]["how"] == ResultMessage.NO_PRICE.fill()
+    assert best.notes == (ResultMessage.BEST_CASE.fill(),)
     rates = Rates(2.0, "EUR", 500.0, "data sheet")
     real = {
         row["what"]: row
@@ -108,7 +110,7 @@ def test_projection_needs_a_price_for_a_cost_and_says_what_it_leaves_out(history
         "what": "cost",
         "value": pytest.approx(192.0),
         "unit": "EUR",
-        "how": "2 a device-hour",
+        "how": ResultMessage.PRICE.fill(price=2.0),
     }
     assert (real["energy"]["value"], real["energy"]["unit"]) == (pytest.approx(48.0), "kWh")
 
@@ -122,7 +124,7 @@ def test_what_a_run_cost_is_its_wall_time_on_all_devices(history):
     found = {row["what"]: row["value"] for row in table}
     hours = 2 * 200 / 3600
     assert found["device-hours"] == pytest.approx(hours)
-    assert found["device-hours in steps that count"] == pytest.approx(0.75 * hours)
+    assert found[quantities.PRODUCTIVE_DEVICE_HOURS] == pytest.approx(0.75 * hours)
     assert (found["energy"], found["cost"]) == (
         pytest.approx(0.4 * hours),
         pytest.approx(3 * hours),

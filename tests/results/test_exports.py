@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 from log_lines import parse_lines
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
 
+from runbook.cli.messages import CliMessage
+from runbook.core import quantities
 from runbook.core.errors import DataError
 from runbook.log_readers.read import parse_files
+from runbook.results.metrics import COLUMNS
 from runbook.tools.logs.exports import export
 from runbook.tools.logs.messages import ExportMessage
 
@@ -44,7 +47,7 @@ def test_csv_and_parquet_hold_every_record_and_keep_unknown_unknown(log, tmp_pat
     assert [row["source"] for row in rows] == [row["source"] for row in kept]
     assert kept[0]["samples_per_second"] is None and rows[0]["samples_per_second"] == ""
     units = json.loads(table.schema.metadata[b"units"])
-    assert (units["seconds"], units["tflops"]) == ("step time (s)", "speed (TFLOP/s/device)")
+    assert (units["seconds"], units["tflops"]) == (COLUMNS["seconds"], quantities.SPEED)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.parquet"]
 
 
@@ -60,7 +63,8 @@ def test_tensorboard_reads_back_the_curves(log, tmp_path):
             number = value.simple_value or value.tensor.float_val[0]
             found.setdefault(value.tag, []).append((event.step, pytest.approx(number, rel=1e-6)))
     assert found["training/loss (nat/token)"] == [(one.iteration, one.loss) for one in log.records]
-    assert found["training/step time (s)"] == [(one.iteration, one.seconds) for one in log.records]
+    step_times = found[f"training/{COLUMNS['seconds']}"]
+    assert step_times == [(one.iteration, one.seconds) for one in log.records]
     assert found["validation/loss (nat/token)"] == [(74, 1.81)]
     assert found["test/loss (nat/token)"] == [(74, 1.82)]
 
@@ -91,10 +95,8 @@ def test_a_missing_tracker_names_its_extra(word, extra, tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 1
-    assert (
-        f"the package {extra} is missing; install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"
-        in done.stderr
-    )
+    remedy = CliMessage.ONE_EXTRA.fill(extra=extra)
+    assert says(done.stderr, CliMessage.PACKAGE_MISSING, package=extra, remedy=remedy)
 
 
 def test_a_missing_package_names_its_extra_and_leaves_no_file(tmp_path):
@@ -104,7 +106,8 @@ def test_a_missing_package_names_its_extra_and_leaves_no_file(tmp_path):
         [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path
     )
     assert (done.returncode, list(tmp_path.iterdir())) == (1, [])
-    assert "the package pyarrow is missing; pip install 'gpt3-runbook[all]' brings" in done.stderr
+    remedy = containing("'gpt3-runbook[all]'")
+    assert says(done.stderr, CliMessage.PACKAGE_MISSING, package="pyarrow", remedy=remedy)
 
 
 def test_a_place_of_no_kind_and_an_empty_log_are_refused(log):

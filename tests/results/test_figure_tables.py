@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from runbook.core import quantities
 from runbook.results.figures import run_figures
 from runbook.results.figures import run_figures as figures_beside
 from runbook.results.history import ValidationLoss
+from runbook.results.messages import ResultMessage
 from runbook.results.metrics import summarize
 from runbook.results.run_tables import loss_table, numbers_table, published_table, throughput_table
 
@@ -36,13 +38,14 @@ def test_each_number_of_the_loss_is_found_again_in_its_file(spiky):
 def test_a_spike_and_a_restart_are_marked_in_the_figure(spiky):
     axes = run_figures.loss_figure(spiky).axes[0]
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert {"spike", "restart", "replaced by a restart"} <= set(texts)
+    assert {"spike", "restart", ResultMessage.REPLACED_LOSS.fill()} <= set(texts)
 
 
 def test_throughput_of_each_segment(spiky):
     rows = throughput_table(spiky, sequence_length=128, planned=1024.0).rows
     assert [
-        (row["segment"], row["throughput (tokens/s)"], row["of the plan (%)"]) for row in rows
+        (row["segment"], row[quantities.THROUGHPUT], row[quantities.PERCENT_OF_PLAN])
+        for row in rows
     ] == [
         (0, 512.0, 50.0),
         (1, 512.0, 50.0),
@@ -74,12 +77,9 @@ def test_mfu_is_drawn_beside_the_published_and_not_made_up_for_a_cpu(history):
     )
     axes = figures_beside.mfu_figure(on_gpu).axes[0]
     assert axes.get_yticklabels()[0].get_text().startswith("this run")
-    assert (
-        axes.get_xlabel()
-        == "share of the device's dense peak (%); hatched: HFU, recomputed work counted"
-    )
+    assert axes.get_xlabel() == ResultMessage.SHARE_AXIS.fill()
     on_cpu = published_table(
         summary, parameters=7_000_000, device="cpu", precision="bf16", peak=None
     )
     texts = [text.get_text() for text in figures_beside.mfu_figure(on_cpu).axes[0].texts]
-    assert "this run: no peak is known for its device, so it has no MFU" in texts
+    assert ResultMessage.RUN_WITHOUT_PEAK.fill() in texts

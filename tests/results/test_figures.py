@@ -3,11 +3,13 @@ from __future__ import annotations
 import matplotlib as mpl
 import pytest
 
+from runbook.core import quantities
 from runbook.results.figures import run_figures
 from runbook.results.figures import run_figures as figures_beside
 from runbook.results.figures.drawing import as_svg, save
 from runbook.results.history import ValidationLoss
-from runbook.results.metrics import summarize
+from runbook.results.messages import ResultMessage
+from runbook.results.metrics import COLUMNS, summarize
 from runbook.results.run_tables import published_table
 from runbook.results.wall_time import account_wall_time
 
@@ -45,16 +47,17 @@ def test_every_axis_has_a_unit_and_every_figure_a_title(drawn):
         name: (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel())
         for name, figure in drawn.items()
     }
+    elapsed = ResultMessage.ELAPSED_AXIS.fill(unit="min")
     assert labels == {
         "loss": ("iteration", "loss (nat/token)"),
-        "throughput": ("time since the first step began (min)", "throughput (tokens/s)"),
-        "step": ("iteration", "step time (s)"),
+        "throughput": (elapsed, quantities.THROUGHPUT),
+        "step": ("iteration", COLUMNS["seconds"]),
         "goodput": ("time (min)", ""),
         "published": (
-            "tokens per second and device (log scale); hollow: context, not comparable",
+            ResultMessage.PUBLISHED_AXIS.fill(),
             "",
         ),
-        "timeline": ("time since the first step began (min)", ""),
+        "timeline": (elapsed, ""),
     }
     assert all(figure.axes[0].get_title(loc="left") for figure in drawn.values())
 
@@ -66,14 +69,14 @@ def test_reference_lines_are_named(drawn):
     }
     assert texts["loss"] == [
         "training loss",
-        "replaced by a restart",
+        ResultMessage.REPLACED_LOSS.fill(),
         "validation loss",
         "restart",
-        "ln 50257 = 10.82",
-        "no loss (skipped or NaN)",
+        ResultMessage.FIRST_LOSS_OF_VOCABULARY.fill(vocabulary=50257, loss=10.82),
+        ResultMessage.NO_LOSS.fill(),
     ]
     assert "planned: 600" in texts["throughput"]
-    assert "planned: 1.5 s" in texts["step"]
+    assert ResultMessage.PLANNED_LINE.fill(value="1.5 s") in texts["step"]
 
 
 def test_the_same_figure_gives_the_same_svg(drawn):

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 from suite.messages import says
 
-from runbook.results.gates import Gate, learning_check, resume_check, smoke_gate, steps_check
+from runbook.results.gates import (
+    REMEDIES,
+    Gate,
+    learning_check,
+    resume_check,
+    smoke_gate,
+    steps_check,
+)
 from runbook.results.history import Event
 from runbook.results.messages import ResultMessage
 
@@ -275,14 +282,15 @@ def test_a_noisy_loss_may_change_over_a_seam_as_much_as_before_it(make):
 
 def test_steps_that_are_gone_are_named_whether_the_run_was_resumed_or_not(make):
     whole = [make.step(n, segment=int(n > 40)) for n in range(1, 49)]
-    for rows, value in (
-        (whole[40:], "missing: steps 1 to 40"),
-        ([], "missing: steps 1 to 48"),
-        (whole[:8] + whole[9:], "missing: steps 9"),
+    for rows, missing in (
+        (whole[40:], "1 to 40"),
+        ([], "1 to 48"),
+        (whole[:8] + whole[9:], "9"),
     ):
         found = steps_check(make.history(rows), 48)
-        assert (found.name, found.verdict, found.value) == (Gate.NO_STEP_MISSING, "fail", value)
-        assert "from a copy" in found.remedy
+        assert (found.name, found.verdict) == (Gate.NO_STEP_MISSING, "fail")
+        assert found.value == ResultMessage.STEPS_MISSING.fill(missing=missing)
+        assert found.remedy == REMEDIES[Gate.NO_STEP_MISSING]
     assert steps_check(make.history(whole), 48).verdict == "pass"
 
 

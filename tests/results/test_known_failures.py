@@ -6,6 +6,7 @@ from re import _parser as regex_parser
 
 import pytest
 from click.testing import CliRunner
+from suite.messages import says
 
 from runbook.cli.logs import logs
 from runbook.log_readers.read import parse_files
@@ -16,6 +17,8 @@ from runbook.results.failures.kinds import OWN_ERROR as PROGRAM
 from runbook.results.failures.rule import FailureKind, Level, NextStep, Rule
 from runbook.results.failures.rules import RULES
 from runbook.results.failures.signal_words import SIGNAL_WORDS
+from runbook.results.messages import ResultMessage
+from runbook.tools.logs.messages import SummaryMessage
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 SHOWN = {
@@ -113,18 +116,14 @@ def test_kernel_build_hangs_only_where_it_is_the_last_word():
 
 
 def test_ordinary_words_are_no_failures():
-    assert (
-        find_failures(
-            [
-                "NCCL_SOCKET_IFNAME=eth0 NCCL_DEBUG=INFO",
-                "number of nan iterations:   0 |",
-                "loss_scale_window .... 1000",
-                "memory (MB) | allocated: 12.0",
-                "setting timeout to 600 s",
-            ]
-        )
-        == []
-    )
+    healthy = [
+        "NCCL_SOCKET_IFNAME=eth0 NCCL_DEBUG=INFO",
+        "number of nan iterations:   0 |",
+        "loss_scale_window .... 1000",
+        "memory (MB) | allocated: 12.0",
+        "setting timeout to 600 s",
+    ]
+    assert find_failures(healthy) == []
 
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -196,10 +195,10 @@ def test_a_rule_recognizes_its_example_and_leaves_its_counterexample(rule):
 
 def test_a_rule_without_source_or_example_does_not_build():
     kind = FailureKind(name="x", remedy="y")
-    with pytest.raises(ValueError, match="source"):
-        Rule(kind=kind, patterns=("x",), example="x", source="")
-    with pytest.raises(ValueError, match="example"):
-        Rule(kind=kind, patterns=("x",), example="", source="x")
+    for example, source in (("x", ""), ("", "x")):
+        with pytest.raises(ValueError) as caught:
+            Rule(kind=kind, patterns=("pattern",), example=example, source=source)
+        assert says(str(caught.value), ResultMessage.RULE_NOT_CHECKABLE, pattern="'pattern'")
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind.name}: {rule.example[:40]}")
@@ -504,6 +503,22 @@ def test_a_log_of_nothing_but_a_failure_names_its_cause(tmp_path):
     )
     result = CliRunner().invoke(logs, [str(path)], standalone_mode=False)
     assert result.exception is None
-    assert "CAUSE device out of memory (1 x, first at line 1, rank 3 on n7)" in result.output
-    assert "FAILURE disk full (1 x, first at line 2)" in result.output
-    assert f"Then: {NextStep.FIX_FIRST.advice}" in result.output
+    assert says(
+        result.output,
+        SummaryMessage.FAILURE,
+        label="CAUSE",
+        name=kinds.DEVICE_MEMORY.name,
+        count=1,
+        line=1,
+        place=", rank 3 on n7",
+    )
+    assert says(
+        result.output,
+        SummaryMessage.FAILURE,
+        label="FAILURE",
+        name="disk full",
+        count=1,
+        line=2,
+        place="",
+    )
+    assert says(result.output, SummaryMessage.DECISION, advice=NextStep.FIX_FIRST.advice)

@@ -4,6 +4,7 @@ import time
 
 import pytest
 from click.testing import CliRunner
+from suite.messages import containing, says
 
 from runbook.cli.logs import logs
 from runbook.log_readers.read import LogReader
@@ -12,6 +13,7 @@ from runbook.results.failures.finder import FailureFinder, find_cause, find_fail
 from runbook.results.failures.kinds import OWN_ERROR
 from runbook.results.failures.rule import Level, NextStep
 from runbook.results.failures.tracebacks import TracebackReader
+from runbook.tools.logs.messages import SummaryMessage
 
 SITE_PACKAGES = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py"
 TYPE_ERROR = [
@@ -75,8 +77,17 @@ def test_the_command_calls_it_the_cause_and_says_what_follows(tmp_path):
     path = tmp_path / "err"
     path.write_text("\n".join(of_rank(3, TYPE_ERROR)))
     result = CliRunner().invoke(logs, [str(path)], standalone_mode=False)
-    assert "CAUSE error of the program (1 x, first at line 7, rank 3): TypeError" in result.output
-    assert f"Then: {NextStep.FIX_FIRST.advice}" in result.output
+    assert says(
+        result.output,
+        SummaryMessage.FAILURE,
+        label="CAUSE",
+        name=OWN_ERROR.name,
+        count=1,
+        line=7,
+        place=", rank 3",
+        evidence=containing("TypeError"),
+    )
+    assert says(result.output, SummaryMessage.DECISION, advice=NextStep.FIX_FIRST.advice)
 
 
 def test_an_assertion_without_words_is_named_by_its_statement():
@@ -112,6 +123,7 @@ def test_a_traceback_in_a_box_is_read():
 
 
 def test_of_an_exception_group_the_first_exception_is_named():
+    second_error = "ValueError: a second error"
     lines = [
         "  + Exception Group Traceback (most recent call last):",
         '  |   File "/opt/code/train.py", line 1, in <module>',
@@ -123,13 +135,13 @@ def test_of_an_exception_group_the_first_exception_is_named():
         "    |     return index[key]",
         "    | KeyError: 'text'",
         "    +---------------- 2 ----------------",
-        "    | ValueError: a second error",
+        f"    | {second_error}",
         "    +------------------------------------",
     ]
     (failure,) = find_failures(lines)
     assert failure.evidence == "KeyError: 'text' [/opt/code/data.py:3 in read]"
     (failure,) = find_failures([*lines[:5], *lines[10:]])
-    assert failure.evidence == "ValueError: a second error"
+    assert failure.evidence == second_error
     assert names_of(["Exception in thread Thread-1 (watch):", *lines]) == []
 
 
@@ -146,8 +158,9 @@ def test_a_long_line_in_a_box_is_read_in_linear_time():
 
 
 def test_words_below_the_exception_are_its_message():
-    (failure,) = find_failures([*traceback("RuntimeError:"), "  block 17 is bad"])
-    assert "block 17 is bad" in failure.evidence
+    words = "block 17 is bad"
+    (failure,) = find_failures([*traceback("RuntimeError:"), f"  {words}"])
+    assert words in failure.evidence
 
 
 @pytest.mark.parametrize(
@@ -307,22 +320,24 @@ def test_an_error_after_another_end_is_the_cause_only_of_a_wait(symptom, name):
 
 
 def test_cpps_terminate_is_named_with_its_words():
+    words = "tokenizer: no merges"
     lines = [
         "terminate called after throwing an instance of 'std::runtime_error'",
-        "  what():  tokenizer: no merges",
+        f"  what():  {words}",
         "Aborted (core dumped)",
     ]
     cause = find_cause(find_failures(lines))
     assert (cause.name, cause.evidence) == (
         OWN_ERROR.name,
-        "std::runtime_error: tokenizer: no merges",
+        f"std::runtime_error: {words}",
     )
     assert cause.decision is NextStep.UNKNOWN
 
 
 def test_arguments_that_a_program_refuses_are_its_own_error():
-    (failure,) = find_failures(["usage: x.py [-h]", "x.py: error: pick a colour that we have"])
-    assert failure.evidence == "argument error: pick a colour that we have"
+    reason = "pick a colour that we have"
+    (failure,) = find_failures(["usage: x.py [-h]", f"x.py: error: {reason}"])
+    assert failure.evidence == f"argument error: {reason}"
     assert failure.decision is NextStep.FIX_FIRST
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from log_lines import parse_lines
 
+from runbook.log_readers.messages import LogMessage
 from runbook.log_readers.read import parse_files
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -417,6 +418,5 @@ def test_text_that_is_no_log_gives_no_records():
     assert log.records == []
     assert log.format == "unknown"
     assert log.unread_lines == len(code)
-    assert log.notes == [
-        "2 lines that mention a step and a loss but are no record this version can read, the first at line 2"
-    ]
+    missed = LogMessage.NOT_A_RECORD.fill()
+    assert log.notes == [LogMessage.MISSED_LINES.fill(count=2, kind=missed, first_line=2)]

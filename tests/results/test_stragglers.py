@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from runbook.core import quantities
 from runbook.results.history import ValidationLoss, read_metrics
+from runbook.results.messages import ResultMessage
 from runbook.results.metrics import parts_of, step_parts_table, straggler_table
 from runbook.results.wall_time import stalls_table
 
@@ -17,13 +19,13 @@ def test_the_slow_rank_is_named_and_an_even_run_has_none(make):
         [make.step(n, rank_seconds=[one + n % 3 / 100 for one in times]) for n in range(1, 41)]
     )
     found = {
-        row["rank"]: (row["straggler"], row["slowest of all (% of steps)"])
+        row["rank"]: (row["straggler"], row[quantities.TIMES_SLOWEST])
         for row in straggler_table(slow)
     }
     assert found == {0: ("no", 0.0), 1: ("no", 0.0), 2: ("yes", 100.0), 3: ("no", 0.0)}
     table = straggler_table(slow)
     assert (table.rows[0]["rank"], table.rows[0]["straggler"]) == (2, "yes")
-    assert table.rows[0]["over the median rank's (%)"] == pytest.approx(
+    assert table.rows[0][quantities.OVER_MEDIAN_RANK] == pytest.approx(
         100 * (1.51 / 1.02 - 1), abs=1.0
     )
     even = make.history([make.step(n, rank_seconds=[1.0, 1.05]) for n in range(1, 41)])
@@ -40,7 +42,7 @@ def test_a_straggler_is_a_tenth_above_the_median_rank(make, seconds, verdict):
 
 
 def test_one_rank_and_old_files_have_no_stragglers(make, history):
-    assert straggler_table(history).notes == ("one rank, or no time of each rank was written",)
+    assert straggler_table(history).notes == (ResultMessage.NO_RANK_TIMES.fill(),)
     assert (
         straggler_table(make.history([make.step(n, rank_seconds=[1.0]) for n in range(1, 9)])).rows
         == ()
@@ -68,7 +70,7 @@ def test_times_in_a_file_of_their_own_are_read_with_the_metrics(make, tmp_path):
     history = read_metrics(tmp_path / "metrics.jsonl")
     assert [one.iteration for one in history.rank_times] == list(range(2, 41, 2))
     assert straggler_table(history).rows[0]["rank"] == 2
-    assert straggler_table(history).rows[0]["slowest of all (% of steps)"] == 100
+    assert straggler_table(history).rows[0][quantities.TIMES_SLOWEST] == 100
 
 
 def test_parts_add_up_to_the_step(make):
@@ -77,7 +79,7 @@ def test_parts_add_up_to_the_step(make):
     parts = parts_of(history.steps[0])
     assert parts == pytest.approx(
         {
-            "waiting for data": 0.5,
+            quantities.WAITING_FOR_DATA: 0.5,
             "computing": 0.6,
             "communication": 0.3,
             "optimizer": 0.4,
@@ -85,14 +87,14 @@ def test_parts_add_up_to_the_step(make):
         }
     )
     rows = {row["part"]: row for row in step_parts_table(history)}
-    assert rows["computing"]["share of step time (%)"] == pytest.approx(30)
-    assert sum(row["share of step time (%)"] for row in rows.values()) == pytest.approx(100)
+    assert rows["computing"][quantities.SHARE_OF_STEP_TIME] == pytest.approx(30)
+    assert sum(row[quantities.SHARE_OF_STEP_TIME] for row in rows.values()) == pytest.approx(100)
 
 
 def test_parts_of_an_older_trainer_are_not_made_up(history):
     rows = {row["part"]: row["median (s/iteration)"] for row in step_parts_table(history)}
-    assert (rows["waiting for data"], rows["computing"], rows["other"]) == (0.5, 0.0, 1.5)
-    assert "told no parts" in step_parts_table(history).notes[1]
+    assert (rows[quantities.WAITING_FOR_DATA], rows["computing"], rows["other"]) == (0.5, 0.0, 1.5)
+    assert step_parts_table(history).notes[1] == ResultMessage.NO_PARTS.fill()
 
 
 def test_stalls_by_kind(make):
@@ -106,4 +108,4 @@ def test_stalls_by_kind(make):
     }
     assert (rows["checkpoint"]["count"], rows["checkpoint"]["all (s)"]) == (2, 2.0)
     assert (rows["evaluation"]["median (s)"], rows["evaluation"]["longest (s)"]) == (3.0, 4.0)
-    assert rows["evaluation"]["share of wall time (%)"] == 3.0
+    assert rows["evaluation"][quantities.SHARE_OF_WALL_TIME] == 3.0

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from runbook.core import quantities
+from runbook.results.messages import ResultMessage
 from runbook.results.metrics import summarize
 from runbook.results.published_results import nearest, peak_tflops, published_results, same_device
 from runbook.results.run_tables import (
@@ -41,11 +43,11 @@ def test_every_table_becomes_a_frame_and_csv(summary, history, spec):
 def test_plan_versus_actual_keeps_what_only_one_side_knows(spec, summary):
     planned = {
         "iterations": spec.duration.iterations,
-        "step time (s/iteration)": 1.6,
+        quantities.STEP_TIME: 1.6,
         "checkpoint (B)": 5,
     }
     rows = {row["what"]: row for row in plan_versus_actual(planned, actual_numbers(summary)).rows}
-    assert rows["step time (s/iteration)"]["ratio"] == pytest.approx(1.25)
+    assert rows[quantities.STEP_TIME]["ratio"] == pytest.approx(1.25)
     assert rows["checkpoint (B)"] == {
         "what": "checkpoint (B)",
         "planned": 5,
@@ -53,7 +55,7 @@ def test_plan_versus_actual_keeps_what_only_one_side_knows(spec, summary):
         "ratio": None,
         "remark": "not measured",
     }
-    assert rows["throughput (tokens/s)"]["remark"] == "not planned"
+    assert rows[quantities.THROUGHPUT]["remark"] == "not planned"
     assert rows["iterations"]["ratio"] == 1.0
 
 
@@ -66,9 +68,9 @@ def test_plan_json_is_read_under_the_names_of_the_results(plan, summary):
     plan = replace(plan, time={smoke: speed}, memory={smoke: memory})
     planned = planned_numbers(plan, "03-smoke-test")
     rows = {row["what"]: row for row in plan_versus_actual(planned, actual_numbers(summary)).rows}
-    assert rows["step time (s/iteration)"]["ratio"] == pytest.approx(1.25)
-    assert rows["memory of a process (B)"]["planned"] == 1.5e9
-    assert rows["first loss (nat/token)"]["ratio"] == pytest.approx(1.0, abs=1e-4)
+    assert rows[quantities.STEP_TIME]["ratio"] == pytest.approx(1.25)
+    assert rows[quantities.PROCESS_MEMORY]["planned"] == 1.5e9
+    assert rows[quantities.FIRST_LOSS]["ratio"] == pytest.approx(1.0, abs=1e-4)
 
 
 def test_cpu_run_is_set_beside_published_results_as_context_only(summary):
@@ -76,11 +78,9 @@ def test_cpu_run_is_set_beside_published_results_as_context_only(summary):
         summary, parameters=7_274_368, device="cpu", precision="bf16", peak=None
     ).rows
     assert rows[0]["model"] == "this run"
-    assert {row["comparable"] for row in rows[1:]} == {
-        "no: this run used a CPU, shown as context only"
-    }
-    assert all(row["this run / published"] is None for row in rows)
-    assert all(row["MFU (%)"] is None for row in rows[:1])
+    assert {row["comparable"] for row in rows[1:]} == {ResultMessage.CONTEXT_ONLY.fill()}
+    assert all(row[quantities.RATIO_TO_PUBLISHED] is None for row in rows)
+    assert all(row[quantities.MFU] is None for row in rows[:1])
 
 
 def test_same_device_and_size_is_compared_by_tokens(summary):
@@ -93,7 +93,7 @@ def test_same_device_and_size_is_compared_by_tokens(summary):
         "A100-SXM4-80GB",
         "yes",
     )
-    assert best["this run / published"] == pytest.approx(256 / 141737)
+    assert best[quantities.RATIO_TO_PUBLISHED] == pytest.approx(256 / 141737)
     assert "published_results.csv line" in best["source"]
 
 
@@ -101,7 +101,7 @@ def test_another_size_on_the_same_device_is_not_compared(summary):
     table = published_table(
         summary, parameters=3_000_000_000_000, device="H100-SXM", precision="bf16", peak=989.4
     )
-    assert table.rows[1]["comparable"] == "no: another size; tokens/s depend on it"
+    assert table.rows[1]["comparable"] == ResultMessage.OTHER_SIZE.fill()
 
 
 def test_our_own_convention_reproduces_itself_and_hardware_flops_get_no_mfu(summary, spec):
@@ -111,10 +111,10 @@ def test_our_own_convention_reproduces_itself_and_hardware_flops_get_no_mfu(summ
             summary, spec.model.shape, device="x", precision="bf16", peak=1.0
         ).rows
     }
-    assert rows["megatron-deepspeed-f4"]["MFU (%)"] is None
-    assert rows["megatron-deepspeed-f4"]["HFU (%)"] > rows["megatron-full"]["MFU (%)"]
-    assert rows["megatron-full"]["printed by the trainer (TFLOP/s/device)"] == 0.25
-    assert rows["palm"]["printed by the trainer (TFLOP/s/device)"] is None
+    assert rows["megatron-deepspeed-f4"][quantities.MFU] is None
+    assert rows["megatron-deepspeed-f4"][quantities.HFU] > rows["megatron-full"][quantities.MFU]
+    assert rows["megatron-full"][quantities.PRINTED_SPEED] == 0.25
+    assert rows["palm"][quantities.PRINTED_SPEED] is None
 
 
 def test_unknown_peak_is_not_guessed(summary, spec):
@@ -125,10 +125,8 @@ def test_unknown_peak_is_not_guessed(summary, spec):
         precision="bf16",
         peak=peak_tflops("TPU-9", "bf16"),
     )
-    assert {row["MFU (%)"] for row in table.rows} == {None}
-    assert table.notes == (
-        "no datasheet peak is known for TPU-9 in bf16: no MFU is given, none is guessed",
-    )
+    assert {row[quantities.MFU] for row in table.rows} == {None}
+    assert table.notes == (ResultMessage.NO_PEAK.fill(device="TPU-9", precision="bf16"),)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +146,8 @@ def test_peaks_are_those_of_one_device(device, precision, peak):
 
 def test_a_device_of_the_published_table_finds_its_peak():
     assert peak_tflops("A100-SXM4-40GB (Polaris)", "bf16") == 312.0
-    assert peak_tflops("PVC Max 1550 tile (Aurora)", "bf16") == 298.2
+    aurora_tile = "PVC Max 1550 tile (Aurora)"
+    assert peak_tflops(aurora_tile, "bf16") == 298.2
     assert not same_device("H100-SXM5-96GB-HBM2e-500W", "H100-SXM5-80GB")
 
 

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from runbook.core import quantities
 from runbook.results import wall_time as module
 from runbook.results.history import Event, ValidationLoss, parse_events, parse_metrics
 from runbook.results.metrics import summarize
@@ -82,7 +83,7 @@ def test_the_parts_of_an_interrupted_run():
             "lost work": 2.0,  # steps 4 and 5
             "save stall": 0.25,
             "evaluation": 0.0,
-            "waiting for data": 0.0,
+            quantities.WAITING_FOR_DATA: 0.0,
             "other": 0.25,
             "productive": 8.0,
         }
@@ -98,10 +99,10 @@ def test_each_interruption_has_its_job_cause_and_cost():
             "job": "04-training",
             "after step": 5,
             "cause": "killed",
-            "detected after s": 1.0,
-            "restarted after s": 7.0,
+            quantities.DETECTION_SECONDS: 1.0,
+            quantities.RESTART_SECONDS: 7.0,
             "steps lost": 2,
-            "went on from": "",
+            quantities.RESUMED_FROM: "",
         }
     ]
 
@@ -148,7 +149,7 @@ def test_evaluations_and_steps_done_again_are_parts_of_the_wall_time(make):
     assert one.wall_seconds == 320.0
     parts = one.parts
     assert (parts["start-up"], parts["restart"], parts["lost work"]) == (10.0, 80.0, 20.0)
-    assert (parts["productive"], parts["waiting for data"]) == (150.0, 50.0)
+    assert (parts["productive"], parts[quantities.WAITING_FOR_DATA]) == (150.0, 50.0)
     assert (parts["save stall"], parts["evaluation"], parts["other"]) == (1.0, 3.0, 6.0)
     assert sum(parts.values()) == pytest.approx(one.wall_seconds)
     assert one.goodput == pytest.approx(150 / 320)
@@ -195,17 +196,18 @@ def test_the_queue_between_two_jobs_of_a_chain_holds_no_device_and_spares_do(mak
 
 
 def test_a_job_that_a_person_started_again_keeps_its_cause():
+    reason = "it is cancelled"
     stop = {
         "event": "ended",
         "time": 16.5,
         "at": 16.0,
         "job": "04-training",
         "decision": "stop",
-        "why": "it is cancelled",
+        "why": reason,
     }
     one = account(events=[EVENTS[0], stop, {**stop, "time": 16.7}, *EVENTS[3:]])
     assert [(row["job"], row["cause"]) for row in interruptions_table(one)] == [
-        ("04-training", "it is cancelled")
+        ("04-training", reason)
     ]
 
 

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 
+from runbook.core import quantities
 from runbook.core.checks import Check
 from runbook.core.files import write_text
 from runbook.core.table import Row
@@ -32,7 +33,7 @@ def show_expectation(open_phase: OpenPhase) -> View:
     vocabulary = phase_plan.model.shape.vocabulary
     rows = [
         {
-            "what": "first loss (nat/token)",
+            "what": quantities.FIRST_LOSS,
             "expected": f"{math.log(vocabulary):.2f}",
             "why": f"ln {vocabulary:,}: every token equally likely",
         },

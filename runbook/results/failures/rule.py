@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from runbook.plan_file.text_enum import StrEnum
+from runbook.results.messages import ResultMessage
 
 
 class Level(StrEnum):
@@ -116,7 +117,8 @@ class Rule:
     def __post_init__(self) -> None:
         """Compile the patterns, and reject a rule that cannot be checked."""
         if not self.example or not self.source:
-            raise ValueError(f"the rule of {self.patterns[0]!r} needs an example and a source")
+            message = ResultMessage.RULE_NOT_CHECKABLE.fill(pattern=repr(self.patterns[0]))
+            raise ValueError(message)
         if bool(self.also) != bool(self.check):
             raise ValueError(f"the rule of {self.patterns[0]!r} needs a check for its second kind")
         object.__setattr__(self, "expression", re.compile("|".join(self.patterns)))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, cycle, pairwise
 from typing import Any
 
+from runbook.core import quantities
 from runbook.core.curves import Points, thin
 from runbook.core.table import Row, Table
 from runbook.core.units import show_duration
@@ -20,6 +21,7 @@ from runbook.results.figures.drawing import (
     drawing,
 )
 from runbook.results.history import Event, History, Step, ValidationLoss, by_segment, events_named
+from runbook.results.messages import ResultMessage
 from runbook.results.metrics import find_spikes, measured, parts_of
 from runbook.results.published_results import THIS_RUN
 from runbook.results.wall_time import WallTime
@@ -29,7 +31,7 @@ _PARTS = {
     "communication": (GREEN, "..."),
     "optimizer": (BLUE, "\\\\\\"),
     "other": (GREY, ""),
-    "waiting for data": (ORANGE, "///"),
+    quantities.WAITING_FOR_DATA: (ORANGE, "///"),
 }
 """Colour and hatch of each part of a step, from the bottom up."""
 MOST_POINTS = 4000
@@ -97,7 +99,9 @@ def loss_figure(
 
         if vocabulary:
             first_loss = math.log(vocabulary)
-            label = f"ln {vocabulary} = {first_loss:.2f}"
+            label = ResultMessage.FIRST_LOSS_OF_VOCABULARY.fill(
+                vocabulary=vocabulary, loss=first_loss
+            )
             axes.axhline(
                 first_loss,
                 color=GREEN,
@@ -136,7 +140,7 @@ def _draw_replaced(axes: Any, history: History) -> None:
             points.append((step.iteration, step.loss))
 
     if points:
-        style = {"color": SKY, "markersize": 4, "label": "replaced by a restart"}
+        style = {"color": SKY, "markersize": 4, "label": ResultMessage.REPLACED_LOSS.fill()}
         axes.plot(*_columns(points), "x", **style)
 
 
@@ -147,7 +151,7 @@ def _draw_lost(axes: Any, history: History) -> None:
         return
     stride = -(-len(iterations) // MOST_POINTS)
     iterations = iterations[::stride]
-    style = {"color": ORANGE, "markersize": 4, "label": "no loss (skipped or NaN)"}
+    style = {"color": ORANGE, "markersize": 4, "label": ResultMessage.NO_LOSS.fill()}
     heights = [0.02] * len(iterations)
     axes.plot(
         iterations,
@@ -201,8 +205,8 @@ def throughput_figure(
                 axes.axvline(resumed_at, color=GREY, linestyle=":")
 
         axes.set(
-            xlabel=f"time since the first step began ({unit})",
-            ylabel="throughput (tokens/s)",
+            xlabel=ResultMessage.ELAPSED_AXIS.fill(unit=unit),
+            ylabel=quantities.THROUGHPUT,
             ylim=(0, None),
         )
         axes.legend(loc="lower right")
@@ -228,7 +232,7 @@ def _levels(
         )
 
     if planned:
-        label = f"planned: {form.format(planned)}"
+        label = ResultMessage.PLANNED_LINE.fill(value=form.format(planned))
         axes.axhline(
             planned,
             color=VERMILION,
@@ -372,7 +376,7 @@ def timeline_figure(
         unit, scale = _time_unit(elapsed_seconds)
         rows = (
             ("training", BLUE, _training_spans(steps)),
-            ("waiting for data", ORANGE, _waiting(steps)),
+            (quantities.WAITING_FOR_DATA, ORANGE, _waiting(steps)),
             ("evaluation", VERMILION, _evaluation_spans(validation)),
             ("saving", GREEN, _save_spans(events)),
         )
@@ -384,7 +388,7 @@ def timeline_figure(
             _draw_planned_end(axes, planned_seconds / scale)
         axes.set_yticks(range(len(rows)), labels=[name for name, _, _ in rows])
         axes.invert_yaxis()
-        axes.set_xlabel(f"time since the first step began ({unit})")
+        axes.set_xlabel(ResultMessage.ELAPSED_AXIS.fill(unit=unit))
         return figure
 
 
@@ -450,7 +454,7 @@ def published_figure(table: Table) -> Any:
         for row_number, result in enumerate(rows):
             speed = result[column]
             _draw_marker(axes, result, speed, row_number)
-            if result["MFU (%)"]:
+            if result[quantities.MFU]:
                 mfu = f", MFU {result['MFU (%)']:.1f} %"
             else:
                 mfu = ""
@@ -478,7 +482,7 @@ def published_figure(table: Table) -> Any:
             speeds = [result[column] for result in rows]
             axes.set_xlim(min(speeds) / 2, 30 * max(speeds))
 
-        axes.set_xlabel("tokens per second and device (log scale); hollow: context, not comparable")
+        axes.set_xlabel(ResultMessage.PUBLISHED_AXIS.fill())
         return figure
 
 
@@ -529,7 +533,7 @@ def comparison_figure(histories: Mapping[str, History], title: str = "Loss of ea
         by_tokens.xaxis.set_major_locator(MaxNLocator(5))
         by_tokens.xaxis.set_major_formatter(EngFormatter())
         by_tokens.set(xlabel="tokens seen (tokens)", ylabel="loss (nat/token)")
-        by_hours.set_xlabel(f"time in steps ({unit})")
+        by_hours.set_xlabel(ResultMessage.STEP_TIME_AXIS.fill(unit=unit))
         by_hours.legend()
         return figure
 
@@ -571,7 +575,7 @@ def scaling_figure(table: Table) -> Any:
 
 def mfu_figure(table: Table) -> Any:
     """Draw the MFU of the rows of `published_table`, or the HFU if no MFU was published."""
-    rows = [row for row in table.rows if row["MFU (%)"] or row["HFU (%)"]]
+    rows = [row for row in table.rows if row[quantities.MFU] or row[quantities.HFU]]
     title = "MFU beside published results"
     with drawing(title, height=1.6 + 0.38 * max(1, len(rows))) as (figure, axes):
         for row_number, row in enumerate(rows):
@@ -579,7 +583,7 @@ def mfu_figure(table: Table) -> Any:
         shares = []
         for row in rows:
             if _is_this_run(row):
-                shares.append(row["MFU (%)"] or row["HFU (%)"])
+                shares.append(row[quantities.MFU] or row[quantities.HFU])
 
         if shares:
             axes.axvline(
@@ -589,7 +593,7 @@ def mfu_figure(table: Table) -> Any:
                 linewidth=1,
             )
         else:
-            text = "this run: no peak is known for its device, so it has no MFU"
+            text = ResultMessage.RUN_WITHOUT_PEAK.fill()
             axes.text(
                 0.99,
                 0.02,
@@ -603,15 +607,15 @@ def mfu_figure(table: Table) -> Any:
         axes.set_ylim(max(1, len(rows)) - 0.4, -0.6)
         axes.set(
             xlim=(0, 100),
-            xlabel="share of the device's dense peak (%); hatched: HFU, recomputed work counted",
+            xlabel=ResultMessage.SHARE_AXIS.fill(),
         )
         return figure
 
 
 def _draw_share(axes: Any, row: Row, row_number: int) -> None:
     """Draw the MFU of a row as a bar, or its HFU as a hatched one."""
-    is_hardware = not row["MFU (%)"]
-    share = row["HFU (%)"] if is_hardware else row["MFU (%)"]
+    is_hardware = not row[quantities.MFU]
+    share = row[quantities.HFU] if is_hardware else row[quantities.MFU]
     name = "HFU" if is_hardware else "MFU"
     axes.barh(
         row_number,

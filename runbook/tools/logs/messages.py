@@ -10,3 +10,14 @@ class ExportMessage(Message):
 
     NOTHING_TO_EXPORT = "There is no record to export: {reason}."
     NOT_A_TARGET = "{target} is no place to export to. Give one of {forms}; mllog:FILE of a RUN."
+
+
+class SummaryMessage(Message):
+    """Lines of the summary of a log."""
+
+    RECORDS = "{format}: {num_records} records in {segments}, {unread_lines} lines not read"
+    STATE = "{count} x {state}"
+    MLPERF = "MLPerf: {facts}"
+    ALARM = "ALARM {kind}, iteration {iteration}: {evidence}"
+    FAILURE = "{label} {name} ({count} x, first at line {line}{place}): {evidence}"
+    DECISION = "Then: {advice}"

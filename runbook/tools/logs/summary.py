@@ -8,6 +8,7 @@ from runbook.log_readers.record import ParsedLog
 from runbook.results.failures.finder import Failure
 from runbook.results.failures.rule import Level
 from runbook.results.metrics import find_alarms
+from runbook.tools.logs.messages import SummaryMessage
 
 
 def summary(log: ParsedLog) -> str:
@@ -17,7 +18,12 @@ def summary(log: ParsedLog) -> str:
     """
     segments = f"{log.segments} segment{'s' * (log.segments != 1)}"
     lines = [
-        f"{log.format}: {len(log.records)} records in {segments}, {log.unread_lines} lines not read"
+        SummaryMessage.RECORDS.fill(
+            format=log.format,
+            num_records=len(log.records),
+            segments=segments,
+            unread_lines=log.unread_lines,
+        )
     ]
     if log.records:
         lines += _record_lines(log)
@@ -32,10 +38,13 @@ def summary(log: ParsedLog) -> str:
             if fact is not None:
                 facts.append(f"{name} {fact}")
 
-        lines.append("  MLPerf: " + ", ".join(facts))
+        lines.append("  " + SummaryMessage.MLPERF.fill(facts=", ".join(facts)))
 
     for alarm in find_alarms(log.records, log.evaluations_in_order):
-        lines.append(f"  ALARM {alarm.kind}, iteration {alarm.since}: {alarm.evidence}")
+        line = SummaryMessage.ALARM.fill(
+            kind=alarm.kind, iteration=alarm.since, evidence=alarm.evidence
+        )
+        lines.append(f"  {line}")
     lines += [f"  note: {note}" for note in log.notes]
     for failure in log.failures:
         lines += failure_lines(failure, is_cause=failure == log.cause)
@@ -58,7 +67,7 @@ def _record_lines(log: ParsedLog) -> Iterator[str]:
     for record in log.records:
         states.update(record.states)
     for state, count in states.most_common():
-        yield f"  {count} x {state}"
+        yield "  " + SummaryMessage.STATE.fill(count=count, state=state)
 
 
 def _speed_lines(log: ParsedLog) -> Iterator[str]:
@@ -97,11 +106,18 @@ def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
         label = "OVERCOME"
     rank = "" if failure.rank is None else f", rank {failure.rank}"
     host = f" on {failure.host}" if failure.host else ""
-    occurrence = f"{failure.count} x, first at line {failure.line}{rank}{host}"
-    yield f"  {label} {failure.name} ({occurrence}): {failure.evidence}"
+    line = SummaryMessage.FAILURE.fill(
+        label=label,
+        name=failure.name,
+        count=failure.count,
+        line=failure.line,
+        place=f"{rank}{host}",
+        evidence=failure.evidence,
+    )
+    yield f"  {line}"
     if is_cause or not failure.overcome:
         yield f"    {failure.remedy}"
     if is_cause:
-        yield f"    Then: {failure.decision.advice}"
+        yield "    " + SummaryMessage.DECISION.fill(advice=failure.decision.advice)
     if failure.also:
         yield f"    Or {failure.also}: {failure.check}"

@@ -23,6 +23,7 @@ from runbook.tools.speed.described_training import (
 )
 from runbook.tools.speed.facts import NEEDED, Facts
 from runbook.tools.speed.measured import measured_parts
+from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.parts import GapPart, fill
 from runbook.tools.speed.published_rows import billions_in
 from runbook.tools.speed.signs import signs
@@ -95,7 +96,7 @@ class Explanation:
         ]
         changes = [part.words for part in self.parts if part.words]
         if changes:
-            notes.append(f"would bring most: --set {changes[0]}")
+            notes.append(SpeedMessage.BEST_CHANGE.fill(change=changes[0]))
         notes += [f"assumed: {assumption}" for assumption in self.assumed]
         notes += [f"not said: --set {word}" for word in self.missing]
         return Table(rows, "Why a step takes longer than expected", notes)
@@ -246,11 +247,13 @@ def _contradiction(reached_by_unit: Mapping[str, float]) -> list[str]:
     if ratio <= 1 + _CONTRADICTION or smallest < ratio < largest:
         return []
     return [
-        f"two figures contradict each other: by {_UNIT_NAMES[slowest]} a step takes "
-        f"{reached_by_unit[slowest]:.4g} s, by {_UNIT_NAMES[fastest]} "
-        f"{reached_by_unit[fastest]:.4g} s "
-        f"({ratio:.3g} x): another model, count of devices, peak or convention is meant than was "
-        "said"
+        SpeedMessage.CONTRADICTION.fill(
+            slowest=_UNIT_NAMES[slowest],
+            slowest_seconds=reached_by_unit[slowest],
+            fastest=_UNIT_NAMES[fastest],
+            fastest_seconds=reached_by_unit[fastest],
+            ratio=ratio,
+        )
     ]
 
 
@@ -263,10 +266,7 @@ def _printed_convention(log: ParsedLog, steady: float, step_tflop: float) -> lis
     if abs(steady * printed_tflops / step_tflop - 1) <= _OTHER_FLOPS:
         return []
     our_tflops = step_tflop / steady
-    return [
-        f"the log prints {printed_tflops:.0f} TFLOP/s, by another convention: "
-        f"{our_tflops:.0f} in ours"
-    ]
+    return [SpeedMessage.PRINTED_CONVENTION.fill(printed=printed_tflops, ours=our_tflops)]
 
 
 def _convention_part(reached: float, reached_by_unit: Mapping[str, float]) -> list[GapPart]:

@@ -22,3 +22,12 @@ class SpeedMessage(Message):
     TABLE_NOT_READABLE = "{path}: {reason}. Give the path of a CSV file."
     TABLE_NOT_UTF8 = "{path} is not UTF-8 text (byte {start}). Save the table as CSV in UTF-8."
     TABLE_TOO_LARGE = "{path} has more than {max_bytes} MiB: that is no table of results."
+    BEST_CHANGE = "would bring most: --set {change}"
+    CONTRADICTION = (
+        "two figures contradict each other: by {slowest} a step takes {slowest_seconds:.4g} s, by "
+        "{fastest} {fastest_seconds:.4g} s ({ratio:.3g} x): another model, count of devices, peak or "
+        "convention is meant than was said"
+    )
+    PRINTED_CONVENTION = (
+        "the log prints {printed:.0f} TFLOP/s, by another convention: {ours:.0f} in ours"
+    )
