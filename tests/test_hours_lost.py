@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runbook.results.failures.trials import TRIALS
-from runbook.tools.drills.table import DRILLS
+from runbook.tools.drills.drill_list import DRILLS
 
 CLONE = Path(__file__).parents[1]
 ROW = re.compile(r"^\| (?!problem|---)(.+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)

@@ -93,9 +93,9 @@ def drill(
         )
 
     from runbook.records.twin import commit_of
-    from runbook.tools.drills import report, table
+    from runbook.tools.drills import drill_list, drill_report
 
-    chosen = table.chosen_drills(names)
+    chosen = drill_list.chosen_drills(names)
     if only_list:
         _list_drills(chosen, as_json=as_json)
         return 0
@@ -106,21 +106,23 @@ def drill(
     # Unlike a signal, an exit lets the drills end the processes that they started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with log.open("w") if log else tempfile.TemporaryFile("w") as stream:
-        for verdict in table.do_attempts(chosen, stream, again=again):
+        for verdict in drill_list.do_attempts(chosen, stream, again=again):
             verdicts.append(verdict)
             if not as_json:
-                click.echo(report.verdict_line(verdict))
+                click.echo(drill_report.verdict_line(verdict))
 
     # The sort is stable, so the second attempt of a drill follows the first.
     verdicts.sort(key=lambda verdict: chosen.index(verdict.name))
     if page:
         date = time.strftime("%Y-%m-%d", time.gmtime())
-        page.write_text(report.page_text(verdicts, date, commit_of(Path(__file__).parent)))
+        page.write_text(drill_report.page_text(verdicts, date, commit_of(Path(__file__).parent)))
 
     if as_json:
         click.echo(json.dumps([verdict.as_dict() for verdict in verdicts], indent=1))
     else:
-        click.echo(f"{report.score(verdicts)} (of {len(table.DRILLS)} drills that there are)")
+        click.echo(
+            f"{drill_report.score(verdicts)} (of {len(drill_list.DRILLS)} drills that there are)"
+        )
 
     last_verdicts = {verdict.name: verdict.verdict for verdict in verdicts}
     return 0 if set(last_verdicts.values()) <= {"pass"} else 1
@@ -128,9 +130,9 @@ def drill(
 
 def _list_drills(names: Sequence[str], *, as_json: bool) -> None:
     """Print the drills, each with the fault it causes."""
-    from runbook.tools.drills import table
+    from runbook.tools.drills import drill_list
 
-    rows = [{"name": name, "fault": table.summary(name)} for name in names]
+    rows = [{"name": name, "fault": drill_list.summary(name)} for name in names]
     if as_json:
         click.echo(json.dumps(rows, indent=1))
         return

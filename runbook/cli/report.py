@@ -49,7 +49,7 @@ def report(
     records: bool,
 ) -> None:
     """Rewrite the report of RUN from its files, and print the paths: index.html, and report.html, one page to mail."""
-    from runbook.phases.report import (
+    from runbook.phases.run_report import (
         changed_files,
         file_notebook,
         write_checked_report,

@@ -44,7 +44,7 @@ def run(
     Exit codes: 0 done, 1 failed, 2 wrong parameters or usage; if a notebook failed, papermill's own
     (138 kernel died, 143 terminated).
     """
-    from runbook.phases.report import card
+    from runbook.phases.run_report import card
     from runbook.phases.runner import RunRequest, expand_variants, run_phases
     from runbook.runs.run_folder import RUNS_VARIABLE
     from runbook.runs.run_names import named_run

@@ -26,7 +26,7 @@ from runbook.phases import open_phase
 from runbook.phases.job_control import training_jobs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import phase_step, refuse_changed_results, train_name, train_step
-from runbook.phases.report import write_report
+from runbook.phases.run_report import write_report
 from runbook.planning import Plan
 from runbook.records.engine.execute import Outcome, execute_phase, refuse_hand_edits
 from runbook.records.engine.execution_end import ExecutionState, NotebookStopped, ending_in_order

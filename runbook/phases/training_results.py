@@ -18,7 +18,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.planning import FULL
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.speed import Speed
-from runbook.planning.plan import Plan
+from runbook.planning.make_plan import Plan
 from runbook.results import run_tables, wall_time
 from runbook.results.devices_in_use import device_seconds, devices_table, spans_text
 from runbook.results.figures import run_figures

@@ -6,5 +6,5 @@ from runbook.planning.cost.speed import Calibrations as Calibrations
 from runbook.planning.layout import FULL as FULL
 from runbook.planning.layout import SMOKE as SMOKE
 from runbook.planning.layout import Machine as Machine
-from runbook.planning.plan import Plan as Plan
-from runbook.planning.plan import make_plan as make_plan
+from runbook.planning.make_plan import Plan as Plan
+from runbook.planning.make_plan import make_plan as make_plan

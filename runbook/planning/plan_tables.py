@@ -16,7 +16,7 @@ from runbook.plan_file.learning_rate import LearningRate
 from runbook.plan_file.schema import PhasePlan, Precision
 from runbook.planning.cost.flops import CONVENTIONS
 from runbook.planning.layout import FULL, SMOKE
-from runbook.planning.plan import Plan
+from runbook.planning.make_plan import Plan
 from runbook.planning.site_limits import tier_table
 from runbook.planning.useful_time import (
     START_UP_SECONDS,

@@ -10,7 +10,7 @@ from runbook.core.units import show_duration
 from runbook.plan_file.fewer_replicas import allowed_nodes
 from runbook.plan_file.hang_limits import HangLimits
 from runbook.planning.cost.endurance import FAILURE_SOURCE, GIGABYTE, seconds_between_failures
-from runbook.planning.cost.useful_time import (
+from runbook.planning.cost.fault_simulation import (
     FAULT_KINDS,
     FAULT_SOURCE,
     NODE,
@@ -21,7 +21,7 @@ from runbook.planning.cost.useful_time import (
     expected,
 )
 from runbook.planning.layout import FULL
-from runbook.planning.plan import Plan
+from runbook.planning.make_plan import Plan
 
 START_UP_SECONDS = 120.0
 """Start on a cluster: load the image (74 to 200 s on 64 nodes in the Azure document), import and

@@ -16,7 +16,7 @@ from runbook.core.errors import RecordError
 from runbook.core.table import Row, Table
 from runbook.core.units import show_change
 from runbook.params.yaml12 import dotted
-from runbook.planning.plan import Plan, parse_plan
+from runbook.planning.make_plan import Plan, parse_plan
 from runbook.results.history import History, read_events, read_metrics, read_scores, read_validation
 from runbook.results.messages import ResultMessage
 from runbook.results.metrics import Summary, summarize

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.params import Settings
-from runbook.planning.plan import Plan
+from runbook.planning.make_plan import Plan
 from runbook.runs.run_folder import hold_run
 
 

@@ -15,7 +15,7 @@ from runbook.params import Settings
 from runbook.params.layers import GIVEN
 from runbook.params.schema.keys import EXCLUSIVE
 from runbook.params.yaml12 import dotted, nest, write_tree
-from runbook.planning.plan import Plan, parse_plan
+from runbook.planning.make_plan import Plan, parse_plan
 from runbook.records.manifest import note_files
 from runbook.runs.messages import RunMessage
 from runbook.tokens.tokenizer import load_tokenizer

@@ -29,7 +29,7 @@ from runbook.planning.layout import FULL
 from runbook.records.run_state import RunState, read_run, read_runs
 from runbook.results.expected_loss import ExpectedLoss, newest_expected_loss
 from runbook.results.history import read_events
-from runbook.results.near_copies import NearCopyCounts, near_copies
+from runbook.results.near_copy_counts import NearCopyCounts, near_copies
 from runbook.runs.bad_nodes import FILE_NAME, bad_node_rows, read_bad_nodes
 from runbook.runs.messages import RunMessage
 from runbook.runs.run_folder import runs_folder

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runbook.plan_file.errors import FAILED, TrainingError
 from runbook.plan_file.schema import PhasePlan, read_plan
-from runbook.training.health import faults
+from runbook.training.health import injected_faults
 from runbook.training.health.heartbeat import HeartbeatWriter
 from runbook.training.health.stopping import StopConditions
 from runbook.training.health.watchdog import make_watchdog
@@ -46,10 +46,10 @@ def train_rank(
     from runbook.training import cpu, process_groups
     from runbook.training.report import TrainingReport
 
-    faults.armed = faults.faults_from(os.environ, ranks.rank)
+    injected_faults.armed = injected_faults.faults_from(os.environ, ranks.rank)
     use_planned_device(spec.device)
     spec = plan_of_attempt(spec, ranks.world_size)
-    limits.check(spec, ranks.world_size, fp16=on_gpu() or faults.armed.has("fp16"))
+    limits.check(spec, ranks.world_size, fp16=on_gpu() or injected_faults.armed.has("fp16"))
     cpu.answer_for_cpu()
     report = TrainingReport(spec, ranks)
     watchdog = make_watchdog(spec, ranks, os.environ)

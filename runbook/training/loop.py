@@ -43,11 +43,11 @@ from runbook.training.engines.engine import (
     TrainingEngine,
 )
 from runbook.training.engines.gpt_model import DTYPES, draw_token
-from runbook.training.health import faults
+from runbook.training.health import injected_faults
 from runbook.training.health.capacity import DiskWatch, MemoryWatch
 from runbook.training.health.heartbeat import HeartbeatWriter
 from runbook.training.health.stopping import SIGNALS, BadStep, BadStepPolicy, StopConditions
-from runbook.training.kernels.faults import is_said_by, slower_kernels, watch_compiler
+from runbook.training.kernels.compile_faults import is_said_by, slower_kernels, watch_compiler
 from runbook.training.messages import TrainingMessage
 from runbook.training.near.copies import NearCopies, SaveAccount
 from runbook.training.process_groups import (
@@ -782,11 +782,11 @@ class Stepper:
         iteration = progress.iteration + 1
         update = self._no_update()
         with self.clock.during(COMPUTE):
-            faults.armed.step(iteration)
+            injected_faults.armed.step(iteration)
             batches = self.batches.step(train, progress.consumed_samples, num_microbatches)
             rank_loss = self._compute(batches, num_microbatches, iteration)
 
-        rank_loss = faults.armed.loss(rank_loss, iteration)
+        rank_loss = injected_faults.armed.loss(rank_loss, iteration)
         # Where the clock is late, times are of the step before: a GPU has not passed this one yet.
         parts = {} if self.clock.is_late else self._take_times()
         with self.clock.during(OPTIMIZER):

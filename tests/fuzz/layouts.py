@@ -28,7 +28,7 @@ from runbook.planning import make_plan
 from runbook.planning.cost.memory import stage_memory
 from runbook.planning.data_plan import plan_data
 from runbook.planning.layout import full_choice
-from runbook.planning.plan import phase_plan
+from runbook.planning.make_plan import phase_plan
 
 NO_TEXT = Dataset(title="Numbers", kind="mock", licence="none", source="random")
 SMOKE = "03-smoke-test"

@@ -13,12 +13,12 @@ from runbook import params
 from runbook.jobs.render.launch_commands import slurm_directives
 from runbook.phases.job_control.job_rules import blamed_nodes, nodes_with_alarms
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers
-from runbook.phases.p01_environment.preflight.ladder import (
+from runbook.phases.p01_environment.preflight.placed_check import PlacedRule
+from runbook.phases.p01_environment.preflight.run_preflight import (
     PreflightResult,
     RungResult,
     _report_bad_nodes,
 )
-from runbook.phases.p01_environment.preflight.placed_check import PlacedRule
 from runbook.results.failures.finder import find_cause, find_failures
 from runbook.runs.bad_nodes import (
     FoundBy,

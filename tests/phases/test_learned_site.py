@@ -10,8 +10,8 @@ from runbook.core.errors import ParamsError
 from runbook.params.catalogues import read_site
 from runbook.params.messages import ParamsMessage
 from runbook.params.site_lines import set_value
-from runbook.phases.p01_environment.preflight.ladder import PreflightResult
 from runbook.phases.p01_environment.preflight.learned_site import LearnedSite, Request, learn_site
+from runbook.phases.p01_environment.preflight.run_preflight import PreflightResult
 
 PROJECT = Path(__file__).parents[2]
 GIB = 1 << 30

@@ -28,7 +28,7 @@ from runbook.phases.p01_environment.doctor import (
     site_checks,
     space_checks,
 )
-from runbook.phases.p01_environment.preflight.ladder import climb
+from runbook.phases.p01_environment.preflight.run_preflight import climb
 from runbook.planning import Plan, make_plan
 
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false", "-C")

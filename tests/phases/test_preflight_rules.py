@@ -21,10 +21,10 @@ from runbook.phases.p01_environment.preflight.group_rules import (
 )
 from runbook.phases.p01_environment.preflight.host_rules import host_checks
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, parse_job_answers
-from runbook.phases.p01_environment.preflight.ladder import _with_first_end
 from runbook.phases.p01_environment.preflight.launcher_words import first_end
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck
+from runbook.phases.p01_environment.preflight.run_preflight import _with_first_end
 from runbook.phases.p01_environment.preflight.torch_rules import compiler_check, torch_checks
 
 GIB = 1 << 30

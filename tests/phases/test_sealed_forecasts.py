@@ -10,7 +10,7 @@ from suite.messages import refuses
 
 from runbook.core import quantities
 from runbook.core.errors import RecordError
-from runbook.phases import report
+from runbook.phases import run_report
 from runbook.phases.job_control import training_jobs
 from runbook.phases.plan_service import load_plan
 from runbook.phases.sealed_forecasts import START_SECONDS, make_forecasts, seal_forecasts
@@ -192,9 +192,9 @@ def test_a_forecast_after_the_first_step_is_late_and_the_first_one_is_kept(opene
 
 
 def test_the_report_names_misses_first(tmp_path):
-    assert report._forecast_facts(tmp_path) == []
+    assert run_report._forecast_facts(tmp_path) == []
     append_scores(score(seal(sealed("b"), tmp_path), {"loss": 5.3, "step time": 0.1}), tmp_path)
-    ((name, text),) = report._forecast_facts(tmp_path)
+    ((name, text),) = run_report._forecast_facts(tmp_path)
     assert name == "Forecasts of all runs"
     assert text.startswith("Missed: b: loss 5.3 nats, forecast 4.9 to 5.1. 1 of 2")
 
@@ -203,5 +203,5 @@ def test_a_report_gives_missed_bytes_in_a_unit_that_fits(tmp_path):
     memory = Forecast("memory", "B", 5.5e8, 5.0e8, 6.0e8, "the plan")
     seals = replace(sealed("b"), forecasts=(memory,))
     append_scores(score(seal(seals, tmp_path), {"memory": 8.113e8}), tmp_path)
-    ((_, text),) = report._forecast_facts(tmp_path)
+    ((_, text),) = run_report._forecast_facts(tmp_path)
     assert text.startswith("Missed: b: memory 774 MiB, forecast 477 MiB to 572 MiB.")

@@ -13,7 +13,7 @@ from runbook.cli import cli
 from runbook.core.errors import DataError, ParamsError
 from runbook.phases import trained_model as weights
 from runbook.phases.messages import PhaseMessage
-from runbook.planning.plan import make_plan
+from runbook.planning.make_plan import make_plan
 from runbook.runs.run_files import write_plan_file
 from runbook.tokens.tokenizer import load_tokenizer, tokenizer_files
 

@@ -19,7 +19,7 @@ from runbook.plan_file.fewer_replicas import (
     replicas_change,
 )
 from runbook.planning import make_plan
-from runbook.planning.plan import parse_plan
+from runbook.planning.make_plan import parse_plan
 from runbook.planning.useful_time import fault_costs
 
 FULL = "04-training"

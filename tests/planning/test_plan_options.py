@@ -17,7 +17,7 @@ from runbook.planning.cost.iteration import StepModel
 from runbook.planning.cost.memory import StageMemory
 from runbook.planning.cost.step_inputs import modelled_device, setup_for
 from runbook.planning.layout import full_choice
-from runbook.planning.near_copies import check_near_copies
+from runbook.planning.near_copy_memory import check_near_copies
 from runbook.planning.rule_codes import PlanCode
 from runbook.tools.speed.published_rows import read_row
 

@@ -10,8 +10,8 @@ import pytest
 from runbook.plan_file.rehearsed_work import Work
 from runbook.plan_file.schema import Layout
 from runbook.planning.cost.accelerators import ACCELERATORS
+from runbook.planning.cost.counted_step import Replay, Seconds, StageTimes, stage_times
 from runbook.planning.cost.iteration import DEFAULT, StepModel, StepSetup
-from runbook.planning.cost.replay import Replay, Seconds, StageTimes, stage_times
 from runbook.planning.sizes import shape_of
 from runbook.results.figures.plan_figures import schedule_figure
 

@@ -12,7 +12,7 @@ import pytest
 
 from runbook.core.checks import Check
 from runbook.planning import make_plan
-from runbook.planning.cost.useful_time import (
+from runbook.planning.cost.fault_simulation import (
     CORRUPTION,
     FAULT_KINDS,
     GPU,
@@ -29,7 +29,7 @@ from runbook.planning.cost.useful_time import (
     simulate,
     with_interval,
 )
-from runbook.planning.plan import parse_plan
+from runbook.planning.make_plan import parse_plan
 from runbook.planning.unattended import jobs_with_failures
 from runbook.planning.useful_time import (
     CRASH_SECONDS,

@@ -14,7 +14,7 @@ from suite.messages import containing, refuses
 
 from runbook.core.errors import RecordError
 from runbook.core.files import write_text
-from runbook.phases import report
+from runbook.phases import run_report
 from runbook.phases.job_control.training_jobs import move_to_history as set_outputs_aside
 from runbook.plan_file.data_cache import CHECKSUMS, CachedFile, checksums_text
 from runbook.records.engine.execution_end import ExecutionState
@@ -208,7 +208,7 @@ def trained(run_folder) -> Path:
 def test_neither_a_report_nor_a_later_phase_blesses_what_was_changed_after_the_record(
     trained, change, monkeypatch
 ):
-    monkeypatch.setattr(report, "read_front_page", lambda folder: FrontPage())
+    monkeypatch.setattr(run_report, "read_front_page", lambda folder: FrontPage())
     for name, text in TRAINED.items():
         if change == "deleted":
             (trained / name).unlink()
@@ -217,7 +217,7 @@ def test_neither_a_report_nor_a_later_phase_blesses_what_was_changed_after_the_r
     write_twin(
         replace(TWIN, phase="05-analysis"), twin_path(trained, "05-analysis")
     )  # grown files have a done phase
-    report.write_report(trained)
+    run_report.write_report(trained)
     write_manifest(trained, "05-analysis", [twin_path(trained, "05-analysis")])
     growing = (
         {"events.jsonl"} if change == "longer" else set()
@@ -226,16 +226,16 @@ def test_neither_a_report_nor_a_later_phase_blesses_what_was_changed_after_the_r
 
 
 def test_a_report_names_the_files_that_were_changed_before_it_was_written(trained, monkeypatch):
-    monkeypatch.setattr(report, "read_front_page", lambda folder: FrontPage())
+    monkeypatch.setattr(run_report, "read_front_page", lambda folder: FrontPage())
     pages = [trained / "index.html", trained / "report.html"]
-    report.write_checked_report(trained)
+    run_report.write_checked_report(trained)
     assert not any("This page shows files" in page.read_text() for page in pages)
     metrics = trained / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace("3.6", "2.6"))
-    report.write_checked_report(trained)
+    run_report.write_checked_report(trained)
     assert all("changed: metrics.jsonl" in page.read_text() for page in pages)
     metrics.unlink()
-    assert report.changed_files(trained) == ["missing: metrics.jsonl"]
+    assert run_report.changed_files(trained) == ["missing: metrics.jsonl"]
 
 
 def test_what_jobs_append_to_may_grow_until_its_phase_is_done_but_its_beginning_stays(trained):

@@ -13,8 +13,8 @@ import torch
 from two_nodes import BIN, Cluster, Project, wait_until
 
 from runbook import params
-from runbook.phases.p01_environment.preflight.ladder import PreflightResult
 from runbook.phases.p01_environment.preflight.learned_site import learn_site
+from runbook.phases.p01_environment.preflight.run_preflight import PreflightResult
 
 pytestmark = pytest.mark.slurm
 PACKAGES = Path(torch.__file__).parents[1]

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from runbook.plan_file.schema import read_plan  # noqa: E402
-from runbook.training.kernels import faults  # noqa: E402
+from runbook.training.kernels import compile_faults  # noqa: E402
 
 from . import specs  # noqa: E402
 
@@ -18,7 +18,7 @@ def test_a_function_that_torch_cannot_compile_is_named_once_with_the_error(monke
     from torch import _dynamo
 
     monkeypatch.setattr(_dynamo.config, "suppress_errors", True)
-    collector = faults.watch_compiler()
+    collector = compile_faults.watch_compiler()
 
     @torch.compile(backend=failing_backend)
     def add_one(values):
@@ -41,10 +41,10 @@ def test_a_function_that_torch_cannot_compile_is_named_once_with_the_error(monke
     ],
 )
 def test_auto_that_falls_back_says_so(tmp_path, monkeypatch, kernels, is_gpu, fault, says):
-    monkeypatch.setattr(faults, "on_gpu", lambda: is_gpu)
-    monkeypatch.setattr(faults, "triton_fault", lambda: fault)
+    monkeypatch.setattr(compile_faults, "on_gpu", lambda: is_gpu)
+    monkeypatch.setattr(compile_faults, "triton_fault", lambda: fault)
     plan = specs.write_plan(tmp_path, specs.spec(tuning={"kernels": kernels}))
-    reason = faults.slower_kernels(read_plan(plan, "04-training"))
+    reason = compile_faults.slower_kernels(read_plan(plan, "04-training"))
     assert bool(reason) is says and fault in (reason or fault)
 
 
@@ -59,4 +59,4 @@ def test_auto_that_falls_back_says_so(tmp_path, monkeypatch, kernels, is_gpu, fa
 )
 def test_one_rank_says_what_holds_for_all(rank, reason, says):
     """And each what holds for it alone: thousands of equal lines hide every other one."""
-    assert faults.is_said_by(rank, reason, first_reason="no compiler") is says
+    assert compile_faults.is_said_by(rank, reason, first_reason="no compiler") is says

@@ -1,7 +1,13 @@
 """Which copies in node memory a start takes: pure functions, without a process group."""
 
-from runbook.training.near.choice import CopyKey, HeldCopy, LoadHistory, choose_copies, load_history
 from runbook.training.near.nodes import NodeMap, transfer_rounds
+from runbook.training.near.which_copy import (
+    CopyKey,
+    HeldCopy,
+    LoadHistory,
+    choose_copies,
+    load_history,
+)
 
 TWO_NODES = (0, 0, 1, 1)
 """The node of each of four ranks."""

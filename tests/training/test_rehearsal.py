@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from runbook.planning.cost.replay import schedule_of
+from runbook.planning.cost.counted_step import schedule_of
 
 from . import specs
 

@@ -24,7 +24,7 @@ from runbook.plan_file.slow_ranks import ExchangedTimes, StragglerDetector
 from runbook.tools.drills import faults as drilled_faults
 from runbook.tools.drills.bench import read_heartbeats
 from runbook.tools.drills.messages import DrillMessage
-from runbook.training.health import faults, heartbeat, stopping, watchdog
+from runbook.training.health import heartbeat, injected_faults, stopping, watchdog
 from runbook.training.health.heartbeat import (
     Heartbeat,
     HeartbeatFile,
@@ -513,19 +513,19 @@ class TestStopping:
 
 class TestFaults:
     def test_without_the_variable_there_is_none(self):
-        nothing = faults.faults_from({}, 0)
+        nothing = injected_faults.faults_from({}, 0)
         nothing.step(1)
         nothing.save("begin")
         assert nothing.loss(3.0, 1) == 3.0
 
     def test_a_fault_is_for_its_rank_step_and_job(self):
-        environment = {faults.VARIABLE: "spike:rank=1,step=9,job=04-training,factor=4"}
+        environment = {injected_faults.VARIABLE: "spike:rank=1,step=9,job=04-training,factor=4"}
         job = {heartbeat.FOLDER_VARIABLE: "/runs/x/jobs/04-training"}
-        assert faults.faults_from(environment | job, 1).loss(2.0, 9) == 8.0
-        assert faults.faults_from(environment | job, 1).loss(2.0, 8) == 2.0
-        assert faults.faults_from(environment | job, 0).loss(2.0, 9) == 2.0
+        assert injected_faults.faults_from(environment | job, 1).loss(2.0, 9) == 8.0
+        assert injected_faults.faults_from(environment | job, 1).loss(2.0, 8) == 2.0
+        assert injected_faults.faults_from(environment | job, 0).loss(2.0, 9) == 2.0
         assert (
-            faults.faults_from(
+            injected_faults.faults_from(
                 environment | {heartbeat.FOLDER_VARIABLE: "/j/04-training-2"}, 1
             ).loss(2.0, 9)
             == 2.0
@@ -550,7 +550,7 @@ class TestFaults:
             monotonic=lambda: clock[0], sleep=lambda by: clock.__setitem__(0, clock[0] + by)
         )
         monkeypatch.setattr(drilled_faults, "time", moved)
-        slow = faults.faults_from({faults.VARIABLE: text}, 1)
+        slow = injected_faults.faults_from({injected_faults.VARIABLE: text}, 1)
         begins = []
         for step in range(1, 6):
             slow.step(step)
@@ -566,7 +566,7 @@ class TestFaults:
             variable="RUNBOOK_FAULTS",
             kinds=containing("kill, stop"),
         ):
-            faults.faults_from({faults.VARIABLE: text}, 0)
+            injected_faults.faults_from({injected_faults.VARIABLE: text}, 0)
 
     def test_examples_in_docstrings_are_true(self):
         assert doctest.testmod(drilled_faults).failed == doctest.testmod(heartbeat).failed == 0

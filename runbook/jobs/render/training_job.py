@@ -32,7 +32,7 @@ from runbook.params.settings import require_values
 from runbook.plan_file.checkpoint_folder import TRACKER
 from runbook.plan_file.fewer_replicas import allowed_nodes
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning.plan import Plan
+from runbook.planning.make_plan import Plan
 
 TRACKERS = {"megatron-lm": TRACKER, "megatron-deepspeed": "latest"}
 """The file in which each of the documents' programs records its newest checkpoint."""

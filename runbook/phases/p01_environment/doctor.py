@@ -37,14 +37,14 @@ from runbook.phases.p01_environment.node_probe import (
     probe_checks,
     software_check,
 )
-from runbook.phases.p01_environment.preflight.ladder import (
+from runbook.phases.p01_environment.preflight.learned_site import LearnedSite, Request, learn_site
+from runbook.phases.p01_environment.preflight.run_preflight import (
     QUEUE_SECONDS,
     PreflightResult,
     Report,
     climb,
     write_answers,
 )
-from runbook.phases.p01_environment.preflight.learned_site import LearnedSite, Request, learn_site
 from runbook.phases.plan_service import load_plan
 from runbook.phases.token_inputs import text_home
 from runbook.planning import Check, Plan

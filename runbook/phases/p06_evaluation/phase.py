@@ -17,14 +17,14 @@ from runbook.core.files import write_text
 from runbook.core.table import Row, Table
 from runbook.display import View, show_text
 from runbook.params import Settings
-from runbook.phases import report
+from runbook.phases import run_report
 from runbook.phases.open_phase import OpenPhase, binder
 from runbook.phases.phase_steps import measure_step
 from runbook.phases.trained_model import ask_trainer
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import FULL
 from runbook.planning.data_plan import split_shares
-from runbook.planning.plan import Plan
+from runbook.planning.make_plan import Plan
 from runbook.records.manifest import note_files
 from runbook.results.history import PHENOMENON, events_named, read_events, read_scores
 from runbook.runs import run_files
@@ -340,7 +340,7 @@ def finish(open_phase: OpenPhase) -> None:
         repeat_because = "not measured"
 
     files = sorted(open_phase.folder.glob("evaluation/*.jsonl"))
-    report.finish(open_phase, files, repeat_because)
+    run_report.finish(open_phase, files, repeat_because)
 
 
 def checks(scores: Sequence[Row]) -> Iterator[Check]:

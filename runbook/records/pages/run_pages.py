@@ -31,7 +31,7 @@ from runbook.core.units import (
     unit_of,
 )
 from runbook.planning import FULL
-from runbook.planning.plan import parse_plan
+from runbook.planning.make_plan import parse_plan
 from runbook.records.logbook import LogbookEntry, write_logbook
 from runbook.records.pages.attachments import attachments
 from runbook.records.pages.notebook_page import card_facts, seconds_taken

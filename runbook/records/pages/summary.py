@@ -9,7 +9,7 @@ from runbook.core.errors import RecordError
 from runbook.core.units import show_count
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import FULL
-from runbook.planning.plan import parse_plan
+from runbook.planning.make_plan import parse_plan
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.run_state import RunState
 from runbook.results.scores import Change, Score, show_score

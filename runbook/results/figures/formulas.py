@@ -1,7 +1,7 @@
 """Formulas filled in with a plan's numbers, in LaTeX and as plain text for terminals and logs."""
 
 from runbook.core.units import show_bytes, show_count, show_duration
-from runbook.planning.plan import Plan
+from runbook.planning.make_plan import Plan
 
 
 def first_loss(plan: Plan, phase: str) -> tuple[str, str]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from runbook.plan_file.rehearsed_work import BACKWARD, FORWARD, OPTIMIZER
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning.cost.replay import COMMUNICATION, Replay, Seconds, StageTimes
-from runbook.planning.plan import Plan
+from runbook.planning.cost.counted_step import COMMUNICATION, Replay, Seconds, StageTimes
+from runbook.planning.make_plan import Plan
 from runbook.results.figures.drawing import (
     BLUE,
     GREEN,

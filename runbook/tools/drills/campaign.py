@@ -21,7 +21,7 @@ from runbook.jobs.job_folder import JobState
 from runbook.phases.job_control.job_rules import Action, Attempt, decide_restart
 from runbook.planning import Plan
 from runbook.planning.cost.endurance import daly
-from runbook.planning.cost.useful_time import (
+from runbook.planning.cost.fault_simulation import (
     HANG,
     MAINTENANCE,
     NETWORK,

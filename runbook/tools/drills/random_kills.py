@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from runbook.core.processes import wait_until
-from runbook.planning.cost.useful_time import (
+from runbook.planning.cost.fault_simulation import (
     SOFTWARE,
     Account,
     CampaignParts,

@@ -30,7 +30,7 @@ from runbook.params.schema.value_types import Framework
 from runbook.params.settings import Settings, with_placeholders
 from runbook.plan_file.schema import Layout, PhasePlan
 from runbook.plan_file.token_index import DTYPES, dtype_code
-from runbook.planning.plan import make_plan
+from runbook.planning.make_plan import make_plan
 from runbook.tokens.indexed_files import write_index
 from runbook.tokens.tokenizer import GPT2_FOLDER, GPT2_VOCABULARY
 from runbook.tools.try_upstream import site_versions

@@ -32,7 +32,7 @@ from runbook.plan_file.checkpoint_folder import TRACKER as TRACKER
 from runbook.plan_file.checkpoint_folder import folder_name as folder_name
 from runbook.plan_file.kept_checkpoints import keeps_for_ever
 from runbook.plan_file.schema import Checkpoint
-from runbook.training.health import faults
+from runbook.training.health import injected_faults
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def seal_checkpoint(
     root = part.parent
     final = part.with_suffix("")
     metadata = {**metadata, "files": checksums}
-    faults.armed.save("metadata")
+    injected_faults.armed.save("metadata")
     _write(
         part / METADATA,
         json.dumps({**metadata, "seal": _seal(metadata)}, indent=1, sort_keys=True) + "\n",
@@ -119,12 +119,12 @@ def seal_checkpoint(
     # A broken checkpoint of this iteration, which was not loaded
     if final.exists():
         shutil.rmtree(final)
-    faults.armed.save("rename")
+    injected_faults.armed.save("rename")
     part.rename(final)
     sync_folder(root)
-    faults.armed.save("tracker")
+    injected_faults.armed.save("tracker")
     write_tracker(root, int(metadata["iteration"]))
-    faults.armed.save("pruning")
+    injected_faults.armed.save("pruning")
     for old in checkpoint_folders(root)[plan.keep :]:
         if keeps_for_ever(plan, iteration_of(old.name) or 0):
             continue

@@ -24,7 +24,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.checkpoints import folders, torch_dist
 from runbook.training.checkpoints.folders import CheckpointFolder
 from runbook.training.engines.engine import CommonState, TrainingEngine
-from runbook.training.health import faults
+from runbook.training.health import injected_faults
 from runbook.training.messages import TrainingMessage
 from runbook.training.process_groups import (
     reduce_number,
@@ -189,7 +189,7 @@ class PendingSave:
         self._background: Future[torch_dist.WrittenShards] | None = None
         with self._cleaning():
             run_on_first_rank(self._begin)
-            faults.armed.save("begin")
+            injected_faults.armed.save("begin")
             # Imported weights are read only when they are written
             read = getattr(engine, "read_weight", None)
             self._writing = torch_dist.ShardWriter(
@@ -224,7 +224,7 @@ class PendingSave:
         write = self._background.result if self._background else self._writing.write
         with self._cleaning():
             sums = self._writing.finish(run_on_all_ranks(write))
-            faults.armed.save("shards")
+            injected_faults.armed.save("shards")
             files = {f"{folders.SHARDS}/{name}": digest for name, digest in sums.items()}
             size = run_on_first_rank(
                 lambda: sum((self._part / name).stat().st_size for name in files)

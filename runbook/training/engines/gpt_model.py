@@ -41,7 +41,7 @@ from runbook.training import cpu
 from runbook.training.engines.engine import Shards, each_shard, sharded_weights
 from runbook.training.kernels import blocked, linear
 from runbook.training.kernels.blocked import blocked_attention, blocked_is_faster
-from runbook.training.kernels.choice import chosen_parts, fault_of_8_bits
+from runbook.training.kernels.kernel_choice import chosen_parts, fault_of_8_bits
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import cores_of_rank, on_gpu
 

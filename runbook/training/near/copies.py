@@ -24,7 +24,12 @@ from runbook.training.checkpoints import state
 from runbook.training.checkpoints.state import LoadedCheckpoint, TrainingProgress
 from runbook.training.engines.engine import CommonState, OwnTensor, TrainingEngine
 from runbook.training.near import places, state_file
-from runbook.training.near.choice import (
+from runbook.training.near.exchange import Exchange
+from runbook.training.near.nodes import NodeMap, transfer_rounds
+from runbook.training.near.places import NodePlace
+from runbook.training.near.room import lack_of_room
+from runbook.training.near.state_file import OpenState, StateHeader
+from runbook.training.near.which_copy import (
     CopyKey,
     HeldCopy,
     LoadHistory,
@@ -32,11 +37,6 @@ from runbook.training.near.choice import (
     choose_copies,
     load_history,
 )
-from runbook.training.near.exchange import Exchange
-from runbook.training.near.nodes import NodeMap, transfer_rounds
-from runbook.training.near.places import NodePlace
-from runbook.training.near.room import lack_of_room
-from runbook.training.near.state_file import OpenState, StateHeader
 from runbook.training.process_groups import (
     reduce_number,
     share_value,

@@ -32,7 +32,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.checkpoints.state import restore_tracker_states, tracker_states
 from runbook.training.engines.engine import MicroBatch, MicroBatches
 from runbook.training.engines.megatron_engine import Losses, MegatronEngine, total_loss
-from runbook.training.health import faults
+from runbook.training.health import injected_faults
 from runbook.training.process_groups import device, gather_on_first_rank, reduce_number
 from runbook.training.ranks import on_gpu
 from runbook.training.replay import circumstances
@@ -179,7 +179,7 @@ class Replayer:
     def _pass(self, first: list[MicroBatch], num_microbatches: int, number: int) -> Computation:
         """Compute the first micro-batches, starting with zero gradients."""
         self._engine.clear_gradients()
-        faults.armed.begin_computation(self._iteration, number)
+        injected_faults.armed.begin_computation(self._iteration, number)
         with self._tracer.tracing() as trace:
             losses = self._engine.compute_first(iter(first), len(first), num_microbatches)
         self._tracer.add_gradients(trace)

@@ -21,7 +21,7 @@ import torch
 
 from runbook.plan_file.replay_file import BACKWARD, FORWARD, GRADIENT, ComputedPlace
 from runbook.training.engines.engine import StepClock
-from runbook.training.health import faults
+from runbook.training.health import injected_faults
 
 HASHING = "hash_seconds"
 """The part of a step in which fingerprints are taken, in metrics.jsonl."""
@@ -125,7 +125,7 @@ class Trace:
 
     def add(self, location: ComputedPlace, tensor: torch.Tensor) -> None:
         """Take the fingerprint of a tensor."""
-        flip = faults.armed.flipped_bit(location.part, location.layer)
+        flip = injected_faults.armed.flipped_bit(location.part, location.layer)
         if flip:
             _flip(tensor.detach(), *flip)
         key = (location.part, location.layer, location.name)

@@ -10,7 +10,7 @@ from suite.messages import refuses
 
 from runbook.cli.drill import drill
 from runbook.core.errors import ParamsError
-from runbook.planning.cost.useful_time import GPU, HANG, NODE, CampaignFailure, CampaignParts
+from runbook.planning.cost.fault_simulation import GPU, HANG, NODE, CampaignFailure, CampaignParts
 from runbook.tools.drills.campaign import RealRules
 from runbook.tools.drills.messages import DrillMessage
 from runbook.tools.drills.random_kills import KillsAfterSteps

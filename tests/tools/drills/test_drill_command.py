@@ -9,7 +9,7 @@ import click.testing
 import pytest
 
 from runbook.cli.drill import drill
-from runbook.tools.drills import table
+from runbook.tools.drills import drill_list
 from runbook.tools.drills.bench import DrillVerdict
 
 
@@ -33,7 +33,7 @@ def test_a_failed_drill_is_done_once_more_and_both_are_shown(monkeypatch, tmp_pa
         for name in names:
             yield made(name, left.pop(0))
 
-    monkeypatch.setattr(table, "do_drills", do)
+    monkeypatch.setattr(drill_list, "do_drills", do)
     page = tmp_path / "drills.md"
     done = click.testing.CliRunner().invoke(
         drill, ["--again", "01", "--page", str(page)], standalone_mode=False
@@ -58,7 +58,7 @@ def test_a_failed_drill_is_done_once_more_and_both_are_shown(monkeypatch, tmp_pa
 def test_a_machine_reads_both_attempts(monkeypatch):
     left = ["fail", "pass"]
     monkeypatch.setattr(
-        table, "do_drills", lambda names, stream: (made(name, left.pop(0)) for name in names)
+        drill_list, "do_drills", lambda names, stream: (made(name, left.pop(0)) for name in names)
     )
     done = click.testing.CliRunner().invoke(
         drill, ["--again", "--json", "01"], standalone_mode=False
@@ -70,7 +70,9 @@ def test_a_machine_reads_both_attempts(monkeypatch):
 
 
 def test_without_the_word_a_failure_stays_one(monkeypatch):
-    monkeypatch.setattr(table, "do_drills", lambda names, stream: iter([made(names[0], "fail")]))
+    monkeypatch.setattr(
+        drill_list, "do_drills", lambda names, stream: iter([made(names[0], "fail")])
+    )
     assert click.testing.CliRunner().invoke(drill, ["01"], standalone_mode=False).return_value == 1
 
 

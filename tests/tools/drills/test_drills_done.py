@@ -12,8 +12,8 @@ import pytest
 
 from runbook.core.processes import wait_until
 from runbook.tools.drills.bench import judge_ending
+from runbook.tools.drills.drill_list import DRILLS, do_drill
 from runbook.tools.drills.random_kills import kill_often
-from runbook.tools.drills.table import DRILLS, do_drill
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 LONG = (

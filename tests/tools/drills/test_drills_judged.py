@@ -14,7 +14,7 @@ from suite.messages import containing, refuses
 from runbook.cli.drill import drill
 from runbook.core.errors import JobError, ParamsError
 from runbook.core.processes import wait_until
-from runbook.tools.drills import table
+from runbook.tools.drills import drill_list
 from runbook.tools.drills.bench import (
     Bench,
     DrillEnding,
@@ -22,10 +22,10 @@ from runbook.tools.drills.bench import (
     judge_ending,
     write_project,
 )
+from runbook.tools.drills.drill_list import DRILLS, chosen_drills, do_drill
+from runbook.tools.drills.drill_report import page_text
 from runbook.tools.drills.messages import DrillMessage
 from runbook.tools.drills.random_kills import broken_order
-from runbook.tools.drills.report import page_text
-from runbook.tools.drills.table import DRILLS, chosen_drills, do_drill
 
 
 def test_there_are_twenty_named_after_the_table():
@@ -99,7 +99,7 @@ def test_a_drill_that_breaks_itself_is_a_failed_one(monkeypatch):
         """Break."""
         raise JobError("no such job")
 
-    monkeypatch.setitem(table.DRILLS, "01-kill-rank", broken)
+    monkeypatch.setitem(drill_list.DRILLS, "01-kill-rank", broken)
     with Still() as bench:
         verdict = do_drill(bench, "01-kill-rank")
     assert (verdict.verdict, verdict.detail) == ("fail", "broken: JobError: no such job")
@@ -118,12 +118,14 @@ def test_what_a_drill_left_running_is_found_by_its_mark_and_ended():
 
 
 def test_the_command_says_what_failed_and_ends_with_1(monkeypatch):
-    monkeypatch.setattr(table, "Bench", Still)
+    monkeypatch.setattr(drill_list, "Bench", Still)
     monkeypatch.setitem(
-        table.DRILLS, "01-kill-rank", lambda bench: DrillEnding("a", passed=["held"])
+        drill_list.DRILLS, "01-kill-rank", lambda bench: DrillEnding("a", passed=["held"])
     )
     monkeypatch.setitem(
-        table.DRILLS, "02-kill-launcher", lambda bench: DrillEnding("b", broken=["not detected"])
+        drill_list.DRILLS,
+        "02-kill-launcher",
+        lambda bench: DrillEnding("b", broken=["not detected"]),
     )
     ended = CliRunner().invoke(drill, ["1", "2", "--json"], standalone_mode=False)
     rows = json.loads(ended.output)
@@ -149,7 +151,7 @@ def test_the_command_says_what_failed_and_ends_with_1(monkeypatch):
 
 
 def test_the_list_starts_nothing(monkeypatch):
-    monkeypatch.setattr(table, "Bench", None)
+    monkeypatch.setattr(drill_list, "Bench", None)
     listed = CliRunner().invoke(drill, ["--list", "--json"], standalone_mode=False)
     assert [row["name"] for row in json.loads(listed.output)] == list(DRILLS)
     assert all(row["fault"] for row in json.loads(listed.output))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from runbook.params.schema.site import Site
 from runbook.phases.p01_environment.preflight.host_rules import HOSTS
 from runbook.phases.p01_environment.preflight.job_answers import NodeFacts
-from runbook.phases.p01_environment.preflight.ladder import PreflightResult
 from runbook.phases.p01_environment.preflight.link_rules import LISTEN, PEERS
+from runbook.phases.p01_environment.preflight.run_preflight import PreflightResult
 from runbook.phases.p01_environment.preflight.torch_rules import TORCH
 from runbook.planning.cost.accelerators import find_accelerator, named_memory
 

@@ -8,7 +8,7 @@ part. Neither may go unnoticed.
 import logging
 
 from runbook.plan_file.schema import PhasePlan
-from runbook.training.kernels.choice import triton_fault
+from runbook.training.kernels.kernel_choice import triton_fault
 from runbook.training.ranks import on_gpu
 
 DYNAMO_LOGGER = "torch._dynamo"

@@ -37,7 +37,7 @@ from runbook.planning.fewer_nodes import FewerNodes, check_fewer_nodes
 from runbook.planning.layout import FULL, Choice, Machine, full_choice, smoke_choice
 from runbook.planning.layout_rules import check_layout
 from runbook.planning.messages import PlanningMessage
-from runbook.planning.near_copies import check_near_copies
+from runbook.planning.near_copy_memory import check_near_copies
 from runbook.planning.network_rules import check_network
 from runbook.planning.schedule import batch_of, check_schedule, duration, learning_rate
 from runbook.planning.site_limits import check_queues, check_volumes
