@@ -10,7 +10,7 @@ from suite.messages import refuses
 
 from runbook.core.errors import ParamsError
 from runbook.jobs.messages import JobMessage
-from runbook.jobs.render.launch_commands import pbs_directives
+from runbook.jobs.render.queue_directives import pbs_directives
 from runbook.params.settings import Settings
 
 PHASE = "04-training"

@@ -6,7 +6,8 @@ It runs one program on a node, on each node, or as an array.
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.jobs.render.launch_commands import queue_values, single_command
+from runbook.jobs.render.launch_commands import single_command
+from runbook.jobs.render.queue_directives import queue_values
 from runbook.jobs.render.templating import fill, quote, site_commands
 from runbook.jobs.render.training_job import RenderedJob
 from runbook.params import Job, Settings

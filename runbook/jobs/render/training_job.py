@@ -21,11 +21,10 @@ from runbook.jobs.render.launch_commands import (
     node_command,
     one_process_command,
     probe_command,
-    queue_values,
     removal_where_nodes_answer,
     training_command,
-    warn_after,
 )
+from runbook.jobs.render.queue_directives import queue_values, warn_after
 from runbook.jobs.render.templating import environment_groups, fill, quote, site_commands
 from runbook.params import Job, Settings
 from runbook.params.settings import require_values
