@@ -44,9 +44,10 @@ from runbook.training.engines.engine import (
 )
 from runbook.training.engines.gpt_model import DTYPES, draw_token
 from runbook.training.health import injected_faults
+from runbook.training.health.bad_steps import BadStep, BadStepPolicy
 from runbook.training.health.capacity import DiskWatch, MemoryWatch
 from runbook.training.health.heartbeat import HeartbeatWriter
-from runbook.training.health.stopping import SIGNALS, BadStep, BadStepPolicy, StopConditions
+from runbook.training.health.stopping import SIGNALS, StopConditions
 from runbook.training.kernels.compile_faults import is_said_by, slower_kernels, watch_compiler
 from runbook.training.messages import TrainingMessage
 from runbook.training.near.copies import NearCopies, SaveAccount

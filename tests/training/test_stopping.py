@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from suite.messages import containing, says
 
-from runbook.training.health.stopping import BadStep, BadStepPolicy
+from runbook.training.health.bad_steps import BadStep, BadStepPolicy
 from runbook.training.messages import TrainingMessage
 
 BAD = BadStep(7, "the loss", float("nan"), 48, 55)

@@ -1,0 +1,105 @@
+"""What a training does about a step whose loss or gradients jumped or are not finite: skip, roll back, stop."""
+
+from dataclasses import dataclass
+
+from runbook.plan_file.errors import TrainingError
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.messages import TrainingMessage
+
+
+@dataclass(frozen=True)
+class BadStep:
+    """A step whose update of the weights must not be kept."""
+
+    iteration: int
+    # The number that is not finite, or that jumped
+    fault: str
+    value: float
+    first_sample: int
+    last_sample: int
+    key: str = "nan_policy"
+    """Of `training` in the run file: what says what is done about it."""
+
+    def as_event(self) -> dict[str, object]:
+        """Return the fields for events.jsonl: the step, what was wrong with it, and its samples."""
+        samples = list(range(self.first_sample, self.last_sample + 1))
+        facts = {
+            **vars(self),
+            "what": self.fault,
+            "value": str(self.value),
+            "samples": samples,
+        }
+        del facts["fault"]
+        return facts
+
+
+class BadStepPolicy:
+    """Counts bad steps and decides what to do about them.
+
+    Alike on all ranks, which all see the same numbers.
+    """
+
+    def __init__(self, spec: PhasePlan) -> None:
+        self._limits, self.limit = spec.limits, spec.limits.nan_limit
+        self.in_a_row = 0
+        self.rollbacks = 0
+
+    def policy(self, bad: BadStep) -> str:
+        """The policy of the plan: a `NanPolicy` or a `SpikePolicy`."""
+        return str(getattr(self._limits, bad.key))
+
+    def action(self, bad: BadStep, *, has_checkpoint: bool) -> str:
+        """Decide what to do about the bad step that just occurred."""
+        self.in_a_row += 1
+        policy = self.policy(bad)
+        if policy == "skip":
+            if self.in_a_row <= self.limit:
+                return "skip"
+            return "stop"
+
+        if policy == "rollback" and bad.key == "spike_policy" and not has_checkpoint:
+            return "note"
+        if policy == "rollback":
+            self.rollbacks += 1
+            if has_checkpoint and self.rollbacks <= self.limit:
+                return "rollback"
+            return "stop"
+
+        return "stop"
+
+    def error(self, bad: BadStep) -> TrainingError:
+        """Return why the training ends here."""
+        reason = self._why_stopped(bad)
+        error = TrainingError(
+            TrainingMessage.BAD_VALUE,
+            fault=bad.fault,
+            bad=bad.value,
+            iteration=bad.iteration,
+            first_sample=bad.first_sample,
+            last_sample=bad.last_sample,
+            reason=reason,
+        )
+        error.on_all_ranks = True
+        return error
+
+    def _why_stopped(self, bad: BadStep) -> str:
+        """Return why the policy ends the training here.
+
+        A policy that is not known here ends it too, by its name.
+        """
+        policy = self.policy(bad)
+        if policy == "skip":
+            return (
+                f"{self.in_a_row} such steps in a row are more than training.nan_limit {self.limit}"
+            )
+
+        if policy == "rollback" and self.rollbacks <= self.limit:
+            return "there is no checkpoint to go back to"
+        if policy == "rollback":
+            return (
+                f"{self.rollbacks - 1} rollbacks are all that training.nan_limit "
+                f"{self.limit} allows"
+            )
+
+        options = "skip leaves such a step out, rollback goes back to the last save"
+        return f"training.{bad.key} is {policy}; {options}"
