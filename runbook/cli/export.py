@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from runbook.cli.options import FOLDER, ITERATION, TRAINING_PHASE, NumberRange, on_run_folder
+from runbook.plan_file import offline_defaults
 
 
 @click.command()
@@ -12,7 +13,7 @@ from runbook.cli.options import FOLDER, ITERATION, TRAINING_PHASE, NumberRange, 
 @click.option(
     "--shard-gb",
     type=NumberRange(0.001, 1e6),
-    default=5.0,
+    default=offline_defaults.SHARD_BYTES / 1e9,
     show_default=True,
     help="Largest size of one weights file, in GB.",
 )

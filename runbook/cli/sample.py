@@ -7,6 +7,7 @@ from typing import Any, TextIO
 import click
 
 from runbook.cli.options import ITERATION, TRAINING_PHASE, NumberRange, on_run_folder
+from runbook.plan_file import offline_defaults
 
 
 @click.command()
@@ -24,15 +25,15 @@ from runbook.cli.options import ITERATION, TRAINING_PHASE, NumberRange, on_run_f
 )
 @click.option(
     "--tokens",
-    type=click.IntRange(1, 10_000),
-    default=40,
+    type=click.IntRange(1, offline_defaults.MOST_TOKENS),
+    default=offline_defaults.TOKENS,
     show_default=True,
     help="Number of tokens to write.",
 )
 @click.option(
     "--temperature",
-    type=NumberRange(0.0, 10.0),
-    default=0.7,
+    type=NumberRange(0.0, offline_defaults.HIGHEST_TEMPERATURE),
+    default=offline_defaults.TEMPERATURE,
     show_default=True,
     help="0: always the likeliest token.",
 )
@@ -40,8 +41,8 @@ from runbook.cli.options import ITERATION, TRAINING_PHASE, NumberRange, on_run_f
     "--top-p",
     type=NumberRange(0.0, 1.0),
     default=0.0,
-    help="Draw from the likeliest tokens with this share of the probability (default: from the 40 "
-    "likeliest).",
+    help="Draw from the likeliest tokens with this share of the probability (default: from the "
+    f"{offline_defaults.LIKELIEST_TOKENS} likeliest).",
 )
 @click.option(
     "--cache/--no-cache",
@@ -51,7 +52,7 @@ from runbook.cli.options import ITERATION, TRAINING_PHASE, NumberRange, on_run_f
 @click.option(
     "--seed",
     type=click.IntRange(0),
-    default=1234,
+    default=offline_defaults.SEED,
     show_default=True,
     help="Seed; the same seed gives the same text.",
 )

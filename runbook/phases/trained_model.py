@@ -17,6 +17,7 @@ from runbook.core.errors import DataError, ParamsError, ProgramError
 from runbook.params import Settings
 from runbook.params.schema.run_file import PHASES
 from runbook.phases.messages import PhaseMessage
+from runbook.plan_file import offline_defaults
 from runbook.plan_file.errors import REFUSED
 from runbook.plan_file.schema import PhasePlan
 from runbook.records.twin import find_twin
@@ -50,7 +51,7 @@ def sample_texts(
     prompts: Sequence[str] = ("",),
     phase: str = TRAINED,
     *,
-    seed: int = 1234,
+    seed: int = offline_defaults.SEED,
     **options: float,
 ) -> list[Sample]:
     """Continue prompts from the newest complete checkpoint.
@@ -107,7 +108,7 @@ def export_weights(
     out: Path,
     phase: str = TRAINED,
     iteration: int = 0,
-    shard_bytes: int = 5 * 10**9,
+    shard_bytes: int = offline_defaults.SHARD_BYTES,
 ) -> Exported:
     """Write the newest checkpoint as a Hugging Face folder, which appears only once it is complete.
 

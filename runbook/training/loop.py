@@ -42,7 +42,7 @@ from runbook.training.engines.engine import (
     OptimizerUpdate,
     TrainingEngine,
 )
-from runbook.training.engines.gpt_model import DTYPES, draw_token
+from runbook.training.engines.gpt_model import DTYPES
 from runbook.training.health import injected_faults
 from runbook.training.health.bad_steps import BadStep, BadStepPolicy
 from runbook.training.health.capacity import DiskWatch, MemoryWatch
@@ -62,6 +62,7 @@ from runbook.training.process_groups import (
 from runbook.training.ranks import on_gpu
 from runbook.training.report import StepRecord, TrainingReport, say
 from runbook.training.sample_order import DataParallelShare
+from runbook.training.sampling import draw_token
 
 SMOKE_PHASE = "03-smoke-test"
 

@@ -14,179 +14,24 @@ import os
 import sys
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runbook.plan_file.errors import RefusedError, TrainingError
 from runbook.plan_file.schema import PhasePlan, read_plan
 from runbook.training.messages import TrainingMessage
+from runbook.training.offline_request import OfflineRequest
 from runbook.training.ranks import CPU, Ranks, die_with_launcher, hide_gpus, ranks_from
 
 if TYPE_CHECKING:
-    import torch
-
-
-@dataclass(frozen=True)
-class OfflineRequest:
-    """What is asked for; each command reads its own keys."""
-
-    # Of the checkpoint; 0: the newest whole one
-    iteration: int = 0
-    prompts: tuple[tuple[int, ...], ...] = ()
-    # How many to draw at most after each
-    tokens: int = 0
-    # 0 takes the likeliest token each time
-    temperature: float = 0.7
-    top_p: float = 0.0
-    """Draw from the likeliest tokens with this share of the probability; 0: the 40 likeliest."""
-    # False computes the whole text again for each token
-    cache: bool = True
-    # Of the draw; None: the plan's
-    seed: int | None = None
-    # Tokens after which nothing is drawn, in addition to the end of a document
-    stops: tuple[int, ...] = ()
-    # In float32, with the optimizer's float32 weights, as `score` does
-    exact: bool = False
-    out: str = ""  # folder to export to
-    # The most that a file of weights has
-    shard_bytes: int = 5 * 10**9
-    source: str = ""  # folder to import from
-    # Which to score: `trained`, `first`
-    weights: tuple[str, ...] = ("trained",)
-    # Contexts, and how each goes on
-    pairs: tuple[tuple[list[int], list[int]], ...] = ()
+    pass
 
 
 def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
-    """Continue each prompt by up to `tokens` ids.
+    """Continue each prompt by up to `tokens` ids."""
+    from runbook.training import sampling
 
-    What becomes of one does not depend on the others.
-    """
-    import torch
-
-    from runbook.training import scoring
-    from runbook.training.checkpoints import weights
-    from runbook.training.engines import gpt_model
-
-    _check_prompts(request, spec.model.shape.vocabulary)
-    _check_draw(request)
-    seed = spec.seed if request.seed is None else int(request.seed)
-    if not 0 <= seed < 2**63:
-        raise RefusedError(TrainingMessage.SEED_OUT_OF_RANGE, seed=seed, highest=2**63 - 1)
-    if request.exact:
-        spec = scoring.in_float32(spec)
-    checkpoint = weights.newest_weights(spec, request.iteration)
-    stops = {spec.sampling.end_of_document, *request.stops}
-    (gpt,) = gpt_model.build_model(spec, draw=False)
-    checkpoint.fill(gpt, masters=request.exact)
-    gpt.eval()
-    continuations: list[list[int]] = []
-    for prompt in request.prompts:
-        longest = len(prompt) + int(request.tokens)
-        scores = _Scores(gpt, spec, longest if request.cache else 0)
-        generator = torch.Generator().manual_seed(seed)
-        ids = [int(token) for token in prompt]
-        while len(ids) < longest:
-            choices = scores.after(ids)
-            if not bool(torch.isfinite(choices).all()):
-                raise RefusedError(TrainingMessage.SCORES_NOT_NUMBERS, folder=checkpoint.folder)
-
-            token = gpt_model.draw_token(
-                choices, generator, float(request.temperature), float(request.top_p)
-            )
-            ids.append(token)
-            if token in stops:
-                break
-
-        continuations.append(ids[len(prompt) :])
-
-    return {
-        "iteration": checkpoint.iteration,
-        "folder": str(checkpoint.folder),
-        "ids": continuations,
-    }
-
-
-def _check_prompts(request: OfflineRequest, vocabulary: int) -> None:
-    """`RefusedError` where there is no prompt, an empty one, or one with an unknown token."""
-    if not request.prompts or not all(request.prompts):
-        raise RefusedError(TrainingMessage.EMPTY_PROMPT)
-    for ids in request.prompts:
-        for token in ids:
-            if not 0 <= int(token) < vocabulary:
-                raise RefusedError(
-                    TrainingMessage.PROMPT_OUTSIDE_VOCABULARY, token=token, vocabulary=vocabulary
-                )
-
-
-def _check_draw(request: OfflineRequest) -> None:
-    """`RefusedError` where a number that texts are drawn by is none, or out of its range."""
-    for name, value, highest in (
-        ("temperature", request.temperature, 10.0),
-        ("top_p", request.top_p, 1.0),
-        ("tokens", request.tokens, 10_000),
-    ):
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not 0 <= value <= highest
-        ):
-            raise RefusedError(
-                TrainingMessage.OPTION_OUT_OF_RANGE, name=name, value=value, highest=highest
-            )
-
-
-class _Scores:
-    """Scores of the token after a text that grows.
-
-    Keys and values of what was seen are kept for `cached` tokens.
-    """
-
-    def __init__(
-        self,
-        gpt: torch.nn.Module,
-        spec: PhasePlan,
-        cached: int,
-    ) -> None:
-        from megatron.core.inference.contexts import StaticInferenceContext
-
-        self._gpt = gpt
-        self._model = spec.model
-        self._seen = None
-        if cached:
-            self._seen = StaticInferenceContext(1, min(cached, spec.model.shape.positions))
-
-    def after(self, ids: list[int]) -> torch.Tensor:
-        """Those of every token of the vocabulary.
-
-        A text longer than the model's positions is cut at its beginning.
-        """
-        import torch
-
-        from runbook.training.process_groups import device
-
-        window = ids[-self._model.shape.positions :]
-        if len(window) < len(ids):
-            # Every token has another position now
-            self._seen = None
-
-        start = self._seen.sequence_len_offset if self._seen else 0
-        tokens = torch.tensor([window[start:]], device=device())
-        positions = torch.arange(start, len(window), device=device())[None]
-        with torch.no_grad():
-            logits = self._gpt(
-                tokens,
-                positions,
-                None,
-                inference_context=self._seen,
-                runtime_gather_output=True,
-            )
-
-        if self._seen:
-            self._seen.sequence_len_offset = len(window)
-        choices: torch.Tensor = logits[0, -1, : self._model.shape.vocabulary].float().cpu()
-        return choices
+    return sampling.continue_prompts(spec, request)
 
 
 def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:

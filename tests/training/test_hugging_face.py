@@ -211,7 +211,7 @@ def test_a_token_is_drawn_from_those_with_the_share_that_is_asked_for():
     torch = pytest.importorskip("torch")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # megatron-core's, at import
-        from runbook.training.engines.gpt_model import draw_token
+        from runbook.training.sampling import draw_token
 
     generator = torch.Generator().manual_seed(1)
     logits = torch.log(torch.tensor([0.1, 0.4, 0.2, 0.3] + [1e-9] * 96))

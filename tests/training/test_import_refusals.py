@@ -22,7 +22,8 @@ save = pytest.importorskip("safetensors.torch")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # megatron-core's, at import
     from runbook.training.checkpoints import folders, hugging_face, torch_dist
-    from runbook.training.offline import OfflineRequest, _check_draw
+    from runbook.training.offline_request import OfflineRequest
+    from runbook.training.sampling import _check_draw
 
 LLAMA = {
     "position_embedding": "rope",

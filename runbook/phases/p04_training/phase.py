@@ -19,6 +19,7 @@ from runbook.phases.run_report import finish as finish
 from runbook.phases.sealed_forecasts import seal_forecasts
 from runbook.phases.training_results import show_account as show_account
 from runbook.phases.training_results import show_loss as show_loss
+from runbook.plan_file import offline_defaults
 from runbook.planning import Check
 from runbook.results import gates
 from runbook.results.history import Event, events_named, read_events
@@ -99,8 +100,8 @@ def continue_text(
     open_phase: OpenPhase,
     prompt: str = "",
     *,
-    tokens: int = 40,
-    temperature: float = 0.7,
+    tokens: int = offline_defaults.TOKENS,
+    temperature: float = offline_defaults.TEMPERATURE,
 ) -> View:
     """Let the trained model continue a prompt of yours, in a separate process.
 

@@ -45,8 +45,6 @@ from runbook.training.kernels.kernel_choice import chosen_parts, fault_of_8_bits
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import cores_of_rank, on_gpu
 
-TEMPERATURE = 0.7
-NUM_CHOICES = 40
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -517,28 +515,6 @@ class Norm:
         for weight in norm.parameters():
             weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
         return norm
-
-
-def draw_token(
-    logits: torch.Tensor,
-    generator: torch.Generator,
-    temperature: float = TEMPERATURE,
-    top_p: float = 0.0,
-) -> int:
-    """Draw one of the likeliest tokens.
-
-    At temperature 0 take the likeliest, which small models repeat forever.
-
-    The likeliest are those that together have a share `top_p` of the probability, or `NUM_CHOICES`
-    where it is 0.
-    """
-    best, tokens = torch.topk(logits, len(logits) if top_p else min(NUM_CHOICES, len(logits)))
-    if not temperature:
-        return int(tokens[0])
-    shares = torch.softmax(best / temperature, 0)
-    if top_p:
-        shares[shares.cumsum(0) - shares >= top_p] = 0.0  # the first stays in any case
-    return int(tokens[torch.multinomial(shares, 1, generator=generator)])
 
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]

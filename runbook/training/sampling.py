@@ -1,0 +1,161 @@
+"""Texts drawn from a model, one token after another."""
+
+from __future__ import annotations
+
+import torch
+
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.offline_defaults import (
+    HIGHEST_TEMPERATURE,
+    LIKELIEST_TOKENS,
+    MOST_TOKENS,
+    TEMPERATURE,
+)
+from runbook.plan_file.schema import PhasePlan
+from runbook.training import scoring
+from runbook.training.checkpoints import weights
+from runbook.training.engines import gpt_model
+from runbook.training.messages import TrainingMessage
+from runbook.training.offline_request import OfflineRequest
+from runbook.training.process_groups import device
+
+
+def draw_token(
+    logits: torch.Tensor,
+    generator: torch.Generator,
+    temperature: float = TEMPERATURE,
+    top_p: float = 0.0,
+) -> int:
+    """Draw one of the likeliest tokens.
+
+    These are the tokens that together have the share `top_p` of the probability; if `top_p` is 0,
+    the `LIKELIEST_TOKENS` first. At temperature 0, take the likeliest, which small models repeat
+    forever.
+    """
+    best, tokens = torch.topk(logits, len(logits) if top_p else min(LIKELIEST_TOKENS, len(logits)))
+    if not temperature:
+        return int(tokens[0])
+    shares = torch.softmax(best / temperature, 0)
+    if top_p:
+        shares[shares.cumsum(0) - shares >= top_p] = 0.0  # the first stays in any case
+    return int(tokens[torch.multinomial(shares, 1, generator=generator)])
+
+
+def continue_prompts(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
+    """Continue each prompt by up to `tokens` ids.
+
+    What becomes of one does not depend on the others.
+    """
+    _check_prompts(request, spec.model.shape.vocabulary)
+    _check_draw(request)
+    seed = spec.seed if request.seed is None else int(request.seed)
+    if not 0 <= seed < 2**63:
+        raise RefusedError(TrainingMessage.SEED_OUT_OF_RANGE, seed=seed, highest=2**63 - 1)
+    if request.exact:
+        spec = scoring.in_float32(spec)
+    checkpoint = weights.newest_weights(spec, request.iteration)
+    stops = {spec.sampling.end_of_document, *request.stops}
+    (gpt,) = gpt_model.build_model(spec, draw=False)
+    checkpoint.fill(gpt, masters=request.exact)
+    gpt.eval()
+    continuations: list[list[int]] = []
+    for prompt in request.prompts:
+        longest = len(prompt) + int(request.tokens)
+        scores = _Scores(gpt, spec, longest if request.cache else 0)
+        generator = torch.Generator().manual_seed(seed)
+        ids = [int(token) for token in prompt]
+        while len(ids) < longest:
+            choices = scores.after(ids)
+            if not bool(torch.isfinite(choices).all()):
+                raise RefusedError(TrainingMessage.SCORES_NOT_NUMBERS, folder=checkpoint.folder)
+
+            token = draw_token(choices, generator, float(request.temperature), float(request.top_p))
+            ids.append(token)
+            if token in stops:
+                break
+
+        continuations.append(ids[len(prompt) :])
+
+    return {
+        "iteration": checkpoint.iteration,
+        "folder": str(checkpoint.folder),
+        "ids": continuations,
+    }
+
+
+def _check_prompts(request: OfflineRequest, vocabulary: int) -> None:
+    """`RefusedError` where there is no prompt, an empty one, or one with an unknown token."""
+    if not request.prompts or not all(request.prompts):
+        raise RefusedError(TrainingMessage.EMPTY_PROMPT)
+    for ids in request.prompts:
+        for token in ids:
+            if not 0 <= int(token) < vocabulary:
+                raise RefusedError(
+                    TrainingMessage.PROMPT_OUTSIDE_VOCABULARY, token=token, vocabulary=vocabulary
+                )
+
+
+def _check_draw(request: OfflineRequest) -> None:
+    """`RefusedError` where a number that texts are drawn by is none, or out of its range."""
+    for name, value, highest in (
+        ("temperature", request.temperature, HIGHEST_TEMPERATURE),
+        ("top_p", request.top_p, 1.0),
+        ("tokens", request.tokens, MOST_TOKENS),
+    ):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 <= value <= highest
+        ):
+            raise RefusedError(
+                TrainingMessage.OPTION_OUT_OF_RANGE, name=name, value=value, highest=highest
+            )
+
+
+class _Scores:
+    """Scores of the token after a text that grows.
+
+    Keys and values of what was seen are kept for `cached` tokens.
+    """
+
+    def __init__(
+        self,
+        gpt: torch.nn.Module,
+        spec: PhasePlan,
+        cached: int,
+    ) -> None:
+        # Not at the top: the training loop draws its sample without this part of megatron-core
+        from megatron.core.inference.contexts import StaticInferenceContext
+
+        self._gpt = gpt
+        self._model = spec.model
+        self._seen = None
+        if cached:
+            self._seen = StaticInferenceContext(1, min(cached, spec.model.shape.positions))
+
+    def after(self, ids: list[int]) -> torch.Tensor:
+        """Those of every token of the vocabulary.
+
+        A text longer than the model's positions is cut at its beginning.
+        """
+        window = ids[-self._model.shape.positions :]
+        if len(window) < len(ids):
+            # Every token has another position now
+            self._seen = None
+
+        start = self._seen.sequence_len_offset if self._seen else 0
+        tokens = torch.tensor([window[start:]], device=device())
+        positions = torch.arange(start, len(window), device=device())[None]
+        with torch.no_grad():
+            logits = self._gpt(
+                tokens,
+                positions,
+                None,
+                inference_context=self._seen,
+                runtime_gather_output=True,
+            )
+
+        if self._seen:
+            self._seen.sequence_len_offset = len(window)
+        choices: torch.Tensor = logits[0, -1, : self._model.shape.vocabulary].float().cpu()
+        return choices
