@@ -187,7 +187,7 @@ _GOES_ON = (
 )
 """Values of a training's length and layout.
 
-`job_rules.why_continued` decides when a training continues with other values.
+`continuation.why_continued` decides when a training continues with other values.
 """
 
 

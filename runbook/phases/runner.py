@@ -23,10 +23,10 @@ from runbook.params import Settings
 from runbook.params.schema.run_file import PHASES, phase_name
 from runbook.params.settings import require_values
 from runbook.phases import open_phase
-from runbook.phases.job_control import training_jobs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import phase_step, refuse_changed_results, train_name, train_step
 from runbook.phases.run_report import write_report
+from runbook.phases.training_outputs import move_to_history, sealed_paths, training_paths
 from runbook.planning import Plan
 from runbook.records.engine.execute import Outcome, execute_phase, refuse_hand_edits
 from runbook.records.engine.execution_end import ExecutionState, NotebookStopped, ending_in_order
@@ -273,19 +273,19 @@ def forget(
         outdated += ["run.yaml", "plan.json"]
     if changed or phase == PHASES[0]:
         outdated.append(run_files.OVERRIDES)
-    training_jobs.move_to_history(folder, "run", [folder / name for name in outdated])
+    move_to_history(folder, "run", [folder / name for name in outdated])
     for mark in (folder / "steps").glob(f"{phase}*"):
         mark.unlink()
     phase_plan = plan.phases.get(phase)
     if phase_plan:
-        outputs = training_jobs.training_paths(folder, phase_plan)
-        outputs += training_jobs.sealed_paths(folder, phase)
+        outputs = training_paths(folder, phase_plan)
+        outputs += sealed_paths(folder, phase)
     elif phase == "02-data":
         outputs = [folder / "data"]
     else:
         outputs = []
 
-    moved = training_jobs.move_to_history(folder, phase, outputs)
+    moved = move_to_history(folder, phase, outputs)
     if moved:
         say(f"{phase}: earlier results are kept in {moved.relative_to(folder)}")
 

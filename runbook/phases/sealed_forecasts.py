@@ -8,9 +8,9 @@ from runbook.core import quantities
 from runbook.core.files import iterate_lines, utc_now
 from runbook.core.table import Table
 from runbook.display import View
-from runbook.phases.job_control import training_jobs
 from runbook.phases.loss_forecast import planned_loss
 from runbook.phases.open_phase import OpenPhase
+from runbook.phases.training_outputs import move_to_history, sealed_paths
 from runbook.phases.training_results import TrainingResults, device_rates, read_results
 from runbook.planning import FULL, Plan
 from runbook.planning.useful_time import useful_time
@@ -66,7 +66,7 @@ def seal_forecasts(open_phase: OpenPhase) -> None:
     if sealed is not None and sealed.fingerprint == open_phase.fingerprint:
         return
     if sealed is not None:
-        training_jobs.move_to_history(folder, FULL, training_jobs.sealed_paths(folder, FULL))
+        move_to_history(folder, FULL, sealed_paths(folder, FULL))
     forecasts = SealedForecasts(
         run=open_phase.settings.name,
         fingerprint=open_phase.fingerprint,

@@ -249,6 +249,27 @@ class PhaseStep:
         """Write a marker with a reason in place of the fingerprint: the step is then not done."""
         self._write_marker(reason, outputs, **facts)
 
+    @property
+    def started_path(self) -> Path:
+        """Path of the note that says with which inputs the step was last begun."""
+        return self.marker_path.with_suffix(".started")
+
+    def was_started(self) -> bool:
+        """Whether the outputs in the run's folder, finished or not, come from these inputs."""
+        path = self.started_path
+        return path.exists() and path.read_text().partition("\n")[0] == self.fingerprint
+
+    def note_start(self, facts: Mapping[str, object]) -> None:
+        """Note that the step begins with these inputs, and facts for whoever continues it."""
+        write_text(self.started_path, f"{self.fingerprint}\n{json.dumps(facts)}\n")
+
+    def start_facts(self) -> dict[str, Any]:
+        """Return the facts of the last start. Empty before the first, and for an older version."""
+        if not self.started_path.exists():
+            return {}
+        text = self.started_path.read_text().partition("\n")[2]
+        return json.loads(text) if text else {}
+
     def _write_marker(self, digest: str, outputs: Iterable[Path], **facts: Any) -> None:
         write_mark(
             self.run_folder,

@@ -16,7 +16,7 @@ from runbook.core.errors import RunbookError
 from runbook.jobs import job_folder
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
 from runbook.log_readers.read import parse_files
-from runbook.phases.job_control.job_rules import read_attempt
+from runbook.phases.job_control.ended_jobs import read_attempt
 from runbook.plan_file.errors import TrainingError
 from runbook.plan_file.schema import read_plan
 from runbook.planning import make_plan

@@ -12,7 +12,7 @@ from runbook.jobs.job_folder import JobFolder, JobRecord, JobState
 from runbook.jobs.pbs import Pbs
 from runbook.jobs.queue import Queue, QueueJob, QueueScheduler, QueueSilentError
 from runbook.jobs.slurm import Slurm
-from runbook.phases.job_control.job_rules import decision_of_job
+from runbook.phases.job_control.ended_jobs import decision_of_job
 from runbook.runs.status import _request_stop
 
 

@@ -11,7 +11,8 @@ from toy_run import PROJECT
 
 from runbook import params
 from runbook.jobs.render.queue_directives import slurm_directives
-from runbook.phases.job_control.job_rules import blamed_nodes, nodes_with_alarms
+from runbook.next_job.attempts import blamed_nodes
+from runbook.phases.job_control.ended_jobs import nodes_with_alarms
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers
 from runbook.phases.p01_environment.preflight.placed_check import PlacedRule
 from runbook.phases.p01_environment.preflight.run_preflight import (

@@ -14,7 +14,7 @@ from toy_run import PROJECT, TOY
 from runbook import params
 from runbook.core.errors import DataError
 from runbook.phases import open_phase as phases
-from runbook.phases.job_control import job_rules
+from runbook.phases.job_control import readiness
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p02_data import phase as data
 from runbook.phases.phase_steps import TOKENIZE, VERSIONS, phase_step
@@ -70,7 +70,7 @@ def test_each_text_of_a_blend_is_tokenized_and_verified(project, capsys):
     data.tokenize(opened(project, *words))
     assert "done, verified" in capsys.readouterr().out
     train = opened(project, *words, phase="04-training")
-    assert job_rules.data_check(train).verdict == "pass"
+    assert readiness.data_check(train).verdict == "pass"
     assert [source.weight for source in train.phase_plan.data.train] == [0.7, 0.3]
     assert ("data", "70.0% fruit, 30.0% stone") in [
         (row["what"], row["value"]) for row in phases.summary_rows(train)
@@ -99,7 +99,7 @@ def test_ready_token_files_are_put_where_the_plan_reads_them_and_blend_with_text
         and link.read_bytes()
         == (open_phase.folder / "data" / "fruit_text_document.bin").read_bytes()
     )
-    assert job_rules.data_check(opened(project, *words, phase="04-training")).verdict == "pass"
+    assert readiness.data_check(opened(project, *words, phase="04-training")).verdict == "pass"
 
 
 def test_sources_are_chosen_by_keys_of_the_run_and_a_wrong_name_is_warned_of(project, capsys):
@@ -141,7 +141,7 @@ def test_ready_token_files_that_the_plan_does_not_know_are_refused_with_what_to_
 
 def test_mock_data_needs_no_token_files(project):
     train = opened(project, "data.dataset=mock", phase="04-training")
-    assert job_rules.data_check(train).verdict == "pass"
+    assert readiness.data_check(train).verdict == "pass"
 
 
 YOUNGER = (

@@ -14,12 +14,14 @@ from runbook.core.errors import HeldError, JobError, RecordError
 from runbook.core.locks import HOLDER_VARIABLE, hold
 from runbook.jobs.job_folder import JobState
 from runbook.jobs.watcher_wait import begin_wait, read_wait
-from runbook.phases.job_control import job_rules
+from runbook.next_job.decisions import RECOVERY_SECONDS
+from runbook.phases.job_control import readiness
 from runbook.phases.job_control import training_jobs as jobs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p03_smoke_test import phase as smoke_test
 from runbook.phases.p04_training import phase as training
 from runbook.phases.phase_steps import phase_step, train_step
+from runbook.phases.training_outputs import move_to_history, training_outputs
 from runbook.results.history import Event
 from runbook.runs import step
 from runbook.runs.messages import RunMessage
@@ -212,7 +214,7 @@ def test_a_training_that_an_older_program_began_can_be_prolonged_once_it_was_res
 ):
     jobs.launch(open_phase)
     saved_at(open_phase, 4)
-    started = job_rules.started_path(open_phase.folder, PHASE)
+    started = train_step(open_phase.run, PHASE).started_path
     started.write_text(started.read_text().partition("\n")[0])  # as it was written then
     queue.states["04-training"] = JobState.STOPPED
     jobs.launch(open_phase)
@@ -235,13 +237,13 @@ def test_what_is_set_aside_twice_in_a_second_lies_in_two_places(tmp_path, monkey
     for number in (1, 2, 3):
         (tmp_path / "smoke").mkdir(exist_ok=True)
         (tmp_path / "smoke" / "metrics.jsonl").write_text(str(number))
-        moved = jobs.move_to_history(
+        moved = move_to_history(
             tmp_path, "03-smoke-test", [tmp_path / "smoke" / "metrics.jsonl", tmp_path / "none"]
         )
         assert moved is not None
         assert (moved / "smoke--metrics.jsonl").read_text() == str(number)
     assert len(list((tmp_path / "history").iterdir())) == 3
-    assert jobs.move_to_history(tmp_path, "03-smoke-test", [tmp_path / "none"]) is None
+    assert move_to_history(tmp_path, "03-smoke-test", [tmp_path / "none"]) is None
 
 
 def test_a_stopped_job_is_resumed_as_long_as_each_job_makes_a_step(
@@ -291,7 +293,7 @@ def test_the_cluster_is_given_time_where_a_node_did_not_answer_the_starter(
         waits.append(seconds)
         queue.after_submit = JobState.DONE
 
-    monkeypatch.setattr(jobs, "LOOK_SECONDS", 1.5 * job_rules.RECOVERY_SECONDS)
+    monkeypatch.setattr(jobs, "LOOK_SECONDS", 1.5 * RECOVERY_SECONDS)
     monkeypatch.setattr(jobs.time, "sleep", wait)
     monkeypatch.setattr(jobs.time, "monotonic", lambda: sum(waits))
     jobs.launch(open_phase)
@@ -323,14 +325,14 @@ def test_a_cancel_during_the_wait_for_a_lost_node_is_the_end(open_phase, queue, 
         jobs.watch(open_phase)
     assert lines == ["04-training: it has ended, and no job follows it"]
     assert [call for call in queue.calls if call.startswith("submit")] == ["submit 04-training"]
-    assert not jobs._latest(open_phase).watcher_waits.exists()
+    assert not jobs.newest_job(open_phase).watcher_waits.exists()
 
 
 @pytest.mark.parametrize("end", [cancel_jobs, stop_jobs])
 def test_a_watcher_that_was_killed_during_its_wait_is_not_asked(open_phase, queue, end):
     jobs.launch(open_phase)
     queue.states["04-training"] = JobState.FAILED
-    job = jobs._latest(open_phase)
+    job = jobs.newest_job(open_phase)
     begin_wait(job, 120)
     wait = json.loads(job.watcher_waits.read_text())
     assert read_wait(job).process.pid == wait["process"]["pid"]
@@ -343,7 +345,7 @@ def test_a_watcher_that_was_killed_during_its_wait_is_not_asked(open_phase, queu
 
 def test_a_watcher_on_another_machine_counts_until_its_wait_is_over(open_phase):
     jobs.launch(open_phase)
-    job = jobs._latest(open_phase)
+    job = jobs.newest_job(open_phase)
     begin_wait(job, 120)
     wait = json.loads(job.watcher_waits.read_text())
     wait["process"] |= {"host": "login2", "boot_id": "another"}
@@ -561,7 +563,8 @@ def test_the_outputs_of_a_training_are_its_metrics_and_its_newest_checkpoint(ope
         (folder / "deep").mkdir(parents=True)
         (folder / "deep" / "weights").write_text("w")
     names = [
-        path.relative_to(open_phase.folder).as_posix() for path in jobs.training_outputs(open_phase)
+        path.relative_to(open_phase.folder).as_posix()
+        for path in training_outputs(open_phase.folder, open_phase.phase_plan)
     ]
     assert names == ["metrics.jsonl", "checkpoints/iter_0000020/deep/weights"]
 
@@ -646,30 +649,30 @@ def test_a_gate_that_was_changed_after_the_smoke_test_opens_nothing(open_phase):
     gate = write_gate(open_phase, "fail")
     write_mark(open_phase.folder, "03-smoke-test", 1, "abc", [gate])
     write_gate(open_phase, "pass")
-    assert job_rules.gate_check(open_phase).verdict == "fail"
+    assert readiness.gate_check(open_phase).verdict == "fail"
 
 
 def test_training_waits_for_the_smoke_test_and_the_token_files_of_these_values(runs):
     open_phase = open_run(PHASE, runs=runs, ready=False)
-    assert job_rules.gate_check(open_phase).verdict == "fail"
-    assert job_rules.gate_check(open_phase).rule.endswith("run 03-smoke-test.ipynb first")
-    assert job_rules.data_check(open_phase).value == "not made"
+    assert readiness.gate_check(open_phase).verdict == "fail"
+    assert readiness.gate_check(open_phase).rule.endswith("run 03-smoke-test.ipynb first")
+    assert readiness.data_check(open_phase).value == "not made"
     gate = open_phase.folder / "smoke" / "gate.json"
     gate.parent.mkdir(exist_ok=True)
     gate.write_text(json.dumps({"verdict": "pass", "fingerprint": "of other values"}))
-    assert job_rules.gate_check(open_phase).value == "done with other parameters"
+    assert readiness.gate_check(open_phase).value == "done with other parameters"
     digest = phase_step(open_phase.run, "03-smoke-test").fingerprint
     for verdict in ("pass", "fail"):
         gate.write_text(json.dumps({"verdict": verdict, "fingerprint": digest}))
-        assert job_rules.gate_check(open_phase).verdict == verdict
+        assert readiness.gate_check(open_phase).verdict == verdict
     write_mark(open_phase.folder, "02-data--tokenize", 1, "abc", [gate])
-    assert (job_rules.data_check(open_phase).verdict, job_rules.data_check(open_phase).value) == (
+    assert (readiness.data_check(open_phase).verdict, readiness.data_check(open_phase).value) == (
         "pass",
         "1 files",
     )
     gate.write_text("changed")
-    assert job_rules.data_check(open_phase).verdict == "fail"
-    assert job_rules.data_check(open_phase).value.startswith(
+    assert readiness.data_check(open_phase).verdict == "fail"
+    assert readiness.data_check(open_phase).value.startswith(
         "smoke/gate.json has 7 bytes instead of "
     )
 

@@ -9,13 +9,8 @@ import pytest
 
 from runbook.jobs.job_end import WILL_REPEAT, EndCause, JobEnd
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
-from runbook.phases.job_control.job_rules import (
-    RECOVERY_SECONDS,
-    Action,
-    Attempt,
-    decide_restart,
-    read_attempt,
-)
+from runbook.next_job.decisions import RECOVERY_SECONDS, Action, Attempt, decide_restart
+from runbook.phases.job_control.ended_jobs import read_attempt
 from runbook.results.failures import kinds
 from runbook.results.failures.kinds import KINDS
 

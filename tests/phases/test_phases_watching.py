@@ -86,7 +86,7 @@ def test_a_gentle_stop_asks_every_living_job_once_and_nothing_resumes_it(
         == "No job of this run is running; none was stopped."
     )
     jobs.launch(open_phase)
-    folder = jobs._latest(open_phase)
+    folder = jobs.newest_job(open_phase)
     assert not folder.stop_requested.exists()
     said = status.stop_jobs(open_phase.folder, queue)
     assert (

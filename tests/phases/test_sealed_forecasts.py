@@ -11,9 +11,9 @@ from suite.messages import refuses
 from runbook.core import quantities
 from runbook.core.errors import RecordError
 from runbook.phases import run_report
-from runbook.phases.job_control import training_jobs
 from runbook.phases.plan_service import load_plan
 from runbook.phases.sealed_forecasts import START_SECONDS, make_forecasts, seal_forecasts
+from runbook.phases.training_outputs import sealed_paths
 from runbook.planning import FULL
 from runbook.records.manifest import writer_of
 from runbook.results import run_tables
@@ -188,7 +188,7 @@ def test_a_forecast_after_the_first_step_is_late_and_the_first_one_is_kept(opene
     assert later is not None
     assert later.late
     assert list((opened.folder / "history").glob(f"*/{FORECASTS_FILE}"))
-    assert training_jobs.sealed_paths(opened.folder, "03-smoke-test") == []
+    assert sealed_paths(opened.folder, "03-smoke-test") == []
 
 
 def test_the_report_names_misses_first(tmp_path):

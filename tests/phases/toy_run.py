@@ -11,7 +11,7 @@ from runbook import params
 from runbook.core.files import write_text
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus
 from runbook.phases import open_phase as phases
-from runbook.phases.job_control import job_rules
+from runbook.phases.job_control import readiness
 from runbook.phases.open_phase import OpenPhase
 from runbook.phases.phase_steps import TOKENIZE, phase_step
 from runbook.runs.step import write_mark
@@ -87,7 +87,7 @@ def make_ready(open_phase: OpenPhase) -> None:
 def write_gate(open_phase: OpenPhase, verdict: str) -> Path:
     """The verdict of a smoke test with the open phase's own values."""
     digest = phase_step(open_phase.run, "03-smoke-test").fingerprint
-    path = open_phase.folder / job_rules.GATE
+    path = open_phase.folder / readiness.GATE
     write_text(path, json.dumps({"verdict": verdict, "fingerprint": digest}))
     return path
 

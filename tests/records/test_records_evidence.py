@@ -15,7 +15,7 @@ from suite.messages import containing, refuses
 from runbook.core.errors import RecordError
 from runbook.core.files import write_text
 from runbook.phases import run_report
-from runbook.phases.job_control.training_jobs import move_to_history as set_outputs_aside
+from runbook.phases.training_outputs import move_to_history as set_outputs_aside
 from runbook.plan_file.data_cache import CHECKSUMS, CachedFile, checksums_text
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import (

@@ -12,8 +12,9 @@ from chained_run import ChainedRun, write_site
 from two_nodes import Cluster, what_is_missing
 
 from runbook.jobs.job_folder import JobState
+from runbook.next_job.decisions import Action
 from runbook.phases.job_control import training_jobs
-from runbook.phases.job_control.job_rules import Action, decision_of_job
+from runbook.phases.job_control.ended_jobs import decision_of_job
 from runbook.phases.phase_steps import train_step
 from runbook.records.logbook import make_entry
 from runbook.runs.bad_nodes import bad_nodes_file, read_bad_nodes

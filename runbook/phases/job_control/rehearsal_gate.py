@@ -16,7 +16,7 @@ from runbook.core.files import write_text
 from runbook.display import Progress, show_figure, show_table, show_text
 from runbook.jobs.render.task_job import Task, asks_for_queue
 from runbook.params.settings import require_values
-from runbook.phases.job_control import job_rules, task_jobs
+from runbook.phases.job_control import readiness, task_jobs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase
 from runbook.phases.rehearsal import (
@@ -109,7 +109,7 @@ def check_layout(open_phase: OpenPhase) -> Check:
 
     check = partial(Check, "rehearsal", rule=rule)
     if rehearsal is None and open_phase.settings.value(WAIVER).strip():
-        return job_rules.apply_waiver(open_phase, check("fail", "not done"), WAIVER)
+        return readiness.apply_waiver(open_phase, check("fail", "not done"), WAIVER)
     try:
         rehearsal = rehearsal or _rehearse(open_phase)
     except CannotRehearseError as error:
@@ -123,7 +123,7 @@ def check_layout(open_phase: OpenPhase) -> Check:
 
     if is_warning:
         return replace(failed, verdict="warn")
-    return job_rules.apply_waiver(open_phase, failed, WAIVER)
+    return readiness.apply_waiver(open_phase, failed, WAIVER)
 
 
 def _fullest_text(rehearsal: Rehearsal) -> str:

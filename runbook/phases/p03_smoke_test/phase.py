@@ -11,7 +11,7 @@ from runbook.core.table import Row
 from runbook.core.units import show_duration
 from runbook.display import Formula, Table, View
 from runbook.phases import run_report, training_results
-from runbook.phases.job_control.job_rules import GATE
+from runbook.phases.job_control.readiness import GATE
 from runbook.phases.job_control.training_jobs import launch as launch
 from runbook.phases.job_control.training_jobs import watch as watch
 from runbook.phases.open_phase import OpenPhase, binder

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from runbook.core.errors import JobError, RecordError
 from runbook.display import CheckTable, Table, View, show_text
 from runbook.jobs.job_folder import JobState
+from runbook.next_job.decisions import Action, Decision
 from runbook.phases import trained_model, training_results
-from runbook.phases.job_control import job_rules, training_jobs
-from runbook.phases.job_control.job_rules import Action, Decision
+from runbook.phases.job_control import readiness, training_jobs
 from runbook.phases.job_control.training_jobs import watch as watch
 from runbook.phases.open_phase import OpenPhase, binder
 from runbook.phases.phase_steps import train_step
@@ -30,7 +30,7 @@ bind = binder(PHASE)
 
 def check_ready(open_phase: OpenPhase) -> CheckTable:
     """Show the smoke test's verdict and the token files; stop if one has failed or is absent."""
-    return open_phase.check(job_rules.readiness_checks(open_phase))
+    return open_phase.check(readiness.readiness_checks(open_phase))
 
 
 def launch(open_phase: OpenPhase) -> None:

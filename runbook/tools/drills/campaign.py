@@ -18,7 +18,7 @@ from runbook.core.table import Table
 from runbook.core.units import show_duration
 from runbook.jobs.job_end import EndCause, JobEnd
 from runbook.jobs.job_folder import JobState
-from runbook.phases.job_control.job_rules import Action, Attempt, decide_restart
+from runbook.next_job.decisions import Action, Attempt, decide_restart
 from runbook.planning import Plan
 from runbook.planning.cost.endurance import daly
 from runbook.planning.cost.fault_simulation import (

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from runbook.jobs.job_folder import JobState
-from runbook.phases.job_control import job_rules
+from runbook.phases.job_control.continuation import note_start
 from runbook.phases.p01_environment.doctor import space_checks
+from runbook.phases.phase_steps import train_step
 from runbook.plan_file.checkpoint_folder import (
     METADATA,
     SHARDS,
@@ -215,7 +216,7 @@ def _take_over(source: DrillRun, case: DrillRun) -> None:
     A person who changes the layout does the same.
     """
     shutil.copytree(source.tracker().parent, case.tracker().parent)
-    job_rules.note_start(case.open_phase, case.open_phase.fingerprint)
+    note_start(case.open_phase, train_step(case.open_phase.run, PHASE))
 
 
 def _largest_shard(case: DrillRun, iteration: int) -> Path:

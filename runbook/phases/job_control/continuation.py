@@ -1,0 +1,156 @@
+"""Which training the next job continues: the one in the run's folder, or a new one."""
+
+import json
+
+from runbook.display import show_text
+from runbook.phases.open_phase import OpenPhase
+from runbook.phases.phase_steps import TOKENIZE, output_checksums
+from runbook.phases.training_outputs import move_to_history, sealed_paths, training_paths
+from runbook.plan_file.checkpoint_folder import METADATA, folder_name, saved_iterations
+from runbook.plan_file.identity import same_training
+from runbook.plan_file.json_records import as_json
+from runbook.plan_file.schema import PhasePlan, parse
+from runbook.planning import FULL
+from runbook.runs.step import PhaseStep
+
+
+def continue_or_begin(open_phase: OpenPhase, step: PhaseStep) -> None:
+    """Continue the training whose outputs are in the folder, or begin a new one.
+
+    Outputs of another training move into the history.
+    """
+    if step.was_started():
+        # Note it again below: an older version kept only the fingerprint.
+        pass
+    elif why := why_continued(open_phase, step):
+        show_text(why)
+        open_phase.append_event("replanned", why=why)
+    else:
+        paths = training_paths(open_phase.folder, open_phase.phase_plan)
+        paths += sealed_paths(open_phase.folder, open_phase.phase)
+        moved = move_to_history(open_phase.folder, open_phase.phase, paths)
+        if moved:
+            show_text(
+                f"Outputs made from other inputs were moved to "
+                f"{moved.relative_to(open_phase.folder)}."
+            )
+
+        # Everything before it belongs to another training.
+        open_phase.append_event("begun")
+
+    note_start(open_phase, step)
+
+
+def note_start(open_phase: OpenPhase, step: PhaseStep) -> None:
+    """Note the inputs with which the training starts, for later jobs."""
+    facts = {"inputs": _identity(open_phase, step), "phase": as_json(open_phase.phase_plan)}
+    step.note_start(facts)
+
+
+def _identity(open_phase: OpenPhase, step: PhaseStep) -> dict[str, object]:
+    """Return what identifies a training beside its plan.
+
+    These are our version of the phase, and the checksums of the tokens.
+    """
+    return {
+        "version": step.version,
+        "data": output_checksums(open_phase.run, TOKENIZE),
+    }
+
+
+def _started_plan(open_phase: OpenPhase, step: PhaseStep) -> PhasePlan | None:
+    """Return the plan of the training whose outputs are in the folder.
+
+    Return None if its inputs differ or are unknown.
+    """
+    facts = step.start_facts()
+    if facts.get("inputs") != _identity(open_phase, step):
+        return None
+    return parse(facts["phase"])
+
+
+def why_continued(open_phase: OpenPhase, step: PhaseStep) -> str:
+    """Return why the next job continues from the outputs in the folder although inputs changed.
+
+    The text also explains the consequences. It is empty if the job starts from the beginning: this
+    is another training, nothing was saved, or nothing is left to train.
+    """
+    # Only this phase may be prolonged: a smoke test is judged starting at its first step.
+    if open_phase.phase != FULL or open_phase.settings.run.training.framework != "runbook":
+        return ""
+    before = _started_plan(open_phase, step)
+    new_plan = open_phase.phase_plan
+    checkpoints = open_phase.folder / new_plan.checkpoint.folder
+    saved = max(saved_iterations(checkpoints), default=0)
+    if (
+        before is None
+        or not same_training(before, new_plan)
+        or not 0 < saved < new_plan.duration.iterations
+    ):
+        return ""
+
+    old = _shown_values(before)
+    new = _shown_values(new_plan)
+    changed = ", ".join(
+        f"{name} {old[name]} -> {new[name]}" for name in old if old[name] != new[name]
+    )
+    sentences = [
+        (
+            f"The training goes on from its checkpoint of iteration {saved:,}: "
+            f"{changed or 'replanned'}."
+        )
+    ]
+    if before.duration.iterations != new_plan.duration.iterations:
+        try:
+            metadata = json.loads((checkpoints / folder_name(saved) / METADATA).read_text())
+            consumed = int(metadata["consumed_samples"])
+        except (OSError, ValueError, KeyError, TypeError):  # the trainer itself judges this
+            consumed = saved * new_plan.batch.global_
+
+        sentences.append(_rate_text(before, new_plan, consumed))
+
+    if before.engine != new_plan.engine:
+        sentences.append(
+            "Each engine's optimizer state is its own: the weights are taken up, and Adam "
+            "begins anew."
+        )
+
+    return " ".join([*sentences, "To begin anew instead: runbook run with --redo training."])
+
+
+def _shown_values(phase_plan: PhasePlan) -> dict[str, str]:
+    parallel = phase_plan.parallel
+    return {
+        "iterations": f"{phase_plan.duration.iterations:,}",
+        "engine": phase_plan.engine,
+        "micro-batch": f"{phase_plan.batch.micro:,}",
+        "tensor": f"{parallel.tensor:,}",
+        "pipeline": f"{parallel.pipeline:,}",
+        "virtual_pipeline": f"{parallel.virtual_pipeline:,}",
+        "data": f"{parallel.data:,}",
+        "zero_stage": f"{parallel.zero_stage:,}",
+    }
+
+
+def _rate_text(before: PhasePlan, new_plan: PhasePlan, consumed: int) -> str:
+    if (
+        before.learning_rate == new_plan.learning_rate
+        or before.learning_rate.schedule == "constant"
+    ):
+        return (
+            "The learning rate does not depend on the length: the losses are those of one "
+            "undisturbed training."
+        )
+
+    next_samples = consumed + new_plan.batch.global_
+    old = before.learning_rate.at(next_samples)
+    new = new_plan.learning_rate.at(next_samples)
+    return (
+        f"The learning rate follows the new length from there: {new:.3g} in the next step, "
+        f"where the old plan had "
+        f"{old:.3g}. The steps before were made by the old one, so the losses are not those of "
+        f"a training planned for "
+        f"{new_plan.duration.iterations:,} from its start; "
+        f"training.decay_samples={before.learning_rate.decay_samples} "
+        f"would keep the old rate."
+    )

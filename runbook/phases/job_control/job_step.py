@@ -1,0 +1,176 @@
+"""A step that jobs do: launched once, found again, and submitted again where a job stopped.
+
+Nothing here knows what a job trains. `training_jobs.training_step` says that.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from runbook.core.errors import JobError
+from runbook.display import show_text
+from runbook.jobs import job_folder
+from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, Scheduler
+from runbook.jobs.render.training_job import RenderedJob, write_job
+from runbook.phases.messages import PhaseMessage
+from runbook.runs.run_folder import hold_run
+from runbook.runs.step import PhaseStep, StepState, StepStatus, outputs_status
+
+Gate = Callable[[], None]
+"""Raises an error if the job may not be submitted."""
+
+
+@dataclass(frozen=True)
+class JobStep:
+    """A step that jobs do, with all that submitting one needs."""
+
+    run_name: str
+    phase: str
+    """The phase whose job folders it has: jobs/<phase>, jobs/<phase>-2 and so on."""
+    step: PhaseStep
+    scheduler: Scheduler
+    slow_gate: Gate
+    """This takes minutes, and the run need not be locked for others meanwhile."""
+    gate: Gate
+    """This runs while the run is held, whatever an earlier cell has shown."""
+    why_continued: Callable[[], str]
+    """Why the next job continues from the outputs in the folder although inputs changed.
+
+    Empty if it starts from the beginning.
+    """
+    prepare_folder: Callable[[], None]
+    """Keep the outputs from which the job continues, or move those of another step aside."""
+    render: Callable[[], RenderedJob]
+    """The job's files, without the nodes that are known as bad now."""
+    record_event: Callable[..., None]
+    chain: int = 1
+    """How many jobs are queued, each to continue where the one before stopped."""
+
+    def hold(self, purpose: str) -> AbstractContextManager[None]:
+        """Keep others from changing the run meanwhile."""
+        return hold_run(self.step.run_folder, f"{purpose} {self.phase}")
+
+    def latest(self) -> JobFolder | None:
+        """Return the folder of the newest job, or None if none was submitted."""
+        return job_folder.latest_job_folder(self.step.run_folder, self.phase)
+
+
+def launch(job_step: JobStep) -> None:
+    """Submit the step's job, find the one that runs, or report that the step is done.
+
+    Nothing runs twice. A job is submitted only if the gates pass now.
+    """
+    status = require_unchanged(job_step)
+    if status.state is StepState.DONE:
+        show_text(f"{job_step.phase}: done, verified. Nothing to launch.")
+        return
+
+    if _is_submitted(job_step):
+        return
+    job_step.slow_gate()
+    with job_step.hold("submitting"):
+        if _is_submitted(job_step):
+            return
+        job_step.gate()
+        job_step.prepare_folder()
+        folder = _submit(job_step)
+
+    job_id = job_step.scheduler.state(folder).job_id
+    show_text(f"{status.as_text().capitalize()}: submitted jobs/{folder.path.name} as {job_id}.")
+
+
+def resubmit(job_step: JobStep) -> JobFolder:
+    """Submit a job again, to continue from the newest checkpoint."""
+    with job_step.hold("resuming"):
+        job_step.gate()
+        return _submit(job_step)
+
+
+def require_unchanged(job_step: JobStep) -> StepStatus:
+    """Return where the step stands.
+
+    Raise `ChangedOutputError` if a file of a finished one was changed. A finished step is never
+    marked done again over other files, because that would make the change part of the record.
+    """
+    step = job_step.step
+    status = step.status()
+    if status.state is StepState.INPUTS_CHANGED and not _was_submitted_since(job_step):
+        # The training was prolonged or its layout changed: compare also what it continues from.
+        marker = step.marker()
+        if marker and job_step.why_continued():
+            step.refuse(outputs_status(step.run_folder, marker))
+
+    step.refuse(status)
+    return status
+
+
+def _was_submitted_since(job_step: JobStep) -> bool:
+    """Whether a job was submitted after the step was marked done: it may have written since."""
+    marker = job_step.step.marker()
+    latest = job_step.latest()
+    if marker is None or latest is None:
+        return False
+    record = job_folder.read_record(latest)
+    return record is None or record.submitted > marker.finished  # None if it was submitted by hand
+
+
+def _is_submitted(job_step: JobStep) -> bool:
+    """Whether the newest job is doing this work or has done it; if so, print that.
+
+    An active job with other inputs is refused.
+    """
+    latest = job_step.latest()
+    if not latest:
+        return False
+    status = job_step.scheduler.state(latest)
+    is_ours = job_step.step.was_started()
+    if status.state in ACTIVE and not is_ours:
+        raise JobError(
+            PhaseMessage.JOB_WITH_OTHER_PARAMETERS,
+            latest=latest.path,
+            state=status.state,
+            reason=status.reason,
+            settings_name=job_step.run_name,
+        )
+
+    if status.state in ACTIVE:
+        show_text(
+            f"Job {status.job_id} of {latest.path.name} is {status.state}; it is watched, not "
+            f"started again."
+        )
+        return True
+
+    if status.state is JobState.DONE and is_ours:
+        show_text(f"Job {status.job_id} finished while nobody watched; nothing is started again.")
+        return True
+
+    return False
+
+
+def _submit(job_step: JobStep) -> JobFolder:
+    """Write the job's files into the next folder, and hand them to the scheduler."""
+    folder = job_folder.next_job_folder(job_step.step.run_folder, job_step.phase)
+    write_job(folder, job_step.render())
+    job_id = job_step.scheduler.submit(folder)
+    job_step.record_event("submitted", job=folder.path.name, id=job_id)
+    if job_step.chain > 1:
+        _queue_followers(job_step, folder)
+    return folder
+
+
+def _queue_followers(job_step: JobStep, folder: JobFolder) -> None:
+    """Queue the other jobs of a chain.
+
+    If the queue refuses one, the submitted job trains without the rest.
+    """
+    try:
+        followers = job_step.scheduler.queue_followers(folder, job_step.chain - 1)
+    except JobError as error:
+        show_text(f"The chain is shorter than jobs.training.chain={job_step.chain}: {error}")
+        return
+
+    show_text(
+        f"A chain: {', '.join(followers)} begin one after another in jobs/{folder.path.name}, "
+        f"each where the one before "
+        "left off. Nobody has to stay logged in."
+    )

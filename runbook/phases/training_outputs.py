@@ -1,0 +1,62 @@
+"""The files that a training leaves in the run's folder, and how they are set aside."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from runbook.core.files import make_dated_folder
+from runbook.plan_file.checkpoint_folder import newest_checkpoint
+from runbook.plan_file.schema import PhasePlan
+from runbook.planning import FULL
+from runbook.records.manifest import move_files
+from runbook.results.forecast_scores import FORECASTS_FILE
+
+
+def training_paths(folder: Path, phase_plan: PhasePlan) -> list[Path]:
+    """Return everything that a training phase writes outside its job folders."""
+    log = phase_plan.log
+    names = (
+        log.metrics,
+        log.rank_times,
+        log.validation,
+        log.samples,
+        log.tensorboard,
+        phase_plan.checkpoint.folder,
+    )
+    return [folder / name for name in names]
+
+
+def training_outputs(folder: Path, phase_plan: PhasePlan) -> list[Path]:
+    """Return the files whose checksums prove that a training is unchanged.
+
+    These are the metrics and the newest checkpoint.
+    """
+    newest = newest_checkpoint(folder / phase_plan.checkpoint.folder)
+    weights = newest.rglob("*") if newest else ()
+    written = [*training_paths(folder, phase_plan), *weights]
+    return [path for path in written if path.is_file()]
+
+
+def sealed_paths(folder: Path, phase: str) -> list[Path]:
+    """Return the paths of the forecasts that were sealed for a phase's training."""
+    if phase == FULL:
+        return [folder / FORECASTS_FILE]
+    return []
+
+
+def move_to_history(folder: Path, phase: str, outputs: Sequence[Path]) -> Path | None:
+    """Move earlier outputs of a phase into the run's history.
+
+    Thus nothing is overwritten or mixed.
+    """
+    present = [path for path in outputs if path.exists()]
+    if not present:
+        return None
+    history = make_dated_folder(folder / "history", phase)
+    move_files(
+        folder,
+        {
+            path: history / path.relative_to(folder).as_posix().replace("/", "--")
+            for path in present
+        },
+    )
+    return history
