@@ -1,7 +1,9 @@
 """Checks: one rule applied to one value, as a person reads it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from runbook.core.messages import CoreMessage
 from runbook.plan_file.diagnostics import Code, RuleResult
 from runbook.plan_file.json_records import NOT_IN_JSON, as_json
 
@@ -34,12 +36,21 @@ class Check:
         metadata=NOT_IN_JSON,
     )
     """Keys of the run file that can fix it, most likely first."""
+    values: Mapping[str, object] = field(
+        default_factory=dict,
+        compare=False,
+        metadata=NOT_IN_JSON,
+    )
+    """Values of the rule by the names that its code's message uses; empty without a code."""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
-            raise ValueError(
-                f"check {self.name!r}: verdict {self.verdict!r} is none of {', '.join(VERDICTS)}"
+            message = CoreMessage.NO_VERDICT.fill(
+                name=self.name,
+                verdict=self.verdict,
+                verdicts=", ".join(VERDICTS),
             )
+            raise ValueError(message)
 
     def as_dict(self) -> dict[str, str]:
         """Return what plans and records store about it."""
@@ -99,6 +110,7 @@ def check_of(result: RuleResult, phase: str = "", *, otherwise: str = "fail") ->
         remedy="" if result.holds else text.remedy,
         code=result.code,
         keys=result.keys,
+        values=result.values,
     )
 
 

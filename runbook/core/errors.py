@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from runbook.core.checks import Check
+from runbook.core.messages import CoreMessage
 from runbook.plan_file.errors import CodedError
 
 
@@ -85,5 +86,5 @@ def raise_if_failed(checks: Iterable[Check]) -> None:
 
         lines = [f"  {number}. {check.as_text()}" for number, check in enumerate(failed, 1)]
         raise PlanError(
-            "\n".join([f"{head} not fit together; nothing was written or started:", *lines]), failed
+            "\n".join([CoreMessage.THINGS_DO_NOT_FIT.fill(things=head), *lines]), failed
         )

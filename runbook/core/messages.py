@@ -20,3 +20,5 @@ class CoreMessage(Message):
     )
     PROGRAM_NOT_STARTED = "{command} could not be started: {reason}."
     PROGRAM_TIMED_OUT = "{command} did not end within {timeout:g} s and was killed.{last_words}"
+    THINGS_DO_NOT_FIT = "{things} not fit together; nothing was written or started:"
+    NO_VERDICT = "check {name!r}: verdict {verdict!r} is none of {verdicts}"

@@ -17,6 +17,7 @@ from runbook.plan_file.json_records import OMIT_DEFAULT
 from runbook.plan_file.schema import Source
 from runbook.plan_file.token_index import index_bytes, token_bytes
 from runbook.planning.layout import Machine
+from runbook.planning.messages import PlanningMessage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +133,7 @@ def _files_of(parts: Sequence[BlendPart], use: str) -> tuple[str, ...]:
 def _tokens_from(parts: Sequence[BlendPart], *, is_mock: bool) -> str:
     """Return the source of the number of tokens for each text of a blend."""
     if is_mock:
-        return "mock data: random tokens, as many as asked for"
+        return PlanningMessage.TOKENS_OF_MOCK.fill()
     if len(parts) == 1:
         return parts[0].tokens_from
     return "; ".join(f"{part.dataset}: {part.tokens_from}" for part in parts)
@@ -313,7 +314,7 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
     if plan.mock:
         return []
     name = f"{phase}: text read once"
-    rule = "a run reads its training text at most once"
+    rule = PlanningMessage.READ_ONCE_RULE.fill()
     texts = _training_texts(plan)
     for text in texts:
         if not text.tokens:
@@ -329,16 +330,22 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
     epochs = [(tokens * text.weight / total_weight / text.tokens, text.dataset) for text in texts]
     most_epochs, most_read = max(epochs)
     if plan.parts:
-        repeats = ", ".join(f"{dataset} read {times:.2f} times" for times, dataset in epochs)
-        reading = f": {repeats}"
-        remedy = f"Take more text, fewer iterations, or a smaller weight of {most_read}; "
+        repeats = []
+        for times, dataset in epochs:
+            repeats.append(PlanningMessage.TEXT_READ.fill(text=dataset, epochs=times))
+        value = PlanningMessage.TOKENS_READ_BY_TEXT.fill(
+            tokens=show_count(tokens),
+            repeats=", ".join(repeats),
+        )
+        remedy = PlanningMessage.TAKE_MORE_OF_TEXT.fill(text=most_read)
     else:
-        available = show_count(texts[0].tokens)
-        reading = f", {available} there to train on: read {most_epochs:.2f} times"
-        remedy = "Take more text, or fewer iterations; "
+        value = PlanningMessage.TOKENS_READ.fill(
+            tokens=show_count(tokens),
+            available=show_count(texts[0].tokens),
+            epochs=most_epochs,
+        )
+        remedy = PlanningMessage.TAKE_MORE_TEXT.fill()
 
-    value = f"{show_count(tokens)} tokens wanted{reading}"
-    remedy = f"{remedy}repeating it a few times does little harm."
     return [
         judge(
             name,
@@ -381,10 +388,13 @@ def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:
     twice = sorted(prefix for prefix, count in uses.items() if count > 1)
     total_weight = sum(part.weight for part in parts)
     shares = ", ".join(f"{part.dataset} {part.weight / total_weight:.1%}" for part in parts)
+    value = PlanningMessage.SAMPLES_BY_TEXT.fill(shares=shares)
+    if twice:
+        value += PlanningMessage.FILES_TWICE.fill(files=", ".join(twice))
     yield judge(
         "data blend",
         not twice,
-        f"{shares} of the samples" + (f"; {', '.join(twice)} twice" if twice else ""),
+        value,
         "each file is in the blend once",
         "Take one of the datasets that share a file out of data.blend, and add its weight to the other's.",
         keys=("data.blend",),
@@ -473,19 +483,18 @@ def _tokens(settings: Settings, dataset: Dataset) -> tuple[int, str]:
         else:
             counted = "GPT-2 tokens, another tokenizer is used"
 
-        return (
-            dataset.tokens + ends,
-            f"the catalogue's count of {counted}, and {ends:,} ends of documents",
-        )
+        source = PlanningMessage.TOKENS_OF_CATALOGUE.fill(counted=counted, ends=ends)
+        return dataset.tokens + ends, source
 
     if dataset.text_bytes:
         tokens = round(dataset.text_bytes / BYTES_OF_TEXT_PER_TOKEN)
-        return (
-            tokens + ends,
-            f"{dataset.text_bytes:,} bytes of text at {BYTES_OF_TEXT_PER_TOKEN:g} bytes a token",
+        source = PlanningMessage.TOKENS_OF_TEXT.fill(
+            text_bytes=dataset.text_bytes,
+            bytes_per_token=BYTES_OF_TEXT_PER_TOKEN,
         )
+        return tokens + ends, source
 
-    return 0, "not known before the text is read"
+    return 0, PlanningMessage.TOKENS_NOT_KNOWN.fill()
 
 
 def _held_out(plan: DataPlan) -> Check:
@@ -502,14 +511,14 @@ def _held_out(plan: DataPlan) -> Check:
             "unknown",
             value,
             rule,
-            "02-data counts them and applies the rule.",
+            PlanningMessage.HELD_OUT_NOT_COUNTED.fill(),
         )
 
     files = f"{fewest} files" + (f" of {dataset}" if plan.parts else "")
     return judge(
         name,
         fewest > 2 * plan.held_out,
-        f"data.held_out={plan.held_out} for validation and as many for test, of {files}",
+        PlanningMessage.HELD_OUT_FILES.fill(held_out=plan.held_out, files=files),
         rule,
         f"Lower data.held_out to at most {max(0, (fewest - 1) // 2)}, or 0 to split inside each file.",
         keys=("data.held_out",),

@@ -11,6 +11,7 @@ from runbook.params import Settings
 from runbook.planning.cost import memory
 from runbook.planning.layout import FULL, Choice
 from runbook.planning.layout_rules import check_layout
+from runbook.planning.messages import PlanningMessage
 from runbook.planning.schedule import check_schedule
 
 MIN_NODES = "jobs.training.min_nodes"
@@ -37,10 +38,11 @@ class FewerNodes:
             return f"site {site.site} is one machine, and has no nodes to lose"
         if not self.choice.own_trainer:
             framework = self.choice.training.framework
-            return f"{framework} has its layout on its command line, which a job does not change"
+            return PlanningMessage.MIN_NODES_OF_FRAMEWORK.fill(framework=framework)
 
         if self.min_nodes >= self.choice.nodes:
-            return f"the job has {counted(self.choice.nodes, 'node')}, no more than {MIN_NODES}"
+            nodes = counted(self.choice.nodes, "node")
+            return PlanningMessage.MIN_NODES_TOO_LARGE.fill(nodes=nodes, key=MIN_NODES)
         return ""
 
     @cached_property
@@ -114,7 +116,12 @@ def check_fewer_nodes(settings: Settings, choice: Choice) -> Iterator[Check]:
     )
     if not fewer.choices:
         remedy = f"Lower {MIN_NODES} to a number for which this holds, or set it to 0."
-        value += f": no number from there to {choice.nodes - 1} works{fewer.reason}"
+        value = PlanningMessage.NO_NUMBER_OF_NODES.fill(
+            key=MIN_NODES,
+            min_nodes=fewer.min_nodes,
+            most=choice.nodes - 1,
+            reason=fewer.reason,
+        )
         yield Check(
             name,
             "fail",
@@ -142,11 +149,15 @@ def _ways_text(planned: Choice, choices: Sequence[Choice]) -> str:
     ways = []
     for choice in choices[:SHOWN_WAYS]:
         factor = planned.nodes / choice.nodes
-        ways.append(
-            f"{choice.nodes} of {planned.nodes} train: {counted(choice.layout.data, 'replica')} with "
-            f"{choice.num_microbatches} micro-batches each, not {planned.num_microbatches}; a step "
-            f"takes about {factor:.3g} x as long"
+        way = PlanningMessage.FEWER_NODES.fill(
+            nodes=choice.nodes,
+            planned_nodes=planned.nodes,
+            replicas=counted(choice.layout.data, "replica"),
+            num_microbatches=choice.num_microbatches,
+            planned_microbatches=planned.num_microbatches,
+            factor=factor,
         )
+        ways.append(way)
 
     if len(choices) > SHOWN_WAYS:
         ways.append(f"and so on down to {choices[-1].nodes}")

@@ -19,7 +19,8 @@ from runbook.planning.cost.speed import Calibrations, estimate
 from runbook.planning.cost.step_inputs import modelled_device, setup_for
 from runbook.planning.layout import Choice, Machine, full_choice
 from runbook.planning.layout_rules import check_layout
-from runbook.planning.plan_tables import shown
+from runbook.planning.messages import PlanningMessage
+from runbook.planning.plan_tables import AGAINST_PLAN, shown
 from runbook.planning.schedule import check_schedule
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -121,7 +122,7 @@ def search(choice: Choice, tokens: float = 0.0) -> Search:
     if not device.memory_bytes:
         name = choice.site.hardware.device
         where = f"params/sites/{choice.site.site}.yaml"
-        reason = f"the name {name} leaves its memory open: write hardware.device_memory in {where}"
+        reason = PlanningMessage.NAME_WITHOUT_MEMORY.fill(device=name, where=where)
         return Search(
             (),
             0,
@@ -315,34 +316,39 @@ def _why_none(
     layout = choice.layout
     world = layout.world_size
     if not num_layouts and world % layout.context:
-        return (
-            f"parallel.context={layout.context} does not divide {world} devices: "
-            "change it or jobs.training.nodes"
+        return PlanningMessage.CONTEXT_DOES_NOT_DIVIDE.fill(
+            context=layout.context,
+            devices=world,
         )
 
     if not num_layouts:
-        return (
-            f"no cut of {choice.model.layers} layers and {choice.model.heads} heads over "
-            f"{world} devices divides a global batch of {choice.global_batch}: "
-            "change jobs.training.nodes or training.global_batch"
+        return PlanningMessage.NO_LAYOUT_DIVIDES.fill(
+            layers=choice.model.layers,
+            heads=choice.model.heads,
+            devices=world,
+            global_batch=choice.global_batch,
         )
 
     reasons = []
     if rejected.too_large:
-        least_gib = min(rejected.too_large) / 2**30
-        reasons.append(
-            f"{len(rejected.too_large)} of {num_layouts} layouts do not fit into {RESERVE:.0%} of "
-            f"{show_bytes(device.memory_bytes)}, the thriftiest needs {least_gib:.1f} GiB of each "
-            "device: take more nodes, or an engine that shares more states "
-            "(parallel.zero_stage with DeepSpeed)"
+        reason = PlanningMessage.LAYOUTS_TOO_LARGE.fill(
+            too_large=len(rejected.too_large),
+            layouts=num_layouts,
+            share=RESERVE,
+            memory=show_bytes(device.memory_bytes),
+            least_gib=min(rejected.too_large) / 2**30,
         )
+        reasons.append(reason)
 
     if rejected.broken_rules:
         rule, count = rejected.broken_rules.most_common(1)[0]
-        reasons.append(
-            f"{rejected.broken_rules.total()} of {num_layouts} layouts fit and break a rule, "
-            f"{count} of them this: {rule}"
+        reason = PlanningMessage.LAYOUTS_BREAK_RULE.fill(
+            broken=rejected.broken_rules.total(),
+            layouts=num_layouts,
+            count=count,
+            rule=rule,
         )
+        reasons.append(reason)
 
     return "; ".join(reasons)
 
@@ -505,7 +511,7 @@ def _what_if_row(
         "memory": _memory(alternative),
         "a step": shown(alternative.seconds_per_iteration, show_duration),
         "the whole training": shown(alternative.seconds, show_duration),
-        "against the plan": ratio,
+        AGAINST_PLAN: ratio,
         "device hours": shown(alternative.device_hours, show_device_hours),
         "cost": cost,
     }

@@ -10,3 +10,158 @@ class PlanningMessage(Message):
 
     OLD_PLAN = "{error}\nDelete it and run 00-plan again."
     PLAN_NOT_JSON = "{source} is not JSON ({error}); delete it and run 00-plan again."
+    DID_YOU_MEAN = "Did you mean {name}?"
+    THERE_ARE = "There are {names}."
+    QUEUE_RULE = "nodes and walltime are within what the queue accepts"
+    QUEUES_NOT_KNOWN = "the limits of {partition} on {site} are not known"
+    QUEUE_NOT_LISTED = "{queue} is not among the queues of params/sites/{site}.yaml"
+    NAME_A_QUEUE = "{suggestion} Change jobs.{section}.partition, or add it below queues."
+    JOB_IN_QUEUE = "{nodes} for {time_limit} in {partition} ({limits})"
+    QUEUE_TIME = "the queue's own time"
+    FEWEST_NODES = "at least {nodes}"
+    MOST_NODES = "at most {nodes} nodes"
+    LONGEST_JOB = "at most {walltime}"
+    NO_LIMIT = "no limit known"
+    CHANGE_KEYS = "Change {keys}."
+
+    TOKENS_OF_MOCK = "mock data: random tokens, as many as asked for"
+    TOKENS_OF_CATALOGUE = "the catalogue's count of {counted}, and {ends:,} ends of documents"
+    TOKENS_OF_TEXT = "{text_bytes:,} bytes of text at {bytes_per_token:g} bytes a token"
+    TOKENS_NOT_KNOWN = "not known before the text is read"
+    HELD_OUT_NOT_COUNTED = "02-data counts them and applies the rule."
+    HELD_OUT_FILES = "data.held_out={held_out} for validation and as many for test, of {files}"
+    SAMPLES_BY_TEXT = "{shares} of the samples"
+    FILES_TWICE = "; {files} twice"
+    TOKENS_READ = "{tokens} tokens wanted, {available} there to train on: read {epochs:.2f} times"
+    TOKENS_READ_BY_TEXT = "{tokens} tokens wanted: {repeats}"
+    TEXT_READ = "{text} read {epochs:.2f} times"
+    READ_ONCE_RULE = "a run reads its training text at most once"
+    TAKE_MORE_TEXT = (
+        "Take more text, or fewer iterations; repeating it a few times does little harm."
+    )
+    TAKE_MORE_OF_TEXT = (
+        "Take more text, fewer iterations, or a smaller weight of {text}; repeating it a few times "
+        "does little harm."
+    )
+
+    DEVICE_READ_AS = "{device} is read as {name}"
+    MEMORY_NOT_KNOWN = "memory not known"
+    PEAK_OF_DEVICE = "{peak:g} TFLOP/s in {precision}"
+    NO_PEAK_KNOWN = "no {precision} peak known"
+    WRITE_DEVICE = "write hardware.device as in the table ({names})"
+    WRITE_MEMORY = "write hardware.device_memory (40GiB)"
+    WRITE_PEAK = (
+        "write hardware.peak_tflops ({{{precision}: 312}}), or choose another training.precision"
+    )
+
+    MEMORY_RULE = "states, activations and logits fit into {memory}"
+    MEMORY_NEEDED = "{processes} need {needed}"
+    WITH_SCORES = "({needed} where attention scores are kept)"
+    STATES_ALONE = "; states alone {states} a rank"
+    MEMORY_AVAILABLE = "; there are {available}"
+    USABLE_SHARE = ", of which {share:.0%} can be planned with"
+    LESS_MEMORY = (
+        "What makes it smaller: {ways}, or more nodes in {job_key}.nodes for the shared states."
+    )
+    FLASH_ATTENTION = "Make sure that flash attention is used, or set training.recompute."
+    OFFLOAD = "{devices} devices offload {needed}; the host's step is not in the planned time"
+    NODE_MEMORY = "; a node has {available}"
+    NODE_MEMORY_NOT_KNOWN = "; how much memory a node has is not known"
+    SHARE_TO_OFFLOAD = (
+        "Set parallel.zero_stage to 1 or more with DeepSpeed, or training.offload to false."
+    )
+
+    CORES_NOT_KNOWN = "how many cores this machine has is not known"
+    CPU_NOT_KNOWN = "whether this CPU multiplies {precision} directly is not known"
+    CPU_BASIS = (
+        "{cores} x {gflops:g} GFLOP/s ({path}, measured) for products of matrices, {share:.0%} of the "
+        "step"
+    )
+    CPU_PRECISION = "bf16 on this CPU"
+    CPU_PRODUCTS = "{path}: products of matrices {comparison}"
+    TIMES_AS_LONG = "take about {times:.1f} times as long as in fp32"
+    TIMES_AS_FAST = "are {times:.1f} times as fast as fp32"
+    NO_PEAK_OF_DEVICE = "no {precision} peak is known for {device}"
+    MODELLED = "modelled part by part for {device} ({peak:g} TFLOP/s, {precision})"
+    ASSUMED_SHARE = "{share:.0%} of {peak:g} TFLOP/s ({device}, {precision}), assumed"
+
+    CPU_HAS_NO_LINKS = "a CPU has no links between devices to lay a model out over"
+    DEVICE_NOT_IN_TABLE = (
+        "the accelerator {device} is not in our table, and no peak is guessed: write hardware.device "
+        "of params/sites/{site}.yaml as one of {names}"
+    )
+    NAME_WITHOUT_MEMORY = (
+        "the name {device} leaves its memory open: write hardware.device_memory in {where}"
+    )
+    CONTEXT_DOES_NOT_DIVIDE = (
+        "parallel.context={context} does not divide {devices} devices: change it or "
+        "jobs.training.nodes"
+    )
+    NO_LAYOUT_DIVIDES = (
+        "no cut of {layers} layers and {heads} heads over {devices} devices divides a global batch of "
+        "{global_batch}: change jobs.training.nodes or training.global_batch"
+    )
+    LAYOUTS_TOO_LARGE = (
+        "{too_large} of {layouts} layouts do not fit into {share:.0%} of {memory}, the thriftiest "
+        "needs {least_gib:.1f} GiB of each device: take more nodes, or an engine that shares more "
+        "states (parallel.zero_stage with DeepSpeed)"
+    )
+    LAYOUTS_BREAK_RULE = (
+        "{broken} of {layouts} layouts fit and break a rule, {count} of them this: {rule}"
+    )
+
+    MIN_NODES_OF_FRAMEWORK = (
+        "{framework} has its layout on its command line, which a job does not change"
+    )
+    MIN_NODES_TOO_LARGE = "the job has {nodes}, no more than {key}"
+    NO_NUMBER_OF_NODES = "{key}={min_nodes}: no number from there to {most} works{reason}"
+    FEWER_NODES = (
+        "{nodes} of {planned_nodes} train: {replicas} with {num_microbatches} micro-batches each, not "
+        "{planned_microbatches}; a step takes about {factor:.3g} x as long"
+    )
+    CHAIN_WITHOUT_FAILURE = "; the training takes {jobs} without a failure"
+    CHAIN_WITH_FAILURES = (
+        "; the training takes {without_failure} without a failure, {jobs} with those to expect"
+    )
+    SPEED_OF_SAVES = "saves at {gigabytes:g} GB/s (assumed; the site states no write_bandwidth)"
+    NEAR_COPIES = (
+        "a copy in node memory every {interval} steps at {speeds} (assumed), used where the same "
+        "allocation goes on"
+    )
+
+    LABEL = '"{label}" is {rounded}: {parameters:,} parameters by count'
+    LABEL_TOO_LARGE = "; the label says {ratio:.1f} times as many"
+    LABEL_TOO_SMALL = "; the label says {ratio:.0%} of that"
+    POWER = "{watts:.0f} W a device (board power of the datasheet) for all of the time"
+    POWER_NOT_KNOWN = "the power of {device} is not known"
+    SMOKE_TEST_TIME = "about {duration}"
+    START_AND_STEPS = "{start_up} to start (assumed), {steps} of steps; queue not counted"
+
+    DEVICES_PRODUCT = "{product} = {devices}{chunks}, ZeRO {zero_stage}"
+    CHUNKS_OF_STAGE = ", {chunks} chunks a stage"
+    BATCH_PRODUCT = (
+        "{micro} micro x {replicas} x {steps} = {sequences:,} sequences = {tokens:,} tokens"
+    )
+    LENGTH_PRODUCT = (
+        "{iterations:,} iterations x {sequences:,} = {samples:,} samples = {tokens} tokens"
+    )
+    FULLEST_STAGE = " (the fullest of {stages} stages)"
+    FIRST_LOSS = "{loss:.2f} = ln({vocabulary:,})"
+    PADDED_VOCABULARY = "{vocabulary:,}, padded to {padded:,}"
+    RATE_PEAK = "peak {peak:g} by step {step:,.0f}, then {course}"
+    RATE_COURSE = "{schedule} to {minimum:g} over {samples:,} samples"
+    MODEL_SHAPE = (
+        "{name}: {layers} layers x {hidden:,} hidden, {heads} heads, sequence {sequence_length:,}"
+    )
+    DATA_SIZE = "Data {names}: {tokens}, {size} ({source})."
+    CHECKPOINT_SIZE = "{size} = {bytes_per_parameter} B a parameter"
+    SAVES_AT_END = "only at the end"
+    LIMIT_OF = "{size} a {unit}"
+    OWN_CONVENTION = "{convention} (ours)"
+    FLOPS_OF_TOKEN = "{gflop:.4g} GFLOP a token"
+    COUNTS_RECOMPUTED = "recomputed work too"
+    VERDICTS = "{passed} pass, {warned} warn, {unknown} unknown"
+    LEFT_OVER = " ({samples} samples fill no whole step and are left over)"
+    SET_FP32 = "Set training.precision to fp32."
+    DEVICES_BY_KIND = "{tensor} tensor x {pipeline} pipeline{context} x {data} data replicas"
+    CONTEXT_DEVICES = " x {context} context"

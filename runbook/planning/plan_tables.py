@@ -3,6 +3,7 @@
 The notebook and the command line show the same.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -17,6 +18,7 @@ from runbook.plan_file.schema import PhasePlan, Precision
 from runbook.planning.cost.flops import CONVENTIONS
 from runbook.planning.layout import FULL, SMOKE
 from runbook.planning.make_plan import Plan
+from runbook.planning.messages import PlanningMessage
 from runbook.planning.site_limits import tier_table
 from runbook.planning.useful_time import (
     START_UP_SECONDS,
@@ -37,6 +39,10 @@ PART_WORDS = {
     "data": "data-parallel communication that nothing hides",
     "waiting": "waiting for the slowest",
 }
+PARAMETERS_ON_RANK = "parameters on a rank"
+FIRST_LOSS = "first loss expected"
+CHECKPOINT_INTERVAL = "steps between checkpoints"
+AGAINST_PLAN = "against the plan"
 _MODEL_PARTS = {
     "layers": "layers",
     "token_embedding": "token embedding",
@@ -57,6 +63,11 @@ _MEMORY_PARTS = {
     "optimizer_moment": "the optimizer's step, when activations are gone",
     "host": "in main memory, for each device",
 }
+
+
+def parameters_of(part: str) -> str:
+    """Return the name of the row with the parameters of a part of the model."""
+    return f"parameters: {part}"
 
 
 def tables(plan: Plan) -> tuple[Table, ...]:
@@ -177,8 +188,11 @@ def _smoke_test_time(plan: Plan) -> tuple[str, str]:
     on_cpu = plan.computes_on.device == "cpu"
     start_up = START_UP_SECONDS_ON_CPU if on_cpu else START_UP_SECONDS
     return (
-        f"about {show_duration(start_up + steps)}",
-        f"{show_duration(start_up)} to start (assumed), {show_duration(steps)} of steps; queue not counted",
+        PlanningMessage.SMOKE_TEST_TIME.fill(duration=show_duration(start_up + steps)),
+        PlanningMessage.START_AND_STEPS.fill(
+            start_up=show_duration(start_up),
+            steps=show_duration(steps),
+        ),
     )
 
 
@@ -203,16 +217,27 @@ def sizes_table(plan: Plan) -> Table:
         ranks = counts.per_rank_by_stage
         return {
             **{
-                f"parameters: {words}": f"{getattr(counts.whole, part):,}"
+                parameters_of(words): f"{getattr(counts.whole, part):,}"
                 for part, words in _MODEL_PARTS.items()
             },
-            "parameters on a rank": f"{max(ranks):,}"
-            + (f" (the fullest of {len(ranks)} stages)" if len(ranks) > 1 else ""),
-            "first loss expected": f"{counts.first_loss:.2f} = ln({shape.vocabulary:,})",
-            "vocabulary": f"{shape.vocabulary:,}, padded to {shape.padded_vocabulary:,}",
+            PARAMETERS_ON_RANK: _on_fullest_rank(ranks),
+            FIRST_LOSS: PlanningMessage.FIRST_LOSS.fill(
+                loss=counts.first_loss, vocabulary=shape.vocabulary
+            ),
+            "vocabulary": PlanningMessage.PADDED_VOCABULARY.fill(
+                vocabulary=shape.vocabulary, padded=shape.padded_vocabulary
+            ),
         }
 
     return by_phase(rows, "Sizes", "; ".join(label.text for label in plan.labels))
+
+
+def _on_fullest_rank(ranks: Sequence[int]) -> str:
+    """Return the parameters of the rank that has the most, and of how many stages."""
+    largest = f"{max(ranks):,}"
+    if len(ranks) == 1:
+        return largest
+    return largest + PlanningMessage.FULLEST_STAGE.fill(stages=len(ranks))
 
 
 def layout_table(plan: Plan) -> Table:
@@ -224,13 +249,21 @@ def layout_table(plan: Plan) -> Table:
         shape = model.shape
         rate = planned.learning_rate
         return {
-            "model": f"{model.name}: {shape.layers} layers x {shape.hidden:,} hidden, {shape.heads} heads, "
-            f"sequence {shape.sequence_length:,}",
+            "model": PlanningMessage.MODEL_SHAPE.fill(
+                name=model.name,
+                layers=shape.layers,
+                hidden=shape.hidden,
+                heads=shape.heads,
+                sequence_length=shape.sequence_length,
+            ),
             "devices": devices_sum(planned),
             "batch": batch_sum(planned),
             "length": duration_sum(planned),
-            "learning rate": f"peak {rate.peak:g} by step {rate.warmup_samples / planned.batch.global_:,.0f}, "
-            f"then {_course_of(rate)}",
+            "learning rate": PlanningMessage.RATE_PEAK.fill(
+                peak=rate.peak,
+                step=rate.warmup_samples / planned.batch.global_,
+                course=_course_of(rate),
+            ),
             "number format": planned.precision.format,
             "recomputed in the backward pass": planned.recompute,
         }
@@ -245,7 +278,11 @@ def _course_of(rate: LearningRate) -> str:
             f"stable, and {rate.wsd_decay_style} to {rate.minimum:g} over the last {rate.wsd_decay_samples:,} of "
             f"{rate.decay_samples:,} samples"
         )
-    return f"{rate.schedule} to {rate.minimum:g} over {rate.decay_samples:,} samples"
+    return PlanningMessage.RATE_COURSE.fill(
+        schedule=rate.schedule,
+        minimum=rate.minimum,
+        samples=rate.decay_samples,
+    )
 
 
 def memory_table(plan: Plan) -> Table:
@@ -263,14 +300,18 @@ def memory_table(plan: Plan) -> Table:
                 words: show_bytes(getattr(memory.fullest_stage, part))
                 for part, words in _MEMORY_PARTS.items()
             },
-            **{
-                what: f"{show_bytes(size)} a {memory.limit_of}" if size else UNKNOWN
-                for what, size in whole.items()
-            },
+            **{name: _bytes_of(size, memory.limit_of) for name, size in whole.items()},
         }
 
     note = "Parts are those of one rank of the fullest stage; on accelerators, buffers of libraries are not counted."
     return by_phase(rows, "Memory", note)
+
+
+def _bytes_of(size: int, unit: str) -> str:
+    """Return bytes of a node or a device; 0: not known."""
+    if not size:
+        return UNKNOWN
+    return PlanningMessage.LIMIT_OF.fill(size=show_bytes(size), unit=unit)
 
 
 def memory_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
@@ -292,20 +333,29 @@ def flops_table(plan: Plan) -> Table:
 
     The same speed has a different TFLOP/s in each.
     """
-    rows = [
-        {
-            "convention": name + (" (ours)" if name == plan.flops[FULL].convention else ""),
-            "counts": "recomputed work too"
-            if convention.kind == "hardware"
-            else "the model's work",
-            "formula": convention.formula,
-            "smoke test": f"{plan.flops[SMOKE].per_token[name] / 1e9:.4g} GFLOP a token",
-            "training": f"{plan.flops[FULL].per_token[name] / 1e9:.4g} GFLOP a token",
-        }
-        for name, convention in CONVENTIONS.items()
-    ]
+    recomputed = PlanningMessage.COUNTS_RECOMPUTED.fill()
+    rows = []
+    for name, convention in CONVENTIONS.items():
+        shown_name = name
+        if name == plan.flops[FULL].convention:
+            shown_name = PlanningMessage.OWN_CONVENTION.fill(convention=name)
+        rows.append(
+            {
+                "convention": shown_name,
+                "counts": recomputed if convention.kind == "hardware" else "the model's work",
+                "formula": convention.formula,
+                "smoke test": _flops_of_token(plan, SMOKE, name),
+                "training": _flops_of_token(plan, FULL, name),
+            }
+        )
+
     note = "Compare reports by tokens/s; a TFLOP/s means nothing without its name."
     return Table(rows, "Operations by convention", [note])
+
+
+def _flops_of_token(plan: Plan, phase: str, convention: str) -> str:
+    gflop = plan.flops[phase].per_token[convention] / 1e9
+    return PlanningMessage.FLOPS_OF_TOKEN.fill(gflop=gflop)
 
 
 def time_table(plan: Plan) -> Table:
@@ -412,18 +462,27 @@ def storage_table(plan: Plan) -> Table:
     def rows(phase: str) -> dict[str, str]:
         store = plan.checkpoint[phase]
         checkpoint = plan.phases[phase].checkpoint
-        at_end = "only at the end" if checkpoint.saves else "nothing is saved"
+        at_end = PlanningMessage.SAVES_AT_END.fill() if checkpoint.saves else "nothing is saved"
         return {
-            "one checkpoint": f"{show_bytes(store.checkpoint_bytes)} = {store.bytes_per_parameter} B a parameter",
+            "one checkpoint": PlanningMessage.CHECKPOINT_SIZE.fill(
+                size=show_bytes(store.checkpoint_bytes),
+                bytes_per_parameter=store.bytes_per_parameter,
+            ),
             "disk for checkpoints": f"{show_bytes(store.disk_bytes)} ({store.num_checkpoints} at a time)",
-            "steps between checkpoints": str(checkpoint.interval or at_end),
+            CHECKPOINT_INTERVAL: str(checkpoint.interval or at_end),
         }
 
     data = plan.data
     tokens = f"{data.estimated_tokens:,} tokens" if data.estimated_tokens else f"tokens {UNKNOWN}"
     size = show_bytes(data.estimated_bytes) if data.estimated_bytes else f"size {UNKNOWN}"
     names = ", ".join(part.dataset for part in data.parts) or data.dataset
-    return by_phase(rows, "Storage", f"Data {names}: {tokens}, {size} ({data.tokens_from}).")
+    note = PlanningMessage.DATA_SIZE.fill(
+        names=names,
+        tokens=tokens,
+        size=size,
+        source=data.tokens_from,
+    )
+    return by_phase(rows, "Storage", note)
 
 
 def data_table(plan: Plan) -> Table:
@@ -530,14 +589,24 @@ def _timing_row(timing: Timing, data_bytes: int) -> dict[str, str]:
 def devices_sum(phase: PhasePlan) -> str:
     """Return the number of devices as a product of the parallel sizes."""
     parallel = phase.parallel
-    words = [f"{parallel.tensor} tensor", f"{parallel.pipeline} pipeline"]
+    context = ""
     if parallel.context > 1:
-        words.append(f"{parallel.context} context")
-    product = " x ".join([*words, f"{parallel.data} data replicas"])
+        context = PlanningMessage.CONTEXT_DEVICES.fill(context=parallel.context)
+    product = PlanningMessage.DEVICES_BY_KIND.fill(
+        tensor=parallel.tensor,
+        pipeline=parallel.pipeline,
+        context=context,
+        data=parallel.data,
+    )
     chunks = ""
     if parallel.virtual_pipeline > 1:
-        chunks = f", {parallel.virtual_pipeline} chunks a stage"
-    return f"{product} = {parallel.world_size}{chunks}, ZeRO {parallel.zero_stage}"
+        chunks = PlanningMessage.CHUNKS_OF_STAGE.fill(chunks=parallel.virtual_pipeline)
+    return PlanningMessage.DEVICES_PRODUCT.fill(
+        product=product,
+        devices=parallel.world_size,
+        chunks=chunks,
+        zero_stage=parallel.zero_stage,
+    )
 
 
 def batch_sum(phase: PhasePlan) -> str:
@@ -546,20 +615,23 @@ def batch_sum(phase: PhasePlan) -> str:
     1 micro x 2 replicas x 2 steps = 4 sequences = 4,096 tokens.
     """
     batch = phase.batch
-    copies = phase.parallel.data
-    return (
-        f"{batch.micro} micro x {copies:,} {'replica' if copies == 1 else 'replicas'} x "
-        f"{counted(batch.num_microbatches, 'step')} = {batch.global_:,} sequences = "
-        f"{batch.global_ * phase.model.shape.sequence_length:,} tokens"
+    return PlanningMessage.BATCH_PRODUCT.fill(
+        micro=batch.micro,
+        replicas=counted(phase.parallel.data, "replica"),
+        steps=counted(batch.num_microbatches, "step"),
+        sequences=batch.global_,
+        tokens=batch.global_ * phase.model.shape.sequence_length,
     )
 
 
 def duration_sum(phase: PhasePlan) -> str:
     """Return the total length as a product."""
     length = phase.duration
-    return (
-        f"{length.iterations:,} iterations x {phase.batch.global_:,} = {length.samples:,} samples = "
-        f"{show_count(length.tokens)} tokens"
+    return PlanningMessage.LENGTH_PRODUCT.fill(
+        iterations=length.iterations,
+        sequences=phase.batch.global_,
+        samples=length.samples,
+        tokens=show_count(length.tokens),
     )
 
 
@@ -599,8 +671,9 @@ def shown(value: Any, show: str | Callable[[Any], str]) -> str:
 
 
 def _verdicts(checks: Sequence[Check]) -> str:
-    counts = {
-        verdict: sum(check.verdict == verdict for check in checks)
-        for verdict in ("pass", "warn", "unknown")
-    }
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    counts = Counter(check.verdict for check in checks)
+    return PlanningMessage.VERDICTS.fill(
+        passed=counts["pass"],
+        warned=counts["warn"],
+        unknown=counts["unknown"],
+    )

@@ -12,6 +12,7 @@ from runbook.plan_file.learning_rate import LearningRate
 from runbook.plan_file.rules.batch import ramp_rules
 from runbook.plan_file.schema import Batch, Duration, Ramp
 from runbook.planning.layout import Choice
+from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
 
 _OWN_KEYS = (
@@ -178,7 +179,7 @@ def _length(choice: Choice, length: Duration) -> RuleResult:
     left_over = ""
     if samples_asked_for > length.samples and length.iterations:
         samples_left = samples_asked_for - length.samples
-        left_over = f" ({samples_left} samples fill no whole step and are left over)"
+        left_over = PlanningMessage.LEFT_OVER.fill(samples=samples_left)
 
     sequences = f"{batch.global_:,}"
     if batch.ramp.start:

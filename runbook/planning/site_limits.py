@@ -11,6 +11,7 @@ from runbook.params.schema.site import QueueLimit, Site, Tier, Volume
 from runbook.params.settings import Settings
 from runbook.plan_file.schema import Precision
 from runbook.planning.cost.endurance import GIGABYTE, checkpoint_bytes
+from runbook.planning.messages import PlanningMessage
 
 
 def check_queues(settings: Settings) -> list[Check]:
@@ -29,19 +30,19 @@ def _queue(
     settings: Settings,
 ) -> Check:
     name = f"{phase}: queue"
-    rule = "nodes and walltime are within what the queue accepts"
+    rule = PlanningMessage.QUEUE_RULE.fill()
     site = settings.site.site
     queues = settings.site.queues
     partitions = [partition for partition in job.partition.split(",") if partition]
     unlisted = [partition for partition in partitions if partition not in queues]
     if unlisted and not queues:
-        value = f"the limits of {job.partition} on {site} are not known"
+        value = PlanningMessage.QUEUES_NOT_KNOWN.fill(partition=job.partition, site=site)
         return Check(name, "unknown", value, rule)
 
     if unlisted:
-        value = f"{unlisted[0]} is not among the queues of params/sites/{site}.yaml"
+        value = PlanningMessage.QUEUE_NOT_LISTED.fill(queue=unlisted[0], site=site)
         suggestion = _suggested_queue(unlisted[0], queues)
-        remedy = f"{suggestion} Change jobs.{section}.partition, or add it below queues."
+        remedy = PlanningMessage.NAME_A_QUEUE.fill(suggestion=suggestion, section=section)
         return Check(
             name,
             "warn",
@@ -57,11 +58,15 @@ def _queue(
     if job.walltime:
         time_limit = show_clock(job.walltime)
     else:
-        time_limit = "the queue's own time"
+        time_limit = PlanningMessage.QUEUE_TIME.fill()
 
-    nodes = counted(job.nodes, "node")
-    value = f"{nodes} for {time_limit} in {job.partition} ({_accepted(limit)})"
-    remedy = f"Change {' and '.join(exceeded)}."
+    value = PlanningMessage.JOB_IN_QUEUE.fill(
+        nodes=counted(job.nodes, "node"),
+        time_limit=time_limit,
+        partition=job.partition,
+        limits=_accepted(limit),
+    )
+    remedy = PlanningMessage.CHANGE_KEYS.fill(keys=" and ".join(exceeded))
     return judge(
         name,
         not exceeded,
@@ -75,20 +80,20 @@ def _queue(
 def _suggested_queue(unlisted: str, queues: Mapping[str, QueueLimit]) -> str:
     close = get_close_matches(unlisted, list(queues), 1, 0.5)
     if close:
-        return f"Did you mean {close[0]}?"
-    return f"There are {', '.join(queues)}."
+        return PlanningMessage.DID_YOU_MEAN.fill(name=close[0])
+    return PlanningMessage.THERE_ARE.fill(names=", ".join(queues))
 
 
 def _accepted(limit: QueueLimit) -> str:
     """Return what a queue accepts, for people."""
     bounds = []
     if limit.min_nodes:
-        bounds.append(f"at least {limit.min_nodes}")
+        bounds.append(PlanningMessage.FEWEST_NODES.fill(nodes=limit.min_nodes))
     if limit.max_nodes:
-        bounds.append(f"at most {limit.max_nodes} nodes")
+        bounds.append(PlanningMessage.MOST_NODES.fill(nodes=limit.max_nodes))
     if limit.max_walltime:
-        bounds.append(f"at most {limit.max_walltime}")
-    return ", ".join(bounds) or "no limit known"
+        bounds.append(PlanningMessage.LONGEST_JOB.fill(walltime=limit.max_walltime))
+    return ", ".join(bounds) or PlanningMessage.NO_LIMIT.fill()
 
 
 def _exceeded_keys(job: Job, limit: QueueLimit) -> list[str]:

@@ -10,6 +10,7 @@ from typing import ClassVar
 from runbook.core.units import parse_count, show_count
 from runbook.params.schema.entries import Model
 from runbook.plan_file.schema import ModelShape
+from runbook.planning.messages import PlanningMessage
 
 LABEL_TOLERANCE = 0.05
 """A label is reported as wrong if it differs from the count by more than this. "13B" for 12.85 B is
@@ -204,11 +205,15 @@ def label_text(label: str, parameters: int) -> str:
     >>> label_text("175B", 174_615_846_912)
     '"175B" is 175 B: 174,615,846,912 parameters by count'
     """
-    text = f'"{label}" is {show_count(parameters)}: {parameters:,} parameters by count'
+    text = PlanningMessage.LABEL.fill(
+        label=label,
+        rounded=show_count(parameters),
+        parameters=parameters,
+    )
     named = label_count(label)
     if named is None or label_fits(label, parameters):
         return text
     ratio = named / parameters
-    return f"{text}; the label says " + (
-        f"{ratio:.1f} times as many" if ratio >= 1.1 else f"{ratio:.0%} of that"
-    )
+    if ratio >= 1.1:
+        return text + PlanningMessage.LABEL_TOO_LARGE.fill(ratio=ratio)
+    return text + PlanningMessage.LABEL_TOO_SMALL.fill(ratio=ratio)

@@ -10,6 +10,7 @@ from runbook.core.units import show_duration
 from runbook.params import Settings
 from runbook.planning.cost.endurance import Endurance
 from runbook.planning.layout import FULL
+from runbook.planning.messages import PlanningMessage
 
 CHAIN = "jobs.training.chain"
 SPARES = "jobs.training.spares"
@@ -38,15 +39,14 @@ def _chain_check(settings: Settings, endurance: Endurance, chain: int) -> Check:
         return Check(name, "pass", value, rule)
     hours_between = endurance.hours_between_failures
     if hours_between is None or endurance.spares:
-        value += f"; the training takes {counted(needed, 'job')} without a failure"
+        value += PlanningMessage.CHAIN_WITHOUT_FAILURE.fill(jobs=counted(needed, "job"))
     else:
         failures_per_job = endurance.walltime_seconds / 3600 / hours_between
         without_failure = needed
         needed = jobs_with_failures(needed, failures_per_job)
-        value += (
-            f"; the training takes {counted(without_failure, 'job')} without a failure, {needed} "
-            "with "
-            "those to expect"
+        value += PlanningMessage.CHAIN_WITH_FAILURES.fill(
+            without_failure=counted(without_failure, "job"),
+            jobs=needed,
         )
 
     return Check(name, "warn" if chain < needed else "pass", value, rule)

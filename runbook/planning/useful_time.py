@@ -22,6 +22,7 @@ from runbook.planning.cost.fault_simulation import (
 )
 from runbook.planning.layout import FULL
 from runbook.planning.make_plan import Plan
+from runbook.planning.messages import PlanningMessage
 
 START_UP_SECONDS = 120.0
 """Start on a cluster: load the image (74 to 200 s on 64 nodes in the Azure document), import and
@@ -155,10 +156,7 @@ def _near_text(near: NearParts) -> str:
     speeds = f"{NEAR_BYTES_PER_SECOND / 1e9:g} GB/s a rank"
     if near.has_partner:
         speeds += f" and {PARTNER_BYTES_PER_SECOND / 1e9:g} GB/s to the partner of a node"
-    return (
-        f"a copy in node memory every {near.steps_between} steps at {speeds} (assumed), used where "
-        "the same allocation goes on"
-    )
+    return PlanningMessage.NEAR_COPIES.fill(interval=near.steps_between, speeds=speeds)
 
 
 def _fewer_text(nodes: int, fewer_nodes: tuple[int, ...]) -> str:
@@ -212,4 +210,4 @@ def _write_seconds(plan: Plan, nodes: int) -> tuple[float, str]:
         return fastest.write_seconds, f"saves to {fastest.tier}"
     gigabytes = min(ASSUMED_GIGABYTES_AT_MOST, ASSUMED_GIGABYTES_A_NODE * nodes)
     seconds = plan.checkpoint[FULL].checkpoint_bytes / (gigabytes * GIGABYTE)
-    return seconds, f"saves at {gigabytes:g} GB/s (assumed; the site states no write_bandwidth)"
+    return seconds, PlanningMessage.SPEED_OF_SAVES.fill(gigabytes=gigabytes)

@@ -77,3 +77,6 @@ class ResultMessage(Message):
     RULE_NOT_CHECKABLE = "the rule of {pattern} needs an example and a source"
     STEP_TIME_AXIS = "time in steps ({unit})"
     COMPARED = "Verdict: {verdict} (each compared with {base})"
+    LAYERS_OF_STAGE = "stage {stage}: layers {first}-{last}"
+    FIRST_COPIES_DRAWN = "The first {drawn} of {replicas:,} copies are drawn."
+    PLANNED_SECONDS = "the plan's seconds, every stage alike"

@@ -123,6 +123,20 @@ def refusal() -> Callable[..., str]:
 
 
 @pytest.fixture
+def broken() -> Callable[..., tuple[Check, ...]]:
+    """The checks a plan is refused with; the test fails where it is not refused."""
+
+    def failed(
+        *args: Any, machine: Machine | None = TWO_CORES, **keywords: Any
+    ) -> tuple[Check, ...]:
+        with pytest.raises(PlanError) as caught:
+            make_plan(build(*args, **keywords), machine)
+        return caught.value.checks
+
+    return failed
+
+
+@pytest.fixture
 def verdicts() -> Callable[..., dict[str, Check]]:
     """Every check of a plan that is accepted, by name."""
 

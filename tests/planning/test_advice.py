@@ -7,6 +7,7 @@ import pytest
 from runbook.params import load
 from runbook.planning import make_plan
 from runbook.planning.advice import _jobs
+from runbook.planning.messages import PlanningMessage
 from runbook.planning.plan_tables import summary_table
 
 RUN = "azure-175b"
@@ -29,7 +30,7 @@ def warned(*words, run=RUN):
 
 
 def test_a_usual_plan_is_not_warned_of():
-    assert set(warned()) <= {"text read once"}
+    assert {check.rule for check in warned().values()} <= {PlanningMessage.READ_ONCE_RULE.fill()}
 
 
 @pytest.mark.parametrize(
@@ -67,5 +68,7 @@ def test_thirty_jobs_in_a_row_are_not_warned_of(jobs, num_warnings):
 def test_the_smoke_test_in_short_includes_its_start():
     rows = {row["what"]: row for row in summary_table(make_plan(load(RUN))).rows}
     row = rows["smoke test"]
-    assert row["plan"] == "about 2 min"
-    assert "2 min to start (assumed), 0.35 s of steps" in row["beside it"]
+    assert row["plan"] == PlanningMessage.SMOKE_TEST_TIME.fill(duration="2 min")
+    assert row["beside it"] == PlanningMessage.START_AND_STEPS.fill(
+        start_up="2 min", steps="0.35 s"
+    )

@@ -72,17 +72,22 @@ def test_a_check_of_a_rule_keeps_its_code_and_a_plan_only_its_text() -> None:
     )
     check = check_of(result, "04-training", otherwise="warn")
     assert (check.code, check.keys) == (RuleCode.HEADS_BY_TENSOR, ("parallel.tensor",))
+    assert check.values == values
+    text = result.render()
     assert check.as_dict() == {
-        "name": "04-training: heads by tensor",
+        "name": f"04-training: {text.title}",
         "verdict": "warn",
-        "value": "12 heads over parallel.tensor=5",
-        "rule": "attention heads divide by tensor",
-        "remedy": "Choose a parallel.tensor that divides 12.",
+        "value": text.value,
+        "rule": text.rule,
+        "remedy": text.remedy,
     }
+    assert "12" in text.value and "parallel.tensor=5" in text.value
+    assert "parallel.tensor" in text.remedy and "12" in text.remedy
 
 
 def test_a_rule_that_holds_has_no_remedy() -> None:
     values = {"heads": 12, "tensor": 4, "tensor_key": "parallel.tensor"}
     result = RuleResult(code=RuleCode.HEADS_BY_TENSOR, holds=True, values=values, keys=())
     check = check_of(result)
-    assert (check.name, check.verdict, check.remedy) == ("heads by tensor", "pass", "")
+    title = RuleCode.HEADS_BY_TENSOR.message.title
+    assert (check.name, check.verdict, check.remedy) == (title, "pass", "")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from suite.messages import says
 
 from runbook import params
 from runbook.core.errors import PlanError
@@ -19,7 +20,9 @@ from runbook.plan_file.fewer_replicas import (
     replicas_change,
 )
 from runbook.planning import make_plan
+from runbook.planning.fewer_nodes import MIN_NODES
 from runbook.planning.make_plan import parse_plan
+from runbook.planning.messages import PlanningMessage
 from runbook.planning.useful_time import fault_costs
 
 FULL = "04-training"
@@ -132,21 +135,36 @@ def test_a_start_says_when_the_number_of_replicas_changes(phase):
 def test_the_plan_says_what_each_number_means():
     check = check_of(planned("model=13b", "jobs.training.min_nodes=8"))
     assert check.verdict == "pass"
-    assert "32 of 64 train: 8 replicas with 64 micro-batches each, not 32" in check.value
-    assert "a step takes about 2 x as long" in check.value
+    assert says(
+        check.value,
+        PlanningMessage.FEWER_NODES,
+        nodes=32,
+        planned_nodes=64,
+        replicas="8 replicas",
+        num_microbatches=64,
+        planned_microbatches=32,
+        factor=2.0,
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["training.framework=megatron-lm"], "megatron-lm has its layout on its command line"),
+        (
+            ["training.framework=megatron-lm"],
+            PlanningMessage.MIN_NODES_OF_FRAMEWORK.of(framework="megatron-lm"),
+        ),
         (
             ["jobs.training.min_nodes=64"],
-            "the job has 64 nodes, no more than jobs.training.min_nodes",
+            PlanningMessage.MIN_NODES_TOO_LARGE.of(nodes="64 nodes", key=MIN_NODES),
         ),
-        (["jobs.training.min_nodes=33"], "no number from there to 63 works"),
+        (
+            ["jobs.training.min_nodes=33"],
+            PlanningMessage.NO_NUMBER_OF_NODES.of(key=MIN_NODES, min_nodes=33, most=63),
+        ),
     ],
 )
 def test_what_cannot_go_on_with_fewer_nodes_is_refused_by_name(words, reason):
-    with pytest.raises(PlanError, match=reason):
+    with pytest.raises(PlanError) as caught:
         planned("model=13b", "jobs.training.min_nodes=8", *words)
+    assert says(str(caught.value), reason.message, **reason.values)

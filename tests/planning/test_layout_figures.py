@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from latex2mathml.converter import convert
+from suite.messages import says
 
 from runbook.planning import make_plan
 from runbook.results.figures import formulas
 from runbook.results.figures.plan_figures import device_figure, planned_pipeline_figure, rate_figure
+from runbook.results.messages import ResultMessage
 
 from .conftest import TWO_CORES, build
 from .test_plan_figures import large
@@ -48,8 +50,8 @@ def test_each_device_is_drawn_where_megatron_counts_it() -> None:
         (7, 3),
     )
     assert [label.get_text() for label in axes.get_yticklabels()][:2] == [
-        "stage 0: layers 1-10",
-        "stage 1: layers 11-20",
+        ResultMessage.LAYERS_OF_STAGE.fill(stage=0, first=1, last=10),
+        ResultMessage.LAYERS_OF_STAGE.fill(stage=1, first=11, last=20),
     ]
     assert [label.get_text() for label in axes.get_xticklabels()] == [
         f"copy {number}" for number in range(1, 5)
@@ -60,7 +62,12 @@ def test_of_a_large_layout_the_first_copies_are_drawn_and_it_is_said() -> None:
     wide = {"jobs": {"training": {"nodes": 32}}, "parallel": {"tensor": 2, "pipeline": 2}}
     phase = make_plan(build({**COPIES, **wide}, model="13b", device="H100-SXM")).phases[FULL]
     axes = device_figure(phase, phase.parallel.world_size // 32).axes[0]
-    assert f"The first 16 of {phase.parallel.data:,} copies are drawn." in axes.get_xlabel()
+    assert says(
+        axes.get_xlabel(),
+        ResultMessage.FIRST_COPIES_DRAWN,
+        drawn=16,
+        replicas=phase.parallel.data,
+    )
 
 
 def test_the_pipeline_ends_when_the_plan_says() -> None:
@@ -70,7 +77,7 @@ def test_the_pipeline_ends_when_the_plan_says() -> None:
     assert len(figure.axes[0].get_yticks()) == 16
     without = time.seconds_per_iteration - time.parts.get("waiting", 0.0)
     assert figure.axes[-1].get_xlim()[1] == pytest.approx(without, rel=0.02)
-    assert "the plan's seconds" in figure.legends[0].get_title().get_text()
+    assert says(figure.legends[0].get_title().get_text(), ResultMessage.PLANNED_SECONDS)
 
 
 def test_the_rate_rises_and_falls_as_the_trainer_has_it() -> None:

@@ -6,12 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from suite.messages import containing, says
 
 from runbook.core.errors import PlanError
 from runbook.params.schema.entries import Dataset, TextShare
 from runbook.plan_file.schema import Source
 from runbook.planning import make_plan
 from runbook.planning.data_plan import data_work, plan_data
+from runbook.planning.messages import PlanningMessage
 
 from .conftest import CORPUS, TWO_CORES, build
 
@@ -86,15 +88,20 @@ def test_too_few_files_of_one_text_and_one_file_in_two_texts_are_refused() -> No
         TextShare("mine", 1.0, dataset(2, stem="b")),
         data={"held_out": 1},
     )
-    with pytest.raises(PlanError, match=r"held-out files: .* as many for test, of 2 files of mine"):
+    with pytest.raises(PlanError) as caught:
         make_plan(few, TWO_CORES)
+    assert says(
+        str(caught.value), PlanningMessage.HELD_OUT_FILES, held_out=1, files="2 files of mine"
+    )
     twice = blended(
         TextShare("corpus", 1.0, dataset(5)),
         TextShare("mine", 1.0, dataset(5)),
         data={"held_out": 1},
     )
-    with pytest.raises(PlanError, match=r"data blend: .*data/part_0_text_document.* twice"):
+    with pytest.raises(PlanError) as caught:
         make_plan(twice, TWO_CORES)
+    files = containing("data/part_0_text_document")
+    assert says(str(caught.value), PlanningMessage.FILES_TWICE, files=files)
 
 
 @pytest.mark.parametrize(("iterations", "verdict"), [(100, "pass"), (500, "warn")])
@@ -107,10 +114,10 @@ def test_the_text_that_is_read_most_often_for_its_size_counts(
     }
     check = checks["04-training: text read once"]
     assert check.verdict == verdict
-    assert "corpus read" in check.value and "mine read" in check.value
-    assert checks["data blend"].value == "corpus 75.0 %, mine 25.0 % of the samples".replace(
-        " %", "%"
-    )
+    for text in ("corpus", "mine"):
+        assert says(check.value, PlanningMessage.TEXT_READ, text=text)
+    shares = PlanningMessage.SAMPLES_BY_TEXT.fill(shares="corpus 75.0%, mine 25.0%")
+    assert checks["data blend"].value == shares
 
 
 def test_a_text_of_unknown_size_leaves_the_sums_unknown() -> None:

@@ -18,6 +18,7 @@ from runbook.planning.data_plan import (
     plan_data,
     split_shares,
 )
+from runbook.planning.messages import PlanningMessage
 
 from .conftest import CORPUS, build
 
@@ -64,7 +65,9 @@ def test_estimates_count_ends_of_documents_and_both_files() -> None:
     plan = plan_data(build())
     assert plan.estimated_tokens == 500_100
     assert plan.estimated_bytes == 2 * 500_100 + index_bytes(100, 101)
-    assert plan.tokens_from == "the catalogue's count of GPT-2 tokens, and 100 ends of documents"
+    assert plan.tokens_from == PlanningMessage.TOKENS_OF_CATALOGUE.fill(
+        counted="GPT-2 tokens", ends=100
+    )
     assert plan_data(build({"data": {"append_eod": False}})).estimated_tokens == 500_000
 
 
@@ -84,10 +87,12 @@ def test_wide_vocabularies_take_four_bytes_a_token() -> None:
 def test_tokens_are_guessed_from_text_only_where_they_were_not_counted() -> None:
     plan = plan_data(build(dataset=CORPUS.model_copy(update={"tokens": 0})))
     assert plan.estimated_tokens == 500_100
-    assert plan.tokens_from == "2,000,000 bytes of text at 4 bytes a token"
+    assert plan.tokens_from == PlanningMessage.TOKENS_OF_TEXT.fill(
+        text_bytes=2_000_000, bytes_per_token=4.0
+    )
     unknown = plan_data(build(dataset=CORPUS.model_copy(update={"tokens": 0, "text_bytes": 0})))
     assert (unknown.estimated_tokens, unknown.estimated_bytes) == (0, 0)
-    assert unknown.tokens_from == "not known before the text is read"
+    assert unknown.tokens_from == PlanningMessage.TOKENS_NOT_KNOWN.fill()
 
 
 def test_mock_data_has_no_files_and_no_rules(verdicts: Callable[..., dict[str, Check]]) -> None:
@@ -218,16 +223,17 @@ def test_too_few_held_out_files_to_count_stay_unknown(
     verdicts: Callable[..., dict[str, Check]],
 ) -> None:
     check = verdicts({"data": {"held_out": 15}})["held-out files"]
-    assert (check.verdict, check.remedy) == ("unknown", "02-data counts them and applies the rule.")
+    remedy = PlanningMessage.HELD_OUT_NOT_COUNTED.fill()
+    assert (check.verdict, check.remedy) == ("unknown", remedy)
 
 
 def test_repeated_text_is_told_and_not_refused(verdicts: Callable[..., dict[str, Check]]) -> None:
     check = verdicts({"training": {"iterations": 1000}})["04-training: text read once"]
-    assert check.as_text() == (
-        "04-training: text read once: 1.02 M tokens wanted, 475 K there to train on: read 2.16 times. Rule: a run "
-        "reads its training text at most once. Take more text, or fewer iterations; repeating it a few times does "
-        "little harm."
+    assert check.value == PlanningMessage.TOKENS_READ.fill(
+        tokens="1.02 M", available="475 K", epochs=2.16
     )
+    assert check.rule == PlanningMessage.READ_ONCE_RULE.fill()
+    assert check.remedy == PlanningMessage.TAKE_MORE_TEXT.fill()
     assert check.verdict == "warn"
     unknown = verdicts(dataset=CORPUS.model_copy(update={"tokens": 0, "text_bytes": 0}))[
         "04-training: text read once"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from suite.messages import says
 
 from runbook.planning import Check, make_plan
 from runbook.planning.cost.accelerators import (
@@ -14,6 +15,7 @@ from runbook.planning.cost.accelerators import (
     named_memory,
     nearest_accelerators,
 )
+from runbook.planning.messages import PlanningMessage
 from runbook.results.published_results import read_table
 
 PEAKS = read_table("hardware_peaks.csv")
@@ -92,9 +94,13 @@ def test_a_device_by_its_name_alone_has_peak_memory_and_time(
     verdicts: Callable[..., dict[str, Check]], settings: Callable[..., Any]
 ) -> None:
     found = verdicts(site=on("A100-40GB"))
-    assert (found["device"].verdict, found["device"].value) == (
-        "pass",
-        "A100-40GB is read as A100-SXM4-40GB, 40.0 GiB, 312 TFLOP/s in bf16",
+    assert found["device"].verdict == "pass"
+    assert found["device"].value == ", ".join(
+        (
+            PlanningMessage.DEVICE_READ_AS.fill(device="A100-40GB", name="A100-SXM4-40GB"),
+            "40.0 GiB",
+            PlanningMessage.PEAK_OF_DEVICE.fill(peak=312.0, precision="bf16"),
+        )
     )
     assert found["04-training: memory"].verdict == "pass"
     assert found["04-training: memory"].value.endswith("there are 40.0 GiB")
@@ -104,22 +110,17 @@ def test_what_is_not_known_of_a_device_is_warned_of_with_the_lines_to_write(
     verdicts: Callable[..., dict[str, Check]],
 ) -> None:
     unknown = verdicts(site=on("A1000-40GB"))["device"]
-    assert (unknown.verdict, unknown.value) == (
-        "warn",
-        "A1000-40GB, memory not known, no bf16 peak known",
-    )
+    no_memory = PlanningMessage.MEMORY_NOT_KNOWN.fill()
+    no_peak = PlanningMessage.NO_PEAK_KNOWN.fill(precision="bf16")
+    assert (unknown.verdict, unknown.value) == ("warn", f"A1000-40GB, {no_memory}, {no_peak}")
     assert unknown.remedy.startswith(
         "In params/sites/here.yaml: write hardware.device as in the table (A100-SXM4-40GB, "
     )
-    assert (
-        "write hardware.device_memory (40GiB); write hardware.peak_tflops ({bf16: 312})"
-        in unknown.remedy
-    )
+    assert says(unknown.remedy, PlanningMessage.WRITE_MEMORY)
+    assert says(unknown.remedy, PlanningMessage.WRITE_PEAK, precision="bf16")
     old = verdicts(site=on("V100-SXM2-32GB"))["device"]
-    assert (old.verdict, old.value) == (
-        "warn",
-        "V100-SXM2-32GB is read as V100-SXM2, 32.0 GiB, no bf16 peak known",
-    )
+    read_as = PlanningMessage.DEVICE_READ_AS.fill(device="V100-SXM2-32GB", name="V100-SXM2")
+    assert (old.verdict, old.value) == ("warn", f"{read_as}, 32.0 GiB, {no_peak}")
     assert "device" not in verdicts()
 
 
@@ -145,7 +146,7 @@ def test_memory_that_only_just_fits_is_warned_of_as_a_search_would_not_take_it(
     ]["least_bytes"]
     tight = verdicts(smoke="tiny", site=site(need * 1.01))["04-training: memory"]
     assert tight.verdict == "warn"
-    assert tight.value.endswith("of which 94% can be planned with")
-    assert "What makes it smaller: " in tight.remedy
+    assert tight.value.endswith(PlanningMessage.USABLE_SHARE.fill(share=0.94))
+    assert says(tight.remedy, PlanningMessage.LESS_MEMORY, job_key="jobs.training")
     assert verdicts(smoke="tiny", site=site(need * 4))["04-training: memory"].verdict == "pass"
     assert "04-training: memory" in refusal(smoke="tiny", site=site(need * 0.99))

@@ -19,6 +19,7 @@ from runbook.planning.cost.endurance import (
 )
 from runbook.planning.cost.speed import estimate
 from runbook.planning.layout import full_choice
+from runbook.planning.messages import PlanningMessage
 
 from .conftest import TWO_CORES, build
 
@@ -100,10 +101,13 @@ def test_jobs_in_a_row_follow_from_the_queues_limit() -> None:
 def test_energy_only_where_the_power_is_known() -> None:
     known = found(AZURE)
     assert known.energy_kwh is not None
-    assert known.energy_basis == "700 W a device (board power of the datasheet) for all of the time"
+    assert known.energy_basis == PlanningMessage.POWER.fill(watts=700)
     choice = full_choice(build())
     time = estimate(choice, TWO_CORES)
     here = endurance(choice, build().run.jobs.training, 10**8, time)
-    assert (here.energy_kwh, here.energy_basis) == (None, "the power of cpu is not known")
+    assert (here.energy_kwh, here.energy_basis) == (
+        None,
+        PlanningMessage.POWER_NOT_KNOWN.fill(device="cpu"),
+    )
     assert here.hours_between_failures is None
     assert here.saves == ()

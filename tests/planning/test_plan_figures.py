@@ -55,7 +55,7 @@ def test_the_parts_of_a_step_add_up_to_the_step() -> None:
 
 def test_every_part_of_a_step_is_in_the_table_in_words() -> None:
     rows = parts_table(large()).rows
-    assert rows[0]["part"] == "matrix products of the layers"
+    assert rows[0]["part"] == PART_WORDS["matrices"]
     assert set(PART_WORDS) & {row["part"] for row in rows} == set()
     assert parts_table(make_plan(build(), TWO_CORES)).rows == ()
 

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from suite.messages import check_about, containing
 
+from runbook.core.messages import CoreMessage
 from runbook.params import Settings
 from runbook.params.schema.entries import Model
 from runbook.planning import Check, make_plan
-from runbook.planning.layout import full_choice, smoke_choice
+from runbook.planning.layout import FULL, full_choice, smoke_choice
+from runbook.planning.rule_codes import PlanCode
 
 from .conftest import build, hardware
 
@@ -268,10 +271,12 @@ def test_a_broken_rule_says_values_rule_and_remedy(
     assert text in refusal(sections, **others)
 
 
-def test_a_cpu_trains_heads_of_any_size(refusal: Callable[..., str]) -> None:
+def test_a_cpu_trains_heads_of_any_size(broken: Callable[..., tuple[Check, ...]]) -> None:
     checks = make_plan(build(model=odd(heads=32))).checks
-    assert [check.verdict for check in checks if check.name == "04-training: head size"] == ["warn"]
-    assert "= 9 a head" in refusal({}, model=odd(hidden=36, position_embedding="rope"))
+    check = check_about(checks, PlanCode.HEAD_SIZE, FULL, hidden=128, heads=32)
+    assert check.verdict == "warn"
+    failed = broken({}, model=odd(hidden=36, position_embedding="rope"))
+    check_about(failed, PlanCode.HEAD_SIZE, FULL, hidden=36, head_size="= 9 a head")
 
 
 def test_all_broken_rules_come_in_one_error(refusal: Callable[..., str]) -> None:
@@ -284,7 +289,7 @@ def test_all_broken_rules_come_in_one_error(refusal: Callable[..., str]) -> None
         model=odd(layers=5, heads=3),
     )
     lines = text.splitlines()
-    assert lines[0] == "10 things do not fit together; nothing was written or started:"
+    assert lines[0] == CoreMessage.THINGS_DO_NOT_FIT.fill(things="10 things do")
     expected = [
         "data split",
         "03-smoke-test: world size",
@@ -301,14 +306,25 @@ def test_all_broken_rules_come_in_one_error(refusal: Callable[..., str]) -> None
         assert line.startswith(f"  {number}. {name}: ")
 
 
-def test_175b_takes_16_nodes_of_8_and_multiples(refusal: Callable[..., str]) -> None:
+def test_175b_takes_16_nodes_of_8_and_multiples(
+    broken: Callable[..., tuple[Check, ...]],
+) -> None:
     """The document's own minimum: tensor 8 x pipeline 16 = 128 devices."""
     plan = make_plan(build(AZURE, **H100))
     assert plan.as_dict()["phases"]["04-training"]["parallel"]["data"] == 1
     for nodes in (8, 24):
-        text = refusal({**AZURE, "jobs": {"training": {"nodes": nodes}}}, **H100)
-        assert f"{nodes * 8} devices ({nodes} nodes x 8) do not divide into groups of 128" in text
-        assert "Change jobs.training.nodes to a multiple of 16" in text
+        checks = broken({**AZURE, "jobs": {"training": {"nodes": nodes}}}, **H100)
+        check_about(
+            checks,
+            PlanCode.WORLD_SIZE,
+            FULL,
+            world_size=nodes * 8,
+            nodes=f"{nodes} nodes",
+            devices_per_node=8,
+            groups=containing("groups of 128"),
+            job_key="jobs.training",
+            node_multiple=16,
+        )
 
 
 def test_rules_of_unused_things_are_not_listed(verdicts: Callable[..., dict[str, Check]]) -> None:
@@ -319,14 +335,23 @@ def test_rules_of_unused_things_are_not_listed(verdicts: Callable[..., dict[str,
 
 def test_what_only_slows_is_a_warning(verdicts: Callable[..., dict[str, Check]]) -> None:
     found = verdicts({"parallel": {"pipeline": 2}, "training": {"global_batch": 2}})
-    assert found["04-training: pipeline filled"].as_text() == (
-        "04-training: pipeline filled: 1 micro-batches for 2 stages: 100% idle beside the work. Rule: at least as many "
-        "micro-batches as stages. Raise training.global_batch, or lower parallel.pipeline."
+    check = check_about(
+        found.values(),
+        PlanCode.PIPELINE_FILLED,
+        FULL,
+        num_microbatches=1,
+        pipeline=2,
+        bubble=1.0,
+        batch_key="training.global_batch",
+        pipeline_key="parallel.pipeline",
     )
+    assert check.verdict == "warn"
     wide = verdicts({"parallel": {"tensor": 4}, "jobs": {"training": {"nodes": 2}}})
-    assert wide["04-training: tensor inside a node"].verdict == "warn"
+    across = check_about(wide.values(), PlanCode.TENSOR_INSIDE_NODE, FULL, tensor=4)
+    assert across.verdict == "warn"
     crowded = verdicts(site={"hardware": hardware(cores_per_node=1)})
-    assert crowded["04-training: processes on a node"].verdict == "warn"
+    processes = check_about(crowded.values(), PlanCode.PROCESSES_ON_NODE, FULL, cores=1)
+    assert processes.verdict == "warn"
 
 
 def test_smoke_test_has_its_own_cut_and_drops_sequence_parallelism(

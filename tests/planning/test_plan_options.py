@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 import pytest
-from suite.messages import refuses
+from suite.messages import check_about, containing, refuses
 
 from runbook.core.errors import ParamsError, PlanError
 from runbook.frameworks import training_arguments
@@ -16,7 +16,7 @@ from runbook.planning import make_plan
 from runbook.planning.cost.iteration import StepModel
 from runbook.planning.cost.memory import StageMemory
 from runbook.planning.cost.step_inputs import modelled_device, setup_for
-from runbook.planning.layout import full_choice
+from runbook.planning.layout import FULL, full_choice
 from runbook.planning.near_copy_memory import check_near_copies
 from runbook.planning.rule_codes import PlanCode
 from runbook.tools.speed.published_rows import read_row
@@ -177,18 +177,23 @@ def test_a_ramp_that_does_not_end_at_the_batch_is_none(values, sound):
     assert Batch(1, full, full, Ramp(start, increment, samples)).ramp_is_sound is sound
 
 
-def test_a_ramp_that_does_not_divide_is_refused(refusal):
+def test_a_ramp_that_does_not_divide_is_refused(broken):
     ramp = {"micro_batch": 2, "rampup_start": 3, "rampup_increment": 1, "rampup_samples": 9}
-    assert "every batch of the ramp divides by micro_batch x data parallel" in refusal(
-        {"training": ramp}
-    )
+    checks = broken({"training": ramp})
+    check_about(checks, RuleCode.BATCH_RAMP_DIVIDES, start=3, increment=1, group=4)
 
 
 def test_keys_of_our_own_trainer_are_told_of_where_another_trains():
     settings = load("azure-175b", set_words=("training.nan_policy=skip",))
-    names = {check.name: check for check in make_plan(settings, None).checks}
-    assert names["04-training: keys of our own trainer"].verdict == "warn"
-    assert "training.nan_policy" in names["04-training: keys of our own trainer"].value
+    checks = make_plan(settings, None).checks
+    check = check_about(
+        checks,
+        PlanCode.FRAMEWORK_IGNORES_KEYS,
+        FULL,
+        ignored=containing("training.nan_policy"),
+        framework="megatron-lm",
+    )
+    assert check.verdict == "warn"
 
 
 def test_a_ramp_is_rendered_in_megatrons_own_words():
@@ -200,7 +205,8 @@ def test_a_ramp_is_rendered_in_megatrons_own_words():
     settings = load("azure-175b", set_words=words)
     spec = make_plan(settings, None).phases["04-training"]
     line = " ".join(training_arguments(settings, spec))
-    assert "--rampup-batch-size 32 32 5000000" in line and "--train-samples" in line
+    ramp = "--rampup-batch-size 32 32 5000000"
+    assert ramp in line and "--train-samples" in line
 
 
 def stages(**sections):
@@ -296,7 +302,7 @@ def test_a_tuning_is_rendered_in_the_words_of_each_framework(run, words, rendere
     assert rendered in line
 
 
-def test_eight_bits_are_another_training_planned_faster_and_larger_and_refused_on_a_cpu(refusal):
+def test_eight_bits_are_another_training_planned_faster_and_larger_and_refused_on_a_cpu(broken):
     def plan(**training):
         return make_plan(
             build(
@@ -319,7 +325,8 @@ def test_eight_bits_are_another_training_planned_faster_and_larger_and_refused_o
     assert fast < 0.9 * slow
     more = eighth.memory["04-training"].least_bytes - half.memory["04-training"].least_bytes
     assert more == pytest.approx(2 * half.parameters["04-training"].per_rank_by_stage[0])
-    assert "Transformer Engine: training.fp8=delayed" in refusal({"training": {"fp8": "delayed"}})
+    checks = broken({"training": {"fp8": "delayed"}})
+    check_about(checks, PlanCode.TRANSFORMER_ENGINE, wanted="training.fp8=delayed", device="cpu")
 
 
 def test_kernels_of_the_own_trainer_are_refused_for_other_programs():

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from suite.messages import refuses
+from suite.messages import refuses, says
 
 from benchmarks import predict_cross_validation as benchmark
 from runbook.core.errors import ParamsError
@@ -277,7 +277,7 @@ def test_columns_win_over_words_and_what_they_say_wrongly_is_listed(
     assert (shape.ffn_hidden, shape.vocabulary, said.shape_from) == (
         4096,
         32000,
-        "columns of the table",
+        SpeedMessage.COLUMNS_OF_TABLE.fill(),
     )
     assert (said.setup.micro_batch, said.setup.recompute, said.setup.code) == (4, "full", "unfused")
     assert (
@@ -378,15 +378,13 @@ def test_what_is_not_known_is_null_with_its_reason(models: dict[str, Model]) -> 
 
 
 def test_an_uncalibrated_family_says_so(models: dict[str, Model]) -> None:
-    assert one(models, accelerator="MI300X").assumed[-1] == (
-        "no training on MI300X was published to us: measured matrix products only"
-    )
+    note = SpeedMessage.NOT_CALIBRATED.fill(family="MI300X")
+    assert one(models, accelerator="MI300X").assumed[-1] == note
 
 
 def test_an_mi250x_is_a_gcd_and_says_so(models: dict[str, Model]) -> None:
-    assert one(models, accelerator="MI250X", precision="fp16").assumed[-1] == (
-        "a GCD, as PyTorch counts them, not a module of two"
-    )
+    predicted = one(models, accelerator="MI250X", precision="fp16")
+    assert predicted.assumed[-1] == SpeedMessage.GCD.fill()
     assert one(models, accelerator="MI250X module (2 GCD)").reason.startswith(
         "the accelerator 'MI250X module (2 GCD)'"
     )
@@ -415,12 +413,17 @@ def test_shapes_come_by_name_then_by_size_then_scaled(models: dict[str, Model]) 
     def shape(**cells: str) -> tuple[Model, str]:
         return shape_for(read_row(1, cells), models)
 
-    assert shape(model="GPT-3 175B", params_b="175")[1] == "175b of the catalogue"
-    assert shape(model="Llama-3.1 405B", params_b="405.9")[1] == "llama-3-405b of the catalogue"
-    assert shape(model="MPT 7B", params_b="6.658")[1] == "6.7b of the catalogue, by size"
-    assert shape(model="Nemotron 22B", params_b="22.5")[1] == "nemotron-22b of the catalogue"
+    named = SpeedMessage.OF_CATALOGUE
+    by_size = SpeedMessage.OF_CATALOGUE_BY_SIZE
+    for model, params_b, source in (
+        ("GPT-3 175B", "175", named.fill(name="175b")),
+        ("Llama-3.1 405B", "405.9", named.fill(name="llama-3-405b")),
+        ("MPT 7B", "6.658", by_size.fill(name="6.7b")),
+        ("Nemotron 22B", "22.5", named.fill(name="nemotron-22b")),
+    ):
+        assert shape(model=model, params_b=params_b)[1] == source
     scaled, said = shape(model="GPT 2.5T", params_b="2500")
-    assert said.endswith(" of the catalogue, scaled to 2500 B")
+    assert says(said, SpeedMessage.OF_CATALOGUE_SCALED, billions=2500)
     assert 12 * scaled.layers * scaled.hidden**2 == pytest.approx(2.5e12, rel=0.02)
     told, _ = shape(model="GPT 1.5B (52 layers, 1536)", params_b="1.55")
     assert (told.layers, told.hidden) == (52, 1536)
@@ -430,19 +433,21 @@ def test_empty_cells_are_filled_in_and_told(models: dict[str, Model]) -> None:
     predicted = one(models)
     assert predicted.tokens_s_per_accel
     assert predicted.assumed == (
-        "sequence of 2048",
-        "tensor 2 x pipeline 1",
-        "64 devices",
-        "global batch of 992",
+        SpeedMessage.SEQUENCE.fill(tokens=2048),
+        SpeedMessage.LAYOUT.fill(tensor=2, pipeline=1),
+        SpeedMessage.DEVICES.fill(devices=64),
+        SpeedMessage.GLOBAL_BATCH.fill(sequences=992),
     )
 
 
 def test_a_file_that_is_no_table_is_refused() -> None:
     with refuses(
-        ParamsError, SpeedMessage.COLUMNS_MISSING, missing="model and no column accelerator"
-    ) as caught:
+        ParamsError,
+        SpeedMessage.COLUMNS_MISSING,
+        missing="model and no column accelerator",
+        first_line="a, b",
+    ):
         check_columns(["a", "b"])
-    assert "its first line: a, b" in str(caught.value)
     check_columns(["accelerator", "model"])
 
 
@@ -531,9 +536,7 @@ def test_a_world_that_does_not_divide_is_told(models: dict[str, Model]) -> None:
     )
     assert not isinstance(found, str)
     assumed = {assumption.value: assumption.text for assumption in found.assumed}
-    assert assumed[AssumedValue.REPLICAS] == (
-        "10 devices are no multiple of tensor x pipeline x context: 2 replicas"
-    )
+    assert assumed[AssumedValue.REPLICAS] == SpeedMessage.NO_MULTIPLE.fill(devices=10, replicas=2)
 
 
 def test_the_interval_holds_about_four_fifths_of_each_table(models: dict[str, Model]) -> None:
@@ -568,7 +571,8 @@ def test_no_accelerator_stands_in_silently_for_another(models: dict[str, Model])
         words = [
             text for text in one(models, accelerator=name).assumed if text.startswith("planned as")
         ]
-        assert words == ([f"planned as {planned}, which {name!r} is taken for"] if planned else [])
+        note = SpeedMessage.TAKEN_FOR.fill(planned=planned, accelerator=name)
+        assert words == ([note] if planned else [])
 
 
 def test_words_of_a_row_decide_vocabulary_tensor_size_and_the_shape_of_a_named_model(

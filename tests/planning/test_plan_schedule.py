@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from suite.messages import check_about
 
 from runbook.plan_file.learning_rate import LearningRate
 from runbook.planning import Check
-from runbook.planning.layout import full_choice, smoke_choice
+from runbook.planning.layout import FULL, SMOKE, full_choice, smoke_choice
+from runbook.planning.messages import PlanningMessage
+from runbook.planning.rule_codes import PlanCode
 from runbook.planning.schedule import Duration, duration, learning_rate
 
 from .conftest import build
@@ -148,8 +151,15 @@ def test_a_broken_rule_says_values_rule_and_remedy(
 
 def test_samples_that_fill_no_step_are_told(verdicts: Callable[..., dict[str, Check]]) -> None:
     found = verdicts({"training": {"iterations": 0, "samples": 807}})
-    assert found["04-training: length"].value == (
-        "100 steps x 8 sequences = 800 samples = 102,400 tokens (7 samples fill no whole step and are left over)"
+    check_about(
+        found.values(),
+        PlanCode.LENGTH,
+        FULL,
+        iterations=100,
+        batch=8,
+        samples=800,
+        tokens=102_400,
+        left_over=PlanningMessage.LEFT_OVER.fill(samples=7),
     )
 
 
@@ -158,11 +168,16 @@ def test_azure_decay_over_430000_steps_is_told(verdicts: Callable[..., dict[str,
     found = verdicts(
         {"training": {"iterations": 1500, "decay_iterations": 430_000, "warmup_iterations": 430}}
     )
-    check = found["04-training: decay"]
-    assert check.verdict == "warn"
-    assert check.value == (
-        "decay over 3,440,000 samples, run of 12,000: it ends at a rate of 6.00e-04 (peak 0.0006)"
+    check = check_about(
+        found.values(),
+        PlanCode.DECAY_WITHIN_RUN,
+        FULL,
+        decay_samples=3_440_000,
+        samples=12_000,
+        peak=0.0006,
     )
+    assert check.verdict == "warn"
+    assert check.values["last_rate"] == pytest.approx(6e-4, rel=1e-3)
 
 
 def test_warmup_longer_than_the_run_is_told(verdicts: Callable[..., dict[str, Check]]) -> None:
@@ -176,12 +191,14 @@ def test_a_rehearsed_stop_after_the_end_only_warns(
     verdicts: Callable[..., dict[str, Check]],
 ) -> None:
     """A shorter run of the same file, as `--set training.iterations=10`, still starts."""
-    check = verdicts({"training": {"rehearse_stop": 100}})["04-training: rehearsed stop"]
-    assert (check.verdict, check.value) == ("warn", "stop after step 100 of 100")
-    assert check.remedy == "No stop is rehearsed; set training.rehearse_stop below 100 for one."
+    checks = verdicts({"training": {"rehearse_stop": 100}}).values()
+    check = check_about(checks, PlanCode.PLANNED_STOP, FULL, stop=100, steps=100)
+    assert check.verdict == "warn"
 
 
-def test_fp16_that_skips_every_step_of_a_smoke_test_is_refused(refusal: Callable[..., str]) -> None:
+def test_fp16_that_skips_every_step_of_a_smoke_test_is_refused(
+    broken: Callable[..., tuple[Check, ...]],
+) -> None:
     """A first loss scale of 2^32 halves 16 times before a step counts; a smoke test has 12."""
     training = {
         "framework": "megatron-lm",
@@ -189,11 +206,16 @@ def test_fp16_that_skips_every_step_of_a_smoke_test_is_refused(refusal: Callable
         "initial_loss_scale": 2.0**32,
         "micro_batch": 1,
     }
-    assert (
-        "03-smoke-test: steps skipped under fp16: about 16 of 12 steps skipped while the loss scale halves from "
-        "4.29497e+09. Rule: some steps are left that change the weights. Lower training.initial_loss_scale (65536), "
-        "raise training.smoke.iterations, or train in bf16."
-    ) in refusal({"training": training}, device="H100-SXM")
+    checks = broken({"training": training}, device="H100-SXM")
+    check_about(
+        checks,
+        PlanCode.STEPS_SKIPPED,
+        SMOKE,
+        skipped=16,
+        steps=12,
+        initial=2.0**32,
+        iterations_key="training.smoke.iterations",
+    )
 
 
 schedules = st.builds(

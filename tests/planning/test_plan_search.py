@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from suite.messages import containing, says
 
 from runbook.params.schema.entries import Model
 from runbook.planning.cost.iteration import iteration
@@ -23,6 +24,8 @@ from runbook.planning.layout_search import (
     layouts,
     search,
 )
+from runbook.planning.messages import PlanningMessage
+from runbook.planning.rule_codes import PlanCode
 
 from .conftest import MODELS, build
 
@@ -127,13 +130,16 @@ def test_days_and_cost_follow_from_speed_and_price() -> None:
 def test_where_nothing_fits_it_says_what_would() -> None:
     found = search(choice(AZURE, 1))
     assert not found.ranked
-    assert found.reason.endswith(
-        "GiB of each device: take more nodes, or an engine that shares more states (parallel.zero_stage with DeepSpeed)"
+    assert says(
+        found.reason,
+        PlanningMessage.LAYOUTS_TOO_LARGE,
+        too_large=found.did_not_fit,
+        layouts=found.looked_at,
+        share=0.94,
+        memory="80.0 GiB",
     )
-    assert " layouts do not fit into 94% of 80.0 GiB, the thriftiest needs " in found.reason
-    assert search(choice(AZURE, 17)).reason == (
-        "no cut of 96 layers and 96 heads over 136 devices divides a global batch of 512: change jobs.training.nodes "
-        "or training.global_batch"
+    assert search(choice(AZURE, 17)).reason == PlanningMessage.NO_LAYOUT_DIVIDES.fill(
+        layers=96, heads=96, devices=136, global_batch=512
     )
 
 
@@ -141,16 +147,18 @@ def test_where_every_layout_breaks_a_rule_the_rule_is_named() -> None:
     odd = MODELS["13b"].model_copy(update={"hidden": 5160})  # 129 a head
     found = search(choice(LUMI, 16, odd))
     assert (found.ranked, found.did_not_fit < found.looked_at) == ((), True)
-    assert "layouts fit and break a rule" in found.reason
-    assert (
-        "head size: hidden 5160 / 40 heads = 129 a head. Rule: the head size is a multiple of 8"
-        in found.reason
+    head_size = PlanCode.HEAD_SIZE.message
+    value = head_size.value.format(hidden=5160, heads=40, head_size="= 129 a head")
+    assert says(
+        found.reason,
+        PlanningMessage.LAYOUTS_BREAK_RULE,
+        broken=found.broke_a_rule,
+        layouts=found.looked_at,
+        rule=containing(head_size.title, value, head_size.rule),
     )
     six = choice(LUMI | {"parallel": {"context": 3}}, 1)
-    assert (
-        search(six).reason
-        == "parallel.context=3 does not divide 8 devices: change it or jobs.training.nodes"
-    )
+    reason = PlanningMessage.CONTEXT_DOES_NOT_DIVIDE.fill(context=3, devices=8)
+    assert search(six).reason == reason
 
 
 def test_a_site_that_names_its_device_alone_is_searched() -> None:
@@ -161,22 +169,23 @@ def test_a_site_that_names_its_device_alone_is_searched() -> None:
     unsaid = search(
         choice(LUMI, 4, "13b", site={"hardware": {"device": "A100", "devices_per_node": 4}})
     )
-    assert unsaid.reason == (
-        "the name A100 leaves its memory open: write hardware.device_memory in params/sites/here.yaml"
+    assert unsaid.reason == PlanningMessage.NAME_WITHOUT_MEMORY.fill(
+        device="A100", where="params/sites/here.yaml"
     )
     unknown = search(
         choice(LUMI, 4, "13b", site={"hardware": {"device": "A1000-40GB", "devices_per_node": 4}})
     )
-    assert (
-        "write hardware.device of params/sites/here.yaml as one of A100-SXM4-40GB" in unknown.reason
+    assert says(
+        unknown.reason,
+        PlanningMessage.DEVICE_NOT_IN_TABLE,
+        device="A1000-40GB",
+        site="here",
+        names=containing("A100-SXM4-40GB"),
     )
 
 
 def test_unknown_devices_and_cpus_give_a_reason() -> None:
-    assert (
-        search(full_choice(build())).reason
-        == "a CPU has no links between devices to lay a model out over"
-    )
+    assert search(full_choice(build())).reason == PlanningMessage.CPU_HAS_NO_LINKS.fill()
 
 
 def test_ten_thousand_layouts_in_seconds() -> None:

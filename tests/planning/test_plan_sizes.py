@@ -12,6 +12,7 @@ from runbook.params.schema.entries import Model
 from runbook.plan_file.json_records import as_json
 from runbook.plan_file.schema import ModelShape
 from runbook.planning import make_plan
+from runbook.planning.messages import PlanningMessage
 from runbook.planning.sizes import (
     expected_first_loss,
     label_count,
@@ -159,17 +160,20 @@ def test_label_names_a_count(label: str, named: int | None) -> None:
 
 
 def test_label_check_says_what_the_label_is_worth() -> None:
+    def counted(label: str, rounded: str, parameters: int) -> str:
+        return PlanningMessage.LABEL.fill(label=label, rounded=rounded, parameters=parameters)
+
+    too_large = PlanningMessage.LABEL_TOO_LARGE
     assert label_text("375M", 64_633_856) == (
-        '"375M" is 64.6 M: 64,633,856 parameters by count; the label says 5.8 times as many'
+        counted("375M", "64.6 M", 64_633_856) + too_large.fill(ratio=5.8)
     )
     assert label_text("857M", 355_919_872) == (
-        '"857M" is 356 M: 355,919,872 parameters by count; the label says 2.4 times as many'
+        counted("857M", "356 M", 355_919_872) + too_large.fill(ratio=2.4)
     )
-    assert label_text("25B", 29_318_000_000).endswith("the label says 85% of that")
-    assert (
-        label_text("13B", 12_853_626_880) == '"13B" is 12.9 B: 12,853,626,880 parameters by count'
-    )
-    assert label_text("tiny", 7_248_640) == '"tiny" is 7.25 M: 7,248,640 parameters by count'
+    too_small = PlanningMessage.LABEL_TOO_SMALL.fill(ratio=0.85)
+    assert label_text("25B", 29_318_000_000).endswith(too_small)
+    assert label_text("13B", 12_853_626_880) == counted("13B", "12.9 B", 12_853_626_880)
+    assert label_text("tiny", 7_248_640) == counted("tiny", "7.25 M", 7_248_640)
 
 
 cuts = st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (4, 2), (8, 4)])

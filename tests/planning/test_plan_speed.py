@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from suite.messages import says
 
 from runbook.plan_file.json_records import as_json
 from runbook.planning import Calibration, Calibrations, Check, Machine, make_plan
@@ -22,9 +23,11 @@ from runbook.planning.cost.speed import (
     read_calibration,
 )
 from runbook.planning.layout import Choice, full_choice, smoke_choice
+from runbook.planning.messages import PlanningMessage
 
 from .conftest import TWO_CORES, build, hardware
 
+CPU_PRECISION = PlanningMessage.CPU_PRECISION.fill()
 OLD = Machine(cores=2, flags=frozenset({"avx2"}), memory_bytes=24 * 2**30)
 
 
@@ -44,9 +47,8 @@ def test_smoke_test_takes_about_40_seconds_on_two_cores() -> None:
     found = speed({"training": {"eval_interval": 0}}, smoke=True)
     assert found.seconds == pytest.approx(41.6, rel=0.02)
     assert found.seconds == pytest.approx(12 * (found.seconds_per_iteration or 0), rel=1e-3)
-    assert (
-        found.basis
-        == "2 cores x 380 GFLOP/s (bf16, measured) for products of matrices, 65% of the step"
+    assert found.basis == PlanningMessage.CPU_BASIS.fill(
+        cores="2 cores", gflops=380.0, path="bf16", share=0.65
     )
 
 
@@ -54,10 +56,10 @@ def test_cpu_without_bf16_units_is_nearly_as_fast_as_in_fp32(
     verdicts: Callable[..., dict[str, Check]],
 ) -> None:
     """The trainer widens to float32 there."""
-    check = verdicts(machine=OLD)["bf16 on this CPU"]
-    assert check.as_text() == (
-        "bf16 on this CPU: bf16 in float32: products of matrices take about 1.1 times as long as in fp32. Rule: "
-        "bf16 takes at most 1.5 times as long as fp32."
+    check = verdicts(machine=OLD)[CPU_PRECISION]
+    comparison = PlanningMessage.TIMES_AS_LONG.fill(times=1.1)
+    assert check.value == PlanningMessage.CPU_PRODUCTS.fill(
+        path="bf16 in float32", comparison=comparison
     )
     assert check.verdict == "pass"
     fp32 = {"training": {"precision": "fp32"}}
@@ -68,18 +70,16 @@ def test_cpu_without_bf16_units_is_nearly_as_fast_as_in_fp32(
         < 1.1
     )
     assert (speed(fp32, OLD, smoke=True).seconds or 0) < 300
-    assert "bf16 on this CPU" not in verdicts(fp32, machine=OLD)
+    assert CPU_PRECISION not in verdicts(fp32, machine=OLD)
 
 
 def test_cpu_with_avx512_alone_is_warned_of_before_bf16(
     verdicts: Callable[..., dict[str, Check]],
 ) -> None:
-    check = verdicts(machine=replace(TWO_CORES, flags=frozenset({"avx512f"})))["bf16 on this CPU"]
+    check = verdicts(machine=replace(TWO_CORES, flags=frozenset({"avx512f"})))[CPU_PRECISION]
     assert check.verdict == "warn"
-    assert check.as_text().endswith(
-        "take about 2.6 times as long as in fp32. Rule: bf16 takes at most 1.5 times as long as "
-        "fp32. Set training.precision to fp32."
-    )
+    assert says(check.value, PlanningMessage.TIMES_AS_LONG, times=2.6)
+    assert check.remedy == PlanningMessage.SET_FP32.fill()
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,14 @@ def test_the_path_of_bf16_follows_the_cpus_flags(flags: set[str], path: str) -> 
 def test_what_is_not_known_stays_empty(verdicts: Callable[..., dict[str, Check]]) -> None:
     nowhere = speed(machine=None)
     assert (nowhere.seconds, nowhere.tokens_per_second, nowhere.cost) == (None, None, None)
-    assert nowhere.basis == "how many cores this machine has is not known"
+    assert nowhere.basis == PlanningMessage.CORES_NOT_KNOWN.fill()
     no_flags = speed(machine=Machine(cores=4))
     assert no_flags.seconds is None
-    assert no_flags.basis == "whether this CPU multiplies bf16 directly is not known"
-    assert verdicts(machine=Machine(cores=4))["bf16 on this CPU"].verdict == "unknown"
+    assert no_flags.basis == PlanningMessage.CPU_NOT_KNOWN.fill(precision="bf16")
+    assert verdicts(machine=Machine(cores=4))[CPU_PRECISION].verdict == "unknown"
     site = {"hardware": {"device": "NewChip", "devices_per_node": 8}}
-    assert speed(site=site).basis == "no bf16 peak is known for NewChip"
+    basis = PlanningMessage.NO_PEAK_OF_DEVICE.fill(precision="bf16", device="NewChip")
+    assert speed(site=site).basis == basis
 
 
 def test_known_accelerators_are_modelled_part_by_part() -> None:
@@ -118,7 +119,9 @@ def test_known_accelerators_are_modelled_part_by_part() -> None:
         }
     }
     found = speed(sections, device="H100-SXM", model="13b")
-    assert found.basis == "modelled part by part for H100-SXM5 (989.4 TFLOP/s, bf16)"
+    assert found.basis == PlanningMessage.MODELLED.fill(
+        device="H100-SXM5", peak=989.4, precision="bf16"
+    )
     deepspeed = {"engine": "deepspeed", "framework": "runbook"}
     zero_3 = sections | {"parallel": {"zero_stage": 3}}
     zero_3["training"] = sections["training"] | deepspeed
@@ -135,7 +138,9 @@ def test_unknown_accelerators_run_at_a_stated_share_of_the_sites_peak() -> None:
         )
     }
     found = speed({"training": {"global_batch": 16, "eval_interval": 0}}, model="375m", site=site)
-    assert found.basis == "35% of 1000 TFLOP/s (NewChip, bf16), assumed"
+    assert found.basis == PlanningMessage.ASSUMED_SHARE.fill(
+        share=0.35, peak=1000.0, device="NewChip", precision="bf16"
+    )
     assert found.tflops_per_device == pytest.approx(350, rel=1e-3)
 
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from suite.messages import says
 
+from runbook.core.table import UNKNOWN
 from runbook.planning import Plan, make_plan
+from runbook.planning.cost.flops import CONVENTIONS
+from runbook.planning.messages import PlanningMessage
 from runbook.planning.plan_tables import (
+    CHECKPOINT_INTERVAL,
+    FIRST_LOSS,
+    PARAMETERS_ON_RANK,
     Table,
     batch_sum,
     checks_table,
@@ -14,6 +21,7 @@ from runbook.planning.plan_tables import (
     flops_table,
     layout_table,
     memory_table,
+    parameters_of,
     places_table,
     sizes_table,
     storage_table,
@@ -45,9 +53,16 @@ def test_every_table_has_the_same_columns_in_all_rows(plan: Plan) -> None:
 
 def test_sums_are_written_out(plan: Plan) -> None:
     smoke = plan.phases["03-smoke-test"]
-    assert batch_sum(smoke) == "1 micro x 2 replicas x 2 steps = 4 sequences = 4,096 tokens"
-    assert duration_sum(smoke) == "12 iterations x 4 = 48 samples = 49.2 K tokens"
-    assert devices_sum(smoke) == "1 tensor x 1 pipeline x 2 data replicas = 2, ZeRO 1"
+    assert batch_sum(smoke) == PlanningMessage.BATCH_PRODUCT.fill(
+        micro=1, replicas="2 replicas", steps="2 steps", sequences=4, tokens=4096
+    )
+    assert duration_sum(smoke) == PlanningMessage.LENGTH_PRODUCT.fill(
+        iterations=12, sequences=4, samples=48, tokens="49.2 K"
+    )
+    product = PlanningMessage.DEVICES_BY_KIND.fill(tensor=1, pipeline=1, context="", data=2)
+    assert devices_sum(smoke) == PlanningMessage.DEVICES_PRODUCT.fill(
+        product=product, devices=2, chunks="", zero_stage=1
+    )
 
 
 def test_devices_name_what_is_used() -> None:
@@ -57,33 +72,45 @@ def test_devices_name_what_is_used() -> None:
         "jobs": {"training": {"nodes": 1}, "smoke": {"nodes": 1}},
     }
     spec = make_plan(build(sections, device="H100-SXM")).phases["04-training"]
-    assert devices_sum(spec) == (
-        "2 tensor x 2 pipeline x 2 context x 1 data replicas = 8, 2 chunks a stage, ZeRO 1"
+    context = PlanningMessage.CONTEXT_DEVICES.fill(context=2)
+    assert devices_sum(spec) == PlanningMessage.DEVICES_PRODUCT.fill(
+        product=PlanningMessage.DEVICES_BY_KIND.fill(tensor=2, pipeline=2, context=context, data=1),
+        devices=8,
+        chunks=PlanningMessage.CHUNKS_OF_STAGE.fill(chunks=2),
+        zero_stage=1,
     )
-    assert batch_sum(spec) == "1 micro x 1 replica x 8 steps = 8 sequences = 1,024 tokens"
+    assert batch_sum(spec) == PlanningMessage.BATCH_PRODUCT.fill(
+        micro=1, replicas="1 replica", steps="8 steps", sequences=8, tokens=1024
+    )
 
 
 def test_sizes_show_counts_labels_and_the_first_loss(plan: Plan) -> None:
     table = sizes_table(plan)
     rows = by_what(table)
-    assert rows["parameters: whole model"] == ("64,633,856", "7,248,640")
-    assert rows["first loss expected"] == ("10.82 = ln(50,257)", "10.82 = ln(50,257)")
-    assert rows["vocabulary"][0] == "50,257, padded to 50,304"
-    assert '"375M" is 64.6 M' in "\n".join(table.notes)
+    assert rows[parameters_of("whole model")] == ("64,633,856", "7,248,640")
+    first_loss = PlanningMessage.FIRST_LOSS.fill(loss=10.82, vocabulary=50257)
+    assert rows[FIRST_LOSS] == (first_loss, first_loss)
+    padded = PlanningMessage.PADDED_VOCABULARY.fill(vocabulary=50257, padded=50304)
+    assert rows["vocabulary"][0] == padded
+    notes = "\n".join(table.notes)
+    assert says(notes, PlanningMessage.LABEL, label="375M", rounded="64.6 M", parameters=64_633_856)
 
 
 def test_the_fullest_stage_is_shown_for_pipelines() -> None:
     sections = {"parallel": {"pipeline": 2}}
     rows = by_what(sizes_table(make_plan(build(sections), TWO_CORES)))
-    assert rows["parameters on a rank"][1] == "6,851,840 (the fullest of 2 stages)"
+    stage = PlanningMessage.FULLEST_STAGE.fill(stages=2)
+    assert rows[PARAMETERS_ON_RANK][1] == f"6,851,840{stage}"
 
 
 def test_layout_shows_when_the_peak_is_reached(plan: Plan) -> None:
     rows = by_what(layout_table(plan))
-    assert (
-        rows["learning rate"][0] == "peak 0.0006 by step 3, then cosine to 6e-05 over 4,800 samples"
+    course = PlanningMessage.RATE_COURSE.fill(schedule="cosine", minimum=6e-5, samples=4800)
+    rate = PlanningMessage.RATE_PEAK.fill(peak=0.0006, step=3, course=course)
+    assert rows["learning rate"][0] == rate
+    assert rows["model"][1] == PlanningMessage.MODEL_SHAPE.fill(
+        name="tiny", layers=4, hidden=128, heads=4, sequence_length=128
     )
-    assert rows["model"][1] == "tiny: 4 layers x 128 hidden, 4 heads, sequence 128"
 
 
 def test_what_is_not_known_is_said() -> None:
@@ -91,27 +118,35 @@ def test_what_is_not_known_is_said() -> None:
     assert by_what(memory_table(unknown))["there is"] == ("not known", "not known")
     time = by_what(time_table(unknown))
     assert time["a step"] == ("not known", "not known")
-    assert time["from"][0] == "how many cores this machine has is not known"
-    assert "\n".join(storage_table(unknown).notes) == (
-        "Data corpus: tokens not known, size not known (not known before the text is read)."
+    assert time["from"][0] == PlanningMessage.CORES_NOT_KNOWN.fill()
+    size = PlanningMessage.DATA_SIZE.fill(
+        names="corpus",
+        tokens=f"tokens {UNKNOWN}",
+        size=f"size {UNKNOWN}",
+        source=PlanningMessage.TOKENS_NOT_KNOWN.fill(),
     )
+    assert tuple(storage_table(unknown).notes) == (size,)
 
 
 def test_time_storage_and_memory_are_in_readable_units(plan: Plan) -> None:
     assert by_what(time_table(plan))["a step"] == ("3.47 s", "0.18 s")
     assert by_what(storage_table(plan))["one checkpoint"] == (
-        "863 MiB = 14 B a parameter",
-        "96.8 MiB = 14 B a parameter",
+        PlanningMessage.CHECKPOINT_SIZE.fill(size="863 MiB", bytes_per_parameter=14),
+        PlanningMessage.CHECKPOINT_SIZE.fill(size="96.8 MiB", bytes_per_parameter=14),
     )
-    assert by_what(storage_table(plan))["steps between checkpoints"] == ("only at the end", "1000")
-    assert by_what(memory_table(plan))["there is"] == ("24.0 GiB a node", "24.0 GiB a node")
+    at_end = PlanningMessage.SAVES_AT_END.fill()
+    assert by_what(storage_table(plan))[CHECKPOINT_INTERVAL] == (at_end, "1000")
+    limit = PlanningMessage.LIMIT_OF.fill(size="24.0 GiB", unit="node")
+    assert by_what(memory_table(plan))["there is"] == (limit, limit)
 
 
 def test_operations_name_their_convention(plan: Plan) -> None:
     rows = {row["convention"]: row for row in flops_table(plan).rows}
-    assert rows["megatron-full (ours)"]["formula"] == "72 B s l h^2 (1 + s/6h + V/12lh)"
-    assert rows["megatron-full (ours)"]["smoke test"] == "0.4565 GFLOP a token"
-    assert rows["megatron-deepspeed-f4"]["counts"] == "recomputed work too"
+    own = rows[PlanningMessage.OWN_CONVENTION.fill(convention="megatron-full")]
+    assert own["formula"] == CONVENTIONS["megatron-full"].formula
+    assert own["smoke test"] == PlanningMessage.FLOPS_OF_TOKEN.fill(gflop=0.4565)
+    recomputed = PlanningMessage.COUNTS_RECOMPUTED.fill()
+    assert rows["megatron-deepspeed-f4"]["counts"] == recomputed
 
 
 def test_places_of_smoke_test_and_training_differ_in_every_row(plan: Plan) -> None:
@@ -120,4 +155,5 @@ def test_places_of_smoke_test_and_training_differ_in_every_row(plan: Plan) -> No
 
 def test_checks_are_counted(plan: Plan) -> None:
     table = checks_table(plan)
-    assert "\n".join(table.notes) == f"{len(table.rows)} pass, 0 warn, 0 unknown"
+    verdicts = PlanningMessage.VERDICTS.fill(passed=len(table.rows), warned=0, unknown=0)
+    assert tuple(table.notes) == (verdicts,)

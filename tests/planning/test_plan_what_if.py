@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from suite.messages import containing, says
 
+from runbook.plan_file.rules.codes import RuleCode
 from runbook.planning import make_plan
 from runbook.planning.layout_search import Alternative, what_if, what_if_table
+from runbook.planning.messages import PlanningMessage
+from runbook.planning.plan_tables import AGAINST_PLAN
+from runbook.planning.rule_codes import PlanCode
 
 from .conftest import TWO_CORES, build
 
@@ -42,7 +47,8 @@ def test_every_change_says_what_a_plan_with_it_says() -> None:
     assert found["parallel.tensor=2"].seconds == changed["time"]["04-training"]["seconds"]
     assert found["parallel.tensor=2"].problem == ""
     assert "ZeRO" not in found["parallel.tensor=2"].problem
-    assert "only, which is stage 1" in found["parallel.zero_stage=2"].problem
+    rule = RuleCode.ZERO_STAGE_OF_MEGATRON.message.rule
+    assert says(found["parallel.zero_stage=2"].problem, rule)
     assert found["parallel.zero_stage=2"].seconds is None
 
 
@@ -50,9 +56,13 @@ def test_a_model_that_needs_128_devices_does_not_fit_half_of_them() -> None:
     found = by_change(what_if(build(LARGE, model="175b", device="H100-SXM")))
     assert found["as planned"].problem == ""
     assert found["as planned"].devices == 128
-    assert (
-        "64 devices (8 nodes x 8) do not divide into groups of 128"
-        in found["jobs.training.nodes=8"].problem
+    assert says(
+        found["jobs.training.nodes=8"].problem,
+        PlanCode.WORLD_SIZE.message.value,
+        world_size=64,
+        nodes="8 nodes",
+        devices_per_node=8,
+        groups=containing("groups of 128"),
     )
     assert found["jobs.training.nodes=32"].seconds < found["as planned"].seconds
     assert found["training.micro_batch=2"].problem.startswith("stage 0, the fullest, need 83")
@@ -78,7 +88,10 @@ def test_the_best_layout_is_offered_in_words_for_set() -> None:
 def test_the_table_keeps_what_is_possible_apart_from_what_is_not(price: float | None) -> None:
     site = {"price_per_device_hour": price}
     table = what_if_table(what_if(build(LARGE, model="175b", device="H100-SXM", site=site)), "EUR")
-    assert table.rows[0]["against the plan"] == "1.00 x"
+    assert table.rows[0][AGAINST_PLAN] == "1.00 x"
     assert (table.rows[0]["cost"] == "not known") == (price is None)
     assert table.rows[0]["cost"].endswith("EUR") == (price is not None)
-    assert "training.micro_batch=2: stage 0" in "\n".join(table.notes)
+    notes = [note for note in table.notes if note.startswith("training.micro_batch=2: ")]
+    fullest = containing("stage 0")
+    assert all(says(note, PlanningMessage.MEMORY_NEEDED, processes=fullest) for note in notes)
+    assert notes

@@ -15,9 +15,11 @@ import pytest
 
 import runbook.planning
 from runbook.core.checks import VERDICTS, counted
+from runbook.core.messages import CoreMessage
 from runbook.plan_file.identity import fingerprint
 from runbook.plan_file.schema import parse
 from runbook.planning import Check, Plan, make_plan
+from runbook.planning.messages import PlanningMessage
 
 from .conftest import TWO_CORES, build
 
@@ -236,10 +238,10 @@ def test_a_caller_cannot_change_the_plan() -> None:
 
 
 def test_labels_are_said_beside_the_counts() -> None:
-    assert [label["text"] for label in local().as_dict()["labels"]] == [
-        '"375M" is 64.6 M: 64,633,856 parameters by count; the label says 5.8 times as many',
-        '"tiny" is 7.25 M: 7,248,640 parameters by count',
-    ]
+    large = PlanningMessage.LABEL.fill(label="375M", rounded="64.6 M", parameters=64_633_856)
+    large += PlanningMessage.LABEL_TOO_LARGE.fill(ratio=5.8)
+    tiny = PlanningMessage.LABEL.fill(label="tiny", rounded="7.25 M", parameters=7_248_640)
+    assert [label["text"] for label in local().as_dict()["labels"]] == [large, tiny]
 
 
 def test_names_of_checks_are_unique() -> None:
@@ -260,22 +262,24 @@ def test_params_local_makes_a_plan() -> None:
 
 def test_a_check_has_one_of_four_verdicts() -> None:
     assert VERDICTS == ("pass", "fail", "warn", "unknown")
-    with pytest.raises(
-        ValueError, match="check 'x': verdict 'ok' is none of pass, fail, warn, unknown"
-    ):
+    with pytest.raises(ValueError) as caught:
         Check("x", "ok", "1", "2")
+    assert str(caught.value) == CoreMessage.NO_VERDICT.fill(
+        name="x", verdict="ok", verdicts="pass, fail, warn, unknown"
+    )
 
 
 def test_one_failure_is_told_in_the_singular() -> None:
     from runbook.core.errors import PlanError, raise_if_failed
 
     raise_if_failed([Check("a", "warn", "1", "one"), Check("b", "unknown", "?", "two")])
+    failed = Check("heads", "fail", "3 heads", "an even number", "Choose 4.")
     with pytest.raises(PlanError) as caught:
-        raise_if_failed([Check("heads", "fail", "3 heads", "an even number", "Choose 4.")])
-    assert str(caught.value) == (
-        "One thing does not fit together; nothing was written or started:\n"
-        "  1. heads: 3 heads. Rule: an even number. Choose 4."
-    )
+        raise_if_failed([failed])
+    head = CoreMessage.THINGS_DO_NOT_FIT.fill(things="One thing does")
+    assert str(caught.value) == f"{head}\n  1. {failed.as_text()}"
+    for part in ("heads", "3 heads", "an even number", "Choose 4."):
+        assert part in failed.as_text()
     assert caught.value.exit_code == 2
     assert counted(2, "node") == "2 nodes"
 

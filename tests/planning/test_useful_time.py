@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from suite.messages import says
 
 from runbook.core.checks import Check
 from runbook.planning import make_plan
@@ -30,6 +31,7 @@ from runbook.planning.cost.fault_simulation import (
     with_interval,
 )
 from runbook.planning.make_plan import parse_plan
+from runbook.planning.messages import PlanningMessage
 from runbook.planning.unattended import jobs_with_failures
 from runbook.planning.useful_time import (
     CRASH_SECONDS,
@@ -361,7 +363,10 @@ def test_a_plan_knows_what_faults_cost_and_what_it_assumed():
     assert costs is not None
     assert costs.parts.nodes == 16
     assert costs.parts.steps_between_saves == plan.phases["04-training"].checkpoint.interval
-    assert any("16 GB/s (assumed" in text for text in costs.assumptions)
+    speeds = [
+        says(text, PlanningMessage.SPEED_OF_SAVES, gigabytes=16.0) for text in costs.assumptions
+    ]
+    assert any(speeds)
     time = useful_time(plan)
     assert time is not None
     assert time.low <= time.median <= time.high < 1
@@ -414,7 +419,11 @@ def test_a_chain_is_compared_with_the_jobs_that_failures_take():
     jobs = plan.endurance.jobs
     assert jobs is not None
     assert verdict(jobs).verdict == "warn"
-    assert "with those to expect" in verdict(jobs).value
+    assert says(
+        verdict(jobs).value,
+        PlanningMessage.CHAIN_WITH_FAILURES,
+        without_failure=f"{jobs} jobs",
+    )
     assert verdict(2 * jobs).verdict == "pass"
 
 
@@ -427,7 +436,7 @@ def test_copies_in_node_memory_are_in_the_plans_useful_time():
     costs = fault_costs(with_copies)
     assert costs is not None and costs.parts.near is not None
     assert costs.parts.near.has_partner
-    assert any("node memory every 5 steps" in text for text in costs.assumptions)
+    assert any(says(text, PlanningMessage.NEAR_COPIES, interval=5) for text in costs.assumptions)
     assert fault_costs(plan).parts.near is None
     useful = [useful_time(made).median for made in (plan, with_copies)]
     assert useful[0] != useful[1]

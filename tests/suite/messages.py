@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from runbook.core.checks import Check
 from runbook.params.problems import InvalidParams, Problem
-from runbook.plan_file.diagnostics import Message, Statement
+from runbook.plan_file.diagnostics import Code, Message, Statement
 from runbook.plan_file.errors import CodedError
 
 
@@ -66,14 +67,16 @@ def assert_about(error: CodedError, message: Message, /, **values: object) -> No
         assert is_value(actual, expected), f"{name} is {actual!r}, not {expected!r}"
 
 
-def says(text: str, message: Message, /, **values: object) -> bool:
+def says(text: str, message: Message | str, /, **values: object) -> bool:
     """Whether a longer text, such as the output of a command, has this message with these values.
 
-    Values that are not given may be any. White space counts as one blank: a terminal breaks lines.
+    A part of a rule's text, such as `PlanCode.LENGTH.message.value`, is a message too. Values that
+    are not given may be any. White space counts as one blank: a terminal breaks lines.
     """
+    template = message if isinstance(message, str) else message.value
     pattern = ""
     names = set()
-    for literal, name, spec, conversion in string.Formatter().parse(message.value):
+    for literal, name, spec, conversion in string.Formatter().parse(template):
         pattern += _pattern_of(literal)
         if name is None:
             continue
@@ -81,7 +84,7 @@ def says(text: str, message: Message, /, **values: object) -> bool:
         pattern += _value_pattern(values.get(name, ...), spec or "", conversion)
 
     unknown = values.keys() - names
-    assert not unknown, f"{message.name} has no value {sorted(unknown)}, only {sorted(names)}"
+    assert not unknown, f"{template!r} has no value {sorted(unknown)}, only {sorted(names)}"
     return re.search(pattern, text, re.DOTALL) is not None
 
 
@@ -96,6 +99,16 @@ def _value_pattern(value: Any, spec: str, conversion: str | None) -> str:
         return f".*?{value.pattern}.*?"
     written = format(repr(value) if conversion == "r" else value, spec)
     return _pattern_of(written)
+
+
+def check_about(checks: Iterable[Check], code: Code, phase: str = "", /, **values: object) -> Check:
+    """Return the check of this rule, of a phase if one is given, with at least these values."""
+    of_rule = [check for check in checks if check.code is code and check.name.startswith(phase)]
+    assert of_rule, f"no check of {code}: {[check.name for check in checks]}"
+    for check in of_rule:
+        if all(is_value(check.values[name], value) for name, value in values.items()):
+            return check
+    raise AssertionError([dict(check.values) for check in of_rule])
 
 
 def problem_of(error: BaseException, key: str) -> Problem:

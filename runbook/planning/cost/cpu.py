@@ -14,6 +14,7 @@ from runbook.core.checks import Check, judge
 from runbook.plan_file.schema import Precision
 from runbook.planning.cost import flops
 from runbook.planning.layout import Choice, Machine
+from runbook.planning.messages import PlanningMessage
 from runbook.planning.sizes import on_rank
 
 PROCESS_BYTES = 450 * 2**20
@@ -116,11 +117,11 @@ def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] 
     """
     cores = _cores_per_node(choice, machine) * choice.nodes
     if not cores:
-        return None, "how many cores this machine has is not known"
+        return None, PlanningMessage.CORES_NOT_KNOWN.fill()
     precision = choice.training.precision
     path = cpu_path(precision, machine.flags if machine else frozenset())
     if path is None:
-        return None, f"whether this CPU multiplies {precision} directly is not known"
+        return None, PlanningMessage.CPU_NOT_KNOWN.fill(precision=precision)
     parts = _step_parts(choice, cores, CORE_FLOPS[path])
     if choice.nodes == 1:
         where = f"{cores} cores"
@@ -128,10 +129,13 @@ def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] 
         where = f"{cores} cores of {choice.nodes} nodes"
 
     products_share = parts["products"] / sum(parts.values())
-    return parts, (
-        f"{where} x {CORE_FLOPS[path] / 1e9:g} GFLOP/s ({path}, measured) for products of "
-        f"matrices, {products_share:.0%} of the step"
+    basis = PlanningMessage.CPU_BASIS.fill(
+        cores=where,
+        gflops=CORE_FLOPS[path] / 1e9,
+        path=path,
+        share=products_share,
     )
+    return parts, basis
 
 
 def _cores_per_node(choice: Choice, machine: Machine | None) -> int:
@@ -182,7 +186,7 @@ def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
     """Warn early, once for both phases, of a CPU without a unit for the requested number format."""
     if choice.smoke or not choice.on_cpu or choice.training.precision != "bf16":
         return []
-    name = "bf16 on this CPU"
+    name = PlanningMessage.CPU_PRECISION.fill()
     rule = "bf16 takes at most 1.5 times as long as fp32"
     flags = machine.flags if machine else frozenset[str]()
     path = cpu_path("bf16", flags)
@@ -190,18 +194,18 @@ def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
         return [Check(name, "unknown", "which instructions this CPU has is not known", rule)]
     times = CORE_FLOPS[cpu_path("fp32", flags) or "fp32"] / CORE_FLOPS[path]
     if times > 1:
-        comparison = f"take about {times:.1f} times as long as in fp32"
+        comparison = PlanningMessage.TIMES_AS_LONG.fill(times=times)
     else:
-        comparison = f"are {1 / times:.1f} times as fast as fp32"
+        comparison = PlanningMessage.TIMES_AS_FAST.fill(times=1 / times)
 
-    value = f"{path}: products of matrices {comparison}"
+    value = PlanningMessage.CPU_PRODUCTS.fill(path=path, comparison=comparison)
     return [
         judge(
             name,
             times <= 1.5,
             value,
             rule,
-            "Set training.precision to fp32.",
+            PlanningMessage.SET_FP32.fill(),
             otherwise="warn",
         )
     ]

@@ -12,6 +12,7 @@ from runbook.plan_file.schema import PhasePlan, Precision
 from runbook.planning.cost.speed import Speed
 from runbook.planning.cost.step_inputs import device_of
 from runbook.planning.layout import Choice
+from runbook.planning.messages import PlanningMessage
 
 
 def bytes_per_parameter(precision: Precision) -> int:
@@ -245,8 +246,8 @@ def _energy(site: Site, device_hours: float | None) -> tuple[float | None, str]:
     device = device_of(site)
     watts = device.power_watts if device else None
     if watts is None:
-        return None, f"the power of {site.hardware.device} is not known"
+        return None, PlanningMessage.POWER_NOT_KNOWN.fill(device=site.hardware.device)
     if device_hours is None:
         return None, "the time is not known"
-    basis = f"{watts:.0f} W a device (board power of the datasheet) for all of the time"
+    basis = PlanningMessage.POWER.fill(watts=watts)
     return four_digits(watts * device_hours / 1000), basis

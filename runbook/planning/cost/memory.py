@@ -15,6 +15,7 @@ from runbook.plan_file.schema import Layout, ModelShape, Precision
 from runbook.planning.cost import cpu
 from runbook.planning.cost.step_inputs import device_of, memory_of
 from runbook.planning.layout import Choice, Machine
+from runbook.planning.messages import PlanningMessage
 from runbook.planning.sizes import on_rank
 
 
@@ -521,14 +522,14 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
         memory_name = f"one {choice.site.hardware.device}"
 
     name = f"{choice.phase}: memory"
-    rule = f"states, activations and logits fit into {memory_name}"
-    value = f"{who} need {show_bytes(least_bytes)}"
+    rule = PlanningMessage.MEMORY_RULE.fill(memory=memory_name)
+    value = PlanningMessage.MEMORY_NEEDED.fill(processes=who, needed=show_bytes(least_bytes))
     if most_bytes > least_bytes:
-        value += f" ({show_bytes(most_bytes)} where attention scores are kept)"
-    value += f"; states alone {show_bytes(fullest.states)} a rank"
+        value += " " + PlanningMessage.WITH_SCORES.fill(needed=show_bytes(most_bytes))
+    value += PlanningMessage.STATES_ALONE.fill(states=show_bytes(fullest.states))
     if not limit:
         return Check(name, "unknown", f"{value}; how much there is, is not known", rule)
-    value += f"; there are {show_bytes(limit)}"
+    value += PlanningMessage.MEMORY_AVAILABLE.fill(available=show_bytes(limit))
     keys = _remedy_keys(choice)
     if least_bytes > limit:
         return Check(
@@ -541,7 +542,7 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
         )
 
     if not choice.on_cpu and least_bytes > RESERVE * limit:
-        value += f", of which {RESERVE:.0%} can be planned with"
+        value += PlanningMessage.USABLE_SHARE.fill(share=RESERVE)
         return Check(
             name,
             "warn",
@@ -557,7 +558,7 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
             "warn",
             value,
             rule,
-            "Make sure that flash attention is used, or set training.recompute.",
+            PlanningMessage.FLASH_ATTENTION.fill(),
             keys=("training.recompute",),
         )
 
@@ -576,9 +577,7 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
     rule = "the node's main memory holds what its devices offload"
     if not choice.deepspeed or layout.zero_stage == 0:
         how = f"training.framework={choice.training.framework}, parallel.zero_stage={layout.zero_stage}"
-        remedy = (
-            "Set parallel.zero_stage to 1 or more with DeepSpeed, or training.offload to false."
-        )
+        remedy = PlanningMessage.SHARE_TO_OFFLOAD.fill()
         return [
             Check(
                 name,
@@ -592,10 +591,14 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
 
     need = choice.devices_per_node * max(stage.host for stage in stages)
     limit = choice.site.hardware.node_memory
-    value = f"{choice.devices_per_node} devices offload {show_bytes(need)}; the host's step is not in the planned time"
+    value = PlanningMessage.OFFLOAD.fill(
+        devices=choice.devices_per_node,
+        needed=show_bytes(need),
+    )
     if not limit:
-        return [Check(name, "unknown", f"{value}; how much memory a node has is not known", rule)]
-    value += f"; a node has {show_bytes(limit)}"
+        value += PlanningMessage.NODE_MEMORY_NOT_KNOWN.fill()
+        return [Check(name, "unknown", value, rule)]
+    value += PlanningMessage.NODE_MEMORY.fill(available=show_bytes(limit))
     if need <= limit:
         return [
             Check(
@@ -645,10 +648,7 @@ def _remedy(choice: Choice) -> str:
     keys = choice.keys
     ways = [f"a larger {keys.tensor} or {keys.pipeline}"]
     ways += [f"{key} {value}" for key, value in _ways_to_save_memory(choice).items()]
-    return (
-        f"What makes it smaller: {', '.join(ways)}, "
-        f"or more nodes in {keys.job}.nodes for the shared states."
-    )
+    return PlanningMessage.LESS_MEMORY.fill(ways=", ".join(ways), job_key=keys.job)
 
 
 def _remedy_keys(choice: Choice) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from runbook.planning.cost.cpu import FORWARD_SHARE, cpu_step
 from runbook.planning.cost.iteration import iteration
 from runbook.planning.cost.step_inputs import modelled_device, peak_of, setup_for
 from runbook.planning.layout import Choice, Machine
+from runbook.planning.messages import PlanningMessage
 from runbook.planning.schedule import duration
 
 LIKE = 30.0
@@ -211,10 +212,14 @@ def modelled_step(
     device = modelled_device(choice)
     peak = peak_of(choice.site, precision)
     if peak is None:
-        return None, f"no {precision} peak is known for {hardware.device}", None
+        reason = PlanningMessage.NO_PEAK_OF_DEVICE.fill(
+            precision=precision,
+            device=hardware.device,
+        )
+        return None, reason, None
     if not isinstance(device, str):
         time = iteration(setup_for(choice, device))
-        basis = f"modelled part by part for {device.name} ({peak:g} TFLOP/s, {precision})"
+        basis = PlanningMessage.MODELLED.fill(device=device.name, peak=peak, precision=precision)
         if choice.own_trainer and choice.deepspeed and choice.layout.zero_stage == 3:
             basis += ", the host's time in ZeRO 3 by one training on one H200"
         return time.seconds, basis, asdict(time)
@@ -226,7 +231,12 @@ def modelled_step(
     else:
         extra = 1.0
 
-    basis = f"{ACCELERATOR_EFFICIENCY:.0%} of {peak:g} TFLOP/s ({hardware.device}, {precision}), assumed"
+    basis = PlanningMessage.ASSUMED_SHARE.fill(
+        share=ACCELERATOR_EFFICIENCY,
+        peak=peak,
+        device=hardware.device,
+        precision=precision,
+    )
     return operations * extra * (1 + choice.bubble) / rate, basis, None
 
 

@@ -16,6 +16,7 @@ from runbook.planning.cost.accelerators import (
 )
 from runbook.planning.cost.iteration import StepSetup, known
 from runbook.planning.layout import Choice
+from runbook.planning.messages import PlanningMessage
 
 _CODE = {
     "megatron-lm": "tuned",
@@ -97,24 +98,26 @@ def check_device(choice: Choice) -> list[Check]:
     if device is None:
         value = hardware.device
     else:
-        value = f"{hardware.device} is read as {device.name}"
+        value = PlanningMessage.DEVICE_READ_AS.fill(device=hardware.device, name=device.name)
 
-    value += f", {show_bytes(memory)}" if memory else ", memory not known"
-    value += f", {peak:g} TFLOP/s in {precision}" if peak else f", no {precision} peak known"
+    if memory:
+        memory_text = show_bytes(memory)
+    else:
+        memory_text = PlanningMessage.MEMORY_NOT_KNOWN.fill()
+    if peak:
+        peak_text = PlanningMessage.PEAK_OF_DEVICE.fill(peak=peak, precision=precision)
+    else:
+        peak_text = PlanningMessage.NO_PEAK_KNOWN.fill(precision=precision)
+    value = f"{value}, {memory_text}, {peak_text}"
     ways = []
     if device is None:
-        ways.append(
-            "write hardware.device as in the table "
-            f"({', '.join(nearest_accelerators(hardware.device))})"
-        )
+        names = ", ".join(nearest_accelerators(hardware.device))
+        ways.append(PlanningMessage.WRITE_DEVICE.fill(names=names))
 
     if not memory:
-        ways.append("write hardware.device_memory (40GiB)")
+        ways.append(PlanningMessage.WRITE_MEMORY.fill())
     if not peak:
-        ways.append(
-            f"write hardware.peak_tflops ({{{precision}: 312}}), or choose another "
-            "training.precision"
-        )
+        ways.append(PlanningMessage.WRITE_PEAK.fill(precision=precision))
 
     checks = [
         judge(
@@ -179,13 +182,13 @@ def _product_precision(choice: Choice) -> str:
 def modelled_device(choice: Choice) -> Accelerator | str:
     """Return the device that `iteration` models steps of, or why no speed can be given."""
     if choice.on_cpu:
-        return "a CPU has no links between devices to lay a model out over"
+        return PlanningMessage.CPU_HAS_NO_LINKS.fill()
     device = device_of(choice.site)
     if device:
         return known(device, _product_precision(choice)) or device
     name = choice.site.hardware.device
-    return (
-        f"the accelerator {name} is not in our table, and no peak is guessed: write "
-        f"hardware.device of params/sites/{choice.site.site}.yaml as one of "
-        f"{', '.join(nearest_accelerators(name))}"
+    return PlanningMessage.DEVICE_NOT_IN_TABLE.fill(
+        device=name,
+        site=choice.site.site,
+        names=", ".join(nearest_accelerators(name)),
     )

@@ -19,6 +19,7 @@ from runbook.results.figures.drawing import (
     VERMILION,
     drawing,
 )
+from runbook.results.messages import ResultMessage
 
 GIB = 2**30
 MEMORY_PARTS = (
@@ -407,7 +408,9 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
         ends = list(itertools.accumulate(layers[:stages]))
         names = []
         for stage, end in enumerate(ends):
-            names.append(f"stage {stage}: layers {end - layers[stage] + 1}-{end}")
+            first = end - layers[stage] + 1
+            name = ResultMessage.LAYERS_OF_STAGE.fill(stage=stage, first=first, last=end)
+            names.append(name)
 
         axes.set_yticks(range(stages), names)
         copies = range(columns // copy)
@@ -418,7 +421,9 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
         axes.grid(visible=False)
         axes.set(xlim=(0, columns), ylim=(stages - 0.4, -0.6))
         if columns < copy * cut.data:
-            drawn = f" The first {columns // copy} of {cut.data:,} copies are drawn."
+            drawn = " " + ResultMessage.FIRST_COPIES_DRAWN.fill(
+                drawn=columns // copy, replicas=cut.data
+            )
         else:
             drawn = ""
 
@@ -467,7 +472,7 @@ def planned_pipeline_figure(phase: PhasePlan, parts: dict[str, float], seconds: 
         parts,
         (stage_times,) * phase.parallel.pipeline,
     )
-    return schedule_figure(replay, "the plan's seconds, every stage alike")
+    return schedule_figure(replay, ResultMessage.PLANNED_SECONDS.fill())
 
 
 def rate_figure(phases: dict[str, PhasePlan]) -> Any:

@@ -31,3 +31,17 @@ class SpeedMessage(Message):
     PRINTED_CONVENTION = (
         "the log prints {printed:.0f} TFLOP/s, by another convention: {ours:.0f} in ours"
     )
+    OF_CATALOGUE = "{name} of the catalogue"
+    OF_CATALOGUE_BY_SIZE = "{name} of the catalogue, by size"
+    OF_CATALOGUE_SCALED = "{name} of the catalogue, scaled to {billions:g} B"
+    COLUMNS_OF_TABLE = "columns of the table"
+    GCD = "a GCD, as PyTorch counts them, not a module of two"
+    TAKEN_FOR = "planned as {planned}, which {accelerator!r} is taken for"
+    NOT_CALIBRATED = "no training on {family} was published to us: measured matrix products only"
+    SEQUENCE = "sequence of {tokens}"
+    LAYOUT = "tensor {tensor} x pipeline {pipeline}"
+    DEVICES = "{devices} devices"
+    GLOBAL_BATCH = "global batch of {sequences}"
+    NO_MULTIPLE = (
+        "{devices} devices are no multiple of tensor x pipeline x context: {replicas} replicas"
+    )

@@ -167,7 +167,9 @@ class Assumption(NamedTuple):
 
 def assumed_batch(global_batch: int) -> Assumption:
     """Return the assumption of a global batch."""
-    return Assumption(AssumedValue.GLOBAL_BATCH, f"global batch of {global_batch}")
+    return Assumption(
+        AssumedValue.GLOBAL_BATCH, SpeedMessage.GLOBAL_BATCH.fill(sequences=global_batch)
+    )
 
 
 class RowSetup(NamedTuple):
@@ -198,7 +200,7 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
     model, shape_from = shape_for(row, models)
     if row.sizes["layers"] and row.sizes["hidden"]:
         model = with_shape(model, row.sizes)
-        shape_from = "columns of the table"
+        shape_from = SpeedMessage.COLUMNS_OF_TABLE.fill()
 
     setup = _assumed_setup(row, model, device, assumed)
     for note in _device_notes(row, setup.device):
@@ -238,7 +240,9 @@ def _assumed_setup(
     """
     sequence_length = row.sequence_length or DEFAULT_SEQUENCE
     if not row.sequence_length:
-        assumed.append(Assumption(AssumedValue.SEQUENCE, f"sequence of {sequence_length}"))
+        assumed.append(
+            Assumption(AssumedValue.SEQUENCE, SpeedMessage.SEQUENCE.fill(tokens=sequence_length))
+        )
     row = replace(row, recompute=row.recompute or "none")
     layout = _assumed_layout(row, device, assumed)
     shape = sizes.shape_of(model, tensor=layout.tensor, sequence_length=sequence_length)
@@ -284,14 +288,13 @@ def _device_notes(row: PublishedRow, device: Accelerator) -> list[str]:
     notes = []
     accelerator = row.accelerator.upper()
     if device.name == "MI250X-GCD" and "GCD" not in accelerator:
-        notes.append("a GCD, as PyTorch counts them, not a module of two")
+        notes.append(SpeedMessage.GCD.fill())
     short_name = device.name.split("-")[0]
     if not re.search(rf"(?<![A-Z0-9]){short_name}", accelerator):
-        notes.append(f"planned as {device.name}, which {row.accelerator!r} is taken for")
+        note = SpeedMessage.TAKEN_FOR.fill(planned=device.name, accelerator=row.accelerator)
+        notes.append(note)
     if device.family not in CALIBRATED:
-        notes.append(
-            f"no training on {device.family} was published to us: measured matrix products only"
-        )
+        notes.append(SpeedMessage.NOT_CALIBRATED.fill(family=device.family))
 
     return notes
 
@@ -313,7 +316,7 @@ def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, st
 
     named = _catalogue_name(row.model, fitting)
     if named:
-        return fitting[named], f"{named} of the catalogue"
+        return fitting[named], SpeedMessage.OF_CATALOGUE.fill(name=named)
 
     usual = {
         name: model for name, model in family.items() if 64 <= model.hidden // model.heads <= 160
@@ -326,9 +329,10 @@ def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, st
     nearest_name = min(candidates, key=size_distance)
     nearest = candidates[nearest_name]
     if _size_error(nearest, length, parameters) <= SHAPE_TOLERANCE / 2:
-        return nearest, f"{nearest_name} of the catalogue, by size"
+        return nearest, SpeedMessage.OF_CATALOGUE_BY_SIZE.fill(name=nearest_name)
     scaled = _scaled(nearest, parameters, row.model)
-    return scaled, f"{nearest_name} of the catalogue, scaled to {row.billions:g} B"
+    source = SpeedMessage.OF_CATALOGUE_SCALED.fill(name=nearest_name, billions=row.billions)
+    return scaled, source
 
 
 def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Model]:
@@ -443,13 +447,11 @@ def _assumed_layout(row: PublishedRow, device: Accelerator, assumed: list[Assump
     )
     devices = row.layout.world_size or max(tensor * pipeline, ASSUMED_DEVICES)
     if not row.layout.world_size:
-        assumed.append(Assumption(AssumedValue.DEVICES, f"{devices} devices"))
+        assumed.append(Assumption(AssumedValue.DEVICES, SpeedMessage.DEVICES.fill(devices=devices)))
     replicas = layout.over(devices).data
     devices_in_use = replicas * layout.ranks_per_replica
     if devices_in_use != devices:
-        text = (
-            f"{devices} devices are no multiple of tensor x pipeline x context: {replicas} replicas"
-        )
+        text = SpeedMessage.NO_MULTIPLE.fill(devices=devices, replicas=replicas)
         assumed.append(Assumption(AssumedValue.REPLICAS, text))
 
     return layout.over(devices_in_use)
@@ -468,7 +470,7 @@ def _tensor_and_pipeline(
     if stated.zero_stage == 3:
         return stated.tensor or 1, stated.pipeline or 1
     tensor, pipeline = _least_that_fit(row, device)
-    text = f"tensor {tensor} x pipeline {pipeline}"
+    text = SpeedMessage.LAYOUT.fill(tensor=tensor, pipeline=pipeline)
     assumed.append(Assumption(AssumedValue.LAYOUT, text))
     return tensor, pipeline
 
