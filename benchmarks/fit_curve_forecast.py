@@ -28,6 +28,7 @@ from runbook.forecast.curve import (
     fit_coefficients,
     predict_change,
 )
+from runbook.forecast.interval_rules import COVERAGE
 from runbook.forecast.laws import Array
 
 CURVES = Path(__file__).parent / "forecast" / "curves.csv"
@@ -35,7 +36,6 @@ SHARES_FITTED = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Where each curve is cut for the fit."""
 REPETITIONS_FITTED = 4
 """Repetitions of one recipe that are fitted."""
-COVERAGE = 0.8
 DIGITS = 5
 
 

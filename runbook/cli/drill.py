@@ -159,7 +159,7 @@ def _show_campaign(
 ) -> int:
     """Print a simulated campaign of one run."""
     from runbook.plan_file import json_records
-    from runbook.planning import FULL
+    from runbook.plan_file.phase_names import FULL
     from runbook.runs.machine import make_plan_here
     from runbook.tools.drills.campaign import CampaignTerms, run_campaign
 

@@ -4,10 +4,13 @@ import itertools
 import math
 import re
 
+GIB = 2**30
+"""Bytes of a GiB."""
+DAY_SECONDS = 86_400.0
 _BINARY = {
     "KiB": 2**10,
     "MiB": 2**20,
-    "GiB": 2**30,
+    "GiB": GIB,
     "TiB": 2**40,
     "PiB": 2**50,
 }

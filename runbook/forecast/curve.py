@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from runbook.core.errors import DataError
+from runbook.forecast.interval_rules import EARLIEST_SHARE
 from runbook.forecast.laws import Array
 from runbook.forecast.messages import ForecastMessage
 from runbook.forecast.tables import PartialCurve
@@ -26,8 +27,6 @@ USUAL_DECAY_FROM = 0.5
 unknown.
 """
 FEWEST_POINTS = 3
-EARLIEST_SHARE = 0.25
-"""Shares of the steps below it have no curves among those fitted."""
 SHARES_MEASURED = (0.35, 0.5, 0.65, 0.85)
 """Shares of the steps at which the interval was measured."""
 LENGTH = 2.0

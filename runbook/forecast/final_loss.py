@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from runbook.core.errors import DataError
+from runbook.forecast.interval_rules import COVERAGE, DECADES_AT_ZERO
 from runbook.forecast.laws import Array, LawChoice, Runs, fit_law, law_choices
 from runbook.forecast.messages import ForecastMessage
 
@@ -34,9 +35,6 @@ CORRECTION_NOISE = 1.0
 share.
 """
 
-COVERAGE = 0.8
-DECADES_AT_ZERO = 0.3
-"""Added to the decades extrapolated: a forecast inside the range of the runs has an error too."""
 USUAL_SCORE = 0.025
 """Relative error over the root of decades that the interval takes before a family's own backtest
 says otherwise.

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from runbook.forecast.final_loss import (
-    DECADES_AT_ZERO,
     LossForecast,
     check_runs,
     interval_score,
@@ -17,6 +16,7 @@ from runbook.forecast.final_loss import (
     voting_choices,
     with_interval,
 )
+from runbook.forecast.interval_rules import DECADES_AT_ZERO
 from runbook.forecast.ladder_line import (
     FEWEST_ON_LINE,
     LineVotes,

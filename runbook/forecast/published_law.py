@@ -10,6 +10,8 @@ interval grows.
 import math
 from dataclasses import dataclass
 
+from runbook.forecast.interval_rules import DECADES_AT_ZERO
+
 SOURCE = (
     "the law of Hoffmann et al. as corrected by Besiroglu et al. (arXiv:2404.10102), for other text"
 )
@@ -28,9 +30,6 @@ FEWEST_TOKENS = 1e9
 """Range of the trainings that it was fitted to (their figure 3, and table A9)."""
 MOST_TOKENS = 500e9
 """Their trainings read 5 to 500 billion tokens (their abstract)."""
-DECADES_AT_ZERO = 0.3
-"""As in `final_loss`, which needs numpy: the interval inside the range is that of so many decades.
-"""
 MOST_OVER = 30.0
 """Times the largest size up to which it is still shown: GPT-3 175B is 11 times as large."""
 

@@ -10,12 +10,9 @@ import sys
 from pathlib import Path
 
 from runbook.node_checks import caches, cores, machine, networks, shared_folder, torch_child
-from runbook.node_checks.answers import PartState, Rung, node_names
+from runbook.node_checks.answers import HOSTS, PEERS, TORCH, PartState, Rung, node_names
 from runbook.node_checks.peers import ask_peers
 
-HOSTS = "hosts"
-TORCH = "torch"
-PEERS = "peers"
 LOCAL_SECONDS = 15.0
 """Time limit of a question that involves no other machine."""
 FOLDER_SECONDS = 30.0

@@ -13,6 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+HOSTS = "hosts"
+"""Rung of a preflight: what each node has by itself."""
+TORCH = "torch"
+"""Rung of a preflight: torch imported in a process of its own."""
+PEERS = "peers"
+"""Rung of a preflight: links between the nodes."""
 MARK = "@preflight "
 """Prefix of each line of an answer in a job's output."""
 PIECE_MARK = "@preflight-piece "

@@ -14,11 +14,12 @@ from runbook.core.errors import ParamsError
 from runbook.core.table import Row, Table
 from runbook.display import CheckTable
 from runbook.params import Settings
-from runbook.params.schema.run_file import PHASES, phase_name
+from runbook.params.schema.run_file import phase_name
 from runbook.params.yaml12 import write_scalar
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.training_results import TrainingResults, read_results, sample_rows
-from runbook.planning import FULL, Plan, plan_tables
+from runbook.plan_file.phase_names import FULL, PHASES
+from runbook.planning import Plan, plan_tables
 from runbook.records.run_state import read_run
 from runbook.records.twin import find_twin
 from runbook.results import run_tables

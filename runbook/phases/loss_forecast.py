@@ -10,13 +10,17 @@ from runbook.core.errors import DataError
 from runbook.display import View
 from runbook.forecast import published_law
 from runbook.params import Settings
-from runbook.phases.ladder.forecast_record import RunForecast, SizeForecast, sizes_table
+from runbook.phases.ladder.forecast_record import (
+    SIZE_RATIOS,
+    RunForecast,
+    SizeForecast,
+    sizes_table,
+)
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning import FULL, Plan
+from runbook.planning import Plan
 from runbook.runs.run_folder import runs_folder
 
-SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""How many sizes at the same compute are shown."""
 SHOWN_DECADES = 0.05
 """Smaller values are outside the range of the law and would be rounded to nothing."""
 

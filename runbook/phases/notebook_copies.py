@@ -20,8 +20,8 @@ from runbook import params
 from runbook.core.errors import ParamsError, RunbookError
 from runbook.core.files import make_dated_folder, write_text
 from runbook.params.project import RunFile, find_run_file
-from runbook.params.schema.run_file import PHASES
 from runbook.phases.messages import PhaseMessage
+from runbook.plan_file.phase_names import PHASES
 from runbook.records.manifest import COPIES
 from runbook.records.session import MasterCell, read_master
 from runbook.runs.run_folder import runs_folder

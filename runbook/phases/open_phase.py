@@ -21,8 +21,9 @@ from runbook.params.yaml12 import read_file
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import phase_step, refuse_changed_results
 from runbook.plan_file.json_records import append_line, as_json
+from runbook.plan_file.phase_names import SMOKE
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning import SMOKE, Check, Plan
+from runbook.planning import Check, Plan
 from runbook.records import session as sessions
 from runbook.runs import machine, run_files
 from runbook.runs.planned_run import PlannedRun

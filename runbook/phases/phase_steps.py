@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from runbook.params import Settings
-from runbook.params.schema.run_file import PHASES
 from runbook.phases import token_inputs
 from runbook.plan_file.identity import step_inputs
-from runbook.planning import FULL, SMOKE
+from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_files import with_prompt_ids
 from runbook.runs.step import PhaseStep, Reading, read_mark

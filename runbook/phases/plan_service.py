@@ -33,7 +33,8 @@ from runbook.params.settings import with_placeholders
 from runbook.params.yaml12 import read_text
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import with_values_given_before
-from runbook.planning import FULL, SMOKE, Check, Plan, plan_tables
+from runbook.plan_file.phase_names import FULL, SMOKE
+from runbook.planning import Check, Plan, plan_tables
 from runbook.planning.layout import Choice, full_choice
 from runbook.planning.layout_search import (
     RankedLayout,

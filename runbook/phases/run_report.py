@@ -12,13 +12,11 @@ from runbook.core.table import Row
 from runbook.display import Table, show_text, sparkline
 from runbook.display.output_place import ENGINE_VARIABLE
 from runbook.jobs import get_scheduler
-from runbook.jobs.render.training_job import TRAINING_PHASES
-from runbook.params.schema.run_file import PHASES
 from runbook.phases import training_results
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase
 from runbook.phases.phase_steps import phase_step, train_step
-from runbook.planning import FULL, SMOKE
+from runbook.plan_file.phase_names import FULL, PHASES, SMOKE, TRAINING_PHASES
 from runbook.records.manifest import changed_records, write_manifest
 from runbook.records.pages import run_pages
 from runbook.records.pages.runs_index import write_runs_index

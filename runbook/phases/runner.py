@@ -18,15 +18,15 @@ from runbook.core.locks import HOLDER_VARIABLE, hold
 from runbook.core.processes import identify
 from runbook.core.units import show_duration
 from runbook.jobs import get_scheduler
-from runbook.jobs.render.training_job import TRAINING_PHASES
 from runbook.params import Settings
-from runbook.params.schema.run_file import PHASES, phase_name
+from runbook.params.schema.run_file import phase_name
 from runbook.params.settings import require_values
 from runbook.phases import open_phase
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import phase_step, refuse_changed_results, train_name, train_step
 from runbook.phases.run_report import write_report
 from runbook.phases.training_outputs import move_to_history, sealed_paths, training_paths
+from runbook.plan_file.phase_names import PHASES, TRAINING_PHASES
 from runbook.planning import Plan
 from runbook.records.engine.execute import Outcome, execute_phase, refuse_hand_edits
 from runbook.records.engine.execution_end import ExecutionState, NotebookStopped, ending_in_order

@@ -12,7 +12,8 @@ from runbook.phases.loss_forecast import planned_loss
 from runbook.phases.open_phase import OpenPhase
 from runbook.phases.training_outputs import move_to_history, sealed_paths
 from runbook.phases.training_results import TrainingResults, device_rates, read_results
-from runbook.planning import FULL, Plan
+from runbook.plan_file.phase_names import FULL
+from runbook.planning import Plan
 from runbook.planning.useful_time import useful_time
 from runbook.records.manifest import note_files
 from runbook.results import run_tables, wall_time

@@ -15,17 +15,16 @@ from runbook import params
 from runbook.core import shell
 from runbook.core.errors import DataError, ParamsError, ProgramError
 from runbook.params import Settings
-from runbook.params.schema.run_file import PHASES
 from runbook.phases.messages import PhaseMessage
 from runbook.plan_file import offline_defaults
 from runbook.plan_file.errors import REFUSED
+from runbook.plan_file.phase_names import FULL, PHASES
 from runbook.plan_file.schema import PhasePlan
 from runbook.records.twin import find_twin
 from runbook.results.history import read_metrics, read_validation
 from runbook.runs.run_files import read_plan_file, tokenizer_of
 from runbook.tokens.tokenizer import PROBES, load_tokenizer, tokenizer_files
 
-TRAINED = "04-training"
 _FOLDER_FILES = (
     "config.json",
     "latest_checkpointed_iteration.txt",
@@ -49,7 +48,7 @@ class Sample:
 def sample_texts(
     folder: Path,
     prompts: Sequence[str] = ("",),
-    phase: str = TRAINED,
+    phase: str = FULL,
     *,
     seed: int = offline_defaults.SEED,
     **options: float,
@@ -106,7 +105,7 @@ class Exported:
 def export_weights(
     folder: Path,
     out: Path,
-    phase: str = TRAINED,
+    phase: str = FULL,
     iteration: int = 0,
     shard_bytes: int = offline_defaults.SHARD_BYTES,
 ) -> Exported:
@@ -229,7 +228,7 @@ def _validation_loss_text(validation: Path, last: int) -> str:
     return f"{newest.loss:.4f} after step {newest.iteration:,}"
 
 
-def import_weights(folder: Path, source: Path, phase: str = TRAINED) -> str:
+def import_weights(folder: Path, source: Path, phase: str = FULL) -> str:
     """Start the run from the weights of a Hugging Face model or a Megatron-LM checkpoint.
 
     Return the new checkpoint.

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from runbook.core.files import make_dated_folder
 from runbook.plan_file.checkpoint_folder import newest_checkpoint
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning import FULL
 from runbook.records.manifest import move_files
 from runbook.results.forecast_scores import FORECASTS_FILE
 

@@ -14,8 +14,8 @@ from runbook.core.units import show_count, show_device_hours, show_duration, sho
 from runbook.display import View
 from runbook.params import Settings
 from runbook.phases.open_phase import OpenPhase
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning import FULL
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.speed import Speed
 from runbook.planning.make_plan import Plan

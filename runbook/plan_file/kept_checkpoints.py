@@ -7,6 +7,9 @@ import math
 
 from runbook.plan_file.schema import Checkpoint
 
+NEAR_COPIES = 2
+"""Copies of a rank's state in node memory: the newest complete one, and the one being written."""
+
 
 def keeps_for_ever(checkpoint: Checkpoint, iteration: int) -> bool:
     """Return whether the checkpoint of this iteration stays when newer ones replace the old."""

@@ -1,7 +1,9 @@
 """Alarms on ranks that compute longer than the other ranks of their pipeline stage.
 
-The trainer looks while it runs, and an alarm may replace a node. `runbook.results.metrics` compares
-the ranks of a finished run, where a smaller difference is worth a look.
+There are two thresholds, because they answer two questions. While a training runs, an alarm may
+cost a node its place: a rank must compute `SLOW_RANK_FACTOR` times as long as its stage, window
+after window. After the run, `runbook.results.metrics` lists the ranks: over thousands of steps, a
+median that is `SLOWER_SHARE` above the others' is no noise, and worth a look at the node.
 """
 
 from collections.abc import Iterator

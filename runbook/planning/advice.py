@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from runbook.core.checks import Check, counted
-from runbook.core.units import show_bytes, show_count, show_duration
+from runbook.core.units import DAY_SECONDS, show_bytes, show_count, show_duration
 from runbook.planning.cost.cpu import FORWARD_SHARE
 from runbook.planning.cost.endurance import Endurance, Storage
 from runbook.planning.cost.speed import Speed
@@ -55,7 +55,6 @@ MOST_JOBS = 30
 """Number of jobs in a row, each of which waits in the queue and starts again. BLOOM trained for 3.5
 months in jobs of 20 h with its own allocation.
 """
-DAY = 86_400.0
 FEWEST_SECONDS_BETWEEN_SAVES = 300.0
 """A shorter interval is accepted only if Daly's interval is shorter too. A failure costs at most
 five minutes at this interval, out of a day or more.
@@ -117,7 +116,7 @@ def _saves(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
         )
         return
 
-    is_long = (costs.speed.seconds or 0.0) >= DAY
+    is_long = (costs.speed.seconds or 0.0) >= DAY_SECONDS
     best = fastest.best_interval_seconds if fastest else None
     least_seconds = min(FEWEST_SECONDS_BETWEEN_SAVES, best or FEWEST_SECONDS_BETWEEN_SAVES)
     if is_long and interval < least_seconds:

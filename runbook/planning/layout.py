@@ -16,12 +16,11 @@ from runbook.params.schema.run_file import Parallel, Training
 from runbook.params.schema.site import Site
 from runbook.params.settings import Settings
 from runbook.plan_file.diagnostics import RuleResult
+from runbook.plan_file.phase_names import FULL, SMOKE
 from runbook.plan_file.rules.keys import DEEPSPEED, FULL_KEYS, Keys
 from runbook.plan_file.schema import Layout, ModelShape, Tuning
 from runbook.planning.sizes import shape_of
 
-SMOKE = "03-smoke-test"
-FULL = "04-training"
 SMOKE_DECAY = 100
 """A smoke test's learning rate decays over this multiple of its length, so that it ends at 99 % of
 the peak.

@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from runbook.core.checks import Check, check_of, counted
 from runbook.core.units import show_bytes
 from runbook.plan_file.diagnostics import RuleResult
+from runbook.plan_file.kept_checkpoints import NEAR_COPIES
 from runbook.plan_file.schema import NEAR_FOLDER
 from runbook.planning.cost.memory import StageMemory
 from runbook.planning.layout import Choice
 from runbook.planning.rule_codes import PlanCode
 
-KEPT = 2
-"""Number of copies: the newest complete one, and the one that is being written."""
 DEFAULT_SHARE = 0.5
 """Share of a node's memory: the size of /dev/shm unless someone has set another (tmpfs(5), size=).
 """
@@ -24,7 +23,7 @@ def near_bytes(choice: Choice, stages: Sequence[StageMemory]) -> int:
     """
     largest = max(stage.weights + stage.optimizer for stage in stages)
     holders = 2 if choice.nodes > 1 else 1
-    return KEPT * holders * choice.devices_per_node * largest
+    return NEAR_COPIES * holders * choice.devices_per_node * largest
 
 
 def check_near_copies(

@@ -14,9 +14,9 @@ from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import show_bytes, show_count, show_device_hours, show_duration
 from runbook.params.schema.site import Site, Timing
 from runbook.plan_file.learning_rate import LearningRate
+from runbook.plan_file.phase_names import FULL, SMOKE
 from runbook.plan_file.schema import PhasePlan, Precision
 from runbook.planning.cost.flops import CONVENTIONS
-from runbook.planning.layout import FULL, SMOKE
 from runbook.planning.make_plan import Plan
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.site_limits import tier_table

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from runbook.core.checks import Check, counted
 from runbook.core.units import show_duration
 from runbook.params import Settings
+from runbook.plan_file.phase_names import FULL
 from runbook.planning.cost.endurance import Endurance
-from runbook.planning.layout import FULL
 from runbook.planning.messages import PlanningMessage
 
 CHAIN = "jobs.training.chain"

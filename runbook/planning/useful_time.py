@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from runbook.core.units import show_duration
 from runbook.plan_file.fewer_replicas import allowed_nodes
 from runbook.plan_file.hang_limits import HangLimits
+from runbook.plan_file.phase_names import FULL
 from runbook.planning.cost.endurance import FAILURE_SOURCE, GIGABYTE, seconds_between_failures
 from runbook.planning.cost.fault_simulation import (
     FAULT_KINDS,
@@ -20,7 +21,6 @@ from runbook.planning.cost.fault_simulation import (
     UsefulTime,
     expected,
 )
-from runbook.planning.layout import FULL
 from runbook.planning.make_plan import Plan
 from runbook.planning.messages import PlanningMessage
 

@@ -21,9 +21,9 @@ from typing import Literal
 
 from runbook.core.errors import RecordError
 from runbook.core.files import free_name, name_time, read_json_record, sha256_of, write_text
-from runbook.params.schema.run_file import PHASES
 from runbook.plan_file import data_cache
 from runbook.plan_file.checkpoint_folder import METADATA, newest_checkpoint
+from runbook.plan_file.phase_names import PHASES
 from runbook.records.messages import RecordMessage
 from runbook.records.twin import Twin, find_twin, phases_done, read_twin
 

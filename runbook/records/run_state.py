@@ -9,8 +9,8 @@ from typing import Any
 from runbook.core.errors import ParamsError, RecordError
 from runbook.core.locks import may_be_held
 from runbook.jobs.job_folder import heartbeat_age, latest_job_folder, read_end
-from runbook.params.schema.run_file import PHASES
 from runbook.params.yaml12 import read_file
+from runbook.plan_file.phase_names import PHASES
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import earlier_records
 from runbook.records.twin import Twin, find_twin

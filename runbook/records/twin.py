@@ -22,8 +22,8 @@ from runbook.core import shell
 from runbook.core.checks import Check
 from runbook.core.errors import ProgramError, RecordError
 from runbook.core.files import read_json_record, write_text
-from runbook.params.schema.run_file import PHASES
 from runbook.params.secrets import mask_value
+from runbook.plan_file.phase_names import PHASES
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.messages import RecordMessage
 

@@ -7,11 +7,10 @@ from runbook.core.errors import DataError
 from runbook.forecast.curve import FEWEST_POINTS, CurveForecast, forecast_curve
 from runbook.forecast.tables import CurvePoint, PartialCurve
 from runbook.plan_file.learning_rate import LearningRate
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan, read_plan
 from runbook.results.history import ValidationLoss, read_validation
 from runbook.results.messages import ResultMessage
-
-PHASE = "04-training"
 
 
 def forecast_of_run(folder: Path) -> CurveForecast:
@@ -19,7 +18,7 @@ def forecast_of_run(folder: Path) -> CurveForecast:
 
     Raise DataError if it has too few evaluations.
     """
-    plan = read_plan(folder / "plan.json", PHASE)
+    plan = read_plan(folder / "plan.json", FULL)
     evaluations = read_validation(plan.path(plan.log.validation))
     usable = [evaluation for evaluation in evaluations if math.isfinite(evaluation.loss)]
     if len(usable) < FEWEST_POINTS:

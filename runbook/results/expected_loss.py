@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.core.errors import DataError, RecordError
+from runbook.forecast.interval_rules import EARLIEST_SHARE
 from runbook.plan_file.schema import PhasePlan
 from runbook.results.forecast_scores import Forecast, read_sealed
 from runbook.results.history import ValidationLoss, read_validation
 
 FEWEST_EVALUATIONS = 3
 """The minimum that `forecast.curve` needs. With fewer, numpy and scipy are not imported at all."""
-EARLIEST_SHARE = 0.25
-"""Share of the steps at which forecasts begin: the curves that were fitted cover at least 30 %."""
 LEFT_EVENT = "forecast_left"
 
 

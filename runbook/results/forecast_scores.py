@@ -12,6 +12,7 @@ from runbook.core.errors import RecordError
 from runbook.core.files import read_json_record, read_lines, write_text
 from runbook.core.table import Row, Table
 from runbook.core.units import show_bytes, show_duration
+from runbook.forecast.interval_rules import COVERAGE
 from runbook.plan_file.json_records import append_line
 from runbook.results.messages import ResultMessage
 
@@ -19,8 +20,6 @@ FORECASTS_FILE = "forecasts.json"
 """File in the run's folder with the sealed forecasts."""
 SCORES_FILE = "forecasts.jsonl"
 """File next to the run folders with one line for each scored forecast of any run."""
-COVERAGE = 0.8
-"""Share of forecasts whose interval should contain the outcome."""
 FEWEST_OWN_SCORES = 5
 """Number of earlier scores at which their errors determine the width of an interval."""
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from runbook.core import quantities
 from runbook.core.table import Row, Table, pandas
-from runbook.core.units import show_duration
+from runbook.core.units import GIB, show_duration
 from runbook.plan_file.alarms import Alarm, LossWatch, MetricWatch
 from runbook.plan_file.slow_ranks import SLOWER_SHARE
 from runbook.results.devices_in_use import usual_devices
@@ -398,7 +398,6 @@ def _count_slowest(times: Sequence[RankTimes]) -> Counter[int]:
     return times_slowest
 
 
-GIB = 2**30
 COLUMNS = {
     "loss": "loss (nat/token)",
     "grad_norm": "gradient norm",

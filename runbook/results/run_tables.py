@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from runbook.core import quantities
 from runbook.core.table import Row, Table
 from runbook.core.units import show_bytes, show_count
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import Layout, ModelShape
 from runbook.planning.cost.flops import CONVENTIONS, OURS, tflops_per_device
-from runbook.planning.layout import FULL
 from runbook.planning.make_plan import Plan
 from runbook.planning.useful_time import useful_time
 from runbook.results.history import History, Step, ValidationLoss, by_segment

@@ -13,13 +13,12 @@ from typing import Any
 from runbook.core.files import read_lines
 from runbook.core.processes import user_name
 from runbook.core.table import Row
-from runbook.core.units import show_duration
+from runbook.core.units import DAY_SECONDS, show_duration
 from runbook.params import Settings
 from runbook.plan_file.json_records import append_line
 from runbook.runs.run_folder import runs_folder
 
 FILE_NAME = "bad_nodes.jsonl"
-DAY = 86_400.0
 EXCLUDE = "exclude"
 """Slurm's directive.
 
@@ -39,12 +38,12 @@ class FoundBy(StrEnum):
 
 
 LIFETIMES = {
-    FoundBy.PREFLIGHT: 2 * DAY,
-    FoundBy.FAILURE: 7 * DAY,
-    FoundBy.SLOW_RANK: 1 * DAY,
-    FoundBy.BIT_FLIP: 1 * DAY,
-    FoundBy.CORRUPTION: 30 * DAY,
-    FoundBy.PERSON: 30 * DAY,
+    FoundBy.PREFLIGHT: 2 * DAY_SECONDS,
+    FoundBy.FAILURE: 7 * DAY_SECONDS,
+    FoundBy.SLOW_RANK: 1 * DAY_SECONDS,
+    FoundBy.BIT_FLIP: 1 * DAY_SECONDS,
+    FoundBy.CORRUPTION: 30 * DAY_SECONDS,
+    FoundBy.PERSON: 30 * DAY_SECONDS,
 }
 """Seconds after which an entry expires: a slow node is often another job's fault, a broken GPU
 waits for an engineer.

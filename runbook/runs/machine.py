@@ -14,7 +14,8 @@ from runbook.core.files import write_text
 from runbook.params import Settings
 from runbook.params.schema.site import Site
 from runbook.plan_file.json_records import as_json
-from runbook.planning import SMOKE, Calibration, Calibrations, Machine, Plan, make_plan
+from runbook.plan_file.phase_names import SMOKE
+from runbook.planning import Calibration, Calibrations, Machine, Plan, make_plan
 from runbook.planning.cost.speed import calibrate, read_calibration
 from runbook.planning.data_plan import check_vocabulary
 from runbook.planning.layout import smoke_choice

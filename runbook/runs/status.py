@@ -21,11 +21,10 @@ from runbook.jobs.job_request import element_folders, read_job_request
 from runbook.jobs.queue import QueueScheduler
 from runbook.jobs.watcher_wait import read_wait
 from runbook.params.project import find_run_file, run_names
-from runbook.params.schema.run_file import PHASES
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.fewer_replicas import newest_change
+from runbook.plan_file.phase_names import FULL, PHASES
 from runbook.plan_file.schema import read_plan
-from runbook.planning.layout import FULL
 from runbook.records.run_state import RunState, read_run, read_runs
 from runbook.results.expected_loss import ExpectedLoss, newest_expected_loss
 from runbook.results.history import read_events

@@ -21,6 +21,7 @@ from runbook.plan_file.alarms import CONFIRMING, Alarm, MetricWatch
 from runbook.plan_file.checkpoint_folder import saved_iterations
 from runbook.plan_file.errors import FINISHED, STOPPED, RefusedError, TrainingError
 from runbook.plan_file.fewer_replicas import REPLICAS_CHANGED, replicas_change
+from runbook.plan_file.phase_names import SMOKE
 from runbook.plan_file.resume_sources import SHARED
 from runbook.plan_file.schema import PhasePlan, exchange_interval
 from runbook.plan_file.slow_ranks import ExchangedTimes, StragglerDetector
@@ -63,8 +64,6 @@ from runbook.training.ranks import on_gpu
 from runbook.training.report import StepRecord, TrainingReport, say
 from runbook.training.sample_order import DataParallelShare
 from runbook.training.sampling import draw_token
-
-SMOKE_PHASE = "03-smoke-test"
 
 
 def make_engine(spec: PhasePlan, *, draw: bool = True) -> TrainingEngine:
@@ -173,7 +172,7 @@ class TrainingLoop:
         self._end_near()
         if self.saved_iteration >= 0:
             self._sample()
-        if self.spec.phase == SMOKE_PHASE and self.saved_iteration == progress.iteration:
+        if self.spec.phase == SMOKE and self.saved_iteration == progress.iteration:
             with self.heartbeat.during("proving"):
                 self._prove_smoke_test(train)
 

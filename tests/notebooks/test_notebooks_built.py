@@ -8,7 +8,7 @@ import build_notebooks
 import nbformat
 import pytest
 
-from runbook.params.schema.run_file import PHASES
+from runbook.plan_file.phase_names import PHASES
 
 
 def test_each_notebook_is_built_from_its_markdown():

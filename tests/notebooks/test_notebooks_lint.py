@@ -17,7 +17,8 @@ import pytest
 from runbook.core.table import Table
 from runbook.display import CheckTable, View
 from runbook.params import PARAMETERS
-from runbook.params.schema.run_file import PHASES, Run
+from runbook.params.schema.run_file import Run
+from runbook.plan_file.phase_names import PHASES
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 MASTERS = sorted(FOLDER.glob("*.ipynb"))

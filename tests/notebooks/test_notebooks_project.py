@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from toy_project import BIN, MASTERS
 
-from runbook.params.schema.run_file import PHASES
+from runbook.plan_file.phase_names import PHASES
 
 LINT = [sys.executable, str(MASTERS / "tools" / "lint_notebooks.py")]
 

@@ -13,7 +13,7 @@ from runbook.cli import cli
 from runbook.core.errors import DataError
 from runbook.phases.plan_service import load_plan
 from runbook.phases.training_results import sample_rows
-from runbook.planning import FULL
+from runbook.plan_file.phase_names import FULL
 from runbook.records.logbook import write_logbook
 from runbook.results.history import parse_events, parse_metrics, read_scores, read_validation
 from runbook.tokens.messages import TokenMessage

@@ -33,7 +33,7 @@ from runbook.phases.ladder.rungs import (
 from runbook.phases.ladder.service import LadderRequest, find_ladder
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.plan_service import load_plan
-from runbook.planning import FULL
+from runbook.plan_file.phase_names import FULL
 from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.runs.step import write_mark
 

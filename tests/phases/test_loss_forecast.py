@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runbook.forecast import final_loss, published_law
+from runbook.forecast import published_law
 from runbook.phases.loss_forecast import planned_loss, show_planned_loss
 from runbook.phases.plan_service import load_plan
 from runbook.runs.run_folder import RUNS_VARIABLE
@@ -57,7 +57,6 @@ def test_a_large_run_without_a_ladder_has_the_published_law_with_its_source():
 
 
 def test_the_interval_of_the_law_grows_with_the_decades_beyond_its_trainings():
-    assert published_law.DECADES_AT_ZERO == final_loss.DECADES_AT_ZERO
     inside = published_law.published_loss(16e9, 500e9)
     assert (inside.widening, inside.high / inside.loss) == (1.0, math.exp(published_law.HALF_WIDTH))
     one_decade = published_law.published_loss(160e9, 500e9)

@@ -13,7 +13,6 @@ from toy_run import PROJECT
 from runbook.core.errors import ParamsError
 from runbook.params.messages import ParamsMessage
 from runbook.params.parameters_cell import hand_edits
-from runbook.params.schema.run_file import PHASES
 from runbook.phases import open_phase as phases
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.notebook_copies import (
@@ -23,6 +22,7 @@ from runbook.phases.notebook_copies import (
     server_arguments,
     with_our_settings,
 )
+from runbook.plan_file.phase_names import PHASES
 from runbook.records.manifest import verify_run
 from runbook.records.session import read_master
 from runbook.runs.messages import RunMessage

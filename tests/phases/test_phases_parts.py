@@ -13,13 +13,13 @@ from toy_run import PROJECT, TOY, open_run
 
 from runbook import params
 from runbook.core.errors import DataError, ParamsError, RecordError
-from runbook.params.schema.run_file import PHASES
 from runbook.phases import token_inputs as token_files
 from runbook.phases import training_results
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase
 from runbook.phases.phase_steps import VERSIONS, phase_step
 from runbook.phases.runner import RunRequest, expand_variants
+from runbook.plan_file.phase_names import PHASES
 from runbook.planning import make_plan
 from runbook.planning.messages import PlanningMessage
 from runbook.results.gates import credible_step_seconds

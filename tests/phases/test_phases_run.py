@@ -9,12 +9,12 @@ from toy_run import FakeScheduler, open_run
 from runbook.core.checks import Check
 from runbook.core.errors import JobError, ParamsError, RecordError
 from runbook.jobs.job_folder import JobState
-from runbook.params.schema.run_file import PHASES
 from runbook.phases import run_report
 from runbook.phases.job_control import training_jobs as jobs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_report import card, write_report
 from runbook.phases.runner import why_not_done
+from runbook.plan_file.phase_names import PHASES
 from runbook.records.pages.notebook_page import write_html
 from runbook.runs import status
 from runbook.runs.messages import RunMessage

@@ -14,7 +14,7 @@ from runbook.phases import run_report
 from runbook.phases.plan_service import load_plan
 from runbook.phases.sealed_forecasts import START_SECONDS, make_forecasts, seal_forecasts
 from runbook.phases.training_outputs import sealed_paths
-from runbook.planning import FULL
+from runbook.plan_file.phase_names import FULL
 from runbook.records.manifest import writer_of
 from runbook.results import run_tables
 from runbook.results.forecast_scores import (

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import runbook
 from runbook.plan_file.json_records import as_json, value_at
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import parse
 from runbook.planning import make_plan
-from runbook.planning.layout import FULL
 
 from .conftest import build
 

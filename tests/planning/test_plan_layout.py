@@ -13,8 +13,9 @@ from suite.messages import check_about, containing
 from runbook.core.messages import CoreMessage
 from runbook.params import Settings
 from runbook.params.schema.entries import Model
+from runbook.plan_file.phase_names import FULL
 from runbook.planning import Check, make_plan
-from runbook.planning.layout import FULL, full_choice, smoke_choice
+from runbook.planning.layout import full_choice, smoke_choice
 from runbook.planning.rule_codes import PlanCode
 
 from .conftest import build, hardware

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from suite.messages import check_about
 
 from runbook.plan_file.learning_rate import LearningRate
+from runbook.plan_file.phase_names import FULL, SMOKE
 from runbook.planning import Check
-from runbook.planning.layout import FULL, SMOKE, full_choice, smoke_choice
+from runbook.planning.layout import full_choice, smoke_choice
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
 from runbook.planning.schedule import Duration, duration, learning_rate

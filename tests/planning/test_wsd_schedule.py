@@ -11,7 +11,7 @@ from runbook.phases.plan_service import load_plan
 from runbook.plan_file.identity import differences, recipe
 from runbook.plan_file.json_records import as_json
 from runbook.plan_file.learning_rate import LearningRate
-from runbook.planning import FULL
+from runbook.plan_file.phase_names import FULL
 from runbook.results.curve_forecast import decay_begins
 
 scheduler = pytest.importorskip("megatron.core.optimizer_param_scheduler")

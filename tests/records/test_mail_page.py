@@ -11,7 +11,7 @@ import pytest
 from made_run import TWIN, write_run
 
 from runbook.core.checks import Check
-from runbook.params.schema.run_file import PHASES
+from runbook.plan_file.phase_names import PHASES
 from runbook.records.manifest import verify_run
 from runbook.records.pages import attachments
 from runbook.records.pages.run_pages import FrontPage, without_repeated_remarks, write_campaign

@@ -30,6 +30,7 @@ from runbook.params import Job, Settings
 from runbook.params.settings import require_values
 from runbook.plan_file.checkpoint_folder import TRACKER
 from runbook.plan_file.fewer_replicas import allowed_nodes
+from runbook.plan_file.phase_names import TRAINING_PHASES
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.make_plan import Plan
 
@@ -335,7 +336,6 @@ def lines(arguments: Sequence[str]) -> list[list[str]]:
     return result
 
 
-TRAINING_PHASES = ("03-smoke-test", "04-training")
 """The phases that run as a training job."""
 
 LOCAL_GRACE_SECONDS = 120

@@ -29,6 +29,7 @@ from runbook.params.schema.value_types import (
     tracker_names_text,
 )
 from runbook.plan_file.learning_rate import Schedule, WsdDecay
+from runbook.plan_file.phase_names import PHASES
 from runbook.plan_file.schema import (
     NEAR_FOLDER,
     Engine,
@@ -574,17 +575,6 @@ class Run(Strict):
     jobs: Jobs = Jobs()
     """What each phase asks of the scheduler."""
 
-
-PHASES = (
-    "00-plan",
-    "01-environment",
-    "02-data",
-    "03-smoke-test",
-    "04-training",
-    "05-analysis",
-    "06-evaluation",
-)
-"""The phases in order, each named after its notebook's stem."""
 
 JOB_SECTIONS = {
     "01-environment": "environment",

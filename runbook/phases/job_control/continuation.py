@@ -9,8 +9,8 @@ from runbook.phases.training_outputs import move_to_history, sealed_paths, train
 from runbook.plan_file.checkpoint_folder import METADATA, folder_name, saved_iterations
 from runbook.plan_file.identity import same_training
 from runbook.plan_file.json_records import as_json
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan, parse
-from runbook.planning import FULL
 from runbook.runs.step import PhaseStep
 
 

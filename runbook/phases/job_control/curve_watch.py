@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runbook.core.files import read_lines
 from runbook.phases.open_phase import OpenPhase
-from runbook.planning import FULL
+from runbook.plan_file.phase_names import FULL
 from runbook.results.expected_loss import LEFT_EVENT, ExpectedLoss, expected_losses
 
 

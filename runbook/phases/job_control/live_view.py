@@ -21,8 +21,8 @@ from runbook.display import Progress, show_text, sparkline
 from runbook.jobs.job_folder import ACTIVE, JobState, JobStatus
 from runbook.phases.job_control.curve_watch import CurveWatch
 from runbook.phases.open_phase import OpenPhase
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning import FULL
 from runbook.planning.cost.step_inputs import peak_of
 from runbook.records.logbook import make_entry, write_logbook
 from runbook.records.pages.overlay import (

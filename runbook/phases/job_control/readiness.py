@@ -10,7 +10,8 @@ from runbook.core.files import read_lines
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase
 from runbook.phases.phase_steps import TOKENIZE, phase_step
-from runbook.planning import FULL, SMOKE, Check
+from runbook.plan_file.phase_names import FULL, SMOKE
+from runbook.planning import Check
 from runbook.runs.step import Reading, read_mark, step_status
 
 GATE = "smoke/gate.json"

@@ -13,8 +13,8 @@ from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import train_name
 from runbook.phases.runner import RunRequest, run_phases
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import read_plan
-from runbook.planning import FULL
 from runbook.results.history import read_validation
 from runbook.runs.run_folder import runs_folder
 from runbook.runs.step import read_mark

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from runbook.core.table import Table
 from runbook.core.units import show_count
 
+SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Sizes at the same compute that are shown, as multiples of the run's own."""
+
 
 @dataclass(frozen=True)
 class SizeForecast:

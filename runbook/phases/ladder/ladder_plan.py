@@ -23,7 +23,8 @@ from runbook.phases.ladder.rungs import (
 )
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.plan_service import load_plan
-from runbook.planning import FULL, Plan
+from runbook.plan_file.phase_names import FULL
+from runbook.planning import Plan
 from runbook.planning.sizes import padded_vocabulary
 from runbook.runs.run_folder import runs_folder
 

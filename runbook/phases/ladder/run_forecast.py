@@ -17,7 +17,7 @@ from runbook.forecast.from_ladder import forecast_from_ladder
 from runbook.forecast.ladder_line import line_of, uneven_rungs
 from runbook.forecast.laws import Runs
 from runbook.phases.ladder.climb import FinishedRung, as_fit
-from runbook.phases.ladder.forecast_record import RunForecast, SizeForecast
+from runbook.phases.ladder.forecast_record import SIZE_RATIOS, RunForecast, SizeForecast
 from runbook.phases.ladder.ladder_plan import DATA_KEYS, Ladder
 from runbook.phases.ladder.rungs import Family, short_rungs
 from runbook.phases.messages import PhaseMessage
@@ -40,8 +40,6 @@ UNEVEN_WIDENING = 4.0
 """The one uneven ladder of benchmarks/forecast/ladders_corpus.csv missed by 22 %, eleven times as
 far as the others. An interval that is wider than this would no longer be useful.
 """
-SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""How many sizes at the same compute are shown."""
 OPTIMUM_REACH = 8.0
 """The best size is searched within this factor of the run's."""
 OPTIMUM_STEPS = 61

@@ -30,8 +30,9 @@ from runbook.phases.ladder.ladder_plan import (
 from runbook.phases.ladder.run_forecast import forecast_run
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.plan_service import load_plan
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import read_plan
-from runbook.planning import FULL, Plan
+from runbook.planning import Plan
 from runbook.results.figures.ladder_figure import ForecastPoint, LadderPoint, ladder_figure
 from runbook.results.history import read_validation
 from runbook.runs.run_folder import runs_folder

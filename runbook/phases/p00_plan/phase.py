@@ -29,7 +29,8 @@ from runbook.phases.job_control import rehearsal_gate
 from runbook.phases.loss_forecast import show_planned_loss
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase, bind_phase
-from runbook.planning import FULL, SMOKE, plan_tables
+from runbook.plan_file.phase_names import FULL, SMOKE
+from runbook.planning import plan_tables
 from runbook.planning.layout_search import what_if, what_if_table
 from runbook.planning.plan_tables import data_table, summary_table
 from runbook.results.figures import formulas, plan_figures

@@ -16,7 +16,8 @@ from runbook.core.units import show_bytes, show_duration
 from runbook.params.schema.site import Site
 from runbook.params.schema.value_types import Framework
 from runbook.phases.p01_environment.preflight.host_rules import different_versions
-from runbook.planning import FULL, Check, Plan
+from runbook.plan_file.phase_names import FULL
+from runbook.planning import Check, Plan
 
 ProbeAnswer = Mapping[str, Any]
 """The answer of one rank of the probe, written by training/probe.py."""

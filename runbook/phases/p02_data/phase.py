@@ -39,7 +39,8 @@ from runbook.phases.token_inputs import (
     token_groups,
     tokenize_options,
 )
-from runbook.planning import FULL, Check
+from runbook.plan_file.phase_names import FULL
+from runbook.planning import Check
 from runbook.planning.data_plan import (
     FUSED_BYTES_PER_SECOND,
     RECORD_SHARE,

@@ -16,7 +16,7 @@ from runbook.phases.job_control.training_jobs import launch as launch
 from runbook.phases.job_control.training_jobs import watch as watch
 from runbook.phases.open_phase import OpenPhase, binder
 from runbook.phases.training_results import show_loss as show_loss
-from runbook.planning import FULL
+from runbook.plan_file.phase_names import FULL
 from runbook.planning.plan_tables import batch_sum
 from runbook.results import gates
 from runbook.results.figures import formulas

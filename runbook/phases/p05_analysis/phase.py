@@ -17,7 +17,8 @@ from runbook.phases import run_report, training_results
 from runbook.phases.open_phase import OpenPhase, binder
 from runbook.phases.sealed_forecasts import score_forecasts
 from runbook.phases.training_results import TrainingResults, read_results
-from runbook.planning import FULL, SMOKE, Check
+from runbook.plan_file.phase_names import FULL, SMOKE
+from runbook.planning import Check
 from runbook.planning.cost.step_inputs import peak_of
 from runbook.planning.layout import full_choice
 from runbook.results import gates, metrics, run_tables, wall_time

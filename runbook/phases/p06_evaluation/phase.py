@@ -21,8 +21,8 @@ from runbook.phases import run_report
 from runbook.phases.open_phase import OpenPhase, binder
 from runbook.phases.phase_steps import measure_step
 from runbook.phases.trained_model import ask_trainer
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning import FULL
 from runbook.planning.data_plan import split_shares
 from runbook.planning.make_plan import Plan
 from runbook.records.manifest import note_files

@@ -47,6 +47,7 @@ from papermill.iorw import LocalHandler, papermill_io
 from runbook.core.errors import RunbookError
 from runbook.core.files import write_text
 from runbook.core.shell import how_it_ended
+from runbook.core.units import DAY_SECONDS
 from runbook.records import twin
 from runbook.records.engine.execution_end import ExecutionState, SignalTrap
 
@@ -138,7 +139,6 @@ new_output: Any = nbformat.v4.new_output
 SECONDS_BETWEEN_LOGGED_UPDATES = 5.0
 # Time to wait for remaining output after the reply to a cell
 MOST_SECONDS_OF_SILENCE = 30
-DAY = 86_400
 SECONDS_TO_LEAVE_A_CELL = 1.5
 """Time in which an interrupted cell may clean up.
 
@@ -326,7 +326,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     ) -> None:
         # papermill lets a notebook fail when output lags 4 s behind a cell's end; `_rest_of` knows
         # better when to.
-        super().__init__(execution, **{"iopub_timeout": DAY, **traits})
+        super().__init__(execution, **{"iopub_timeout": int(DAY_SECONDS), **traits})
         self._messages = 0
         self._execution, self._trap, self._streams = execution, trap, Streams()
         self._sockets: Path | None = None

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from runbook.core.units import show_bytes
-from runbook.params.schema.run_file import PHASES
 from runbook.params.secrets import mask
+from runbook.plan_file.phase_names import PHASES
 
 LARGEST_ATTACHED = 300_000
 """Bytes of one file; a larger one is only named, because a mail server would refuse the report."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from runbook.core.files import write_text
 from runbook.core.units import show_duration
-from runbook.params.schema.run_file import PHASES
+from runbook.plan_file.phase_names import PHASES
 from runbook.records import twin as ipynb
 from runbook.records.pages.html_rewriting import WithoutEffects
 from runbook.records.pages.page_parts import HELP_NAME as HELP

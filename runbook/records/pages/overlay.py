@@ -12,8 +12,8 @@ from runbook.core.curves import thin
 from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.core.units import four_digits, show_count
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning import FULL
 from runbook.records.pages.summary import read_training_plan
 from runbook.records.run_state import METRICS, RunState
 from runbook.results.history import read_validation

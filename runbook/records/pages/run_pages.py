@@ -30,7 +30,7 @@ from runbook.core.units import (
     show_duration,
     unit_of,
 )
-from runbook.planning import FULL
+from runbook.plan_file.phase_names import FULL
 from runbook.planning.make_plan import parse_plan
 from runbook.records.logbook import LogbookEntry, write_logbook
 from runbook.records.pages.attachments import attachments

@@ -11,8 +11,8 @@ from runbook.core.errors import ParamsError
 from runbook.core.files import utc_now, write_text
 from runbook.core.table import Row
 from runbook.core.units import in_words
-from runbook.params.schema.run_file import PHASES
 from runbook.params.yaml12 import dotted, read_file
+from runbook.plan_file.phase_names import PHASES
 from runbook.records.pages.overlay import LIVE_FOLDER, MOST_RUNS, OverlayCurve, overlay_curves
 from runbook.records.pages.page_parts import (
     TEMPLATES,

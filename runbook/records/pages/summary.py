@@ -7,8 +7,8 @@ from typing import NamedTuple
 from runbook.core.checks import Check, counted
 from runbook.core.errors import RecordError
 from runbook.core.units import show_count
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning import FULL
 from runbook.planning.make_plan import parse_plan
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.run_state import RunState

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from runbook.params.schema.run_file import PHASES
+from runbook.plan_file.phase_names import PHASES
 from runbook.records.pages.html_rewriting import Rewriter
 from runbook.records.pages.notebook_page import LARGEST_PAGE, code_colours
 from runbook.records.pages.page_parts import head, scripts_inside, write_and_note

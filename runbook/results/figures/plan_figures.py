@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runbook.core.units import GIB
 from runbook.plan_file.rehearsed_work import BACKWARD, FORWARD, OPTIMIZER
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.counted_step import COMMUNICATION, Replay, Seconds, StageTimes
@@ -21,7 +22,6 @@ from runbook.results.figures.drawing import (
 )
 from runbook.results.messages import ResultMessage
 
-GIB = 2**30
 MEMORY_PARTS = (
     ("weights", "weights", BLUE, ""),
     ("gradients", "gradients", SKY, "//"),

@@ -34,6 +34,7 @@ from runbook.phases.job_control import training_jobs as jobs
 from runbook.phases.open_phase import OpenPhase, open_run_phase
 from runbook.phases.phase_steps import TOKENIZE, train_step
 from runbook.plan_file.checkpoint_folder import saved_iterations
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.rank_files import RANKS_FOLDER, heartbeat_stem, read_slots
 from runbook.plan_file.token_index import INDEX_HEADER, INDEX_MAGIC, INDEX_VERSION, UINT16
 from runbook.runs.run_folder import RUNS_VARIABLE
@@ -226,7 +227,6 @@ def _apply(changes: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
-PHASE = "04-training"
 WAIT_SECONDS = 120.0
 
 
@@ -261,13 +261,13 @@ class DrillRun:
         """Return the run as a new kernel loads it."""
         set_words = [*self.words, f"as={self.name}"]
         settings = params.load("drill", set_words=set_words, project=self.bench.root)
-        return open_run_phase(settings, PHASE)
+        return open_run_phase(settings, FULL)
 
     def launch(self, faults: str = "") -> JobFolder:
         """Submit the next job, with these faults."""
         with environment({FAULTS: faults or None}):
             jobs.launch(self.open_phase)
-        folder = latest_job_folder(self.folder, PHASE)
+        folder = latest_job_folder(self.folder, FULL)
         assert folder is not None
         return folder
 
@@ -314,7 +314,7 @@ class DrillRun:
         """Give the trainer other orders than the plan's, as a person does who edits plan.json."""
         path = self.folder / "plan.json"
         content = json.loads(path.read_text())
-        change(content["phases"][PHASE])
+        change(content["phases"][FULL])
         path.write_text(json.dumps(content))
 
     def rows(self) -> list[dict[str, Any]]:
@@ -340,7 +340,7 @@ class DrillRun:
 
     def job(self) -> JobFolder:
         """Return the newest job."""
-        folder = latest_job_folder(self.folder, PHASE)
+        folder = latest_job_folder(self.folder, FULL)
         assert folder is not None
         return folder
 
@@ -402,7 +402,7 @@ class DrillRun:
 
     def done(self) -> bool:
         """Return whether the training finished."""
-        return not train_step(self.open_phase.run, PHASE).why_not_done()
+        return not train_step(self.open_phase.run, FULL).why_not_done()
 
 
 @dataclass(frozen=True)

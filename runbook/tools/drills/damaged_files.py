@@ -20,8 +20,9 @@ from runbook.plan_file.checkpoint_folder import (
     checkpoint_folders,
     folder_name,
 )
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.token_index import INDEX_HEADER
-from runbook.tools.drills.bench import PHASE, Bench, DrillEnding, DrillRun, write_tokens
+from runbook.tools.drills.bench import Bench, DrillEnding, DrillRun, write_tokens
 from runbook.tools.drills.processes import end_well
 
 BOUNDARIES = ("begin", "shards", "metadata", "rename", "tracker", "pruning")
@@ -34,7 +35,7 @@ def kill_in_save(bench: Bench) -> DrillEnding:
     ending = DrillEnding(f"SIGKILL in a save: {', '.join(BOUNDARIES)}")
     resumed = []
     for number, boundary in enumerate(BOUNDARIES, start=1):
-        job = PHASE if number == 1 else f"{PHASE}-{number}"
+        job = FULL if number == 1 else f"{FULL}-{number}"
         status = case.one_job(f"save:at={boundary},rank=0,number=2,job={job}")
         ending.rule(status.state is JobState.FAILED, f"{boundary}: the job ended with its rank")
         folders = checkpoint_folders(case.tracker().parent)
@@ -139,7 +140,7 @@ def disk_full(bench: Bench) -> DrillEnding:
     """No file can grow beyond 200 kB from step 9 on."""
     case = DrillRun(bench, "disk-full")
     ending = DrillEnding("no file can grow beyond 200 kB from step 9 on (RLIMIT_FSIZE)")
-    failure = case.train(f"full:bytes=200000,step=9,job={PHASE}")
+    failure = case.train(f"full:bytes=200000,step=9,job={FULL}")
     ending.rule(
         "could not be written" in failure and " bytes " in failure,
         "the error names the bytes needed",
@@ -152,7 +153,7 @@ def disk_full(bench: Bench) -> DrillEnding:
     plan = case.open_phase.plan
     with patch(
         "shutil.disk_usage",
-        return_value=SimpleNamespace(free=plan.checkpoint[PHASE].disk_bytes - 1),
+        return_value=SimpleNamespace(free=plan.checkpoint[FULL].disk_bytes - 1),
     ):
         checks = space_checks(case.open_phase.settings, plan, case.folder)
 
@@ -216,7 +217,7 @@ def _take_over(source: DrillRun, case: DrillRun) -> None:
     A person who changes the layout does the same.
     """
     shutil.copytree(source.tracker().parent, case.tracker().parent)
-    note_start(case.open_phase, train_step(case.open_phase.run, PHASE))
+    note_start(case.open_phase, train_step(case.open_phase.run, FULL))
 
 
 def _largest_shard(case: DrillRun, iteration: int) -> Path:
@@ -241,7 +242,7 @@ def bad_numbers(bench: Bench) -> DrillEnding:
         "overflows"
     )
     case = DrillRun(bench, "nan-stop")
-    failure = case.train(f"nan:step=9,job={PHASE}")
+    failure = case.train(f"nan:step=9,job={FULL}")
     ending.rule(
         "is nan at iteration 9 (samples 32 to 35)" in failure, "stop: step and samples named"
     )

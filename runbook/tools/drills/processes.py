@@ -23,7 +23,8 @@ from runbook.core.locks import hold
 from runbook.core.processes import wait_until
 from runbook.core.shell import Finished
 from runbook.phases.job_control import training_jobs as jobs
-from runbook.tools.drills.bench import PHASE, Bench, DrillEnding, DrillRun, MeasuredValue
+from runbook.plan_file.phase_names import FULL
+from runbook.tools.drills.bench import Bench, DrillEnding, DrillRun, MeasuredValue
 from runbook.tools.drills.warm_trainer import still_runs
 
 SAVE_INTERVAL = 4
@@ -323,7 +324,7 @@ def _start_ranks(
         }
         environment |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", **changes}
         return shell.run(
-            [*command, "--phase", PHASE],
+            [*command, "--phase", FULL],
             cwd=case.folder,
             env=environment,
             check=False,
@@ -418,7 +419,7 @@ def kernel_restart(bench: Bench) -> DrillEnding:
     ending = DrillEnding("the kernel is killed right after it launched the job; cells run again")
     dead = _run_python(LAUNCH_AND_DIE, str(bench.root), *case.words, f"as={case.name}")
     ending.rule(
-        dead.exit_code == -9 and case.job_names() == [PHASE],
+        dead.exit_code == -9 and case.job_names() == [FULL],
         "the job was submitted, then the kernel died",
     )
     printed = io.StringIO()
@@ -437,7 +438,7 @@ def kernel_restart(bench: Bench) -> DrillEnding:
         "done, verified. Nothing to launch" in printed.getvalue(),
         "rerunning a cell after the end does nothing",
     )
-    ending.rule(case.job_names() == [PHASE], "no job was started twice")
+    ending.rule(case.job_names() == [FULL], "no job was started twice")
     ending.action = "read the state from the run's files and watched the running job"
     return end_well(bench, case, ending, failure)
 
@@ -479,7 +480,7 @@ def clocks(bench: Bench) -> DrillEnding:
         "clock set back by an hour at step 9; a time limit of 40 s; an exit duration of 3 s"
     )
     case = DrillRun(bench, "clock")
-    failure = case.train(f"clock:step=9,seconds=-3600,job={PHASE}")
+    failure = case.train(f"clock:step=9,seconds=-3600,job={FULL}")
     ending.rule(
         all(0 < row["seconds"] < 60 for row in case.rows()), "step times do not depend on the clock"
     )

@@ -23,8 +23,8 @@ from runbook.core.table import Row, Table
 from runbook.phases.p06_evaluation.phase import PHASE
 from runbook.phases.phase_steps import phase_step
 from runbook.plan_file.checkpoint_folder import newest_checkpoint
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning import FULL
 from runbook.records.manifest import note_files
 from runbook.runs import run_files
 from runbook.runs.planned_run import PlannedRun

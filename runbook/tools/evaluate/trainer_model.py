@@ -17,8 +17,8 @@ from tqdm import tqdm
 from runbook.core.errors import ParamsError
 from runbook.phases.p06_evaluation.phase import num_processes
 from runbook.phases.trained_model import ask_trainer
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning import FULL
 from runbook.tokens.tokenizer import load_tokenizer
 from runbook.tools.evaluate.messages import EvaluationMessage
 

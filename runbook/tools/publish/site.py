@@ -7,8 +7,8 @@ from pathlib import Path
 
 from runbook.core.errors import RecordError
 from runbook.core.files import utc_now, write_text
-from runbook.params.schema.run_file import PHASES
 from runbook.phases.run_report import changed_files, read_front_page
+from runbook.plan_file.phase_names import PHASES
 from runbook.records.pages import run_pages
 from runbook.records.pages.notebook_page import write_html
 from runbook.records.pages.runs_index import write_runs_index

@@ -21,8 +21,8 @@ import yaml
 
 from runbook.core.errors import RecordError
 from runbook.core.files import write_text
-from runbook.params.schema.run_file import PHASES
 from runbook.phases.run_report import changed_files, read_front_page
+from runbook.plan_file.phase_names import PHASES
 from runbook.records import twin as ipynb
 from runbook.records.pages import page_parts, run_pages
 from runbook.records.pages.notebook_page import write_html

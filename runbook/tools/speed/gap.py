@@ -12,7 +12,7 @@ from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
 from runbook.phases.open_phase import OpenPhase
 from runbook.phases.training_results import read_results
-from runbook.planning import FULL
+from runbook.plan_file.phase_names import FULL
 from runbook.planning.layout import full_choice
 from runbook.results.figures.run_figures import waterfall
 from runbook.tools.speed.explain import Explanation, explain

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from runbook.plan_file.errors import TrainingError
+from runbook.plan_file.kept_checkpoints import NEAR_COPIES
 from runbook.plan_file.resume_sources import NEAR_OWN, near_partner
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.checkpoints import state
@@ -47,8 +48,6 @@ from runbook.training.report import TrainingReport, say
 
 T = TypeVar("T")
 
-KEPT = 2
-"""Copies kept of a rank's state: the newest complete one, and the one being written."""
 MOST_THREADS = 4
 MOST_WAIT_SECONDS = 60.0
 """How long to wait for a partner that does not answer."""
@@ -350,7 +349,7 @@ class NearCopies:
             if self._exchange is not None:
                 total += sizes[self.nodes.partners(rank)[1]]
 
-        return KEPT * total
+        return NEAR_COPIES * total
 
     def stepped(self) -> None:
         """Record that a step was made from the loaded copies, which shows that they are sound."""

@@ -13,7 +13,8 @@ from runbook.core.errors import ParamsError, PlanError
 from runbook.frameworks import training_arguments
 from runbook.frameworks.messages import FrameworkMessage
 from runbook.params import Settings, load
-from runbook.planning import FULL, make_plan
+from runbook.plan_file.phase_names import FULL
+from runbook.planning import make_plan
 from runbook.tools.adopt import program_arguments
 from runbook.tools.adopt.adoption import train_with_own_trainer
 from runbook.tools.adopt.findings import Findings

@@ -6,8 +6,9 @@ import pytest
 
 from runbook.params import Settings, load
 from runbook.phases.plan_service import render_all
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning import FULL, make_plan
+from runbook.planning import make_plan
 from runbook.tools.adopt.adopt_scripts import adopt
 
 GIVEN = ("jobs.stage=/lustre/gpt", "jobs.account=lab")

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from runbook import params
-from runbook.planning import FULL
+from runbook.plan_file.phase_names import FULL
 from runbook.runs.run_files import read_plan_file
 from runbook.tools.evaluate import scores
 from runbook.tools.evaluate.trainer_model import TrainerModel

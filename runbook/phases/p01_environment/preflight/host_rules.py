@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.core.units import clock_seconds, show_bytes, show_duration
+from runbook.core.units import GIB, clock_seconds, show_bytes, show_duration
 from runbook.jobs.render.preflight_job import NODE_SETUP, NODE_SETUP_SECONDS
+from runbook.node_checks.answers import HOSTS
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.job_answers import JOB, JobAnswers, NodeFacts
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
 
-HOSTS = "hosts"
 ANSWERED = "answers"
 """Prefix of the name of the check whether every node answered."""
 Fault = Callable[[NodeFacts, Expectations], str]
@@ -133,7 +133,7 @@ def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 def memory_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return the fault of the job's memory: a limit far below what a process needs."""
-    needed = max(1, expected.devices_per_node) * thresholds.GIB
+    needed = max(1, expected.devices_per_node) * GIB
     limit = facts["limit"]
     if limit is not None and limit < needed:
         return f"the job may use {show_bytes(limit)}, below 1 GiB for each of its processes"

@@ -6,18 +6,17 @@ These are values of its file, each with its evidence, and those that stay unknow
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from runbook.core.units import GIB
+from runbook.node_checks.answers import HOSTS, PEERS, TORCH
 from runbook.params.schema.site import Site
-from runbook.phases.p01_environment.preflight.host_rules import HOSTS
 from runbook.phases.p01_environment.preflight.job_answers import NodeFacts
-from runbook.phases.p01_environment.preflight.link_rules import LISTEN, PEERS
+from runbook.phases.p01_environment.preflight.link_rules import LISTEN
 from runbook.phases.p01_environment.preflight.run_preflight import PreflightResult
-from runbook.phases.p01_environment.preflight.torch_rules import TORCH
 from runbook.planning.cost.accelerators import find_accelerator, named_memory
 
 CPU = "cpu"
 HARDWARE = "hardware"
 INTERFACE = ("environment", "network", "GLOO_SOCKET_IFNAME")
-GIB = 1 << 30
 NETWORK_DIGITS = 2
 ALL_MEMORY = "0"
 """Slurm's word for all memory of a node."""

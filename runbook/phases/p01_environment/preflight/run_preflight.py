@@ -28,7 +28,7 @@ from runbook.jobs.render.preflight_job import (
     render_preflight,
 )
 from runbook.jobs.render.training_job import PACKAGE, RenderedJob, render_local, write_job
-from runbook.node_checks.answers import read_answers
+from runbook.node_checks.answers import HOSTS, PEERS, TORCH, read_answers
 from runbook.node_checks.shared_folder import TOKEN_NAME
 from runbook.params import Settings
 from runbook.phases.p01_environment.node_probe import ProbeAnswer, probe_checks, read_facts
@@ -42,7 +42,6 @@ from runbook.phases.p01_environment.preflight.group_rules import (
 )
 from runbook.phases.p01_environment.preflight.host_rules import (
     ANSWERED,
-    HOSTS,
     NODE_SETUP_RULE,
     host_checks,
 )
@@ -51,11 +50,12 @@ from runbook.phases.p01_environment.preflight.job_answers import (
     parse_job_answers,
 )
 from runbook.phases.p01_environment.preflight.launcher_words import first_end, queue_end
-from runbook.phases.p01_environment.preflight.link_rules import PEERS, link_checks
+from runbook.phases.p01_environment.preflight.link_rules import link_checks
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
-from runbook.phases.p01_environment.preflight.torch_rules import TORCH, torch_checks
+from runbook.phases.p01_environment.preflight.torch_rules import torch_checks
+from runbook.plan_file.phase_names import FULL, SMOKE
 from runbook.plan_file.schema import Layout
-from runbook.planning import FULL, SMOKE, Check, Plan
+from runbook.planning import Check, Plan
 from runbook.runs.bad_nodes import FoundBy, report_bad_nodes, without_bad_nodes
 
 QUESTIONS = "questions"

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from runbook.core.units import GIB
+
 MIB = 1 << 20
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 import re
 
+from runbook.node_checks.answers import HOSTS, TORCH
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
-from runbook.phases.p01_environment.preflight.host_rules import HOSTS, presence_check
+from runbook.phases.p01_environment.preflight.host_rules import presence_check
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, NodeFacts
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
 
-TORCH = "torch"
 WELL = "well"
 SIGNALS = {
     "SIGILL": "an instruction that this processor does not have: the build is for a newer one",
