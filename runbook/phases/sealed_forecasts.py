@@ -16,7 +16,7 @@ from runbook.plan_file.phase_names import FULL
 from runbook.planning import Plan
 from runbook.planning.useful_time import useful_time
 from runbook.records.manifest import note_files
-from runbook.results import run_tables, wall_time
+from runbook.results import wall_time
 from runbook.results.forecast_scores import (
     FORECASTS_FILE,
     Forecast,
@@ -31,6 +31,7 @@ from runbook.results.forecast_scores import (
     scores_table,
     seal,
 )
+from runbook.results.plan_versus_actual import planned_numbers
 from runbook.results.wall_time import Rates
 
 CALIBRATED_WIDTH = math.log(1.3)
@@ -155,7 +156,7 @@ def _useful_time_forecast(plan: Plan) -> list[Forecast]:
 def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
     """Return quantity, unit and value of each number that the plan contains for the training."""
     time = plan.time[FULL]
-    memory = run_tables.planned_numbers(plan, FULL)[quantities.PROCESS_MEMORY]
+    memory = planned_numbers(plan, FULL)[quantities.PROCESS_MEMORY]
     hours = time.device_hours * rates.held_devices if time.device_hours else None
     price = rates.price_per_device_hour
     numbers = [

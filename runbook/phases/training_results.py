@@ -19,7 +19,8 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.speed import Speed
 from runbook.planning.make_plan import Plan
-from runbook.results import run_tables, wall_time
+from runbook.results import plan_versus_actual as versus
+from runbook.results import wall_time
 from runbook.results.devices_in_use import device_seconds, devices_table, spans_text
 from runbook.results.figures import run_figures
 from runbook.results.history import (
@@ -158,7 +159,7 @@ def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
         phase,
         phase_plan,
         plan.time[phase],
-        run_tables.planned_numbers(plan, phase),
+        versus.planned_numbers(plan, phase),
         replace(
             _read_history(metrics, state and (state.st_mtime_ns, state.st_size)), source=log.metrics
         ),
@@ -389,7 +390,7 @@ def plan_versus_actual(training: TrainingResults) -> Table:
         if value is not None:
             planned[name] = value
 
-    actual = run_tables.actual_numbers(training.summary, training.account)
+    actual = versus.actual_numbers(training.summary, training.account)
     if training.account and quantities.USEFUL_TIME in planned:
         held_seconds = training.account.wall_seconds - training.account.waiting_seconds
         productive = training.account.parts["productive"]
@@ -416,7 +417,7 @@ def plan_versus_actual(training: TrainingResults) -> Table:
         if promised and measured and abs(measured / promised - 1) > EXPLAINED_DIFFERENCE:
             reasons_needed[name] = reason
 
-    return run_tables.plan_versus_actual(planned, actual, reasons_needed)
+    return versus.plan_versus_actual(planned, actual, reasons_needed)
 
 
 def _step_reason(training: TrainingResults) -> str:

@@ -1,18 +1,15 @@
-"""Tables of runs: numbers, plan versus actual, published results, variants, scaling, figures."""
+"""Tables of runs: numbers, published results, variants, scaling, figures."""
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from runbook.core import quantities
 from runbook.core.table import Row, Table
 from runbook.core.units import show_bytes, show_count
-from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import Layout, ModelShape
 from runbook.planning.cost.flops import CONVENTIONS, OURS, tflops_per_device
-from runbook.planning.make_plan import Plan
-from runbook.planning.useful_time import useful_time
 from runbook.results.history import History, Step, ValidationLoss, by_segment
 from runbook.results.messages import ResultMessage
 from runbook.results.metrics import WARM_UP_RULE, Summary, find_alarms, measured
@@ -25,10 +22,6 @@ from runbook.results.published_results import (
     peak_tflops,
     same_device,
 )
-from runbook.results.wall_time import WallTime
-
-Numbers = Mapping[str, float | None]
-"""Numbers by name, with the unit in the name. None if a number is not known."""
 
 
 @dataclass(frozen=True)
@@ -144,94 +137,6 @@ def _line_of(history: History, step: Step) -> str:
 
 def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
-
-
-def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, str] = {}) -> Table:
-    """Return each planned number next to the measured one.
-
-    A name that only one of them holds is shown with the other side empty, so that nothing silently
-    drops out.
-
-    >>> plan_versus_actual({"step (s)": 2.0, "memory (B)": 5}, {"step (s)": 2.5}).rows[0]
-    {'what': 'step (s)', 'planned': 2.0, 'actual': 2.5, 'ratio': 1.25, 'remark': ''}
-    """
-    rows = []
-    for name in dict.fromkeys((*planned, *actual)):
-        planned_value = planned.get(name)
-        actual_value = actual.get(name)
-        ratio = None
-        if planned_value and actual_value is not None:
-            ratio = actual_value / planned_value
-        if actual_value is None:
-            missing_side = "not measured"
-        elif planned_value is None:
-            missing_side = "not planned"
-        else:
-            missing_side = ""
-
-        rows.append(
-            {
-                "what": name,
-                "planned": planned_value,
-                "actual": actual_value,
-                "ratio": ratio,
-                "remark": remarks.get(name) or missing_side,
-            }
-        )
-
-    return Table(rows, "Plan versus actual", source="plan.json, metrics.jsonl, events.jsonl")
-
-
-def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
-    """Return the planned numbers of a phase from plan.json, under the names of `actual_numbers`."""
-    spec = plan.phases[phase]
-    time = plan.time[phase]
-    memory = plan.memory[phase]
-    # The limit applies to the whole node if its processes share the memory, as on a CPU.
-    processes = spec.parallel.world_size if memory.limit_of == "node" else 1
-    process_bytes = (memory.least_bytes or 0) / processes
-    return {
-        "iterations": spec.duration.iterations,
-        "processes": spec.parallel.world_size,
-        "global batch (sequences)": spec.batch.global_,
-        "tokens consumed (tokens)": spec.duration.tokens,
-        quantities.STEP_TIME: time.seconds_per_iteration,
-        quantities.THROUGHPUT: time.tokens_per_second,
-        quantities.SPEED: time.tflops_per_device,
-        quantities.FIRST_LOSS: math.log(spec.model.shape.vocabulary),
-        quantities.PROCESS_MEMORY: process_bytes or None,
-        "wall time (s)": time.seconds,
-        quantities.USEFUL_TIME: _planned_useful_time(plan, phase),
-    }
-
-
-def _planned_useful_time(plan: Plan, phase: str) -> float | None:
-    """Return the expected percentage of useful time of the training.
-
-    None if no rate of failures is known.
-    """
-    expectation = useful_time(plan) if phase == FULL else None
-    if expectation is None:
-        return None
-    return 100 * expectation.of_training_nodes
-
-
-def actual_numbers(summary: Summary, account: WallTime | None = None) -> dict[str, float | None]:
-    """Return the measured numbers: the right-hand side of `plan_versus_actual`."""
-    numbers: dict[str, float | None] = {
-        "iterations": summary.last_iteration,
-        "processes": summary.world_size,
-        "global batch (sequences)": summary.global_batch,
-        "tokens consumed (tokens)": summary.consumed_tokens,
-        quantities.STEP_TIME: summary.seconds_per_iteration,
-        quantities.THROUGHPUT: summary.tokens_per_second,
-        quantities.SPEED: summary.tflops_per_device,
-        quantities.FIRST_LOSS: summary.first_loss,
-        quantities.PROCESS_MEMORY: summary.memory_bytes or None,
-    }
-    if account is not None:
-        numbers["wall time (s)"] = account.wall_seconds
-    return numbers
 
 
 def speed_table(

@@ -16,7 +16,6 @@ from runbook.phases.sealed_forecasts import START_SECONDS, make_forecasts, seal_
 from runbook.phases.training_outputs import sealed_paths
 from runbook.plan_file.phase_names import FULL
 from runbook.records.manifest import writer_of
-from runbook.results import run_tables
 from runbook.results.forecast_scores import (
     FORECASTS_FILE,
     SCORES_FILE,
@@ -33,6 +32,7 @@ from runbook.results.forecast_scores import (
     seal,
 )
 from runbook.results.messages import ResultMessage
+from runbook.results.plan_versus_actual import planned_numbers
 from runbook.runs.run_folder import RUNS_VARIABLE
 
 LOSS = Forecast("loss", "nats", 5.0, 4.9, 5.1, "five rungs of local")
@@ -163,7 +163,7 @@ def test_money_is_sealed_where_the_site_has_a_price_and_spare_nodes_cost(opened)
 def test_useful_time_is_sealed_as_the_analysis_measures_it(opened):
     opened.settings, opened.plan = load_plan("azure-175b", ("training.iterations=60000",))
     (forecast,) = [one for one in make_forecasts(opened) if one.quantity == "useful time"]
-    planned = run_tables.planned_numbers(opened.plan, FULL)[quantities.USEFUL_TIME]
+    planned = planned_numbers(opened.plan, FULL)[quantities.USEFUL_TIME]
     assert forecast.value == pytest.approx(planned)
     assert 50 < forecast.low < forecast.value < forecast.high < 100
 

@@ -9,7 +9,8 @@ import pytest
 from runbook.core import quantities
 from runbook.results.history import ValidationLoss, read_metrics
 from runbook.results.messages import ResultMessage
-from runbook.results.metrics import parts_of, step_parts_table, straggler_table
+from runbook.results.metrics import parts_of, step_parts_table
+from runbook.results.stragglers import straggler_table
 from runbook.results.wall_time import stalls_table
 
 

@@ -7,12 +7,10 @@ import pytest
 from runbook.core import quantities
 from runbook.results.messages import ResultMessage
 from runbook.results.metrics import summarize
+from runbook.results.plan_versus_actual import actual_numbers, plan_versus_actual, planned_numbers
 from runbook.results.published_results import nearest, peak_tflops, published_results, same_device
 from runbook.results.run_tables import (
-    actual_numbers,
     numbers_table,
-    plan_versus_actual,
-    planned_numbers,
     published_table,
     speed_table,
 )

@@ -48,7 +48,7 @@ from runbook.planning.data_plan import (
 )
 from runbook.results.figures import formulas
 from runbook.results.figures.plan_figures import length_figure, source_figure
-from runbook.results.run_tables import plan_versus_actual
+from runbook.results.plan_versus_actual import plan_versus_actual
 from runbook.runs.step import StepState
 from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.pipeline.progress import DataProgress

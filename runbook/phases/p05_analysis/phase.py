@@ -24,6 +24,7 @@ from runbook.planning.layout import full_choice
 from runbook.results import gates, metrics, run_tables, wall_time
 from runbook.results.compare import compare, read_run
 from runbook.results.figures import formulas, run_figures
+from runbook.results.stragglers import straggler_table
 from runbook.runs import machine
 from runbook.runs.run_files import read_plan_file
 
@@ -106,7 +107,7 @@ def show_throughput(open_phase: OpenPhase) -> View:
 def show_step_parts(open_phase: OpenPhase) -> View:
     """Show the parts of a training step, and whether a rank is slower than the others."""
     training = read_results(open_phase.folder, open_phase.plan, FULL)
-    tables = metrics.step_parts_table(training.history), metrics.straggler_table(training.history)
+    tables = metrics.step_parts_table(training.history), straggler_table(training.history)
     return View(
         [(training.step_time_figure(), "Seconds of each step by part."), *map(sourced, tables)]
     )
