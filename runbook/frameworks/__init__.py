@@ -23,6 +23,7 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
     if training.framework != "runbook":
         _refuse_unknown(settings)
         if training.framework == "nemo":
+            _refuse_other_kind(phase)
             write = nemo.arguments
         else:
             write = megatron.arguments
@@ -52,7 +53,7 @@ def option_values(settings: Settings, phase: PhasePlan, framework: str) -> dict[
     options: dict[str, list[str]] = {}
     for name, value in values.items():
         if framework == "nemo":
-            options[name] = [nemo.hydra_text(value)]
+            options[name.lstrip("+")] = [nemo.hydra_text(value)]
         else:
             options[name.replace("_", "-")] = megatron.texts(value)
 
@@ -71,14 +72,19 @@ _OF_TOKENIZER = (
     "model.tokenizer.vocab_file",
     "model.tokenizer.merge_file",
 )
-_TUNED = (
+_RENDERED = (
     *(f"training.{member.name}" for member in fields(Tuning)),
+    "training.adam_epsilon",
+    "training.static_loss_scale",
+    "training.min_loss_scale",
+    "training.exit_interval",
+    "training.process_group_timeout",
     "training.fp8",
     "parallel.context",
     "parallel.first_stage_layers",
     "parallel.last_stage_layers",
 )
-"""Keys that change how a step is carried out.
+"""Keys that change what a step computes, how it is carried out, or when the training ends.
 
 A framework has an option for each of them, or rejects it.
 """
@@ -121,8 +127,42 @@ def _keys_of(framework: str) -> set[str]:
     return keys
 
 
+def honours(framework: str, key: str) -> bool:
+    """Return whether a framework trains with the run file's value of a key.
+
+    Lengths count for every framework: they are written in the unit that it has.
+
+    >>> honours("megatron-lm", "training.async_save"), honours("runbook", "training.async_save")
+    (False, True)
+    """
+    if framework == "runbook":
+        return key != "training.offload"
+    if not key.startswith(("training.", "parallel.")) or key.startswith(_WRITTEN_OTHERWISE):
+        return True
+    return key in _keys_of(framework)
+
+
+_WRITTEN_OTHERWISE = (
+    "training.iterations",
+    "training.samples",
+    "training.tokens",
+    "training.warmup_",
+    "training.decay_",
+    "training.wsd_decay_",
+    "training.exit_duration",
+    "training.save_interval",
+    "training.keep_checkpoints",
+    "training.smoke.",
+    "training.shape.",
+    "training.framework",
+    "parallel.virtual_pipeline",
+    "parallel.zero_stage",
+)
+"""Keys that a framework is told in another unit, in several options, or by the job around it."""
+
+
 def _refuse_unknown(settings: Settings) -> None:
-    """Raise `ParamsError` if a tuning was set that the framework's table has no option for."""
+    """Raise `ParamsError` if a key was set that the framework's table has no option for."""
     framework = settings.run.training.framework
     supported = _keys_of(framework)
     kernels = settings.run.training.kernels
@@ -135,7 +175,7 @@ def _refuse_unknown(settings: Settings) -> None:
     if schedule == "wsd" and "training.wsd_decay_style" not in supported:
         raise ParamsError(FrameworkMessage.NO_WSD_SCHEDULE, framework=framework)
 
-    for key in _TUNED:
+    for key in _RENDERED:
         value = attrgetter(key)(settings.run)
         default = all_keys()[key].default
         if value != default and key not in supported:
@@ -146,3 +186,14 @@ def _refuse_unknown(settings: Settings) -> None:
                 framework=framework,
                 default=default,
             )
+
+
+def _refuse_other_kind(phase: PhasePlan) -> None:
+    """Raise `ParamsError` if NeMo would train another kind of model than the phase's."""
+    properties = nemo.other_kind(phase.model.shape)
+    if properties:
+        raise ParamsError(
+            FrameworkMessage.KIND_UNKNOWN_TO_NEMO,
+            model_name=phase.model.name,
+            properties=", ".join(properties),
+        )

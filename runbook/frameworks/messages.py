@@ -13,6 +13,11 @@ class FrameworkMessage(Message):
         "{framework} has no option for them. Set training.kernels to auto, or training.framework "
         "to runbook."
     )
+    KIND_UNKNOWN_TO_NEMO = (
+        "model {model_name} has {properties}: the files of the pinned NeMo are a GPT-3's, and no "
+        "option for it is known here. Choose a model of GPT-3's kind, or training.framework=runbook "
+        "or megatron-lm."
+    )
     NO_BLOCKWISE_FP8 = (
         "training.fp8=blockwise: Megatron-LM's pinned commit has delayed, tensorwise and mxfp8."
     )

@@ -24,7 +24,7 @@ from runbook.frameworks.options import (
     whole,
     written,
 )
-from runbook.plan_file.schema import PhasePlan
+from runbook.plan_file.schema import ModelShape, PhasePlan
 
 NULL = object()
 """Written as Hydra's null; None is not written."""
@@ -105,6 +105,10 @@ def _has_own_epsilon(phase: PhasePlan) -> bool:
     return phase.model.shape.norm_epsilon != 1e-5
 
 
+def _has_own_adam_epsilon(phase: PhasePlan) -> bool:
+    return phase.optimizer.epsilon != 1e-8
+
+
 def _recompute(run: PhaseRun) -> object:
     if run.phase.recompute == "none":
         return NULL
@@ -125,6 +129,11 @@ def _recompute_num_layers(run: PhaseRun) -> int:
 
 def _read_recompute_num_layers(text: str) -> int:
     return max(1, whole(text))
+
+
+def _read_kv_heads(text: str) -> int:
+    """Read the groups of queries; null means as many as heads, which a run file writes as 0."""
+    return 0 if text.lower() in ("null", "none") else whole(text)
 
 
 def _fusion(run: PhaseRun) -> object:
@@ -179,6 +188,9 @@ def _data_prefix(run: PhaseRun) -> tuple[object, ...]:
 _READ_PRECISION = one_of(_PRECISIONS)
 _READ_RECOMPUTE = one_of(_RECOMPUTED)
 _READ_SCHEDULE = one_of({name.lower(): schedule for schedule, name in _SCHEDULES.items()})
+_READ_ACTIVATION = one_of({"gelu": "gelu", "swiglu": "swiglu", "fast-swiglu": "swiglu"})
+_READ_NORMALIZATION = one_of({"layernorm": "layernorm", "rmsnorm": "rmsnorm"})
+_READ_POSITIONS = one_of({"learned_absolute": "learned", "rope": "rope"})
 _BETAS = "training.adam_beta1 training.adam_beta2"
 _EXIT = "limits.exit_duration_seconds"
 _GROUP = "training.recompute_num_layers"
@@ -236,7 +248,13 @@ _MODEL = (
     Option("model.hidden_size", "training.shape.hidden", whole, "model.hidden"),
     Option("model.ffn_hidden_size", "training.shape.ffn_hidden", whole, "model.ffn_hidden"),
     Option("model.num_attention_heads", "training.shape.heads", whole, "model.heads"),
-    Option("model.layernorm_epsilon", write="model.norm_epsilon", when=_has_own_epsilon),
+    Option(
+        "model.layernorm_epsilon",
+        "model.norm_epsilon",
+        float,
+        "model.norm_epsilon",
+        _has_own_epsilon,
+    ),
     Option("model.init_method_std", "training.init_std", float, "model.init_std"),
     Option("model.hidden_dropout", "training.dropout", float, "model.dropout"),
     Option("model.sequence_parallel", "parallel.sequence", truth, "parallel.sequence"),
@@ -263,6 +281,14 @@ _OPTIMIZER = (
     Option("model.optim.lr", "training.learning_rate", float, "learning_rate.peak"),
     Option("model.optim.weight_decay", "training.weight_decay", float, "optimizer.weight_decay"),
     Option("model.optim.betas", _BETAS, float, _betas),
+    # NeMo's files have no such entry, so that Hydra needs ++; Apex's Adam takes it as an argument.
+    Option(
+        "++model.optim.eps",
+        "training.adam_epsilon",
+        float,
+        "optimizer.epsilon",
+        _has_own_adam_epsilon,
+    ),
     Option("model.optim.sched.name", "training.schedule", _READ_SCHEDULE, _schedule),
     Option("model.optim.sched.warmup_steps", "training.warmup_iterations", whole, _warmup_steps),
     Option("model.optim.sched.constant_steps", write=_constant_steps),
@@ -287,10 +313,40 @@ _DATA = (
     Option("model.data.data_prefix", write=_data_prefix),
 )
 OPTIONS = (*_TRAINER, *_EXPERIMENT, *_MODEL, *_TUNING, *_OPTIMIZER, *_DATA)
-READ = {option.name: option for option in OPTIONS if option.read} | {
-    "cluster.nodes": Option("cluster.nodes", "jobs.training.nodes", whole)
-}
+_ONLY_READ = (
+    Option("cluster.nodes", "jobs.training.nodes", whole),
+    Option("model.num_query_groups", "training.shape.kv_heads", _read_kv_heads),
+    Option("model.activation", "model.activation", _READ_ACTIVATION),
+    Option("model.normalization", "model.normalization", _READ_NORMALIZATION),
+    Option("model.bias", "model.biases", truth),
+    Option("model.share_embeddings_and_output_weights", "model.tied_embeddings", truth),
+    Option("model.position_embedding_type", "model.position_embedding", _READ_POSITIONS),
+    Option("model.rotary_base", "model.rope_base", float),
+)
+"""The launcher's own option, and properties of a model that the document's files lack."""
+READ = {option.name.lstrip("+"): option for option in (*OPTIONS, *_ONLY_READ) if option.read}
 """The overrides that NeMo or its launcher may receive, by name."""
+_KIND = {
+    "tied_embeddings": True,
+    "position_embedding": "learned",
+    "normalization": "layernorm",
+    "activation": "gelu",
+    "biases": True,
+    "qkv_biases": False,
+}
+"""The kind of model in the document's files. NeMo 23.04 is pinned, and no option here changes it."""
+
+
+def other_kind(shape: ModelShape) -> list[str]:
+    """Return the properties of a model that no option here writes, as `field=value`."""
+    properties = []
+    for name, usual in _KIND.items():
+        value = getattr(shape, name)
+        if value != usual:
+            properties.append(f"{name}={value}")
+    if shape.kv_heads != shape.heads:
+        properties.append(f"kv_heads={shape.kv_heads}")
+    return properties
 
 
 def arguments(run: PhaseRun) -> list[str]:

@@ -1,7 +1,8 @@
 """Requests to a queue as a script writes them.
 
-These are the lines of Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$) and Fujitsu's
-queue (#PJM), and the options of sbatch, qsub and bsub.
+These are the lines of Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$), Fujitsu's queue
+(#PJM), OAR (#OAR), Cobalt (#COBALT), Moab and CEA's Bridge (#MSUB), Flux (#flux:) and Donau (#DSUB),
+and the options of sbatch, qsub and bsub.
 """
 
 import re
@@ -45,7 +46,7 @@ class Directive:
     """One request to the queue."""
 
     queue: str
-    """slurm, pbs, lsf, sge (Grid Engine) or pjm (Fujitsu's)."""
+    """slurm, pbs, lsf, sge (Grid Engine), pjm (Fujitsu's), oar, cobalt, msub, flux or dsub."""
     name: str
     """Without dashes; of `-l select=2` the resource."""
     value: str
@@ -53,7 +54,7 @@ class Directive:
 
 
 def directives_of(code: str) -> list[Directive]:
-    """Return the requests of a script's #SBATCH, #PBS, #BSUB, #$ and #PJM lines that its queue reads.
+    """Return the requests of a script's comments such as #SBATCH that its queue reads.
 
     >>> script = "#PBS -l select=4:system=x,walltime=1:00:00"
     >>> [(directive.name, directive.value) for directive in directives_of(script)]
@@ -61,6 +62,9 @@ def directives_of(code: str) -> list[Directive]:
     >>> script = "#$ -l rt_AF=16"
     >>> [(directive.name, directive.value) for directive in directives_of(script)]
     [('nodes', '16')]
+    >>> script = "#OAR -l /nodes=2/gpu=4,walltime=1:30:00"
+    >>> [(directive.name, directive.value) for directive in directives_of(script)]
+    [('nodes', '2'), ('gpu', '4'), ('walltime', '1:30:00')]
     """
     end = _first_command(code)
     return [entry for entry in all_directives(code) if entry.line < end or not _has_end(entry)]
@@ -134,14 +138,27 @@ def all_directives(code: str) -> list[Directive]:
         except ValueError:  # a quote that is not closed
             options = match[2].split()
 
-        directives += options_of(_QUEUES[match[1]], options, line)
+        directives += options_of(_QUEUES[match[1].upper()], options, line)
 
     return directives
 
 
 # A comment that begins with #$ is a request only where an option follows.
-_DIRECTIVE = re.compile(r"#(SBATCH|PBS|BSUB|PJM|\$(?=\s+-))\s+(.*)")
-_QUEUES = {"SBATCH": "slurm", "PBS": "pbs", "BSUB": "lsf", "$": "sge", "PJM": "pjm"}
+_DIRECTIVE = re.compile(
+    r"#(SBATCH|PBS|BSUB|PJM|OAR|COBALT|MSUB|DSUB|FLUX:|flux:|\$(?=\s+-))\s+(.*)"
+)
+_QUEUES = {
+    "SBATCH": "slurm",
+    "PBS": "pbs",
+    "BSUB": "lsf",
+    "$": "sge",
+    "PJM": "pjm",
+    "OAR": "oar",
+    "COBALT": "cobalt",
+    "MSUB": "msub",
+    "FLUX:": "flux",
+    "DSUB": "dsub",
+}
 _LONG_WITH_ONE_DASH = ("lsf", "sge")
 """Queues whose long options have one dash: -nnodes, -cwd."""
 _RESOURCES = ("l", "L", "rsc-list")
@@ -194,7 +211,11 @@ def _is_value(word: str) -> bool:
 def _resources(queue: str, value: str, line: int) -> list[Directive]:
     """Return the resources of a list such as `select=4,walltime=1:00:00`."""
     directives = []
-    for part in re.split(r",(?=[A-Za-z_][\w.]*=)", value):
+    separators = r",(?=[A-Za-z_][\w.]*=)"
+    if queue == "oar":  # a hierarchy: /cluster=1/nodes=2/gpu=4
+        separators = r"[,/](?=[A-Za-z_][\w.]*=)"
+        value = value.lstrip("/")
+    for part in re.split(separators, value):
         name, _, amount = part.partition("=")
         if queue in ("sge", "pjm") and _WHOLE_NODES.fullmatch(name):
             name = "nodes"

@@ -100,6 +100,10 @@ class AdoptReport:
         if findings.unknown_model:
             model = findings.value("model")
             return f"the model is not known ({findings.unknown_model}): {model} stands in for it"
+        if findings.absent_file:
+            return (
+                f"{findings.absent_file} is not at hand, and may say more: give it after the script"
+            )
         return "passes"
 
     def as_dict(self) -> dict[str, object]:

@@ -42,8 +42,8 @@ from runbook.tools.adopt.launches import (
 )
 from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.model_shape import (
-    ask_for_nemo_model,
-    drop_shape_of_nemo,
+    is_other_kind,
+    take_nemo_model,
     take_shape,
     take_uneven_stages,
 )
@@ -353,18 +353,22 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
     findings = evidence.findings
     site = evidence.findings.site
     framework = framework_of(launches)
+    own_file = _own_file(launches)
+    if own_file in evidence.script.absent_configurations:
+        findings.absent_file = own_file
     if settings:
         framework = settings.run.training.framework
-        _take_base(settings, base, findings)
+        _take_base(settings, base, findings, has_own_file=bool(own_file))
     kind = _take_script(evidence, framework)
     take_uneven_stages(framework, findings)
     if not launches or framework != "nemo":
         take_shape(evidence.models, kind, findings)
     else:
-        ask_for_nemo_model(evidence)
-        drop_shape_of_nemo(evidence.models, findings)
+        take_nemo_model(evidence, kind)
     findings.take("site", site.site, 0, site.title)
     _take_framework(framework, findings)
+    if framework == "nemo" and is_other_kind(kind, findings):
+        train_with_own_trainer(findings, "its options here know GPT-3's kind of model only")
     _fill(findings, framework, from_options=bool(launches) and not settings)
     if "model" not in findings.carried:
         unknown = "the script names neither one nor its shape"
@@ -376,6 +380,21 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
     launcher = findings.value("jobs.launcher", site.launcher)
     job_environment.drop_defaults(findings, launcher in ("torchrun", "deepspeed"))
     return framework
+
+
+def _own_file(launches: Sequence[Launch]) -> str:
+    """Return the configuration that the last launch of NeMo starts from, where it is none of NeMo's own.
+
+    Empty if it has none.
+    """
+    launch = _last(launches)
+    file = option(launch.arguments, "config-name", "cn") if launch else None
+    if launch is None or file is None:
+        return ""
+    size = program_arguments.size_of(launch.arguments)
+    if size and size.text in program_arguments.MODELS:
+        return ""
+    return file.shown
 
 
 def _leave_model_unknown(why: str, launches: Sequence[Launch], findings: Findings) -> None:
@@ -476,12 +495,30 @@ def leave_offload(findings: Findings) -> None:
         findings.drop("training.offload")
 
 
-def _take_base(settings: Settings, base: str, findings: Findings) -> None:
-    """Take every value that the base's run file sets by itself."""
+def _take_base(settings: Settings, base: str, findings: Findings, *, has_own_file: bool) -> None:
+    """Take every value that the base's run file sets by itself.
+
+    A training with a file of its own has neither the base's layout nor its optimizer.
+    """
     source = f"params/{base}.yaml, which that script became"
     for key, chain in settings.origins.items():
-        if chain[-1].layer in ("run file", "variant") and key not in ("run", "site"):
-            findings.take(key, settings.value(key), 0, source)
+        if chain[-1].layer not in ("run file", "variant") or key in ("run", "site"):
+            continue
+        if has_own_file and key.startswith(_SAID_BY_FILE) and not key.startswith(_SAID_BY_SITE):
+            continue
+        findings.take(key, settings.value(key), 0, source)
+
+
+_SAID_BY_FILE = ("parallel.", "training.")
+_SAID_BY_SITE = (
+    "training.framework",
+    "training.smoke.",
+    "training.log_",
+    "training.eval_",
+    "training.save_",
+    "training.keep_",
+)
+"""Keys of a base that do not change what another model learns."""
 
 
 def _take_framework(framework: str, findings: Findings) -> None:
@@ -548,7 +585,7 @@ def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.M
     findings = evidence.findings
     kind: program_arguments.ModelKind = {}
     if framework == "nemo":
-        _take_nemo(launch, findings)
+        kind = _take_nemo(launch, findings)
     else:
         kind = program_arguments.take_options(launch.arguments, findings, framework)
     _take_kind(launch, findings)
@@ -561,9 +598,12 @@ def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.M
     return kind
 
 
-def _take_nemo(launch: Launch, findings: Findings) -> None:
-    """Take NeMo's overrides, and the model of its own file that the launch names."""
-    program_arguments.take_overrides(launch.arguments, findings)
+def _take_nemo(launch: Launch, findings: Findings) -> program_arguments.ModelKind:
+    """Take NeMo's overrides, and the model of its own file that the launch names.
+
+    Return the kind of model.
+    """
+    kind = program_arguments.take_overrides(launch.arguments, findings)
     size = program_arguments.size_of(launch.arguments)
     if size and size.text in program_arguments.MODELS:
         findings.take(
@@ -572,6 +612,7 @@ def _take_nemo(launch: Launch, findings: Findings) -> None:
     elif size:
         remedy = "params/models.yaml has no such model: write an entry"
         findings.leave(size.line, f"NeMo's size {size.shown}", remedy)
+    return kind
 
 
 def _take_exports(evidence: Evidence) -> None:

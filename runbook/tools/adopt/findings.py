@@ -79,6 +79,11 @@ class Findings:
 
     Empty where it is known.
     """
+    absent_file: str = ""
+    """The configuration that the training starts from, which is not at hand.
+
+    Empty where there is none, or where the catalogue has its model.
+    """
     site_values: dict[tuple[str, str], Any] = field(default_factory=dict)
     """What the site's file may have, by its section there and its name."""
 

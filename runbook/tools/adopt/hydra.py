@@ -18,10 +18,28 @@ _HAS_NO_VALUE = (None, "???")
 def with_configuration_files(script: Script, texts: Mapping[str, str]) -> Script:
     """Return a script whose NeMo trainings have the values of their file at hand before their overrides.
 
-    `texts` are the files at hand. A training whose file is elsewhere stays as it is.
+    `texts` are the files at hand. A training whose file is elsewhere stays as it is, and the script
+    names the file.
     """
-    commands = tuple(_with_file(command, texts) for command in script.commands)
-    return replace(script, commands=commands)
+    commands: list[StartedProgram] = []
+    absent: dict[str, None] = {}
+    for command in script.commands:
+        complete = _with_file(command, texts)
+        commands.append(complete)
+        name = _file_of(command)
+        if name and complete is command:
+            absent[name] = None
+    return replace(script, commands=tuple(commands), absent_configurations=tuple(absent))
+
+
+def _file_of(command: StartedProgram) -> str:
+    """Return the configuration file that a command starts a training from; empty if it starts none."""
+    if _place_of_program(command.words) is None:
+        return ""
+    name, name_word = _option(command.words, "--config-name", "-cn")
+    if name_word is None:
+        return ""
+    return Word(name, name_word.line).shown
 
 
 def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProgram:
@@ -43,9 +61,10 @@ def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProg
         Word(f"{value.name}={text}", name_word.line) for value, text in _resolved(values, overrides)
     ]
     command_words = (*command.words[: position + 1], *file_words, *command.words[position + 1 :])
-    return replace(
-        command, words=command_words, own=min(command.own + len(file_words), len(command_words) - 1)
-    )
+    num_own = command.own
+    if position <= num_own:  # not the words of srun, which starts the program
+        num_own = min(num_own + len(file_words), len(command_words) - 1)
+    return replace(command, words=command_words, own=num_own)
 
 
 def _place_of_program(command_words: Sequence[Word]) -> int | None:

@@ -523,6 +523,32 @@ def _nodes_of_shape(text: str) -> int:
     return math.prod(int(edge) for edge in text.partition(":")[0].split("x"))
 
 
+def oar_clock(text: str) -> str:
+    """Return a time limit of OAR, hours[:minutes[:seconds]], as the run file has it.
+
+    >>> oar_clock("2"), oar_clock("1:30"), oar_clock("0:45:00")
+    ('02:00:00', '01:30:00', '00:45:00')
+    """
+    parts = [int(part) for part in text.strip('"').split(":")]
+    hours, minutes, seconds = (*parts, 0, 0)[:3]
+    return show_clock((hours * 60 + minutes) * 60 + seconds)
+
+
+def flux_clock(text: str) -> str:
+    """Return a time limit of Flux as the run file has it: a number with a unit, else minutes.
+
+    >>> flux_clock("2h"), flux_clock("90m"), flux_clock("30")
+    ('02:00:00', '01:30:00', '00:30:00')
+    """
+    match = re.fullmatch(r"(\d+)([smhd]?)", text)
+    if match is None:
+        raise ValueError(text)
+    return show_clock(int(match[1]) * _SECONDS_OF_UNIT[match[2]])
+
+
+_SECONDS_OF_UNIT = {"s": 1, "": 60, "m": 60, "h": 3600, "d": 86_400}
+
+
 _SLURM: dict[str, tuple[str, Callable[[str], object]]] = {
     "nodes": (f"{JOB}.nodes", whole),
     "partition": (f"{JOB}.partition", str),
@@ -561,15 +587,78 @@ _PJM: dict[str, tuple[str, Callable[[str], object]]] = {
     "rscgrp": (f"{JOB}.partition", str),
     "g": ("jobs.account", str),
 }
-_TABLES = {"slurm": _SLURM, "pbs": _PBS, "lsf": _LSF, "sge": _SGE, "pjm": _PJM}
+_OAR: dict[str, tuple[str, Callable[[str], object]]] = {
+    "nodes": (f"{JOB}.nodes", whole),
+    "host": (f"{JOB}.nodes", whole),
+    "gpu": (f"{JOB}.devices_per_node", whole),
+    "walltime": (f"{JOB}.walltime", oar_clock),
+    "q": (f"{JOB}.partition", str),
+    "project": ("jobs.account", str),
+}
+_COBALT: dict[str, tuple[str, Callable[[str], object]]] = {
+    "n": (f"{JOB}.nodes", whole),
+    "nodecount": (f"{JOB}.nodes", whole),
+    "t": (f"{JOB}.walltime", clock),
+    "time": (f"{JOB}.walltime", clock),
+    "q": (f"{JOB}.partition", str),
+    "A": ("jobs.account", str),
+}
+_MSUB: dict[str, tuple[str, Callable[[str], object]]] = {
+    "N": (f"{JOB}.nodes", whole),
+    "walltime": (f"{JOB}.walltime", grid_clock),
+    "T": (f"{JOB}.walltime", grid_clock),
+    "q": (f"{JOB}.partition", str),
+    "A": ("jobs.account", str),
+}
+"""Of Moab, whose -N is the job's name, and of CEA's Bridge, whose -N counts nodes and -T seconds."""
+_FLUX: dict[str, tuple[str, Callable[[str], object]]] = {
+    "N": (f"{JOB}.nodes", whole),
+    "nodes": (f"{JOB}.nodes", whole),
+    "t": (f"{JOB}.walltime", flux_clock),
+    "time-limit": (f"{JOB}.walltime", flux_clock),
+    "q": (f"{JOB}.partition", str),
+    "queue": (f"{JOB}.partition", str),
+    "B": ("jobs.account", str),
+    "bank": ("jobs.account", str),
+}
+_DSUB: dict[str, tuple[str, Callable[[str], object]]] = {
+    "N": (f"{JOB}.nodes", whole),
+    "q": (f"{JOB}.partition", str),
+    "A": ("jobs.account", str),
+}
+_TABLES = {
+    "slurm": _SLURM,
+    "pbs": _PBS,
+    "lsf": _LSF,
+    "sge": _SGE,
+    "pjm": _PJM,
+    "oar": _OAR,
+    "cobalt": _COBALT,
+    "msub": _MSUB,
+    "flux": _FLUX,
+    "dsub": _DSUB,
+}
 _SIGNS = {
     "slurm": "#SBATCH --",
     "pbs": "#PBS ",
     "lsf": "#BSUB -",
     "sge": "#$ ",
     "pjm": "#PJM ",
+    "oar": "#OAR -",
+    "cobalt": "#COBALT -",
+    "msub": "#MSUB -",
+    "flux": "#flux: -",
+    "dsub": "#DSUB -",
 }
-_OTHER_QUEUES = {"sge": "Grid Engine", "pjm": "Fujitsu's queue"}
+_OTHER_QUEUES = {
+    "sge": "Grid Engine",
+    "pjm": "Fujitsu's queue",
+    "oar": "OAR",
+    "cobalt": "Cobalt",
+    "msub": "Moab or CEA's Bridge",
+    "flux": "Flux",
+    "dsub": "Donau",
+}
 """Queues that no site here has: what they are asked beside nodes and time is left out."""
 _OUR_DIRECTIVES = json.loads(
     Path(__file__).with_name("directives.json").read_text(encoding="utf-8")
@@ -589,6 +678,8 @@ def take_directives(directives: Sequence[Directive], findings: Findings) -> None
         text = f"{sign}={directive.value}" if directive.value else sign
         if name == "select" and directive.queue == "pbs":
             _take_select(directive, findings)
+        elif name == "nodes" and directive.queue in _TORQUE:
+            _take_torque_nodes(directive, findings)
         elif name in table:
             key, read = table[name]
             findings.read(key, Word(directive.value, line), sign, read)
@@ -613,6 +704,20 @@ def _take_select(directive: Directive, findings: Findings) -> None:
     if resources and resources != findings.site.directives.get("select"):
         text = f"#PBS -l select={directive.value}"
         findings.leave_to_site(line, text, "directives.select", resources)
+
+
+_TORQUE = ("pbs", "msub")
+"""Queues that may ask for nodes as Torque does."""
+
+
+def _take_torque_nodes(directive: Directive, findings: Findings) -> None:
+    """Take the nodes of `-l nodes=4:ppn=8`, and report what is asked of each node."""
+    line = directive.line
+    sign = f"{_SIGNS[directive.queue]}-l nodes".replace("--", "-")
+    nodes, _, resources = directive.value.partition(":")
+    findings.read(f"{JOB}.nodes", Word(nodes, line), sign, whole)
+    if resources:
+        findings.leave_to_site(line, f"{sign}={directive.value}", "directives", resources)
 
 
 def drop_defaults(findings: Findings, one_task: bool) -> None:

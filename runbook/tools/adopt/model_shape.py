@@ -31,6 +31,7 @@ def take_shape(
     named_model = models.get(str(findings.value("model", "")))
     if missing and named_model:
         _drop_shape_of_named_model(named_model, shape, findings)
+        _report_kind(str(findings.value("model")), named_model, kind, findings)
         return
     if len(missing) == len(_CORE_FIELDS) and not kind:
         return
@@ -176,22 +177,27 @@ def _of_nearest_kind(
     return {name: model for name, model in models.items() if num_different[name] == fewest}
 
 
-def _other_fields(model: Model, full_kind: Mapping[str, str | float]) -> list[str]:
-    """Return the properties that a model has otherwise than a kind."""
-    return [field for field in _KINDS if getattr(model, field) != full_kind[field]]
+def _other_fields(model: Model, kind: Mapping[str, str | float]) -> list[str]:
+    """Return the properties of a kind that a model has otherwise."""
+    fields = []
+    for field in _KINDS:
+        if field in kind and getattr(model, field) != kind[field]:
+            fields.append(field)
+    return fields
 
 
 def _report_kind(
     name: str,
     model: Model,
-    full_kind: Mapping[str, str | float],
+    kind: Mapping[str, str | float],
     findings: Findings,
 ) -> None:
     """Report each property that the model has otherwise than the script asks, and keep it for a new entry."""
-    other_fields = _other_fields(model, full_kind)
+    full_kind = {field: getattr(model, field) for field in _KINDS} | dict(kind)
+    other_fields = _other_fields(model, kind)
     for field in other_fields:
         line = findings.kind_lines.get(field, 0)
-        text = f"the model's {field}={full_kind[field]}"
+        text = f"the model's {field}={kind[field]}"
         why = f"model {name} has {getattr(model, field)}; no model of params/models.yaml has this kind"
         findings.leave(line, text, f"{why}: paste the entry, and set model")
     vocabulary = findings.vocabulary
@@ -240,7 +246,25 @@ def take_uneven_stages(framework: str, findings: Findings) -> None:
     findings.drop("training.offload")
 
 
-def ask_for_nemo_model(evidence: Evidence) -> None:
+def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None:
+    """Set the model of a NeMo training: its own file's, or one of the kind that it asks for."""
+    findings = evidence.findings
+    _ask_for_nemo_model(evidence)
+    if is_other_kind(kind, findings):
+        take_shape(evidence.models, kind, findings)
+    else:
+        _drop_shape_of_nemo(evidence.models, findings)
+
+
+def is_other_kind(kind: Mapping[str, str | float], findings: Findings) -> bool:
+    """Return whether a source asks for another kind of model than GPT-3's."""
+    kv_heads = findings.number("training.shape.kv_heads")
+    if kv_heads not in (0, findings.number("training.shape.heads", kv_heads)):
+        return True
+    return any(value != _KINDS.get(field, value) for field, value in kind.items())
+
+
+def _ask_for_nemo_model(evidence: Evidence) -> None:
     """Ask for the model where a file of NeMo's says which one it is, and neither a size nor overrides do."""
     findings = evidence.findings
     arguments = evidence.launches[-1].arguments
@@ -259,7 +283,7 @@ def ask_for_nemo_model(evidence: Evidence) -> None:
     findings.ask("model", why)
 
 
-def drop_shape_of_nemo(models: Mapping[str, Model], findings: Findings) -> None:
+def _drop_shape_of_nemo(models: Mapping[str, Model], findings: Findings) -> None:
     """Drop what the model of NeMo's own file has anyway."""
     model = models.get(str(findings.value("model", "")))
     if model is None:

@@ -177,6 +177,7 @@ def take_options(shell_words: Sequence[Word], findings: Findings, framework: str
             _take_option(OPTIONS[name], Word(name, word.line), values, findings, kind)
         elif name == "attention-dropout" and values:
             attention_dropout = values[0]
+            _leave_extra_words(f"--{name}", values[1:], 1, findings)
         else:
             _take_special(word, name, values, findings, framework)
     _attention_dropout(attention_dropout, findings)
@@ -193,6 +194,7 @@ def _take_special(
     """Take an option that means more than one key's value, or leave it to the site's file."""
     if name in _SPECIAL and values:
         _SPECIAL[name](values[0], findings)
+        _leave_extra_words(f"--{name}", values[1:], 1, findings)
     elif name in ("data-path", "train-data-path"):
         _take_data_path(word, values, findings)
     elif name in options_of_site(findings, framework):
@@ -201,6 +203,15 @@ def _take_special(
         section = f"frameworks.{framework}.options"
         findings.leave_to_site(word.line, _option_text(name, values), section)
         findings.for_site(section, name, site_value(values))
+
+
+def _leave_extra_words(
+    source: str, extra_words: Sequence[Word], num_taken: int, findings: Findings
+) -> None:
+    """Report the words after an option that takes fewer."""
+    for word in extra_words:
+        why = f"a word after {source}, which takes {num_taken} of them"
+        findings.leave(word.line, word.shown, why)
 
 
 def _leave_to_sites_options(
@@ -278,12 +289,11 @@ def _take_option(
     source = f"--{name.text}"
     takes_values = option.read is not None or option.means is not None
     used = len(option.keys) if option.read else 0
-    for extra in values[used:] if takes_values else ():
-        findings.leave(
-            extra.line, extra.shown, f"a word after {source}, which takes {used} of them"
-        )
+    if takes_values:
+        _leave_extra_words(source, values[used:], used, findings)
     if option.key.startswith("model."):
-        _take_kind(option, name, values, findings, kind)
+        shown = Word(_option_text(name.text, values), name.line)
+        _take_kind(option, shown, values, findings, kind)
     elif option.read and len(values) >= len(option.keys):
         for key, value in zip(option.keys, values, strict=False):
             findings.read(key, value, source, option.read)
@@ -324,25 +334,25 @@ def _option_text(name: str, values: Sequence[Word]) -> str:
 
 def _take_kind(
     option: Option,
-    name: Word,
+    shown: Word,
     values: Sequence[Word],
     findings: Findings,
     kind: ModelKind,
 ) -> None:
-    """Note what an option says of the model's kind."""
+    """Note what an option, which people see as `shown`, says of the model's kind."""
     field = option.key.removeprefix("model.")
-    findings.kind_lines[field] = name.line
+    findings.kind_lines[field] = shown.line
     if option.means is not None:
         kind[field] = option.means
         return
-    text = " ".join([f"--{name.text}", *(value.shown for value in values)])
     try:
         if option.read and values and values[0].known:
             kind[field] = option.read(values[0].text)
             return
     except (ValueError, KeyError):
         pass
-    findings.leave(name.line, text, f"no value of {field} reached it: choose a model that has it")
+    why = f"no value of {field} reached it: choose a model that has it"
+    findings.leave(shown.line, shown.text, why)
 
 
 def _exit_duration(limit: Word, findings: Findings) -> None:
@@ -453,38 +463,50 @@ def size_of(shell_words: Sequence[Word]) -> Word | None:
 _NEMO_SIZE = re.compile(r"(?:--config-name=|-cn=|(?:\+\+)?training=\w+/)([\w.-]+?)(?:\.yaml)?")
 
 
-def take_overrides(shell_words: Sequence[Word], findings: Findings) -> None:
+def take_overrides(shell_words: Sequence[Word], findings: Findings) -> ModelKind:
     """Take values that are written as `name=value`.
 
-    `training.` before them and `++` are the launcher's spelling.
+    `training.` before them and `++` are the launcher's spelling. Return the kind of model that they
+    describe.
     """
+    kind: ModelKind = {}
     for word in shell_words:
         name, equals, text = word.text.partition("=")
         name = name.lstrip("+~").removeprefix("training.")
         if equals and name and not name.startswith("--"):
-            _take_override(name, Word(text, word.line), findings)
+            _take_override(name, Word(text, word.line), findings, kind)
         elif not name.startswith("--config") and not word.known:
             why = "more overrides, known only while the script runs"
             findings.leave(word.line, word.shown, why)
+    return kind
 
 
-def _take_override(name: str, value: Word, findings: Findings) -> None:
+def _take_override(name: str, value: Word, findings: Findings, kind: ModelKind) -> None:
     """Take one of NeMo's values, or report what becomes of it."""
     text = f"{name}={value.shown[:60]}"
     option = READ.get(name)
     if name == "exp_manager.create_checkpoint_callback":
         if value.known and not truth(value.text):
             findings.take("training.save_interval", 0, value.line, f"{name}=False")
+    elif option and option.key.startswith("model."):
+        _take_kind(option, Word(text, value.line), [value], findings, kind)
     elif option and option.read:
-        is_list = len(option.keys) > 1
-        parts = re.split(r",\s*", value.text.strip("[]")) if is_list else [value.text]
-        for key, part in zip(option.keys, parts, strict=False):
-            findings.read(key, Word(part, value.line), name, option.read)
+        _read_override(option, value, findings)
     elif _NEMO.match(name):
         findings.does(value.line, text, "the site's file and the run's own folders give it")
     elif name != "training":
         findings.leave_to_site(value.line, text, "frameworks.nemo.options")
         findings.for_site("frameworks.nemo.options", name, site_value([value]))
+
+
+def _read_override(option: Option, value: Word, findings: Findings) -> None:
+    """Take the value of an option, or each of a list."""
+    parts = [value.text]
+    if len(option.keys) > 1:
+        parts = re.split(r",\s*", value.text.strip("[]"))
+    name = option.name.lstrip("+")
+    for key, part in zip(option.keys, parts, strict=False):
+        findings.read(key, Word(part, value.line), name, option.read)
 
 
 DOCUMENT_KEYS = {

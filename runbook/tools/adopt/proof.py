@@ -7,13 +7,15 @@ unaccounted for, and a run file with such an option never passes.
 """
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from runbook.core.errors import RunbookError
-from runbook.frameworks import option_values, training_arguments
+from runbook.frameworks import honours, option_values, training_arguments
 from runbook.frameworks.megatron import OPTIONS, deepspeed_file
 from runbook.frameworks.nemo import READ
 from runbook.frameworks.options import Option, three_shares
@@ -87,9 +89,35 @@ def prove(
     framework = framework_of([launch])
     proof = _Proof(framework, findings, rendered, script.places)
     rows = list(proof.rows(launch.arguments))
+    rows += unlisted_words(launch.arguments, rows)
+    rows += proof.launcher_rows(launch)
     if framework == "megatron-deepspeed":
         rows += proof.document_rows(script)
     return sorted(rows, key=lambda row: (list(OptionVerdict).index(row.verdict), row.line))
+
+
+def unlisted_words(arguments: Sequence[Word], rows: Sequence[ProvenOption]) -> list[ProvenOption]:
+    """Return a row, unaccounted for, for each word of a command that no row of the proof shows.
+
+    This counts letters and knows nothing of options: a reader that drops a word is found out here.
+    """
+    num_shown: Counter[str] = Counter()
+    for row in rows:
+        for text in (row.option, row.script):
+            num_shown.update(_letters_of_words(text))
+    unlisted: list[ProvenOption] = []
+    for word in arguments:
+        letters = _letters_of_words(word.shown.removeprefix("training."))
+        if any(num_shown[part] < count for part, count in letters.items()):
+            option = f"word {word.shown}"
+            unlisted.append(ProvenOption(option, "", "", OptionVerdict.UNACCOUNTED, "", word.line))
+        num_shown.subtract(letters)
+    return unlisted
+
+
+def _letters_of_words(text: str) -> Counter[str]:
+    """Count the words of a text, with dashes in place of underscores and nothing between them."""
+    return Counter(re.findall(r"[^\W_]+", text))
 
 
 class _Proof:
@@ -116,6 +144,8 @@ class _Proof:
         for position, (name, word, values) in enumerate(script_options):
             if not name:
                 yield self._loose_word(word)
+            elif name in _BASE_FILE:
+                yield self._base_file(name, word, values)
             elif last_lines[name] != position:
                 later = script_options[last_lines[name]][1]
                 why = f"given again in {self.places[later.line]}, which counts"
@@ -139,6 +169,14 @@ class _Proof:
         text = " ".join(value.shown for value in values)
         return ProvenOption(name, text, rendered, verdict, why, word.line)
 
+    def _base_file(self, name: str, word: Word, values: Sequence[Word]) -> ProvenOption:
+        """Return the row of the file that a training of NeMo starts from."""
+        rendered = f"model: {self.findings.value('model')}"
+        if self.findings.absent_file:
+            why = f"{self.findings.absent_file} is not at hand"
+            return self._row(name, word, values, rendered, OptionVerdict.CHANGED, why)
+        return self._row(name, word, values, rendered, OptionVerdict.SAME, "")
+
     def _loose_word(self, word: Word) -> ProvenOption:
         option = f"word {word.shown}"
         remark = self._remark_with(word.shown)
@@ -147,11 +185,12 @@ class _Proof:
         return ProvenOption(option, "", "", OptionVerdict.DROPPED, remark.why, word.line)
 
     def _extra_words(self, name: str, values: Sequence[Word]) -> Iterator[ProvenOption]:
-        """Yield a row for each word after an option that takes fewer."""
-        for value in values:
-            remark = self._remark_with(value.shown)
-            if remark and f"after --{name}," in remark.why:
-                yield self._loose_word(value)
+        """Yield a row for each word after an option that takes fewer, unless the run file has it too."""
+        most = _most_values(name, self.table.get(name))
+        if most is None or len(values) <= most or len(values) == len(self.values.get(name, [])):
+            return
+        for value in values[most:]:
+            yield self._loose_word(value)
 
     def _option(self, name: str, word: Word, values: Sequence[Word]) -> ProvenOption:
         """Return what became of one option of the script."""
@@ -181,10 +220,27 @@ class _Proof:
             actual = self._value_of(option.key)
             text = f"{option.key}: {actual}"
             if script_value is not None and same_value(script_value, actual):
-                return self._row(name, word, values, text, OptionVerdict.SAME, "")
-        if carried:
-            return self._row(name, word, values, carried, OptionVerdict.SAME, "")
+                return self._same_by_key(option.key, name, word, values, text)
+        if carried and same_value(self._value_of(carried.key), carried.value):
+            text = f"{carried.key}: {carried.value}"
+            return self._same_by_key(carried.key, name, word, values, text)
         return None
+
+    def _same_by_key(
+        self,
+        key: str,
+        name: str,
+        word: Word,
+        values: Sequence[Word],
+        text: str,
+    ) -> ProvenOption:
+        """Return the row of an option whose key has its value, unless the run's program lacks the key."""
+        if self.rendered is not None:
+            framework = self.rendered.settings.run.training.framework
+            if not honours(framework, key):
+                why = f"{framework} has no option for {key}, which counts for our own trainer only"
+                return self._row(name, word, values, text, OptionVerdict.DROPPED, why)
+        return self._row(name, word, values, text, OptionVerdict.SAME, "")
 
     def _model_property(
         self,
@@ -221,12 +277,12 @@ class _Proof:
         except AttributeError:
             return None
 
-    def _carried_from(self, name: str) -> str:
-        """Return the key and value that an option became; empty if it became none."""
+    def _carried_from(self, name: str) -> CarriedValue | None:
+        """Return the value that an option became; None if it became none."""
         for carried in self.findings.carried.values():
             if carried.source in (f"--{name}", name):
-                return f"{carried.key}: {carried.value}"
-        return ""
+                return carried
+        return None
 
     def _reason(self, name: str, values: Sequence[Word]) -> str:
         """Return why an option is not as the script has it; empty if nothing says so."""
@@ -317,6 +373,31 @@ class _Proof:
                 twins.append(name)
         return twins
 
+    def launcher_rows(self, launch: Launch) -> Iterator[ProvenOption]:
+        """Yield a row for each option of the programs that start the ranks."""
+        for program, program_words in launch.parts:
+            for words in _groups(program_words):
+                yield self._launcher_row(program, words)
+
+    def _launcher_row(self, program: str, words: Sequence[Word]) -> ProvenOption:
+        """Return what became of an option of a launcher or a container."""
+        first = words[0]
+        name = first.text.partition("=")[0].lstrip("-").replace("_", "-")
+        text = " ".join(word.shown for word in words)
+        carried = self._carried_from(name)
+        rendered = ""
+        why = _STARTS_RANKS.format(program=program)
+        verdict = OptionVerdict.DROPPED
+        if carried and carried.key.startswith("jobs."):
+            rendered = f"{carried.key}: {carried.value}"
+            verdict = OptionVerdict.SAME
+            why = ""
+        for remark in (*self.findings.leftovers, *self.findings.automatic):
+            if remark.text.startswith(f"--{name} ") and verdict is OptionVerdict.DROPPED:
+                why = remark.why
+        option = f"{program} {text}"
+        return ProvenOption(option, "", rendered, verdict, why, first.line, Rank.SITE)
+
     def document_rows(self, script: Script) -> Iterator[ProvenOption]:
         """Yield a row for each entry of the script's DeepSpeed configuration."""
         documents = documents_of(script.commands)
@@ -391,6 +472,31 @@ class _Proof:
         return ""
 
 
+def _most_values(name: str, option: Option | None) -> int | None:
+    """Return how many words an option takes; None if nobody here knows."""
+    if name in _TAKE_ONE_WORD:
+        return 1
+    if option is None or option.name in _TAKE_A_LIST:
+        return None
+    if option.read:
+        return len(option.keys)
+    return 0 if option.means is not None else None
+
+
+_TAKE_ONE_WORD = (
+    "attention-dropout",
+    "exit-duration-in-mins",
+    "num-layers-per-virtual-pipeline-stage",
+    "tokenizer-model",
+    "tokenizer-name-or-path",
+    "tokenizer-type",
+    "vocab-size",
+)
+"""Options that are read by functions of their own."""
+_TAKE_A_LIST = ("model.optim.betas", "model.rampup_batch_size", "model.data.splits_string", "split")
+"""Options whose list is one word, or several."""
+
+
 def _accounted(verdict: OptionVerdict, why: str) -> OptionVerdict:
     """Return a verdict that has a reason; without one the option is unaccounted for."""
     if why:
@@ -412,6 +518,19 @@ def _is_about_entry(text: str, section: str, leaf: str) -> bool:
     return bool(leaf) and text.startswith(f"DeepSpeed's {section}: ") and leaf in text
 
 
+def _groups(program_words: Sequence[Word]) -> Iterator[list[Word]]:
+    """Yield each option of a launcher with the words behind it."""
+    group: list[Word] = []
+    for word in program_words:
+        if group and word.text.startswith("-"):
+            yield group
+            group = []
+        group.append(word)
+    if group:
+        yield group
+
+
+_STARTS_RANKS = "an option of {program}: the site's launcher and the section jobs start the ranks"
 _FILES_OF_GPT2 = ("vocab-file", "merge-file")
 _OWN_DOCUMENT_SECTIONS = ("fp16", "bf16", "zero_optimization")
 _WHOLE_STEPS = "rounded down to whole steps of the global batch"
@@ -465,16 +584,19 @@ def _options(framework: str, arguments: Sequence[Word]) -> Iterator[tuple[str, W
         for word, name, values in pairs(arguments):
             yield name, word, values
         return
-    before = ""
+    file_option: Word | None = None
     for word in arguments:
-        is_file_name = before in _BASE_FILE
-        before = word.text
-        if is_file_name:
+        if file_option:
+            yield file_option.text, file_option, [word]
+            file_option = None
             continue
         name, equals, text = word.text.partition("=")
+        if name in _BASE_FILE and not equals:
+            file_option = word
+            continue
         name = name.lstrip("+~").removeprefix("training.")
-        if name.startswith("--config") or name in _BASE_FILE or not name or name == "training":
-            continue  # the base file, which the model's own entry stands for
+        if name == "training":  # training=gpt3/5b of the launcher
+            name = "--config-name"
         yield (name, word, [Word(text, word.line)]) if equals else ("", word, [])
 
 

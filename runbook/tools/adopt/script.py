@@ -126,6 +126,8 @@ class Script:
     """How each line of the text is called: `line 12`, or `payload.sh:12` where there are several files."""
     notes: tuple[str, ...] = ()
     """What was odd about the run: a time limit, a script that gave up."""
+    absent_configurations: tuple[str, ...] = ()
+    """Hydra's files that the job's trainings start from, and that nobody has here."""
 
     @property
     def lines(self) -> list[str]:

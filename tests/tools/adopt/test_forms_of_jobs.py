@@ -67,6 +67,39 @@ def test_nodes_and_time_that_fujitsus_queue_is_asked_for_are_carried_over():
     assert carried["jobs.training.partition"] == "large"
 
 
+OTHER_QUEUES = {
+    '#OAR -l /nodes=2/gpu=4,walltime=1:30\n#OAR -p cluster="x"': (
+        2,
+        "01:30:00",
+        "#OAR -p=cluster=x",
+    ),
+    "#COBALT -n 2 -t 90 -A me\n#COBALT --attrs filesystems=home": (
+        2,
+        "01:30:00",
+        "#COBALT -attrs=filesystems=home",
+    ),
+    "#MSUB -l nodes=2:ppn=8,walltime=1:30:00": (2, "01:30:00", "#MSUB -l nodes=2:ppn=8"),
+    "#MSUB -N 2\n#MSUB -T 5400\n#MSUB -x": (2, "01:30:00", "#MSUB -x"),
+    "#flux: -N 2 -t 90m\n#flux: -n 32": (2, "01:30:00", "#flux: -n=32"),
+    "#DSUB -N 2\n#DSUB -R gpu=8": (2, None, "#DSUB -R=gpu=8"),
+    "#PBS -l nodes=2:ppn=4,walltime=1:30:00": (4, "01:30:00", "#PBS -l nodes=2:ppn=4"),
+}
+"""Requests, with the nodes and the time that they become, and the one that is left over.
+
+Nodes of 8 devices; those of the site with PBS have 4.
+"""
+
+
+@pytest.mark.parametrize("requests", OTHER_QUEUES)
+def test_requests_of_other_queues_are_carried_over_or_named(requests):
+    nodes, walltime, leftover = OTHER_QUEUES[requests]
+    adoption = adopted(f"#!/bin/bash\n{requests}\ntorchrun --nproc_per_node 8 {TRAIN}")
+    carried = values(adoption)
+    assert carried["jobs.training.nodes"] == nodes
+    assert carried.get("jobs.training.walltime") == walltime
+    assert leftover in [remark.text for remark in adoption.findings.leftovers]
+
+
 STARTED_IN = {
     "a branch for each rank": f"""
 case $OMPI_COMM_WORLD_LOCAL_RANK in
