@@ -29,6 +29,7 @@ from runbook.tools.adopt.adoption import adopt as adopt_text
 from runbook.tools.adopt.configs.adopt_config import adopt_config
 from runbook.tools.adopt.configs.config_proof import differences, prove_config
 from runbook.tools.adopt.configs.program_config import ProgramConfig, read_config
+from runbook.tools.adopt.hydra import script_of_megatron_file, script_of_nemo_file
 from runbook.tools.adopt.launches import framework_of
 from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.open_questions import leave_open
@@ -344,6 +345,10 @@ def adopt(
         return _write(adopted, path, project, replace=replace)
     # A configuration is parsed as it is, and masked value by value: a masked text may be no TOML.
     texts = [(script.name, _read(script)) for script in scripts]
+    own_file = _script_of_own_file(texts)
+    if own_file:
+        adopted = adopt_script(own_file, scripts[0].name, path.stem, project, launch)
+        return _write(adopted, path, project, replace=replace)
     config = read_config(texts, launch)
     if config:
         adopted = adopt_config(config, texts, path.stem, project)
@@ -354,6 +359,14 @@ def adopt(
     adopted = adopt_text(files, path.stem, project, beside, launch)
     adopted = dataclasses.replace(adopted, script=_with_notes(adopted.script, left_out))
     return _write(adopted, path, project, replace=replace)
+
+
+def _script_of_own_file(texts: Sequence[tuple[str, str]]) -> Script | None:
+    """Return the training that a YAML file of Megatron-LM or NeMo describes; None if it is another one."""
+    name, text = texts[0]
+    if len(texts) > 1 or Path(name).suffix not in (".yaml", ".yml"):
+        return None
+    return script_of_nemo_file(name, text) or script_of_megatron_file(name, text)
 
 
 def adopt_process(number: int, out: Path | None, *, replace: bool = False) -> AdoptReport:

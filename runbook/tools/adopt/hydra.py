@@ -6,11 +6,16 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from runbook.core.errors import ParamsError
+from runbook.core.visible_text import visible
+from runbook.params.secrets import mask
 from runbook.tools.adopt.configs.config_file import ConfigValue, yaml_values
-from runbook.tools.adopt.script import Script, StartedProgram, Word
+from runbook.tools.adopt.other_sources import script_of_arguments
+from runbook.tools.adopt.script import Script, StartedProgram, Word, is_count, lines_of
 
 _READS_HYDRA = re.compile(r"(^|/)megatron_gpt_pretraining\w*\.py$")
 _INTERPOLATION = re.compile(r"\$\{(\.*)([\w.]+)\}")
+_PRODUCT = re.compile(r"\$\{multiply:\s*(\d+|\$\{[\w.]+\})\s*,\s*(\d+|\$\{[\w.]+\})\s*\}")
+"""A resolver of NeMo's launcher."""
 _HAS_NO_VALUE = (None, "???")
 """What Hydra takes for a value that somebody else gives."""
 
@@ -90,6 +95,68 @@ def _option(command_words: Sequence[Word], *names: str) -> tuple[str, Word | Non
     return "", None
 
 
+_SIGNS = {"trainer.max_steps", "model.encoder_seq_length", "model.num_layers", "model.hidden_size"}
+"""Keys that every file of a GPT's training has."""
+_SIGNS_OF_OTHERS = re.compile(
+    r"model\.(peft|bert_|encoder\.|decoder\.|restore_from_path|data\.(train_ds|masked_lm|short_seq))"
+    r".*|.*binary_head"
+)
+"""Keys of files that tune a model, or train a BERT or T5."""
+
+
+def script_of_nemo_file(name: str, text: str) -> Script | None:
+    """Return the training that a file of NeMo's GPTs describes; None if the file is another one.
+
+    It is megatron_gpt_pretraining.py with the file's values as overrides.
+    """
+    try:
+        values = yaml_values(text, name)
+    except ParamsError:
+        return None
+    names = {value.name for value in values}
+    if not names >= _SIGNS or any(_SIGNS_OF_OTHERS.fullmatch(key) for key in names):
+        return None
+    words = [Word("python", 0), Word("megatron_gpt_pretraining.py", 0)]
+    words.append(Word(f"--config-name={name}", 0))
+    for value, content in _resolved(values, {}):
+        words.append(Word(visible(mask(f"{value.name}={content}")), value.line))
+    command = StartedProgram("python", tuple(words), len(words) - 1, 0, {})
+    lines = [visible(line) for line in lines_of(mask(text))]
+    return Script(
+        text="".join(f"{line}\n" for line in lines),
+        directives=(),
+        commands=(command,),
+        settings=(),
+        places={number: f"line {number}" for number in range(len(lines) + 2)},
+    )
+
+
+def script_of_megatron_file(name: str, text: str) -> Script | None:
+    """Return the training that a file of Megatron-LM's --yaml-cfg describes; None if it is another one.
+
+    Its keys are the names of the parser's arguments, some of them in sections.
+    """
+    try:
+        values = yaml_values(text, name)
+    except ParamsError:
+        return None
+    if not {value.name for value in values} >= _SIGNS_OF_MEGATRON:
+        return None
+    arguments: dict[str, tuple[str, int]] = {}
+    for value in values:
+        arguments[value.name.rpartition(".")[2]] = (str(value.value), value.line)
+    lines = [visible(line) for line in lines_of(mask(text))]
+    return script_of_arguments(arguments, lines, name)
+
+
+_SIGNS_OF_MEGATRON = {
+    "language_model.num_layers",
+    "language_model.hidden_size",
+    "model_parallel.tensor_model_parallel_size",
+    "micro_batch_size",
+}
+
+
 def _file_called(name: str, folder: str, texts: Mapping[str, str]) -> str:
     """Return the text of a configuration file at hand.
 
@@ -143,6 +210,9 @@ def _resolved(
 
 def _content(name: str, value: object, by_name: Mapping[str, object]) -> object:
     """Return a value; of one that is a reference to another, the other's."""
+    product = _PRODUCT.fullmatch(value) if isinstance(value, str) else None
+    if product:
+        return _product(name, product.groups(), by_name)
     for _ in range(_MOST_REFERENCES):
         reference = _INTERPOLATION.fullmatch(value) if isinstance(value, str) else None
         if reference is None:
@@ -150,6 +220,17 @@ def _content(name: str, value: object, by_name: Mapping[str, object]) -> object:
         name = _referred_name(name, reference[1], reference[2])
         value = by_name.get(name)
     return None
+
+
+def _product(name: str, factors: Sequence[str], by_name: Mapping[str, object]) -> int | None:
+    """Return the product of two numbers, or of references to such; None if one is none."""
+    product = 1
+    for factor in factors:
+        number = str(_content(name, factor, by_name))
+        if not is_count(number):
+            return None
+        product *= int(number)
+    return product
 
 
 _MOST_REFERENCES = 8
@@ -164,7 +245,7 @@ def _referred_name(name: str, dots: str, path: str) -> str:
     'model.encoder_seq_length'
     """
     if not dots:
-        return path
+        return path.removeprefix("training.")  # the launcher's section around the file
     sections = name.split(".")[: -len(dots)]
     return ".".join((*sections, path))
 

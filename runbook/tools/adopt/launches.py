@@ -217,8 +217,14 @@ def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]
     is_last = not any(program.parent == command.identity for program in commands)
     if command.kind == "unknown" or (is_last and command.kind in _AROUND_A_TRAINING):
         index = _python_file_place(command.words)
-        if index is not None and _has_enough_options(command.words[index + 1 :]):
+        if index is None:
+            return None
+        script = command.words[index]
+        arguments = command.words[index + 1 :]
+        if _has_enough_options(arguments):
             return index
+        if command.kind == "step" and foreign_framework(script, arguments):
+            return index  # by an interpreter that is not here
     return None
 
 

@@ -197,7 +197,16 @@ def script_of_log(text: str, name: str) -> Script:
     note.
     """
     lines = [_without_secret_argument(line) for line in text.splitlines()]
-    printed = _printed(lines)
+    return script_of_arguments(_printed(lines), lines, name)
+
+
+def script_of_arguments(
+    printed: Mapping[str, tuple[str, int]], lines: Sequence[str], name: str
+) -> Script:
+    """Return what Megatron's arguments, under the names that it prints, say of a training.
+
+    `printed` has the value and the line of each.
+    """
     shell_words = [Word("pretrain_gpt.py", 1)]
     uncounted = 0
     for argument, (value, line) in printed.items():

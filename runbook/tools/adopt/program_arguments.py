@@ -488,6 +488,8 @@ def _take_override(name: str, value: Word, findings: Findings, kind: ModelKind) 
     if name == "exp_manager.create_checkpoint_callback":
         if value.known and not truth(value.text):
             findings.take("training.save_interval", 0, value.line, f"{name}=False")
+    elif name in _NEMO_PARTS and value.text.lower() not in _NO_PART:
+        findings.trains_another_model(value.line, name, f"{value.shown} {_NEMO_PARTS[name]}")
     elif option and option.key.startswith("model."):
         _take_kind(option, Word(text, value.line), [value], findings, kind)
     elif option and option.read:
@@ -497,6 +499,14 @@ def _take_override(name: str, value: Word, findings: Findings, kind: ModelKind) 
     elif name != "training":
         findings.leave_to_site(value.line, text, "frameworks.nemo.options")
         findings.for_site("frameworks.nemo.options", name, site_value([value]))
+
+
+_NEMO_PARTS = {
+    "model.num_moe_experts": "experts",
+    "model.hybrid_override_pattern": "Mamba layers",
+    "model.multi_latent_attention": "multi-head latent attention",
+}
+_NO_PART = ("null", "none", "0", "1", "false", "")
 
 
 def _read_override(option: Option, value: Word, findings: Findings) -> None:

@@ -122,8 +122,10 @@ class Scope:
             self.names[name] = value
 
     def forget(self, names: Iterable[str]) -> None:
-        """Forget the values of names."""
+        """Forget the values of names; `*` is what `from settings import *` sets: any name."""
         for name in names:
+            if name == "*":
+                self.names.clear()
             self.names.pop(name, None)
 
     def keep_common(self, others: Iterable[Mapping[str, object]]) -> None:

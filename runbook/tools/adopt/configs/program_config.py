@@ -127,7 +127,9 @@ def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
         values += [replace(value, line=value.line + offset) for value in yaml_values(text, name)]
 
     best = max(_YAML_FORMATS, key=lambda config_format: _count_signs(config_format, values))
-    if _count_signs(best, values) < _ENOUGH_SIGNS:
+    # Lightning's own command line names classes so; what they train is anybody's
+    is_lightnings = any(value.name.endswith(".class_path") for value in values)
+    if is_lightnings or _count_signs(best, values) < _ENOUGH_SIGNS:
         raise ParamsError(AdoptMessage.NOT_A_CONFIGURATION, files=first_name)
     # GPT-NeoX reads num-layers as num_layers, too
     if best is GPT_NEOX:

@@ -24,7 +24,7 @@ from runbook.tools.adopt.configs.recipe_reader import (
 )
 from runbook.tools.adopt.configs.recipe_values import OpenConfig
 from runbook.tools.adopt.configs.shared_recipes import FunctionReading, read_shared_recipes
-from runbook.tools.adopt.configs.syntax import Function, dotted
+from runbook.tools.adopt.configs.syntax import Function, dotted, source_of
 
 _MOST_NODES = 60_000
 """Nodes of a file's syntax tree: some 5,000 lines."""
@@ -129,7 +129,29 @@ def _read_file(tree: ast.Module) -> list[OpenConfig]:
     for caller in reading.callers:
         if caller not in copies:
             _count_for_maker(caller, reading.calls)
-    return reading.calls + _changed_copies(reading.calls, copies)
+    configs = reading.calls + _changed_copies(reading.calls, copies)
+    rewriting = _rewriting_calls(tree)
+    for config in configs:
+        config.values += rewriting
+    return configs
+
+
+def _rewriting_calls(tree: ast.Module) -> list[ConfigValue]:
+    """Return each call of a file that may set any name or change any recipe, named by its line."""
+    calls: list[ConfigValue] = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or dotted(node.func) not in _REWRITES:
+            continue
+        takes_object = dotted(node.func) == "vars" and node.args
+        if not takes_object and len(calls) < _MOST_REWRITING:
+            name = f"line {node.lineno}"
+            calls.append(ConfigValue(name, source_of(node), node.lineno, known=False))
+    return calls
+
+
+_REWRITES = ("exec", "eval", "globals", "locals", "vars", "execfile", "runpy.run_path")
+_MOST_REWRITING = 20
+"""Calls that are named: one is enough that the run file does not pass."""
 
 
 def _count_for_maker(caller: OpenConfig, calls: Sequence[OpenConfig]) -> None:
