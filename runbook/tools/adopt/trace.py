@@ -271,7 +271,7 @@ def follow(
     word_lines = WordLines(numbers.lines)
     return Script(
         text="".join(f"{visible(line)}\n" for line in numbers.lines),
-        directives=tuple(job.directives),
+        directives=tuple(_visible_directive(entry) for entry in job.directives),
         commands=tuple(word_lines.command(command) for command in trace.commands),
         settings=tuple(trace.settings),
         places=numbers.places,
@@ -305,6 +305,11 @@ def _directives(scripts: Mapping[str, str]) -> list[Directive]:
         directives += _moved(read, offset)
         offset += len(lines_of(text))
     return directives
+
+
+def _visible_directive(directive: Directive) -> Directive:
+    """Return a directive without the characters that steer a terminal, which a script may write there."""
+    return replace(directive, name=visible(directive.name), value=visible(directive.value))
 
 
 def _notes_of_late_directives(scripts: Mapping[str, str]) -> list[str]:

@@ -1,0 +1,121 @@
+"""Files that Megatron-LM and NeMo take in place of options, and Python that may change any recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from suite.messages import refuses
+
+from runbook.core.errors import ParamsError
+from runbook.tools.adopt.adoption import adopt_script
+from runbook.tools.adopt.configs.program_config import read_config
+from runbook.tools.adopt.configs.recipe_source import recipe_calls
+from runbook.tools.adopt.hydra import script_of_megatron_file, script_of_nemo_file
+from runbook.tools.adopt.launches import framework_of, launches_of
+from runbook.tools.adopt.messages import AdoptMessage
+
+PROJECT = Path(__file__).parents[3]
+NEMO = """\
+trainer: {devices: 8, num_nodes: 2, max_steps: 100, precision: bf16}
+model:
+  micro_batch_size: 1
+  global_batch_size: 32
+  encoder_seq_length: 2048
+  num_layers: 24
+  hidden_size: 2048
+  ffn_hidden_size: ${multiply:4, ${.hidden_size}}
+  num_attention_heads: 16
+  tensor_model_parallel_size: 2
+  optim: {lr: 3e-4, eps: 1e-6}
+  data:
+    seq_length: ${training.model.encoder_seq_length}
+"""
+MEGATRON = """\
+language_model: {num_layers: 24, hidden_size: 1024, num_attention_heads: 16, add_bias_linear: False}
+model_parallel: {tensor_model_parallel_size: 2, bf16: True, fp16: False}
+micro_batch_size: 2
+seq_length: 1024
+train_iters: 100
+lr_warmup_iters: 3
+untie_embeddings_and_output_weights: True
+"""
+
+
+def test_a_file_of_nemo_is_read_with_its_references():
+    script = script_of_nemo_file("mine.yaml", NEMO)
+    assert script is not None
+    (launch,) = launches_of(script.commands)
+    words = {word.text: word.line for word in launch.arguments}
+    assert framework_of([launch]) == "nemo"
+    assert words["model.ffn_hidden_size=8192"] == 8
+    assert words["model.data.seq_length=2048"] == 13
+    findings = adopt_script(script, "mine.yaml", "mine", PROJECT).findings
+    assert (findings.value("jobs.training.nodes"), findings.value("parallel.tensor")) == (2, 2)
+    assert findings.value("training.adam_epsilon") == 1e-6
+
+
+@pytest.mark.parametrize(
+    "more", ["  peft: {lora_tuning: 1}\n", "  bert_binary_head: true\n", "  data: {train_ds: a}\n"]
+)
+def test_files_of_nemos_other_trainings_are_no_gpts(more):
+    head, _, _ = NEMO.partition("  data:")
+    assert script_of_nemo_file("mine.yaml", head + more) is None
+
+
+def test_experts_of_nemo_are_another_model():
+    text = NEMO.replace("  num_layers", "  num_moe_experts: 8\n  num_layers")
+    script = script_of_nemo_file("mine.yaml", text)
+    assert script is not None
+    assert adopt_script(script, "mine.yaml", "mine", PROJECT).findings.other_model
+
+
+def test_a_file_of_megatron_is_read_as_its_options():
+    script = script_of_megatron_file("mine.yaml", MEGATRON)
+    assert script is not None
+    (launch,) = launches_of(script.commands)
+    texts = " ".join(word.text for word in launch.arguments)
+    assert framework_of([launch]) == "megatron-lm"
+    for option in (
+        "--num-layers 24",
+        "--disable-bias-linear",
+        "--bf16",
+        "--micro-batch-size 2",
+        "--untie-embeddings-and-output-weights",
+        "--train-iters 100",
+    ):
+        assert option in texts
+    assert "--fp16" not in texts
+    assert script_of_megatron_file("mine.yaml", NEMO) is None
+
+
+def test_a_file_of_lightnings_command_line_is_none_of_ours():
+    text = (
+        "trainer:\n  strategy: {class_path: Own}\n  max_steps: 5\n  devices: 8\n"
+        "model: {class_path: Llama}\n"
+    )
+    with refuses(ParamsError, AdoptMessage.NOT_A_CONFIGURATION):
+        read_config([("mine.yaml", text)])
+
+
+RECIPE = "recipe = llm.llama3_8b.pretrain_recipe(name='a', num_nodes=NODES)\n"
+REWRITING = {
+    "exec": f"NODES = 2\n{RECIPE}exec('recipe.trainer.max_steps = 7')\n",
+    "eval in a function": f"NODES = 2\n{RECIPE}def f():\n    eval('g()')\n",
+    "globals": f"NODES = 2\nglobals()['NODES'] = 5\n{RECIPE}",
+    "a star import": f"NODES = 2\nfrom settings import *\n{RECIPE}",
+    "a star import that may fail": (
+        f"NODES = 2\ntry:\n    from settings import *\nexcept ImportError:\n    pass\n{RECIPE}"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", REWRITING.values(), ids=REWRITING)
+def test_what_may_set_any_name_leaves_no_recipe_known(text):
+    (call,) = recipe_calls(text, "mine.py")
+    assert not all(value.known for value in call.values)
+
+
+def test_a_name_after_a_star_import_is_known():
+    (call,) = recipe_calls(f"from settings import *\nNODES = 2\n{RECIPE}", "mine.py")
+    assert all(value.known for value in call.values)
