@@ -9,7 +9,7 @@ from typing import Any
 
 from runbook.frameworks.megatron import OPTIONS
 from runbook.frameworks.nemo import READ
-from runbook.frameworks.options import Option, minutes, truth
+from runbook.frameworks.options import Option, Reader, minutes, truth
 from runbook.params.schema.entries import names_pair
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.script import Script, StartedProgram, Word
@@ -493,7 +493,7 @@ def _take_override(name: str, value: Word, findings: Findings, kind: ModelKind) 
     elif option and option.key.startswith("model."):
         _take_kind(option, Word(text, value.line), [value], findings, kind)
     elif option and option.read:
-        _read_override(option, value, findings)
+        _read_override(option, option.read, value, findings)
     elif _NEMO.match(name):
         findings.does(value.line, text, "the site's file and the run's own folders give it")
     elif name != "training":
@@ -509,14 +509,14 @@ _NEMO_PARTS = {
 _NO_PART = ("null", "none", "0", "1", "false", "")
 
 
-def _read_override(option: Option, value: Word, findings: Findings) -> None:
+def _read_override(option: Option, read: Reader, value: Word, findings: Findings) -> None:
     """Take the value of an option, or each of a list."""
     parts = [value.text]
     if len(option.keys) > 1:
         parts = re.split(r",\s*", value.text.strip("[]"))
     name = option.name.lstrip("+")
     for key, part in zip(option.keys, parts, strict=False):
-        findings.read(key, Word(part, value.line), name, option.read)
+        findings.read(key, Word(part, value.line), name, read)
 
 
 DOCUMENT_KEYS = {
