@@ -22,7 +22,7 @@ _MAY_TRAIN = re.compile(
     r"(pretrain|train|finetun|sft|dpo|ppo|grpo)\w*(\.py|-cli)?$|run_recipe\.py$"
 )
 _NEVER = re.compile(
-    r"(preprocess|convert|merge|download|tokenize|evaluate|generate|server|setup|test)\w*\.py$"
+    r"(preprocess|convert|merge|download|tokenize|evaluate|generate|generation|server|setup|test)\w*\.py$"
     r"|(_to_|2)(hf|huggingface|megatron|mcore|nemo|torch)\w*\.py$|(^|[/_])(infer|inference|eval)\w*\.py$"
 )
 """Programs that prepare, convert, answer or judge, and train nothing."""

@@ -8,6 +8,8 @@ import pytest
 from suite.messages import refuses
 
 from runbook.core.errors import ParamsError
+from runbook.tools.adopt.adopt_scripts import adopt
+from runbook.tools.adopt.adoption import adopt as adopt_text
 from runbook.tools.adopt.adoption import adopt_script
 from runbook.tools.adopt.configs.program_config import read_config
 from runbook.tools.adopt.configs.recipe_source import recipe_calls
@@ -96,6 +98,34 @@ def test_a_file_of_lightnings_command_line_is_none_of_ours():
     )
     with refuses(ParamsError, AdoptMessage.NOT_A_CONFIGURATION):
         read_config([("mine.yaml", text)])
+
+
+def test_a_registry_of_other_layers_is_refused():
+    text = (
+        "from torchtitan.trainer import Trainer\n"
+        "def rwkv7_debug() -> Trainer.Config:\n"
+        "    return Trainer.Config(training=TrainingConfig(steps=10))\n"
+    )
+    with refuses(ParamsError, AdoptMessage.LAYERS_WITHOUT_ATTENTION):
+        read_config([("config_registry.py", text)])
+
+
+def test_the_width_of_gpt_neoxs_llama_blocks_is_a_multiple_of_256(tmp_path):
+    path = tmp_path / "llama.yml"
+    path.write_text(
+        "num_layers: 32\nhidden_size: 4096\nnum_attention_heads: 32\nseq_length: 2048\n"
+        "max_position_embeddings: 2048\nactivation: silu\nmlp_type: llama\ntrain_iters: 10\n"
+        "pipe_parallel_size: 1\ntrain_micro_batch_size_per_gpu: 2\nnorm: rmsnorm\n"
+    )
+    findings = adopt(scripts=[path], out=tmp_path / "mine.yaml").adopted.findings
+    assert findings.value("training.shape.ffn_hidden", 11008) == 11008
+    assert findings.value("model") != "375m"
+
+
+def test_a_program_that_generates_text_trains_nothing():
+    text = "deepspeed megatron/ds_text_generation.py --num-layers 2 --hidden-size 8 --seq-length 4 --bf16"
+    with refuses(ParamsError, AdoptMessage.NO_TRAINING_STARTED):
+        adopt_text([("job.sh", text)], "mine", PROJECT)
 
 
 RECIPE = "recipe = llm.llama3_8b.pretrain_recipe(name='a', num_nodes=NODES)\n"

@@ -96,8 +96,16 @@ def _take_widths(values: Values, findings: Findings, kind: ModelKind) -> None:
     if kind["activation"] != "swiglu":
         return
 
-    # megatron/model/transformer.py, LLaMAParallelMLP: two thirds, shared by the gate and the input
     hidden = findings.number("training.shape.hidden")
+    if text(values, "mlp_type") in ("llama", "doublegate_llama"):
+        # Before 2024, megatron/model/transformer.py, LLaMAParallelMLP
+        llama_width = -(-int(8 * hidden / 3) // 256) * 256
+        source = "mlp_type llama: 8/3 of the width, up to a multiple of 256"
+        line = line_of(values, "mlp_type")
+        findings.take("training.shape.ffn_hidden", llama_width, line, source)
+        return
+
+    # Since then two thirds are shared by the gate and the input
     width = findings.number("training.shape.ffn_hidden", 4 * hidden)
     multiple = max(1, whole_number(values, "mlp_multiple_of", 1))
     third = int(width * 2 / 3) // 2

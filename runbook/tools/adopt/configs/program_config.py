@@ -35,6 +35,8 @@ _CONFIG_ENDINGS = {".toml", ".py", *_YAML_ENDINGS}
 _ENOUGH_SIGNS = 2
 _FINE_TUNES = re.compile(r"(?:^|_)(?:sft|lora|dpo|grpo)(?:_|$)")
 """Parts of the names of torchtitan's functions that configure a fine-tuning."""
+_OTHER_LAYERS = re.compile(r"rwkv|mamba|flux|retnet")
+"""Parts of the names of those that train something else than a model of attention."""
 
 NamedText = tuple[str, str]
 """The name of a file, and its text."""
@@ -207,8 +209,13 @@ def _chosen(calls: Sequence[RecipeCall], factory: str, launch_number: int, name:
 def _torchtitan_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str) -> ProgramConfig:
     """Return a function's configuration of torchtitan.
 
-    Raise `ParamsError` if it is a fine-tuning's.
+    Raise `ParamsError` if it is a fine-tuning's, or one of layers that are none of attention.
     """
+    layers = _OTHER_LAYERS.search(call.function)
+    if layers:
+        raise ParamsError(
+            AdoptMessage.LAYERS_WITHOUT_ATTENTION, name=name, kind=layers[0], line=call.line
+        )
     if _FINE_TUNES.search(call.function):
         raise ParamsError(
             AdoptMessage.FINE_TUNING, name=name, function=call.function, line=call.line
