@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from runbook.next_job.decisions import Attempt
 from runbook.plan_file.job_ends import WILL_REPEAT, EndCause, JobEnd, JobState
 from runbook.results.failures import kinds
 from runbook.results.failures.finder import Failure, find_cause, find_failures
-from runbook.results.failures.rule import Level, NextStep
+from runbook.results.failures.rule import FailureKind, Level, NextStep
 
 JobEvent = Mapping[str, Any]
 """A line of the run's events.jsonl."""
@@ -29,6 +29,10 @@ _CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
     kinds.UNREACHED.name: EndCause.NODE_UNREACHED,
 }
 """The cause of each known failure on which a restart depends, by the failure's name."""
+_EXPLAIN_KILLS = frozenset(
+    kind.name for kind in (kinds.HOST_MEMORY, kinds.NODE, kinds.PREEMPTED, kinds.TIME_LIMIT)
+)
+"""Failures that the scheduler reports after it has killed the ranks."""
 ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
 
 
@@ -152,8 +156,7 @@ def _find_failure(
         return _explain_hang(job, hang, attempt)
 
     if job.end.was_killed:
-        remedy = "If nobody did it, look for memory in the node's log (dmesg)."
-        return _JobFailure(EndCause.KILLED, EndCause.KILLED, job.reason, remedy)
+        return _explain_kill(job, attempt)
 
     cause = find_cause(find_failures(job.log_lines))
     if cause is not None and _is_decisive(cause):
@@ -177,7 +180,7 @@ def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailur
     """
     where = f"rank {hang.get('rank')} on {hang.get('host')} in {hang.get('where', '')}"
     stacks = f"See {hang.get('stacks')}."
-    cause = _cause_before_hang(job.log_lines)
+    cause = _cause_before(kinds.RANK_HUNG, job.log_lines)
     if cause is None:
         return _JobFailure(EndCause.HUNG, EndCause.HUNG, where, stacks)
     known = _known_failure(cause, job.nodes)
@@ -188,20 +191,43 @@ def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailur
     return explained
 
 
-def _cause_before_hang(lines: Sequence[str]) -> Failure | None:
-    """Return the cause that a log names before the watchdog's own line.
+def _explain_kill(job: EndedJob, attempt: Attempt) -> _JobFailure:
+    """Return why a rank was killed: the cause that the log names, if there is one.
 
-    None if there is none.
+    It still counts as a kill if the job made steps, because it may have survived that cause, and if
+    nobody has to change anything first.
+    """
+    cause = _cause_before(kinds.KILLED, job.log_lines, _EXPLAIN_KILLS)
+    if cause is None:
+        remedy = "If nobody did it, look for memory in the node's log (dmesg)."
+        return _JobFailure(EndCause.KILLED, EndCause.KILLED, job.reason, remedy)
+    known = _known_failure(cause, job.nodes)
+    evidence = f"{job.reason}; the log names {cause.name}: {cause.evidence}"
+    explained = replace(known, evidence=evidence)
+    if attempt.made_a_step or cause.decision is not NextStep.FIX_FIRST:
+        return replace(explained, cause=EndCause.KILLED, signature=EndCause.KILLED)
+    return explained
+
+
+def _cause_before(
+    end: FailureKind,
+    lines: Sequence[str],
+    explanations: Collection[str] = (),
+) -> Failure | None:
+    """Return the cause that a log names before the first line of a kind of end.
+
+    Kinds in `explanations` count wherever they are named. None if there is none.
     """
     failures = find_failures(lines)
-    hang_lines = [failure.line for failure in failures if failure.name == kinds.RANK_HUNG.name]
-    end = min(hang_lines, default=len(lines) + 1)
-    earlier = []
+    end_lines = [failure.line for failure in failures if failure.name == end.name]
+    first_end = min(end_lines, default=len(lines) + 1)
+    causes = []
     for failure in failures:
-        if failure.level is Level.CAUSE and failure.line < end:
-            earlier.append(failure)
+        explains = failure.line < first_end or failure.name in explanations
+        if failure.level is Level.CAUSE and explains:
+            causes.append(failure)
 
-    return find_cause(earlier)
+    return find_cause(causes)
 
 
 def _last_error(lines: Sequence[str]) -> str:

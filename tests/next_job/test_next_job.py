@@ -187,6 +187,41 @@ def test_what_comes_after_a_hang_does_not_explain_it(run):
     assert "disk full" not in ended_event(run)["evidence"]
 
 
+KILLED = "srun: error: node2: task 1: Killed\n"
+OOM_KILL = (
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. "
+    "Some of the step tasks have been OOM Killed.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "cause", "failure", "evidence"),
+    [
+        (DISK + KILLED, EndCause.DISK_FULL, kinds.DISK.name, "No space left"),
+        (KILLED + OOM_KILL, EndCause.OTHER, kinds.HOST_MEMORY.name, "oom_kill event"),
+        (KILLED + DISK, EndCause.KILLED, EndCause.KILLED, ""),
+        (KILLED, EndCause.KILLED, EndCause.KILLED, ""),
+    ],
+)
+def test_a_kill_is_explained_by_the_cause_that_the_log_names(run, log, cause, failure, evidence):
+    run.begin()
+    run.write_log(log)
+    assert run.end(signal="9")[0] == ("go on" if cause is EndCause.KILLED else "stop")
+    event = ended_event(run)
+    assert (event["cause"], event["failure"]) == (cause, failure)
+    assert evidence in event["evidence"]
+
+
+def test_a_job_that_made_steps_and_was_killed_goes_on_and_names_what_its_log_says(run):
+    run.begin()
+    run.make_steps(1, 9)
+    run.write_log(KILLED + OOM_KILL)
+    assert run.end(signal="9")[0] == "go on"
+    event = ended_event(run)
+    assert event["cause"] == EndCause.KILLED
+    assert kinds.HOST_MEMORY.name in event["evidence"]
+
+
 OWN = """\
 [rank1]: Traceback (most recent call last):
 [rank1]:   File "/opt/code/train.py", line 12, in main

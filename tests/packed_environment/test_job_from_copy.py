@@ -239,6 +239,20 @@ def test_unpacking_that_hangs_leaves_the_line_of_its_node(packed):
     assert (answer["node"], answer["state"]) == ("n7", "timed out")
 
 
+def test_a_rank_does_not_wait_again_for_a_node_whose_unpacking_hung(packed):
+    job = CopiedJob(packed)
+    hangs = shadow_timeout(packed, 'echo asked >>"$RUNBOOK_JOB_FOLDER/asked"; exit 124')
+    node = {"SLURMD_NODENAME": "n7"}
+    ended = run_python(job, "--unpack", PATH=hangs, **node)
+    (job.folder.path / "environment.jsonl").write_text(ended.stdout)
+    again = run_python(job, "-c", "print(1)", PATH=hangs, **node)
+    assert (again.returncode, again.stdout) == (124, "")
+    assert "no copy of the Python environment" in again.stderr
+    other = run_python(job, "-c", "print(1)", PATH=hangs, SLURMD_NODENAME="n77")
+    assert other.returncode == 124
+    assert (job.folder.path / "asked").read_text().splitlines() == ["asked", "asked"]
+
+
 def plant(packed: Packed, folder: Path) -> None:
     """Make a copy that somebody else wrote: its Python says so."""
     copy = folder / packed.manifest.name

@@ -27,6 +27,10 @@ say_timeout() {
   echo "runbook: ${HOSTNAME:-a node}: no copy of the Python environment within 1800 s: a file system of this node hangs" >&2
 }
 
+line_of_timeout() {
+  printf '{"node": "%s", "state": "timed out", ' "${SLURMD_NODENAME:-${HOSTNAME:-}}"
+}
+
 is_ready() { # whole, of this archive, and in a folder that nobody else made
   [[ ! -L $root && -O $root && -e $copy/ready && $(cat "$copy/ready" 2>/dev/null) == "$sha256" ]]
 }
@@ -37,7 +41,7 @@ case ${1:-} in
     copies ensure || code=$?
     if is_timeout "$code"; then
       say_timeout
-      printf '{"node": "%s", "state": "timed out", "folder": "", "seconds": %d}\n' "${SLURMD_NODENAME:-${HOSTNAME:-}}" "$SECONDS"
+      printf '%s"folder": "", "seconds": %d}\n' "$(line_of_timeout)" "$SECONDS"
     fi
     exit "$code"
     ;;
@@ -52,6 +56,10 @@ if [[ -z $name ]]; then where="from the shared environment"; fi
 for ((tries = 2; tries; tries--)); do # another job of yours may remove a copy between two starts
   if [[ $where ]]; then break; fi
   if ! is_ready; then
+    if grep -qsF "$(line_of_timeout)" "$job/environment.jsonl"; then # the job has waited for this node once
+      say_timeout
+      exit 124
+    fi
     code=0
     answer=$(copies ensure) || code=$?
     if is_timeout "$code"; then say_timeout; fi
