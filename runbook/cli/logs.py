@@ -93,7 +93,7 @@ def _names_run(target: str) -> bool:
 def _require_records(log: ParsedLog, targets: tuple[str, ...]) -> None:
     """Raise `DataError` if a log has no record, evaluation, MLPerf fact or known failure."""
     has_facts = log.facts is not None and any(vars(log.facts).values())
-    if log.records or log.validation or has_facts or log.failures:
+    if log.records or log.validation or has_facts or log.failures or log.first_error:
         return
     unread = f"{log.unread_lines} lines, none of a program this version knows"
     reason = "; ".join(log.notes) or unread

@@ -318,6 +318,7 @@ class LogReader:
         self.failures.note_progress(self.num_records())
         log.failures = self.failures.found()
         log.cause = self.failures.cause()
+        log.first_error = self.failures.first_error()
         divergence = find_divergence(log.records)
         if divergence is not None:
             log.failures.append(divergence)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 
 from runbook.log_readers.messages import LogMessage
 from runbook.results.failures.finder import Failure
+from runbook.results.failures.first_error import FirstError
 
 
 @dataclass(slots=True)
@@ -130,6 +131,8 @@ class ParsedLog:
     """Failure that explains the end of the training.
 
     None if no failure is known, or the training went on after it."""
+    first_error: FirstError | None = None
+    """The first error that no rule recognizes. None if the log names a failure."""
     facts: Facts | None = None
     """None if the log has no MLPerf line."""
 

@@ -173,7 +173,7 @@ def test_a_closed_connection_after_another_ranks_own_error_is_no_lost_peer():
 
 
 def test_an_error_that_was_caught_hides_no_lost_peer():
-    caught = "RuntimeError: printed by the program, which goes on"
+    caught = "[rank1]: RuntimeError: printed by the program, which goes on"
     assert [one.name for one in find_failures([caught, *CLOSED])] == [kinds.PEER_DIED.name]
 
 

@@ -3,14 +3,18 @@
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from runbook.results.failures.first_error import SIGNS, FirstError, FirstErrorFinder
 from runbook.results.failures.harmless import is_harmless, is_information
 from runbook.results.failures.kinds import (
     BUILD_HANGS,
+    CANCELLED,
+    KILLED,
     OWN_ERROR,
     OWN_ERROR_EXAMPLES,
     PEER_DIED,
+    PROGRAM_ENDED,
     RANK_HUNG,
     TIMEOUT,
 )
@@ -51,6 +55,8 @@ _RAISES = re.compile(r"\s*raise\b")
 
 WAITING = frozenset((TIMEOUT.name, RANK_HUNG.name))
 """Failures that a rank reports because it waited for another one."""
+EFFECTS = WAITING | {PEER_DIED.name, KILLED.name, PROGRAM_ENDED.name, CANCELLED.name}
+"""Failures that usually follow from an error of some rank."""
 ROOT_CAUSE = "Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _EXIT_STATUS = re.compile(r"exitcode\s*:")
@@ -101,6 +107,7 @@ class FailureFinder:
         self._lines_since_build = 0
         self._num_records = 0
         self._own_errors = OwnErrorFinder()
+        self._first_error = FirstErrorFinder()
         self._in_root_cause = False
         self._root_rank: int | None = None
 
@@ -118,6 +125,11 @@ class FailureFinder:
             if rule is not None and not self._is_after_effect(rule):
                 self._keep(rule, log_line, line, number)
 
+        if rule is None and not is_source and any(sign in lowered for sign in SIGNS):
+            log_line = split_prefix(line[:MAX_TEXT])
+            if not is_harmless(log_line.text) and not is_information(log_line.text):
+                self._first_error.look(log_line, number)
+
         self._own_errors.look(line[:MAX_TEXT], self._context, number, rule)
         self._context.append(line[:MAX_TEXT])
 
@@ -134,6 +146,7 @@ class FailureFinder:
             return
         self._num_records = num_records
         self._own_errors.note_progress(num_records)
+        self._first_error.note_progress()
         for name, failure in [*self._found.items()]:
             if failure.level is Level.CAUSE:
                 failure.overcome = True
@@ -143,8 +156,25 @@ class FailureFinder:
     def found(self) -> list[Failure]:
         """Return all failures by first appearance.
 
-        A build counts as hung only if it is the last thing in the log.
+        A build counts as hung only if it is the last thing in the log. Effects of an error that no
+        rule recognizes are left out: see `first_error`.
         """
+        return [] if self.first_error() is not None else self._all_failures()
+
+    def first_error(self) -> FirstError | None:
+        """Return the first error that no rule recognizes.
+
+        None if the log names a failure that is no effect of it.
+        """
+        failures = self._all_failures()
+        if any(failure.name not in EFFECTS for failure in failures):
+            return None
+        error = self._first_error.first_before([failure.line for failure in failures])
+        if error is None or any(_is_survived(error, failure) for failure in failures):
+            return None
+        return replace(error, followed_by=tuple(failure.name for failure in failures))
+
+    def _all_failures(self) -> list[Failure]:
         failures = [*self._found.values()]
         own_error = self._own_error()
         if own_error is not None:
@@ -293,6 +323,12 @@ class FailureFinder:
             self._root_rank = int(rank[1])
         elif _EXIT_STATUS.search(line):
             self._in_root_cause = False
+
+
+def _is_survived(error: FirstError, effect: Failure) -> bool:
+    """Return whether the rank of an error went on, because it waited for others afterwards."""
+    is_same_rank = error.rank is not None and error.rank == effect.rank
+    return is_same_rank and (effect.name in WAITING or effect.name == PEER_DIED.name)
 
 
 def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Failure | None:

@@ -21,3 +21,6 @@ class SummaryMessage(Message):
     ALARM = "ALARM {kind}, iteration {iteration}: {evidence}"
     FAILURE = "{label} {name} ({count} x, first at line {line}{place}): {evidence}"
     DECISION = "Then: {advice}"
+    FIRST_ERROR = "UNKNOWN CAUSE, first error (line {line}{place}): {evidence}"
+    NO_REMEDY = "No rule recognizes this line, so there is no remedy for it here."
+    MAY_FOLLOW = "Read on from it: what follows may be its effect ({effects})."

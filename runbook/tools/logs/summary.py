@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from runbook.log_readers.record import ParsedLog
 from runbook.results.failures.finder import Failure
+from runbook.results.failures.first_error import FirstError
 from runbook.results.failures.rule import Level
 from runbook.results.metrics import find_alarms
 from runbook.tools.logs.messages import SummaryMessage
@@ -48,6 +49,8 @@ def summary(log: ParsedLog) -> str:
     lines += [f"  note: {note}" for note in log.notes]
     for failure in log.failures:
         lines += failure_lines(failure, is_cause=failure == log.cause)
+    if log.first_error is not None:
+        lines += first_error_lines(log.first_error)
     return "\n".join(lines)
 
 
@@ -121,3 +124,17 @@ def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
         yield "    " + SummaryMessage.DECISION.fill(advice=failure.decision.advice)
     if failure.also:
         yield f"    Or {failure.also}: {failure.check}"
+
+
+def first_error_lines(error: FirstError) -> Iterator[str]:
+    """Yield an error that no rule recognizes, and what followed it."""
+    rank = "" if error.rank is None else f", rank {error.rank}"
+    host = f" on {error.host}" if error.host else ""
+    line = SummaryMessage.FIRST_ERROR.fill(
+        line=error.line, place=f"{rank}{host}", evidence=error.evidence
+    )
+    yield f"  {line}"
+    yield f"    {SummaryMessage.NO_REMEDY.fill()}"
+    if error.followed_by:
+        effects = ", ".join(error.followed_by)
+        yield "    " + SummaryMessage.MAY_FOLLOW.fill(effects=effects)

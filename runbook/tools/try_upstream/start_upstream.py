@@ -52,6 +52,7 @@ _SEE = (
     "Read its last lines: an argument it does not know, a package that is missing, token files it "
     "cannot read."
 )
+_FOLLOWS = "The program ended early: begin with its error, which `program ends` names."
 _ERROR = re.compile(r"^(\[rank\d+\]: |)((?:\w+\.)*\w+(?:Error|Exception): .*|\S+\.py: error: .*)")
 _NOT_TRIED = (
     "the container: its packages come from PyPI here, not from the vendor's builds",
@@ -271,6 +272,11 @@ def _run_job(job: SmallJob, number: int, say: Callable[[str], None]) -> list[Che
         checks.append(_check_going_on(log, number))
     checks.append(_check_training(log))
     checks += [_check_checkpoint(folder, number * STEPS) for folder in _save_folders(job)]
+    if exit_code != 0:
+        checks[1:] = [
+            replace(check, remedy=_FOLLOWS) if check.verdict == "fail" else check
+            for check in checks[1:]
+        ]
     if number == 1:
         return checks
     return [replace(check, name=f"job {number}: {check.name}") for check in checks]

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib.machinery
 import importlib.metadata
+import importlib.util
 import inspect
 import logging
 import os
@@ -110,11 +111,61 @@ def _tensors_on_cpu(torch: Any) -> Any:
     return OnCpu()
 
 
+def _answer_without_transformer_engine(module: Any) -> None:
+    """Answer which Transformer Engine is there: Megatron-LM e958b2ca asks to load a checkpoint."""
+    if importlib.util.find_spec("transformer_engine") is None and hasattr(module, "_te_version"):
+        module._te_version = module.PkgVersion("0")
+
+
 def _allow_no_fp8(module: Any) -> None:
     quantize = module._quantize_param_shard_impl
     module._quantize_param_shard_impl = lambda weights, *others: (
         quantize(weights, *others) if weights else None
     )
+
+
+def _count_steps_as_fused_adam(module: Any) -> None:
+    """Keep the count of Adam's steps in the parameter group, as FusedAdam of apex does.
+
+    Without apex and Transformer Engine, Megatron-LM e958b2ca cannot load a checkpoint of its
+    distributed optimizer: it reads the steps of a state that torch's AdamW does not have before its
+    first step, and ends with `assert len(steps) == 1` (seen 2026-11-27).
+    """
+    import torch
+
+    with_checkpoints = module.distrib_optimizer
+    if getattr(with_checkpoints, "HAVE_APEX_OR_TE", True):
+        return
+
+    class AdamW(torch.optim.AdamW):
+        """AdamW whose states hold the two averages alone."""
+
+        def step(self, closure: Any = None) -> Any:
+            for group in self.param_groups:
+                num_steps = group.get("step", 0)
+                group["step"] = num_steps + 1
+                for parameter in group["params"]:
+                    if self.state[parameter]:
+                        self.state[parameter]["step"] = torch.tensor(float(num_steps))
+
+            loss = super().step(closure)
+            for state in self.state.values():
+                state.pop("step", None)
+
+            return loss
+
+        def __setstate__(self, state: dict[str, Any]) -> None:
+            # torch's own asks each state for its steps
+            with_steps = [values for values in state["state"].values() if values]
+            for values in with_steps:
+                values["step"] = torch.tensor(0.0)
+
+            super().__setstate__(state)  # type: ignore[no-untyped-call]
+            for values in with_steps:
+                del values["step"]
+
+    module.Adam = AdamW
+    with_checkpoints.HAVE_APEX_OR_TE = True
 
 
 def _keep_old_call(module: Any) -> None:
@@ -149,6 +200,8 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     "numpy": lambda module: setattr(module, "product", module.prod),
     # Megatron-LM e958b2ca requires Transformer Engine even if no weight is in fp8.
     "megatron.core.fp8_utils": _allow_no_fp8,
+    "megatron.core.utils": _answer_without_transformer_engine,
+    "megatron.core.optimizer": _count_steps_as_fused_adam,
     "deepspeed.accelerator.cpu_accelerator": _run_deepspeed_on_cpu,
     # If all ranks are on one machine, it compiles a library for their sums.
     "deepspeed.ops": lambda module: module.__compatible_ops__.update(deepspeed_shm_comm=False),

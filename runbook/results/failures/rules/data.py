@@ -182,6 +182,16 @@ DATA_RULES = (
         source="NVlabs/nvdiffrast#33",
         in_warnings=False,
     ),
+    # Slurm starts the job in another folder, where its files are not found.
+    Rule(
+        kind=STORAGE,
+        patterns=(r"couldn't chdir to .*going to",),
+        example="slurmstepd: error: couldn't chdir to `/scratch/u': No such file or directory: going "
+        "to /tmp instead",
+        source="Slurm, a message of slurmstepd",
+        level=Level.SYMPTOM,
+        decision=NextStep.RETRY_OTHER_NODE,
+    ),
     Rule(
         kind=STORAGE,
         patterns=(
@@ -290,7 +300,6 @@ DATA_RULES = (
             r"FileNotFoundError: ",
             r"NotADirectoryError: ",
             r"IsADirectoryError: ",
-            r": No such file or directory$",
             r"can't open file",
         ),
         example="FileNotFoundError: [Errno 2] No such file or directory: 'corpus'",

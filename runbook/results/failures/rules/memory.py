@@ -19,6 +19,7 @@ MEMORY_RULES = (
             r"failed to extend /dev/shm",
             r"shm_open failed",
             r"/dev/shm/\S*.{0,80}No space left",
+            r"No space left on device: '/dev/shm/",
         ),
         example="include/shm.h:28 NCCL WARN Call to posix_fallocate failed: No space left on device",
         source="NVIDIA/nccl#342",

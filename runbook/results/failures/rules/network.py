@@ -9,7 +9,7 @@ from runbook.results.failures.kinds import (
     RENDEZVOUS,
     TIMEOUT,
 )
-from runbook.results.failures.rule import Level, NextStep, Rule
+from runbook.results.failures.rule import Level, Rule
 
 NETWORK_RULES = (
     # Ranks on two nodes exchanged loopback addresses: a host name resolves to 127.0.x.x.
@@ -311,21 +311,5 @@ NETWORK_RULES = (
         ),
         source="CGCL-codes/pFedSD#3",
         in_warnings=True,
-    ),
-    Rule(
-        kind=FABRIC,
-        patterns=(r"NCCL WARN.{0,80}(?:error|failed)",),
-        unless=r"Cuda failure|proxy\.cc|Proxy Call|socket|\[Service thread\]|bootstrap",
-        example="node:9:9 [0] transport/net.cc:1 NCCL WARN the plug-in reports an error",
-        source="NCCL, its warnings without a known call",
-        level=Level.SYMPTOM,
-        decision=NextStep.FIX_FIRST,
-    ),
-    Rule(
-        kind=PEER_DIED,
-        patterns=(r"NCCL WARN.{0,80}(?:error|failed|closed|Error)",),
-        unless=r"Cuda failure",
-        example="proxy.cc:808 NCCL WARN Proxy Call to rank 1 failed (Connect)",
-        source="NVIDIA/nccl#925",
     ),
 )

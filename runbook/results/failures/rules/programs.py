@@ -141,8 +141,9 @@ PROGRAM_RULES = (
             r"ValueError: .{0,120}(?:must|should|expected|invalid|not supported|unknown|requires)",
         ),
         unless=(
-            r"state_dict|checkpoint|NVIDIA driver|CUDA(?!_DEVICE_MAX_CONN)|view size|size and stride|Index file|Torch "
-            r"not compiled|isnan|NaN"
+            r"NCCL WARN|nvidia-container|mpiexec|pyxis"
+            r"|state_dict|checkpoint|NVIDIA driver|CUDA(?!_DEVICE_MAX_CONN)|view size"
+            r"|size and stride|Index file|Torch not compiled|isnan|NaN"
             r"|world_size=\d+, worker_count"
         ),
         example="AssertionError: num_layers should be divisible by pipeline_model_parallel_size",

@@ -296,6 +296,7 @@ SOFTWARE_RULES = (
             r"^ImportError: ",
             r"\bImportError: ",
         ),
+        unless=r"\.so\b",
         example="ImportError: attempted something that the package lacks",
         source="Python, the exception's name",
     ),

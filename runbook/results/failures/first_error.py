@@ -1,0 +1,107 @@
+"""The first line that looks like an error and that no rule recognizes.
+
+Lines such as a lost connection or a timeout follow from another rank's error. If no rule recognizes
+that error, pointing to its line is of more use than the remedy for a timeout.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runbook.results.failures.log_line import LogLine
+
+SIGNS = (
+    "cannot",
+    "can't",
+    "could not",
+    "couldn't",
+    "denied",
+    "errno",
+    "error",
+    "exceeded",
+    "exception",
+    "fail",
+    "fatal",
+    "invalid",
+    "mismatch",
+    "nccl warn",
+    "no such",
+    "not found",
+    "refused",
+    "unable",
+)
+"""Every line that counts contains one of these, in lower case."""
+_ERROR = re.compile(
+    # An exception at the start of a line, with a message or without one
+    r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)(?=:|$)"
+    r"|\bNCCL WARN\b"
+    # The level of a logger, or the word that compilers and launchers begin their messages with
+    r"|(?:^|[\s\[(|:])(?:ERROR|FATAL|[Ff]atal|error|Error)\s?[:\])|]"
+    r"|\b[Ff]atal error\b"
+)
+_HINT = re.compile(
+    r"\b(?:[Cc]annot|[Cc]an't|[Cc]ould ?n[o']t|[Dd]enied|Errno|[Ee]xceeded|[Ff]ail(?:ed|ure)"
+    r"|[Ii]nvalid|[Mm]ismatch|[Nn]o such|[Nn]ot found|[Rr]efused|[Uu]nable)\b"
+)
+"""Words of an error, which programs also print where nothing is wrong."""
+_OF_COMMUNICATION = re.compile(
+    r"NCCL error|nccl\w*Error|WorkNCCL|ProcessGroup|TCPStore|c10d|\bc10::|[Ww]atchdog|DistBackend"
+    r"|DistNetwork|[Gg]loo|socket"
+)
+_UNTELLING = re.compile(
+    r"Traceback|most recent call last|error_file|observed failure|^Failures:|\berrors?: (?:0|none|False)\b|SIGTERM|Interrupt"
+)
+"""Lines that name no error of their own."""
+MAX_EVIDENCE = 300
+
+
+@dataclass(frozen=True)
+class FirstError:
+    """An error that no rule recognizes, in a log that names no other cause."""
+
+    line: int
+    """Counted from 1."""
+    evidence: str
+    rank: int | None = None
+    host: str = ""
+    followed_by: tuple[str, ...] = ()
+    """Names of the later failures that are usually effects of an error."""
+
+
+class FirstErrorFinder:
+    """Examines lines as they arrive, and remembers the first error since the last step."""
+
+    def __init__(self) -> None:
+        self._error: FirstError | None = None
+        self._hint: FirstError | None = None
+
+    def look(self, log_line: LogLine, number: int) -> None:
+        """Look at a line that no rule recognizes."""
+        if self._error is not None:
+            return
+        text = log_line.text
+        if _UNTELLING.search(text) or _OF_COMMUNICATION.search(text):
+            return
+        evidence = text.strip()[:MAX_EVIDENCE]
+        seen = FirstError(number, evidence, log_line.rank, log_line.host)
+        if _ERROR.search(text):
+            self._error = seen
+        elif self._hint is None and _HINT.search(text):
+            self._hint = seen
+
+    def note_progress(self) -> None:
+        """Forget the errors, because the training survived them."""
+        self._error = None
+        self._hint = None
+
+    def first_before(self, lines: Sequence[int]) -> FirstError | None:
+        """Return the first error if it precedes all these lines of failures, otherwise None.
+
+        Without a failure, only a line that is certainly an error counts.
+        """
+        candidates = [self._error, self._hint if lines else None]
+        for error in candidates:
+            if error is not None and all(error.line < line for line in lines):
+                return error
+
+        return None
