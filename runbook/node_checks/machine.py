@@ -60,6 +60,9 @@ def look_at_limits() -> Facts:
         "nproc": _limit(resource.RLIMIT_NPROC),
         "tasks": task_limit(),
         "stack": _limit(resource.RLIMIT_STACK),
+        "file_size": _limit(resource.RLIMIT_FSIZE),
+        "cpu_seconds": _limit(resource.RLIMIT_CPU),
+        "address_space": _limit(resource.RLIMIT_AS),
         "ports": _count_ports(),
     }
 

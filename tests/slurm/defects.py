@@ -131,6 +131,38 @@ def extra_interface(state: str) -> Break:
 
 NODE_DEFECTS = (
     Defect(
+        "cpu-time",
+        "10 min of processor time for a process (login node's limit)",
+        ("limits of a process",),
+        ("10 min",),
+        "node2",
+        limits="ulimit -t 600;",
+    ),
+    Defect(
+        "file-size",
+        "files of at most 2 MiB (login node's limit)",
+        ("limits of a process",),
+        ("file size",),
+        "node2",
+        limits="ulimit -f 2048;",
+    ),
+    Defect(
+        "address-space",
+        "8 GiB of address space (login node's limit)",
+        ("limits of a process",),
+        ("address space",),
+        "node2",
+        limits="ulimit -v 8388608;",
+    ),
+    Defect(
+        "stack",
+        "128 KiB of stack (login node's limit)",
+        ("limits of a process",),
+        ("stack",),
+        "node2",
+        limits="ulimit -s 128;",
+    ),
+    Defect(
         "shm",
         "/dev/shm of 16 MB",
         ("shared memory",),

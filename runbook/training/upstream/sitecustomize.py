@@ -154,7 +154,7 @@ def _count_steps_as_fused_adam(module: Any) -> None:
 
             return loss
 
-        def __setstate__(self, state: dict[str, Any]) -> None:
+        def __setstate__(self, state: Any) -> None:
             # torch's own asks each state for its steps
             with_steps = [values for values in state["state"].values() if values]
             for values in with_steps:

@@ -114,6 +114,30 @@ def processes_fault(facts: NodeFacts, expected: Expectations) -> str:
     return ""
 
 
+def process_limits_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the limits of a process that end a training, though it starts with them.
+
+    A login node often has them, and Slurm passes those of the submitting shell on. Nodes of earlier
+    versions do not report them.
+    """
+    faults = []
+    seconds = facts.get("cpu_seconds")
+    if seconds is not None:
+        faults.append(f"a process is ended after {show_duration(seconds)} of processor time (-t)")
+    for name, threshold, option in (
+        ("file_size", thresholds.FILE_SIZE, "-f"),
+        ("stack", thresholds.STACK, "-s"),
+        ("address_space", thresholds.ADDRESS_SPACE, "-v"),
+    ):
+        limit = facts.get(name)
+        needs_all = name == "address_space" and not expected.on_cpu
+        if limit is not None and (needs_all or limit < threshold.value):
+            kind = name.replace("_", " ")
+            faults.append(f"{kind} is limited to {show_bytes(limit)} ({option})")
+
+    return "; ".join(faults)
+
+
 def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return the fault of /dev/shm."""
     threshold = thresholds.SHM_CPU if expected.on_cpu else thresholds.SHM_GPU
@@ -288,6 +312,21 @@ NODE_RULES = (
         "limits",
         processes_fault,
         lambda facts: str(facts["nproc"] or UNLIMITED),
+    ),
+    NodeRule(
+        PlacedRule(
+            "limits of a process",
+            "no limit on processor time; room for "
+            f"{show_bytes(int(thresholds.FILE_SIZE.value))} in a file, "
+            f"{show_bytes(int(thresholds.STACK.value))} of stack, and address space "
+            f"({thresholds.ADDRESS_SPACE.source})",
+            "Raise them where the job is submitted (`ulimit` with the option named; Slurm passes "
+            "them on), or in /etc/security/limits.d of the node, or set "
+            "PropagateResourceLimitsExcept=CPU,FSIZE,STACK,AS.",
+        ),
+        "limits",
+        process_limits_fault,
+        lambda facts: "none that ends a training",
     ),
     NodeRule(
         PlacedRule(

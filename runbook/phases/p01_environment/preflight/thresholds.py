@@ -46,6 +46,21 @@ PROCESSES = Threshold(
     "processes and threads of a user",
     "our choice: 8 ranks with their threads and loader workers",
 )
+STACK = Threshold(
+    MIB,
+    "bytes of stack, which is also that of each thread",
+    "our choice: Linux gives 8 MiB; threads of math libraries overflow a small one (SIGSEGV)",
+)
+FILE_SIZE = Threshold(
+    64 * GIB,
+    "bytes of a file",
+    "our choice: a rank's part of a large checkpoint, or a file of tokens",
+)
+ADDRESS_SPACE = Threshold(
+    64 * GIB,
+    "bytes of address space on a node that trains on its CPU; GPUs need it unlimited",
+    "CUDA C++ programming guide, unified addressing: all memory of host and devices is mapped",
+)
 PORTS = Threshold(
     1000,
     "ports from which the kernel chooses",
