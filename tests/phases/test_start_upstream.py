@@ -84,6 +84,8 @@ CHAINED = """
 import argparse, os
 from megatron.words import LINE
 
+if os.environ["RANK"] != "0":
+    raise SystemExit  # a slow rank would read what the first one has saved meanwhile
 parser = argparse.ArgumentParser(allow_abbrev=False)
 for name in ("train-iters", "exit-interval", "save", "load"):
     parser.add_argument(f"--{name}", required=True)
