@@ -3,9 +3,10 @@
     python -m benchmarks.fit_curve_forecast            # measure, and compare with the shipped coefficients
     python -m benchmarks.fit_curve_forecast --write    # write runbook/forecast/curve_coefficients.json
 
-Source, license and sha256 of the curves are in benchmarks/forecast/README.md. A folder of the source is one training
-recipe with up to four repetitions, so curves are left out by folders, never one by one. Leaving out a whole track (short,
-medium, optimizers) asks for more: no curve of the same kind is among those fitted.
+Source, license and sha256 of the curves are in benchmarks/forecast/README.md. There are two families with a model each.
+In the first, a folder of the source is one training recipe with up to four repetitions, so curves are left out by folders,
+never one by one. Leaving out a whole track (short, medium, optimizers) asks for more: no curve of the same kind is among
+those fitted. In the second, all trainings of one size are left out, or all with one schedule.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,12 +28,13 @@ from runbook.forecast.curve import (
     CurveModel,
     curve_inputs,
     fit_coefficients,
+    forecast_change,
     predict_change,
 )
 from runbook.forecast.interval_rules import COVERAGE
 from runbook.forecast.laws import Array
 
-CURVES = Path(__file__).parent / "forecast" / "curves.csv"
+FOLDER = Path(__file__).parent / "forecast"
 SHARES_FITTED = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Where each curve is cut for the fit."""
 REPETITIONS_FITTED = 4
@@ -59,6 +62,16 @@ class Curve:
         """The part of the source with one goal."""
         return self.run.partition("/")[0]
 
+    @property
+    def size(self) -> str:
+        """The size of the model: the first part of a run of OLMo, as in olmo/1B-10xC-cosine."""
+        return self.folder.partition("/")[2].partition("-")[0]
+
+    @property
+    def schedule(self) -> str:
+        """The schedule of a run of OLMo."""
+        return self.folder.rpartition("-")[2]
+
     def cut(self, share: float) -> "Cut | None":
         """Return the part up to a share of the steps, or None where it has too few points."""
         mask = self.steps <= share * self.total_steps
@@ -79,10 +92,42 @@ class Cut:
     change: float
 
 
-def read_curves() -> list[Curve]:
+Group = Callable[[Curve], str]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Curves that share a model, and what is left out to measure it."""
+
+    name: str
+    table: str
+    left_out: dict[str, Group]
+    """The first one sets the interval."""
+
+    @property
+    def path(self) -> Path:
+        """The table of the curves."""
+        return FOLDER / self.table
+
+
+FAMILIES = (
+    Family(
+        name="modded-nanogpt",
+        table="curves.csv",
+        left_out={"folder": lambda curve: curve.folder, "track": lambda curve: curve.track},
+    ),
+    Family(
+        name="OLMo",
+        table="curves_olmo.csv",
+        left_out={"size": lambda curve: curve.size, "schedule": lambda curve: curve.schedule},
+    ),
+)
+
+
+def read_curves(path: Path = FAMILIES[0].path) -> list[Curve]:
     """Read the validation losses of every curve, without the one before the first step."""
     rows = defaultdict(list)
-    with CURVES.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if row["val_loss"] and float(row["step"]) > 0:
                 rows[row["run"]].append(row)
@@ -132,59 +177,75 @@ def fit(cuts: list[Cut]) -> CurveModel:
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors on curves left out, in nats, and the standard deviations that the fit gave them."""
+    """Errors on curves left out and the half-widths of their intervals, in nats."""
 
     errors: Array
-    deviations: Array
+    half_widths: Array
 
-    def half_width(self) -> float:
-        """Return the factor on deviations within which 80% of the errors lie."""
-        return float(np.quantile(np.abs(self.errors) / self.deviations, COVERAGE))
-
-    def line(self, half_width: float) -> str:
+    def line(self) -> str:
         """Return median, 90th percentile, coverage and width as text."""
         sizes = np.abs(self.errors)
-        covered = np.mean(sizes <= half_width * self.deviations)
-        width = np.median(2 * half_width * self.deviations)
+        covered = np.mean(sizes <= self.half_widths)
+        width = np.median(2 * self.half_widths)
         return (
             f"{np.median(sizes):.4f} | {np.quantile(sizes, 0.9):.4f} | "
             f"{covered:.0%} | {width:.3f} | {len(sizes)}"
         )
 
 
-def leave_out(curves: list[Curve], group: Callable[[Curve], str]) -> dict[float, Errors]:
-    """Forecast each group of curves from a fit without it. Return the errors by the share cut at."""
+def models_without(curves: list[Curve], group: Group) -> dict[str, CurveModel]:
+    """Return a model for each group, fitted to the curves of the others."""
     fitted_cuts = cuts_of(few_repetitions(curves), SHARES_FITTED)
-    errors: dict[float, list[float]] = defaultdict(list)
-    deviations: dict[float, list[float]] = defaultdict(list)
-    for name in sorted({group(curve) for curve in curves}):
-        coefficients = fit([cut for cut in fitted_cuts if group(cut.curve) != name])
-        members = [curve for curve in curves if group(curve) == name]
-        for share in SHARES_MEASURED:
-            for cut in cuts_of(members, (share,)):
-                change, deviation, _ = predict_change(coefficients, cut.inputs)
-                errors[share].append(change - cut.change)
-                deviations[share].append(deviation)
     return {
-        share: Errors(np.array(errors[share]), np.array(deviations[share]))
-        for share in SHARES_MEASURED
+        name: fit([cut for cut in fitted_cuts if group(cut.curve) != name])
+        for name in sorted({group(curve) for curve in curves})
     }
 
 
-def write(coefficients: CurveModel, cuts: list[Cut]) -> None:
-    """Write what the package ships."""
-    content = {
-        "made_by": "benchmarks/fit_curve_forecast.py",
-        "curves_sha256": hashlib.sha256(CURVES.read_bytes()).hexdigest(),
-        "mean_change": coefficients.mean_change,
-        "half_widths": np.round(coefficients.half_widths, 4).tolist(),
-        "means": coefficients.means.tolist(),
-        "deviations": coefficients.deviations.tolist(),
+def half_widths_of(curves: list[Curve], group: Group, models: dict[str, CurveModel]) -> Array:
+    """Return the factors on the models' deviations within which 80% of the curves left out lie."""
+    factors = []
+    for share in SHARES_MEASURED:
+        ratios = []
+        for cut in cuts_of(curves, (share,)):
+            change, deviation, _ = predict_change(models[group(cut.curve)], cut.inputs)
+            ratios.append(abs(change - cut.change) / deviation)
+        factors.append(float(np.quantile(ratios, COVERAGE)))
+
+    return np.array(factors)
+
+
+def errors_at(
+    share: float,
+    curves: list[Curve],
+    group: Group,
+    models: dict[str, CurveModel],
+    others: list[CurveModel],
+) -> Errors:
+    """Forecast each curve by the model that has not seen its group, together with the other families."""
+    errors = []
+    half_widths = []
+    for cut in cuts_of(curves, (share,)):
+        together = (models[group(cut.curve)], *others)
+        forecast = forecast_change(together, cut.inputs, share)
+        errors.append(forecast.change - cut.change)
+        half_widths.append(forecast.half_width)
+
+    return Errors(np.array(errors), np.array(half_widths))
+
+
+def content_of(family: Family, model: CurveModel, cuts: list[Cut]) -> dict[str, Any]:
+    """Return what the package ships of a family."""
+    return {
+        "curves_sha256": hashlib.sha256(family.path.read_bytes()).hexdigest(),
+        "mean_change": model.mean_change,
+        "half_widths": np.round(model.half_widths, 4).tolist(),
+        "means": model.means.tolist(),
+        "deviations": model.deviations.tolist(),
         "row_weights": np.round(row_weights(cuts), DIGITS).tolist(),
-        "weights": coefficients.weights.tolist(),
-        "inputs": np.round(coefficients.inputs, DIGITS).tolist(),
+        "weights": model.weights.tolist(),
+        "inputs": np.round(model.inputs, DIGITS).tolist(),
     }
-    COEFFICIENTS.write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -192,17 +253,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write the shipped coefficients")
     arguments = parser.parse_args()
-    curves = read_curves()
-    by_folder = leave_out(curves, lambda curve: curve.folder)
-    half_widths = {share: errors.half_width() for share, errors in by_folder.items()}
-    print("left out | share | median | 90th percentile | coverage | median width | curves")
-    for share, errors in by_folder.items():
-        print(f"folder | {share} | {errors.line(half_widths[share])}")
-    for share, errors in leave_out(curves, lambda curve: curve.track).items():
-        print(f"track | {share} | {errors.line(half_widths[share])}")
+    curves = {family.name: read_curves(family.path) for family in FAMILIES}
+    cuts = {name: cuts_of(few_repetitions(curves[name]), SHARES_FITTED) for name in curves}
+    without: dict[tuple[str, str], dict[str, CurveModel]] = {}
+    whole: dict[str, CurveModel] = {}
+    for family in FAMILIES:
+        for what, group in family.left_out.items():
+            without[family.name, what] = models_without(curves[family.name], group)
+
+        first, group = next(iter(family.left_out.items()))
+        half_widths = half_widths_of(curves[family.name], group, without[family.name, first])
+        whole[family.name] = replace(fit(cuts[family.name]), half_widths=half_widths)
+
+    print("family | left out | share | median | 90th percentile | coverage | median width | curves")
+    for family in FAMILIES:
+        others = [model for name, model in whole.items() if name != family.name]
+        half_widths = whole[family.name].half_widths
+        for what, group in family.left_out.items():
+            models = {
+                name: replace(model, half_widths=half_widths)
+                for name, model in without[family.name, what].items()
+            }
+            for share in SHARES_MEASURED:
+                errors = errors_at(share, curves[family.name], group, models, others)
+                print(f"{family.name} | {what} | {share} | {errors.line()}", flush=True)
+
     if arguments.write:
-        cuts = cuts_of(few_repetitions(curves), SHARES_FITTED)
-        write(replace(fit(cuts), half_widths=np.array(list(half_widths.values()))), cuts)
+        families = {
+            family.name: content_of(family, whole[family.name], cuts[family.name])
+            for family in FAMILIES
+        }
+        content = {"made_by": "benchmarks/fit_curve_forecast.py", "families": families}
+        COEFFICIENTS.write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -144,6 +144,8 @@ def test_the_data_are_those_of_their_readme():
     readme = (DATA / "README.md").read_text()
     for path in DATA.glob("*.csv"):
         assert hashlib.sha256(path.read_bytes()).hexdigest() in readme
-    curves = hashlib.sha256((DATA / "curves.csv").read_bytes()).hexdigest()
     shipped = DATA.parents[1] / "runbook" / "forecast" / "curve_coefficients.json"
-    assert json.loads(shipped.read_text())["curves_sha256"] == curves
+    families = json.loads(shipped.read_text())["families"]
+    fitted = [family["curves_sha256"] for family in families.values()]
+    tables = [DATA / "curves.csv", DATA / "curves_olmo.csv"]
+    assert fitted == [hashlib.sha256(table.read_bytes()).hexdigest() for table in tables]
