@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -272,19 +271,20 @@ def load_coefficients() -> tuple[CurveModel, ...]:
     The inverse is computed: it would be most of the file.
     """
     content = json.loads(COEFFICIENTS.read_text(encoding="utf-8"))
-    return tuple(_model_of(family) for family in content["families"].values())
+    models = []
+    for family in content["families"].values():
+        inputs = np.array(family["inputs"])
+        noise = NOISE / np.array(family["row_weights"])
+        inverse = np.linalg.inv(kernel(inputs, inputs) + np.diag(noise))
+        model = CurveModel(
+            means=np.array(family["means"]),
+            deviations=np.array(family["deviations"]),
+            inputs=inputs,
+            weights=np.array(family["weights"]),
+            inverse=np.asarray(inverse, np.float64),
+            mean_change=float(family["mean_change"]),
+            half_widths=np.array(family["half_widths"]),
+        )
+        models.append(model)
 
-
-def _model_of(content: dict[str, Any]) -> CurveModel:
-    inputs = np.array(content["inputs"])
-    noise = NOISE / np.array(content["row_weights"])
-    inverse = np.asarray(np.linalg.inv(kernel(inputs, inputs) + np.diag(noise)), np.float64)
-    return CurveModel(
-        means=np.array(content["means"]),
-        deviations=np.array(content["deviations"]),
-        inputs=inputs,
-        weights=np.array(content["weights"]),
-        inverse=inverse,
-        mean_change=float(content["mean_change"]),
-        half_widths=np.array(content["half_widths"]),
-    )
+    return tuple(models)
