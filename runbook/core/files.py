@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from runbook.core.errors import RecordError, RunbookError
+from runbook.core.messages import CoreMessage
 
 Record = TypeVar("Record")
 
@@ -59,9 +60,7 @@ def replacing(
         part.replace(path)
     except OSError as problem:
         raise error(
-            f"{path} could not be written: {problem.strerror or problem}. A record is written "
-            "whole or not at all; what was there before is unchanged. Free space or rights in "
-            "that folder, then run the cell or phase again."
+            CoreMessage.NOT_WRITTEN, path=path, reason=problem.strerror or problem
         ) from problem
     finally:
         # The temporary file was renamed, or never created.
@@ -95,7 +94,9 @@ def read_json_record(
         first = invalid.errors()[0]
         problem = ": ".join(map(str, [*first["loc"], first["msg"]]))
 
-    raise error(f"{path} is not {meaning} ({problem}). {remedy}")
+    raise error(
+        CoreMessage.RECORD_UNREADABLE, path=path, meaning=meaning, problem=problem, remedy=remedy
+    )
 
 
 @functools.cache

@@ -28,6 +28,7 @@ from runbook.core.files import read_json_record, write_text
 from runbook.core.messages import CoreMessage
 from runbook.core.processes import Identity, Standing
 from runbook.core.units import show_duration
+from runbook.plan_file.diagnostics import Statement
 
 LOCK_NAME = "lock.json"
 HOLDER_VARIABLE = "RUNBOOK_HOLDER"
@@ -50,12 +51,17 @@ class Holder:
     since: float
     process: Identity
 
-    def describe(self) -> str:
+    def describe(self) -> Statement:
         """Return a description for the user who has to wait."""
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        age = show_duration(max(0.0, time.time() - self.since))
-        who = f"process {self.process.pid} of {self.user} on {self.process.host}"
-        return f"{who}, {self.what}, since {since} ({age}): {self.command}"
+        return CoreMessage.LOCK_HOLDER.of(
+            pid=self.process.pid,
+            user=self.user,
+            host=self.process.host,
+            purpose=self.what,
+            since=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since)),
+            age=show_duration(max(0.0, time.time() - self.since)),
+            command=self.command,
+        )
 
 
 def hold(run_folder: Path, purpose: str) -> contextlib.AbstractContextManager[str]:
@@ -119,25 +125,22 @@ def _acquire(path: Path, new_holder: Holder) -> str:
         if holder is None:
             if _create(path, new_holder):
                 return ""
-        elif isinstance(holder, str):
+        elif isinstance(holder, HeldError):
             if not processes.wait_until(
-                lambda: not isinstance(_read(path), str), _writing_seconds(path)
+                lambda: not isinstance(_read(path), HeldError), _writing_seconds(path)
             ):
-                raise HeldError(holder)
+                raise holder
         elif not _dead(holder):
-            text = (
-                f"{path.parent} is held by {holder.describe()}. Wait until it has ended, or end it."
-            )
+            advice = ""
             if processes.standing(holder.process) is Standing.ELSEWHERE:
                 host = processes.host_name()
-                text += (
-                    f" Whether it still runs cannot be seen from {host}: if it does not, remove "
-                    f"{path}."
-                )
+                advice = CoreMessage.HOLDER_ELSEWHERE.fill(host=host, path=path)
 
-            raise HeldError(text)
+            raise HeldError(
+                CoreMessage.LOCK_HELD, folder=path.parent, holder=holder.describe(), advice=advice
+            )
         elif _take_over(path, holder, new_holder):
-            return f"The lock of a dead process was taken over: {holder.describe()}."
+            return CoreMessage.LOCK_TAKEN_OVER.fill(holder=holder.describe())
 
     raise HeldError(CoreMessage.LOCK_TAKEN_AGAIN, path=path)
 
@@ -200,8 +203,8 @@ def _writing_seconds(path: Path) -> float:
         return 0.1
 
 
-def _read(path: Path) -> Holder | str | None:
-    """Return the holder, None if there is no lock, or a text about a lock that cannot be read."""
+def _read(path: Path) -> Holder | HeldError | None:
+    """Return the holder, None if there is no lock, or the error of a lock that cannot be read."""
     remedy = f"If nobody works on {path.parent}, remove that file and try again."
     try:
         return read_json_record(
@@ -212,7 +215,7 @@ def _read(path: Path) -> Holder | str | None:
             HeldError,
         )
     except HeldError as error:
-        return str(error)
+        return error
 
 
 def _dead(holder: Holder) -> bool:

@@ -9,8 +9,19 @@ class CoreMessage(Message):
     """Messages about programs and locks."""
 
     DETACHED_NOT_STARTED = "{command} could not be started.{last_words}"
+    HOLDER_ELSEWHERE = (
+        " Whether it still runs cannot be seen from {host}: if it does not, remove {path}."
+    )
+    LOCK_HELD = "{folder} is held by {holder}. Wait until it has ended, or end it.{advice}"
+    LOCK_HOLDER = "process {pid} of {user} on {host}, {purpose}, since {since} ({age}): {command}"
     LOCK_TAKEN_AGAIN = (
         "{path} is being taken over by others again and again. Try again when they have ended."
+    )
+    LOCK_TAKEN_OVER = "The lock of a dead process was taken over: {holder}."
+    NOT_WRITTEN = (
+        "{path} could not be written: {reason}. A record is written whole or not at all; what "
+        "was there before is unchanged. Free space or rights in that folder, then run the cell "
+        "or phase again."
     )
     NO_FOLDER_TO_RUN_IN = "{folder} is not a folder, so {program} cannot be run there."
     NUL_CHARACTER = "{word!r} holds a NUL character, which no program can be given. Remove it."
@@ -22,3 +33,4 @@ class CoreMessage(Message):
     PROGRAM_TIMED_OUT = "{command} did not end within {timeout:g} s and was killed.{last_words}"
     THINGS_DO_NOT_FIT = "{things} not fit together; nothing was written or started:"
     NO_VERDICT = "check {name!r}: verdict {verdict!r} is none of {verdicts}"
+    RECORD_UNREADABLE = "{path} is not {meaning} ({problem}). {remedy}"

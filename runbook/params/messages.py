@@ -67,6 +67,7 @@ class ParamsMessage(Message):
         "{reference!r} is not a reference to a secret. Write env:NAME or file:PATH; the value "
         "itself belongs in the environment or in a file only you can read."
     )
+    NOT_A_PHASE = "{word!r} is not a phase; the phases are {phases}"
     NOT_A_SET_NAME = "must be letters, digits, '.', '_' and '-', at most 80."
     NOT_IN_A_PROJECT = (
         "{where} is not inside a project: neither it nor a folder above it holds "

@@ -233,7 +233,7 @@ class OpenPlan:
                 {"what": fact, "before": before, "after": after, "change (%)": change_percent}
             )
 
-        notes = () if rows else ("they do not differ",)
+        notes = () if rows else (PhaseMessage.NO_DIFFERENCE.fill(),)
         return Table(rows, f"{phase}: {self} against {other}", notes)
 
     def _facts(self, phase: str) -> dict[str, object]:

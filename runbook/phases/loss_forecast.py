@@ -16,6 +16,7 @@ from runbook.phases.ladder.forecast_record import (
     SizeForecast,
     sizes_table,
 )
+from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import Plan
@@ -85,11 +86,7 @@ def _law_warnings(
     )
     decades = published_law.decades_beyond(parameters, tokens)
     if decades >= SHOWN_DECADES:
-        yield (
-            f"the run lies {decades:.1f} decades of compute beyond the largest trainings that "
-            f"the law was "
-            f"fitted to, so its interval is {law.widening:.1f} times as wide"
-        )
+        yield (PhaseMessage.LAW_FAR_FROM_RUN.fill(decades=decades, widening=law.widening))
 
 
 def _size(parameters: float, tokens: float) -> SizeForecast:
@@ -109,11 +106,7 @@ def show_planned_loss(settings: Settings, plan: Plan) -> View:
     It explains how a ladder would improve it.
     """
     planned = planned_loss(settings, plan)
-    advice = (
-        f"runbook ladder {settings.run.run} --plan shows what a ladder of small trainings "
-        f"would cost, which forecasts "
-        f"the loss on this text."
-    )
+    advice = PhaseMessage.LADDER_WOULD_COST.fill(run=settings.run.run)
     forecast = planned.forecast
     if forecast is None:
         return View([f"No loss is forecast: {planned.reason}. {advice}"])

@@ -13,6 +13,11 @@ class PhaseMessage(Message):
         "would read other words than they learned. Set data.tokenizer to {path}, and tokenize "
         "the data with it."
     )
+    BEGIN_TRAINING_ANEW = "To begin anew instead: runbook run with --redo training."
+    BEST_SIZE = (
+        "The best size at this compute: {parameters} parameters on {tokens} tokens, loss "
+        "{loss:.4f}."
+    )
     BUDGET_TOO_SMALL_FOR_RUNGS = (
         "The largest rung of this budget has {largest:,.0f} parameters, and a model {width} wide "
         "has {narrowest:,} with its embeddings: that is no room for {rungs} rungs. Take a larger "
@@ -22,6 +27,8 @@ class PhaseMessage(Message):
         "A budget of {hours} is used up by starting {count} rungs, {start_seconds:.0f} s each on "
         "{devices} devices. Give more than {start_hours}."
     )
+    CELLS_DIFFER = "  {name} differs from its master in {cells}: edited, or the master is newer."
+    CHECKPOINTS_OF_ANOTHER_TRAINING = "{foreign}: of another training"
     CHECKS_FAILED = "{number_of_failures} of {number_of_checks} checks failed: {failures}"
     COMMAND_FAILED = "{command} ended with {how}.{hint}\n{err}"
     COPY_WITH_OTHER_OVERRIDES = (
@@ -30,20 +37,49 @@ class PhaseMessage(Message):
         "again, or give this set a folder of its own with --as NAME."
     )
     DATA_FOLDER = "data.folder is {folder!r}, from {where}: {error}"
+    DO_PHASE_AGAIN = (
+        "Or do {phase} again, which keeps the present files in history/: runbook run {run} "
+        "--redo {phase}"
+    )
+    END_ASKED_DURING_WAIT = "a person asked for the end during the wait"
+    EVERY_STAGE_FITS = (
+        "one step at full size runs and every stage fits its device, or nothing is submitted"
+    )
     EXPORT_EXISTS = "{path} exists already: {why}. Remove it, or give another folder with --out."
+    FINISHED_BEFORE_THE_STOP = "The job finished before it could be stopped at iteration {at}."
     FOLDER_OF_A_SUBMITTED_JOB = (
         "{folder} holds a job that was submitted, and its script is kept as it ran. Name another "
         "folder with --out."
     )
+    FOLDER_OF_OTHER_VALUES = "{folder} was made with other values:{changes}{remedies}"
     FOLDER_OF_THE_MASTERS = "{folder} is where the notebooks come from; name another folder."
+    FULLEST_STAGE = "stage {stage} is the fullest: {gibibytes} GiB"
+    GATE_OF_OTHER_PARAMETERS = "done with other parameters"
+    GATE_WAIVED = "{gate}; waived by {name} (account {account})"
+    GPU_IN_USE = "GPU {number} {use} %, {memory} MiB"
+    JOB_ENDED = "{name} ended as {state} ({reason}). Its last words:"
+    JOB_FAILED = (
+        "{ended}{why}\nThe whole log: {err} and {out}. After fixing the cause, launch again: it "
+        "resumes from the newest checkpoint."
+    )
+    JOB_FINISHED_UNWATCHED = "Job {job_id} finished while nobody watched; nothing is started again."
+    JOB_GOES_ON = "The job ended as {state} ({reason}); it goes on as jobs/{folder_name}."
     JOB_NOT_FINISHED = (
         "{phase} is not finished: jobs/{job_name} is {state} ({reason}). Run the cell that "
         "watches it, or end it: runbook cancel {settings_name}. Then run this cell again."
     )
+    JOB_SUBMITTED = "{missing}: submitted jobs/{folder_name} as {job_id}."
+    JOB_WAITS_TO_GO_ON = "The job met this: {why}. The next one is submitted in {wait}."
+    JOB_WATCHED = "Job {job_id} of {folder_name} is {state}; it is watched, not started again."
     JOB_WITH_OTHER_PARAMETERS = (
         "{latest} is {state} ({reason}) with other parameters or data than these. Wait until it "
         "has ended, or end it: runbook cancel {settings_name}. Then launch again."
     )
+    KEEP_BOTH_OR_DO_AGAIN = (
+        "\nTo keep both: runbook run {run} --as NAME. To do it again with the new values, the "
+        "old results kept in its history: runbook run {run} --redo 00-plan, with the same --set."
+    )
+    KEPT_OVERRIDES = "Kept from earlier calls of {run} ({file}): {values}."
     LADDER_NEEDS_OUR_TRAINER = (
         "The rungs of a ladder are trained by the runbook's own trainer, which evaluates after "
         "the last step, and training.framework is {framework}. Add --set "
@@ -62,17 +98,34 @@ class PhaseMessage(Message):
         "{folder_name} was begun with {number_of_rungs} rungs, and {rungs} are asked for. Leave "
         "--rungs out to go on with it, or begin another by --as NAME."
     )
+    LADDER_WOULD_COST = (
+        "runbook ladder {run} --plan shows what a ladder of small trainings would cost, which "
+        "forecasts the loss on this text."
+    )
+    LAW_FAR_FROM_RUN = (
+        "the run lies {decades:.1f} decades of compute beyond the largest trainings that the law "
+        "was fitted to, so its interval is {widening:.1f} times as wide"
+    )
+    LONGER_TRAINING_GOES_ON = (
+        " A training that only becomes longer or is cut otherwise goes on from its checkpoint."
+    )
     MASTER_MISSING = "{master} does not exist; restore it from the repository."
+    MEMORY_OF_DEVICE = "Memory of one {device}"
+    MFU_OF_PEAK = "{mfu:.1%} of {peak:g} TFLOP/s"
     MORE_TOKEN_FILES_THAN_PLANNED = (
         "{text_name} has {number_of_present} pairs of token files ({by_name}), and the plan "
         "reads {number_of_planned} ({planned}): list the .bin files under `files` of {text_name} "
         "in params/datasets.yaml, so that the plan knows them"
     )
+    NEWEST_RECORD_SAYS = "its newest record says {state}"
     NOTEBOOKS_MISSING = (
         "The notebooks are neither in {package} nor beside it: this installation is not whole. "
         "Install it again: pip install --force-reinstall --no-deps gpt3-runbook"
     )
+    NOTEBOOK_NOT_AMONG_RECORDS = "its executed notebook is not among the records"
     NOTHING_SUBMITTED = "{phase}: nothing was submitted. {reasons}"
+    NOTHING_TO_LAUNCH = "{phase}: done, verified. Nothing to launch."
+    NOTHING_TO_WATCH = "{phase}: done, verified. Nothing to watch."
     NOTHING_TRAINED = (
         "{folder_name} has trained nothing yet, so it has no results. runbook run {folder_name} "
         "does."
@@ -80,6 +133,9 @@ class PhaseMessage(Message):
     NOT_A_RUN_NAME = (
         "{name!r} cannot be a run's name: letters, digits, '.', '_' and '-', at most 80."
     )
+    NOT_REHEARSED = "Not rehearsed: {part}"
+    NOT_STARTED_AGAIN = "\nNot started again: {why}."
+    NO_DIFFERENCE = "they do not differ"
     NO_FOLDER_AND_NO_FILE = "{no_folder}\n{no_file}"
     NO_JOB_YET = "{phase} has no job: run the cell that launches it first."
     NO_KNOWN_WEIGHTS = (
@@ -90,7 +146,12 @@ class PhaseMessage(Message):
         "There is no prompt, and this tokenizer has no end of document to begin after: give "
         "--prompt."
     )
+    NO_QUEUE_TO_REHEARSE = (
+        "Site {site} has no queue to wait in: nothing is rehearsed. runbook rehearse {name} does "
+        "it."
+    )
     NO_RUNG_TRAINED = "No rung of this ladder is trained yet."
+    NO_STOP_REHEARSED = "training.rehearse_stop is 0: no stop is rehearsed."
     NO_TRAINER_TO_REHEARSE = (
         "a rehearsal runs the trainer itself, and torch and megatron-core are not both installed "
         "here: pip install 'gpt3-runbook[train]'"
@@ -104,14 +165,40 @@ class PhaseMessage(Message):
         "A ladder has {fewest_rungs} to {most_rungs} rungs, not {count}: a law of size and "
         "tokens has five numbers, and more than {most_rungs} cost more than they tell."
     )
+    OPTIMIZER_BEGINS_ANEW = (
+        "Each engine's optimizer state is its own: the weights are taken up, and Adam begins anew."
+    )
+    OUTPUTS_SET_ASIDE = "Outputs made from other inputs were moved to {folder}."
     PHASES_OUT_OF_ORDER = "--from {from_phase} comes after --to {to_phase}; the order is {phases}."
     PHASE_DID_NOT_PASS = "{phase} did not pass; its checks above say why."
     PHASE_TRAINS_NOTHING = "{phase} trains nothing; {phases} do."
+    PLANNED_STOP = "the stop that training.rehearse_stop={at} plans"
     PROJECT_IS_A_FILE = "{folder} is a file; a project is a folder. Name another."
+    PUT_CELL_BACK = (
+        "\nTo go on with this run as it is, put the parameters cell back to its defaults."
+    )
     RANK_OUTSIDE_JOB = "--ranks {outside}: this job has ranks 0 to {world_size}"
+    RATE_FOLLOWS_NEW_LENGTH = (
+        "The learning rate follows the new length from there: {new:.3g} in the next step, where "
+        "the old plan had {old:.3g}. The steps before were made by the old one, so the losses "
+        "are not those of a training planned for {iterations:,} from its start; "
+        "training.decay_samples={decay_samples} would keep the old rate."
+    )
+    RATE_INDEPENDENT_OF_LENGTH = (
+        "The learning rate does not depend on the length: the losses are those of one "
+        "undisturbed training."
+    )
     REHEARSAL_FAILED = (
         "{phase} cannot be rehearsed at rank {rank_list}: the trainer ended with {exit_code}. "
         "Its last words:\n{errors}"
+    )
+    REHEARSED_BY_JOB = (
+        "No trainer is installed here: {phase} rehearses this layout by a job before its own."
+    )
+    RUNGS_OF_ONE_SHAPE = (
+        "all rungs have about the same tokens per parameter, so that they do not say what "
+        "another size would reach; runbook ladder RUN --rungs 7 --as NAME adds rungs of other "
+        "sizes"
     )
     RUNGS_OF_OTHER_TEXT = (
         "The rungs of {run} were trained on other text or tokens ({differences}), and losses on "
@@ -132,10 +219,18 @@ class PhaseMessage(Message):
         "this is one of {tasks} tasks, and none of {rank_variables} says which. Use "
         "jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
     )
+    STAGE_DOES_NOT_FIT = (
+        "stage {stage} (rank {rank}) does not fit: it needs {peak_bytes} GiB, and {limit} GiB of "
+        "one {device} may be used"
+    )
     STEP_FAILED = (
         "{title}: {exit_code}. Its last words:\n{last_lines}\nAll of them: {log}. After fixing "
         "the cause run the cell again, or by hand: bash {script}"
     )
+    STOPPED_AND_RESUMED = "Stopped {where}, exit code 75; goes on as jobs/{folder_name}."
+    STOP_REHEARSED_ALREADY = "This run was already stopped and resumed; it is not done twice."
+    TASK_JOB_SUBMITTED = "{task}: submitted jobs/{folder_name} as {job_id}{behind}."
+    TASK_JOB_WATCHED = "{state}; it is watched, not started again."
     TEXT_READ_TOO_OFTEN = (
         "The run reads its text {epochs:.1f} times, and a law of new tokens forecasts at most "
         "{most_epochs:.0f}: from there on a repeated token teaches almost nothing "
@@ -145,7 +240,10 @@ class PhaseMessage(Message):
         "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and no job does "
         "it elsewhere: give jobs.environment a partition or a walltime"
     )
+    TRAINING_GOES_ON = "The training goes on from its checkpoint of iteration {saved:,}: {changes}."
     TRAINING_NOT_FINISHED = (
         "{phase} is not finished, because its training is not ({missing}). Run the cells that "
         "launch and watch it, then this cell again."
     )
+    VALUE_CHANGED = "\n  {key}: {old} there, {new} now{origin}"
+    WHAT_IS_BOUND = "{phase}: what is bound"

@@ -279,10 +279,7 @@ def copies_text(copies: RunNotebooks) -> str:
     if num_kept:
         lines.append(f"{copies.folder}: {num_kept} notebooks exist and were kept.")
     for name, cells in copies.edited.items():
-        lines.append(
-            f"  {name} differs from its master in {', '.join(cells)}: edited, or the master is "
-            "newer."
-        )
+        lines.append(PhaseMessage.CELLS_DIFFER.fill(name=name, cells=", ".join(cells)))
 
     if copies.edited:
         lines.append("  --fresh copies the masters again and keeps these beside them.")

@@ -108,7 +108,7 @@ def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
     if where_we_are() is not Place.BROWSER:
         refuse_edits_below_papermill(namespace, f"notebooks/{phase}.ipynb")
     open_phase = open_run_phase(settings, phase)
-    show_table(summary_rows(open_phase), title=f"{phase}: what is bound")
+    show_table(summary_rows(open_phase), title=PhaseMessage.WHAT_IS_BOUND.fill(phase=phase))
     return open_phase
 
 
@@ -130,7 +130,11 @@ def with_values_given_before(load: Callable[..., Settings], say: Callable[[str],
     values = run_files.given_by_hand(settings, [GIVEN_BEFORE])
     if values:
         values_text = ", ".join(f"{key}={value}" for key, value in values.items())
-        say(f"Kept from earlier calls of {settings.name} ({run_files.OVERRIDES}): {values_text}.")
+        say(
+            PhaseMessage.KEPT_OVERRIDES.fill(
+                run=settings.name, file=run_files.OVERRIDES, values=values_text
+            )
+        )
 
     return settings
 
@@ -200,7 +204,7 @@ def refuse_other_parameters(settings: Settings, folder: Path) -> None:
     changed = run_files.changed_values(folder, settings)
     if not changed:
         return
-    message = f"{folder} was made with other values:"
+    changes = []
     from_a_cell = False
     for key, old, new in changed:
         origin_text = ""
@@ -211,24 +215,24 @@ def refuse_other_parameters(settings: Settings, folder: Path) -> None:
                 from_a_cell = True
                 origin_text = f' (cell "parameters", {origin.where.removeprefix("notebook ")})'
 
-        message += f"\n  {key}: {old} there, {new} now{origin_text}"
+        changes.append(
+            PhaseMessage.VALUE_CHANGED.fill(key=key, old=old, new=new, origin=origin_text)
+        )
 
+    remedies = ""
     if from_a_cell:
-        message += (
-            "\nTo go on with this run as it is, put the parameters cell back to its defaults."
-        )
+        remedies = PhaseMessage.PUT_CELL_BACK.fill()
 
-    message += (
-        f"\nTo keep both: runbook run {settings.run.run} --as NAME. To do it again with the new "
-        f"values, the old results kept in its history: runbook run {settings.run.run} --redo "
-        "00-plan, with the same --set."
-    )
+    remedies += PhaseMessage.KEEP_BOTH_OR_DO_AGAIN.fill(run=settings.run.run)
     if all(key.startswith(_GOES_ON) for key, _, _ in changed):
-        message += (
-            " A training that only becomes longer or is cut otherwise goes on from its checkpoint."
-        )
+        remedies += PhaseMessage.LONGER_TRAINING_GOES_ON.fill()
 
-    raise ParamsError(message)
+    raise ParamsError(
+        PhaseMessage.FOLDER_OF_OTHER_VALUES,
+        folder=folder,
+        changes="".join(changes),
+        remedies=remedies,
+    )
 
 
 def summary_rows(open_phase: OpenPhase) -> list[Row]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from runbook.params import Settings
 from runbook.phases import token_inputs
+from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.identity import step_inputs
 from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
 from runbook.runs.planned_run import PlannedRun
@@ -148,10 +149,7 @@ def train_name(training: str) -> str:
 
 def begin_again(settings: Settings, phase: str) -> str:
     """Return the remedy that does a phase again, for the end of an error text."""
-    return (
-        f"Or do {phase} again, which keeps the present files in history/: "
-        f"runbook run {settings.run.run} --redo {phase}"
-    )
+    return PhaseMessage.DO_PHASE_AGAIN.fill(phase=phase, run=settings.run.run)
 
 
 def refuse_changed_results(run: PlannedRun, phase: str) -> None:

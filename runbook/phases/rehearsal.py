@@ -111,13 +111,17 @@ class Rehearsal:
     @property
     def misfits(self) -> list[str]:
         """Each stage that needs more memory than its device has."""
-        limit = f"{_gib(self.limit_bytes)} GiB of one {self.device} may be used"
         misfits = []
         for stage in self.stages:
             if 0 < self.limit_bytes < stage.peak_bytes:
                 misfits.append(
-                    f"stage {stage.stage} (rank {stage.rank}) does not fit: it needs "
-                    f"{_gib(stage.peak_bytes)} GiB, and {limit}"
+                    PhaseMessage.STAGE_DOES_NOT_FIT.fill(
+                        stage=stage.stage,
+                        rank=stage.rank,
+                        peak_bytes=_gib(stage.peak_bytes),
+                        limit=_gib(self.limit_bytes),
+                        device=self.device,
+                    )
                 )
 
         return misfits
@@ -167,9 +171,11 @@ class Rehearsal:
             f"{self.stages[0].microbatches} of {self.microbatches} micro-batches were run; "
             "the others add nothing to the peak, and the same work each"
         )
-        notes += [f"Not rehearsed: {part}" for part in self.not_rehearsed]
+        notes += [PhaseMessage.NOT_REHEARSED.fill(part=part) for part in self.not_rehearsed]
         rows = [_memory_row(stage) for stage in self.stages]
-        return Table(rows, title=f"Memory of one {self.device}", notes=notes)
+        return Table(
+            rows, title=PhaseMessage.MEMORY_OF_DEVICE.fill(device=self.device), notes=notes
+        )
 
     def _messages_table(self) -> Table:
         """The collectives and sends of the first and the last stage."""

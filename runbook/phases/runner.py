@@ -246,10 +246,10 @@ def why_not_done(
     if state.twin is None:
         return "its record is missing"
     if state.twin.state is not ExecutionState.DONE or state.twin.is_open:
-        return f"its newest record says {state.twin.state}"
+        return PhaseMessage.NEWEST_RECORD_SAYS.fill(state=state.twin.state)
     # A record is three files: the executed notebook, its page, and the JSON next to them.
     if len(state.files) != 3:
-        return "its executed notebook is not among the records"
+        return PhaseMessage.NOTEBOOK_NOT_AMONG_RECORDS.fill()
     return ""
 
 

@@ -12,6 +12,7 @@ from runbook.forecast.interval_rules import EARLIEST_SHARE
 from runbook.plan_file.schema import PhasePlan
 from runbook.results.forecast_scores import Forecast, read_sealed
 from runbook.results.history import ValidationLoss, read_validation
+from runbook.results.messages import ResultMessage
 
 FEWEST_EVALUATIONS = 3
 """The minimum that `forecast.curve` needs. With fewer, numpy and scipy are not imported at all."""
@@ -43,11 +44,11 @@ class ExpectedLoss:
 
     def as_text(self) -> str:
         """Return both forecasts, in one line."""
-        text = (
-            f"{self.loss:.3f} ({self.low:.3f} to {self.high:.3f}) by {self.share:.0%} of its curve"
+        text = ResultMessage.LOSS_BY_CURVE.fill(
+            loss=self.loss, low=self.low, high=self.high, share=self.share
         )
         if self.sealed is not None:
-            text += f"; sealed {self.sealed.low:.3f} to {self.sealed.high:.3f}"
+            text += ResultMessage.SEALED_INTERVAL.fill(low=self.sealed.low, high=self.sealed.high)
         if self.has_left:
             text += ": outside"
         return text

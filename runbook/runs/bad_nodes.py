@@ -16,6 +16,7 @@ from runbook.core.table import Row
 from runbook.core.units import DAY_SECONDS, show_duration
 from runbook.params import Settings
 from runbook.plan_file.json_records import append_line
+from runbook.runs.messages import RunMessage
 from runbook.runs.run_folder import runs_folder
 
 FILE_NAME = "bad_nodes.jsonl"
@@ -158,7 +159,7 @@ class Exclusion:
 
         Empty if no node is known as bad.
         """
-        lines = [f"Left out: {entry.describe()}" for entry in self.left_out]
+        lines = [RunMessage.LEFT_OUT.fill(nodes=entry.describe()) for entry in self.left_out]
         lines += [f"Known as bad, and not left out: {entry.describe()}" for entry in self.kept]
         if self.kept:
             lines.append(self.why_kept)
@@ -174,15 +175,12 @@ def choose_exclusion(
     if not entries:
         return Exclusion()
     if settings.site.scheduler != "slurm":
-        why = (
-            "PBS cannot leave out a node: ask the site to take it offline (pbsnodes -o), or name "
-            "the hosts in select."
-        )
+        why = RunMessage.PBS_LEAVES_OUT_NO_NODE.fill()
         return Exclusion(kept=tuple(entries), why_kept=why)
 
     total = settings.site.hardware.nodes
     if total and total - len(entries) < nodes_wanted:
-        why = f"The job needs {nodes_wanted} of the site's {total} nodes."
+        why = RunMessage.NODES_NEEDED.fill(wanted=nodes_wanted, total=total)
         return Exclusion(kept=tuple(entries), why_kept=why)
 
     return Exclusion(left_out=tuple(entries))

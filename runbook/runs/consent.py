@@ -8,6 +8,7 @@ from runbook.plan_file.allowed_commands import (
     how_to_allow,
     is_allowed,
 )
+from runbook.runs.messages import RunMessage
 
 ALARM_COMMAND = "training.alarm_command"
 
@@ -46,4 +47,4 @@ def commands_table(settings: Settings) -> list[Table]:
 
     if not rows:
         return []
-    return [Table(rows, "Commands that the run file wants to have started")]
+    return [Table(rows, RunMessage.COMMANDS_TO_START.fill())]

@@ -73,10 +73,7 @@ def write_overrides(settings: Settings, folder: Path) -> None:
     """Keep what was given by hand, so that whoever opens the run again need not give it again."""
     values = given_by_hand(settings, GIVEN)
     if values:
-        head = (
-            f"# Given by hand, over the run file of {settings.run.run}; who opens this run again "
-            "has it from here.\n"
-        )
+        head = RunMessage.OVERRIDES_HEAD.fill(run=settings.run.run)
         _write_if_changed(folder / OVERRIDES, head + write_tree(nest(values)))
         note_files(folder, [folder / OVERRIDES])
 

@@ -138,7 +138,7 @@ def status_of_all(runs: Path | None) -> str:
     """Return a table of all runs."""
     states = sorted(read_runs(all_runs_folder(runs)), key=lambda run: run.name)
     if not states:
-        return "No runs yet: runbook run local makes the first one."
+        return RunMessage.NO_RUNS_YET.fill()
     rows = []
     for run in states:
         age_seconds = max(0.0, time.time() - run.changed.timestamp())
@@ -283,16 +283,18 @@ def status_of_one(name: str, runs: Path | None) -> str:
     fewer = _fewer_replicas(folder)
     if fewer is not None:
         parts.append(
-            f"{fewer['replicas']} of {fewer['planned_replicas']} data-parallel replicas train "
-            f"since iteration {fewer['iteration']}, because fewer healthy nodes were there; "
-            "the global batch is the same."
+            RunMessage.FEWER_REPLICAS.fill(
+                replicas=fewer["replicas"],
+                planned_replicas=fewer["planned_replicas"],
+                iteration=fewer["iteration"],
+            )
         )
 
     if expected is not None:
         parts.append(f"Expected final loss: {expected.as_text()}")
     copies = _near_copies(folder)
     if copies is not None:
-        parts.append(f"Copies in node memory: {copies.as_text()}")
+        parts.append(RunMessage.COPIES_IN_MEMORY.fill(copies=copies.as_text()))
     for job in living:
         parts += _log_tails(job)
     site = params.load(str(folder / "run.yaml")).site.site
@@ -474,14 +476,14 @@ def cancel_jobs(folder: Path, scheduler: Scheduler) -> str:
     ends = [(job, scheduler.cancel(job)) for job, _ in active_jobs(folder, scheduler, LIVING)]
     lines = [f"{job.path.name}: {status.state} ({status.reason})" for job, status in ends]
     lines += _end_waits(folder)
-    return "\n".join(lines) or "No job of this run is running; nothing was cancelled."
+    return "\n".join(lines) or RunMessage.NOTHING_CANCELLED.fill()
 
 
 def stop_jobs(folder: Path, scheduler: Scheduler) -> str:
     """Ask every active job of a run to save and stop, as a queue does before its time limit."""
     lines = [_request_stop(job, scheduler) for job, _ in active_jobs(folder, scheduler)]
     lines += _end_waits(folder)
-    return "\n".join(lines) or "No job of this run is running; none was stopped."
+    return "\n".join(lines) or RunMessage.NOTHING_STOPPED.fill()
 
 
 def _end_waits(folder: Path) -> list[str]:
@@ -499,7 +501,7 @@ def _end_waits(folder: Path) -> list[str]:
             continue
 
         _note_request(job)
-        lines.append(f"{job.path.name}: it has ended, and no job follows it")
+        lines.append(RunMessage.NO_JOB_FOLLOWS.fill(job_name=job.path.name))
 
     return lines
 
@@ -520,11 +522,11 @@ def _request_stop(job: JobFolder, scheduler: Scheduler) -> str:
         followers = scheduler.end_followers(job)
         if followers:
             waiting = counted(followers, "waiting job")
-            return f"{job.path.name}: the chain ends here; {waiting} taken out of the queue"
+            return RunMessage.CHAIN_ENDS.fill(job_name=job.path.name, waiting=waiting)
 
         return f"{job.path.name}: it had ended by itself"
 
-    return f"{job.path.name}: asked to save and stop; it ends with exit code 75 when it has saved"
+    return RunMessage.ASKED_TO_STOP.fill(job_name=job.path.name)
 
 
 def show_log(

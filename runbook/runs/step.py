@@ -14,6 +14,7 @@ from pydantic import ConfigDict
 
 from runbook.core.errors import RecordError
 from runbook.core.files import read_json_record, sha256_of, write_text
+from runbook.runs.messages import RunMessage
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class StepStatus:
         if self.state is StepState.OUTPUT_CHANGED and self.bytes is not None:
             return f"{self.file} has {self.bytes:,} bytes instead of {self.recorded_bytes:,}"
         if self.state is StepState.OUTPUT_CHANGED:
-            return f"{self.file} was changed after it was made"
+            return RunMessage.OUTPUT_CHANGED.fill(file=self.file)
         return str(self.state)
 
 
@@ -185,9 +186,7 @@ class ChangedOutputError(RecordError):
         self.step = step
         self.status = status
         super().__init__(
-            f"{step} is finished, and {status.as_text()}. Nothing is computed from it: the "
-            "records stay as they are, and nothing was started. Restore the file from a copy (its "
-            f"checksum is in steps/{step}.json). {remedy}"
+            RunMessage.STEP_OUTPUT_CHANGED, step=step, fault=status.as_text(), remedy=remedy
         )
 
 

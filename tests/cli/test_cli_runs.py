@@ -8,14 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, says
 
 from runbook import params
 from runbook.core.checks import Check
 from runbook.core.errors import RecordError
 from runbook.core.locks import hold
+from runbook.params.messages import ParamsMessage
 from runbook.phases import open_phase as phases
 from runbook.phases import run_report
+from runbook.phases.messages import PhaseMessage
 from runbook.records import run_state
+from runbook.runs.messages import RunMessage
 from runbook.runs.run_folder import RUNS_VARIABLE
 
 
@@ -59,8 +63,9 @@ def test_status_counts_copies_in_node_memory_and_starts_from_them(runbook, made)
         for event in events:
             stream.write(json.dumps({"time": 1.0, "phase": "04-training", **event}) + "\n")
     assert (
-        "Copies in node memory: 6 written up to step 12, 0.05 s each; 2 starts from them, "
-        "1 with copies of another node; 1 left out"
+        RunMessage.COPIES_IN_MEMORY.fill(
+            copies="6 written up to step 12, 0.05 s each; 2 starts from them, 1 with copies of another node; 1 left out"
+        )
     ) in runbook("status", "local").out
     copies = json.loads(runbook("status", "local", "--json").out)["near_copies"]
     assert (copies["own_starts"], copies["partner_starts"]) == (1, 1)
@@ -82,7 +87,7 @@ def test_a_runs_folder_is_named_to_run_as_it_is_to_status(runbook, made):
     assert runbook("status", "local--quick").out.startswith(f"{folder}\n")
     said = runbook("run", "local--quick", "--set", "model=small")
     assert said.code == 2
-    assert f"{folder} was made with other values" in said.err
+    assert says(said.err, PhaseMessage.FOLDER_OF_OTHER_VALUES, folder=containing(folder))
 
 
 @pytest.mark.parametrize("command", ["check", "plan", "why"])
@@ -129,7 +134,12 @@ def test_status_without_a_run_says_how_to_begin(runbook):
 def test_an_unknown_run_is_wrong_usage_answered_with_those_that_have_a_folder(runbook, made, words):
     said = runbook(*words, "lokal")
     assert said.code == 2
-    assert "runs/lokal is not a run's folder; there are local." in said.err
+    assert says(
+        said.err,
+        RunMessage.NO_SUCH_RUN_FOLDER,
+        root=containing("runs/lokal"),
+        there="; there are local",
+    )
     assert "Traceback" not in said.err
 
 
@@ -226,7 +236,7 @@ def test_phases_in_the_wrong_order_and_a_bad_name_are_refused(runbook, everythin
     assert runbook("run", "local", "--from", "training", "--to", "data").code == 2
     said = runbook("run", "local", "--as", "../up")
     assert said.code == 2
-    assert "must be letters, digits" in said.err
+    assert says(said.err, ParamsMessage.NOT_A_SET_NAME)
     assert runbook("run", "local", "--all-variants").code in (1, 2)
     assert everything() == before
 
@@ -256,4 +266,4 @@ def test_outside_a_project_every_command_says_so(runbook, tmp_path, monkeypatch)
     for words in (("check", "local"), ("status",), ("run", "local"), ("status", "local")):
         said = runbook(*words)
         assert (said.code, said.out) == (2, ""), words
-        assert f"{tmp_path} is not inside a project" in said.err
+        assert says(said.err, ParamsMessage.NOT_IN_A_PROJECT, where=containing(tmp_path))

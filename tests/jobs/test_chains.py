@@ -13,6 +13,7 @@ from runbook.jobs.pbs import Pbs
 from runbook.jobs.queue import Queue, QueueJob, QueueScheduler, QueueSilentError
 from runbook.jobs.slurm import Slurm
 from runbook.phases.job_control.ended_jobs import decision_of_job
+from runbook.runs.messages import RunMessage
 from runbook.runs.status import _request_stop
 
 
@@ -184,6 +185,6 @@ def test_a_chain_that_is_stopped_between_two_jobs_ends_and_says_so(queue, schedu
     ended(folder, 75, "go on")
     queue.states = {"13": JobState.PENDING, "14": JobState.PENDING}
     said = _request_stop(folder, scheduler)
-    assert said == "04-training: the chain ends here; 2 waiting jobs taken out of the queue"
+    assert said == RunMessage.CHAIN_ENDS.fill(job_name="04-training", waiting="2 waiting jobs")
     assert queue.ended == ["13", "14"]
     assert scheduler.state(folder).state is JobState.STOPPED

@@ -7,10 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 import pytest
+from suite.messages import containing, refuses, says
 
 from runbook.core import locks, processes, shell
 from runbook.core.errors import HeldError
 from runbook.core.locks import LOCK_NAME, Holder, hold, hold_file
+from runbook.core.messages import CoreMessage
 
 
 def holder_of(run_folder):
@@ -74,17 +76,16 @@ def test_a_lock_is_given_back_after_a_failure(tmp_path):
 
 
 def test_the_second_holder_is_told_who_where_since_when_and_what_for(tmp_path):
-    with (
-        hold(tmp_path, "training 04"),
-        pytest.raises(HeldError) as caught,
-        hold(tmp_path, "planning"),
-    ):
+    holder = CoreMessage.LOCK_HOLDER.of(
+        pid=os.getpid(),
+        host=processes.host_name(),
+        purpose="training 04",
+        since=containing(time.strftime("%Y-%m-%d")),
+        command=containing("pytest"),
+    )
+    held = CoreMessage.LOCK_HELD.of(folder=tmp_path, holder=holder, advice="")
+    with hold(tmp_path, "training 04"), refuses(HeldError, held), hold(tmp_path, "planning"):
         pytest.fail("held twice")
-    text = str(caught.value)
-    assert text.startswith(f"{tmp_path} is held by process {os.getpid()} of ")
-    assert f"on {processes.host_name()}, training 04, since {time.strftime('%Y-%m-%d')}" in text
-    assert "pytest" in text
-    assert text.endswith("Wait until it has ended, or end it.")
 
 
 @pytest.mark.jobs
@@ -94,18 +95,15 @@ def test_a_killed_holder_is_replaced_and_the_takeover_told(tmp_path):
     argv = [sys.executable, "-c", HOLD, str(run_folder), "300"]
     pid = shell.start_detached(argv, cwd=tmp_path, out=out, err=tmp_path / "err")
     assert processes.wait_until(lambda: out.read_text() != "", 20), (tmp_path / "err").read_text()
-    with (
-        pytest.raises(HeldError, match=f"is held by process {pid} of .*, training 04, since "),
-        hold(run_folder, "a"),
-    ):
+    holder = CoreMessage.LOCK_HOLDER.of(pid=pid, purpose="training 04")
+    held = CoreMessage.LOCK_HELD.of(folder=run_folder, holder=holder)
+    with refuses(HeldError, held), hold(run_folder, "a"):
         pytest.fail("held twice")
     os.kill(pid, 9)
     assert processes.wait_until(lambda: processes.identify(pid) is None, 5)
     with hold(run_folder, "planning") as taken_over:
-        assert taken_over.startswith(
-            f"The lock of a dead process was taken over: process {pid} of "
-        )
-        assert "training 04" in taken_over
+        assert says(taken_over, CoreMessage.LOCK_HOLDER, pid=pid, purpose="training 04")
+        assert says(taken_over, CoreMessage.LOCK_TAKEN_OVER, holder=containing(pid, "training 04"))
         assert holder_of(run_folder).process.pid == os.getpid()
         assert names(run_folder) == ["lock.json"]
     assert names(run_folder) == []
@@ -120,18 +118,21 @@ def test_a_dead_a_rebooted_and_a_recycled_holder_are_all_replaced(changes, tmp_p
     (tmp_path / "lock.json").write_text(json.dumps(asdict(holder)))
     assert holder_of(tmp_path) is None
     with hold(tmp_path, "planning") as taken_over:
-        assert f"process {process.pid} of ada" in taken_over
+        assert says(taken_over, CoreMessage.LOCK_HOLDER, pid=process.pid, user="ada")
 
 
 def test_a_holder_on_another_host_is_respected_and_the_remedy_named(tmp_path):
     write_lock(tmp_path / "lock.json", host="login2", boot_id="another")
-    with pytest.raises(HeldError) as caught, hold(tmp_path, "planning"):
-        pytest.fail("held twice")
-    assert "process 4194305 of ada on login2, training 04" in str(caught.value)
-    assert (
-        f"cannot be seen from {processes.host_name()}: if it does not, remove {tmp_path}/lock.json"
-        in str(caught.value)
+    held = CoreMessage.LOCK_HELD.of(
+        holder=CoreMessage.LOCK_HOLDER.of(
+            pid=4194305, user="ada", host="login2", purpose="training 04"
+        ),
+        advice=CoreMessage.HOLDER_ELSEWHERE.fill(
+            host=processes.host_name(), path=tmp_path / "lock.json"
+        ),
     )
+    with refuses(HeldError, held), hold(tmp_path, "planning"):
+        pytest.fail("held twice")
     assert holder_of(tmp_path).process.host == "login2"
 
 
@@ -199,7 +200,9 @@ def test_without_hard_links_a_lock_is_created_exclusively(tmp_path, monkeypatch)
     monkeypatch.setattr(os, "link", no_links)
     with hold(tmp_path, "planning"):
         assert names(tmp_path) == ["lock.json"]
-        with pytest.raises(HeldError, match="is held by process"), hold(tmp_path, "again"):
+        holder = CoreMessage.LOCK_HOLDER.of(pid=os.getpid(), purpose="planning")
+        held = CoreMessage.LOCK_HELD.of(folder=tmp_path, holder=holder)
+        with refuses(HeldError, held), hold(tmp_path, "again"):
             pytest.fail("held twice")
     assert names(tmp_path) == []
 
@@ -209,10 +212,10 @@ def test_a_lock_that_is_not_ours_is_left_alone_and_told(text, tmp_path):
     path = tmp_path / "lock.json"
     path.write_text(text, errors="surrogateescape")
     os.utime(path, (time.time() - 60,) * 2)
-    told = pytest.raises(
-        HeldError, match=r"lock\.json is not a lock of ours .* remove that file and try again"
+    unreadable = CoreMessage.RECORD_UNREADABLE.of(
+        path=path, meaning="a lock of ours", remedy=containing(tmp_path, "remove that file")
     )
-    with told, hold(tmp_path, "planning"):
+    with refuses(HeldError, unreadable), hold(tmp_path, "planning"):
         pytest.fail("taken")
     assert path.exists()
 
@@ -221,7 +224,10 @@ def test_a_lock_that_is_just_being_written_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "WRITING_SECONDS", 1.0)
     (tmp_path / "lock.json").write_text("")
     began = time.monotonic()
-    with pytest.raises(HeldError, match="is not a lock of ours"), hold(tmp_path, "planning"):
+    unreadable = CoreMessage.RECORD_UNREADABLE.of(
+        path=tmp_path / "lock.json", meaning="a lock of ours"
+    )
+    with refuses(HeldError, unreadable), hold(tmp_path, "planning"):
         pytest.fail("taken")
     assert time.monotonic() - began > 0.8
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, says
 from toy_run import PROJECT
 
 from runbook import params
@@ -30,6 +31,7 @@ from runbook.runs.bad_nodes import (
     report_bad_nodes,
     without_bad_nodes,
 )
+from runbook.runs.messages import RunMessage
 from runbook.runs.run_folder import RUNS_VARIABLE
 
 
@@ -52,7 +54,10 @@ def test_a_bad_node_is_left_out_of_the_next_job_until_it_is_forgiven(settings):
     changed, exclusion = without_bad_nodes(settings, nodes_wanted=8)
     lines = slurm_directives(changed, "04-training", changed.job("04-training"))
     assert "#SBATCH --exclude=n3,n7" in lines
-    assert "Left out: n3 (failure, " in exclusion.as_text() and "Xid 79" in exclusion.as_text()
+    assert (
+        says(exclusion.as_text(), RunMessage.LEFT_OUT, nodes=containing("n3 (failure,"))
+        and "Xid 79" in exclusion.as_text()
+    )
     assert forgive_nodes(bad_nodes_file(settings), ["n3", "n9"]) == ["n3"]
     assert nodes_of(settings) == ["n7"]
     report_bad_nodes(settings, ["n3"], FoundBy.PREFLIGHT, "slow core", "")
@@ -70,9 +75,11 @@ def test_an_entry_expires(settings):
 def test_no_node_is_left_out_where_too_few_would_stay_or_the_queue_cannot(settings):
     entries = report_bad_nodes(settings, ["n1"], FoundBy.FAILURE, "Xid 79", "")
     exclusion = choose_exclusion(settings, entries, nodes_wanted=16)
-    assert not exclusion.left_out and "needs 16 of the site's 16 nodes" in exclusion.as_text()
+    assert not exclusion.left_out and says(
+        exclusion.as_text(), RunMessage.NODES_NEEDED, wanted=16, total=16
+    )
     pbs = replace(settings, site=settings.site.model_copy(update={"scheduler": "pbs"}))
-    assert "PBS cannot leave out a node" in choose_exclusion(pbs, entries, 2).as_text()
+    assert says(choose_exclusion(pbs, entries, 2).as_text(), RunMessage.PBS_LEAVES_OUT_NO_NODE)
 
 
 def test_a_site_of_one_machine_keeps_none(settings):

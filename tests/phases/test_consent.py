@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+from suite.messages import says
 
 from runbook import params
 from runbook.phases.plan_service import check_text, load_plan, plan_text
 from runbook.plan_file.allowed_commands import allowed_commands_file, how_to_allow, is_allowed
 from runbook.runs.consent import command_checks, commands_table
+from runbook.runs.messages import RunMessage
 
 COMMAND = "mail -s 'an alarm' ada@example.org"
 SET = (f"training.alarm_command={COMMAND}",)
@@ -38,7 +40,7 @@ def test_check_and_plan_show_the_command_and_who_gave_it():
     assert how_to_allow(COMMAND) in check.remedy
     assert "training.alarm_command" in check_text("local", SET)
     settings, plan = load_plan("local", SET)
-    assert "Commands that the run file wants to have started" in plan_text(settings, plan)
+    assert says(plan_text(settings, plan), RunMessage.COMMANDS_TO_START)
     subprocess.run(["bash", "-c", how_to_allow(COMMAND)], check=True)
     (check,) = command_checks(settings)
     assert check.verdict == "pass"

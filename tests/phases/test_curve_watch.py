@@ -7,12 +7,14 @@ import math
 from pathlib import Path
 
 import pytest
+from suite.messages import says
 from toy_run import open_run
 
 from runbook.phases.job_control.curve_watch import CurveWatch
 from runbook.records.logbook import make_entry
 from runbook.results.expected_loss import LEFT_EVENT, newest_expected_loss
 from runbook.results.forecast_scores import Forecast, SealedForecasts, seal
+from runbook.results.messages import ResultMessage
 
 
 class WatchedRun:
@@ -60,9 +62,9 @@ def test_the_forecast_begins_with_three_evaluations_and_a_quarter_of_the_steps(w
     watched.evaluate(0.05, 0.1, 0.15, 0.2)
     assert watched.watch.look() is None
     watched.evaluate(0.3)
-    assert "by 30% of its curve" in watched.watch.look()
+    assert says(watched.watch.look(), ResultMessage.LOSS_BY_CURVE, share=0.3)
     watched.evaluate(0.5)
-    assert "by 50% of its curve" in watched.watch.look()
+    assert says(watched.watch.look(), ResultMessage.LOSS_BY_CURVE, share=0.5)
     assert watched.notes() == []
 
 
@@ -85,7 +87,7 @@ def test_a_loss_inside_its_seal_or_without_one_is_no_note(watched):
     watched.watch.look()
     watched.seal(1.0, 9.0)
     watched.evaluate(0.9)
-    assert "sealed 1.000 to 9.000" in watched.watch.look()
+    assert says(watched.watch.look(), ResultMessage.SEALED_INTERVAL, low=1.0, high=9.0)
     watched.seal(8.0, 9.0, late=True)
     watched.evaluate(1.0)
     watched.watch.look()

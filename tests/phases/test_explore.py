@@ -153,7 +153,7 @@ def test_wrong_names_are_refused_with_the_right_ones(here):
 def test_a_plan_equal_to_another_has_no_difference_and_opening_writes_nothing(here):
     before = sorted(path.relative_to(here) for path in here.rglob("*"))
     plan = runbook.open("local").plan
-    assert plan.difference(plan.with_(micro_batch=4)).notes == ("they do not differ",)
+    assert plan.difference(plan.with_(micro_batch=4)).notes == (PhaseMessage.NO_DIFFERENCE.fill(),)
     assert sorted(path.relative_to(here) for path in here.rglob("*")) == before
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from click.testing import CliRunner
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
 
 from runbook.cli.ladder import ladder as ladder_command
 from runbook.core.errors import DataError, ParamsError
@@ -243,7 +243,7 @@ def test_a_loss_that_follows_a_law_is_forecast(local):
     assert forecast.low < forecast.loss < forecast.high
     assert forecast.rungs == 5
     assert forecast.best is None
-    assert any("same tokens per parameter" in warning for warning in forecast.warnings)
+    assert any(says(warning, PhaseMessage.RUNGS_OF_ONE_SHAPE) for warning in forecast.warnings)
 
 
 def test_a_ladder_of_an_earlier_version_lacks_keys_and_is_of_the_same_recipe(local):

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from suite.messages import says
 
 from runbook.forecast import published_law
 from runbook.phases.loss_forecast import planned_loss, show_planned_loss
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.plan_service import load_plan
 from runbook.runs.run_folder import RUNS_VARIABLE
 
@@ -52,8 +54,8 @@ def test_a_large_run_without_a_ladder_has_the_published_law_with_its_source():
     assert forecast.best is not None
     assert any("no ladder" in warning for warning in forecast.warnings)
     text = repr(show_planned_loss(settings, plan))
-    assert "best size at this compute" in text
-    assert "runbook ladder lumi-13b --plan" in text
+    assert says(text, PhaseMessage.BEST_SIZE)
+    assert says(text, PhaseMessage.LADDER_WOULD_COST, run="lumi-13b")
 
 
 def test_the_interval_of_the_law_grows_with_the_decades_beyond_its_trainings():
@@ -67,7 +69,7 @@ def test_the_interval_of_the_law_grows_with_the_decades_beyond_its_trainings():
     settings, plan = load_plan("azure-175b", ("training.iterations=100000",))
     forecast = planned_loss(settings, plan).forecast
     assert forecast is not None
-    assert "1.0 decades of compute beyond" in forecast.warnings[1]
+    assert says(forecast.warnings[1], PhaseMessage.LAW_FAR_FROM_RUN, decades=1.0)
 
 
 def test_a_run_outside_of_the_law_has_no_forecast_and_the_reason():

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
 from toy_run import events, make_ready, open_run, write_gate, write_metrics
 
 from runbook.core.errors import HeldError, JobError, RecordError
 from runbook.core.locks import HOLDER_VARIABLE, hold
+from runbook.core.messages import CoreMessage
 from runbook.jobs.job_folder import JobState
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.watcher_wait import begin_wait, read_wait
 from runbook.next_job.decisions import RECOVERY_SECONDS
 from runbook.phases.job_control import readiness
@@ -29,6 +32,7 @@ from runbook.runs.status import cancel_jobs, refuse_while_a_job_runs, stop_jobs
 from runbook.runs.step import ChangedOutputError, StepState, StepStatus, mark_path, write_mark
 
 PHASE = "04-training"
+HOLDER = CoreMessage.LOCK_HOLDER.of(pid=os.getpid(), purpose="runbook run local")
 
 
 @pytest.fixture
@@ -46,7 +50,10 @@ def test_a_job_is_submitted_with_its_script_and_an_event(open_phase, queue, caps
     assert events(open_phase) == ["begun", "submitted"]
     assert (open_phase.folder / "jobs/04-training/job.sh").read_text().startswith("#!")
     assert (
-        "Not done yet: submitted jobs/04-training as fake-04-training." in capsys.readouterr().out
+        PhaseMessage.JOB_SUBMITTED.fill(
+            missing="Not done yet", folder_name="04-training", job_id="fake-04-training"
+        )
+        in capsys.readouterr().out
     )
 
 
@@ -54,7 +61,13 @@ def test_launching_again_finds_the_running_job(open_phase, queue, capsys):
     jobs.launch(open_phase)
     jobs.launch(open_run(PHASE, runs=open_phase.folder.parent))
     assert queue.calls == ["submit 04-training"]
-    assert "of 04-training is running; it is watched, not started again." in capsys.readouterr().out
+    assert says(
+        capsys.readouterr().out,
+        PhaseMessage.JOB_WATCHED,
+        job_id="fake-04-training",
+        folder_name="04-training",
+        state="running",
+    )
 
 
 def test_a_job_that_finished_while_nobody_watched_is_not_started_again(open_phase, queue, capsys):
@@ -65,7 +78,9 @@ def test_a_job_that_finished_while_nobody_watched_is_not_started_again(open_phas
     jobs.watch(open_phase)
     assert queue.calls == ["submit 04-training"]
     assert not train_step(open_phase.run, PHASE).why_not_done()
-    assert "finished while nobody watched; nothing is started again" in capsys.readouterr().out
+    assert says(
+        capsys.readouterr().out, PhaseMessage.JOB_FINISHED_UNWATCHED, job_id="fake-04-training"
+    )
     jobs.launch(open_phase)
     jobs.watch(open_phase)
     assert capsys.readouterr().out.count("done, verified") == 2
@@ -122,7 +137,9 @@ def test_outputs_of_other_values_are_set_aside_and_nothing_is_lost(open_phase, q
     assert (history / "metrics.jsonl").read_bytes() == written
     assert (history / "checkpoints" / "iter_0000006").is_dir()
     assert not metrics.exists()
-    assert f"were moved to history/{history.name}." in capsys.readouterr().out
+    assert says(
+        capsys.readouterr().out, PhaseMessage.OUTPUTS_SET_ASIDE, folder=f"history/{history.name}"
+    )
     assert events(open_phase) == ["begun", "submitted", "begun", "submitted"]
 
 
@@ -150,15 +167,21 @@ def test_a_longer_training_goes_on_from_its_checkpoint_and_says_what_becomes_of_
     assert metrics.exists()
     assert events(open_phase) == ["begun", "submitted", "replanned", "submitted"]
     told = capsys.readouterr().out
-    assert (
-        "The training goes on from its checkpoint of iteration 6: iterations 6 -> 12. The learning rate"
-        in told
+    assert says(
+        told,
+        PhaseMessage.TRAINING_GOES_ON,
+        saved=6,
+        changes="iterations 6 -> 12",
     )
-    assert "0.000825 in the next step, where the old plan had 0.00015." in told
-    assert (
-        "training.decay_samples=48 would keep the old rate. To begin anew instead: runbook run with --redo"
-        in told
+    assert says(
+        told,
+        PhaseMessage.RATE_FOLLOWS_NEW_LENGTH,
+        new=0.000825,
+        old=0.00015,
+        iterations=12,
+        decay_samples=48,
     )
+    assert says(told, PhaseMessage.BEGIN_TRAINING_ANEW)
     jobs.launch(open_run(PHASE, "training.iterations=12", runs=open_phase.folder.parent))
     assert len(queue.calls) == 2
 
@@ -169,10 +192,7 @@ def test_a_rate_that_does_not_depend_on_the_length_is_said_to_be_undisturbed(run
     jobs.launch(open_phase)
     saved_at(open_phase, 4)
     assert replanned(open_phase, queue, *words, "training.iterations=12") == []
-    assert (
-        "does not depend on the length: the losses are those of one undisturbed training."
-        in capsys.readouterr().out
-    )
+    assert says(capsys.readouterr().out, PhaseMessage.RATE_INDEPENDENT_OF_LENGTH)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +289,9 @@ def test_a_stopped_job_is_resumed_as_long_as_each_job_makes_a_step(
     assert not train_step(open_phase.run, PHASE).why_not_done()
     assert (
         capsys.readouterr().out.count(
-            "The job ended as stopped (told so); it goes on as jobs/04-training-"
+            PhaseMessage.JOB_GOES_ON.fill(
+                state="stopped", reason="told so", folder_name="04-training-"
+            ).removesuffix(".")
         )
         == 5
     )
@@ -278,7 +300,8 @@ def test_a_stopped_job_is_resumed_as_long_as_each_job_makes_a_step(
 def test_a_job_that_stops_again_and_again_without_a_step_is_not_resumed_for_ever(open_phase, queue):
     queue.after_submit = JobState.LOST
     jobs.launch(open_phase)
-    with pytest.raises(JobError, match=r"04-training ended as lost \(told so\)"):
+    lost = PhaseMessage.JOB_ENDED.fill(name="04-training", state="lost", reason="told so")
+    with refuses(JobError, PhaseMessage.JOB_FAILED, ended=containing(lost)):
         jobs.watch(open_phase)
     assert len(queue.calls) == 1 + open_phase.settings.job(PHASE).restarts
 
@@ -301,7 +324,12 @@ def test_the_cluster_is_given_time_where_a_node_did_not_answer_the_starter(
     write_metrics(open_phase, 6)
     jobs.watch(open_phase)
     assert waits == [jobs.LOOK_SECONDS]
-    assert "node out of reach. The next one is submitted in 2 min" in capsys.readouterr().out
+    assert says(
+        capsys.readouterr().out,
+        PhaseMessage.JOB_WAITS_TO_GO_ON,
+        why=containing("node out of reach"),
+        wait="2 min",
+    )
 
 
 def meet_a_lost_node(open_phase):
@@ -321,9 +349,10 @@ def test_a_cancel_during_the_wait_for_a_lost_node_is_the_end(open_phase, queue, 
     monkeypatch.setattr(jobs.time, "sleep", cancel)
     jobs.launch(open_phase)
     meet_a_lost_node(open_phase)
-    with pytest.raises(JobError, match="Not started again: a person asked for the end"):
+    why = PhaseMessage.NOT_STARTED_AGAIN.fill(why=PhaseMessage.END_ASKED_DURING_WAIT.fill())
+    with refuses(JobError, PhaseMessage.JOB_FAILED, why=why):
         jobs.watch(open_phase)
-    assert lines == ["04-training: it has ended, and no job follows it"]
+    assert lines == [RunMessage.NO_JOB_FOLLOWS.fill(job_name="04-training")]
     assert [call for call in queue.calls if call.startswith("submit")] == ["submit 04-training"]
     assert not jobs.newest_job(open_phase).watcher_waits.exists()
 
@@ -366,9 +395,10 @@ def test_a_failed_job_is_told_in_its_own_last_words(open_phase, queue):
     with pytest.raises(JobError) as error:
         jobs.watch(open_phase)
     text = str(error.value)
-    assert text.startswith("04-training ended as failed (told so). Its last words:\n")
+    ended = PhaseMessage.JOB_ENDED.fill(name="04-training", state="failed", reason="told so")
+    assert text.startswith(f"{ended}\n")
     assert "  RuntimeError: no such thing\n  said\n" in text
-    assert f"The whole log: {folder / 'err'} and {folder / 'out'}." in text
+    assert says(text, PhaseMessage.JOB_FAILED, err=folder / "err", out=folder / "out")
     assert "line 1\n" not in text
     assert len(queue.calls) == 1
 
@@ -477,10 +507,10 @@ def test_a_signal_that_cannot_be_sent_to_a_running_job_is_an_error(open_phase, q
     jobs.launch(open_phase)
 
     def elsewhere(folder):
-        raise JobError("runs on another host")
+        raise JobError(JobMessage.RUNS_ELSEWHERE, folder=folder.path, where="n2")
 
     monkeypatch.setattr(queue, "request_stop", elsewhere)
-    with pytest.raises(JobError, match="another host"):
+    with refuses(JobError, JobMessage.RUNS_ELSEWHERE, folder=containing("04-training")):
         jobs.stop_gently(open_phase)
 
 
@@ -491,26 +521,28 @@ def test_the_rehearsed_stop_happens_once(runs, queue, capsys):
     queue.after_submit = JobState.DONE
     training.rehearse_stop(open_phase)
     assert queue.calls == ["submit 04-training", "SIGTERM 04-training", "submit 04-training-2"]
-    assert (
-        "Stopped before the first step, exit code 75; goes on as jobs/04-training-2."
-        in capsys.readouterr().out
+    assert says(
+        capsys.readouterr().out,
+        PhaseMessage.STOPPED_AND_RESUMED,
+        where="before the first step",
+        folder_name="04-training-2",
     )
     rows = [
         json.loads(line) for line in (open_phase.folder / "events.jsonl").read_text().splitlines()
     ]
     assert [
         (row["job"], row["why"], row["planned"]) for row in rows if row["event"] == "ended"
-    ] == [("04-training", "the stop that training.rehearse_stop=3 plans", True)]
+    ] == [("04-training", PhaseMessage.PLANNED_STOP.fill(at=3), True)]
     open_phase.append_event("stopped", iteration=3, signal="SIGTERM")
     training.rehearse_stop(open_phase)
     assert len(queue.calls) == 3
-    assert "already stopped and resumed; it is not done twice" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, PhaseMessage.STOP_REHEARSED_ALREADY)
 
 
 def test_no_stop_is_rehearsed_where_none_was_asked_for(open_phase, queue, capsys):
     training.rehearse_stop(open_phase)
     assert queue.calls == []
-    assert "training.rehearse_stop is 0: no stop is rehearsed." in capsys.readouterr().out
+    assert says(capsys.readouterr().out, PhaseMessage.NO_STOP_REHEARSED)
 
 
 def test_a_job_that_was_faster_than_the_rehearsal_is_left_done(runs, queue, capsys):
@@ -520,7 +552,7 @@ def test_a_job_that_was_faster_than_the_rehearsal_is_left_done(runs, queue, caps
     queue.states["04-training"] = JobState.DONE
     training.rehearse_stop(open_phase)
     assert queue.calls == ["submit 04-training"]
-    assert "The job finished before it could be stopped at iteration 3." in capsys.readouterr().out
+    assert says(capsys.readouterr().out, PhaseMessage.FINISHED_BEFORE_THE_STOP, at=3)
 
 
 def test_a_resume_from_the_checkpoint_of_another_training_does_not_pass(open_phase):
@@ -528,13 +560,16 @@ def test_a_resume_from_the_checkpoint_of_another_training_does_not_pass(open_pha
     assert training.own_checkpoints(open_phase, [Event("started")]) == []
     assert [check.verdict for check in training.own_checkpoints(open_phase, [own])] == ["pass"]
     (check,) = training.own_checkpoints(open_phase, [own, replace(own, same_fingerprint=False)])
-    assert (check.verdict, check.value) == ("fail", "checkpoints/iter_0000003: of another training")
+    assert (check.verdict, check.value) == (
+        "fail",
+        PhaseMessage.CHECKPOINTS_OF_ANOTHER_TRAINING.fill(foreign="checkpoints/iter_0000003"),
+    )
     assert check.rule.endswith("if not: runbook run local --redo training begins anew")
 
 
 def test_while_somebody_else_works_on_the_run_nothing_is_submitted(open_phase, queue, monkeypatch):
     with hold(open_phase.folder, "runbook run local"):
-        with pytest.raises(HeldError, match="runbook run local, since"):
+        with refuses(HeldError, CoreMessage.LOCK_HELD, holder=HOLDER):
             jobs.launch(open_phase)
         assert queue.calls == []
         monkeypatch.setenv(HOLDER_VARIABLE, str(open_phase.folder))
@@ -599,11 +634,14 @@ def test_a_changed_output_of_a_finished_training_never_becomes_its_record(
     mark = mark_path(open_phase.folder, "04-training--train")
     before = mark.read_bytes()
     forge(open_phase.folder / name)
-    with pytest.raises(ChangedOutputError) as error:
+    changed = RunMessage.STEP_OUTPUT_CHANGED.of(
+        step="04-training--train",
+        fault=RunMessage.OUTPUT_CHANGED.fill(file=name),
+        remedy=PhaseMessage.DO_PHASE_AGAIN.fill(run="local", phase="04-training"),
+    )
+    with refuses(ChangedOutputError, changed) as error:
         act(open_phase)
     assert error.value.status == StepStatus(StepState.OUTPUT_CHANGED, name)
-    assert f"{name} was changed after it was made" in str(error.value)
-    assert "runbook run local --redo 04-training" in str(error.value)
     assert mark.read_bytes() == before
     assert queue.calls == ["submit 04-training"]
 
@@ -660,7 +698,7 @@ def test_training_waits_for_the_smoke_test_and_the_token_files_of_these_values(r
     gate = open_phase.folder / "smoke" / "gate.json"
     gate.parent.mkdir(exist_ok=True)
     gate.write_text(json.dumps({"verdict": "pass", "fingerprint": "of other values"}))
-    assert readiness.gate_check(open_phase).value == "done with other parameters"
+    assert readiness.gate_check(open_phase).value == PhaseMessage.GATE_OF_OTHER_PARAMETERS.fill()
     digest = phase_step(open_phase.run, "03-smoke-test").fingerprint
     for verdict in ("pass", "fail"):
         gate.write_text(json.dumps({"verdict": verdict, "fingerprint": digest}))

@@ -8,17 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from suite.messages import containing, refuses, says
 from toy_run import PROJECT, TOY
 
 import runbook
 from runbook import params
 from runbook.core.errors import ParamsError
 from runbook.params import PARAMETERS
+from runbook.params.messages import ParamsMessage
 from runbook.params.project import PROJECT_VARIABLE
 from runbook.phases import open_phase as phases
 from runbook.phases import runner as run
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.runner import RunRequest
 from runbook.records.engine.execute import Outcome
+from runbook.runs.messages import RunMessage
 from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.runs.status import run_folder
 
@@ -88,29 +93,33 @@ def test_a_run_file_named_by_its_path_leads_to_its_runs_from_anywhere(
 
 def test_a_folder_that_is_no_runs_is_not_taken_for_a_run_file(project, elsewhere):
     os.environ[PROJECT_VARIABLE] = str(project)
-    with pytest.raises(ParamsError) as refused:
+    with refuses(ParamsError, RunMessage.NO_SUCH_RUN_FOLDER, root=containing("runs/elsewhere")):
         runbook.open(elsewhere)
-    assert "is not a run's folder" in str(refused.value)
-    assert "is not a file" not in str(refused.value)
 
 
 def test_the_next_notebook_goes_on_with_what_the_first_one_was_given(project, capsys):
     first = bind("00-plan", **GIVEN)
     written = (first.folder / "run.yaml").read_bytes()
-    assert (first.folder / "overrides.yaml").read_text() == (
-        "# Given by hand, over the run file of local; who opens this run again has it from here.\n"
-        'model: tiny\ntraining:\n  iterations: 30\njobs:\n  training:\n    walltime: "00:20:00"\n'
-    )
+    overrides = (first.folder / "overrides.yaml").read_text()
+    assert overrides.startswith(RunMessage.OVERRIDES_HEAD.fill(run="local"))
+    assert yaml.safe_load(overrides) == {
+        "model": "tiny",
+        "training": {"iterations": 30},
+        "jobs": {"training": {"walltime": "00:20:00"}},
+    }
     capsys.readouterr()
     second = bind("01-environment")
     assert second.settings.run == first.settings.run
     assert (first.folder / "run.yaml").read_bytes() == written
     origin = str(second.settings.origins["training.iterations"][-1])
     assert origin.endswith("overrides.yaml:4 (given before)")
-    assert (
-        "Kept from earlier calls of local (overrides.yaml): model=tiny, training.iterations=30, "
-        "jobs.training.walltime=00:20:00.\n"
-    ) in capsys.readouterr().out
+    assert says(
+        capsys.readouterr().out,
+        PhaseMessage.KEPT_OVERRIDES,
+        run="local",
+        file="overrides.yaml",
+        values="model=tiny, training.iterations=30, jobs.training.walltime=00:20:00",
+    )
     assert bind("02-data", training={"iterations": 30}).settings.run == first.settings.run, (
         "given again in part"
     )
@@ -118,22 +127,28 @@ def test_the_next_notebook_goes_on_with_what_the_first_one_was_given(project, ca
 
 def test_another_value_in_a_cell_is_refused_with_its_place_and_what_to_do(project):
     folder = bind("00-plan", model="tiny").folder
-    with pytest.raises(ParamsError) as error:
-        bind("01-environment", training={"iterations": 30})
-    assert str(error.value).startswith(
-        f"{folder} was made with other values:\n"
-        '  training.iterations: 100 there, 30 now (cell "parameters", training)\n'
-        "To go on with this run as it is, put the parameters cell back to its defaults.\nTo keep both: runbook run"
+    remedies = PhaseMessage.PUT_CELL_BACK.fill() + PhaseMessage.KEEP_BOTH_OR_DO_AGAIN.fill(
+        run="local"
     )
+    other_values = PhaseMessage.FOLDER_OF_OTHER_VALUES.of(
+        folder=folder,
+        changes=PhaseMessage.VALUE_CHANGED.fill(
+            key="training.iterations", old=100, new=30, origin=' (cell "parameters", training)'
+        ),
+        remedies=remedies + PhaseMessage.LONGER_TRAINING_GOES_ON.fill(),
+    )
+    with refuses(ParamsError, other_values):
+        bind("01-environment", training={"iterations": 30})
 
 
 def test_a_run_file_that_changed_meanwhile_is_not_passed_over(project):
     bind("00-plan", model="tiny")
     path = project / "params" / "local.yaml"
     path.write_text(path.read_text().replace("iterations: 100", "iterations: 90"))
-    with pytest.raises(
-        ParamsError, match=r"training\.iterations: 100 there, 90 now \(params/local\.yaml:\d+\)"
-    ):
+    change = PhaseMessage.VALUE_CHANGED.fill(
+        key="training.iterations", old=100, new=90, origin=" (params/local.yaml:"
+    )
+    with refuses(ParamsError, PhaseMessage.FOLDER_OF_OTHER_VALUES, changes=containing(change)):
         bind("01-environment")
 
 
@@ -168,8 +183,14 @@ def test_the_command_line_takes_over_too_and_begins_anew_where_it_is_told_to(pro
     run.run_phases(RunRequest("local", from_phase="1", to_phase="1"), said.append)
     assert executed[0][1].run == executed[1][1].run
     assert said == [
-        "Kept from earlier calls of local (overrides.yaml): model=tiny, training.iterations=6, "
-        "training.warmup_iterations=2, training.rehearse_stop=0."
+        PhaseMessage.KEPT_OVERRIDES.fill(
+            run="local",
+            file="overrides.yaml",
+            values=(
+                "model=tiny, training.iterations=6, training.warmup_iterations=2, "
+                "training.rehearse_stop=0"
+            ),
+        )
     ]
     run.run_phases(RunRequest("local", redo="0", to_phase="0"), said.append)
     assert executed[2][1].run == params.load("local").run
@@ -183,9 +204,9 @@ def test_a_hand_edit_in_a_master_is_refused_before_anything_is_written(project, 
     path.write_text(
         path.read_text().replace("training: dict = {}", 'training: dict = {\\"iterations\\": 30}')
     )
-    with pytest.raises(
-        ParamsError,
-        match=r"^notebooks/02-data\.ipynb, cell .parameters.: training = \{'iterations': 30",
-    ):
+    changed_cell = ParamsMessage.CELL_CHANGED_BY_HAND.of(
+        notebook="notebooks/02-data.ipynb", shown_edits="training = {'iterations': 30}"
+    )
+    with refuses(ParamsError, changed_cell):
         run.run_phases(RunRequest("local"), print)
     assert (executed, runs.exists()) == ([], False)

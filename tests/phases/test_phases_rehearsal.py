@@ -9,12 +9,13 @@ from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import pytest
-from suite.messages import containing, refuses
+from suite.messages import containing, has_rule, problem_of, refuses, says
 from toy_run import events, open_run
 
 from runbook.core import shell
 from runbook.core.errors import RecordError
 from runbook.jobs.job_folder import JobState
+from runbook.params.messages import ParamsMessage
 from runbook.params.problems import InvalidParams
 from runbook.phases import rehearsal
 from runbook.phases.job_control import rehearsal_gate as layout_rehearsal
@@ -32,6 +33,9 @@ CLUSTER = (
     *("training.smoke.global_batch=16", "training.global_batch=32"),
 )
 NAME = "training.rehearsal_waived_by=A. Person"
+TOO_LARGE = PhaseMessage.STAGE_DOES_NOT_FIT.fill(
+    stage=1, rank=4, peak_bytes=120, limit=75.2, device="H100-SXM"
+)
 
 
 class FakeTrainer:
@@ -97,7 +101,7 @@ def test_a_layout_is_rehearsed_before_its_first_job_and_never_again(runs, queue,
     later = open_run(SMOKE, *CLUSTER, runs=runs)  # as another process would
     jobs.launch(later)
     assert [len(trainer.ranks), len(queue.calls), verdict(later)] == [2, 2, "pass"]
-    assert recorded(later).value == "stage 1 is the fullest: 2 of 75.2 GiB"
+    assert recorded(later).value == PhaseMessage.FULLEST_STAGE.fill(stage=1, gibibytes="2 of 75.2")
     jobs.launch(open_run(FULL, *CLUSTER, runs=runs))  # of another batch, and so another layout
     assert len(trainer.ranks) == 4
     assert len(list((later.folder / "rehearsals").iterdir())) == 2
@@ -107,8 +111,11 @@ def test_values_that_the_site_requires_are_asked_for_before_a_layout_is_rehearse
     runs, queue, trainer
 ):
     without_stage = [word for word in CLUSTER if not word.startswith("jobs.stage")]
-    with pytest.raises(InvalidParams, match=r"jobs\.stage"):
+    with pytest.raises(InvalidParams) as error:
         jobs.launch(open_run(SMOKE, *without_stage, runs=runs))
+    problem = problem_of(error.value, "jobs.stage")
+    assert has_rule(problem, ParamsMessage.REQUIRED_VALUE, meaning=containing("a folder on"))
+    assert problem.where == "required by params/sites/azure.yaml"
     assert [trainer.ranks, queue.calls] == [[], []]
 
 
@@ -130,15 +137,20 @@ def test_a_layout_is_what_memory_and_messages_depend_on(runs, queue):
 
 def test_a_job_that_does_not_fit_is_refused_with_stage_bytes_and_remedy(runs, queue, trainer):
     trainer.peak = 60 * 2**30
-    with pytest.raises(RecordError) as caught:
-        jobs.launch(open_run(SMOKE, *CLUSTER, runs=runs))
-    assert str(caught.value) == (
-        "1 of 1 checks failed: rehearsal: stage 1 (rank 4) does not fit: it needs 120 GiB, and 75.2 GiB of one "
-        "H100-SXM may be used (rule: one step at full size runs and every stage fits its device, or nothing is "
-        "submitted: raise parallel.tensor or parallel.pipeline, lower training.micro_batch, or set "
-        "training.recompute; or name who decides to train all the same: --set "
-        "training.rehearsal_waived_by=NAME, which is recorded)"
+    rule = PhaseMessage.EVERY_STAGE_FITS.fill()
+    remedies = (
+        "raise parallel.tensor or parallel.pipeline",
+        "lower training.micro_batch",
+        "set training.recompute",
+        "--set training.rehearsal_waived_by=NAME",
     )
+    failed = PhaseMessage.CHECKS_FAILED.of(
+        number_of_failures=1,
+        number_of_checks=1,
+        failures=containing(f"rehearsal: {TOO_LARGE} (rule: {rule}: ", *remedies),
+    )
+    with refuses(RecordError, failed):
+        jobs.launch(open_run(SMOKE, *CLUSTER, runs=runs))
     assert queue.calls == []
 
 
@@ -229,11 +241,11 @@ def test_without_a_trainer_here_and_without_a_queue_for_checks_it_is_said(
         monkeypatch.setattr(module, "has_trainer", lambda: False)
     words = (*CLUSTER, "jobs.environment.partition=")
     plan.show_rehearsal(open_run("00-plan", *words, runs=runs))
-    assert "04-training rehearses this layout by a job before its own" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, PhaseMessage.REHEARSED_BY_JOB, phase="04-training")
     open_phase = open_run(SMOKE, *words, runs=runs)
     jobs.launch(open_phase)
     assert (recorded(open_phase).verdict, len(queue.calls), trainer.ranks) == ("unknown", 1, [])
-    assert "give jobs.environment a partition or a walltime" in recorded(open_phase).value
+    assert says(recorded(open_phase).value, PhaseMessage.TRAINER_NOT_INSTALLED)
 
 
 def test_the_plans_notebook_shows_what_was_counted_and_refuses_nothing(
@@ -243,10 +255,8 @@ def test_the_plans_notebook_shows_what_was_counted_and_refuses_nothing(
     open_phase = open_run("00-plan", *CLUSTER, runs=runs)
     plan.show_rehearsal(open_phase)
     said = capsys.readouterr().out
-    assert (
-        "Memory of one H100-SXM" in said
-        and "stage 1 (rank 4) does not fit: it needs 120 GiB" in said
-    )
+    assert says(said, PhaseMessage.MEMORY_OF_DEVICE, device=containing("H100-SXM"))
+    assert TOO_LARGE in said
     assert verdict(open_phase) == "warn"
     plan.show_rehearsal(open_phase)
     assert len(trainer.ranks) == 2
@@ -256,4 +266,6 @@ def test_a_site_without_a_queue_rehearses_nothing(runs, queue, trainer, capsys):
     plan.show_rehearsal(open_run("00-plan", runs=runs))
     jobs.launch(open_run(SMOKE, runs=runs))
     assert trainer.ranks == []
-    assert "runbook rehearse local does it." in capsys.readouterr().out
+    assert says(
+        capsys.readouterr().out, PhaseMessage.NO_QUEUE_TO_REHEARSE, site="local", name="local"
+    )

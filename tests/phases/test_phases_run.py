@@ -44,7 +44,7 @@ def add_forms(open_phase) -> None:
 
 
 def test_a_phase_is_done_with_its_mark_and_its_whole_record(finished):
-    assert missing(finished) == "its executed notebook is not among the records"
+    assert missing(finished) == PhaseMessage.NOTEBOOK_NOT_AMONG_RECORDS.fill()
     add_forms(finished)
     assert missing(finished) == ""
 
@@ -69,7 +69,7 @@ def test_a_phase_whose_record_was_lost_or_never_ended_is_executed_again(finished
 def test_a_phase_opened_anew_by_hand_and_left_is_not_done(finished, runs):
     add_forms(finished)
     open_run(PHASE, runs=runs).session.close()
-    assert missing(finished) == "its newest record says interrupted"
+    assert missing(finished) == PhaseMessage.NEWEST_RECORD_SAYS.fill(state="interrupted")
 
 
 def test_a_failed_check_stops_the_phase_and_leaves_no_mark(runs):
@@ -95,7 +95,7 @@ def test_status_shows_every_run_also_one_whose_record_is_broken(
 
 
 def test_status_of_nothing_says_how_to_begin(runs):
-    assert status.status_of_all(runs) == "No runs yet: runbook run local makes the first one."
+    assert status.status_of_all(runs) == RunMessage.NO_RUNS_YET.fill()
     with refuses(
         ParamsError,
         RunMessage.NO_SUCH_RUN_FOLDER,
@@ -158,10 +158,7 @@ def test_cancel_ends_the_jobs_that_run_and_no_other(runs, queue: FakeScheduler):
     jobs.launch(open_phase)
     assert status.cancel_jobs(open_phase.folder, queue) == "04-training-2: cancelled (cancelled)"
     assert queue.calls[-1] == "cancel 04-training-2"
-    assert (
-        status.cancel_jobs(open_phase.folder, queue)
-        == "No job of this run is running; nothing was cancelled."
-    )
+    assert status.cancel_jobs(open_phase.folder, queue) == RunMessage.NOTHING_CANCELLED.fill()
 
 
 def test_a_report_of_a_run_that_has_only_a_plan_can_be_written(runs):

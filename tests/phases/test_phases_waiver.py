@@ -52,7 +52,7 @@ def test_a_name_lets_it_go_on_and_is_recorded_once(runs, queue):
     (gate,) = [check for check in open_phase.session.finish().checks if check.name == "smoke test"]
     assert (gate.verdict, gate.value) == (
         "warn",
-        f"not done; waived by A. Person (account {event['account']})",
+        PhaseMessage.GATE_WAIVED.fill(gate="not done", name="A. Person", account=event["account"]),
     )
 
 

@@ -7,7 +7,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from suite.messages import refuses
+from suite.messages import refuses, says
 from toy_run import FakeScheduler, open_run
 
 from runbook import params
@@ -19,6 +19,7 @@ from runbook.phases.job_control import training_jobs as jobs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p00_plan import phase as plan
 from runbook.runs import status
+from runbook.runs.messages import RunMessage
 
 ROW = {
     "iteration": 2,
@@ -57,7 +58,9 @@ def test_the_picture_of_a_running_job_says_all_that_its_files_know(runs, queue):
 
 def test_mfu_names_its_peak_and_is_left_out_where_none_is_known():
     spec = SimpleNamespace(duration=SimpleNamespace(iterations=4))
-    assert live_view.training_facts([ROW], spec, 0.2, True)["MFU"] == "25.0% of 0.2 TFLOP/s"
+    assert live_view.training_facts([ROW], spec, 0.2, True)["MFU"] == PhaseMessage.MFU_OF_PEAK.fill(
+        mfu=0.25, peak=0.2
+    )
     assert "MFU" not in live_view.training_facts([ROW], spec, None, True)
 
 
@@ -67,7 +70,9 @@ def test_gpus_are_asked_where_the_job_runs_here(monkeypatch, tmp_path):
     program.write_text("#!/bin/sh\necho '98, 40536'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert live_view.gpus_in_use(live_view.ask_gpus) == ["GPU 0 98 %, 40536 MiB"]
+    assert live_view.gpus_in_use(live_view.ask_gpus) == [
+        PhaseMessage.GPU_IN_USE.fill(number=0, use=98, memory=40536)
+    ]
 
 
 def test_a_job_on_the_cpu_is_shown_beside_no_gpu_of_the_machine(runs, queue, monkeypatch):
@@ -81,17 +86,12 @@ def test_a_gentle_stop_asks_every_living_job_once_and_nothing_resumes_it(
     runs, queue: FakeScheduler
 ):
     open_phase = open_run("04-training", runs=runs)
-    assert (
-        status.stop_jobs(open_phase.folder, queue)
-        == "No job of this run is running; none was stopped."
-    )
+    assert status.stop_jobs(open_phase.folder, queue) == RunMessage.NOTHING_STOPPED.fill()
     jobs.launch(open_phase)
     folder = jobs.newest_job(open_phase)
     assert not folder.stop_requested.exists()
     said = status.stop_jobs(open_phase.folder, queue)
-    assert (
-        said == "04-training: asked to save and stop; it ends with exit code 75 when it has saved"
-    )
+    assert said == RunMessage.ASKED_TO_STOP.fill(job_name="04-training")
     assert queue.calls[-1] == "SIGTERM 04-training"
     assert folder.stop_requested.exists()
     before = len(queue.calls)
@@ -108,8 +108,12 @@ def test_status_and_04_say_since_when_fewer_replicas_train(runs, queue, monkeypa
     open_phase.append_event("replicas_changed", **change, num_microbatches=8)
     name = open_phase.settings.name
     monkeypatch.setattr(status, "scheduler_of", lambda folder: queue)
-    assert "1 of 2 data-parallel replicas train since iteration 4" in status.status_of_one(
-        name, runs
+    assert says(
+        status.status_of_one(name, runs),
+        RunMessage.FEWER_REPLICAS,
+        replicas=1,
+        planned_replicas=2,
+        iteration=4,
     )
     assert status.facts_of_one(name, runs)["fewer_replicas"] == change
     entry = live_view.LiveView(open_phase).last_events()[-1]

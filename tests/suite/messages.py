@@ -38,9 +38,23 @@ def is_value(actual: object, expected: object) -> bool:
     """Whether a value of a message is the expected one, itself or as it is written."""
     if isinstance(expected, Part):
         return re.search(expected.pattern, str(actual), re.DOTALL) is not None
+    if isinstance(expected, Statement):
+        return is_statement(actual, expected)
     if isinstance(expected, Message):
         return isinstance(actual, Statement) and actual.message is expected
     return actual == expected or str(actual) == str(expected)
+
+
+def is_statement(actual: object, expected: Statement) -> bool:
+    """Whether a value is a message of its own, with at least these values."""
+    return (
+        isinstance(actual, Statement)
+        and actual.message is expected.message
+        and all(
+            name in actual.values and is_value(actual.values[name], value)
+            for name, value in expected.values.items()
+        )
+    )
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StrictBool
 
+from runbook.params.messages import ParamsMessage
 from runbook.params.schema.value_types import (
     Aliases,
     Attention,
@@ -599,4 +600,4 @@ def phase_name(word: str) -> str:
         if plain_word in (phase, title, title.partition("-")[0], number, str(int(number))):
             return phase
 
-    raise ValueError(f"{word!r} is not a phase; the phases are {', '.join(PHASES)}")
+    raise ValueError(ParamsMessage.NOT_A_PHASE.fill(word=word, phases=", ".join(PHASES)))

@@ -3,6 +3,7 @@
 import json
 
 from runbook.display import show_text
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase
 from runbook.phases.phase_steps import TOKENIZE, output_checksums
 from runbook.phases.training_outputs import move_to_history, sealed_paths, training_paths
@@ -31,8 +32,7 @@ def continue_or_begin(open_phase: OpenPhase, step: PhaseStep) -> None:
         moved = move_to_history(open_phase.folder, open_phase.phase, paths)
         if moved:
             show_text(
-                f"Outputs made from other inputs were moved to "
-                f"{moved.relative_to(open_phase.folder)}."
+                PhaseMessage.OUTPUTS_SET_ASIDE.fill(folder=moved.relative_to(open_phase.folder))
             )
 
         # Everything before it belongs to another training.
@@ -94,12 +94,7 @@ def why_continued(open_phase: OpenPhase, step: PhaseStep) -> str:
     changed = ", ".join(
         f"{name} {old[name]} -> {new[name]}" for name in old if old[name] != new[name]
     )
-    sentences = [
-        (
-            f"The training goes on from its checkpoint of iteration {saved:,}: "
-            f"{changed or 'replanned'}."
-        )
-    ]
+    sentences = [PhaseMessage.TRAINING_GOES_ON.fill(saved=saved, changes=changed or "replanned")]
     if before.duration.iterations != new_plan.duration.iterations:
         try:
             metadata = json.loads((checkpoints / folder_name(saved) / METADATA).read_text())
@@ -110,12 +105,9 @@ def why_continued(open_phase: OpenPhase, step: PhaseStep) -> str:
         sentences.append(_rate_text(before, new_plan, consumed))
 
     if before.engine != new_plan.engine:
-        sentences.append(
-            "Each engine's optimizer state is its own: the weights are taken up, and Adam "
-            "begins anew."
-        )
+        sentences.append(PhaseMessage.OPTIMIZER_BEGINS_ANEW.fill())
 
-    return " ".join([*sentences, "To begin anew instead: runbook run with --redo training."])
+    return " ".join([*sentences, PhaseMessage.BEGIN_TRAINING_ANEW.fill()])
 
 
 def _shown_values(phase_plan: PhasePlan) -> dict[str, str]:
@@ -137,20 +129,14 @@ def _rate_text(before: PhasePlan, new_plan: PhasePlan, consumed: int) -> str:
         before.learning_rate == new_plan.learning_rate
         or before.learning_rate.schedule == "constant"
     ):
-        return (
-            "The learning rate does not depend on the length: the losses are those of one "
-            "undisturbed training."
-        )
+        return PhaseMessage.RATE_INDEPENDENT_OF_LENGTH.fill()
 
     next_samples = consumed + new_plan.batch.global_
     old = before.learning_rate.at(next_samples)
     new = new_plan.learning_rate.at(next_samples)
-    return (
-        f"The learning rate follows the new length from there: {new:.3g} in the next step, "
-        f"where the old plan had "
-        f"{old:.3g}. The steps before were made by the old one, so the losses are not those of "
-        f"a training planned for "
-        f"{new_plan.duration.iterations:,} from its start; "
-        f"training.decay_samples={before.learning_rate.decay_samples} "
-        f"would keep the old rate."
+    return PhaseMessage.RATE_FOLLOWS_NEW_LENGTH.fill(
+        new=new,
+        old=old,
+        iterations=new_plan.duration.iterations,
+        decay_samples=before.learning_rate.decay_samples,
     )

@@ -62,7 +62,7 @@ def launch(job_step: JobStep) -> None:
     """
     status = require_unchanged(job_step)
     if status.state is StepState.DONE:
-        show_text(f"{job_step.phase}: done, verified. Nothing to launch.")
+        show_text(PhaseMessage.NOTHING_TO_LAUNCH.fill(phase=job_step.phase))
         return
 
     if _is_submitted(job_step):
@@ -76,7 +76,11 @@ def launch(job_step: JobStep) -> None:
         folder = _submit(job_step)
 
     job_id = job_step.scheduler.state(folder).job_id
-    show_text(f"{status.as_text().capitalize()}: submitted jobs/{folder.path.name} as {job_id}.")
+    show_text(
+        PhaseMessage.JOB_SUBMITTED.fill(
+            missing=status.as_text().capitalize(), folder_name=folder.path.name, job_id=job_id
+        )
+    )
 
 
 def resubmit(job_step: JobStep) -> JobFolder:
@@ -135,13 +139,14 @@ def _is_submitted(job_step: JobStep) -> bool:
 
     if status.state in ACTIVE:
         show_text(
-            f"Job {status.job_id} of {latest.path.name} is {status.state}; it is watched, not "
-            f"started again."
+            PhaseMessage.JOB_WATCHED.fill(
+                job_id=status.job_id, folder_name=latest.path.name, state=status.state
+            )
         )
         return True
 
     if status.state is JobState.DONE and is_ours:
-        show_text(f"Job {status.job_id} finished while nobody watched; nothing is started again.")
+        show_text(PhaseMessage.JOB_FINISHED_UNWATCHED.fill(job_id=status.job_id))
         return True
 
     return False

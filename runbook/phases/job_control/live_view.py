@@ -20,6 +20,7 @@ from runbook.core.units import four_digits, show_bytes, show_duration
 from runbook.display import Progress, show_text, sparkline
 from runbook.jobs.job_folder import ACTIVE, JobState, JobStatus
 from runbook.phases.job_control.curve_watch import CurveWatch
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
@@ -219,7 +220,7 @@ def training_facts(
     seconds = median_high(row["seconds"] for row in rows[-RECENT:])
     seconds_left = (phase_plan.duration.iterations - last["iteration"]) * seconds
     if speed is not None and peak:
-        used = {"MFU": f"{speed / peak:.1%} of {peak:g} TFLOP/s"}
+        used = {"MFU": PhaseMessage.MFU_OF_PEAK.fill(mfu=speed / peak, peak=peak)}
     else:
         used = {}
 
@@ -286,6 +287,8 @@ def gpus_in_use(ask: Callable[[], str]) -> list[str]:
     uses = [line.partition(",") for line in ask().splitlines()]
     in_use: list[str] = []
     for number, (use, _, memory) in enumerate(uses):
-        in_use.append(f"GPU {number} {use.strip()} %, {memory.strip()} MiB")
+        in_use.append(
+            PhaseMessage.GPU_IN_USE.fill(number=number, use=use.strip(), memory=memory.strip())
+        )
 
     return in_use

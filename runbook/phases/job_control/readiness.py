@@ -51,7 +51,9 @@ def apply_waiver(
     if not any(waived.items() <= event.items() for event in events):
         open_phase.append_event("gate_waived", **facts)
     return replace(
-        gate, verdict="warn", value=f"{gate.value}; waived by {name} (account {account})"
+        gate,
+        verdict="warn",
+        value=PhaseMessage.GATE_WAIVED.fill(gate=gate.value, name=name, account=account),
     )
 
 
@@ -93,7 +95,7 @@ def gate_check(open_phase: OpenPhase) -> Check:
     gate = json.loads(path.read_text())
     run_again = f"{rule}; run {SMOKE}.ipynb again"
     if gate["fingerprint"] != phase_step(open_phase.run, SMOKE).fingerprint:
-        return Check("smoke test", "fail", "done with other parameters", run_again)
+        return Check("smoke test", "fail", PhaseMessage.GATE_OF_OTHER_PARAMETERS.fill(), run_again)
     if step_status(open_phase.folder, SMOKE).lost_an_output:
         return Check("smoke test", "fail", "changed after it was judged", run_again)
     return Check("smoke test", gate["verdict"], gate["verdict"], rule)

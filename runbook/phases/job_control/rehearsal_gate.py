@@ -69,19 +69,13 @@ def show(open_phase: OpenPhase) -> None:
     # Refuse before minutes of counting, not after.
     require_values(open_phase.settings)
     if site.scheduler == "local":
-        show_text(
-            f"Site {site.site} has no queue to wait in: nothing is rehearsed. runbook rehearse "
-            f"{name} does it."
-        )
+        show_text(PhaseMessage.NO_QUEUE_TO_REHEARSE.fill(site=site.site, name=name))
     elif has_trainer() or kept_rehearsal(open_phase):
         # This is only shown: a failure stops the phase whose job it concerns.
         check = check_layout(open_phase)
         open_phase.check([replace(check, verdict="warn") if check.verdict == "fail" else check])
     else:
-        show_text(
-            f"No trainer is installed here: {open_phase.phase} rehearses this layout by a job "
-            "before its own."
-        )
+        show_text(PhaseMessage.REHEARSED_BY_JOB.fill(phase=open_phase.phase))
 
     rehearsal = kept_rehearsal(open_phase)
     if rehearsal:
@@ -99,7 +93,7 @@ def check_layout(open_phase: OpenPhase) -> Check:
     """
     framework = open_phase.settings.run.training.framework
     rehearsal = kept_rehearsal(open_phase)
-    rule = "one step at full size runs and every stage fits its device, or nothing is submitted"
+    rule = PhaseMessage.EVERY_STAGE_FITS.fill()
     is_warning = framework != "runbook"
     if is_warning:
         rule = (
@@ -132,7 +126,7 @@ def _fullest_text(rehearsal: Rehearsal) -> str:
     gibibytes = f"{fullest.peak_bytes / 2**30:.4g}"
     if rehearsal.limit_bytes:
         gibibytes += f" of {rehearsal.limit_bytes / 2**30:.4g}"
-    return f"stage {fullest.stage} is the fullest: {gibibytes} GiB"
+    return PhaseMessage.FULLEST_STAGE.fill(stage=fullest.stage, gibibytes=gibibytes)
 
 
 def kept_rehearsal(open_phase: OpenPhase) -> Rehearsal | None:

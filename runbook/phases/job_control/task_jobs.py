@@ -15,6 +15,7 @@ from runbook.jobs.queue import QueueScheduler
 from runbook.jobs.render.task_job import Task, render_task
 from runbook.jobs.render.training_job import PACKAGE, write_job
 from runbook.phases.job_control import live_view
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase
 
 
@@ -57,7 +58,7 @@ def end_text(
             for line in job_folder.log_tail(log, num_lines):
                 lines.append(f"  {line}")
 
-    ended = f"{name} ended as {status.state} ({status.reason}). Its last words:"
+    ended = PhaseMessage.JOB_ENDED.fill(name=name, state=status.state, reason=status.reason)
     return "\n".join([ended, *(lines or ["  nothing"])])
 
 
@@ -75,7 +76,7 @@ def _submit_tasks(
             latest = job_folder.latest_job_folder(open_phase.folder, name)
             if latest and (status := scheduler.state(latest)).state in ACTIVE:
                 state = f"Job {status.job_id} of jobs/{latest.path.name} is {status.state}"
-                show_text(f"{state}; it is watched, not started again.")
+                show_text(PhaseMessage.TASK_JOB_WATCHED.fill(state=state))
                 folders.append(latest)
                 continue
 
@@ -88,7 +89,11 @@ def _submit_tasks(
             else:
                 behind = ""
 
-            show_text(f"{task.what}: submitted jobs/{folder.path.name} as {job_id}{behind}.")
+            show_text(
+                PhaseMessage.TASK_JOB_SUBMITTED.fill(
+                    task=task.what, folder_name=folder.path.name, job_id=job_id, behind=behind
+                )
+            )
             folders.append(folder)
             submitted.append(folder)
     except JobError:

@@ -37,6 +37,7 @@ from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase
 from runbook.phases.phase_steps import train_step
 from runbook.phases.training_outputs import training_outputs
+from runbook.plan_file.diagnostics import Statement
 from runbook.records.logbook import add_note
 from runbook.runs.bad_nodes import FoundBy, report_bad_nodes, without_bad_nodes
 from runbook.runs.packed_environments import ensure_packed, uses_copy
@@ -107,7 +108,7 @@ def watch(open_phase: OpenPhase) -> None:
     """
     training = training_step(open_phase)
     if job_step.require_unchanged(training).state is StepState.DONE:
-        show_text(f"{open_phase.phase}: done, verified. Nothing to watch.")
+        show_text(PhaseMessage.NOTHING_TO_WATCH.fill(phase=open_phase.phase))
         latest = training.latest()
         if latest:
             live_view.LiveView(open_phase).finish(training.scheduler.state(latest))
@@ -123,13 +124,14 @@ def watch(open_phase: OpenPhase) -> None:
             raise JobError(failure_text(open_phase, status, decision))
         _wait_for_recovery(newest_job(open_phase), decision)
         if newest_job(open_phase).stop_requested.exists():
-            stop = Decision(Action.STOP, "a person asked for the end during the wait")
+            stop = Decision(Action.STOP, PhaseMessage.END_ASKED_DURING_WAIT.fill())
             raise JobError(failure_text(open_phase, status, stop))
 
         folder = job_step.resubmit(training)
         show_text(
-            f"The job ended as {status.state} ({status.reason}); it goes on as "
-            f"jobs/{folder.path.name}."
+            PhaseMessage.JOB_GOES_ON.fill(
+                state=status.state, reason=status.reason, folder_name=folder.path.name
+            )
         )
 
     outputs = training_outputs(open_phase.folder, open_phase.phase_plan)
@@ -148,7 +150,7 @@ def _wait_for_recovery(job: JobFolder, decision: Decision) -> None:
     if not decision.wait_seconds:
         return
     wait = show_duration(decision.wait_seconds)
-    show_text(f"The job met this: {decision.why}. The next one is submitted in {wait}.")
+    show_text(PhaseMessage.JOB_WAITS_TO_GO_ON.fill(why=decision.why, wait=wait))
     begin_wait(job, decision.wait_seconds)
     try:
         end = time.monotonic() + decision.wait_seconds
@@ -209,21 +211,21 @@ def stop_gently(open_phase: OpenPhase) -> JobStatus:
     return follow(open_phase)
 
 
-def failure_text(open_phase: OpenPhase, status: JobStatus, decision: Decision | None = None) -> str:
+def failure_text(
+    open_phase: OpenPhase, status: JobStatus, decision: Decision | None = None
+) -> Statement:
     """Return why a job failed, in its own last words, and where to find them.
 
     The text also explains why the job is not restarted.
     """
     folder = newest_job(open_phase)
     if decision and decision.action is Action.STOP:
-        why = f"\nNot started again: {decision.why}."
+        why = PhaseMessage.NOT_STARTED_AGAIN.fill(why=decision.why)
     else:
         why = ""
 
-    return (
-        f"{end_text(open_phase.phase, status, [folder])}{why}\nThe whole log: {folder.err} and "
-        f"{folder.out}. After "
-        "fixing the cause, launch again: it resumes from the newest checkpoint."
+    return PhaseMessage.JOB_FAILED.of(
+        ended=end_text(open_phase.phase, status, [folder]), why=why, err=folder.err, out=folder.out
     )
 
 

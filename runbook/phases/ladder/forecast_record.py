@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from runbook.core.table import Table
 from runbook.core.units import show_count
+from runbook.phases.messages import PhaseMessage
 
 SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Sizes at the same compute that are shown, as multiples of the run's own."""
@@ -48,9 +49,11 @@ def sizes_table(forecast: RunForecast) -> Table:
     if forecast.best is not None:
         best = forecast.best
         notes.append(
-            f"The best size at this compute: {show_count(best.parameters)} parameters on "
-            f"{show_count(best.tokens)} tokens, "
-            f"loss {best.loss:.4f}."
+            PhaseMessage.BEST_SIZE.fill(
+                parameters=show_count(best.parameters),
+                tokens=show_count(best.tokens),
+                loss=best.loss,
+            )
         )
 
     return Table(rows, f"Other sizes at the compute of the run, by {forecast.source}", notes)

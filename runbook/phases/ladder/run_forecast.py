@@ -190,11 +190,7 @@ def _sizes(
     """
     ratios = runs.tokens / runs.params
     if ratios.max() / ratios.min() < FEWEST_RATIOS:
-        note = (
-            "all rungs have about the same tokens per parameter, so that they do not say what "
-            "another size would reach; "
-            "runbook ladder RUN --rungs 7 --as NAME adds rungs of other sizes"
-        )
+        note = PhaseMessage.RUNGS_OF_ONE_SHAPE.fill()
         return (), None, note
 
     size_forecasts = _forecast_ratios(runs, family, SIZE_RATIOS, factor)

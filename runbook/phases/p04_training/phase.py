@@ -13,6 +13,7 @@ from runbook.next_job.decisions import Action, Decision
 from runbook.phases import trained_model, training_results
 from runbook.phases.job_control import readiness, training_jobs
 from runbook.phases.job_control.training_jobs import watch as watch
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase, binder
 from runbook.phases.phase_steps import train_step
 from runbook.phases.run_report import finish as finish
@@ -53,7 +54,7 @@ def rehearse_stop(open_phase: OpenPhase) -> None:
     """Let the job reach `training.rehearse_stop`, ask it to save and stop, and submit it again."""
     at = open_phase.settings.run.training.rehearse_stop
     if not at:
-        show_text("training.rehearse_stop is 0: no stop is rehearsed.")
+        show_text(PhaseMessage.NO_STOP_REHEARSED.fill())
         return
 
     if open_phase.settings.job(PHASE).chain > 1:
@@ -64,26 +65,26 @@ def rehearse_stop(open_phase: OpenPhase) -> None:
 
     is_done = not train_step(open_phase.run, PHASE).why_not_done()
     if is_done or stops(open_phase):
-        show_text("This run was already stopped and resumed; it is not done twice.")
+        show_text(PhaseMessage.STOP_REHEARSED_ALREADY.fill())
         return
 
     status = training_jobs.follow(open_phase, until=at)
     if status.state is JobState.RUNNING:
         status = training_jobs.stop_gently(open_phase)
     if status.state is JobState.DONE:
-        show_text(f"The job finished before it could be stopped at iteration {at}.")
+        show_text(PhaseMessage.FINISHED_BEFORE_THE_STOP.fill(at=at))
         return
 
     if status.state is not JobState.STOPPED:
         raise JobError(training_jobs.failure_text(open_phase, status))
-    planned = Decision(Action.GO_ON, f"the stop that training.rehearse_stop={at} plans")
+    planned = Decision(Action.GO_ON, PhaseMessage.PLANNED_STOP.fill(at=at))
     training_jobs.note_job_end(open_phase, status, planned, planned=True)
     folder = training_jobs.resubmit(open_phase)
     stopped = stops(open_phase)
     where = "before the first step"
     if stopped:
         where = f"at iteration {stopped[-1].iteration}, saved"
-    show_text(f"Stopped {where}, exit code 75; goes on as jobs/{folder.path.name}.")
+    show_text(PhaseMessage.STOPPED_AND_RESUMED.fill(where=where, folder_name=folder.path.name))
 
 
 def show_samples(open_phase: OpenPhase) -> View:
@@ -178,7 +179,7 @@ def own_checkpoints(open_phase: OpenPhase, events: Sequence[Event]) -> list[Chec
     )
     foreign = [event.folder for event in resumed if not event.same_fingerprint]
     if foreign:
-        value = f"{', '.join(foreign)}: of another training"
+        value = PhaseMessage.CHECKPOINTS_OF_ANOTHER_TRAINING.fill(foreign=", ".join(foreign))
         return [Check("own checkpoints", "fail", value, rule)]
 
     return [Check("own checkpoints", "pass", f"{len(resumed)} resumed", rule)]

@@ -23,6 +23,8 @@ from runbook.core.locks import hold
 from runbook.core.processes import wait_until
 from runbook.core.shell import Finished
 from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.messages import PhaseMessage
+from runbook.plan_file.diagnostics import Statement
 from runbook.plan_file.phase_names import FULL
 from runbook.tools.drills.bench import Bench, DrillEnding, DrillRun, MeasuredValue
 from runbook.tools.drills.warm_trainer import still_runs
@@ -397,8 +399,9 @@ def stale_lock(bench: Bench) -> DrillEnding:
             _launch_again(case)
             ending.rule(False, "a live process's lock was not respected")
         except HeldError as error:
+            holder = error.values.get("holder")
             ending.rule(
-                "another worker" in str(error),
+                isinstance(holder, Statement) and holder.values["purpose"] == "another worker",
                 "a live process's lock is respected and its holder named",
             )
 
@@ -435,7 +438,7 @@ def kernel_restart(bench: Bench) -> DrillEnding:
     )
     ending.rule(finds_job, "a new kernel finds the job")
     ending.rule(
-        "done, verified. Nothing to launch" in printed.getvalue(),
+        PhaseMessage.NOTHING_TO_LAUNCH.fill(phase=FULL) in printed.getvalue(),
         "rerunning a cell after the end does nothing",
     )
     ending.rule(case.job_names() == [FULL], "no job was started twice")
