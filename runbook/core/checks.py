@@ -15,8 +15,8 @@ VERDICTS = ("pass", "fail", "warn", "unknown")
 class Check:
     """One rule applied to one value, written for a person.
 
-    `remedy` says what to change where the verdict is not `pass`. `code` and `keys` are for
-    programs: plans and records keep only the text.
+    `remedy` says what to change where the verdict is not `pass`. `code`, `values` and `keys` are
+    for programs: plans and records keep only the text.
     """
 
     name: str
@@ -109,8 +109,8 @@ def check_of(result: RuleResult, phase: str = "", *, otherwise: str = "fail") ->
         rule=text.rule,
         remedy="" if result.holds else text.remedy,
         code=result.code,
-        keys=result.keys,
         values=result.values,
+        keys=result.keys,
     )
 
 

@@ -18,6 +18,7 @@ class CoreMessage(Message):
         "{path} is being taken over by others again and again. Try again when they have ended."
     )
     LOCK_TAKEN_OVER = "The lock of a dead process was taken over: {holder}."
+    NEEDS_PANDAS = "a DataFrame needs pandas ({error}): pip install 'gpt3-runbook[jupyter]'"
     NOT_WRITTEN = (
         "{path} could not be written: {reason}. A record is written whole or not at all; what "
         "was there before is unchanged. Free space or rights in that folder, then run the cell "

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from runbook.core.messages import CoreMessage
 from runbook.core.units import show_quantity
 
 Row = Mapping[str, Any]
@@ -205,7 +206,7 @@ def pandas() -> Any:
     try:
         return importlib.import_module("pandas")
     except ModuleNotFoundError as error:
-        message = f"a DataFrame needs pandas ({error}): pip install 'gpt3-runbook[jupyter]'"
+        message = CoreMessage.NEEDS_PANDAS.fill(error=error)
         raise ModuleNotFoundError(message, name=error.name) from error
 
 

@@ -27,6 +27,7 @@ from runbook.core.curves import Points, finite_points, loss_curve, thin
 from runbook.core.table import show_value
 from runbook.core.units import show_bytes, show_duration
 from runbook.display.jupyter.open_pages import show_to_new_pages
+from runbook.display.messages import DisplayMessage
 from runbook.display.output_place import Place, display_bundle, show_text, where_we_are
 
 MOST_POINTS = 300
@@ -48,9 +49,12 @@ def curve_html(points: Points, label: str) -> str:
         return ""
     first_iteration, first = drawn[0]
     last_iteration, last = drawn[-1]
-    alt = (
-        f"{label} from {first:.4g} (iteration {first_iteration:g}) "
-        f"to {last:.4g} (iteration {last_iteration:g})"
+    alt = DisplayMessage.CURVE_LABEL.fill(
+        label=label,
+        first=first,
+        first_iteration=first_iteration,
+        last=last,
+        last_iteration=last_iteration,
     )
     start = f'<svg xmlns="http://www.w3.org/2000/svg" color="{INK}" '
     drawing = str(loss_curve([(label, drawn)], height=HEIGHT)).replace("<svg ", start, 1)

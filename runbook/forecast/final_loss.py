@@ -222,9 +222,9 @@ def with_interval(
     if ratio > FARTHEST_RATIO:
         half_width *= FAR_WIDENING
         warnings.append(
-            f"the target takes {ratio:,.0f} times the compute of the largest run; no backtest "
-            "reaches over "
-            f"{FARTHEST_RATIO:,.0f} times, so the interval is {FAR_WIDENING:g} times as wide"
+            ForecastMessage.FAR_TARGET.fill(
+                ratio=ratio, farthest_ratio=FARTHEST_RATIO, widening=FAR_WIDENING
+            )
         )
 
     return LossForecast(

@@ -14,12 +14,17 @@ class ForecastMessage(Message):
         "The curve has {number_of_points} validation losses after step 0; a forecast needs at "
         "least {fewest_points}."
     )
+    FAR_TARGET = (
+        "the target takes {ratio:,.0f} times the compute of the largest run; no backtest reaches "
+        "over {farthest_ratio:,.0f} times, so the interval is {widening:g} times as wide"
+    )
     NO_VALIDATION_LOSS = "{path} has no validation loss: its column val_loss is missing or empty."
     NUMBER_NEEDED = (
         "{path}, line {line}: {column} is {text!r}, and a number above 0 is needed. The columns "
         "are series, params, params_no_embed, tokens, flops and loss for trainings, and step, "
         "val_loss, total_steps and decay_from for a curve."
     )
+    OUTSIDE_OF_LAW = "{parameters:,.0f} parameters are outside of the {fitted} it was fitted to"
     RUNS_OF_ONE_SIZE = (
         "All {number_of_runs} runs have the same {quantity}: how the loss depends on it cannot "
         "be fitted. Add runs with other {quantities}."

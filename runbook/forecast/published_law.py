@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from runbook.forecast.interval_rules import DECADES_AT_ZERO
+from runbook.forecast.messages import ForecastMessage
 
 SOURCE = (
     "the law of Hoffmann et al. as corrected by Besiroglu et al. (arXiv:2404.10102), for other text"
@@ -76,7 +77,7 @@ def why_not(parameters: float, tokens: float) -> str:
     """Return why the law says nothing of a training. Empty if it does."""
     if parameters < SMALLEST_SIZE or parameters > MOST_OVER * LARGEST_SIZE:
         fitted = f"{SMALLEST_SIZE:,.0f} to {LARGEST_SIZE:,.0f}"
-        return f"{parameters:,.0f} parameters are outside of the {fitted} it was fitted to"
+        return ForecastMessage.OUTSIDE_OF_LAW.fill(parameters=parameters, fitted=fitted)
 
     if tokens < FEWEST_TOKENS:
         return f"{tokens:,.0f} tokens are fewer than the {FEWEST_TOKENS:,.0f} it was fitted to"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from runbook.core.units import clock_seconds, show_duration
 from runbook.jobs import job_folder
 from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState, JobStatus
+from runbook.jobs.messages import JobMessage
 from runbook.jobs.script_directives import directives_of
 
 
@@ -158,17 +159,23 @@ def _problems_with(request: JobRequest, queue: QueueLimits, queue_word: str) -> 
     problems += _account_problems(request, queue, partition)
     if not queue.words:
         return problems
-    return [f"{problem} (the queue says: {queue.words})" for problem in problems]
+    return [JobMessage.QUEUE_SAYS.fill(problem=problem, words=queue.words) for problem in problems]
 
 
 def _node_problems(request: JobRequest, queue: QueueLimits, partition: str) -> list[str]:
     problems = []
     if queue.max_nodes and request.nodes > queue.max_nodes:
         problems.append(
-            f"{request.nodes} nodes are more than {partition} gives a job, {queue.max_nodes}"
+            JobMessage.MORE_NODES_THAN_ALLOWED.fill(
+                nodes=request.nodes, partition=partition, max_nodes=queue.max_nodes
+            )
         )
     elif queue.total_nodes and request.nodes > queue.total_nodes:
-        problems.append(f"{request.nodes} nodes are more than {partition} has, {queue.total_nodes}")
+        problems.append(
+            JobMessage.MORE_NODES_THAN_THERE.fill(
+                nodes=request.nodes, partition=partition, total_nodes=queue.total_nodes
+            )
+        )
 
     if queue.min_nodes and 0 < request.nodes < queue.min_nodes:
         problems.append(
@@ -188,7 +195,9 @@ def _account_problems(request: JobRequest, queue: QueueLimits, partition: str) -
     if queue.accounts and request.account not in queue.accounts:
         problems.append(f"{account} none that {partition} allows: {', '.join(queue.accounts)}")
     if request.account and request.account in queue.denied_accounts:
-        problems.append(f"account {request.account} is denied by {partition}")
+        problems.append(
+            JobMessage.ACCOUNT_DENIED.fill(account=request.account, partition=partition)
+        )
     return problems
 
 

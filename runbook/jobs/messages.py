@@ -8,6 +8,7 @@ from runbook.plan_file.diagnostics import Message
 class JobMessage(Message):
     """Messages about jobs, queues and their scripts."""
 
+    ACCOUNT_DENIED = "account {account} is denied by {partition}"
     ANSWER_LOST = "The answer of {program} was lost: {error}"
     BINDING_LENGTH = (
         "site {site}: binding.{name} has {number_of_entries} entries, and a node has {num_ranks} "
@@ -36,6 +37,8 @@ class JobMessage(Message):
         "nodes to 1."
     )
     MACHINE_REBOOTED = "machine {host} was rebooted while the job ran"
+    MORE_NODES_THAN_ALLOWED = "{nodes} nodes are more than {partition} gives a job, {max_nodes}"
+    MORE_NODES_THAN_THERE = "{nodes} nodes are more than {partition} has, {total_nodes}"
     MOUNT_NOT_ABSOLUTE = (
         "{mount!r} cannot be mounted: a mount is an absolute path. Write it from /."
     )
@@ -130,6 +133,7 @@ class JobMessage(Message):
     QUEUES_UNKNOWN = (
         "{speaker} does not say which {queue_word}s there are, so nothing was submitted."
     )
+    QUEUE_SAYS = "{problem} (the queue says: {words})"
     QUEUE_SILENT = "{speaker} does not answer."
     RAN_ELSEWHERE = "it ran on {host}: {sign_of_life}. Look there"
     REQUEST_NOT_POSSIBLE = "Nothing was submitted: {text}. Change jobs.<phase> in the run file."

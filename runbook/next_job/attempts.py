@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.next_job.decisions import Attempt
+from runbook.next_job.messages import NextJobMessage
 from runbook.plan_file.job_ends import WILL_REPEAT, EndCause, JobEnd, JobState
 from runbook.results.failures import kinds
 from runbook.results.failures.finder import Failure, find_cause, find_failures
@@ -178,13 +179,17 @@ def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailur
 
     A job that made steps may have survived that cause, so it still counts as a hang.
     """
-    where = f"rank {hang.get('rank')} on {hang.get('host')} in {hang.get('where', '')}"
+    where = NextJobMessage.RANK_IN_CODE.fill(
+        rank=hang.get("rank"), host=hang.get("host"), where=hang.get("where", "")
+    )
     stacks = f"See {hang.get('stacks')}."
     cause = _cause_before(kinds.RANK_HUNG, job.log_lines)
     if cause is None:
         return _JobFailure(EndCause.HUNG, EndCause.HUNG, where, stacks)
     known = _known_failure(cause, job.nodes)
-    evidence = f"{where}; the log names {cause.name} before it: {cause.evidence}"
+    evidence = NextJobMessage.CAUSE_NAMED_BEFORE.fill(
+        where=where, cause_name=cause.name, evidence=cause.evidence
+    )
     explained = replace(known, evidence=evidence, remedy=f"{cause.remedy} {stacks}")
     if attempt.made_a_step:
         return replace(explained, cause=EndCause.HUNG, signature=EndCause.HUNG)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runbook.next_job.messages import NextJobMessage
 from runbook.plan_file.errors import REFUSED, STOPPED
 from runbook.plan_file.job_ends import (
     FROM_OUTSIDE,
@@ -128,13 +129,11 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
     if end.exit_code == REFUSED:
         return "what was asked for was refused, and would be again"
     if end.cause in WILL_REPEAT:
-        return f"{end.cause}: it would happen again"
+        return NextJobMessage.WOULD_HAPPEN_AGAIN.fill(cause=end.cause)
     for earlier in attempts[:-1]:
         if earlier.failed_like(last):
             both = f"{earlier.job} and {last.job}: {last.failure}"
-            return (
-                f"the same failure twice at step {last.failing_step} ({both}): this is no accident"
-            )
+            return NextJobMessage.SAME_FAILURE_TWICE.fill(failing_step=last.failing_step, both=both)
 
     # A failure that names a node need not meet the next job, which leaves that node out.
     may_pass = end.cause in MAY_PASS or bool(last.bad_nodes)
@@ -160,7 +159,6 @@ def reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
 
     if jobs_without_progress <= budget:
         return ""
-    return (
-        f"{jobs_without_progress} jobs in a row made no new step "
-        f"(jobs.training.restarts is {budget})"
+    return NextJobMessage.NO_NEW_STEP.fill(
+        jobs_without_progress=jobs_without_progress, budget=budget
     )

@@ -16,6 +16,7 @@ class ParamsMessage(Message):
         "must name data.dataset ({main}) among its texts: add it, or set data.dataset to one of "
         "them."
     )
+    BROKEN_RULE = "{text}."
     CELL_CHANGED_BY_HAND = (
         '{notebook}, cell "parameters": {shown_edits} was written there by hand, and would '
         "change every run that is executed from this notebook. Headless, values come from the "
@@ -40,6 +41,7 @@ class ParamsMessage(Message):
     HIDDEN_CHARACTER = (
         "holds {character}, which is not seen and makes the line read differently. Take it out."
     )
+    IN_THE_DOCUMENTS = "  in the documents: {documents}"
     IS_A_SECTION = "is a section: write its keys below it ({name})."
     KEY_IS_A_SECTION = "{name} is a section. Ask for one of its keys: {inside}."
     KEY_NOT_A_WORD = "{where}: a key must be one word, not a list or a mapping."
@@ -58,17 +60,20 @@ class ParamsMessage(Message):
     NAME_OUTSIDE_RUN_FILE = (
         "only the run file says its name. Leave this out; --as NAME names a set of overrides."
     )
+    NEARLY_A_WORD = "{text}. Did you mean {near}?"
     NESTED_TOO_DEEP = "{where}: is nested more than {max_depth} deep."
     NOTEBOOK_TYPE = "must be {kind}, such as {name} = {example}."
     NOT_A_DEFAULT = "cannot be a site's default; only a run file says it. Take the line out."
+    NOT_A_FILE = "{where}: is not a file."
     NOT_A_MAPPING = "must be a mapping of keys to values."
     NOT_A_MODEL_NAME = "is not the name of a model."
+    NOT_A_PHASE = "{word!r} is not a phase; the phases are {phases}"
     NOT_A_SECRET_REFERENCE = (
         "{reference!r} is not a reference to a secret. Write env:NAME or file:PATH; the value "
         "itself belongs in the environment or in a file only you can read."
     )
-    NOT_A_PHASE = "{word!r} is not a phase; the phases are {phases}"
     NOT_A_SET_NAME = "must be letters, digits, '.', '_' and '-', at most 80."
+    NOT_A_TRUTH_VALUE = "must be true or false."
     NOT_IN_A_PROJECT = (
         "{where} is not inside a project: neither it nor a folder above it holds "
         "params/models.yaml. Go to the clone, set {project_variable} to its folder, name the run "
@@ -77,12 +82,15 @@ class ParamsMessage(Message):
     NOT_KEY_AND_VALUE = "is not key=value, such as training.iterations=10."
     NOT_OF_ITS_TYPE = "{where}: is not {name}: {error}."
     NOT_SHELL_WORDS = "cannot be split into words as a shell does: {error}."
+    NOT_TEXT = 'must be text; put it in quotes: "{value}".'
     NOT_THE_FILES_NAME = "must be {name}, the file's own name."
+    NOT_THIS_FORM = "must look like {example}."
     NOT_UTF8 = "{where}:{line}:{column}: byte 0x{byte:02x} is not UTF-8. Save the file as UTF-8."
     NOT_YAML = "{position}: is not YAML: {reason}.{hint}"
     NOT_YAML_AT_THE_END = "{where}:{line}:{column}: is not YAML: {reason}."
     NO_LENGTH = "the length of the training is missing: give one of {duration}."
     NO_RUN_NAMED = "run: no run is named. Write the name of a file in params/, or a path to one."
+    NO_SUCH_FILE = "{where}: there is no such file."
     NO_SUCH_KEY = "There is no key {key}. {hint}"
     NO_SUCH_NAME = "{where} has no {name}. {suggestion}"
     NO_SUCH_RUN = "There is no run {word!r}: {path} does not exist. {hint}"
@@ -92,14 +100,17 @@ class ParamsMessage(Message):
     ONE_VALUE = "takes one value, not a list or a mapping."
     OTHER_NAME_OF_THE_DOCUMENTS = "{word} is a name of the documents; here it is {ours}."
     PHASE_WITHOUT_JOB = "{phase} submits no job; these do: {job_sections}."
+    PLAIN_TEXT = "{text}"
     REQUIRED_VALUE = "is not given: {meaning}. {remedy}"
     RUN_NOT_FIRST = "must be the first key of a run file."
     RUN_WITHOUT_VARIANTS = "there is no such file, so the run has no variants."
     SAME_MEANING = "means the same as {written}, which is given too. Keep one of them."
+    SECRET_FILE_EMPTY = "{reference}: the file is empty."
     SECRET_FILE_NOT_READABLE = "{reference}: the file cannot be read: {reason}."
     SECRET_FILE_NOT_TEXT = "{reference}: the file is not UTF-8 text."
     SITE_WITHOUT_KEYS = "The site file has no keys."
     TAG = "{where}: the tag {tag} is not used here. Write a plain value."
+    THIS_ONE = "  <- this one"
     TO_BE_FILLED_IN = "must still be filled in: {comment}."
     TO_BE_FILLED_IN_WITHOUT_COMMENT = "must still be filled in."
     TWO_RUNS_MIXED = (
@@ -107,6 +118,7 @@ class ParamsMessage(Message):
         "{stem}, or -f {where}, but not both. Nothing was written."
     )
     UNKNOWN_KEY = "there is no such key. Did you mean {near}?"
+    UNKNOWN_KEY_ALONE = "there is no such key."
     UNKNOWN_KEY_OF_SECTION = "there is no such key. {section} has {parent}."
     UNKNOWN_PARAMETER = "a notebook has no such parameter. {hint}"
     UNKNOWN_SWITCH = (
@@ -114,18 +126,8 @@ class ParamsMessage(Message):
         "groups are {groups}."
     )
     VALUE_MISSING = "is missing."
-    YAML_VERSIONS_DIFFER = "YAML 1.1, as papermill -f reads, {readings}. Write {remedy}."
     VARIABLE_NOT_SET = (
         "{reference}: the environment variable {variable} is not set. Set it: export {variable}=..."
     )
-    SECRET_FILE_EMPTY = "{reference}: the file is empty."
-    NOT_A_FILE = "{where}: is not a file."
-    NO_SUCH_FILE = "{where}: there is no such file."
-    NOT_A_TRUTH_VALUE = "must be true or false."
     WITHOUT_DEFAULT = "is missing; it has no default."
-    UNKNOWN_KEY_ALONE = "there is no such key."
-    BROKEN_RULE = "{text}."
-    NEARLY_A_WORD = "{text}. Did you mean {near}?"
-    NOT_THIS_FORM = "must look like {example}."
-    NOT_TEXT = 'must be text; put it in quotes: "{value}".'
-    PLAIN_TEXT = "{text}"
+    YAML_VERSIONS_DIFFER = "YAML 1.1, as papermill -f reads, {readings}. Write {remedy}."

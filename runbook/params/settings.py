@@ -150,14 +150,14 @@ def why(settings: Settings, name: str) -> str:
     lines = [f"{name} = {show(settings.value(name))}", f"  {key.help}"]
     for origin in reversed(settings.origins[name]):
         lines.append(f"  {origin.layer:12s} {show(origin.value):20s} {origin.where}")
-    lines[2] += "  <- this one"
+    lines[2] += ParamsMessage.THIS_ONE.fill()
     fact = settings.site.facts.get(f"defaults.{name}")
     if fact:
         date = f", {fact.date}" if fact.date else ""
         lines.append(f"  source: {fact.source}{date}")
 
     if key.documents:
-        lines.append(f"  in the documents: {', '.join(key.documents)}")
+        lines.append(ParamsMessage.IN_THE_DOCUMENTS.fill(documents=", ".join(key.documents)))
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ class PhaseMessage(Message):
         "would read other words than they learned. Set data.tokenizer to {path}, and tokenize "
         "the data with it."
     )
+    BAD_INPUT = "{skipped_records:,} records, {skipped_files:,} files"
     BEGIN_TRAINING_ANEW = "To begin anew instead: runbook run with --redo training."
     BEST_SIZE = (
         "The best size at this compute: {parameters} parameters on {tokens} tokens, loss "
@@ -27,10 +28,14 @@ class PhaseMessage(Message):
         "A budget of {hours} is used up by starting {count} rungs, {start_seconds:.0f} s each on "
         "{devices} devices. Give more than {start_hours}."
     )
+    BUS_BANDWIDTH = (
+        "{ranks} ranks, {message_bytes} in {slowest}: {speed:.2f} GB/s bus bandwidth ({backend})"
+    )
     CELLS_DIFFER = "  {name} differs from its master in {cells}: edited, or the master is newer."
     CHECKPOINTS_OF_ANOTHER_TRAINING = "{foreign}: of another training"
     CHECKS_FAILED = "{number_of_failures} of {number_of_checks} checks failed: {failures}"
     COMMAND_FAILED = "{command} ended with {how}.{hint}\n{err}"
+    COMPILER_OF_OTHER_CUDA = "nvcc {compiler}, torch built with {cuda}"
     COPY_WITH_OTHER_OVERRIDES = (
         "{copy} is there, and its parameters cell does not say overrides = {overrides!r}: --set "
         "would change nothing. Write the values into the cell, add --fresh to copy the notebooks "
@@ -41,12 +46,15 @@ class PhaseMessage(Message):
         "Or do {phase} again, which keeps the present files in history/: runbook run {run} "
         "--redo {phase}"
     )
+    ENDED_WITH_EXIT_CODE = "it ended with exit code {code}"
     END_ASKED_DURING_WAIT = "a person asked for the end during the wait"
+    EVERYTHING_FITS = "every value is right, and they fit together."
     EVERY_STAGE_FITS = (
         "one step at full size runs and every stage fits its device, or nothing is submitted"
     )
     EXPORT_EXISTS = "{path} exists already: {why}. Remove it, or give another folder with --out."
     FINISHED_BEFORE_THE_STOP = "The job finished before it could be stopped at iteration {at}."
+    FIRST_FAILED_RANK = "rank {rank} on {node}: {step}{error_text}{later_failures}{hung}"
     FOLDER_OF_A_SUBMITTED_JOB = (
         "{folder} holds a job that was submitted, and its script is kept as it ran. Name another "
         "folder with --out."
@@ -56,7 +64,12 @@ class PhaseMessage(Message):
     FULLEST_STAGE = "stage {stage} is the fullest: {gibibytes} GiB"
     GATE_OF_OTHER_PARAMETERS = "done with other parameters"
     GATE_WAIVED = "{gate}; waived by {name} (account {account})"
+    GPUS_HIDDEN = "GPUs of a node are hidden from its processes"
     GPU_IN_USE = "GPU {number} {use} %, {memory} MiB"
+    GPU_MEMORY_IN_USE = "{host} {number}: {memory} in use"
+    HISTORY_NOT_KEPT = "not kept, which is PBS's default"
+    IMAGE_NOT_READABLE = "{image}: {reason}"
+    IMAGE_OF_NO_KIND = "{image} is neither SquashFS nor SIF"
     JOB_ENDED = "{name} ended as {state} ({reason}). Its last words:"
     JOB_FAILED = (
         "{ended}{why}\nThe whole log: {err} and {out}. After fixing the cause, launch again: it "
@@ -109,6 +122,8 @@ class PhaseMessage(Message):
     LONGER_TRAINING_GOES_ON = (
         " A training that only becomes longer or is cut otherwise goes on from its checkpoint."
     )
+    LOSSES_OF_TRAINING = "{first:.4f} at first, {latest:.4f} at step {last:,}"
+    MAKE_SETUP_INSTALLS = "make setup installs what requirements.lock pins."
     MASTER_MISSING = "{master} does not exist; restore it from the repository."
     MEMORY_OF_DEVICE = "Memory of one {device}"
     MFU_OF_PEAK = "{mfu:.1%} of {peak:g} TFLOP/s"
@@ -117,7 +132,10 @@ class PhaseMessage(Message):
         "reads {number_of_planned} ({planned}): list the .bin files under `files` of {text_name} "
         "in params/datasets.yaml, so that the plan knows them"
     )
+    NAME_OFFERED_INTERFACES = "Name one that these nodes have: {offered}."
+    NAME_PRESENT_DEVICES = "Name devices that are there: {devices}."
     NEWEST_RECORD_SAYS = "its newest record says {state}"
+    NODES_IN_MULTIPLES = "nodes in multiples of"
     NOTEBOOKS_MISSING = (
         "The notebooks are neither in {package} nor beside it: this installation is not whole. "
         "Install it again: pip install --force-reinstall --no-deps gpt3-runbook"
@@ -135,6 +153,7 @@ class PhaseMessage(Message):
     )
     NOT_REHEARSED = "Not rehearsed: {part}"
     NOT_STARTED_AGAIN = "\nNot started again: {why}."
+    NO_ANSWER_HANGS = "no answer within {seconds:g} s: it hangs"
     NO_DIFFERENCE = "they do not differ"
     NO_FOLDER_AND_NO_FILE = "{no_folder}\n{no_file}"
     NO_JOB_YET = "{phase} has no job: run the cell that launches it first."
@@ -142,6 +161,7 @@ class PhaseMessage(Message):
         "{source} has no config.json, as a Hugging Face model's folder, and none of "
         "{folder_files}, as a Megatron-LM checkpoint's: give one of these folders."
     )
+    NO_NODE_CAME = "no node came so far"
     NO_PROMPT = (
         "There is no prompt, and this tokenizer has no end of document to begin after: give "
         "--prompt."
@@ -150,6 +170,7 @@ class PhaseMessage(Message):
         "Site {site} has no queue to wait in: nothing is rehearsed. runbook rehearse {name} does "
         "it."
     )
+    NO_RULE_BROKEN = "no rule is broken; {open_parts}, at the top."
     NO_RUNG_TRAINED = "No rung of this ladder is trained yet."
     NO_STOP_REHEARSED = "training.rehearse_stop is 0: no stop is rehearsed."
     NO_TRAINER_TO_REHEARSE = (
@@ -165,6 +186,7 @@ class PhaseMessage(Message):
         "A ladder has {fewest_rungs} to {most_rungs} rungs, not {count}: a law of size and "
         "tokens has five numbers, and more than {most_rungs} cost more than they tell."
     )
+    ONE_FILE_OF_EACH_NODE = "one file of each node says little about a whole checkpoint"
     OPTIMIZER_BEGINS_ANEW = (
         "Each engine's optimizer state is its own: the weights are taken up, and Adam begins anew."
     )
@@ -173,10 +195,15 @@ class PhaseMessage(Message):
     PHASE_DID_NOT_PASS = "{phase} did not pass; its checks above say why."
     PHASE_TRAINS_NOTHING = "{phase} trains nothing; {phases} do."
     PLANNED_STOP = "the stop that training.rehearse_stop={at} plans"
+    PLAN_MAKES = "{origins}\n  the plan makes of it: {derived}"
     PROJECT_IS_A_FILE = "{folder} is a file; a project is a folder. Name another."
     PUT_CELL_BACK = (
         "\nTo go on with this run as it is, put the parameters cell back to its defaults."
     )
+    RANKS_ANSWERED = (
+        "{present} of {world_size} ranks answered; nothing came from rank {missing}{where}"
+    )
+    RANK_ENDED_FIRST = "rank {rank} on {host} ended first, with {ending}"
     RANK_OUTSIDE_JOB = "--ranks {outside}: this job has ranks 0 to {world_size}"
     RATE_FOLLOWS_NEW_LENGTH = (
         "The learning rate follows the new length from there: {new:.3g} in the next step, where "
@@ -215,13 +242,29 @@ class PhaseMessage(Message):
     RUN_ON_ANOTHER_SITE = (
         "Run {run} is on site {site_of_run}, not on {site}. Name a run of {site} by --run."
     )
+    SAW_REQUESTED_CORES = (
+        "the job saw the {requested} cores that it had asked for, of {online} that the node has. "
+        "Ask for more (jobs.training.cpus_per_task), or for none"
+    )
+    SAW_REQUESTED_MEMORY = (
+        "the job saw the {requested} that it had asked for, of {total} GiB that the node has. "
+        "Ask for all (jobs.environment.memory={all_memory})"
+    )
     SHARE_UNKNOWN = (
         "this is one of {tasks} tasks, and none of {rank_variables} says which. Use "
         "jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
     )
+    SITE_HIDES_GPUS = (
+        "site local computes on the CPU and hides them; site local-gpu takes those that torch "
+        "sees, one a process"
+    )
     STAGE_DOES_NOT_FIT = (
         "stage {stage} (rank {rank}) does not fit: it needs {peak_bytes} GiB, and {limit} GiB of "
         "one {device} may be used"
+    )
+    START_MACHINES = (
+        "Start the machines where the cluster is managed: bash environment/{fleet} start CLUSTER "
+        "REGION."
     )
     STEP_FAILED = (
         "{title}: {exit_code}. Its last words:\n{last_lines}\nAll of them: {log}. After fixing "
@@ -229,6 +272,7 @@ class PhaseMessage(Message):
     )
     STOPPED_AND_RESUMED = "Stopped {where}, exit code 75; goes on as jobs/{folder_name}."
     STOP_REHEARSED_ALREADY = "This run was already stopped and resumed; it is not done twice."
+    TASK_ENDED = "task {task} on {node}: {text}"
     TASK_JOB_SUBMITTED = "{task}: submitted jobs/{folder_name} as {job_id}{behind}."
     TASK_JOB_WATCHED = "{state}; it is watched, not started again."
     TEXT_READ_TOO_OFTEN = (
@@ -236,6 +280,12 @@ class PhaseMessage(Message):
         "{most_epochs:.0f}: from there on a repeated token teaches almost nothing "
         "(arXiv:2305.16264). Take more text, or train less."
     )
+    TIME_GRANTED = "{granted} of {asked} that were asked for"
+    TOKENIZED_ALREADY = "tokenize: done, verified. Nothing is made again."
+    TOKEN_FILES_MADE_ELSEWHERE = (
+        "{number_of_ready} pairs of token files were made elsewhere; they are read as they are."
+    )
+    TOO_FEW_OPEN_FILES = "{limit} open files, below {needed:.0f}"
     TRAINER_NOT_INSTALLED = (
         "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and no job does "
         "it elsewhere: give jobs.environment a partition or a walltime"
@@ -246,4 +296,5 @@ class PhaseMessage(Message):
         "launch and watch it, then this cell again."
     )
     VALUE_CHANGED = "\n  {key}: {old} there, {new} now{origin}"
+    WAITING_RANKS = ". Waiting in {step}: rank {ranks} on {nodes}"
     WHAT_IS_BOUND = "{phase}: what is bound"

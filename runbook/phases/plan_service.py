@@ -200,9 +200,9 @@ def check_text(run: str, set_words: Sequence[str]) -> str:
     if counts["unknown"]:
         open_parts.append(f"{counts['unknown']} that cannot be known yet")
     if open_parts:
-        end = f"no rule is broken; {' and '.join(open_parts)}, at the top."
+        end = PhaseMessage.NO_RULE_BROKEN.fill(open_parts=" and ".join(open_parts))
     else:
-        end = "every value is right, and they fit together."
+        end = PhaseMessage.EVERYTHING_FITS.fill()
 
     return f"{CheckTable(checks).as_text()}\n{name}: {end}"
 
@@ -239,7 +239,7 @@ def _why_key(settings: Settings, plan: Plan, name: str) -> str:
     origins = params.why(settings, name)
     if not derived:
         return origins
-    return f"{origins}\n  the plan makes of it: {'; '.join(derived)}"
+    return PhaseMessage.PLAN_MAKES.fill(origins=origins, derived="; ".join(derived))
 
 
 LENGTH_KEYS = (
@@ -390,5 +390,5 @@ def _layout_row(ranked: RankedLayout, currency: str) -> dict[str, str]:
         "MFU": f"{ranked.mfu:.1%}",
         "days": days,
         "cost": cost,
-        "nodes in multiples of": str(choice.node_multiple),
+        PhaseMessage.NODES_IN_MULTIPLES.fill(): str(choice.node_multiple),
     }

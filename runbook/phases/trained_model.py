@@ -216,7 +216,7 @@ def _training_loss_text(metrics: Path, last: int) -> str:
 
     if not losses:
         return "not recorded"
-    return f"{losses[0]:.4f} at first, {losses[-1]:.4f} at step {last:,}"
+    return PhaseMessage.LOSSES_OF_TRAINING.fill(first=losses[0], latest=losses[-1], last=last)
 
 
 def _validation_loss_text(validation: Path, last: int) -> str:

@@ -568,6 +568,9 @@ def _tokenizer(settings: Settings) -> Iterator[Check]:
     )
 
 
+VOCABULARY_CHECK = "vocabulary of the tokenizer"
+"""Name of the check that a model has a row for every token."""
+
 LARGE_VOCABULARY = 1.25
 """A vocabulary larger than this multiple of the tokenizer's is probably a mistake. Padding adds 2 %
 at most (Megatron: 128 x tensor).
@@ -593,19 +596,20 @@ def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
     rows = ", ".join(f"{vocabulary:,} of {name}" for name, vocabulary in shown_models.items())
     checks = [
         judge(
-            "vocabulary of the tokenizer",
+            VOCABULARY_CHECK,
             not too_small,
-            f"{where} has {size:,} tokens; vocabulary: {rows}",
+            PlanningMessage.TOKENIZER_AND_VOCABULARY.fill(tokenizer=where, size=size, rows=rows),
             "every token id is smaller than the model's vocabulary",
-            f"Give the model in params/models.yaml a vocabulary of at least {size}, or choose the tokenizer that fits "
-            "it: data.tokenizer. Of a smoke model: training.smoke.model names another.",
+            PlanningMessage.VOCABULARY_TOO_SMALL.fill(size=size),
             keys=("data.tokenizer", "training.smoke.model"),
         )
     ]
     vocabulary = settings.model.vocabulary
     spare = vocabulary - size
     if vocabulary > LARGE_VOCABULARY * size and spare > SPARE_TOKENS:
-        value = f"{vocabulary:,} of model {settings.run.model}, {size:,} tokens in {where}: {spare:,} unused rows"
+        value = PlanningMessage.UNUSED_ROWS.fill(
+            vocabulary=vocabulary, model=settings.run.model, size=size, tokenizer=where, spare=spare
+        )
         rule = f"a vocabulary of at most {LARGE_VOCABULARY:g} times the tokenizer's"
         remedy = (
             f"Give the model in params/models.yaml a vocabulary of {size}; it is padded by itself."

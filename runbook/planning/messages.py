@@ -8,6 +8,9 @@ from runbook.plan_file.diagnostics import Message
 class PlanningMessage(Message):
     """Messages about plans."""
 
+    CORRECTED_BY_SMOKE_TEST = (
+        "times {factor:.3g} as measured by the smoke test of {run} on {measured}"
+    )
     OLD_PLAN = "{error}\nDelete it and run 00-plan again."
     PLAN_NOT_JSON = "{source} is not JSON ({error}); delete it and run 00-plan again."
     DID_YOU_MEAN = "Did you mean {name}?"
@@ -165,3 +168,13 @@ class PlanningMessage(Message):
     SET_FP32 = "Set training.precision to fp32."
     DEVICES_BY_KIND = "{tensor} tensor x {pipeline} pipeline{context} x {data} data replicas"
     CONTEXT_DEVICES = " x {context} context"
+
+    TOKENIZER_AND_VOCABULARY = "{tokenizer} has {size:,} tokens; vocabulary: {rows}"
+    UNUSED_ROWS = (
+        "{vocabulary:,} of model {model}, {size:,} tokens in {tokenizer}: {spare:,} unused rows"
+    )
+    VOCABULARY_TOO_SMALL = (
+        "Give the model in params/models.yaml a vocabulary of at least {size}, or choose the "
+        "tokenizer that fits it: data.tokenizer. Of a smoke model: training.smoke.model names "
+        "another."
+    )

@@ -345,7 +345,9 @@ class Finding:
     got: str
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.file} (expected {self.expected}, got {self.got})"
+        return RecordMessage.FILE_DIFFERS.fill(
+            kind=self.kind, file=self.file, expected=self.expected, got=self.got
+        )
 
 
 def verify_run(run_folder: Path) -> list[Finding]:

@@ -8,10 +8,12 @@ from runbook.plan_file.diagnostics import Message
 class RecordMessage(Message):
     """Messages about records and notebooks."""
 
+    FILE_DIFFERS = "{kind}: {file} (expected {expected}, got {got})"
     FOLDER_NOT_LISTED = (
         "{filename} cannot be listed ({reason}), so nothing can be said about the files in it. "
         "Give this user the right to read it, or look after its disk."
     )
+    KERNEL_DIED = "the kernel died{how}"
     NOTEBOOK_MISSING = "{path} does not exist."
     NOTEBOOK_NOT_READABLE = "{path} cannot be read as a notebook: {error}"
     NOTEBOOK_OF_NO_RUN = (
@@ -43,6 +45,7 @@ class RecordMessage(Message):
     )
     RUN_FOLDER_GONE = "{belongs}, and that folder does not exist here."
     RUN_IS_ANOTHER = "{belongs}, not to {run_folder}."
+    STATES_DONE = "{done} of {phases} done"
     VALUE_NOT_RECORDABLE = (
         "{where} is {value!r} ({kind}); a record holds numbers, text, true, false, lists and "
         "tables. Convert it before it is recorded."

@@ -13,6 +13,7 @@ from runbook.params.yaml12 import read_file
 from runbook.plan_file.phase_names import PHASES
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import earlier_records
+from runbook.records.messages import RecordMessage
 from runbook.records.twin import Twin, find_twin
 
 METRICS = {"03-smoke-test": "smoke/metrics.jsonl", "04-training": "metrics.jsonl"}
@@ -249,4 +250,4 @@ def _state(phases: Sequence[PhaseState]) -> str:
         return bad[-1]
     if len(states) == len(phases):
         return "done"
-    return f"{len(states)} of {len(phases)} done"
+    return RecordMessage.STATES_DONE.fill(done=len(states), phases=len(phases))

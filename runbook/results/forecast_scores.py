@@ -232,7 +232,7 @@ def shown_in_unit(value: float, unit: str) -> str:
 
 def _verdict(score: ForecastScore) -> str:
     verdict = "inside" if score.hit else "missed"
-    return f"{verdict}, made after the first step" if score.late else verdict
+    return ResultMessage.MADE_LATE.fill(verdict=verdict) if score.late else verdict
 
 
 def calibration_text(scores: Sequence[ForecastScore]) -> str:
@@ -245,5 +245,5 @@ def calibration_text(scores: Sequence[ForecastScore]) -> str:
     hits = sum(score.hit for score in counted)
     text = f"{hits} of {len(counted)} forecasts held inside their 80% intervals."
     if late:
-        text += f" {late} made after the first step are not counted."
+        text += ResultMessage.LATE_NOT_COUNTED.fill(late=late)
     return text

@@ -25,7 +25,9 @@ class ResultMessage(Message):
     )
     ITERATIONS_DONE = "{done} of {planned}"
     LAYERS_OF_STAGE = "stage {stage}: layers {first}-{last}"
+    LATE_NOT_COUNTED = " {late} made after the first step are not counted."
     LOSS_BY_CURVE = "{loss:.3f} ({low:.3f} to {high:.3f}) by {share:.0%} of its curve"
+    MADE_LATE = "{verdict}, made after the first step"
     NEVER_LOADED = "it was never loaded"
     NOT_A_RUN_FOLDER = "{path} does not exist: is {folder} the folder of a run?"
     NOT_HIGHER = "not more than {allowed:.0%} higher than in {base}"

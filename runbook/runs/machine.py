@@ -17,7 +17,7 @@ from runbook.plan_file.json_records import as_json
 from runbook.plan_file.phase_names import SMOKE
 from runbook.planning import Calibration, Calibrations, Machine, Plan, make_plan
 from runbook.planning.cost.speed import calibrate, read_calibration
-from runbook.planning.data_plan import check_vocabulary
+from runbook.planning.data_plan import VOCABULARY_CHECK, check_vocabulary
 from runbook.planning.layout import smoke_choice
 from runbook.results.history import History
 from runbook.runs.packed_environments import environment_checks
@@ -70,7 +70,7 @@ def tokenizer_checks(settings: Settings) -> list[Check]:
         remedy = "Set data.tokenizer to gpt2, a tokenizer.json or a SentencePiece .model."
         return [
             Check(
-                "vocabulary of the tokenizer",
+                VOCABULARY_CHECK,
                 "fail",
                 str(error),
                 rule,
@@ -83,7 +83,7 @@ def tokenizer_checks(settings: Settings) -> list[Check]:
         remedy = "02-data compares it with the model, where the file is."
         return [
             Check(
-                "vocabulary of the tokenizer",
+                VOCABULARY_CHECK,
                 "unknown",
                 value,
                 rule,

@@ -209,6 +209,7 @@ class TokenMessage(Message):
         "{path}: its name does not say what it holds. Known: {kinds}, each (Parquet excepted) "
         "also with {compressions}. Rename the file."
     )
+    UNKNOWN_SOURCE = "no record is of source {unknown}; the records' sources: {recorded}"
     WORKERS_DIED = (
         "{attempts} workers died while {when}; the last was {how}. Signal 9 often means that "
         "memory ran out: use fewer workers. Finished shards are kept; run again to go on."

@@ -266,9 +266,12 @@ class TrainingLoop:
         change = replicas_change(self.spec, self.report.earlier_events())
         if change is not None:
             self._say(
-                f"from iteration {self.progress.iteration + 1} on {change.replicas} of "
-                f"{change.planned_replicas} data-parallel replicas train, each with "
-                f"{change.num_microbatches} micro-batches: the global batch stays the same"
+                TrainingMessage.FEWER_REPLICAS_TRAIN.fill(
+                    iteration=self.progress.iteration + 1,
+                    replicas=change.replicas,
+                    planned_replicas=change.planned_replicas,
+                    num_microbatches=change.num_microbatches,
+                )
             )
             self.report.event(REPLICAS_CHANGED, iteration=self.progress.iteration, **vars(change))
 

@@ -65,6 +65,10 @@ class TrainingMessage(Message):
     )
     EMPTY_PROMPT = "a prompt needs at least one token"
     ENTRY_MORE_THAN_DATA = "{key!r} in the checkpoint is more than data, and is not read: {error}"
+    FEWER_REPLICAS_TRAIN = (
+        "from iteration {iteration} on {replicas} of {planned_replicas} data-parallel replicas "
+        "train, each with {num_microbatches} micro-batches: the global batch stays the same"
+    )
     FILE_OUTSIDE_FOLDER = (
         "{folder} names the file {name!r}, which is not in its folder: it is not read. Take "
         "another checkpoint, and ask where this one comes from"
@@ -198,6 +202,7 @@ class TrainingMessage(Message):
         "of them with {tokens} tokens, and one sample needs {sample_tokens}: give more text, "
         "another data.split, or {remedy}"
     )
+    SOFTWARE_TOO_OLD = "a rehearsal needs {needed}: {error}\n"
     STATE_FILE_CUT_SHORT = "a file in node memory ends before its tensors do"
     STATE_FILE_UNUSABLE = "{path} cannot be used: {error}"
     STATE_NOT_READABLE = "{path} cannot be read: {name}: {error}"

@@ -28,6 +28,7 @@ from runbook.display.jupyter.widgets import (
     show_form,
     widget_bundle,
 )
+from runbook.display.messages import DisplayMessage
 from runbook.display.progress import MOST_POINTS, curve_html
 
 
@@ -56,7 +57,10 @@ def test_a_picture_holds_curve_and_events_and_a_fact_that_is_gone_is_not_shown()
     assert progress.as_text() == "04-training: 10 of 10 iterations (100 %)"
     assert progress.as_long_text().endswith("\n  12:00:00 UTC saved, iteration 2")
     html = progress.as_html()
-    assert 'alt="loss from 3 (iteration 1) to 2 (iteration 2)"' in html
+    label = DisplayMessage.CURVE_LABEL.fill(
+        label="loss", first=3, first_iteration=1, last=2, last_iteration=2
+    )
+    assert f'alt="{label}"' in html
     assert "saved, iteration 2" in html
     assert "queue" not in html
 

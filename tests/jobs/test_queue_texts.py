@@ -214,7 +214,7 @@ def test_one_of_several_partitions_that_takes_the_job_is_enough():
     large = QueueLimits("large", max_nodes=64)
     assert request_problems(JobRequest("small,large", nodes=8), [small, large]) == []
     assert request_problems(JobRequest("small", nodes=8), [small, large]) == [
-        "8 nodes are more than partition small gives a job, 2"
+        JobMessage.MORE_NODES_THAN_ALLOWED.fill(nodes=8, partition="partition small", max_nodes=2)
     ]
     assert (
         request_problems(JobRequest("", nodes=8), [small, large]) == []
@@ -225,5 +225,10 @@ def test_a_queues_word_for_a_partition_changes_no_name():
     asked = JobRequest("debug", account="partition-lab", nodes=1)
     limits = [QueueLimits("debug", denied_accounts=("partition-lab",), words="partition debug")]
     assert request_problems(asked, limits, "queue") == [
-        "account partition-lab is denied by queue debug (the queue says: partition debug)"
+        JobMessage.QUEUE_SAYS.fill(
+            problem=JobMessage.ACCOUNT_DENIED.fill(
+                account="partition-lab", partition="queue debug"
+            ),
+            words="partition debug",
+        )
     ]

@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from suite.messages import says
 
 from runbook.next_job.__main__ import main, may_start_again_here
 from runbook.next_job.decisions import RECOVERY_SECONDS, Attempt
+from runbook.next_job.messages import NextJobMessage
 from runbook.plan_file.job_ends import EndCause, JobEnd, JobState
 from runbook.results.failures import kinds
 from runbook.runs.bad_nodes import LIFETIMES, FoundBy, parse_bad_nodes
@@ -86,7 +88,7 @@ def test_a_failure_that_a_person_has_to_mend_is_never_started_again(run):
     run.write_log("OSError: [Errno 28] No space left on device\n")
     action, here, _, why, _ = run.end()
     assert (action, here) == ("stop", "elsewhere")
-    assert why == "disk full: it would happen again"
+    assert why == NextJobMessage.WOULD_HAPPEN_AGAIN.fill(cause="disk full")
 
 
 def test_the_log_of_an_earlier_attempt_does_not_decide(run):
@@ -105,7 +107,7 @@ def test_the_same_failure_twice_at_one_step_ends_the_chain(run):
         run.write_log(ERROR)
         action, _, _, why, _ = run.end()
     assert action == "stop"
-    assert "the same failure twice at step 5" in why
+    assert says(why, NextJobMessage.SAME_FAILURE_TWICE, failing_step=5)
 
 
 def test_an_attempt_that_died_with_its_script_counts_as_killed(run):
@@ -114,7 +116,7 @@ def test_an_attempt_that_died_with_its_script_counts_as_killed(run):
     run.begin("slurm-4")
     action, _, _, why, _ = run.end(signal="9")
     assert action == "stop"
-    assert why == "4 jobs in a row made no new step (jobs.training.restarts is 3)"
+    assert why == NextJobMessage.NO_NEW_STEP.fill(jobs_without_progress=4, budget=3)
 
 
 def test_the_node_that_the_classifier_names_is_replaced_and_remembered(run):

@@ -327,7 +327,7 @@ def test_a_target_far_beyond_the_rungs_widens_the_interval(local):
     ladder, finished = climbed(local)
     far = replace(local, samples=local.samples * 1000)
     forecast = forecast_run(ladder, finished, far, ladder.family, 0.3)
-    assert any("times the compute" in warning for warning in forecast.warnings)
+    assert any(says(warning, ForecastMessage.FAR_TARGET) for warning in forecast.warnings)
 
 
 def test_plan_shows_rungs_and_cost_and_writes_nothing(tmp_path):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from suite.messages import refuses
+from suite.messages import refuses, says
 
 from runbook.core.errors import ParamsError
 from runbook.params.catalogues import read_site
 from runbook.params.messages import ParamsMessage
 from runbook.params.site_lines import set_value
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight.learned_site import LearnedSite, Request, learn_site
 from runbook.phases.p01_environment.preflight.run_preflight import PreflightResult
 
@@ -53,8 +54,8 @@ def test_values_are_the_smallest_of_all_nodes_each_with_its_evidence():
 def test_what_could_not_be_learned_is_said_with_the_reason():
     result = learned("slurm", n1=node("10.0.0.1", 64))
     gaps = {gap.name: gap.reason for gap in result.gaps}
-    assert gaps["hardware.device"] == "no node came so far"
-    assert "a whole checkpoint" in gaps["write_bandwidth"]
+    assert gaps["hardware.device"] == PhaseMessage.NO_NODE_CAME.fill()
+    assert says(gaps["write_bandwidth"], PhaseMessage.ONE_FILE_OF_EACH_NODE)
     nothing = learned("slurm")
     assert nothing.lessons == ()
     assert {"hardware.cores_per_node", "hardware.node_memory"} <= {gap.name for gap in nothing.gaps}
@@ -68,8 +69,12 @@ def test_what_the_job_asked_for_itself_is_no_measure_of_the_node():
     site, _ = read_site("slurm", PROJECT)
     result = learn_site(site, answers, "job slurm-7", Request(cores=8, memory="16G"))
     gaps = {gap.name: gap.reason for gap in result.gaps}
-    assert "the 8 cores that it had asked for, of 64" in gaps["hardware.cores_per_node"]
-    assert "the 16G that it had asked for, of 250 GiB" in gaps["hardware.node_memory"]
+    assert says(
+        gaps["hardware.cores_per_node"], PhaseMessage.SAW_REQUESTED_CORES, requested=8, online=64
+    )
+    assert says(
+        gaps["hardware.node_memory"], PhaseMessage.SAW_REQUESTED_MEMORY, requested="16G", total=250
+    )
     whole = learn_site(site, answers, "job slurm-7", Request(cores=4, memory="0"))
     values = {lesson.name: lesson.value for lesson in whole.lessons}
     assert values["hardware.cores_per_node"] == 8, "it saw more than it had asked for"

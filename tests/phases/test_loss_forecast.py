@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from suite.messages import says
+from suite.messages import containing, says
 
 from runbook.forecast import published_law
+from runbook.forecast.messages import ForecastMessage
 from runbook.phases.loss_forecast import planned_loss, show_planned_loss
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.plan_service import load_plan
@@ -76,6 +77,6 @@ def test_a_run_outside_of_the_law_has_no_forecast_and_the_reason():
     settings, plan = load_plan("local", ())
     planned = planned_loss(settings, plan)
     assert planned.forecast is None
-    assert "17,682,432 parameters are outside" in planned.reason
+    assert says(planned.reason, ForecastMessage.OUTSIDE_OF_LAW, parameters=containing("17,682,432"))
     settings, plan = load_plan("lumi-13b", ("data.dataset=mock",))
     assert "random tokens" in planned_loss(settings, plan).reason

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from suite.messages import refuses
+from suite.messages import refuses, says
 from toy_run import PROJECT, TOY
 
 from runbook import params
@@ -20,6 +20,7 @@ from runbook.phases.p02_data import phase as data
 from runbook.phases.phase_steps import TOKENIZE, VERSIONS, phase_step
 from runbook.phases.token_inputs import text_identity
 from runbook.runs.step import fingerprint, read_mark
+from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.pipeline.tokenize_options import TokenizeOptions, read_manifest
 from runbook.tokens.verification import sample_documents
@@ -91,7 +92,7 @@ def test_ready_token_files_are_put_where_the_plan_reads_them_and_blend_with_text
     open_phase = opened(project, *words)
     data.show_source(open_phase)
     data.tokenize(open_phase)
-    assert "1 pairs of token files were made elsewhere" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, PhaseMessage.TOKEN_FILES_MADE_ELSEWHERE, number_of_ready=1)
     data.verify(open_phase)
     link = open_phase.folder / "data" / "ready_text_document.bin"
     assert (
@@ -115,7 +116,7 @@ def test_sources_are_chosen_by_keys_of_the_run_and_a_wrong_name_is_warned_of(pro
     verdicts = data.verify(open_phase)
     warned = [check for check in verdicts.checks if check.verdict == "warn"]
     assert [(check.name, check.value) for check in warned] == [
-        ("sources", "no record is of source boks; the records' sources: book, web")
+        ("sources", TokenMessage.UNKNOWN_SOURCE.fill(unknown="boks", recorded="book, web"))
     ]
     manifest = read_manifest(open_phase.folder / "data" / "fruit_text_document")
     assert (manifest.documents, manifest.dropped_sources) == (2, {"book": 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -10,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
 from toy_run import PROJECT, TOY
 
 from runbook import params
@@ -236,7 +237,7 @@ def test_this_machine_climbs_the_whole_ladder_and_its_two_ranks_use_every_group(
     rows = {one.name: one for one in result.checks}
     assert {one.verdict for one in rows.values()} <= {"pass", "warn"} and result.defect is None
     assert "torch 2" in rows["software"].value
-    assert "GB/s bus bandwidth (gloo)" in rows["all-reduce"].value
+    assert says(rows["all-reduce"].value, PhaseMessage.BUS_BANDWIDTH, backend="gloo")
     assert "DATA_PARALLEL_GROUP" in {one["name"] for one in facts[1]["groups"]["sums"]}
     assert rows["writing"].verdict in ("pass", "warn") and "GB/s" in rows["writing"].value
     content = result.as_dict()
@@ -339,7 +340,7 @@ def test_a_site_of_cpus_hides_its_gpus_from_the_ranks(seen, verdict):
     gpu = {"name": "GPU", "free": 80 << 30, "total": 80 << 30}
     facts = made_facts(torch={"version": "2", "devices": [gpu] * seen})
     row = checks.devices_check([facts], settings.site)
-    assert (row.verdict, row.rule) == (verdict, "GPUs of a node are hidden from its processes")
+    assert (row.verdict, row.rule) == (verdict, PhaseMessage.GPUS_HIDDEN.fill())
 
 
 def test_a_gpu_that_somebody_uses_is_told():
@@ -351,7 +352,8 @@ def test_a_gpu_that_somebody_uses_is_told():
         for one in checks.probe_checks([facts], settings.site, plan, "runbook")
         if one.name == "GPUs"
     )
-    assert row.verdict == "warn" and "60.0 GiB in use" in row.value
+    assert row.verdict == "warn"
+    assert says(row.value, PhaseMessage.GPU_MEMORY_IN_USE, number=0, memory="60.0 GiB")
 
 
 def test_nodes_with_other_libraries_below_torch_are_told():
@@ -367,7 +369,7 @@ def test_the_remedy_for_a_missing_device_lists_the_devices_of_that_node():
     other = made_facts(host="n2", networks=["lo", "ens5"], infiniband=["mlx5_ib0"])
     row = checks.networks_check([made_facts(), other], settings.site.environment)
     assert row.verdict == "fail" and "on n2" in row.value and "on n1" not in row.value
-    assert row.remedy == "Name devices that are there: n2 has lo, ens5, mlx5_ib0."
+    assert row.remedy == PhaseMessage.NAME_PRESENT_DEVICES.fill(devices="n2 has lo, ens5, mlx5_ib0")
 
 
 def test_nobody_asked_is_unknown_and_never_guessed():
@@ -379,9 +381,12 @@ def test_nobody_asked_is_unknown_and_never_guessed():
 def test_a_site_without_its_image_or_its_space_fails_by_name(tmp_path):
     settings = params.load("azure-175b", set_words=[f"jobs.stage={tmp_path}"], project=PROJECT)
     rows = {row.name: row for row in site_checks(settings)}
-    assert (
-        rows["image"].verdict == "fail"
-        and "pytorch+25.03+py3.sqsh: No such file" in rows["image"].value
+    assert rows["image"].verdict == "fail"
+    assert says(
+        rows["image"].value,
+        PhaseMessage.IMAGE_NOT_READABLE,
+        image=containing("pytorch+25.03+py3.sqsh"),
+        reason=os.strerror(errno.ENOENT),
     )
     (space,) = space_checks(
         settings, make_plan(settings), tmp_path
@@ -397,7 +402,11 @@ def test_a_site_without_its_image_or_its_space_fails_by_name(tmp_path):
     checkpoints = sum(store.disk_bytes for store in plan.checkpoint.values())
     assert wanted == pytest.approx(checkpoints + plan.data.estimated_bytes + 895e9, rel=0.002)
     (tmp_path / "pytorch+25.03+py3.sqsh").write_bytes(b"not an image")
-    assert "neither SquashFS nor SIF" in image_check(settings).value
+    assert says(
+        image_check(settings).value,
+        PhaseMessage.IMAGE_OF_NO_KIND,
+        image=containing("pytorch+25.03+py3.sqsh"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -420,9 +429,8 @@ def test_a_rented_cluster_whose_machines_are_stopped_is_reported_with_how_to_sta
     settings = params.load("aws-pile-175b", project=PROJECT)
     row = next(one for one in queue_checks(settings) if one.name == "queue of jobs.smoke")
     assert (row.verdict, row.value) == (verdict, value)
-    assert (row.remedy or "").endswith("environment/fleet.sh start CLUSTER REGION.") == (
-        state != "UP"
-    )
+    start = PhaseMessage.START_MACHINES.fill(fleet="fleet.sh")
+    assert (row.remedy or "").endswith(start) == (state != "UP")
     elsewhere = replace(settings, site=settings.site.model_copy(update={"fleet": None}))
     row = next(one for one in queue_checks(elsewhere) if one.name == "queue of jobs.smoke")
     assert row.verdict == verdict and "fleet" not in (row.remedy or "")

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from suite.messages import refuses
+from suite.messages import refuses, says
 
 from runbook.cli.plan import plan
 from runbook.core.errors import ParamsError
 from runbook.params.project import project_root
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.plan_service import search_run
 from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.predictions import predict_file, predictions_text
@@ -57,7 +58,7 @@ def test_a_table_needs_only_two_columns(tmp_path: Path) -> None:
     )
     first, second = predict_file(path)
     assert (first.tokens_s_per_accel or 0) > 1000
-    assert second.reason == "the accelerator 'Cerebras' is not in our table, and no peak is guessed"
+    assert second.reason == SpeedMessage.UNKNOWN_ACCELERATOR.fill(accelerator="Cerebras")
     text = predictions_text([first, second])
     assert "GPT-3 13B on H100: " in text
     assert "GPT-3 13B on Cerebras: unknown: the accelerator 'Cerebras'" in text
@@ -117,7 +118,7 @@ def test_the_search_of_a_shipped_run_ranks_and_grows() -> None:
     assert [row["devices"] for row in found["growth"]][:3] == [128, 256, 512]
     text = search.as_text()
     assert "Best layouts" in text
-    assert "nodes in multiples of" in text
+    assert says(text, PhaseMessage.NODES_IN_MULTIPLES)
     assert json.loads(call("azure-175b", "--search", "--json").output)["device"] == "H100-SXM"
 
 

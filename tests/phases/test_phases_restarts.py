@@ -10,6 +10,7 @@ import pytest
 from runbook.jobs.job_end import WILL_REPEAT, EndCause, JobEnd
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
 from runbook.next_job.decisions import RECOVERY_SECONDS, Action, Attempt, decide_restart
+from runbook.next_job.messages import NextJobMessage
 from runbook.phases.job_control.ended_jobs import read_attempt
 from runbook.results.failures import kinds
 from runbook.results.failures.kinds import KINDS
@@ -77,8 +78,9 @@ def test_the_same_failure_twice_at_one_step_stops_with_both_jobs_named():
     decision = after(FAILED, again)
     assert decision.action is Action.STOP
     assert decision.why == (
-        "the same failure twice at step 9 (04-training and 04-training-2: RuntimeError: no such thing): "
-        "this is no accident"
+        NextJobMessage.SAME_FAILURE_TWICE.fill(
+            failing_step=9, both="04-training and 04-training-2: RuntimeError: no such thing"
+        )
     )
 
 
@@ -98,7 +100,7 @@ def test_kills_at_one_step_are_bounded_by_the_budget_alone():
     decision = after(kill, *jobs[:4])
     assert (decision.action, decision.why) == (
         Action.STOP,
-        "4 jobs in a row made no new step (jobs.training.restarts is 3)",
+        NextJobMessage.NO_NEW_STEP.fill(jobs_without_progress=4, budget=3),
     )
 
 
@@ -177,7 +179,7 @@ def test_a_hang_is_told_with_its_rank(job):
     assert attempt.end.cause is EndCause.HUNG
     assert (attempt.failure, attempt.evidence) == (
         kinds.RANK_HUNG.name,
-        "rank 3 on n7 in data.py:9 read",
+        NextJobMessage.RANK_IN_CODE.fill(rank=3, host="n7", where="data.py:9 read"),
     )
     assert "3.stack" in attempt.remedy
 

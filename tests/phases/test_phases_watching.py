@@ -7,11 +7,11 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from suite.messages import refuses, says
+from suite.messages import containing, refuses, says
 from toy_run import FakeScheduler, open_run
 
 from runbook import params
-from runbook.core.errors import ParamsError
+from runbook.core.errors import JobError, ParamsError
 from runbook.jobs.job_folder import JobState, JobStatus
 from runbook.params.editing import without_sums
 from runbook.phases.job_control import live_view
@@ -95,7 +95,8 @@ def test_a_gentle_stop_asks_every_living_job_once_and_nothing_resumes_it(
     assert queue.calls[-1] == "SIGTERM 04-training"
     assert folder.stop_requested.exists()
     before = len(queue.calls)
-    with pytest.raises(Exception, match="ended as stopped"):
+    ended = PhaseMessage.JOB_ENDED.fill(name="04-training", state="stopped", reason="told so")
+    with refuses(JobError, PhaseMessage.JOB_FAILED, ended=containing(ended)):
         jobs.watch(open_phase)
     assert [call for call in queue.calls[before:] if call.startswith("submit")] == []
     jobs.launch(open_phase)

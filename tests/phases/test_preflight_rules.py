@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from suite.messages import says
 
 from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.render.preflight_job import NODE_SETUP
 from runbook.node_checks.answers import MARK, output_lines
 from runbook.node_checks.mounts import parse_mounts
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.group_rules import (
     bandwidth_check,
@@ -285,7 +287,7 @@ def test_the_remedy_for_an_interface_lists_that_nodes_own_devices():
     interfaces = {**INTERFACES["interfaces"], "hsn0": {"address": "10.1.0.2", "is_up": True}}
     answers = hosts("interfaces", interfaces=interfaces, chosen={"NCCL_SOCKET_IFNAME": "ens5"})
     (check,) = broken(host_checks(answers, EXPECTED))
-    assert check.remedy == "Name one that these nodes have: n2: eth0, hsn0."
+    assert check.remedy == PhaseMessage.NAME_OFFERED_INTERFACES.fill(offered="n2: eth0, hsn0")
 
 
 def test_a_node_without_an_answer_fails_by_name():
@@ -313,7 +315,9 @@ def test_a_question_that_hangs_is_named_with_its_node():
             else:
                 lines.append(line("hosts", node, name, own))
     (check,) = broken(host_checks(job_of(*lines), EXPECTED))
-    assert check.name == "shared folder" and "no answer within 30 s: it hangs" in check.value
+    assert check.name == "shared folder" and says(
+        check.value, PhaseMessage.NO_ANSWER_HANGS, seconds=30
+    )
 
 
 def test_long_answers_of_several_nodes_may_come_in_mixed_pieces():
@@ -338,7 +342,10 @@ def test_long_answers_of_several_nodes_may_come_in_mixed_pieces():
 def test_a_queue_that_grants_less_time_is_named():
     long_job = replace(EXPECTED, walltime=7200)
     (check,) = broken(host_checks(hosts(), long_job))
-    assert (check.name, check.value) == ("time granted", "4 min 59 s of 2 h that were asked for")
+    assert (check.name, check.value) == (
+        "time granted",
+        PhaseMessage.TIME_GRANTED.fill(granted="4 min 59 s", asked="2 h"),
+    )
 
 
 def test_a_laptop_without_a_queue_may_have_little_locked_memory():
@@ -393,7 +400,8 @@ def test_a_compiler_of_another_cuda_is_a_warning():
         lines.append(line("torch", node, "torch", {**TORCH_FACTS, "cuda": "12.6"}))
     check = compiler_check(job_of(*lines))
     assert (check.verdict, check.nodes) == ("warn", ("n2",))
-    assert check.value == "n2: nvcc 11.8, torch built with 12.6"
+    other_cuda = PhaseMessage.COMPILER_OF_OTHER_CUDA.fill(compiler="11.8", cuda="12.6")
+    assert check.value == f"n2: {other_cuda}"
 
 
 LINK_FACTS = {
@@ -489,9 +497,8 @@ def test_ranks_that_meet_and_use_every_group_pass():
 def test_half_of_the_ranks_missing_is_a_failure():
     check = rank_presence_check([rank(0)], 2, "ImportError: libfoo", ["n1", "n2"])
     assert (check.verdict, check.nodes) == ("fail", ("n2",))
-    assert (
-        check.value == "1 of 2 ranks answered; nothing came from rank 1 on n2. ImportError: libfoo"
-    )
+    answered = PhaseMessage.RANKS_ANSWERED.fill(present=1, world_size=2, missing=1, where=" on n2")
+    assert check.value == f"{answered}. ImportError: libfoo"
 
 
 TORCHRUN_REPORT = """\
@@ -510,10 +517,12 @@ srun: error: node1: task 0: Exited with exit code 1
 
 def test_the_process_that_ended_first_is_named():
     assert first_end(TORCHRUN_REPORT) == (
-        "rank 1 on node2 ended first, with exit code 137 (killed by signal 9)"
+        PhaseMessage.RANK_ENDED_FIRST.fill(
+            rank=1, host="node2", ending="exit code 137 (killed by signal 9)"
+        )
     )
     assert first_end("srun: error: n2: task 1: Killed\nsrun: error: n1: task 0: Killed\n") == (
-        "task 1 on n2: Killed"
+        PhaseMessage.TASK_ENDED.fill(task=1, node="n2", text="Killed")
     )
     assert first_end("runbook: finished\n") == ""
 
@@ -535,8 +544,12 @@ def test_a_group_that_hangs_is_told_by_its_name():
         [rank(0, groups=None, current=step), rank(1, groups=None, current=step)], EXPECTED
     )
     assert check.verdict == "fail"
-    assert (
-        "Waiting in all-reduce over TENSOR_MODEL_PARALLEL_GROUP: rank 0, 1 on n1, n2" in check.value
+    assert says(
+        check.value,
+        PhaseMessage.WAITING_RANKS,
+        step="all-reduce over TENSOR_MODEL_PARALLEL_GROUP",
+        ranks="0, 1",
+        nodes="n1, n2",
     )
 
 

@@ -13,6 +13,8 @@ from runbook.phases.messages import PhaseMessage
 from runbook.phases.plan_service import load_plan
 from runbook.phases.rehearsal import Rehearsal, rehearse_run
 from runbook.plan_file.json_records import as_json, from_json
+from runbook.planning.messages import PlanningMessage
+from runbook.training.messages import TrainingMessage
 
 pytestmark = pytest.mark.training
 
@@ -103,10 +105,9 @@ def test_a_kept_rehearsal_gives_the_same_text_and_pictures(rehearsal, tmp_path):
 
 
 def test_without_a_known_device_the_reason_is_said(rehearsal):
-    found = dataclasses.replace(
-        rehearsal[0], replay=None, replay_basis="the accelerator GPU is not in our table"
-    )
-    assert "the accelerator GPU is not in our table" in found.as_text()
+    basis = PlanningMessage.DEVICE_NOT_IN_TABLE.fill(device="GPU", site="mine", names="")
+    found = dataclasses.replace(rehearsal[0], replay=None, replay_basis=basis)
+    assert basis in found.as_text()
     assert list(found.figures()) == ["memory"]
 
 
@@ -153,7 +154,9 @@ def test_a_software_that_is_too_old_is_told_from_a_job_that_fails(tmp_path):
     ended = shell.run(words, env={"PYTHONPATH": str(tmp_path)}, check=False)
     assert ended.exit_code == 3
     assert ended.err == (
-        "a rehearsal needs megatron-core and torch 2.10 or newer, of which a build for the CPU will do: "
-        "older than needed\n"
+        TrainingMessage.SOFTWARE_TOO_OLD.fill(
+            needed="megatron-core and torch 2.10 or newer, of which a build for the CPU will do",
+            error="older than needed",
+        )
     )
     assert not (tmp_path / "out").exists()

@@ -12,7 +12,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from suite.messages import refuses
+from suite.messages import refuses, says
 
 from runbook import params
 from runbook.cli import main
@@ -149,15 +149,19 @@ def programs(folder):
 
 def test_the_checkout_is_compared_with_the_pinned_commit_and_its_changes_are_named(tmp_path):
     pinned = params.load("azure-175b").site.frameworks["megatron-lm"]
-    assert check_checkout(tmp_path, pinned).value == "no git repository: its commit is not known"
+    assert check_checkout(tmp_path, pinned).value == UpstreamMessage.NO_GIT_REPOSITORY.fill()
     git(tmp_path, "init", "-q")
     program = tmp_path / "pretrain_gpt.py"
     program.write_text("print(1)\n")
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-q", "-m", "one")
     other = check_checkout(tmp_path, pinned)
-    assert other.verdict == "fail" and "not at the pinned commit" in other.value
-    assert f"git checkout --detach {pinned.commit}" in other.remedy
+    assert other.verdict == "fail" and says(
+        other.value,
+        UpstreamMessage.NOT_AT_PINNED_COMMIT,
+        head=git(tmp_path, "rev-parse", "HEAD")[:12],
+    )
+    assert other.remedy == UpstreamMessage.CHECK_OUT_PINNED.fill(commit=pinned.commit)
     here = pinned.model_copy(update={"commit": git(tmp_path, "rev-parse", "HEAD")})
     (tmp_path / "helpers.so").write_text("compiled: no change of the checkout")
     assert check_checkout(tmp_path, here).verdict == "pass"
@@ -215,13 +219,16 @@ def test_a_chain_of_jobs_goes_on_or_ends_with_the_reason(remembers, checkout):
     checks = {check.name: check for check in trial.checks}
     if remembers:
         assert iterations == list(range(1, 16))
-        assert "in a chain of 3 jobs" in trial.as_text()
+        assert says(trial.as_text(), UpstreamMessage.IN_A_CHAIN, jobs=3)
         assert checks["job 3: checkpoint"].value == "newest: 15"
         return
     assert not [name for name in checks if name.startswith("job 3")]
     goes_on = checks["job 2: goes on"]
-    assert (goes_on.verdict, goes_on.value) == ("fail", "first step: 1")
-    assert "did not load its checkpoint" in goes_on.remedy
+    assert (goes_on.verdict, goes_on.value) == (
+        "fail",
+        UpstreamMessage.FIRST_STEP.fill(shown_step=1),
+    )
+    assert says(goes_on.remedy, UpstreamMessage.CHECKPOINT_NOT_LOADED)
 
 
 REFUSES_ITS_CHECKPOINT = """

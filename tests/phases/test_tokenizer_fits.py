@@ -8,14 +8,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from suite.messages import containing, says
 from toy_run import PROJECT
 
 from runbook import params
+from runbook.core.checks import Check
 from runbook.core.errors import PlanError
 from runbook.phases.p02_data import phase as data
 from runbook.phases.token_inputs import tokenize_options
 from runbook.planning import Plan
+from runbook.planning.data_plan import VOCABULARY_CHECK
+from runbook.planning.messages import PlanningMessage
 from runbook.runs.machine import make_plan_here
+from runbook.tokens.messages import TokenMessage
 
 
 def settings_with(tokenizer: Path) -> params.Settings:
@@ -33,15 +38,25 @@ def verdicts(plan: Plan) -> dict[str, str]:
     return {check.name: check.verdict for check in plan.checks if "vocabulary" in check.name}
 
 
+def vocabulary_check(error: PlanError) -> Check:
+    """Return the failed check of the tokenizer."""
+    (check,) = error.checks
+    assert check.name == VOCABULARY_CHECK
+    return check
+
+
 def test_more_tokens_than_rows_stop_the_plan_and_name_both_models(tmp_path):
     with pytest.raises(PlanError) as refused:
         make_plan_here(settings_with(write_tokenizer(tmp_path, 60_000)))
-    told = str(refused.value)
-    assert (
-        "tokenizer.json has 60,000 tokens; vocabulary: 50,257 of model small, 50,257 of smoke"
-        in told
+    check = vocabulary_check(refused.value)
+    assert says(
+        check.value,
+        PlanningMessage.TOKENIZER_AND_VOCABULARY,
+        tokenizer=containing("tokenizer.json"),
+        size=60_000,
+        rows=containing("50,257 of model small, 50,257 of smoke model 375m"),
     )
-    assert "a vocabulary of at least 60000" in told
+    assert check.remedy == PlanningMessage.VOCABULARY_TOO_SMALL.fill(size=60_000)
 
 
 def test_a_smoke_model_alone_that_is_too_small_stops_the_plan(tmp_path):
@@ -49,16 +64,27 @@ def test_a_smoke_model_alone_that_is_too_small_stops_the_plan(tmp_path):
     wide = settings.model.model_copy(update={"vocabulary": 60_000})
     with pytest.raises(PlanError) as refused:
         make_plan_here(replace(settings, model=wide))
-    assert "50,257 of smoke model" in str(refused.value)
-    assert "of model small" not in str(refused.value)
+    assert says(
+        vocabulary_check(refused.value).value,
+        PlanningMessage.TOKENIZER_AND_VOCABULARY,
+        size=60_000,
+        rows="50,257 of smoke model 375m",
+    )
 
 
 def test_rows_that_no_token_uses_are_a_warning(tmp_path):
     plan = make_plan_here(settings_with(write_tokenizer(tmp_path, 32_000)))
-    assert verdicts(plan)["vocabulary of the tokenizer"] == "pass"
+    assert verdicts(plan)[VOCABULARY_CHECK] == "pass"
     (check,) = (check for check in plan.checks if check.name == "unused vocabulary")
     assert check.verdict == "warn"
-    assert "18,257 unused rows" in check.value
+    assert says(
+        check.value,
+        PlanningMessage.UNUSED_ROWS,
+        vocabulary=50_257,
+        model="small",
+        size=32_000,
+        spare=18_257,
+    )
 
 
 def test_padding_and_room_for_special_tokens_are_no_warning(tmp_path):
@@ -68,7 +94,7 @@ def test_padding_and_room_for_special_tokens_are_no_warning(tmp_path):
 
 def test_a_tokenizer_that_is_only_on_the_cluster_is_not_known_here(tmp_path):
     plan = make_plan_here(settings_with(tmp_path / "there" / "tokenizer.json"))
-    assert verdicts(plan)["vocabulary of the tokenizer"] == "unknown"
+    assert verdicts(plan)[VOCABULARY_CHECK] == "unknown"
 
 
 def test_a_relative_path_begins_at_the_project_in_whatever_folder_one_works(tmp_path, monkeypatch):
@@ -79,16 +105,20 @@ def test_a_relative_path_begins_at_the_project_in_whatever_folder_one_works(tmp_
     monkeypatch.chdir(elsewhere)
     assert settings.tokenizer == str(tmp_path / "tokenizer.json")
     assert tokenize_options(settings).tokenizer == settings.tokenizer
-    with pytest.raises(PlanError, match="60,000 tokens"):
+    with pytest.raises(PlanError) as refused:
         make_plan_here(settings)
+    value = vocabulary_check(refused.value).value
+    assert says(value, PlanningMessage.TOKENIZER_AND_VOCABULARY, size=60_000)
     assert settings_with(Path("/models/tokenizer.json")).tokenizer == "/models/tokenizer.json"
     assert tokenize_options(settings_with(Path("gpt2"))).tokenizer == "gpt2"
 
 
 def test_a_file_that_is_no_tokenizer_stops_the_plan(tmp_path):
     (tmp_path / "x.model").write_bytes(b"not a model")
-    with pytest.raises(PlanError, match=r"x\.model is not a SentencePiece model"):
+    with pytest.raises(PlanError) as refused:
         make_plan_here(settings_with(tmp_path / "x.model"))
+    value = vocabulary_check(refused.value).value
+    assert says(value, TokenMessage.MODEL_CUT_SHORT, path=tmp_path / "x.model")
 
 
 def test_the_data_phase_compares_the_tokenizers_of_its_token_files(monkeypatch):
@@ -97,4 +127,9 @@ def test_the_data_phase_compares_the_tokenizers_of_its_token_files(monkeypatch):
     settings = params.load("local", project=PROJECT)
     (check,) = data.vocabulary_checks(SimpleNamespace(settings=settings))
     assert check.verdict == "fail"
-    assert "the tokenizer big.json has 60,000 tokens" in check.value
+    assert says(
+        check.value,
+        PlanningMessage.TOKENIZER_AND_VOCABULARY,
+        tokenizer="the tokenizer big.json",
+        size=60_000,
+    )

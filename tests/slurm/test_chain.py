@@ -118,7 +118,8 @@ def test_the_lost_node_is_remembered_and_the_logbook_says_so(killed):
     assert event["node"] == "node2"
     (bad,) = read_bad_nodes(bad_nodes_file(killed.open_phase.settings), time.time())
     assert (bad.node, bad.job) == ("node2", "04-training")
-    assert "Node node2 of job 04-training does not answer" in make_entry(event).text
+    text = make_entry(event).text
+    assert all(fact in text for fact in ("node2", "04-training", event["why"]))
 
 
 def test_each_end_is_an_event_with_the_decision_of_the_job_itself(killed):
@@ -164,7 +165,7 @@ def test_without_a_spare_the_training_goes_on_with_fewer_replicas_and_never_sile
     lost, back = run.events("replicas_changed")
     assert (lost["replicas"], lost["planned_replicas"], lost["num_microbatches"]) == (1, 2, 4)
     assert lost["iteration"] == 4
-    assert "on 1 of 2 data-parallel replicas train" in make_entry(lost).text
+    assert "1 of 2" in make_entry(lost).text
     assert (back["replicas"], back["world_size"]) == (2, 2), "the next job has all its nodes again"
 
 

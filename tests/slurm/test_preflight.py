@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from suite.messages import says
 from two_nodes import BIN, Cluster, Project, wait_until
 
 from runbook import params
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight.learned_site import learn_site
 from runbook.phases.p01_environment.preflight.run_preflight import PreflightResult
 
@@ -97,7 +99,9 @@ def test_defects_of_a_node_are_named_with_it_before_torch_is_imported(
     assert "2.12.0 on node2" in checks["versions"]["value"]
     assert checks["names of the nodes"]["nodes"] == ["node2"]
     assert "64.0 KiB" in checks["locked memory"]["value"]
-    assert "300 open files" in checks["open files"]["value"]
+    assert says(
+        checks["open files"]["value"], PhaseMessage.TOO_FEW_OPEN_FILES, limit=300, needed=1024
+    )
 
 
 def test_a_folder_that_one_node_cannot_write_is_named(project: Project, on_node2):
@@ -120,7 +124,11 @@ def test_a_command_of_the_site_that_fails_on_a_node_is_named(project: Project):
         site.write_text(as_before)
     assert checks.keys() == {"node setup"}
     value = checks["node setup"]["value"]
-    assert "exit code 3" in value and "node2" in value and "no key for the cache" in value
+    assert (
+        says(value, PhaseMessage.ENDED_WITH_EXIT_CODE, code=3)
+        and "node2" in value
+        and "no key for the cache" in value
+    )
 
 
 def test_a_time_limit_is_named_without_a_job(project: Project):

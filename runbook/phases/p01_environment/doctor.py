@@ -244,10 +244,7 @@ def software_checks() -> list[Check]:
     """
     facts = probe_alone()
     num_gpus = sum(len(gpus_of(rank_facts)) for rank_facts in facts)
-    rule = (
-        "site local computes on the CPU and hides them; site local-gpu takes those that "
-        "torch sees, one a process"
-    )
+    rule = PhaseMessage.SITE_HIDES_GPUS.fill()
     return [
         software_check(facts, "runbook"),
         judge(
@@ -563,10 +560,7 @@ def _queue_check(
         return check("pass", partition)
     remedy = "Its administrator has shut it: choose another, or wait."
     if settings.site.fleet:
-        remedy = (
-            f"Start the machines where the cluster is managed: bash environment/{FLEET} "
-            f"start CLUSTER REGION."
-        )
+        remedy = PhaseMessage.START_MACHINES.fill(fleet=FLEET)
 
     # A queue that is down still accepts jobs.
     verdict = "warn" if state == "DOWN" else "fail"
@@ -590,7 +584,7 @@ def _history_check() -> Check:
     return Check(
         "job history",
         "warn",
-        "not kept, which is PBS's default",
+        PhaseMessage.HISTORY_NOT_KEPT.fill(),
         rule,
         remedy,
     )
@@ -626,12 +620,13 @@ def image_check(settings: Settings) -> Check:
         size = Path(image).stat().st_size
     except OSError as error:
         remedy = "01-environment makes it where the site says how; jobs.image names another."
-        return check("fail", f"{image}: {error.strerror}", remedy=remedy)
+        value = PhaseMessage.IMAGE_NOT_READABLE.fill(image=image, reason=error.strerror)
+        return check("fail", value, remedy=remedy)
 
     kind = "SIF" if b"SIF_MAGIC" in head else MAGIC.get(head[:4])
     if kind is None:
         remedy = "Import it again: enroot import, singularity pull."
-        return check("fail", f"{image} is neither SquashFS nor SIF", remedy=remedy)
+        return check("fail", PhaseMessage.IMAGE_OF_NO_KIND.fill(image=image), remedy=remedy)
 
     return check("pass", f"{image}: {kind}, {show_bytes(size)}")
 

@@ -15,6 +15,7 @@ from runbook.core import shell
 from runbook.core.units import show_bytes, show_duration
 from runbook.params.schema.site import Site
 from runbook.params.schema.value_types import Framework
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight.host_rules import different_versions
 from runbook.plan_file.phase_names import FULL
 from runbook.planning import Check, Plan
@@ -120,7 +121,7 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
     versions = _versions_of(facts[0])
     fault = _import_fault(versions, facts[0]["errors"])
     if fault and framework == "runbook":
-        return check("fail", fault, remedy="make setup installs what requirements.lock pins.")
+        return check("fail", fault, remedy=PhaseMessage.MAKE_SETUP_INSTALLS.fill())
     if fault:
         remedy = f"{framework} brings its own with the site's image; these are for our own trainer."
         return check("unknown", fault, remedy=remedy)
@@ -181,7 +182,7 @@ def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
 
 def _hidden_gpus_check(facts: Sequence[ProbeAnswer]) -> Check:
     """Judge whether the processes of a site that computes on CPUs see no GPU."""
-    check = partial(Check, "GPUs", rule="GPUs of a node are hidden from its processes")
+    check = partial(Check, "GPUs", rule=PhaseMessage.GPUS_HIDDEN.fill())
     num_visible = max(len(gpus_of(rank_facts)) for rank_facts in facts)
     if num_visible:
         value = f"{num_visible} seen on a site that computes on CPUs"
@@ -230,7 +231,11 @@ def _busy_gpus(facts: Sequence[ProbeAnswer]) -> list[str]:
         for number, device in enumerate(gpus_of(rank_facts)):
             used_bytes = device["total"] - device["free"]
             if used_bytes > IDLE_BYTES:
-                busy.append(f"{rank_facts['host']} {number}: {show_bytes(used_bytes)} in use")
+                busy.append(
+                    PhaseMessage.GPU_MEMORY_IN_USE.fill(
+                        host=rank_facts["host"], number=number, memory=show_bytes(used_bytes)
+                    )
+                )
 
     return busy
 
@@ -255,7 +260,7 @@ def networks_check(
 
     if absent:
         devices = "; ".join(f"{host} has {names}" for host, names in sorted(offered.items()))
-        remedy = f"Name devices that are there: {devices}."
+        remedy = PhaseMessage.NAME_PRESENT_DEVICES.fill(devices=devices)
         return check("fail", "; ".join(sorted(absent)[:4]), remedy=remedy)
 
     return check("pass", ", ".join(device for _, device in named))

@@ -28,6 +28,7 @@ from runbook.jobs.render.task_job import asks_for_queue, data_tasks
 from runbook.params import Settings
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.phases.job_control import task_jobs
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase, binder
 from runbook.phases.phase_steps import tokenize_step
 from runbook.phases.run_report import finish as finish
@@ -180,7 +181,7 @@ def tokenize(open_phase: OpenPhase) -> None:
         step.refuse(status)
 
     if status.state is StepState.DONE:
-        show_text("tokenize: done, verified. Nothing is made again.")
+        show_text(PhaseMessage.TOKENIZED_ALREADY.fill())
         return
 
     settings = open_phase.settings
@@ -188,9 +189,7 @@ def tokenize(open_phase: OpenPhase) -> None:
     placed = link_ready_tokens(settings, plan, open_phase.folder)
     ready = ready_pairs(settings, plan, open_phase.folder)
     if ready:
-        show_text(
-            f"{len(ready)} pairs of token files were made elsewhere; they are read as they are."
-        )
+        show_text(PhaseMessage.TOKEN_FILES_MADE_ELSEWHERE.fill(number_of_ready=len(ready)))
 
     groups = token_groups(settings, plan, open_phase.folder)
     if groups and asks_for_queue(settings, PHASE):
@@ -518,7 +517,9 @@ def _manifest_facts(manifests: list[Manifest]) -> list[tuple[str, str]]:
         ("token files", _token_files_text(manifests)),
         (
             "left out as bad",
-            f"{total('skipped_records'):,} records, {total('skipped_files'):,} files",
+            PhaseMessage.BAD_INPUT.fill(
+                skipped_records=total("skipped_records"), skipped_files=total("skipped_files")
+            ),
         ),
         ("left out by choice", _left_out_by_choice(manifests)),
     ]

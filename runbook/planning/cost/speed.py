@@ -54,7 +54,9 @@ class Calibration:
     @property
     def text(self) -> str:
         """Return the factor and its source, for people."""
-        return f"times {self.factor:.3g} as measured by the smoke test of {self.run} on {self.measured[:10]}"
+        return PlanningMessage.CORRECTED_BY_SMOKE_TEST.fill(
+            factor=self.factor, run=self.run, measured=self.measured[:10]
+        )
 
 
 def read_calibration(content: Any) -> Calibration | None:

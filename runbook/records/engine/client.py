@@ -50,6 +50,7 @@ from runbook.core.shell import how_it_ended
 from runbook.core.units import DAY_SECONDS
 from runbook.records import twin
 from runbook.records.engine.execution_end import ExecutionState, SignalTrap
+from runbook.records.messages import RecordMessage
 
 logger = logging.getLogger("papermill")
 
@@ -494,7 +495,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             if code in (-9, 137):
                 hint = "; a machine that runs out of memory kills so"
             how = "" if code is None else f": {how_it_ended(code)}{hint}"
-            return ExecutionState.KERNEL_DIED, f"the kernel died{how}"
+            return ExecutionState.KERNEL_DIED, RecordMessage.KERNEL_DIED.fill(how=how)
 
         description = f"{type(error).__name__}: {error}".rstrip(": ")
         if self.kc is None:

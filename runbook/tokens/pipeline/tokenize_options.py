@@ -236,8 +236,8 @@ def unknown_sources_text(*manifests: Manifest) -> str:
     if not unknown:
         return ""
     recorded = sorted(_recorded_sources(manifests))
-    return (
-        f"no record is of source {', '.join(unknown)}; the records' sources: {', '.join(recorded)}"
+    return TokenMessage.UNKNOWN_SOURCE.fill(
+        unknown=", ".join(unknown), recorded=", ".join(recorded)
     )
 
 

@@ -150,8 +150,8 @@ def _title(name: str, device: str, scheduler: str) -> str:
 def _scheduler_line(cluster_wish: ClusterWish, cluster: Cluster) -> str:
     scheduler = cluster_wish.scheduler or cluster.scheduler
     program = "qsub" if scheduler == "pbs" else "sbatch"
-    source = f"{program} is on the PATH of the machine that runbook init ran on"
-    unknown = "slurm or pbs: neither sbatch nor qsub is on the PATH here"
+    source = SiteSetupMessage.PROGRAM_ON_PATH.fill(program=program)
+    unknown = SiteSetupMessage.NO_SCHEDULER_ON_PATH.fill()
     return _sourced(
         "scheduler",
         cluster_wish.scheduler,
@@ -280,11 +280,13 @@ def _device(cluster_wish: ClusterWish, kind: NodeKind, cluster: Cluster) -> tupl
     """Return the device of a node, or a mark to fill in, and the source."""
     if cluster_wish.device:
         return full_name(cluster_wish.device), f"given by --device {cluster_wish.device}"
-    source = f"{cluster.source} calls it {kind.device}"
+    source = SiteSetupMessage.SCHEDULER_CALLS_IT.fill(source=cluster.source, device=kind.device)
     if kind.device and named_memory(kind.device):
         return full_name(kind.device), source
     if kind.device and find_accelerator(kind.device):
-        return FILL_IN, f"{source}: one of {', '.join(_device_choices(kind.device))}"
+        return FILL_IN, SiteSetupMessage.ONE_OF_DEVICES.fill(
+            source=source, devices=", ".join(_device_choices(kind.device))
+        )
     names = "A100-SXM4-40GB, A100-SXM4-80GB, H100-SXM5, MI250X-GCD"
     return FILL_IN, f"the GPUs of a node, by name ({names} ...); nothing on this machine says which"
 
@@ -351,7 +353,9 @@ def why_no_queues(cluster: Cluster) -> str:
     """Return why a site file has no limits of queues: no scheduler, or one that did not answer."""
     if not cluster.scheduler:
         return "No scheduler was there to ask."
-    return f"The scheduler was asked: {cluster.silence or 'it named no queue that takes and runs jobs'}"
+    return SiteSetupMessage.SCHEDULER_WAS_ASKED.fill(
+        answer=cluster.silence or "it named no queue that takes and runs jobs"
+    )
 
 
 def _queue_line(queue: QueueLimits) -> str:

@@ -12,8 +12,13 @@ class SiteSetupMessage(Message):
     NOT_A_SITE_NAME = (
         "--site {cluster_wish_name}: a name has letters, digits, '.', '_' and '-', at most 80."
     )
+    NO_SCHEDULER_ON_PATH = "slurm or pbs: neither sbatch nor qsub is on the PATH here"
     NO_SUCH_DEVICE = "--device {device}: no such device in the table of peaks. Nearest: {near}."
     NO_SUCH_RECIPE = (
         "--model {model}: no recipe of this name. There are {recipes}. Other shapes are in "
         "params/models.yaml: write their name into a run file."
     )
+    ONE_OF_DEVICES = "{source}: one of {devices}"
+    PROGRAM_ON_PATH = "{program} is on the PATH of the machine that runbook init ran on"
+    SCHEDULER_CALLS_IT = "{source} calls it {device}"
+    SCHEDULER_WAS_ASKED = "The scheduler was asked: {answer}"

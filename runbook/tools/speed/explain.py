@@ -98,7 +98,7 @@ class Explanation:
         if changes:
             notes.append(SpeedMessage.BEST_CHANGE.fill(change=changes[0]))
         notes += [f"assumed: {assumption}" for assumption in self.assumed]
-        notes += [f"not said: --set {word}" for word in self.missing]
+        notes += [SpeedMessage.NOT_SAID.fill(word=word) for word in self.missing]
         return Table(rows, "Why a step takes longer than expected", notes)
 
 

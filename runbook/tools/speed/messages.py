@@ -8,28 +8,32 @@ from runbook.plan_file.diagnostics import Message
 class SpeedMessage(Message):
     """Messages about predicted step times."""
 
+    BEST_CHANGE = "would bring most: --set {change}"
     COLUMNS_MISSING = (
         "the table has no column {missing} (its first line: {first_line}). A table of results "
         "begins with a line of names as published_results.csv has: model, params_b, accelerator, "
         "n_accel, precision, seq_len, global_batch, tp, pp, dp, ... ; separate by commas and "
         "name at least these two."
     )
+    CONTRADICTION = (
+        "two figures contradict each other: by {slowest} a step takes {slowest_seconds:.4g} s, "
+        "by {fastest} {fastest_seconds:.4g} s ({ratio:.3g} x): another model, count of devices, "
+        "peak or convention is meant than was said"
+    )
     NOT_A_FACT = "--set {word}: explain takes KEY=VALUE. Nearest: {near}."
     NOT_A_PLAIN_NUMBER = (
         "--set {word}: {name} is a number without unit or sign. Write --set {name}=128."
+    )
+    NOT_SAID = "not said: --set {word}"
+    PRINTED_CONVENTION = (
+        "the log prints {printed:.0f} TFLOP/s, by another convention: {ours:.0f} in ours"
     )
     ROW_NOT_READABLE = "{path}, line {line_num}: {error}. Save the table as CSV with commas."
     TABLE_NOT_READABLE = "{path}: {reason}. Give the path of a CSV file."
     TABLE_NOT_UTF8 = "{path} is not UTF-8 text (byte {start}). Save the table as CSV in UTF-8."
     TABLE_TOO_LARGE = "{path} has more than {max_bytes} MiB: that is no table of results."
-    BEST_CHANGE = "would bring most: --set {change}"
-    CONTRADICTION = (
-        "two figures contradict each other: by {slowest} a step takes {slowest_seconds:.4g} s, by "
-        "{fastest} {fastest_seconds:.4g} s ({ratio:.3g} x): another model, count of devices, peak or "
-        "convention is meant than was said"
-    )
-    PRINTED_CONVENTION = (
-        "the log prints {printed:.0f} TFLOP/s, by another convention: {ours:.0f} in ours"
+    UNKNOWN_ACCELERATOR = (
+        "the accelerator {accelerator!r} is not in our table, and no peak is guessed"
     )
     OF_CATALOGUE = "{name} of the catalogue"
     OF_CATALOGUE_BY_SIZE = "{name} of the catalogue, by size"

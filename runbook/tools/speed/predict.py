@@ -185,7 +185,7 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
     """Return all input of the step model, or the reason why nothing can be predicted."""
     device = find_accelerator(row.accelerator)
     if device is None:
-        return f"the accelerator {row.accelerator!r} is not in our table, and no peak is guessed"
+        return SpeedMessage.UNKNOWN_ACCELERATOR.fill(accelerator=row.accelerator)
     if not row.precision:
         return "4-bit floating point has no calibration here"
     if re.search(_MIXTURE_OF_EXPERTS, row.model, re.IGNORECASE):

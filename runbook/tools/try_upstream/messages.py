@@ -11,6 +11,17 @@ class UpstreamMessage(Message):
     CHECKOUT_WITHOUT_SCRIPT = (
         "{checkout} has no {script}, which the job starts. Give a checkout of {framework}."
     )
+    CHECKPOINT_NOT_LOADED = (
+        "The program did not load its checkpoint: its log says what it found in the folder of "
+        "--load."
+    )
+    FIRST_STEP = "first step: {shown_step}"
+    CHECK_OUT_PINNED = (
+        "What follows is true of this checkout alone. For the job's: git checkout --detach {commit}"
+    )
+    IN_A_CHAIN = "in a chain of {jobs} jobs, "
+    NOT_AT_PINNED_COMMIT = "at {head}, not at the pinned commit"
+    NO_GIT_REPOSITORY = "no git repository: its commit is not known"
     NO_UPSTREAM = (
         "{run} trains with {framework}: --upstream starts Megatron-LM and Megatron-DeepSpeed. "
         "Leave it out, or set training.framework to one of them."

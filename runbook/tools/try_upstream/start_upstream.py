@@ -126,7 +126,7 @@ class UpstreamTrial:
         notes = [f"Not tried: {part}" for part in self.not_tried]
         steps = Table(rows, f"Read from its log ({self.log.format})", notes)
         verdict = "works" if self.works else "DOES NOT WORK"
-        chain = f"in a chain of {self.jobs} jobs, " if self.jobs > 1 else ""
+        chain = UpstreamMessage.IN_A_CHAIN.fill(jobs=self.jobs) if self.jobs > 1 else ""
         how = (
             f"as {self.run} starts it in {self.phase}, made small, {chain}on {self.ranks} rank(s), "
             f"with {self.versions}"
@@ -333,9 +333,9 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
     # After two letters of status and a space
     names = [line[3:] for line in changed.splitlines()]
     if not head:
-        state = "no git repository: its commit is not known"
+        state = UpstreamMessage.NO_GIT_REPOSITORY.fill()
     elif head != pinned.commit:
-        state = f"at {head[:12]}, not at the pinned commit"
+        state = UpstreamMessage.NOT_AT_PINNED_COMMIT.fill(head=head[:12])
     elif names:
         others = f" and {len(names) - 3} more" if len(names) > 3 else ""
         state = f"at the pinned commit, with changes of its own: {', '.join(names[:3])}{others}"
@@ -344,10 +344,7 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
 
     is_pinned = head == pinned.commit and not names
     rule = f"{pinned.commit[:12]}, as the site's jobs check it out"
-    remedy = (
-        "What follows is true of this checkout alone. For the job's: git checkout --detach "
-        f"{pinned.commit}"
-    )
+    remedy = UpstreamMessage.CHECK_OUT_PINNED.fill(commit=pinned.commit)
     return judge(
         "checkout",
         is_pinned,
@@ -698,9 +695,9 @@ def _check_going_on(log: ParsedLog, number: int) -> Check:
     return judge(
         "goes on",
         steps[:1] == [first],
-        f"first step: {shown_step}",
+        UpstreamMessage.FIRST_STEP.fill(shown_step=shown_step),
         f"step {first}, after the checkpoint of the job before",
-        "The program did not load its checkpoint: its log says what it found in the folder of --load.",
+        UpstreamMessage.CHECKPOINT_NOT_LOADED.fill(),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from runbook.plan_file.errors import CANNOT_REHEARSE, TrainingError
 from runbook.plan_file.schema import read_plan
+from runbook.training.messages import TrainingMessage
 
 
 def main() -> int:
@@ -39,7 +40,7 @@ def main() -> int:
             from runbook.training.rehearsal.rank import rehearse
         except ImportError as error:
             needed = "megatron-core and torch 2.10 or newer, of which a build for the CPU will do"
-            sys.stderr.write(f"a rehearsal needs {needed}: {error}\n")
+            sys.stderr.write(TrainingMessage.SOFTWARE_TOO_OLD.fill(needed=needed, error=error))
             return CANNOT_REHEARSE
 
         # Only now: what is not a fault of the job leaves no file

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runbook.core.units import show_bytes, show_duration
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
@@ -43,9 +44,8 @@ def rank_presence_check(
         rank_list = ", ".join(map(str, missing[:SHOWN_RANKS]))
         places = nodes_of_ranks(missing, world_size, nodes)
         where = f" on {', '.join(places)}" if places else ""
-        value = (
-            f"{len(present)} of {world_size} ranks answered; nothing came from rank "
-            f"{rank_list}{where}"
+        value = PhaseMessage.RANKS_ANSWERED.fill(
+            present=len(present), world_size=world_size, missing=rank_list, where=where
         )
         return rule.broken(f"{value}. {first_end}".rstrip(". "), places)
 
@@ -144,7 +144,15 @@ def _step_check(
     hung = _stuck_group(unfinished)
     nodes = [node] if error and not hung else []
     return rule.broken(
-        f"rank {first['rank']} on {node}: {step}{error_text}{later_failures}{hung}", nodes
+        PhaseMessage.FIRST_FAILED_RANK.fill(
+            rank=first["rank"],
+            node=node,
+            step=step,
+            error_text=error_text,
+            later_failures=later_failures,
+            hung=hung,
+        ),
+        nodes,
     )
 
 
@@ -177,7 +185,7 @@ def _stuck_group(ranks: Sequence[RankFacts]) -> str:
 
     nodes = ", ".join(dict.fromkeys(str(rank["host"]) for rank in inside))
     numbers = ", ".join(str(rank["rank"]) for rank in inside[:SHOWN_RANKS])
-    return f". Waiting in {earliest['step']}: rank {numbers} on {nodes}"
+    return PhaseMessage.WAITING_RANKS.fill(step=earliest["step"], ranks=numbers, nodes=nodes)
 
 
 def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCheck:
@@ -210,9 +218,12 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
     if speed is None:
         return rule.passed("one rank, nothing to carry")
     slowest = max(float(group["seconds"]) for group in groups)
-    value = (
-        f"{len(groups)} ranks, {show_bytes(groups[0]['bytes'])} in {show_duration(slowest)}: "
-        f"{speed / 1e9:.2f} GB/s bus bandwidth ({groups[0]['backend']})"
+    value = PhaseMessage.BUS_BANDWIDTH.fill(
+        ranks=len(groups),
+        message_bytes=show_bytes(groups[0]["bytes"]),
+        slowest=show_duration(slowest),
+        speed=speed / 1e9,
+        backend=groups[0]["backend"],
     )
     if speed < floor:
         return rule.broken(value)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from runbook.core.units import GIB, clock_seconds, show_bytes, show_duration
 from runbook.jobs.render.preflight_job import NODE_SETUP, NODE_SETUP_SECONDS
 from runbook.node_checks.answers import HOSTS
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.job_answers import JOB, JobAnswers, NodeFacts
@@ -101,7 +102,7 @@ def open_files_fault(facts: NodeFacts, expected: Expectations) -> str:
     limit = facts["nofile"]
     if limit is None or limit >= thresholds.OPEN_FILES.value:
         return ""
-    return f"{limit} open files, below {thresholds.OPEN_FILES.value:.0f}"
+    return PhaseMessage.TOO_FEW_OPEN_FILES.fill(limit=limit, needed=thresholds.OPEN_FILES.value)
 
 
 def processes_fault(facts: NodeFacts, expected: Expectations) -> str:
@@ -444,7 +445,7 @@ def node_setup_checks(answers: JobAnswers) -> list[PlacedCheck]:
     if code is None:
         return []
     if code:
-        return [NODE_SETUP_RULE.broken(f"it ended with exit code {code}")]
+        return [NODE_SETUP_RULE.broken(PhaseMessage.ENDED_WITH_EXIT_CODE.fill(code=code))]
     return [NODE_SETUP_RULE.passed("done", ", ".join(answers.nodes))]
 
 
@@ -518,7 +519,9 @@ def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
     if not expected.walltime or not time_left:
         return rule.passed("no limit is told")
     granted = clock_seconds(time_left)
-    value = f"{show_duration(granted)} of {show_duration(expected.walltime)} that were asked for"
+    value = PhaseMessage.TIME_GRANTED.fill(
+        granted=show_duration(granted), asked=show_duration(expected.walltime)
+    )
     if granted and granted + GRANTED_SLACK_SECONDS < expected.walltime:
         return rule.broken(value)
     return rule.passed(value)
@@ -634,7 +637,7 @@ def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck
             offered[node] = _usable_interfaces(facts)
 
     if faults:
-        remedy = f"Name one that these nodes have: {_by_node(offered)}."
+        remedy = PhaseMessage.NAME_OFFERED_INTERFACES.fill(offered=_by_node(offered))
         return rule.broken(_by_node(faults), list(faults), remedy=remedy)
 
     return rule.passed("as named", ", ".join(answers.nodes))

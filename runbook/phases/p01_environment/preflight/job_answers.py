@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runbook.node_checks.answers import PartAnswer, PartState, read_answers
+from runbook.phases.messages import PhaseMessage
 
 JOB = "job"
 STEP = "step"
@@ -56,8 +57,8 @@ class JobAnswers:
             elif part_answer.state is PartState.FAILED:
                 reasons[node] = part_answer.error
             elif part_answer.state is PartState.HUNG:
-                reasons[node] = (
-                    f"no answer within {part_answer.facts.get('seconds', 0):g} s: it hangs"
+                reasons[node] = PhaseMessage.NO_ANSWER_HANGS.fill(
+                    seconds=part_answer.facts.get("seconds", 0)
                 )
             elif part_answer.state is PartState.BEGUN:
                 reasons[node] = "ended while it was asked"

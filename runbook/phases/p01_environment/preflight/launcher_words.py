@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from runbook.core import shell
+from runbook.phases.messages import PhaseMessage
 
 ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?"
@@ -60,14 +61,18 @@ def first_end(errors: str) -> str:
     report = ROOT_CAUSE.search(errors)
     if report is not None:
         ending = shell.how_it_ended(_exit_code(int(report["code"])))
-        return f"rank {report['rank']} on {report['host']} ended first, with {ending}"
+        return PhaseMessage.RANK_ENDED_FIRST.fill(
+            rank=report["rank"], host=report["host"], ending=ending
+        )
 
     last_words = ""
     ending = ""
     for line in errors.splitlines():
         ended = TASK_ENDED.match(line)
         if ended is not None and not ending:
-            ending = f"task {ended['task']} on {ended['node']}: {ended['words'].strip()}"
+            ending = PhaseMessage.TASK_ENDED.fill(
+                task=ended["task"], node=ended["node"], text=ended["words"].strip()
+            )
 
         if not OWN_LINES.match(line):
             last_words = line.strip()[:MAX_WORDS]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from runbook.core.units import GIB
 from runbook.node_checks.answers import HOSTS, PEERS, TORCH
 from runbook.params.schema.site import Site
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight.job_answers import NodeFacts
 from runbook.phases.p01_environment.preflight.link_rules import LISTEN
 from runbook.phases.p01_environment.preflight.run_preflight import PreflightResult
@@ -131,7 +132,7 @@ def _entries(site: Site, nodes: Answers, request: Request) -> Iterator[Lesson | 
     yield from _devices(site, nodes)
     yield _interface(site, nodes)
     yield _network(site, nodes)
-    yield Gap("write_bandwidth", "one file of each node says little about a whole checkpoint")
+    yield Gap("write_bandwidth", PhaseMessage.ONE_FILE_OF_EACH_NODE.fill())
     yield Gap("queues", "limits of partitions are the scheduler's: `runbook init --site` asks them")
 
 
@@ -146,7 +147,7 @@ def _of_part(nodes: Answers, rung: str, part: str) -> dict[str, NodeFacts]:
 
 
 def _missing(name: str) -> Gap:
-    return Gap(name, "no node came so far")
+    return Gap(name, PhaseMessage.NO_NODE_CAME.fill())
 
 
 def _cores(site: Site, nodes: Answers, requested: int) -> Lesson | Gap:
@@ -164,9 +165,7 @@ def _cores(site: Site, nodes: Answers, requested: int) -> Lesson | Gap:
     if fewest == requested < online:
         return Gap(
             name,
-            f"the job saw the {requested} cores that it had asked for, of {online} that the "
-            f"node has. Ask for "
-            "more (jobs.training.cpus_per_task), or for none",
+            PhaseMessage.SAW_REQUESTED_CORES.fill(requested=requested, online=online),
         )
 
     return Lesson((HARDWARE, "cores_per_node"), fewest, site.hardware.cores_per_node, evidence)
@@ -182,9 +181,9 @@ def _memory(site: Site, nodes: Answers, requested: str) -> Lesson | Gap:
         total = min(int(node_facts["total"]) for node_facts in facts.values()) // GIB
         return Gap(
             name,
-            f"the job saw the {requested} that it had asked for, of {total} GiB that the node "
-            f"has. Ask for all "
-            f"(jobs.environment.memory={ALL_MEMORY})",
+            PhaseMessage.SAW_REQUESTED_MEMORY.fill(
+                requested=requested, total=total, all_memory=ALL_MEMORY
+            ),
         )
 
     sizes = {}

@@ -3,6 +3,7 @@
 import re
 
 from runbook.node_checks.answers import HOSTS, TORCH
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.host_rules import presence_check
@@ -117,7 +118,7 @@ def compiler_check(answers: JobAnswers) -> PlacedCheck:
         compiler = str(tools.get(node, {}).get("nvcc", ""))
         cuda = str(facts["cuda"] or "")
         if compiler and cuda and _major(compiler) != _major(cuda):
-            faults[node] = f"nvcc {compiler}, torch built with {cuda}"
+            faults[node] = PhaseMessage.COMPILER_OF_OTHER_CUDA.fill(compiler=compiler, cuda=cuda)
 
     if faults:
         value = "; ".join(f"{node}: {fault}" for node, fault in faults.items())

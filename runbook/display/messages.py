@@ -1,0 +1,14 @@
+"""Messages about what is shown: one row each, with `{name}` for a value."""
+
+from __future__ import annotations
+
+from runbook.plan_file.diagnostics import Message
+
+
+class DisplayMessage(Message):
+    """Messages about what is shown."""
+
+    CURVE_LABEL = (
+        "{label} from {first:.4g} (iteration {first_iteration:g}) to {last:.4g} (iteration "
+        "{last_iteration:g})"
+    )

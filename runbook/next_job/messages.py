@@ -1,0 +1,20 @@
+"""Messages about the decision after a job: one row each, with `{name}` for a value."""
+
+from __future__ import annotations
+
+from runbook.plan_file.diagnostics import Message
+
+
+class NextJobMessage(Message):
+    """Messages about the decision after a job."""
+
+    CAUSE_NAMED_BEFORE = "{where}; the log names {cause_name} before it: {evidence}"
+    NO_NEW_STEP = (
+        "{jobs_without_progress} jobs in a row made no new step (jobs.training.restarts is "
+        "{budget})"
+    )
+    RANK_IN_CODE = "rank {rank} on {host} in {where}"
+    SAME_FAILURE_TWICE = (
+        "the same failure twice at step {failing_step} ({both}): this is no accident"
+    )
+    WOULD_HAPPEN_AGAIN = "{cause}: it would happen again"
