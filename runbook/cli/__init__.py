@@ -11,6 +11,7 @@ import click
 from runbook import __version__
 from runbook.cli.commands import COMMANDS, Group, load_command
 from runbook.cli.extras import which_extra
+from runbook.cli.messages import CliMessage
 from runbook.core.errors import RunbookError
 from runbook.core.visible_text import protected_terminal
 
@@ -41,7 +42,7 @@ class LazyGroup(click.Group):
             if close_names:
                 hint = f"Did you mean {' or '.join(close_names)}?"
             else:
-                hint = f"There are {', '.join(COMMANDS)}."
+                hint = CliMessage.THERE_ARE_COMMANDS.fill(commands=", ".join(COMMANDS))
 
             ctx.fail(f"There is no command {args[0]!r}. {hint}")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runbook.cli.messages import CliMessage
 from runbook.cli.options import RUNS
 
 if TYPE_CHECKING:
@@ -111,9 +112,12 @@ def _print_curve_forecast(curve_forecast: CurveForecast, *, as_json: bool) -> No
         return
 
     click.echo(
-        f"After {curve_forecast.share:.0%} of the steps: the last validation loss will be "
-        f"{curve_forecast.loss:.4f} ({curve_forecast.low:.4f} to {curve_forecast.high:.4f} in 80% "
-        "of forecasts)"
+        CliMessage.FORECAST_OF_CURVE.fill(
+            share=curve_forecast.share,
+            loss=curve_forecast.loss,
+            low=curve_forecast.low,
+            high=curve_forecast.high,
+        )
     )
     _print_warnings(curve_forecast.warnings)
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runbook.cli.messages import CliMessage
+
 if TYPE_CHECKING:
     from runbook.tools.site_setup.draft_site import ClusterWish
     from runbook.tools.site_setup.recipes import Recipe
@@ -94,7 +96,7 @@ def _write_recipe(folder: Path, recipe: "Recipe", site: str) -> None:
     from runbook.tools.site_setup.recipes import LOCAL_SITE, write_recipe
 
     path, is_written = write_recipe(folder, recipe, site or LOCAL_SITE)
-    state = "written" if is_written else "exists and was kept"
+    state = "written" if is_written else CliMessage.KEPT.fill()
     click.echo(f"{path}: {state}")
     click.echo(
         f"It trains on the shipped text at site {site or LOCAL_SITE}: write data.dataset, site "
@@ -112,20 +114,20 @@ def _write_site(folder: Path, cluster_wish: "ClusterWish") -> None:
         if path in draft.written:
             state = "written"
         else:
-            state = "exists and was kept"
+            state = CliMessage.KEPT.fill()
 
         click.echo(f"{path}: {state}")
 
     if draft.source:
-        click.echo(f"Drafted from the answers of: {draft.source}.")
+        click.echo(CliMessage.DRAFTED_FROM.fill(source=draft.source))
     else:
-        click.echo("No scheduler answered on this machine.")
+        click.echo(CliMessage.NO_SCHEDULER_ANSWERED.fill())
 
     if draft.silence:
         click.echo(f"Not answered: {draft.silence}")
     fill = ""
     if draft.marked:
-        fill = f"fill in the {draft.marked} values marked FILL_IN in {draft.site}; "
+        fill = CliMessage.FILL_IN_VALUES.fill(marked=draft.marked, site=draft.site)
     click.echo(
         f"Next: {fill}cd {folder}; runbook check {site}; runbook render {site} --out scripts; "
         f"runbook run {site}"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from runbook.cli.messages import CliMessage
 from runbook.cli.options import RUNS
 
 
@@ -69,4 +70,4 @@ def nodes(
     elif rows:
         click.echo(Table(rows, title=f"Bad nodes of {settings.site.site}").as_text())
     else:
-        click.echo(f"No node of {settings.site.site} is known as bad.")
+        click.echo(CliMessage.NO_BAD_NODE.fill(site=settings.site.site))

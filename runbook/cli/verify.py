@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from runbook.cli.messages import CliMessage
 from runbook.cli.options import AS_JSON, on_run_folder
 
 
@@ -38,8 +39,7 @@ def verify(folder: Path, as_json: bool) -> int:
     if unrecorded:
         files = counted(len(unrecorded), "file")
         click.echo(
-            f"{folder}: {run.phase} is running, and {files} of it will be recorded when it ends. "
-            "Verify again then."
+            CliMessage.RUNNING_NOT_RECORDED.fill(folder=folder, phase=run.phase, files=files)
         )
 
     text = "nothing was changed after it was recorded."

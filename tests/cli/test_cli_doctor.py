@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment import doctor
 
 KEYS = {"name", "status", "message", "rule", "remedy", "verdict", "value"}
@@ -40,9 +41,7 @@ def test_a_machine_that_has_everything_is_well(runbook, asked):
     )
     assert {"python", "software", "GPUs", "cores", "memory", "disk", "run folder"} <= set(rows)
     assert rows["software"]["value"] == "torch 2.13.0, megatron-core 0.16.1, numpy 2.4.6"
-    assert rows["GPUs"]["rule"] == (
-        "site local computes on the CPU and hides them; site local-gpu takes those that torch sees, one a process"
-    )
+    assert rows["GPUs"]["rule"] == (PhaseMessage.SITE_HIDES_GPUS.fill())
 
 
 def test_what_is_missing_fails_and_names_the_remedy(runbook, asked):
@@ -51,7 +50,7 @@ def test_what_is_missing_fails_and_names_the_remedy(runbook, asked):
     assert said.code == 1
     row = rows_of(said)["software"]
     assert (row["verdict"], row["value"]) == ("fail", "missing: megatron-core")
-    assert row["remedy"] == "make setup installs what requirements.lock pins."
+    assert row["remedy"] == PhaseMessage.MAKE_SETUP_INSTALLS.fill()
     table = runbook("doctor")
     assert table.code == 1
     assert "megatron-core" in table.out

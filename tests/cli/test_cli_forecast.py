@@ -6,8 +6,10 @@ import math
 from pathlib import Path
 
 import pytest
+from suite.messages import says
 
 from runbook import params
+from runbook.cli.messages import CliMessage
 from runbook.phases import open_phase
 from runbook.plan_file.learning_rate import LearningRate
 from runbook.results.curve_forecast import decay_begins
@@ -53,7 +55,7 @@ def test_half_a_curve_gives_its_end(runbook, tmp_path):
     forecast = json.loads(result.out)
     assert forecast["low"] < forecast["loss"] < forecast["high"]
     assert forecast["share"] == 0.5
-    assert "After 50% of the steps" in runbook("forecast", "--curve", curve).out
+    assert says(runbook("forecast", "--curve", curve).out, CliMessage.FORECAST_OF_CURVE, share=0.5)
 
 
 def test_half_of_the_options_is_wrong_usage(runbook, tmp_path):

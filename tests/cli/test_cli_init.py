@@ -8,11 +8,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, says
 
+from runbook.cli.messages import CliMessage
+from runbook.core.messages import CoreMessage
 from runbook.jobs.job_request import NodeKind
 from runbook.jobs.pbs import Pbs, queues_to_submit_to
 from runbook.params.problems import FILL_IN
 from runbook.tools.site_setup.cluster_facts import SINFO, ask_cluster, parse_pbsnodes, parse_sinfo
+from runbook.tools.site_setup.messages import SiteSetupMessage
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "queues"
 A100 = NodeKind(4, "nvidia_a100-sxm4-40gb", 64, 512_000 * 2**20)
@@ -65,7 +69,7 @@ def test_two_commands_lead_from_nothing_to_a_right_script_on_a_login_node(
 ):
     said = runbook("init", tmp_path / "work", "--site", "oak")
     assert (said.code, said.err) == (0, "")
-    assert "Drafted from the answers of: sinfo." in said.out
+    assert says(said.out, CliMessage.DRAFTED_FROM, source="sinfo")
     monkeypatch.chdir(tmp_path / "work")
     assert runbook("render", "oak", "--out", "scripts").code == 0
     script = Path("scripts/jobs/04-training/job.sh").read_text()
@@ -83,7 +87,7 @@ def test_two_commands_lead_from_nothing_to_a_right_script_on_a_login_node(
 def test_two_commands_lead_there_from_a_laptop_too(runbook, programs, tmp_path, monkeypatch):
     said = runbook("init", tmp_path / "work", "--site", "oak", *FLAGS)
     assert (said.code, said.err) == (0, "")
-    assert "No scheduler answered on this machine." in said.out
+    assert says(said.out, CliMessage.NO_SCHEDULER_ANSWERED)
     monkeypatch.chdir(tmp_path / "work")
     assert runbook("render", "oak", "--out", "scripts").code == 0
     asked = re.findall(
@@ -102,8 +106,9 @@ def test_each_value_of_the_site_says_where_it_came_from(runbook, slurm, project)
     assert lines_of(
         site, "scheduler", "device", "devices_per_node", "device_memory", "cores", "node", "peak"
     ) == [
-        "scheduler: slurm  # sbatch is on the PATH of the machine that runbook init ran on",
-        "device: A100-SXM4-40GB  # sinfo calls it nvidia_a100-sxm4-40gb",
+        "scheduler: slurm  # " + SiteSetupMessage.PROGRAM_ON_PATH.fill(program="sbatch"),
+        "device: A100-SXM4-40GB  # "
+        + SiteSetupMessage.SCHEDULER_CALLS_IT.fill(source="sinfo", device="nvidia_a100-sxm4-40gb"),
         "devices_per_node: 4  # sinfo",
         "device_memory: 40GiB  # of one device, by its datasheet",
         "peak_tflops: {fp16: 312, bf16: 312, fp32: 19.5}  # of one device, dense, by its datasheet",
@@ -129,7 +134,8 @@ def test_the_device_that_a_person_names_chooses_the_nodes(runbook, slurm, projec
     assert runbook("init", ".", "--site", "big", "--devices-per-node", 8).code == 0
     site = project / "params/sites/big.yaml"
     assert lines_of(site, "device:", "cores_per_node") == [
-        "device: A100-SXM4-80GB  # sinfo calls it nvidia_a100-sxm4-80gb",
+        "device: A100-SXM4-80GB  # "
+        + SiteSetupMessage.SCHEDULER_CALLS_IT.fill(source="sinfo", device="nvidia_a100-sxm4-80gb"),
         "cores_per_node: 128  # sinfo",
     ]
     assert lines_of(site, "training:") == ['training: {partition: long, walltime: "01:00:00"}']
@@ -158,7 +164,7 @@ def test_what_nobody_knows_is_marked_and_refused_with_file_and_key(
             assert (
                 f"{key} (params/sites/oak.yaml:{number}): must still be filled in: " in refused.err
             )
-        assert "slurm or pbs: neither sbatch nor qsub is on the PATH here" in refused.err
+        assert says(refused.err, SiteSetupMessage.NO_SCHEDULER_ON_PATH)
     assert everything() == before
     site = project / "params/sites/oak.yaml"
     text = site.read_text()
@@ -180,10 +186,12 @@ def test_a_name_without_its_memory_is_left_to_the_person(runbook, programs, proj
     assert runbook("init", ".", "--site", "oak").code == 0
     names = "A100-SXM4-40GB, A100-SXM4-80GB, A100-PCIe-40GB, A100-PCIe-80GB"
     assert lines_of(project / "params/sites/oak.yaml", "device:") == [
-        f"device: {FILL_IN}  # sinfo calls it a100: one of {names}"
+        f"device: {FILL_IN}  # "
+        + SiteSetupMessage.SCHEDULER_CALLS_IT.fill(source="sinfo", device=f"a100: one of {names}")
     ]
     assert (
-        "hardware.device (params/sites/oak.yaml:10): must still be filled in: sinfo calls it a100"
+        "hardware.device (params/sites/oak.yaml:10): must still be filled in: "
+        + SiteSetupMessage.SCHEDULER_CALLS_IT.fill(source="sinfo", device="a100")
         in runbook("check", "oak").err
     )
 
@@ -218,12 +226,18 @@ def test_a_scheduler_that_does_not_answer_is_quoted_and_the_rest_is_written(
     programs("sinfo", "", SINFO[1:], code=1)
     said = runbook("init", ".", "--site", "oak", *FLAGS[2:])
     assert said.code == 0
-    assert "ended with exit code 1. no controller here" in said.out
+    assert says(
+        said.out,
+        CoreMessage.PROGRAM_FAILED,
+        command=containing("sinfo"),
+        exit_code="exit code 1",
+        last_words=containing("no controller here"),
+    )
     site = project / "params/sites/oak.yaml"
     assert lines_of(site, "scheduler") == [
-        "scheduler: slurm  # sbatch is on the PATH of the machine that runbook init ran on"
+        "scheduler: slurm  # " + SiteSetupMessage.PROGRAM_ON_PATH.fill(program="sbatch")
     ]
-    assert "The scheduler was asked: sinfo " in site.read_text()
+    assert says(site.read_text(), SiteSetupMessage.SCHEDULER_WAS_ASKED, answer=containing("sinfo"))
     assert "no controller here" in site.read_text()
     assert runbook("check", "oak").code == 0
 
@@ -276,7 +290,7 @@ def test_a_pbs_cluster_is_asked_for_its_queues_and_nodes(runbook, programs, proj
     programs("pbsnodes", (SAMPLES / "pbsnodes.txt").read_text(), ("-a",))
     said = runbook("init", ".", "--site", "elm", "--device", "A100-40GB")
     assert (said.code, said.err) == (0, "")
-    assert "Drafted from the answers of: qstat -Q and pbsnodes." in said.out
+    assert says(said.out, CliMessage.DRAFTED_FROM, source="qstat -Q and pbsnodes")
     site = project / "params/sites/elm.yaml"
     assert lines_of(
         site, "launcher", "devices_per_node", "debug:", "prod:", "old:", "devices_directive"
@@ -330,7 +344,7 @@ def test_files_that_are_there_are_kept_and_said_so(runbook, programs, project, e
     before = everything()
     again = runbook("init", ".", "--site", "oak")
     assert again.code == 0
-    assert again.out.count("exists and was kept") == 2
+    assert again.out.count(CliMessage.KEPT.fill()) == 2
     assert everything() == before
     assert "params/sites/lumi.yaml: exists" in runbook("init", ".", "--site", "lumi").out
 

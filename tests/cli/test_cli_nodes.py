@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 
+from suite.messages import says
+
+from runbook.cli.messages import CliMessage
+
 
 def test_a_node_is_added_with_a_reason_shown_and_forgiven(runbook):
     added = runbook(
@@ -13,7 +17,7 @@ def test_a_node_is_added_with_a_reason_shown_and_forgiven(runbook):
     assert (row["node"], row["found by"], row["evidence"]) == ("ccw-hpc-7", "person", "ECC errors")
     assert "ccw-hpc-7" in runbook("nodes", "azure-175b").out
     assert json.loads(runbook("nodes", "azure-175b", "--forgive", "all", "--json").out) == []
-    assert "No node of azure is known as bad." in runbook("nodes", "azure-175b").out
+    assert says(runbook("nodes", "azure-175b").out, CliMessage.NO_BAD_NODE, site="azure")
 
 
 def test_a_node_without_a_reason_is_wrong_usage(runbook):

@@ -6,14 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, says
 
 from runbook import params
 from runbook.core.errors import ParamsError
+from runbook.params.messages import ParamsMessage
 from runbook.params.schema.keys import DOCUMENT_NAMES, all_keys
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.plan_service import why_text
 from runbook.planning import make_plan
+from runbook.planning.messages import PlanningMessage
 from runbook.runs import machine
 from runbook.runs.run_files import write_plan_file
+from runbook.tools.speed.messages import SpeedMessage
 
 CLONE = Path(__file__).parents[2]
 STAGE = ("jobs.stage=/stage", "jobs.account=project")
@@ -79,8 +84,12 @@ def test_a_run_that_is_not_there_is_answered_with_the_nearest(runbook, everythin
     before = everything()
     said = runbook(*(word.format(run="locl") for word in COMMANDS[command]))
     assert (said.code, said.out) == (2, "")
-    assert (
-        "There is no run 'locl': params/locl.yaml does not exist. Did you mean local?" in said.err
+    assert says(
+        said.err,
+        ParamsMessage.NO_SUCH_RUN,
+        word="locl",
+        path="params/locl.yaml",
+        hint=containing("Did you mean local?"),
     )
     assert everything() == before
 
@@ -137,8 +146,11 @@ def test_check_warns_of_a_partition_and_fails_over_walltime_and_memory(runbook, 
     own_site()
     wrong = runbook("check", "mine", "--set", "jobs.training.partition=gpus")
     assert wrong.code == 0
-    assert "! warn gpus is not among the queues of params/sites/mine.yaml" in " ".join(
-        wrong.out.split()
+    assert says(
+        " ".join(wrong.out.split()),
+        PlanningMessage.QUEUE_NOT_LISTED,
+        queue=containing("gpus"),
+        site="mine",
     )
     long = runbook(
         "check",
@@ -186,9 +198,12 @@ def test_why_shows_the_chain_of_origins_and_what_follows(runbook):
         if line.endswith("built-in") or "params/local.yaml:" in line
     ]
     assert ["run", "file"] in chain
-    assert "<- this one" in next(line for line in lines if "--set training.global_batch=16" in line)
-    assert "in the documents: GLOBAL_BATCH_SIZE" in said.out
-    assert "the plan makes of it: " in said.out
+    assert says(
+        next(line for line in lines if "--set training.global_batch=16" in line),
+        ParamsMessage.THIS_ONE,
+    )
+    assert says(said.out, ParamsMessage.IN_THE_DOCUMENTS, documents=containing("GLOBAL_BATCH_SIZE"))
+    assert says(said.out, PhaseMessage.PLAN_MAKES)
 
 
 def test_why_answers_a_name_of_the_documents_and_the_nearest_of_ours(runbook):
@@ -224,7 +239,12 @@ def test_set_answers_a_documents_name_with_what_to_write(name):
     assert set(explained.keys) <= all_keys().keys()
     with pytest.raises(ParamsError) as error:
         params.load("local", set_words=[f"{name.upper()}=1"], project=CLONE)
-    assert f"{name.upper()} is a name of the documents. {explained.meaning}" in str(error.value)
+    assert says(
+        str(error.value),
+        ParamsMessage.NAME_OF_THE_DOCUMENTS,
+        word=containing(name.upper()),
+        meaning=containing(explained.meaning),
+    )
 
 
 def test_render_writes_what_would_be_submitted_and_nothing_else(runbook, project: Path, everything):
@@ -276,6 +296,6 @@ def test_explain_reads_a_log_and_takes_the_rest_from_a_run(runbook, project):
     assert sum(part["seconds"] for part in explained["parts"]) == pytest.approx(explained["gap"])
     alone = runbook("explain", str(log)).out
     assert "expected (nothing says it): not known" in alone
-    assert "not said: --set accelerator=H100-SXM5" in alone
+    assert says(alone, SpeedMessage.NOT_SAID, word=containing("accelerator=H100-SXM5"))
     wrong = runbook("explain", str(log), "--set", "micro_batches=2")
     assert (wrong.code, "Nearest: micro_batch" in wrong.err) == (2, True)

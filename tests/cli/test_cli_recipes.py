@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from suite.messages import says
 
 from runbook import params
+from runbook.cli.messages import CliMessage
 from runbook.params.catalogues import read_models
 from runbook.planning.advice import GPT3_LEARNING_RATES
 from runbook.tools.site_setup.recipes import RECIPES, find_recipe
@@ -48,7 +50,7 @@ def test_a_recipe_for_a_site_of_yours_is_named_after_both_and_never_replaced(run
     assert "site: oak\n" in path.read_text()
     path.write_text("mine")
     again = runbook("init", ".", "--site", "oak", "--model", "1.3b")
-    assert "exists and was kept" in again.out
+    assert says(again.out, CliMessage.KEPT)
     assert path.read_text() == "mine"
 
 

@@ -9,8 +9,10 @@ import stat
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, says
 
 from runbook.core import shell
+from runbook.phases.messages import PhaseMessage
 
 INIT = (
     *("--scheduler", "slurm", "--device", "A100-40GB"),
@@ -100,8 +102,9 @@ def test_rendering_over_a_submitted_job_is_refused_and_changes_nothing(
     }
     refused = runbook("render", "oak", "--out", rendered, "--set", "training.micro_batch=1")
     assert refused.code == 2
-    assert "jobs/04-training holds a job that was submitted" in refused.err
-    assert "Name another folder with --out." in refused.err
+    assert says(
+        refused.err, PhaseMessage.FOLDER_OF_A_SUBMITTED_JOB, folder=containing("jobs/04-training")
+    )
     after = {path: path.stat() for path in before}
     assert after == before
 

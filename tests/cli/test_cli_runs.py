@@ -11,6 +11,7 @@ import pytest
 from suite.messages import containing, says
 
 from runbook import params
+from runbook.cli.messages import CliMessage
 from runbook.core.checks import Check
 from runbook.core.errors import RecordError
 from runbook.core.locks import hold
@@ -19,6 +20,7 @@ from runbook.phases import open_phase as phases
 from runbook.phases import run_report
 from runbook.phases.messages import PhaseMessage
 from runbook.records import run_state
+from runbook.records.messages import RecordMessage
 from runbook.runs.messages import RunMessage
 from runbook.runs.run_folder import RUNS_VARIABLE
 
@@ -139,6 +141,7 @@ def test_an_unknown_run_is_wrong_usage_answered_with_those_that_have_a_folder(ru
         RunMessage.NO_SUCH_RUN_FOLDER,
         root=containing("runs/lokal"),
         there="; there are local",
+        stem=containing("runbook run"),
     )
     assert "Traceback" not in said.err
 
@@ -189,7 +192,9 @@ def test_verify_of_a_running_run_names_what_is_not_recorded_yet(runbook, made, m
     said = runbook("verify", "local")
     assert said.code == 0
     assert said.out.startswith("not recorded yet: extra.txt\n")
-    assert "04-training is running, and 1 file of it will be recorded when it ends" in said.out
+    assert says(
+        said.out, CliMessage.RUNNING_NOT_RECORDED, phase=containing("04-training"), files="1 file"
+    )
     (made / "plan.json").write_text("{}")
     assert runbook("verify", "local").code == 1, "what was recorded may not change"
 
@@ -202,7 +207,14 @@ def test_verify_tells_each_change_and_ends_with_one(runbook, made):
     said = runbook("verify", "local")
     assert said.code == 1
     assert "changed: plan.json (expected sha256 " in said.out
-    assert "added: extra.txt (expected no such file, got 1 bytes)" in said.out
+    assert says(
+        said.out,
+        RecordMessage.FILE_DIFFERS,
+        kind=containing("added"),
+        file="extra.txt",
+        expected="no such file",
+        got="1 bytes",
+    )
     assert said.out.endswith(f"{made}: 2 findings\n")
 
 
@@ -258,7 +270,7 @@ def test_compare_needs_two_runs_that_trained(runbook, made):
     assert said.err.startswith("Error: ")
     said = runbook("compare", "local", "local", "--phase", "x")
     assert said.code == 2
-    assert "the phases are 00-plan" in said.err
+    assert says(said.err, ParamsMessage.NOT_A_PHASE, phases=containing("00-plan"))
 
 
 def test_outside_a_project_every_command_says_so(runbook, tmp_path, monkeypatch):
