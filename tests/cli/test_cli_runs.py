@@ -141,7 +141,7 @@ def test_an_unknown_run_is_wrong_usage_answered_with_those_that_have_a_folder(ru
         RunMessage.NO_SUCH_RUN_FOLDER,
         root=containing("runs/lokal"),
         there="; there are local",
-        stem=containing("runbook run"),
+        stem=containing("Did you mean local?"),
     )
     assert "Traceback" not in said.err
 

@@ -252,7 +252,10 @@ def test_a_lost_answer_is_looked_up_and_an_unknown_one_is_never_submitted_twice(
 
     queue.on_submit = lose
     queue.found = SILENT
-    with refuses(JobError, JobMessage.SUBMISSION_UNKNOWN):
+    unknown = JobMessage.SUBMISSION_UNKNOWN.of(
+        lost="The answer of sbatch was lost.", silent=str(SILENT)
+    )
+    with refuses(JobError, unknown):
         scheduler.submit(folder)
     assert scheduler.state(folder).state is JobState.UNKNOWN
     with pytest.raises(QueueSilentError):  # nor another time while the queue does not answer
