@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu --out FOLDER [--seconds 330] [--stages NAME ...] [--jobs TEXT ...] [--commit HEX]
     python -m benchmarks.gpu --out FOLDER --rehearse
-    python -m benchmarks.gpu --plan FOLDER/gpu.json
+    python -m benchmarks.gpu --plan FOLDER/gpu.json [--copy FILE]
     python -m benchmarks.gpu --write-losses
 
 Each job of a stage is a process with a deadline of its own; the next ones import meanwhile. FOLDER/gpu.json is
@@ -10,7 +10,8 @@ rewritten after every row, so that a call that is cut short keeps what it has. d
 measures, how the folder reaches a device machine, and how to read the file.
 
 `--rehearse` runs everything with a tiny model, on a CPU, and marks the file: it is a test of this program and measures
-nothing. `--plan` adds planned memory and step time to a file, on any machine. `--write-losses` trains the models of the
+nothing. `--plan` prints planned memory and step time next to a file's rows, on any machine, and `--copy` writes a
+file that has both. `--write-losses` trains the models of the
 correctness stage on this CPU and writes benchmarks/gpu_losses.json.
 """
 
@@ -43,7 +44,7 @@ def main() -> None:
     if arguments.plan:
         from benchmarks.gpu_stages import planned
 
-        print("\n".join(planned.compare(arguments.plan)))
+        print("\n".join(planned.compare(arguments.plan, arguments.copy)))
     elif arguments.write_losses:
         write_losses()
     elif arguments.out:
@@ -65,7 +66,10 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--commit", default=os.environ.get("RUNBOOK_COMMIT", ""))
     parser.add_argument("--rehearse", action="store_true", help="tiny models, on a CPU")
-    parser.add_argument("--plan", type=Path, help="add plans to this gpu.json")
+    parser.add_argument("--plan", type=Path, help="plan the rows of this gpu.json")
+    parser.add_argument(
+        "--copy", type=Path, help="with --plan: write the rows with their plans here"
+    )
     parser.add_argument("--write-losses", action="store_true")
     return parser.parse_args()
 

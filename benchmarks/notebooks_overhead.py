@@ -20,7 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -28,6 +31,10 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests" / "notebooks"))
 
 from toy_project import PHASES, RUN_FILE, Toy, lines_of  # noqa: E402
+
+if TYPE_CHECKING:
+    from runbook.jobs.job_folder import JobStatus
+    from runbook.phases.job_control.live_view import LiveView
 
 PLAIN = """
 import json, sys
@@ -38,18 +45,16 @@ for cell in cells:
         exec("".join(cell["source"]), names)
 """
 PICTURE = """
+import sys
 from pathlib import Path
-from runbook import params
-from runbook.runs.run_files import read_plan_file
+sys.path.insert(0, {project!r})
+from benchmarks.notebooks_overhead import view_of
 from runbook.runs.status import scheduler_of
-from runbook.phases.job_control.live_view import LiveView
 from runbook.jobs.job_folder import latest_job_folder
 folder = Path({folder!r})
-settings = params.load(str(folder / "run.yaml"))
-spec = read_plan_file(folder)["phases"]["04-training"]
 job = latest_job_folder(folder, "04-training")
 scheduler = scheduler_of(folder)
-picture = LiveView(settings, spec, folder)
+picture = view_of(folder)
 """
 TURNS = 6
 """With a watcher, and as many without, in alternation."""
@@ -90,7 +95,9 @@ class Watcher:
             kernel_name="python3", cwd=str(toy.root), env=environment
         )
         self.client.execute_interactive(
-            PICTURE.format(folder=str(folder)), timeout=60, output_hook=lambda message: None
+            PICTURE.format(folder=str(folder), project=str(ROOT)),
+            timeout=60,
+            output_hook=lambda message: None,
         )
 
     def seconds(self) -> tuple[float, float]:
@@ -158,23 +165,39 @@ def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float
     return *turns, drawn, cpu / wall
 
 
-def look(folder: Path, times: int = 200) -> dict[str, float]:
-    """CPU seconds of one look at a run's training."""
+def view_of(folder: Path) -> LiveView:
+    """The live view of a run's training, which opens no record of it."""
     from runbook import params
-    from runbook.jobs.job_folder import latest_job_folder
     from runbook.phases.job_control.live_view import LiveView
-    from runbook.runs.run_files import read_plan_file
-    from runbook.runs.status import scheduler_of
+    from runbook.runs.machine import make_plan_here
 
     settings = params.load(str(folder / "run.yaml"))
-    picture = LiveView(settings, read_plan_file(folder)["phases"]["04-training"], folder)
+    phase_plan = make_plan_here(settings).phases["04-training"]
+    opened = SimpleNamespace(
+        settings=settings, phase="04-training", phase_plan=phase_plan, folder=folder
+    )
+    return LiveView(opened)
+
+
+def look(folder: Path, times: int = 200) -> dict[str, float]:
+    """CPU seconds of one look at a run's training."""
+    from runbook.jobs.job_folder import latest_job_folder
+    from runbook.runs.status import scheduler_of
+
     scheduler = scheduler_of(folder)
     job = latest_job_folder(folder, "04-training")
     assert job is not None, f"{folder} has trained nothing"
+    return seconds_of_a_look(view_of(folder), lambda: scheduler.state(job), times)
+
+
+def seconds_of_a_look(
+    picture: LiveView, state: Callable[[], JobStatus], times: int
+) -> dict[str, float]:
+    """CPU seconds of one look, the mean of `times`."""
     began = time.process_time()
     for _ in range(times):
         picture.progress.draw_beside(picture.curve(), picture.last_events())
-        picture.progress._note(None, None, picture.facts(scheduler.state(job)))
+        picture.progress._note(None, None, picture.facts(state()))
         picture.progress.as_html(), picture.progress.as_long_text()
     seconds = (time.process_time() - began) / times
     return {"cpu_seconds_of_a_look": round(seconds, 5), "share_of_one_core": round(seconds, 5)}

@@ -22,8 +22,11 @@ MODELS = {"125m-2k": "125m", "350m": "350m", "1.3b": "1.3b", "6.7b": "6.7b"}
 """Models of params/models.yaml by shape of the benchmark."""
 
 
-def compare(path: Path) -> list[str]:
-    """Write a `planned` entry into each row of the file that is a step of the trainer; return lines to print."""
+def compare(path: Path, copy: Path | None = None) -> list[str]:
+    """Plan each row of the file that is a step of the trainer; return lines to print.
+
+    `copy` becomes the same file with a `planned` entry in those rows; the file itself stays as it is.
+    """
     content = json.loads(path.read_text(encoding="utf-8"))
     environment = content["environment"]
     lines = [f"{'row':34} {'planned / measured GiB':>24} {'error':>7} {'seconds':>17} {'error':>7}"]
@@ -33,7 +36,8 @@ def compare(path: Path) -> list[str]:
             if set_words:
                 row["planned"] = plan_of(row, set_words)
                 lines.append(line_of(row))
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if copy is not None:
+        copy.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return lines
 
 

@@ -171,7 +171,7 @@ class Rise:
     """Share of all pairs of records in which the later one is higher."""
 
 
-RISES = (Rise(12, 0.25, 0.9), Rise(30, 0.10, 0.8))
+RISES = (Rise(12, 0.25, 0.9), Rise(20, 0.15, 0.9), Rise(30, 0.10, 0.8))
 RISE_NOISES = 4.0
 """Minimum rise, as a multiple of the spread inside a third."""
 

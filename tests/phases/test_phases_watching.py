@@ -10,6 +10,7 @@ import pytest
 from suite.messages import containing, refuses, says
 from toy_run import FakeScheduler, open_run
 
+from benchmarks import notebooks_overhead
 from runbook import params
 from runbook.core.errors import JobError, ParamsError
 from runbook.jobs.job_folder import JobState, JobStatus
@@ -53,6 +54,17 @@ def test_the_picture_of_a_running_job_says_all_that_its_files_know(runs, queue):
     assert "MFU" not in facts, "no peak of a CPU is guessed, and a line says nothing about it"
     ended = picture.facts(JobStatus(JobState.DONE, "77", 0, "", started=100.0, ended=160.0))
     assert (ended["left"], ended["in use"], ended["ran"]) == (None, None, "1 min")
+    assert picture.curve() == ("loss", [(1, 10.5), (2, 9.5)])
+
+
+def test_the_benchmark_of_watching_looks_at_a_run_without_a_record(runs, queue):
+    """benchmarks/notebooks_overhead.py calls the live view; `--part look` needs a finished run."""
+    open_phase = open_run("04-training", runs=runs)
+    write_rows(open_phase, {**ROW, "iteration": 1, "loss": 10.5}, ROW)
+    picture = notebooks_overhead.view_of(open_phase.folder)
+    running = JobStatus(JobState.RUNNING, "77", None, "")
+    measured = notebooks_overhead.seconds_of_a_look(picture, lambda: running, times=2)
+    assert 0 < measured["cpu_seconds_of_a_look"] < 1
     assert picture.curve() == ("loss", [(1, 10.5), (2, 9.5)])
 
 

@@ -595,3 +595,14 @@ def test_words_of_a_row_decide_vocabulary_tensor_size_and_the_shape_of_a_named_m
     fitting = one(models, n_accel="16", tp="1 (as printed; 2 fits)", pp="2").setup
     assert fitting is not None
     assert (fitting.layout.tensor, fitting.layout.data) == (2, 4)
+
+
+@pytest.mark.parametrize(("billions", "is_gated"), [("7.3", True), ("5.9", False), ("70", False)])
+def test_a_gated_feed_forward_is_read_from_the_count_of_parameters(
+    models: dict[str, Model], billions: str, is_gated: bool
+) -> None:
+    """InternLM 7B: its columns fit 7.3 billion parameters only with SwiGLU and an output layer of its own."""
+    columns = {"layers": "32", "hidden": "4096", "heads": "32", "ffn": "11008"}
+    columns |= {"vocabulary": "103168", "seq_len": "2048", "n_accel": "8"}
+    setup = setup_for_words(models, model="InternLM", params_b=billions, **columns)
+    assert setup.shape.gated == is_gated

@@ -392,6 +392,51 @@ def test_a_log_of_evaluations_alone_has_alarms():
     assert len(broken.validation) == 4, "as before, only numbers are evaluations"
 
 
+def test_evaluations_that_rise_by_a_little_each_time_diverge():
+    """By 60 % in all, but by less than a quarter over any twelve of them."""
+    evaluations = [SimpleNamespace(iteration=1000 * n, loss=3 + 0.08 * n) for n in range(1, 25)]
+    (alarm,) = find_alarms([], evaluations)
+    assert (alarm.kind, alarm.metric) == ("divergence", "validation_loss")
+    assert alarm.iteration <= 20_000
+
+
+def healthy_curve(kind: str, seed: int) -> list[SimpleNamespace]:
+    """A training as it should be, with the one thing that makes its curve uneven."""
+    source = random.Random(seed)
+    num_steps = source.choice((200, 400, 700))
+    noise = source.choice((0.005, 0.02, 0.06))
+    scale = source.uniform(4, 9)
+    records = []
+    for n in range(1, num_steps + 1):
+        done = n / num_steps
+        loss = 2.0 + scale * (n + 5) ** -0.3
+        norm = (0.3 + 3 * n**-0.5) * math.exp(source.gauss(0, 0.15))
+        batch = 64
+        if kind == "warm restarts" and done > 1 / 3:
+            loss += 0.1 * math.exp(-15 * (done % (1 / 3)))
+        elif kind == "decay at the end" and done > 0.8:
+            loss -= 0.25 * ((done - 0.8) / 0.2) ** 0.7
+        elif kind == "batch ramp":
+            batch = 16 * min(8, 1 + int(16 * done))
+        elif kind == "other text" and done > 0.5:
+            loss *= 1 + source.choice((0.01, 0.02, 0.03))
+        if source.random() < 0.004:
+            loss += source.uniform(0.1, 0.35)
+            norm *= source.uniform(1.5, 4)
+        loss += source.gauss(0, noise)
+        seconds = batch / 64 * math.exp(source.gauss(0, 0.03))
+        record = SimpleNamespace(iteration=n, loss=loss, grad_norm=norm, seconds=seconds)
+        record.global_batch = batch
+        records.append(record)
+    return records
+
+
+@pytest.mark.parametrize("kind", ["warm restarts", "decay at the end", "batch ramp", "other text"])
+def test_curves_that_are_uneven_for_a_good_reason_are_silent(kind):
+    for seed in range(20):
+        assert find_alarms(healthy_curve(kind, seed)) == [], seed
+
+
 def test_an_evaluation_without_a_number_before_the_first_is_no_alarm():
     """Progress bars show NaN until there is one."""
     evaluations = [SimpleNamespace(iteration=n, loss=loss) for n, loss in ((1, math.nan), (2, 3.1))]

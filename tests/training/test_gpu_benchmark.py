@@ -166,8 +166,11 @@ def test_a_row_is_planned_for_the_gpu_that_measured_it(tmp_path):
     environment = {"device": "NVIDIA H200", "device_bytes": 143771 * 2**20}
     path = tmp_path / "gpu.json"
     path.write_text(json.dumps({"environment": environment, "rows": [row, other]}))
-    lines = planned.compare(path)
-    first, second = json.loads(path.read_text())["rows"]
+    before = path.read_text()
+    copy = tmp_path / "planned.json"
+    lines = planned.compare(path, copy)
+    assert path.read_text() == before, "what was measured stays as it is"
+    first, second = json.loads(copy.read_text())["rows"]
     assert 30 < first["planned"]["bytes"] / 2**30 < 45
     assert 0.8 < first["planned"]["seconds"] < 2.5
     assert first["planned"]["memory_error"] == pytest.approx(

@@ -199,7 +199,7 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
     assumed: list[Assumption] = []
     model, shape_from = shape_for(row, models)
     if row.sizes["layers"] and row.sizes["hidden"]:
-        model = with_shape(model, row.sizes)
+        model = _with_stated_parameters(with_shape(model, row.sizes), row)
         shape_from = SpeedMessage.COLUMNS_OF_TABLE.fill()
 
     setup = _assumed_setup(row, model, device, assumed)
@@ -207,6 +207,25 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
         assumed.append(Assumption(AssumedValue.DEVICE, note))
 
     return RowSetup(setup, shape_from, tuple(assumed))
+
+
+def _with_stated_parameters(model: Model, row: PublishedRow) -> Model:
+    """Return the model, with a gated feed-forward or an output layer of its own if only so its parameters fit.
+
+    No column says either, but layers, widths and vocabulary with the count of parameters do.
+    """
+    parameters = row.billions * 1e9
+    length = row.sequence_length
+    if _size_error(model, length, parameters) <= SHAPE_TOLERANCE:
+        return model
+    kinds = [model]
+    for activation in ("gelu", "swiglu"):
+        for is_tied in (True, False):
+            kind = {"activation": activation, "tied_embeddings": is_tied}
+            kinds.append(model.model_copy(update=kind))
+
+    nearest = min(kinds, key=lambda kind: _size_error(kind, length, parameters))
+    return nearest if _size_error(nearest, length, parameters) <= SHAPE_TOLERANCE else model
 
 
 def _with_billions(row: PublishedRow, models: Mapping[str, Model]) -> PublishedRow:
