@@ -1,4 +1,4 @@
-"""The command line: `runbook COMMAND`; each command's code is imported only when it is called."""
+"""The command line: `runbook NAME` is in `cli/NAME.py`, and imported when it is called."""
 
 import atexit
 import difflib

@@ -1,1 +1,1 @@
-"""The base of every other package: errors, units, the shell, whole files, locks, processes."""
+"""The base of other packages: errors, units, tables, files, locks, processes, other programs."""

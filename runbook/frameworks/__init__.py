@@ -1,4 +1,4 @@
-"""The training program's arguments, in the option names of each framework."""
+"""The option names of each framework for the keys of a run file."""
 
 from dataclasses import fields, replace
 from operator import attrgetter

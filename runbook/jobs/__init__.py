@@ -1,4 +1,4 @@
-"""The only module that talks to a queue: submit, state, cancel, signal."""
+"""Job scripts, and the queues they go to: submit, ask, signal, cancel."""
 
 from runbook.jobs.job_folder import Scheduler
 from runbook.jobs.local import LocalScheduler

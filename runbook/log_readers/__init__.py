@@ -1,1 +1,1 @@
-"""Read the training logs of all supported programs into one kind of record."""
+"""Training logs of any program, read into one kind of record."""

@@ -1,1 +1,4 @@
-"""What follows a job. It uses only the standard library, so that the job itself can decide it."""
+"""What follows a job that ended: start again, with fewer nodes, or stop.
+
+It uses only the standard library, so that the job itself can decide it.
+"""

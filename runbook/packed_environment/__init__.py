@@ -1,4 +1,4 @@
-"""The Python environment of the jobs as one archive: packed on a login node, unpacked on each node's own disk.
+"""The Python environment of the jobs as one archive, and its copy on each node's own disk.
 
 Both sides use the standard library only, in Python 3.10's language: the node's side runs before the
 environment is there.

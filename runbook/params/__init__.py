@@ -1,4 +1,4 @@
-"""The choices for a run: read, checked, and stored with their origin."""
+"""What a person chooses: run files and sites, read, checked, and kept with their origin."""
 
 from runbook.params.parameters_cell import PARAMETERS as PARAMETERS
 from runbook.params.parameters_cell import bind as bind

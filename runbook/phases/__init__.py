@@ -1,1 +1,1 @@
-"""The phases of a run: a package per notebook, and what they share."""
+"""What the notebooks call: a package for each phase, and what the phases share."""

@@ -1,4 +1,4 @@
-"""The file plan.json: its types, its reader, and the identity of a training.
+"""The file `plan.json`: its types, its reader, and the rules that planner and trainer share.
 
-The formulas that the planner and the trainer share are here too.
+It uses only the standard library.
 """

@@ -1,4 +1,4 @@
-"""Everything that follows from what a person chose: sizes, layout, memory, time, and the rules they must keep."""
+"""What follows from the choices: sizes, layout, memory, time, cost, and the rules they keep."""
 
 from runbook.core.checks import Check as Check
 from runbook.plan_file.phase_names import FULL as FULL

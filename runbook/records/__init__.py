@@ -1,4 +1,4 @@
-"""Records of executed notebooks: notebook, report, machine-readable twin, and checksums.
+"""Executed notebooks as records with checksums, and the pages made of them.
 
 Nothing is imported here, so that papermill starts as fast with our engine as without. In the
 kernel, `session` collects results and checks and writes the `twin`; outside it, `engine` executes

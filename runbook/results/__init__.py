@@ -1,1 +1,1 @@
-"""Results in a run's files, compared with the plan, published results and other runs."""
+"""What a training did: metrics, checks, failures, tables and figures."""

@@ -1,1 +1,1 @@
-"""One run on disk: its folder, files, status and machine."""
+"""One run on disk: its folder, its files, its status, and what its machine has."""

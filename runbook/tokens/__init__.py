@@ -1,1 +1,1 @@
-"""Text to verified .bin/.idx: sources, the fused pipeline, indexed files."""
+"""Text to verified token files: sources, tokenizers, `.bin` and `.idx`."""

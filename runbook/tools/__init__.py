@@ -1,4 +1,4 @@
-"""Tools that a run does not need.
+"""Tools that a run does not need; none imports another.
 
-Each has its own folder and command, and none imports another.
+Each has its own folder; its command is in `cli`.
 """

@@ -1,1 +1,1 @@
-"""The trainer: reads plan.json, needs torch and megatron-core, and nothing else of the runbook."""
+"""The trainer: reads `plan.json`, needs torch and megatron-core, and nothing else of the runbook."""
