@@ -40,7 +40,7 @@ GIVEN = (GIVEN_BEFORE, "notebook", "command line")
 TEXTS = ("notebook", "command line")
 """Layers in which a number may be text: words of --set, and 6e-5 as YAML 1.1 reads it."""
 
-REHEARSAL = "rehearsal"
+SCALED_DOWN = "rehearsal"
 """The layer that adapts a run file to another site. Its origins state the run file's own value and
 the reason for the change.
 """

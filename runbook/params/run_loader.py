@@ -30,7 +30,7 @@ from runbook.params.problems import (
     tokens_in,
 )
 from runbook.params.project import RunFile, find_run_file, shown_path
-from runbook.params.scale_down import rehearse
+from runbook.params.scale_down import scale_down
 from runbook.params.schema.entries import Dataset, Model, TextShare, with_shape
 from runbook.params.schema.keys import DURATION
 from runbook.params.schema.run_file import SHAPE_FIELDS, Run
@@ -203,7 +203,7 @@ class RunLoading:
         smoke_name, smoke_model = smoke
         texts = [dataset, *(text.dataset for text in blend)]
         self.stack.lay(
-            rehearse(
+            scale_down(
                 self.stack,
                 site,
                 model,

@@ -1,14 +1,11 @@
-"""Rehearsal of one site's run file on another, smaller site.
-
-It determines what is reduced or left out there, and why.
-"""
+"""A run file scaled down to another, smaller site: what is reduced or left out there, and why."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runbook.params.layers import GIVEN, REHEARSAL, Layer, LayerStack, Origin
+from runbook.params.layers import GIVEN, SCALED_DOWN, Layer, LayerStack, Origin
 from runbook.params.schema.entries import Dataset, Model
 from runbook.params.schema.run_file import JOB_SECTIONS
 from runbook.params.schema.site import Site
@@ -28,7 +25,7 @@ ELSEWHERE = (
 """The keys of a phase that are meant for the other site's scheduler."""
 
 
-def rehearse(
+def scale_down(
     stack: LayerStack,
     site: Site,
     model: Model,
@@ -40,7 +37,7 @@ def rehearse(
     Return an empty one if the run file's own site is used. Only values from files are changed. A
     value given by hand is kept, and the plan's rules check it.
     """
-    layer = Layer(REHEARSAL)
+    layer = Layer(SCALED_DOWN)
     chain = stack.chains["site"]
     home = next(origin.value for origin in reversed(chain) if origin.layer not in GIVEN)
     if not site.rehearses or chain[-1].layer not in GIVEN or home == site.site:
@@ -98,7 +95,7 @@ class _Changes:
         if was == value or self.stack.chains[key][-1].layer in GIVEN:
             return
         self.layer.leaves[key] = Origin(
-            REHEARSAL, f"{was} does not fit site {self.site.site}: {why}", value
+            SCALED_DOWN, f"{was} does not fit site {self.site.site}: {why}", value
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from runbook.core.errors import ParamsError
 from runbook.core.units import show_count, show_duration
-from runbook.params.layers import REHEARSAL, Origin
+from runbook.params.layers import SCALED_DOWN, Origin
 from runbook.params.messages import ParamsMessage
 from runbook.params.problems import InvalidParams, Problem, show
 from runbook.params.schema.entries import Dataset, Model, TextShare
@@ -80,14 +80,14 @@ class Settings:
 
         return parameters
 
-    def rehearsed(self) -> dict[str, str]:
+    def scaled_down(self) -> dict[str, str]:
         """Return what the site changed in another site's run file, and why.
 
         It is empty if the run belongs to this site.
         """
         wheres = {}
         for key, chain in self.origins.items():
-            if chain and chain[-1].layer == REHEARSAL:
+            if chain and chain[-1].layer == SCALED_DOWN:
                 wheres[key] = chain[-1].where
 
         return wheres

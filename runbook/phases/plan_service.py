@@ -149,7 +149,7 @@ def plan_text(settings: Settings, plan: Plan) -> str:
 def _changed_keys_tables(settings: Settings) -> list[Table]:
     """Return a table of the values that differ because the site is not the one in the file."""
     rows = []
-    for key, reason in sorted(settings.rehearsed().items()):
+    for key, reason in sorted(settings.scaled_down().items()):
         rows.append({"key": key, "here": settings.value(key), "because": reason})
     if not rows:
         return []

@@ -71,9 +71,9 @@ def file_notebook(notebook: Path, folder: Path) -> str:
 
     A notebook of another run is refused.
     """
-    from runbook.records.engine.execute import adopt_execution
+    from runbook.records.engine.execute import file_finished_notebook
 
-    filed = adopt_execution(notebook, run_folder=folder)
+    filed = file_finished_notebook(notebook, run_folder=folder)
     return f"{notebook} is filed as {filed.notebook.relative_to(folder)}: {filed.state}"
 
 

@@ -383,7 +383,7 @@ def what_if(
 
 
 def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
-    """Yield each change with the words for --set; the best layout of `plan --search` comes last."""
+    """Yield each change with its values for --set; the best layout of `plan --search` comes last."""
     for key, values in _changed_sizes(choice).items():
         for value in values:
             yield f"{key}={value}", _with_size(choice, key, value)
@@ -396,7 +396,7 @@ def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
                 yield f"training.{key}={name}", _with_training(choice, key, name)
 
     for best in search(choice).ranked[:1]:
-        yield _words_of(best), best.choice
+        yield _set_options_of(best), best.choice
 
 
 def _changed_sizes(choice: Choice) -> dict[str, list[int]]:
@@ -433,8 +433,8 @@ def _with_size(choice: Choice, key: str, value: int) -> Choice:
     return choice.in_layout(replace(choice.layout, **size))
 
 
-def _words_of(best: RankedLayout) -> str:
-    """Return the words for --set that select the best layout of a search."""
+def _set_options_of(best: RankedLayout) -> str:
+    """Return the values for --set that select the best layout of a search."""
     layout = best.layout
     settings = {
         "parallel.tensor": layout.tensor,
@@ -444,8 +444,8 @@ def _words_of(best: RankedLayout) -> str:
         "parallel.zero_stage": layout.zero_stage,
         "training.recompute": best.choice.training.recompute,
     }
-    words = " ".join(f"{key}={value}" for key, value in settings.items())
-    return f"{words} (best by --search)"
+    options = " ".join(f"{key}={value}" for key, value in settings.items())
+    return f"{options} (best by --search)"
 
 
 def _alternative(

@@ -100,7 +100,7 @@ def test_a_blend_of_texts_that_are_not_here_is_rehearsed_with_the_corpus(project
     other.write_text(other.read_text() + "data: {dataset: corpus, blend: 'corpus 1, far 1'}\n")
     settings = load("other", project=project, set_words=["site=local", "model=tiny"])
     assert settings.blend == ()
-    assert "some of its texts are not here" in settings.rehearsed()["data.blend"]
+    assert "some of its texts are not here" in settings.scaled_down()["data.blend"]
 
 
 def test_blanks_are_no_blend():

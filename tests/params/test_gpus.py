@@ -170,7 +170,7 @@ def test_a_cluster_s_run_is_cut_down_to_the_gpus_that_are_here(machine, run):
     machine(nvidia=[H100] * 4)
     settings, content = plan("model=tiny", run=run)
     assert {spec.parallel.world_size for spec in content.phases.values()} == {4}
-    assert settings.rehearsed()
+    assert settings.scaled_down()
 
 
 def test_site_local_is_the_cpu_whatever_gpus_there_are(machine):

@@ -12,7 +12,7 @@ from notebook_project import BIN, ERROR, KILL, PHASE, WORK, Project, start
 from suite.messages import containing, refuses
 
 from runbook.core.errors import RecordError
-from runbook.records.engine.execute import adopt_execution, execute_phase
+from runbook.records.engine.execute import execute_phase, file_finished_notebook
 from runbook.records.manifest import verify_run
 from runbook.records.messages import RecordMessage
 from runbook.records.session import MIME
@@ -61,12 +61,12 @@ def test_twin_is_the_same_whatever_executed_the_notebook(tmp_path):
         notebook=containing("stock.ipynb"),
         started=time_of,
     ):
-        adopt_execution(tmp_path / "stock.ipynb")
+        file_finished_notebook(tmp_path / "stock.ipynb")
 
 
 def _adopt(project: Project, executed: Path) -> None:
     before = executed.read_bytes()
-    outcome = adopt_execution(executed)
+    outcome = file_finished_notebook(executed)
     assert (outcome.exit_code, outcome.notebook) == (0, project.record(".ipynb"))
     assert executed.read_bytes() == before, "the notebook itself stays as it is"
     assert verify_run(project.run_folder) == []
@@ -131,7 +131,7 @@ def test_record_of_a_kernel_that_died_under_stock_papermill_does_not_claim_to_be
     )
     process.communicate(timeout=60)
     assert process.returncode == 138
-    outcome = adopt_execution(tmp_path / "stock.ipynb")
+    outcome = file_finished_notebook(tmp_path / "stock.ipynb")
     assert (outcome.state, outcome.exit_code) == ("interrupted", 130)
     assert outcome.message.startswith("the record was never finished")
     assert "interrupted" in project.record(".html").read_text()
@@ -157,12 +157,12 @@ def test_adopting_refuses_what_names_no_run(tmp_path):
     with refuses(
         RecordError, RecordMessage.NOTEBOOK_OF_NO_RUN, notebook=containing("02-data.ipynb")
     ):
-        adopt_execution(master)
+        file_finished_notebook(master)
     with refuses(RecordError, RecordMessage.NOTEBOOK_MISSING, path=containing("none.ipynb")):
-        adopt_execution(tmp_path / "none.ipynb")
+        file_finished_notebook(tmp_path / "none.ipynb")
     (tmp_path / "broken.ipynb").write_text("{not json")
     with refuses(RecordError, RecordMessage.NOTEBOOK_NOT_READABLE, path=containing("broken.ipynb")):
-        adopt_execution(tmp_path / "broken.ipynb")
+        file_finished_notebook(tmp_path / "broken.ipynb")
     told = nbformat.read(master, as_version=4)
     data = {
         MIME: {"run_folder": str(tmp_path / "gone"), "phase": PHASE, "execution": "x"},
@@ -171,7 +171,7 @@ def test_adopting_refuses_what_names_no_run(tmp_path):
     told.cells[1].outputs = [nbformat.v4.new_output("display_data", data=data)]
     nbformat.write(told, tmp_path / "moved.ipynb")
     with refuses(RecordError, RecordMessage.RUN_FOLDER_GONE, belongs=containing("gone")):
-        adopt_execution(tmp_path / "moved.ipynb")
+        file_finished_notebook(tmp_path / "moved.ipynb")
     with refuses(
         RecordError,
         RecordMessage.NO_NOTEBOOK,

@@ -11,7 +11,7 @@ from made_run import TWIN, data, notebook, write_run
 from suite.messages import containing, refuses
 
 from runbook.core.errors import RunbookError
-from runbook.records.engine.execute import adopt_execution
+from runbook.records.engine.execute import file_finished_notebook
 from runbook.records.manifest import verify_run
 from runbook.records.messages import RecordMessage
 from runbook.records.pages.notebook_page import LARGEST_PAGE, write_html
@@ -102,14 +102,14 @@ def test_a_notebook_that_lost_its_first_outputs_is_filed_by_its_name(run, tmp_pa
     content = notebook(data(text_plain="drawn by hand"))
     path = tmp_path / "04-training.ipynb"
     nbformat.write(content, path)
-    filed = adopt_execution(path, run_folder=run)
+    filed = file_finished_notebook(path, run_folder=run)
     assert (filed.state, filed.notebook) == ("done", run / "records" / "04-training.ipynb")
     assert "drawn by hand" in (run / "records" / "04-training.html").read_text()
     assert json.loads((run / "records" / "04-training.json").read_text())["started"] == TWIN.started
     with refuses(RunbookError, RecordMessage.NOTEBOOK_OF_NO_RUN):
-        adopt_execution(path)
+        file_finished_notebook(path)
     other = write_run(tmp_path / "others", "other")
     with refuses(
         RunbookError, RecordMessage.RUN_IS_ANOTHER, belongs=containing("belongs to the run in")
     ):
-        adopt_execution(other / "records" / "04-training.ipynb", run_folder=run)
+        file_finished_notebook(other / "records" / "04-training.ipynb", run_folder=run)

@@ -19,7 +19,7 @@ from runbook.display.jupyter.widgets import Answer, Field, show_form
 from runbook.params import Settings
 from runbook.params.catalogues import read_datasets, read_models
 from runbook.params.editing import edited_text, values_in, without_sums
-from runbook.params.layers import GIVEN, REHEARSAL
+from runbook.params.layers import GIVEN, SCALED_DOWN
 from runbook.params.problems import InvalidParams
 from runbook.params.schema.keys import Key, all_keys
 from runbook.params.schema.value_types import is_name
@@ -242,7 +242,7 @@ def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
 
 def _chosen_values(settings: Settings) -> dict[str, Any]:
     """Return every value that is neither built-in nor the site's, as it was written."""
-    layers = ("run file", "variant", REHEARSAL, *GIVEN)
+    layers = ("run file", "variant", SCALED_DOWN, *GIVEN)
     chosen = {}
     for key in settings.values():
         newest = settings.origins[key][-1]

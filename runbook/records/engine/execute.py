@@ -288,7 +288,7 @@ def refuse_hand_edits(notebook: Path, given: Collection[str] = ()) -> None:
             notebook_parameters.refuse_hand_edits(cell.source, name, given)
 
 
-def adopt_execution(notebook: Path, run_folder: Path | None = None) -> Outcome:
+def file_finished_notebook(notebook: Path, run_folder: Path | None = None) -> Outcome:
     """File a notebook that another tool (stock papermill, nbconvert, JupyterLab) executed.
 
     The notebook itself stays where it is; a copy goes to records/<phase>.ipynb with report and twin

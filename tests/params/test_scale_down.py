@@ -23,11 +23,11 @@ def test_every_documents_run_plans_here_with_a_small_model(name):
 
 @pytest.mark.parametrize("name", FIVE)
 def test_nothing_changes_at_home(name):
-    assert load(name, project=CLONE).rehearsed() == {}
+    assert load(name, project=CLONE).scaled_down() == {}
 
 
 def test_each_change_says_what_was_asked_and_why():
-    told = load("azure-175b", set_words=["site=local", "model=tiny"], project=CLONE).rehearsed()
+    told = load("azure-175b", set_words=["site=local", "model=tiny"], project=CLONE).scaled_down()
     assert told == {
         "data.dataset": "slimpajama does not fit site local: the text is not here; the shipped corpus is",
         "data.drop_sources": "RedPajamaBook does not fit site local: the sources are those of the other text",
@@ -51,7 +51,7 @@ def test_each_change_says_what_was_asked_and_why():
 def test_a_sequence_is_cut_only_where_tensor_ranks_are_left_for_it(words, why):
     settings = load("azure-175b", set_words=["site=local", "model=tiny", *words], project=CLONE)
     assert not settings.run.parallel.sequence
-    assert settings.rehearsed()["parallel.sequence"] == f"True does not fit site local: {why}"
+    assert settings.scaled_down()["parallel.sequence"] == f"True does not fit site local: {why}"
 
 
 def test_the_queue_of_the_small_machine_itself_is_kept(tmp_path):
@@ -68,14 +68,14 @@ def test_the_queue_of_the_small_machine_itself_is_kept(tmp_path):
         "workq",
         "staff",
     )
-    assert not any(key.endswith("partition") for key in settings.rehearsed())
+    assert not any(key.endswith("partition") for key in settings.scaled_down())
 
 
 def test_a_value_given_by_hand_is_kept_and_left_to_the_rules():
     words = ["site=local", "model=tiny", "parallel.tensor=4", "training.precision=fp16"]
     settings = load("azure-175b", set_words=words, project=CLONE)
     assert (settings.run.parallel.tensor, settings.run.training.precision) == (4, "fp16")
-    assert not {"parallel.tensor", "training.precision"} & settings.rehearsed().keys()
+    assert not {"parallel.tensor", "training.precision"} & settings.scaled_down().keys()
 
 
 def test_a_batch_that_does_not_divide_becomes_the_nearest_that_does():
@@ -89,7 +89,7 @@ def test_a_batch_that_does_not_divide_becomes_the_nearest_that_does():
     settings = load("polaris-25b", set_words=words, project=CLONE)
     assert settings.run.training.global_batch == 2
     assert (
-        settings.rehearsed()["training.global_batch"]
+        settings.scaled_down()["training.global_batch"]
         == "1 does not fit site local: it divides by 2"
     )
 
@@ -97,4 +97,4 @@ def test_a_batch_that_does_not_divide_becomes_the_nearest_that_does():
 def test_the_local_run_itself_is_refused_where_it_does_not_fit():
     settings = load("local", set_words=["parallel.tensor=8", "site=local"], project=CLONE)
     assert settings.run.parallel.tensor == 8
-    assert settings.rehearsed() == {}
+    assert settings.scaled_down() == {}
