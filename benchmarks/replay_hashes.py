@@ -35,6 +35,11 @@ LEARNING_RATE = 1e-4
 class NoFingerprints:
     """A tracer that takes no fingerprint, so that both passes always agree."""
 
+    def __init__(self) -> None:
+        from runbook.training.replay.trace import WatchedOutputs
+
+        self.watched = WatchedOutputs(forward=(), backward=())
+
     @contextlib.contextmanager
     def tracing(self) -> Iterator[Any]:
         """Give a trace that stays empty."""

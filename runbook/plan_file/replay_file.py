@@ -181,6 +181,8 @@ class ReplayLine(TypedDict, total=False):
     versions: dict[str, str]
     code: str
     bitwise: bool
+    watched: dict[str, list[str]]
+    """Names of the watched outputs by part; older records have none."""
     threads: int
     hosts: list[str]
     machines: list[str]
@@ -210,6 +212,8 @@ class Circumstances:
     threads: int = 0
     """Threads of the first rank; 0: not known."""
     is_bitwise: bool = True
+    watched: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Names of the outputs that the marks of a part cover; older records have none."""
 
 
 @dataclass(frozen=True)
@@ -246,6 +250,7 @@ def read_steps(lines: Iterable[ReplayLine]) -> dict[int, RecordedStep]:
                 programs=line.get("programs", ()),
                 threads=line.get("threads", 0),
                 is_bitwise=line.get("bitwise", True),
+                watched=line.get("watched", {}),
             )
         elif "marks" in line and len(places) == len(line["marks"]):
             marks = []
@@ -288,10 +293,17 @@ def ranks_of_other_samples(first_step: RecordedStep, second_step: RecordedStep) 
 
 
 def compare_steps(first_step: RecordedStep, second_step: RecordedStep) -> Difference | None:
-    """Return where two recordings of a step first differ, in the order of computation, or None."""
+    """Return where two recordings of a step first differ, in the order of computation, or None.
+
+    Marks of a part are compared if both cover the same outputs.
+    """
+    first_watched = first_step.circumstances.watched
+    second_watched = second_step.circumstances.watched
+    parts = [part for part in PARTS if first_watched.get(part) == second_watched.get(part)]
     different: list[tuple[MarkKey, int]] = []
     for rank, (marks, others) in enumerate(zip(first_step.marks, second_step.marks, strict=True)):
-        different += [(key, rank) for key in marks if marks[key] != others.get(key)]
+        comparable = [key for key in marks if key.part in parts]
+        different += [(key, rank) for key in comparable if marks[key] != others.get(key)]
     if not different:
         return None
     first, rank = min(different, key=lambda difference: (difference[0].order(), difference[1]))

@@ -1,5 +1,6 @@
 """Things put into a forked rank before it trains (see patched.py): a gradient that is no number, fp16 on a CPU."""
 
+import functools
 import os
 import shutil
 
@@ -7,6 +8,8 @@ import torch
 
 from runbook.plan_file import limits
 from runbook.training.checkpoints import state as checkpoint_state
+
+from .inside_flips import InsideFlip
 
 
 def gradient():
@@ -109,3 +112,47 @@ def wrong_attention():
         return output
 
     gpt_model.CausalAttention.forward = wrong
+
+
+def inside_flips():
+    """In the first computation of each step one bit flips inside a block of a layer."""
+    from runbook.training.replay.replayer import Replayer
+
+    compute = Replayer._pass
+
+    def wrong_pass(self, first, num_microbatches, number):
+        rank = torch.distributed.get_rank()
+        flip = InsideFlip.of(self._iteration, torch.distributed.get_world_size())
+        if number != 0 or rank != flip.rank:
+            return compute(self, first, num_microbatches, number)
+        (model,) = self._engine.models
+        name = f"layers.{flip.layer - 1}."
+        (module,) = (
+            module
+            for path, module in model.named_modules()
+            if name in path and path.endswith(f".{flip.module}")
+        )
+        handle = module.register_forward_hook(functools.partial(flip_output, flip))
+        try:
+            return compute(self, first, num_microbatches, number)
+        finally:
+            handle.remove()
+
+    Replayer._pass = wrong_pass
+
+
+def flip_output(flip, _module, _inputs, output):
+    """Flip the bit in a module's output, or in that output's gradient."""
+    tensor = output[0] if isinstance(output, tuple) else output
+    if flip.part == "forward":
+        tensor.data.copy_(flipped(flip, tensor))
+    else:
+        tensor.register_hook(functools.partial(flipped, flip))
+
+
+def flipped(flip, tensor):
+    """Return the tensor with the bit flipped."""
+    wrong = tensor.detach().clone()
+    words = wrong.view(-1).view(torch.int32)
+    words[flip.element % len(words)] ^= 1 << flip.bit
+    return wrong

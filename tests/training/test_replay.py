@@ -10,6 +10,7 @@ import pytest
 from runbook.cli import cli
 
 from . import specs
+from .inside_flips import InsideFlip
 
 pytestmark = pytest.mark.training
 
@@ -106,6 +107,33 @@ def test_each_flipped_bit_is_found_with_its_rank_and_layer(layout, zygote, run):
     assert all(alarm["host"] for alarm in alarms.values())
     plain = train(zygote, run, "plain", interval=0, iterations=count, **LAYOUTS[layout])
     assert job.losses() == plain.losses()
+
+
+@pytest.mark.parametrize("layout", ["alone", "tensor"])
+def test_a_bit_flipped_inside_a_block_is_found_at_its_end(layout, zygote, run):
+    """Nothing inside a block is watched: the wrong number shows in what its layer computes from it."""
+    count = int(os.environ.get("RUNBOOK_TEST_FLIPS", "8"))
+    ranks = LAYOUTS[layout].get("tensor", 1)
+    job = train(
+        zygote,
+        run,
+        "inside",
+        interval=1,
+        patch="training.poison:inside_flips",
+        iterations=count,
+        model={"dropout": 0.0},
+        **LAYOUTS[layout],
+    )
+    assert job.code == 0, job.err[-3000:]
+    reported = {
+        alarm["iteration"]: (alarm["rank"], alarm["metric"].partition(" of ")[2])
+        for alarm in job.events("alarm")
+    }
+    expected = {}
+    for step in range(1, count + 1):
+        flip = InsideFlip.of(step, ranks)
+        expected[step] = (flip.rank, f"layer {flip.layer}")
+    assert reported == expected
 
 
 def flip(**where):

@@ -87,7 +87,12 @@ class RankCircumstances:
         return cls(keys, socket.gethostname(), machine(), program)
 
 
-def header(ranks: list[RankCircumstances], *, is_bitwise: bool) -> ReplayLine:
+def header(
+    ranks: list[RankCircumstances],
+    *,
+    is_bitwise: bool,
+    watched: dict[str, list[str]],
+) -> ReplayLine:
     """Return the line that begins a segment."""
     kinds: list[list[MarkKey]] = []
     for rank in ranks:
@@ -98,6 +103,7 @@ def header(ranks: list[RankCircumstances], *, is_bitwise: bool) -> ReplayLine:
         "versions": versions(),
         "code": hash_of_code(),
         "bitwise": is_bitwise,
+        "watched": watched,
         "threads": torch.get_num_threads(),
         "hosts": [rank.host for rank in ranks],
         "machines": [rank.machine for rank in ranks],

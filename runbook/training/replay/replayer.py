@@ -128,6 +128,7 @@ class Replayer:
             spec.model.shape.layers,
             engine.clock,
             bitwise=self.is_bitwise,
+            tensor_ranks=spec.parallel.tensor,
         )
         self._iteration = 0
         self._numbers: Numbers = {}
@@ -314,7 +315,9 @@ class Replayer:
             own_keys = circumstances.RankCircumstances.now(keys)
             ranks = gather_on_first_rank(own_keys)
             if ranks:
-                yield circumstances.header(ranks, is_bitwise=self.is_bitwise)
+                yield circumstances.header(
+                    ranks, is_bitwise=self.is_bitwise, watched=self._tracer.watched.as_record()
+                )
         own_marks = (self._data, hash_of_samples(self._batches), packed(marks.values()))
         self._batches.clear()
         steps = gather_on_first_rank(own_marks)

@@ -8,6 +8,11 @@ seen.
 
 An output of a matrix product is taken before the sum over tensor-parallel ranks: after that sum a
 wrong number is on all of these ranks, and nobody could say whose it was.
+
+Where bits are compared, a layer's blocks are watched at their ends alone, which reads a quarter of
+the bytes. A wrong number inside a block reaches its end, or the gradient of one of its weights;
+where it reaches neither, the step is the same, bit for bit, as without it. Where norms are compared
+with a tolerance, a wrong number may shrink on its way, so all outputs are watched.
 """
 
 import contextlib
@@ -25,7 +30,9 @@ from runbook.training.health import injected_faults
 
 HASHING = "hash_seconds"
 """The part of a step in which fingerprints are taken, in metrics.jsonl."""
-WATCHED_MODULES = (
+LAYER_OUTPUT = "output"
+"""Name of what a whole layer returns."""
+ALL_OUTPUTS = (
     "embedding",
     "input_layernorm",
     "linear_qkv",
@@ -34,10 +41,28 @@ WATCHED_MODULES = (
     "pre_mlp_layernorm",
     "linear_fc1",
     "linear_fc2",
+    LAYER_OUTPUT,
     "final_layernorm",
     "output_layer",
 )
-"""Modules of megatron-core whose output is fingerprinted, by the last part of their name."""
+"""Modules of megatron-core whose output can be fingerprinted, by the last part of their name."""
+ENDS_FORWARD = (
+    "embedding",
+    "core_attention",
+    "linear_proj",
+    "linear_fc2",
+    LAYER_OUTPUT,
+    "final_layernorm",
+)
+"""Outputs after which a block, or a kernel that is not a matrix product, is complete."""
+ENDS_BACKWARD = ("embedding", "input_layernorm", "linear_proj", LAYER_OUTPUT, "final_layernorm")
+"""Outputs whose gradient completes a block's backward pass."""
+BEFORE_SUMS_FORWARD = ("output_layer",)
+BEFORE_SUMS_BACKWARD = ("linear_qkv", "linear_fc1")
+"""Outputs that are watched as well where tensor-parallel ranks sum what follows from them.
+
+After that sum it is not known which rank was wrong.
+"""
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)(?:\.(.*))?")
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 _SUMS = {torch.int64: torch.int64, torch.int32: torch.int32}
@@ -86,6 +111,28 @@ def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
 
 
 @dataclass(frozen=True)
+class WatchedOutputs:
+    """Modules whose output is fingerprinted, and those whose output's gradient is."""
+
+    forward: tuple[str, ...]
+    backward: tuple[str, ...]
+
+    @classmethod
+    def of(cls, *, bitwise: bool, tensor_ranks: int) -> "WatchedOutputs":
+        """Return the fewest outputs that show every wrong number, its rank and its layer."""
+        if not bitwise:
+            return cls(ALL_OUTPUTS, ALL_OUTPUTS)
+        if tensor_ranks == 1:
+            return cls(ENDS_FORWARD, ENDS_BACKWARD)
+        forward = ENDS_FORWARD + BEFORE_SUMS_FORWARD
+        return cls(forward, ENDS_BACKWARD + BEFORE_SUMS_BACKWARD)
+
+    def as_record(self) -> dict[str, list[str]]:
+        """Return the names by part, for the header of replay.jsonl."""
+        return {FORWARD: list(self.forward), BACKWARD: list(self.backward)}
+
+
+@dataclass(frozen=True)
 class LayerNames:
     """The positions of a chunk's modules and weights in the full model."""
 
@@ -108,7 +155,8 @@ class LayerNames:
     ) -> ComputedPlace:
         """Return the place of a module or weight by its name in the chunk."""
         if match := _LAYER.fullmatch(name):
-            return ComputedPlace(part, self.numbers[int(match[1])], match[2] or "output", number)
+            inside = match[2] or LAYER_OUTPUT
+            return ComputedPlace(part, self.numbers[int(match[1])], inside, number)
         is_first = name.startswith("embedding")
         return ComputedPlace(part, 0 if is_first else self.last, name, number)
 
@@ -127,7 +175,8 @@ class Trace:
         """Take the fingerprint of a tensor."""
         flip = injected_faults.armed.flipped_bit(location.part, location.layer)
         if flip:
-            _flip(tensor.detach(), *flip)
+            # autograd refuses a saved tensor whose version changed; `data` has a version of its own.
+            _flip(tensor.data, *flip)
         key = (location.part, location.layer, location.name)
         number = self._counts.get(key, 0)
         self._counts[key] = number + 1
@@ -155,36 +204,46 @@ class Tracer:
         clock: StepClock,
         *,
         bitwise: bool,
+        tensor_ranks: int = 1,
     ) -> None:
-        self._models = models
-        self._names = [LayerNames.of(model, num_layers) for model in models]
+        self.watched = WatchedOutputs.of(bitwise=bitwise, tensor_ranks=tensor_ranks)
         self._clock = clock
         self._fingerprint = bits_of if bitwise else norm_of
+        self._modules: list[tuple[Any, ComputedPlace]] = []
+        self._weights: list[tuple[Any, ComputedPlace]] = []
+        for model in models:
+            self._find_places(model, LayerNames.of(model, num_layers))
+
+    def _find_places(self, model: Any, names: LayerNames) -> None:
+        """Note the modules and weights of a chunk, once: walking a model takes milliseconds."""
+        outputs = {*self.watched.forward, *self.watched.backward}
+        for name, module in model.named_modules():
+            is_layer = bool(re.fullmatch(r".*layers\.\d+", name))
+            output = LAYER_OUTPUT if is_layer else name.rpartition(".")[2]
+            if output in outputs:
+                self._modules.append((module, names.place(FORWARD, name)))
+
+        for name, weight in model.named_parameters():
+            self._weights.append((weight, names.place(GRADIENT, name)))
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[Trace]:
         """Take fingerprints of the activations computed in the body, and of their gradients."""
         trace = Trace(self._fingerprint)
         with contextlib.ExitStack() as stack:
-            for model, names in zip(self._models, self._names, strict=True):
-                for name, module in model.named_modules():
-                    is_layer = bool(re.fullmatch(r".*layers\.\d+", name))
-                    if is_layer or name.rpartition(".")[2] in WATCHED_MODULES:
-                        location = names.place(FORWARD, name)
-                        look = functools.partial(self._look, trace, location)
-                        stack.enter_context(_watching(module, look))
+            for module, location in self._modules:
+                look = functools.partial(self._look, trace, location)
+                stack.enter_context(_watching(module, look))
 
             yield trace
 
     def add_gradients(self, trace: Trace) -> None:
         """Take fingerprints of the weights' gradients as they are now."""
         with self._clock.during(HASHING):
-            for model, names in zip(self._models, self._names, strict=True):
-                for name, weight in model.named_parameters():
-                    gradient = getattr(weight, "main_grad", None)
-                    if gradient is not None:
-                        location = names.place(GRADIENT, name)
-                        trace.add(location, gradient)
+            for weight, location in self._weights:
+                gradient = getattr(weight, "main_grad", None)
+                if gradient is not None:
+                    trace.add(location, gradient)
 
     def _look(
         self,
@@ -192,9 +251,11 @@ class Tracer:
         location: ComputedPlace,
         output: torch.Tensor,
     ) -> None:
-        with self._clock.during(HASHING):
-            trace.add(location, output)
-        if output.requires_grad:
+        name = location.name.rpartition(".")[2]
+        if name in self.watched.forward:
+            with self._clock.during(HASHING):
+                trace.add(location, output)
+        if name in self.watched.backward and output.requires_grad:
             back = ComputedPlace(BACKWARD, location.layer, location.name, 0)
             show = functools.partial(self._look_back, trace, back)
             output.register_hook(show)  # type: ignore[no-untyped-call]

@@ -99,6 +99,16 @@ def test_a_loss_alone_says_the_step_and_neither_rank_nor_layer():
     assert "rank and layer are not known" in comparison.as_text()
 
 
+def test_marks_of_other_outputs_are_not_compared():
+    """A record of an older version covers more outputs: its marks are other ones, of a right step too."""
+    now = recorded((1, 0), circumstances=other(watched={"forward": ["linear_proj"]}))
+    assert compare_steps(recorded(), now) is None
+    last = len(KEYS) - 1
+    wrong_gradient = dataclasses.replace(now, marks=recorded((1, 0), (1, last)).marks)
+    difference = compare_steps(recorded(), wrong_gradient)
+    assert (difference.rank, difference.part) == (1, "gradient")
+
+
 def test_backward_differences_begin_at_the_last_layer():
     good = {ComputedPlace("backward", layer, "mlp.linear_fc1"): 1 for layer in (3, 2, 1)}
     bad = {**good, ComputedPlace("backward", 2, "mlp.linear_fc1"): 2}
