@@ -358,7 +358,8 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
         findings.absent_file = own_file
     if settings:
         framework = settings.run.training.framework
-        _take_base(settings, base, findings, has_own_file=bool(own_file))
+        has_own_model = bool(own_file) and _gives_sizes(launches[-1].arguments)
+        _take_base(settings, base, findings, has_own_model=has_own_model)
     kind = _take_script(evidence, framework)
     take_uneven_stages(framework, findings)
     if not launches or framework != "nemo":
@@ -383,7 +384,7 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
 
 
 def _own_file(launches: Sequence[Launch]) -> str:
-    """Return the configuration that the last launch of NeMo starts from, where it is none of NeMo's own.
+    """Return the file that the last launch of NeMo starts from, if it is none of NeMo's own.
 
     Empty if it has none.
     """
@@ -395,6 +396,13 @@ def _own_file(launches: Sequence[Launch]) -> str:
     if size and size.text in program_arguments.MODELS:
         return ""
     return file.shown
+
+
+def _gives_sizes(arguments: Sequence[Word]) -> bool:
+    """Return whether NeMo's overrides give the model's layers, width and heads."""
+    names = {word.text.partition("=")[0].lstrip("+~") for word in arguments}
+    names = {name.removeprefix("training.") for name in names}
+    return names >= {"model.num_layers", "model.hidden_size", "model.num_attention_heads"}
 
 
 def _leave_model_unknown(why: str, launches: Sequence[Launch], findings: Findings) -> None:
@@ -495,16 +503,16 @@ def leave_offload(findings: Findings) -> None:
         findings.drop("training.offload")
 
 
-def _take_base(settings: Settings, base: str, findings: Findings, *, has_own_file: bool) -> None:
+def _take_base(settings: Settings, base: str, findings: Findings, *, has_own_model: bool) -> None:
     """Take every value that the base's run file sets by itself.
 
-    A training with a file of its own has neither the base's layout nor its optimizer.
+    A training with a file and a model of its own has neither the base's layout nor its optimizer.
     """
     source = f"params/{base}.yaml, which that script became"
     for key, chain in settings.origins.items():
         if chain[-1].layer not in ("run file", "variant") or key in ("run", "site"):
             continue
-        if has_own_file and key.startswith(_SAID_BY_FILE) and not key.startswith(_SAID_BY_SITE):
+        if has_own_model and key.startswith(_SAID_BY_FILE) and not key.startswith(_SAID_BY_SITE):
             continue
         findings.take(key, settings.value(key), 0, source)
 
