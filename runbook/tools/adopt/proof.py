@@ -107,12 +107,16 @@ def unlisted_words(arguments: Sequence[Word], rows: Sequence[ProvenOption]) -> l
             num_shown.update(_letters_of_words(text))
     unlisted: list[ProvenOption] = []
     for word in arguments:
-        letters = _letters_of_words(word.shown.removeprefix("training."))
+        letters = _letters_of_words(_PREFIX_OF_LAUNCHER.sub("", word.shown))
         if any(num_shown[part] < count for part, count in letters.items()):
             option = f"word {word.shown}"
             unlisted.append(ProvenOption(option, "", "", OptionVerdict.UNACCOUNTED, "", word.line))
         num_shown.subtract(letters)
     return unlisted
+
+
+_PREFIX_OF_LAUNCHER = re.compile(r"^[+~]*training[.=]")
+"""NeMo's launcher has it before each override of a training, and the rows of the proof do not."""
 
 
 def _letters_of_words(text: str) -> Counter[str]:
