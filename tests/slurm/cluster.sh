@@ -195,11 +195,12 @@ node_init() { # the first process of a node, as seen from here
   p=$(pid "$1")
   cat "/proc/$p/task/$p/children"
 }
-kill_daemon() {
-  local first child
+kill_daemon() { # by its namespace: a daemon that was started again is no child of the node's first process
+  local first namespace daemon
   first=$(node_init "$1")
-  for child in $(cat /proc/${first% }/task/${first% }/children); do
-    if [ "$(cat "/proc/$child/comm")" = slurmd ]; then kill -KILL "$child"; fi
+  namespace=$(readlink "/proc/${first% }/ns/pid")
+  for daemon in $(pgrep -x slurmd); do
+    if [ "$(readlink "/proc/$daemon/ns/pid")" = "$namespace" ]; then kill -KILL "$daemon"; fi
   done
 }
 start_daemon() {

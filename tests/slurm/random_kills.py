@@ -91,12 +91,12 @@ class Killer:
         reached = self.run.rows()[-1]["iteration"]
         began = time.monotonic()
         mend = action()
+        self.count += 1
         wait_until(
             lambda: self.was_noticed(attempts), f"{action.__name__} is noticed", MOST_SECONDS
         )
         mend()
         wait_until(lambda: self.has_gone_on(attempts), f"{action.__name__}", MOST_SECONDS)
-        self.count += 1
         seconds = time.monotonic() - began
         print(
             f"{self.count}: {action.__name__} at step {reached}, over after {seconds:.0f} s, "
@@ -164,12 +164,7 @@ def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
     run.launch()
     killer = Killer(run, asked.nodes, asked.seed)
     run.wait_for_step(2, attempt=1)
-    for _ in range(asked.kills):
-        if run.events("finished"):
-            break
-        killer.wait_for_steps()
-        killer.kill()
-    killer.wait_for_steps()
+    complaint = kill_again_and_again(killer, asked.kills)
     end_training(run)
     os.environ.pop(FAULTS)
     calm = ChainedRun(root, cluster, "calm", *words)
@@ -177,7 +172,27 @@ def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
     last = max(run.losses())
     wait_until(lambda: calm.rows() and calm.rows()[-1]["iteration"] >= last, "the same steps", 900)
     end_training(calm)
-    return report(run, calm)
+    code = report(run, calm)
+    if complaint:
+        print(f"ended early after {killer.count} kills: {complaint}")
+        return 1
+
+    return code
+
+
+def kill_again_and_again(killer: Killer, kills: int) -> str:
+    """Kill so often. Return what kept the training from going on, or an empty text."""
+    try:
+        for _ in range(kills):
+            if killer.run.events("finished"):
+                break
+            killer.wait_for_steps()
+            killer.kill()
+        killer.wait_for_steps()
+    except AssertionError as error:
+        return str(error)
+
+    return ""
 
 
 def end_training(run: ChainedRun) -> None:
