@@ -31,6 +31,8 @@ STEPS_BETWEEN_KILLS = (2, 6)
 STEPS_FOR_A_KILL = 60
 """A training goes on without the daemon of a node until Slurm misses it."""
 MOST_SECONDS = 300.0
+SLOWEST_STEP = 3.0
+"""Seconds of a step of the undisturbed training, on a machine with much else to do."""
 
 
 class Killer:
@@ -170,7 +172,10 @@ def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
     calm = ChainedRun(root, cluster, "calm", *words)
     calm.launch()
     last = max(run.losses())
-    wait_until(lambda: calm.rows() and calm.rows()[-1]["iteration"] >= last, "the same steps", 900)
+    enough = MOST_SECONDS + last * SLOWEST_STEP
+    wait_until(
+        lambda: calm.rows() and calm.rows()[-1]["iteration"] >= last, "the same steps", enough
+    )
     end_training(calm)
     code = report(run, calm)
     if complaint:
