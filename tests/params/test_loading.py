@@ -169,7 +169,7 @@ def test_project_root_is_the_nearest_folder_above(project: Path, tmp_path: Path)
     assert project_root(project / "params" / "sites") == project
     assert run_names(project) == ["other", "toy"]
     assert site_names(project) == ["big", "local"]
-    with refuses(ParamsError, ParamsMessage.NOT_IN_A_PROJECT):
+    with refuses(ParamsError, ParamsMessage.NOT_IN_A_PROJECT, where=tmp_path):
         project_root(tmp_path)
 
 

@@ -177,11 +177,13 @@ def test_what_cannot_be_resolved_names_the_reference_only(monkeypatch, tmp_path:
     ):
         resolve_secret(f"file:{tmp_path}/gone")
     (tmp_path / "empty").write_text("\n")
-    with refuses(ParamsError, ParamsMessage.SECRET_FILE_EMPTY):
-        resolve_secret(f"file:{tmp_path}/empty")
+    empty = f"file:{tmp_path}/empty"
+    with refuses(ParamsError, ParamsMessage.SECRET_FILE_EMPTY, reference=empty):
+        resolve_secret(empty)
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with refuses(ParamsError, ParamsMessage.SECRET_FILE_NOT_TEXT):
-        resolve_secret(f"file:{tmp_path}/binary")
+    binary = f"file:{tmp_path}/binary"
+    with refuses(ParamsError, ParamsMessage.SECRET_FILE_NOT_TEXT, reference=binary):
+        resolve_secret(binary)
     with refuses(ParamsError, ParamsMessage.NOT_A_SECRET_REFERENCE) as error:
         resolve_secret(TOKENS[0])
     assert TOKENS[0] not in str(error.value)

@@ -11,10 +11,12 @@ from suite.messages import containing, refuses, says
 
 from runbook.cli.ladder import ladder as ladder_command
 from runbook.core.errors import DataError, ParamsError
+from runbook.core.units import show_device_hours
 from runbook.forecast.messages import ForecastMessage
 from runbook.phases.ladder.climb import TOKENS_STEP, FinishedRung, rung_folder, share_tokens
 from runbook.phases.ladder.ladder_plan import (
     LADDER_FILE,
+    START_SECONDS,
     Ladder,
     PlannedRung,
     family_of,
@@ -143,7 +145,14 @@ def test_a_ladder_fits_its_budget():
     assert ladder.seconds == pytest.approx(420, rel=0.1)
     larger = plan_ladder("local", SMALL_BATCH, budget_seconds=36_000)
     assert larger.rungs[-1].rung.flops == pytest.approx(larger.flops / 4, rel=0.02)
-    with refuses(ParamsError, PhaseMessage.BUDGET_USED_BY_STARTS):
+    with refuses(
+        ParamsError,
+        PhaseMessage.BUDGET_USED_BY_STARTS,
+        hours=show_device_hours(30 * 2 / 3600),
+        count=5,
+        start_seconds=START_SECONDS,
+        devices=2,
+    ):
         plan_ladder("local", SMALL_BATCH, budget_seconds=30)
 
 
@@ -164,7 +173,13 @@ def test_a_ladder_that_was_begun_goes_on_with_its_budget_and_refuses_another(tmp
     write_ladder(planned.ladder, planned.folder)
     assert find_ladder(request).ladder.rungs == planned.ladder.rungs
     assert find_ladder(replace(request, minutes=0)).ladder.rungs == planned.ladder.rungs
-    with refuses(ParamsError, PhaseMessage.LADDER_WITH_ANOTHER_BUDGET):
+    with refuses(
+        ParamsError,
+        PhaseMessage.LADDER_WITH_ANOTHER_BUDGET,
+        folder_name=planned.folder.name,
+        designed_for=containing(show_device_hours(10 * 2 / 60)),
+        requested=show_device_hours(20 * 2 / 60),
+    ):
         find_ladder(replace(request, minutes=20))
     write_ladder(replace(planned.ladder, budget_device_hours=None), planned.folder)
     assert find_ladder(replace(request, minutes=20)).ladder.rungs == planned.ladder.rungs
@@ -193,7 +208,9 @@ def test_a_folder_that_as_made_is_no_run_for_a_ladder(tmp_path, monkeypatch):
     folder.mkdir()
     settings, _ = load_plan("local", ("as=quick",))
     (folder / "run.yaml").write_text(settings.as_yaml())
-    with refuses(ParamsError, PhaseMessage.LADDER_OF_A_NAMED_SET):
+    with refuses(
+        ParamsError, PhaseMessage.LADDER_OF_A_NAMED_SET, folder_name="local--quick", run="local"
+    ):
         find_ladder(LadderRequest("local--quick"))
 
 

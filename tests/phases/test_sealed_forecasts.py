@@ -70,13 +70,19 @@ def test_a_sealed_forecast_is_read_as_it_was_written(tmp_path):
 
 @pytest.mark.parametrize("change", [("low", 4.0), ("value", 5.5), ("source", "a guess")])
 def test_a_changed_forecast_is_found(tmp_path, change):
-    seal(sealed(), tmp_path)
+    written = seal(sealed(), tmp_path)
     path = tmp_path / FORECASTS_FILE
     content = json.loads(path.read_text())
     key, value = change
     content["forecasts"][0][key] = value
     path.write_text(json.dumps(content))
-    with refuses(RecordError, ResultMessage.FORECAST_CHANGED):
+    with refuses(
+        RecordError,
+        ResultMessage.FORECAST_CHANGED,
+        path=path,
+        sealed=written.sealed,
+        checksum=written.checksum[:12],
+    ):
         read_sealed(tmp_path)
 
 

@@ -61,7 +61,8 @@ def test_again_it_replaces_its_own_files_and_nothing_else(runs, tmp_path):
 def test_a_folder_of_somebody_else_is_refused(runs, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("x")
-    with refuses(RecordError, PublishMessage.NOT_A_PUBLISHED_FOLDER):
-        publish(runs, tmp_path / "thesis", copy_whole_run)
+    thesis = tmp_path / "thesis"
+    with refuses(RecordError, PublishMessage.NOT_A_PUBLISHED_FOLDER, site=thesis):
+        publish(runs, thesis, copy_whole_run)
     with refuses(RecordError, PublishMessage.NOTHING_TO_PUBLISH):
         publish([], tmp_path / "site", copy_whole_run)

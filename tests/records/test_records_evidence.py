@@ -72,8 +72,9 @@ def test_a_twin_of_another_shape_is_refused_by_name(tmp_path, change, message):
 
 
 def test_a_twin_that_is_cut_off_or_missing_is_refused(tmp_path):
-    with refuses(RecordError, RecordMessage.NOT_EXECUTED_YET):
-        read_twin(tmp_path / "none.json")
+    absent = tmp_path / "none.json"
+    with refuses(RecordError, RecordMessage.NOT_EXECUTED_YET, path=absent):
+        read_twin(absent)
     (tmp_path / "half.json").write_text(json.dumps(twin_as_dict(TWIN))[:100])
     with pytest.raises(RecordError, match="is not the twin of a notebook"):
         read_twin(tmp_path / "half.json")

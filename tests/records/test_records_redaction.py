@@ -202,7 +202,7 @@ def test_the_run_itself_is_not_changed_and_another_folder_is_not_overwritten(run
     assert {path: path.read_bytes() for path in before} == before
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
-    with refuses(RecordError, RedactMessage.FOLDER_NOT_EMPTY):
+    with refuses(RecordError, RedactMessage.FOLDER_NOT_EMPTY, out=tmp_path / "full"):
         write_redacted(run, tmp_path / "full")
 
 

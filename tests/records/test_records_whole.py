@@ -106,7 +106,7 @@ def test_a_notebook_that_lost_its_first_outputs_is_filed_by_its_name(run, tmp_pa
     assert (filed.state, filed.notebook) == ("done", run / "records" / "04-training.ipynb")
     assert "drawn by hand" in (run / "records" / "04-training.html").read_text()
     assert json.loads((run / "records" / "04-training.json").read_text())["started"] == TWIN.started
-    with refuses(RunbookError, RecordMessage.NOTEBOOK_OF_NO_RUN):
+    with refuses(RunbookError, RecordMessage.NOTEBOOK_OF_NO_RUN, notebook=path):
         file_finished_notebook(path)
     other = write_run(tmp_path / "others", "other")
     with refuses(

@@ -146,9 +146,10 @@ def test_what_is_no_log_is_told(tmp_path, content, note):
 
 
 def test_missing_file_and_folder_say_what_to_give(tmp_path):
-    with refuses(DataError, LogMessage.LOG_MISSING):
-        parse_files([tmp_path / "absent"])
-    with refuses(DataError, LogMessage.LOG_IS_A_FOLDER):
+    absent = tmp_path / "absent"
+    with refuses(DataError, LogMessage.LOG_MISSING, path=absent):
+        parse_files([absent])
+    with refuses(DataError, LogMessage.LOG_IS_A_FOLDER, path=tmp_path):
         parse_files([tmp_path])
 
 

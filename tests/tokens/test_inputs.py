@@ -60,29 +60,30 @@ def test_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     with refuses(
         DataError,
         TokenMessage.INPUT_LEAVES_FOLDER,
-        path=containing("link.jsonl"),
-        folder=containing("in"),
-        resolve=containing("secret.jsonl"),
+        path=folder / "link.jsonl",
+        folder=folder,
+        resolve=tmp_path / "secret.jsonl",
     ):
         find_inputs([folder])
     assert find_inputs([folder / "link.jsonl"]) == [folder / "link.jsonl"]
     (folder / "link.jsonl").unlink()
     (folder / "gone.jsonl").symlink_to(folder / "nothing.jsonl")
-    with refuses(DataError, TokenMessage.LINK_TO_NOTHING):
+    with refuses(DataError, TokenMessage.LINK_TO_NOTHING, path=folder / "gone.jsonl"):
         find_inputs([folder])
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a\\..\\x", "", "a\x00b"])
 def test_listed_name_that_leaves_the_folder(tmp_path: Path, name: str) -> None:
-    with refuses(DataError, TokenMessage.LISTED_FILE_OUTSIDE):
+    with refuses(DataError, TokenMessage.LISTED_FILE_OUTSIDE, name=name, folder=tmp_path):
         path_inside(tmp_path, name)
 
 
 def test_listed_name_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "way").symlink_to(tmp_path)
-    with refuses(DataError, TokenMessage.LISTED_FILE_OUTSIDE_BY_LINK):
-        path_inside(tmp_path / "data", "way/x")
+    data = tmp_path / "data"
+    with refuses(DataError, TokenMessage.LISTED_FILE_OUTSIDE_BY_LINK, name="way/x", folder=data):
+        path_inside(data, "way/x")
     assert path_inside(tmp_path / "data", "sub/x.zst") == tmp_path / "data" / "sub" / "x.zst"
 
 

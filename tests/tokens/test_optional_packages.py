@@ -24,7 +24,7 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     source = tmp_path / "in.parquet"
     source.write_bytes(b"PAR1")
-    with refuses(DataError, TokenMessage.PYARROW_MISSING):
+    with refuses(DataError, TokenMessage.PYARROW_MISSING, segment=containing(source)):
         prepare([source], tmp_path / "out")
 
 
@@ -110,5 +110,5 @@ def test_sentencepiece_without_its_package(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     model = tmp_path / "own.model"
     model.write_bytes(b"\n")
-    with refuses(DataError, TokenMessage.SENTENCEPIECE_MISSING):
+    with refuses(DataError, TokenMessage.SENTENCEPIECE_MISSING, model=model):
         load_tokenizer(str(model))

@@ -37,8 +37,9 @@ def dataset(**changed: object) -> Dataset:
 def test_own_folder_wins_over_the_catalogue(tmp_path: Path) -> None:
     assert dataset_folder(dataset(), project=tmp_path) == tmp_path / "texts"
     assert dataset_folder(dataset(), project=tmp_path, folder="/elsewhere") == Path("/elsewhere")
-    with refuses(DataError, TokenMessage.DATASET_WITHOUT_FOLDER):
-        dataset_folder(dataset(folder=""), project=tmp_path)
+    nowhere = dataset(folder="")
+    with refuses(DataError, TokenMessage.DATASET_WITHOUT_FOLDER, title=nowhere.title):
+        dataset_folder(nowhere, project=tmp_path)
 
 
 def test_pattern_chooses(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_token_files_come_in_pairs(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
     ready = dataset(kind="tokenized")
-    with refuses(DataError, TokenMessage.NO_TOKEN_FILES):
+    with refuses(DataError, TokenMessage.NO_TOKEN_FILES, home=folder):
         token_prefixes(ready, project=tmp_path)
     for number in (10, 9):
         (folder / f"my-gpt3_{number}_text_document.bin").write_bytes(b"xx")

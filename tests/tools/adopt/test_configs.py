@@ -372,8 +372,10 @@ def test_a_file_or_a_number_that_would_count_for_nothing_is_refused(tmp_path):
     titan, recipe, bridge = (tmp_path / n for n in ("titan.toml", "recipe.py", "bridge.yaml"))
     out = tmp_path / "mine.yaml"
     for files in ([titan, titan], [recipe, recipe], [titan, bridge]):
-        with refuses(ParamsError, AdoptMessage.TWO_CONFIGURATIONS):
+        names = {path.name for path in files}
+        with refuses(ParamsError, AdoptMessage.TWO_CONFIGURATIONS) as caught:
             adopt(files, out)
+        assert caught.value.values["name"] in names and caught.value.values["others"] in names
     for file in (titan, bridge):
         with refuses(ParamsError, AdoptMessage.ONE_TRAINING, launch_number=2):
             adopt([file], out, launch=2)

@@ -75,7 +75,7 @@ def test_epsilon_and_rotary_base_are_written_where_they_are_the_models_own(
     if name == "azure-175b":
         assert "--add-qkv-bias" in training_arguments(settings, biased)
         return
-    with refuses(ParamsError, FrameworkMessage.QKV_BIASES_ALONE):
+    with refuses(ParamsError, FrameworkMessage.QKV_BIASES_ALONE, model_name=phase.model.name):
         training_arguments(settings, biased)
 
 

@@ -92,7 +92,9 @@ def test_a_file_of_mostly_unknown_keys_is_no_configuration_of_a_gpt(tmp_path):
 @pytest.mark.parametrize("option", ["--train-iters 0", "--train-iters 10 --skip-train"])
 def test_a_start_that_trains_nothing_is_refused(option):
     script = f"torchrun --nproc_per_node 8 pretrain_gpt.py {CORE} {option}\n"
-    with refuses(ParamsError, AdoptMessage.EVALUATION_STARTED):
+    with refuses(
+        ParamsError, AdoptMessage.EVALUATION_STARTED, script=containing("pretrain_gpt.py")
+    ):
         adopted(script)
 
 

@@ -343,7 +343,7 @@ def test_without_a_sandbox_nothing_is_run_and_the_remedy_is_said(monkeypatch, tm
         followed(f"touch {tmp_path}/x; torchrun {TRAIN}")
     monkeypatch.undo()
     monkeypatch.setattr(namespaces, "_NAMESPACES", ("--no-such-namespace",))
-    with refuses(ProgramError, AdoptMessage.NO_SANDBOX):
+    with refuses(ProgramError, AdoptMessage.NO_SANDBOX, reason=containing("no-such-namespace")):
         followed(f"touch {tmp_path}/x; torchrun {TRAIN}")
     assert list(tmp_path.iterdir()) == []
 
@@ -426,7 +426,7 @@ def test_arguments_of_functions_are_no_arguments_of_the_script():
 
 
 def test_two_scripts_of_one_name_are_refused():
-    with refuses(ParamsError, AdoptMessage.SCRIPTS_OF_ONE_NAME):
+    with refuses(ParamsError, AdoptMessage.SCRIPTS_OF_ONE_NAME, name="run.sh"):
         follow([("run.sh", "true"), ("run.sh", "false")], {}, lambda _: True)
 
 
