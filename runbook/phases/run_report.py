@@ -1,22 +1,17 @@
-"""The report of a run: the end of a phase, its pages, its card and its tables."""
+"""The report of a run: its pages, its card and its tables."""
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from runbook import params
-from runbook.core.errors import JobError, RecordError
+from runbook.core.errors import RecordError
 from runbook.core.files import write_text
 from runbook.core.table import Row
-from runbook.display import Table, show_text, sparkline
-from runbook.display.output_place import ENGINE_VARIABLE
-from runbook.jobs import get_scheduler
+from runbook.display import Table, sparkline
 from runbook.phases import training_results
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import OpenPhase
-from runbook.phases.phase_steps import phase_step, train_step
-from runbook.plan_file.phase_names import FULL, PHASES, SMOKE, TRAINING_PHASES
+from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
 from runbook.records.manifest import changed_records, write_manifest
 from runbook.records.pages import run_pages
 from runbook.records.pages.runs_index import write_runs_index
@@ -32,8 +27,6 @@ from runbook.results.metrics import history_frame
 from runbook.results.scores import as_scores, worse
 from runbook.runs import run_files
 from runbook.runs.bad_nodes import FILE_NAME, read_bad_nodes
-from runbook.runs.status import active_jobs
-from runbook.runs.step import Reading
 
 
 def write_report(folder: Path, *, manifest: bool = False) -> Path:
@@ -232,57 +225,3 @@ def write_tables(folder: Path, out: Path) -> list[Path]:
         frame.to_parquet(out / f"{name}.parquet", index=False)
 
     return sorted(path for name in frames for path in out.glob(f"{name}.*"))
-
-
-def finish(
-    open_phase: OpenPhase,
-    outputs: Sequence[Path] = (),
-    repeat_because: str = "",
-) -> None:
-    """Write the record, mark the phase done with its outputs, and refresh the report.
-
-    A failed verdict is an error. If a job of the phase still runs, or its training is not done,
-    nothing is finished or written. With `repeat_because`, the next `runbook run` does the phase
-    again.
-    """
-    phase = open_phase.phase
-    _refuse_unfinished(open_phase)
-    twin = open_phase.session.finish()
-    if twin.verdict == "fail":
-        raise RecordError(PhaseMessage.PHASE_DID_NOT_PASS, phase=phase)
-    step = phase_step(open_phase.run, phase)
-    if repeat_because:
-        step.mark_for_repeat(repeat_because, outputs, verdict=twin.verdict)
-    else:
-        step.mark_done(outputs, verdict=twin.verdict)
-
-    # Our engine still writes this notebook, and then the manifest. If it were recorded here, a kill
-    # in between would look like an edit.
-    write_report(open_phase.folder, manifest=ENGINE_VARIABLE not in os.environ)
-    open_checks = []
-    for check in twin.checks:
-        if check.verdict != "pass":
-            open_checks.append(f"{check.name} ({check.value}; rule: {check.rule})")
-
-    show_text("; ".join([f"{phase}: {twin.verdict}", *open_checks]))
-
-
-def _refuse_unfinished(open_phase: OpenPhase) -> None:
-    """Raise while a job of the phase runs, or before its training is done."""
-    phase = open_phase.phase
-    for job, status in active_jobs(open_phase.folder, get_scheduler(open_phase.settings.site)):
-        if f"{job.path.name}-".startswith(f"{phase}-"):
-            raise JobError(
-                PhaseMessage.JOB_NOT_FINISHED,
-                phase=phase,
-                job_name=job.path.name,
-                state=status.state,
-                reason=status.reason,
-                settings_name=open_phase.settings.name,
-            )
-
-    if phase not in TRAINING_PHASES:
-        return
-    missing = train_step(open_phase.run, phase).why_not_done(Reading.SIZES)
-    if missing:
-        raise RecordError(PhaseMessage.TRAINING_NOT_FINISHED, phase=phase, missing=missing)

@@ -12,7 +12,7 @@ from runbook import params
 from runbook.cli.commands import COMMANDS, load_command
 from runbook.core.checks import Check
 from runbook.phases import open_phase as phases
-from runbook.phases import run_report
+from runbook.phases import phase_end
 from runbook.runs.run_folder import RUNS_VARIABLE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
@@ -26,7 +26,7 @@ def made(project: Path, monkeypatch) -> Path:
     settings = params.load("local", set_words=["model=tiny"])
     open_phase = phases.open_run_phase(settings, "01-environment")
     open_phase.session.check(Check("cores", "pass", "2 cores", "one for each process"))
-    run_report.finish(open_phase)
+    phase_end.finish(open_phase)
     return open_phase.folder
 
 

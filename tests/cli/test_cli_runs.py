@@ -17,7 +17,7 @@ from runbook.core.errors import RecordError
 from runbook.core.locks import hold
 from runbook.params.messages import ParamsMessage
 from runbook.phases import open_phase as phases
-from runbook.phases import run_report
+from runbook.phases import phase_end
 from runbook.phases.messages import PhaseMessage
 from runbook.records import run_state
 from runbook.records.messages import RecordMessage
@@ -41,7 +41,7 @@ def made(project: Path, monkeypatch) -> Path:
     )
     (job / "err").write_text("runbook: finished\n")
     (job / "exit_code").write_text("1\n")
-    run_report.finish(open_phase)
+    phase_end.finish(open_phase)
     return open_phase.folder
 
 
@@ -78,8 +78,8 @@ def test_status_of_all_names_the_phase_that_failed_and_not_the_newest(runbook, m
     failed = phases.open_run_phase(settings, "03-smoke-test")
     failed.session.check(Check("the loss fell", "fail", "10.9 to 11.2", "lower than at first"))
     with pytest.raises(RecordError):
-        run_report.finish(failed)
-    run_report.finish(phases.open_run_phase(settings, "00-plan"))
+        phase_end.finish(failed)
+    phase_end.finish(phases.open_run_phase(settings, "00-plan"))
     assert re.search(r"^local +03-smoke-test +interrupted ", runbook("status").out, re.MULTILINE)
 
 

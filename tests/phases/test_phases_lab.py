@@ -184,9 +184,9 @@ def test_copies_are_no_records_of_the_run(project):
         phases.params.load("local", set_words=["model=tiny"]), "01-environment"
     )
     folder = make_copies("local").folder
-    from runbook.phases import run_report
+    from runbook.phases import phase_end
 
-    run_report.finish(open_phase)
+    phase_end.finish(open_phase)
     (folder / "00-plan.ipynb").write_text("{}")
     (folder / "my own.ipynb").write_text("{}")
     assert [str(finding) for finding in verify_run(open_phase.folder)] == []

@@ -9,7 +9,7 @@ from toy_run import FakeScheduler, open_run
 from runbook.core.checks import Check
 from runbook.core.errors import JobError, ParamsError, RecordError
 from runbook.jobs.job_folder import JobState
-from runbook.phases import run_report
+from runbook.phases import phase_end
 from runbook.phases.job_control import training_jobs as jobs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_report import card, write_report
@@ -27,7 +27,7 @@ def finished(runs):
     """A phase finished in this process, with the files that its execution as a notebook would add."""
     open_phase = open_run(PHASE, runs=runs)
     open_phase.session.check(Check("cores", "pass", "2 cores", "one for each process"))
-    run_report.finish(open_phase)
+    phase_end.finish(open_phase)
     return open_phase
 
 
@@ -76,7 +76,7 @@ def test_a_failed_check_stops_the_phase_and_leaves_no_mark(runs):
     open_phase = open_run(PHASE, runs=runs)
     open_phase.session.check(Check("disk", "fail", "1 GiB free", "at least 2 GiB"))
     with refuses(RecordError, PhaseMessage.PHASE_DID_NOT_PASS, phase="01-environment"):
-        run_report.finish(open_phase)
+        phase_end.finish(open_phase)
     assert missing(open_phase) == "not done yet"
 
 
@@ -140,7 +140,7 @@ def test_the_card_of_a_run_to_a_phase_has_the_verdict_of_those_phases(
     failed = open_run("05-analysis", runs=runs)
     failed.session.check(Check("figures", "fail", "none", "every figure is drawn"))
     with pytest.raises(RecordError):
-        run_report.finish(failed)
+        phase_end.finish(failed)
     assert card(finished.folder).startswith("\n\nlocal: fail\n")
     early = card(finished.folder, [PHASE])
     assert early.startswith("\n\nlocal: pass, 01-environment\n")

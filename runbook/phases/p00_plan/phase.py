@@ -24,7 +24,7 @@ from runbook.params.problems import InvalidParams
 from runbook.params.schema.keys import Key, all_keys
 from runbook.params.schema.value_types import is_name
 from runbook.params.yaml12 import nest, read_text, write_scalar, write_tree
-from runbook.phases import plan_service, run_report
+from runbook.phases import phase_end, plan_service
 from runbook.phases.job_control import rehearsal_gate
 from runbook.phases.loss_forecast import show_planned_loss
 from runbook.phases.messages import PhaseMessage
@@ -200,7 +200,7 @@ def finish(open_phase: OpenPhase) -> None:
         results = {f"{phase}: {name}": number for name, number in numbers.items()}
         open_phase.session.add_results(results)
 
-    run_report.finish(open_phase, [open_phase.folder / "run.yaml", open_phase.folder / "plan.json"])
+    phase_end.finish(open_phase, [open_phase.folder / "run.yaml", open_phase.folder / "plan.json"])
 
 
 FIRST = (

@@ -33,7 +33,7 @@ from runbook.phases.p01_environment.doctor import (
 )
 from runbook.phases.p01_environment.node_probe import MEASURED, probe_checks
 from runbook.phases.p01_environment.preflight.run_preflight import climb, write_answers
-from runbook.phases.run_report import finish as finish
+from runbook.phases.phase_end import finish as finish
 from runbook.planning import Check
 from runbook.runs.machine import measure_machine
 from runbook.runs.packed_environments import ensure_packed, uses_copy

@@ -30,8 +30,8 @@ from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.phases.job_control import task_jobs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase, binder
+from runbook.phases.phase_end import finish as finish
 from runbook.phases.phase_steps import tokenize_step
-from runbook.phases.run_report import finish as finish
 from runbook.phases.token_inputs import (
     input_files,
     link_ready_tokens,

@@ -10,7 +10,7 @@ from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.core.units import show_duration
 from runbook.display import Formula, Table, View
-from runbook.phases import run_report, training_results
+from runbook.phases import phase_end, training_results
 from runbook.phases.job_control.readiness import GATE
 from runbook.phases.job_control.training_jobs import launch as launch
 from runbook.phases.job_control.training_jobs import watch as watch
@@ -147,4 +147,4 @@ def _duration_text(seconds: float | None) -> str:
 def finish(open_phase: OpenPhase) -> None:
     """Write the record and mark the phase done."""
     outputs = [open_phase.folder / GATE, open_phase.folder / machine.CALIBRATION_FILE]
-    run_report.finish(open_phase, [path for path in outputs if path.exists()])
+    phase_end.finish(open_phase, [path for path in outputs if path.exists()])

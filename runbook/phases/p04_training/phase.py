@@ -15,8 +15,8 @@ from runbook.phases.job_control import readiness, training_jobs
 from runbook.phases.job_control.training_jobs import watch as watch
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase, binder
+from runbook.phases.phase_end import finish as finish
 from runbook.phases.phase_steps import train_step
-from runbook.phases.run_report import finish as finish
 from runbook.phases.sealed_forecasts import seal_forecasts
 from runbook.phases.training_results import show_account as show_account
 from runbook.phases.training_results import show_loss as show_loss

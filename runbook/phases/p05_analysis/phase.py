@@ -13,7 +13,7 @@ from runbook.core.files import write_text
 from runbook.core.table import Table
 from runbook.display import Formula, View
 from runbook.params import Settings
-from runbook.phases import run_report, training_results
+from runbook.phases import phase_end, training_results
 from runbook.phases.open_phase import OpenPhase, binder
 from runbook.phases.sealed_forecasts import score_forecasts
 from runbook.phases.training_results import TrainingResults, read_results
@@ -244,7 +244,7 @@ def show_variants(open_phase: OpenPhase) -> View:
 def finish(open_phase: OpenPhase) -> None:
     """Judge the plan by its results, write the record and mark the phase done."""
     open_phase.check([plan_check(training) for training in both_trainings(open_phase)])
-    run_report.finish(open_phase, [open_phase.folder / name for name in (RESULTS, VARIANTS)])
+    phase_end.finish(open_phase, [open_phase.folder / name for name in (RESULTS, VARIANTS)])
 
 
 def both_trainings(open_phase: OpenPhase) -> list[TrainingResults]:

@@ -17,7 +17,7 @@ from runbook.core.files import write_text
 from runbook.core.table import Row, Table
 from runbook.display import View, show_text
 from runbook.params import Settings
-from runbook.phases import run_report
+from runbook.phases import phase_end
 from runbook.phases.open_phase import OpenPhase, binder
 from runbook.phases.phase_steps import measure_step
 from runbook.phases.trained_model import ask_trainer
@@ -340,7 +340,7 @@ def finish(open_phase: OpenPhase) -> None:
         repeat_because = "not measured"
 
     files = sorted(open_phase.folder.glob("evaluation/*.jsonl"))
-    run_report.finish(open_phase, files, repeat_because)
+    phase_end.finish(open_phase, files, repeat_because)
 
 
 def checks(scores: Sequence[Row]) -> Iterator[Check]:
