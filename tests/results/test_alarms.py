@@ -357,7 +357,7 @@ def test_a_loss_that_rises_record_by_record_diverges(noise):
     assert alarm.iteration <= 31
     assert alarm.value > 1.1 * alarm.usual
     assert says(
-        alarm.evidence, AlarmMessage.RISES, metric="loss", value=alarm.value, num_records=30
+        alarm.evidence, AlarmMessage.RISES, metric="loss", value=alarm.value, num_records=20
     )
 
 
