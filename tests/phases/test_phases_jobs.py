@@ -119,7 +119,10 @@ def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_und
         jobs.launch(other)
     assert metrics.exists()
     assert queue.calls == ["submit 04-training"]
-    with refuses(JobError, RunMessage.JOB_AT_WORK):
+    at_work = RunMessage.JOB_AT_WORK.of(
+        job=containing("jobs/04-training"), state="running", reason="told so", folder_name="local"
+    )
+    with refuses(JobError, at_work):
         refuse_while_a_job_runs(open_phase.folder, queue)
     queue.states["04-training"] = JobState.CANCELLED
     refuse_while_a_job_runs(open_phase.folder, queue)
