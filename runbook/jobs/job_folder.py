@@ -239,6 +239,10 @@ def read_record(folder: JobFolder) -> JobRecord | None:
     )
 
 
+BEAT_SECONDS = 5
+"""Time between two heartbeats of a job; those of its ranks are in `training/health/heartbeat.py`."""
+
+
 def heartbeat_age(folder: JobFolder) -> float | None:
     """Return the seconds since the job's last sign of life.
 

@@ -218,11 +218,8 @@ class Queue(ABC):
         """What is free in some partitions, a row each; which columns depends on the queue."""
 
 
-ALIVE_SECONDS = 20.0
-"""A job with a younger sign of life is running; the queue is not asked.
-
-A job gives one every five seconds.
-"""
+ALIVE_SECONDS = 4.0 * job_folder.BEAT_SECONDS
+"""A job with a younger sign of life is running; the queue is not asked."""
 
 ASK_SECONDS = 5.0
 """Minimum time between two questions about the same job, because the queue serves everybody."""

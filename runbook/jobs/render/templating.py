@@ -9,6 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from runbook.core.errors import ParamsError
+from runbook.jobs.job_folder import BEAT_SECONDS
 from runbook.jobs.messages import JobMessage
 from runbook.params import Settings
 from runbook.params.environment import switched_on
@@ -82,6 +83,7 @@ def _templates() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {"quote": quote, "variable": variable, "image": image}
+    environment.globals["beat_seconds"] = BEAT_SECONDS
     return environment
 
 

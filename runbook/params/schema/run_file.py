@@ -364,7 +364,7 @@ class Data(Strict):
     copies them.
     """
     text_key: str = "text"
-    """Key of the text in each JSON record."""
+    """Key of the text in each JSON record, or column of a Parquet file."""
     keep_sources: Annotated[str, AfterValidator(names_text), Aliases("approved_sources")] = ""
     """Use only documents of these sources (RedPajamaC4, RedPajamaArXiv), as each record names them;
     empty: all.

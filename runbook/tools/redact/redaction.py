@@ -155,8 +155,8 @@ LIKE_A_HOST = re.compile(
     r"(?:nid|cn|gpu|compute|login|node|worker|ip|srv|host|server|rack|blade|batch|pod|vm)-?\d{2,}"
     r"|(?:dgx|hgx|bastion|jump(?:host|box)?|mgmt|slurm(?:ctld?)?|frontend|headnode|dtn|nas|nfs)-?\d+"
     r"|(?:head|master|host|server|login|node|worker|admin|jump|bastion|storage|mds|oss)-\d+"
-    r"|(?:dgx|hgx)-?(?:a100|h100|h200|b200|gb200)-?\d+"
-    r"|(?:a100|h100|h200|b200|gb200|mi250|mi300)-(?:node|host|gpu)-?\d+"
+    r"|(?:dgx|hgx)-?(?:a100|h100|h200|b[23]00|gb[23]00)-?\d+"
+    r"|(?:a100|h100|h200|b[23]00|gb[23]00|mi250|mi300)-(?:node|host|gpu)-?\d+"
     r"|r\d+i\d+n\d+"
     r")[\w-]*(?:\.[\w-]+)*"
     r"|\bx\d{3,}c\d+s\d+b\d+n\d+[\w.-]*"  # HPE Cray

@@ -21,6 +21,8 @@ from runbook.plan_file.rank_files import SLOT_BYTES, as_slot, heartbeat_stem, re
 from runbook.training.health.stacks import STACK_SIGNAL
 
 FOLDER_VARIABLE = "RUNBOOK_JOB_FOLDER"
+HEARTBEAT_SECONDS = 0.5
+"""Time between two heartbeats of a rank. A job has its own: `jobs/job_folder.py`, BEAT_SECONDS."""
 
 
 @dataclass

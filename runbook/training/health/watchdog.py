@@ -24,6 +24,7 @@ from runbook.plan_file.rank_files import RANKS_FOLDER, remove_leftovers
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.health.heartbeat import (
     FOLDER_VARIABLE,
+    HEARTBEAT_SECONDS,
     Heartbeat,
     HeartbeatFile,
     HeartbeatWriter,
@@ -187,7 +188,6 @@ class HangReports:
         self._store.set("hung", json.dumps(reasons))
 
 
-HEARTBEAT_SECONDS = 0.5
 STACK_SECONDS = 6.0
 """A rank is ended at 0.6 of the time-out, of at least 20 s: so much remains until the others end by
 themselves.
