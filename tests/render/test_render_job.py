@@ -47,7 +47,7 @@ def test_the_script_is_the_expected_one_word_for_word(phase, make_settings, make
 
 @pytest.mark.parametrize("phase", ["03-smoke-test", "04-training"])
 def test_shellcheck_finds_nothing(phase):
-    assert shell.run([shellcheck(), str(GOLDEN / phase / "job.sh")]).out == ""
+    assert shell.run([shellcheck(), str(GOLDEN / phase / "job.sh")], timeout=600).out == ""
 
 
 @pytest.mark.parametrize("phase", ["03-smoke-test", "04-training"])
