@@ -166,7 +166,11 @@ def test_without_extras_everything_a_login_node_needs_is_imported():
         ),
     ]
     code = "import importlib\nfor name in sys.argv[1:]: importlib.import_module(name)"
-    ended = without_extras(code, *modules)
+    every_command = (
+        "\nfrom runbook.cli.commands import COMMANDS, load_command"
+        "\nfor name in COMMANDS: load_command(name)"
+    )
+    ended = without_extras(code + every_command, *modules)
     assert ended.returncode == 0, ended.stderr
 
 

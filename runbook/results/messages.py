@@ -80,7 +80,5 @@ class ResultMessage(Message):
         "(training.eval_interval)."
     )
     TOO_FEW_RUNS = "A comparison needs at least two runs; {number_of_runs} given."
-    TRAINING_LOSS = "training loss"
-    VALIDATION_LOSS = "validation loss"
     WITH_GOODPUT = "with a goodput of {goodput:.1%}"
     WORLD_SIZES = "world size {world_sizes}"

@@ -15,16 +15,13 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runbook.plan_file.errors import RefusedError, TrainingError
 from runbook.plan_file.schema import PhasePlan, read_plan
 from runbook.training.messages import TrainingMessage
 from runbook.training.offline_request import OfflineRequest
 from runbook.training.ranks import CPU, Ranks, die_with_launcher, hide_gpus, ranks_from
-
-if TYPE_CHECKING:
-    pass
 
 
 def sample(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:

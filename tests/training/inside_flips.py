@@ -1,4 +1,4 @@
-"""Bits that flip inside a block of a layer, one in each step, where no fingerprint is taken."""
+"""Bits that flip inside a block of a layer, one in each step."""
 
 import random
 from dataclasses import dataclass
@@ -14,10 +14,7 @@ INSIDE = (
     ("forward", "pre_mlp_layernorm"),
     ("backward", "core_attention"),
 )
-"""Outputs whose fingerprints are not taken where bits are compared."""
-BEFORE_SUMS = (("backward", "linear_fc1"), ("backward", "linear_qkv"))
-"""Of them, those that are watched with tensor-parallel ranks: the sum after them hides the rank."""
-INSIDE_OF_TENSOR_RANKS = tuple(output for output in INSIDE if output not in BEFORE_SUMS)
+"""Outputs whose fingerprints are not taken where one rank computes a layer alone."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +32,7 @@ class InsideFlip:
     def of(cls, step, ranks):
         """Draw the flip of a step; the lowest bits may change nothing, so they stay."""
         dice = random.Random(step)
-        outputs = INSIDE if ranks == 1 else INSIDE_OF_TENSOR_RANKS
-        part, module = outputs[step % len(outputs)]
+        part, module = INSIDE[step % len(INSIDE)]
         return cls(
             part=part,
             module=module,

@@ -110,8 +110,8 @@ def test_each_flipped_bit_is_found_with_its_rank_and_layer(layout, zygote, run):
 
 
 @pytest.mark.parametrize("layout", ["alone", "tensor"])
-def test_a_bit_flipped_inside_a_block_is_found_at_its_end(layout, zygote, run):
-    """Nothing inside a block is watched: the wrong number shows in what its layer computes from it."""
+def test_a_bit_flipped_inside_a_block_names_its_rank_and_layer(layout, zygote, run):
+    """Alone, nothing inside a block is watched: the wrong number shows in what its layer computes from it."""
     count = int(os.environ.get("RUNBOOK_TEST_FLIPS", "8"))
     ranks = LAYOUTS[layout].get("tensor", 1)
     job = train(

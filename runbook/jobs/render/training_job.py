@@ -336,8 +336,6 @@ def lines(arguments: Sequence[str]) -> list[list[str]]:
     return result
 
 
-"""The phases that run as a training job."""
-
 LOCAL_GRACE_SECONDS = 120
 """Time to save between being asked to stop and being killed.
 

@@ -128,7 +128,7 @@ class Replayer:
             spec.model.shape.layers,
             engine.clock,
             bitwise=self.is_bitwise,
-            tensor_ranks=spec.parallel.tensor,
+            ranks_of_a_layer=spec.parallel.tensor * spec.parallel.context,
         )
         self._iteration = 0
         self._numbers: Numbers = {}

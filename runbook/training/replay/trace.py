@@ -9,10 +9,11 @@ seen.
 An output of a matrix product is taken before the sum over tensor-parallel ranks: after that sum a
 wrong number is on all of these ranks, and nobody could say whose it was.
 
-Where bits are compared, a layer's blocks are watched at their ends alone, which reads a quarter of
-the bytes. A wrong number inside a block reaches its end, or the gradient of one of its weights;
-where it reaches neither, the step is the same, bit for bit, as without it. Where norms are compared
-with a tolerance, a wrong number may shrink on its way, so all outputs are watched.
+Where bits are compared and one rank computes a layer alone, its blocks are watched at their ends
+alone, which reads a quarter of the bytes. A wrong number inside a block reaches its end, or the
+gradient of one of its weights; where it reaches neither, the step is the same, bit for bit, as
+without it. Where norms are compared with a tolerance, a wrong number may shrink on its way, so all
+outputs are watched.
 """
 
 import contextlib
@@ -57,12 +58,6 @@ ENDS_FORWARD = (
 """Outputs after which a block, or a kernel that is not a matrix product, is complete."""
 ENDS_BACKWARD = ("embedding", "input_layernorm", "linear_proj", LAYER_OUTPUT, "final_layernorm")
 """Outputs whose gradient completes a block's backward pass."""
-BEFORE_SUMS_FORWARD = ("output_layer",)
-BEFORE_SUMS_BACKWARD = ("linear_qkv", "linear_fc1")
-"""Outputs that are watched as well where tensor-parallel ranks sum what follows from them.
-
-After that sum it is not known which rank was wrong.
-"""
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)(?:\.(.*))?")
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 _SUMS = {torch.int64: torch.int64, torch.int32: torch.int32}
@@ -118,14 +113,17 @@ class WatchedOutputs:
     backward: tuple[str, ...]
 
     @classmethod
-    def of(cls, *, bitwise: bool, tensor_ranks: int) -> "WatchedOutputs":
-        """Return the fewest outputs that show every wrong number, its rank and its layer."""
-        if not bitwise:
-            return cls(ALL_OUTPUTS, ALL_OUTPUTS)
-        if tensor_ranks == 1:
+    def of(cls, *, bitwise: bool, ranks_of_a_layer: int) -> "WatchedOutputs":
+        """Return the fewest outputs that show every wrong number, its rank and its layer.
+
+        Ranks that compute a layer together exchange numbers inside its blocks (tensor, sequence and
+        context parallelism). At the end of a block all of them differ, and the healthy ones would be
+        blamed: so all outputs are watched.
+        """
+        if bitwise and ranks_of_a_layer == 1:
             return cls(ENDS_FORWARD, ENDS_BACKWARD)
-        forward = ENDS_FORWARD + BEFORE_SUMS_FORWARD
-        return cls(forward, ENDS_BACKWARD + BEFORE_SUMS_BACKWARD)
+
+        return cls(ALL_OUTPUTS, ALL_OUTPUTS)
 
     def as_record(self) -> dict[str, list[str]]:
         """Return the names by part, for the header of replay.jsonl."""
@@ -204,9 +202,9 @@ class Tracer:
         clock: StepClock,
         *,
         bitwise: bool,
-        tensor_ranks: int = 1,
+        ranks_of_a_layer: int = 1,
     ) -> None:
-        self.watched = WatchedOutputs.of(bitwise=bitwise, tensor_ranks=tensor_ranks)
+        self.watched = WatchedOutputs.of(bitwise=bitwise, ranks_of_a_layer=ranks_of_a_layer)
         self._clock = clock
         self._fingerprint = bits_of if bitwise else norm_of
         self._modules: list[tuple[Any, ComputedPlace]] = []
