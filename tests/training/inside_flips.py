@@ -15,6 +15,12 @@ INSIDE = (
     ("backward", "core_attention"),
 )
 """Outputs whose fingerprints are not taken where one rank computes a layer alone."""
+BEFORE_SUMS = (("backward", "linear_fc1"), ("backward", "linear_qkv"))
+"""Of them, those that are not flipped with tensor-parallel ranks.
+
+A bit flips here after its fingerprint was taken, and the sum that follows hides whose it was.
+"""
+INSIDE_OF_TENSOR_RANKS = tuple(output for output in INSIDE if output not in BEFORE_SUMS)
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,8 @@ class InsideFlip:
     def of(cls, step, ranks):
         """Draw the flip of a step; the lowest bits may change nothing, so they stay."""
         dice = random.Random(step)
-        part, module = INSIDE[step % len(INSIDE)]
+        outputs = INSIDE if ranks == 1 else INSIDE_OF_TENSOR_RANKS
+        part, module = outputs[step % len(outputs)]
         return cls(
             part=part,
             module=module,
