@@ -105,9 +105,9 @@ def test_a_kept_rehearsal_gives_the_same_text_and_pictures(rehearsal, tmp_path):
 
 
 def test_without_a_known_device_the_reason_is_said(rehearsal):
-    basis = PlanningMessage.DEVICE_NOT_IN_TABLE.fill(device="GPU", site="mine", names="")
-    found = dataclasses.replace(rehearsal[0], replay=None, replay_basis=basis)
-    assert basis in found.as_text()
+    basis = PlanningMessage.DEVICE_NOT_IN_TABLE.of(device="GPU", site="mine", names="A100, H100")
+    found = dataclasses.replace(rehearsal[0], replay=None, replay_basis=str(basis))
+    assert says(found.as_text(), basis.message, **basis.values)
     assert list(found.figures()) == ["memory"]
 
 
