@@ -533,3 +533,91 @@ def test_option_names_are_those_of_the_run_file_and_of_the_frameworks():
     assert read_facts("--recompute-activations", {})["recompute"] == "selective"
     facts = read_facts("a batch size of 1024", {})
     assert "micro_batch" not in facts
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("tensor parallel 8, micro batch 1", "tp", "8"),
+        ("TP of 8", "tp", "8"),
+        ("tensor parallel size is 8", "tp", "8"),
+        ("8-way tensor parallelism", "tp", "8"),
+        ("pipeline parallel 8, tensor 4", "tp", "4"),
+        ("pipeline parallel 8, tensor 4", "pp", "8"),
+        ("pipeline depth of 4", "pp", "4"),
+        ("4 pipeline stages", "pp", "4"),
+        ("a micro batch size of 2", "micro_batch", "2"),
+        ("seq 4096, 2 GPUs", "seq_len", "4096"),
+        ("16 A100, micro batch 1, TP 2, gradient accumulation 32", "global_batch", "256"),
+        ("32 A100, micro batch 1, TP 4, PP 8, only 8 micro-batches per step", "global_batch", "8"),
+        ("13B on 4x8 A100", "n_accel", "32"),
+        ("70B on 128 H100. Nodes have 8 GPUs.", "n_accel", "128"),
+        ("Activation checkpointing is full.", "recompute", "full"),
+        ("full activation recompute", "recompute", "full"),
+        ("gradient checkpointing on", "recompute", "full"),
+        ("selective recomputation", "recompute", "selective"),
+        ("without activation checkpointing", "recompute", "none"),
+        ("attn_implementation=eager", "flash", "no"),
+        ("without flash attention", "flash", "no"),
+        ("precision: 32, seq 4096", "precision", "fp32"),
+        ("everything in float32, nobody passed --bf16", "precision", "fp32"),
+        ("seq 4096. tokens/s/GPU 1,150. ZeRO-2 would fit too", "reached.tokens_per_second", "1150"),
+    ],
+)
+def test_values_are_read_as_people_write_them(text, name, value):
+    assert read_facts(text, {})[name] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("activation checkpointing was there before", "recompute"),
+        ("sequence parallel and 8 GPUs", "sequence"),
+        ("precision matters, as the paper says", "precision"),
+        ("fp32 master weights and fp32 gradients", "precision"),
+        ("our data pipeline 2 years ago", "pp"),
+        ("8 tensor cores", "tp"),
+        ("TP hurts. 8 GPUs", "tp"),
+        ("the first sequence 3 times", "seq_len"),
+        ("each node has 8 GPUs", "n_accel"),
+    ],
+)
+def test_a_stray_word_is_no_value(text, name):
+    assert name not in read_facts(text, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("step times 1.2, 1.3, 1.5, 1.9 s", "growing steps"),
+        ("step 100 | 5.1 s\nstep 1000 | 5.9 s\nstep 3000 | 7.2 s", "growing steps"),
+        ("step times slowly creep up", "growing steps"),
+        ("ZeRO-3 with CPU offload of the optimizer", "offload"),
+        ("optimizer states are offloaded to CPU RAM", "offload"),
+        ("we compared eager attention", "flash attention"),
+        ("8 A800 without NVLink", "communication"),
+        ("8 PCIe cards", "communication"),
+        ("CUDA_LAUNCH_BLOCKING=1 was left in the script", "kernels"),
+        ("every 200 steps a step takes 95 s, when we save a checkpoint", "saves"),
+        ("a checkpoint is written every 100 steps and blocks for 3 minutes", "saves"),
+    ],
+)
+def test_a_cause_in_an_engineers_words_is_named(text, cause):
+    assert [part.name for part in signs(text, reached=1.0)] == [cause]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step times 1.2, 1.2, 1.3, 1.2 s",
+        "a step: forward 1 s, backward 2 s, optimizer 4 s",
+        "a step takes 2 s on 1 node, 2.4 s on 2 nodes and 3.1 s on 4 nodes",
+        "CUDA_LAUNCH_BLOCKING=0",
+        "cpu offload: false",
+        "no cpu offload",
+        "the cards have NVLink, not PCIe only",
+        "we save checkpoints every 500 steps",
+    ],
+)
+def test_what_is_off_or_another_comparison_is_no_cause(text):
+    assert [part.name for part in signs(text, reached=1.0)] == []

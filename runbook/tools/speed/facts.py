@@ -1,5 +1,6 @@
 """Facts about a training that a log, a command line, a YAML file, a question or --set states."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -11,6 +12,12 @@ from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.step_inputs import code_of
 from runbook.planning.layout import Choice
 from runbook.tools.speed.messages import SpeedMessage
+from runbook.tools.speed.phrases import (
+    WAYS_TO_WRITE,
+    accumulation,
+    is_stated,
+    phrase_facts,
+)
 from runbook.tools.speed.published_rows import zero_stage
 
 Facts = dict[str, str]
@@ -30,10 +37,16 @@ class _Fact(NamedTuple):
     """
 
 
+_SPLIT_NAMED = "(?:_model)?_parallel(?:ism)?(?:_(?:size|degree))?"
+_SPLIT = rf"(?:{_SPLIT_NAMED}|_(?:size|degree|depth|stages))?"
+"""Words after `tensor` and `pipeline`: tensor parallel size, pipeline depth, or none."""
+_SEQUENCE = r"max_seq_len|sequence_length|context_length|seq(?:uence)?(?=(?: of)?[ =:]{1,3}\d{3})"
+"""A sequence's number has at least three digits if nothing says that it is a length."""
+
 _NUMBERS = (
-    _Fact("tp", "parallel.tensor", "TP(?:_size)?"),
-    _Fact("pp", "parallel.pipeline", "PP(?:_size)?"),
-    _Fact("dp", words="data_parallel_size|DP"),
+    _Fact("tp", "parallel.tensor", rf"TP(?:_size)?|tensor{_SPLIT}"),
+    _Fact("pp", "parallel.pipeline", rf"PP(?:_size)?|(?<!data )pipeline{_SPLIT}"),
+    _Fact("dp", words=rf"data{_SPLIT_NAMED}|DP"),
     _Fact("cp", "parallel.context", "CP"),
     _Fact("vp", "parallel.virtual_pipeline", "VPP?"),
     _Fact("layers", "training.shape.layers", "n_layers|num_hidden_layers"),
@@ -42,7 +55,7 @@ _NUMBERS = (
     _Fact("kv_heads", "training.shape.kv_heads"),
     _Fact("ffn", "training.shape.ffn_hidden", "intermediate_size"),
     _Fact("vocabulary", words="(?:padded_)?vocab_size"),
-    _Fact("seq_len", "training.sequence_length", "max_seq_len|sequence_length"),
+    _Fact("seq_len", "training.sequence_length", _SEQUENCE),
     _Fact("save_interval", "training.save_interval"),
     _Fact("micro_batch", "training.micro_batch", "(?:device_train_)?micro_?batch(?:_size)?|MBS"),
     _Fact("n_accel", words="world_size|trainer.devices"),
@@ -52,11 +65,11 @@ _NUMBERS = (
     _Fact("experts_over", words="expert_model_parallel_size|EP"),
 )
 _TEXTS = (
-    _Fact("recompute", "training.recompute", "activation_checkpointing"),
+    _Fact("recompute", "training.recompute", "activation_checkpointing|gradient_checkpointing"),
     _Fact("precision", words="precision|params_dtype"),
     _Fact("zero_stage", "parallel.zero_stage", "sharding_strategy"),
     _Fact("sequence", words="sequence_parallel"),
-    _Fact("flash", words="use_flash_attn|attn_impl"),
+    _Fact("flash", words="use_flash_attn|attn_impl(?:ementation)?"),
     _Fact("overlap_gradients", "training.overlap_gradients", "overlap_grad_reduce"),
     _Fact("weights", words="megatron_amp_O2"),
     _Fact("dispatcher", words="moe_token_dispatcher_type"),
@@ -64,15 +77,32 @@ _TEXTS = (
 _TOO_GENERAL = ("batch_size", "model_parallel_size", "checkpoint_activations")
 """Names in older programs that are also part of other names, or are printed as a switch."""
 NUMBERS = tuple(fact.name for fact in _NUMBERS)
-_NUMBER_VALUE = r"[\s=:.*\"']*(\d+)\b"
-_TEXT_VALUE = r"[\s=:]+(?!-)([\w.]+)"
+_NUMBER_VALUE = r"(?:[ \t]+(?:of|is|was|set to))?[\s=:.*\"']*(\d+)\b(?!\.\d)"
+_TEXT_VALUE = r"(?:[ \t]+(?:is|was|set to))?[\s=:\"']+(?!-)([\w.]+)"
 _OUR_VALUES = {
     "torch.float32": "fp32",
     "full_shard": "3",
     "shard_grad_op": "2",
     "torch": "no",
+    "eager": "no",
     "true": "full",
+    "on": "full",
+    "enabled": "full",
+    "off": "no",
+    "disabled": "no",
 }
+_SWITCH = r"true|false|yes|no|on|off|enabled|disabled|none|0|1"
+_ACCEPTED = {
+    "recompute": rf"{_SWITCH}|full|selective|uniform|block|operators",
+    "precision": r".*\d.*|half|single",
+    "zero_stage": r"[0-3]|(?:full|hybrid|no)_shard|shard_grad_op",
+    "sequence": _SWITCH,
+    "flash": rf"{_SWITCH}|\w*flash\w*|torch|triton|eager|sdpa|math|plain|\w*fused\w*|auto",
+    "overlap_gradients": _SWITCH,
+    "weights": _SWITCH,
+}
+"""Patterns of the values of a fact. Another word after its name begins a new phrase."""
+_FULL_FORMATS = {"32": "fp32", "32-true": "fp32", "float32": "fp32", "float": "fp32"}
 OFF = ("false", "none", "0", "no", "plain")
 """Values that switch an option off."""
 _COLUMNS = {
@@ -89,7 +119,8 @@ _COLUMNS = {
 """Columns by the last word of a run file's key, if the column has another name."""
 _SPEEDS = {
     "tflops": r"(\d+(?:\.\d+)?)\W*(?:model )?TFLOPs?\b(?!\s*(?:/|per|a)\s*(?:token|step|sample|sequence|iteration|pass))",
-    "tokens_per_second": r"(\d[\d,.]*k?)\W*tok(?:en)?s?\s*(?:/|per)\s*s",
+    "tokens_per_second": r"(\d[\d,]*(?:\.\d+)?k?)[^\w.,;:]*tok(?:en)?s?\s*(?:/|per)\s*s"
+    r"|tok(?:en)?s?/s(?:ec)?(?: ?(?:/|per) ?GPU)?[ =:]+(\d[\d,]{2,}(?:\.\d+)?k?)(?![\d,]*\W*tok)",
 }
 _UNITS = (*_SPEEDS, "mfu", "seconds")
 KEYS = [
@@ -120,7 +151,13 @@ _MODEL = (
     r"\b((?:(?:llama|gpt|mpt|opt|qwen|bloom|falcon|mi[sx]tral)[- ]?(?:\d(?:\.\d)?[- ])?)?"
     r"\d+(?:\.\d+)?[BM])\b"
 )
-_DEVICE_COUNT = r"(\d+) ?(?:x|×)? ?(?:GPUs?\b|(?:NVIDIA )?[ABHV]\d00)"
+_DEVICE_COUNT = (
+    r"(?<!have )(?<!has )(\d+) ?(?:x|×)? ?(?:GPUs?\b|(?:NVIDIA )?[ABHV]\d00)"
+    r"(?! (?:per|a|in each|on each|each) )"
+)
+"""Number of all devices. A node's number is none: "nodes have 8 GPUs"."""
+_NODES_TIMES_DEVICES = r"(?<![\w.])(\d+) ?[x×] ?(\d+) ?[x×]? ?(?:GPUs?\b|(?:NVIDIA )?[ABHV]\d00)"
+"""Number of nodes, and of devices in each: "4x8 A100"."""
 _NODES_OF_DEVICES = (
     r"(\d+) ?(?:x|×)? ?nodes?,? ?(?:of|with|x|×|each with|having)? ?(\d+) ?(?:x|×)? ?"
     r"(?:GPUs?\b|devices?\b|(?:NVIDIA )?(?:GB?|[ABHV])\d{2,3})"
@@ -223,14 +260,17 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
     facts = _speed_facts(text, lines)
     for key, pattern in _patterns():
         for value in re.findall(pattern, text, re.IGNORECASE):
-            if key != "accelerator" or find_accelerator(value):
-                facts[key] = _OUR_VALUES.get(value.lower(), value)
-    for nodes, devices in re.findall(_NODES_OF_DEVICES, text, re.IGNORECASE):
+            if _is_accepted(key, value):
+                facts[key] = _our_value(key, value)
+    for nodes, devices in _nodes_and_devices(text):
         facts["n_accel"] = str(int(nodes) * int(devices))
     if re.search(_SHARDS_STATES, text, re.IGNORECASE):
         facts.setdefault("zero_stage", str(zero_stage(text.lower())))
     facts |= _network_facts(text, facts)
     facts |= _flag_facts(text)
+    for name, value in phrase_facts(text).items():
+        facts.setdefault(name, value)
+    facts = _accumulated_batch(text, facts)
     facts["software"] = _software(text, printed)
     return facts
 
@@ -243,12 +283,50 @@ def _network_facts(text: str, facts: Facts) -> Facts:
     return {"network": _SOCKET_GBIT_S} if re.search(SOCKETS, text) else {}
 
 
+def _nodes_and_devices(text: str) -> list[tuple[str, str]]:
+    """Return the numbers of nodes and of the devices of each that a text states."""
+    pairs = list[tuple[str, str]]()
+    for pattern in (_NODES_TIMES_DEVICES, _NODES_OF_DEVICES):
+        pairs += re.findall(pattern, text, re.IGNORECASE)
+    return pairs
+
+
+def _is_accepted(key: str, value: str) -> bool:
+    """Return whether a word after a fact's name is a value of it."""
+    if key == "accelerator":
+        return find_accelerator(value) is not None
+    if key not in _ACCEPTED:
+        return True
+    return re.fullmatch(_ACCEPTED[key], value.rstrip("."), re.IGNORECASE) is not None
+
+
+def _our_value(key: str, value: str) -> str:
+    """Return a value as the columns of `plan --predict` have it."""
+    if key in NUMBERS:
+        return value
+    plain = value.rstrip(".").lower()
+    if key == "precision" and plain in _FULL_FORMATS:
+        return _FULL_FORMATS[plain]
+    return _OUR_VALUES.get(plain, value.rstrip("."))
+
+
+def _accumulated_batch(text: str, facts: Facts) -> Facts:
+    """Return the facts with the global batch that a number of micro-batches implies."""
+    count = accumulation(text)
+    if not count or "global_batch" in facts or not {"micro_batch", "n_accel"} <= set(facts):
+        return facts
+    split = math.prod(int(facts.get(name, "1")) for name in ("tp", "pp", "cp"))
+    replicas = max(1, int(facts["n_accel"]) // max(1, split))
+    global_batch = count * int(facts["micro_batch"]) * replicas
+    return facts | {"global_batch": str(global_batch)}
+
+
 def _flag_facts(text: str) -> Facts:
     """Return what options without a value state."""
     facts = Facts()
     for name, key in _FLAGS:
         for flag, value in option_flags(key).items():
-            if re.search(_flag_pattern(flag), text, re.IGNORECASE):
+            if is_stated(_flag_pattern(flag), text):
                 facts[name] = value
     return facts
 
@@ -280,7 +358,10 @@ def _devices_of_node(text: str, facts: Facts) -> int:
 
 def _speed_facts(text: str, lines: Sequence[str]) -> Facts:
     """Return the highest of several speeds as expected, and the lowest as reached."""
-    stated = {unit: re.findall(pattern, text, re.IGNORECASE) for unit, pattern in _SPEEDS.items()}
+    stated = dict[str, list[str]]()
+    for unit, pattern in _SPEEDS.items():
+        matches = re.finditer(pattern, text, re.IGNORECASE)
+        stated[unit] = [match[match.lastindex or 0] for match in matches]
     stated["mfu"] = []
     for line in lines:
         if "MFU" in line:
@@ -316,6 +397,7 @@ def _patterns() -> list[tuple[str, str]]:
         ("model", _MODEL),
         ("expected.model", _MODEL),
     ]
+    patterns += WAYS_TO_WRITE
     patterns += [(fact.name, _named_value(_names(fact), _NUMBER_VALUE)) for fact in _NUMBERS]
     patterns += [(fact.name, _named_value(_names(fact), _TEXT_VALUE)) for fact in _TEXTS]
     return patterns

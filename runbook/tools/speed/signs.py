@@ -3,22 +3,13 @@
 No model is needed to suspect them, and none predicts their time.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from runbook.tools.speed.facts import SOCKETS
 from runbook.tools.speed.parts import GapPart
+from runbook.tools.speed.phrases import PLAIN_ATTENTION, first_stated, growing_times
 
-_DENIAL = (
-    r"(?:\b(?:no|not|never|without|neither|nor)|n't)(?! (?:only|doubt)\b)"
-    r"[ \t]+(?:(?!(?:and|are|because|but|gets|is|it|so)\b)[\w-]+[ \t]+){0,2}$"
-)
-"""Words that deny what follows them, as in "we did not see any stragglers".
-
-A verb or a conjunction ends a denial: "it does not scale and is slower" names a cause. All on
-one line: the end of a line in a log or a YAML file does not deny the next line.
-"""
 _TIME_INCREASES = (
     r"(?:time|(?:step|iteration) times)(?: (?:per|a|of a) (?:step|iteration))?"
     r"(?: (?:also|\w+ly))? increases?"
@@ -46,6 +37,11 @@ _SWITCHED_OFF = (
 It is a value, or the section's `device`; the section's other keys (`offload_param.pin_memory`) do
 not matter. DeepSpeed prints its complete configuration, where options that nobody set are None.
 """
+
+
+_GROWING = "growing steps"
+_SAVING = r"(?:save|saves|saved|saving|checkpoints?)"
+_WAITS = r"(?:takes?|took|blocks?|stalls?|pauses?)"
 
 
 @dataclass(frozen=True)
@@ -90,9 +86,35 @@ _SIGNS = (
     _Sign(
         "offload",
         rf"offload_(?:optimizer|param)\w*\b(?!{_SWITCHED_OFF})"
+        rf"|\b(?:cpu|nvme|zero)[ -]offload(?:ing)?\b(?!{_SWITCHED_OFF})"
+        r"|\b(?:optimizer|parameters|params|states|weights|activations)\b[^.\n]{0,30}[ ]"
+        r"(offload(?:ed|ing)?\b)(?! off\b)"
+        r"|\boffload(?:s|ed|ing)? (?:\w+ ){0,3}(?:to|on) (?:the )?(?:cpu|host|nvme|ram)\b"
         r"|zero[- ]?(?:3 )?infinity|cpu[_ -]?offload\w*[=: ]+true",
         0.8,
         "keep states on the devices: more devices, or ZeRO over more of them",
+    ),
+    _Sign(
+        "communication",
+        r"(?:\b(?:no|without|lacks?|missing) )(?:nvlink|nvswitch)\b"
+        r"|\bpcie (?:instead of|rather than) nvlink|\bpcie (?:cards?|only|gpus)\b",
+        0.5,
+        "keep tensor parallelism within pairs with NVLink, or use pipeline and data parallelism",
+    ),
+    _Sign(
+        "kernels",
+        r"cuda_launch_blocking\b(?![\"']?[=:\s]+[\"']?(?:0|false|no|off)\b)",
+        0.5,
+        "unset CUDA_LAUNCH_BLOCKING: it makes the host wait for every kernel",
+    ),
+    _Sign("flash attention", PLAIN_ATTENTION, 0.4, "fused attention"),
+    _Sign(
+        "saves",
+        rf"every \d+ (?:steps|iterations)[^.]{{0,60}}\b{_WAITS}\b[^.]{{0,60}}\b{_SAVING}\b"
+        rf"|\b{_SAVING}\b[^.]{{0,60}}\b{_WAITS}\b[^.]{{0,20}}\d+(?:\.\d+)? ?"
+        r"(?:s|secs?|seconds|min|minutes)\b",
+        0.3,
+        "save less often, or in the background",
     ),
     _Sign(
         "kernels",
@@ -101,8 +123,10 @@ _SIGNS = (
         "compile the model, or use fused kernels",
     ),
     _Sign(
-        "growing steps",
-        r"slower and slower|gradually[^.]{0,30}(slow)"
+        _GROWING,
+        r"slower and slower|longer and longer"
+        r"|(?:step|iteration) times? (?:\w+ly )?(?:keeps? )?(?:grow|creep|climb)\w*"
+        r"|gradually[^.]{0,30}(slow)"
         r"|slows? down (?:gradually|over time|during training)",
         0.3,
         "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
@@ -121,7 +145,7 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
     plain = text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     named = set[str]()
     for sign in _SIGNS:
-        match = _first_stated(sign.pattern, plain)
+        match = first_stated(sign.pattern, plain)
         if match is None or sign.cause in named:
             continue
         named.add(sign.cause)
@@ -134,13 +158,13 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
             is_printed=True,
         )
 
-
-def _first_stated(pattern: str, plain: str) -> re.Match[str] | None:
-    """Return the first match of a pattern that is not denied by a word before it."""
-    for match in re.finditer(pattern, plain, re.IGNORECASE):
-        start = match.start(match.lastindex or 0)
-        line_start = plain.rfind("\n", 0, start) + 1
-        if not re.search(_DENIAL, plain[line_start:start]):
-            return match
-
-    return None
+    times = growing_times(plain)
+    if times and _GROWING not in named:
+        quoted = " ".join(times.split())[:60]
+        yield GapPart(
+            _GROWING,
+            0.3 * reached,
+            f'it says "{quoted}" (no price: 30% of a step at most)',
+            "look for what fills up: memory, the page cache, a log; clocks that fall",
+            is_printed=True,
+        )

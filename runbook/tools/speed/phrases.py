@@ -1,0 +1,180 @@
+"""Ways in which people write the facts of a training in sentences."""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+DENIAL = (
+    r"(?:\b(?:no|not|never|without|neither|nor)|n't)(?! (?:only|doubt)\b)"
+    r"[ \t]+(?:(?!(?:and|are|because|but|gets|is|it|so)\b)[\w-]+[ \t]+){0,2}$"
+)
+"""Words that deny what follows them, as in "we did not see any stragglers".
+
+A verb or a conjunction ends a denial: "it does not scale and is slower" names a cause. All on
+one line: the end of a line in a log or a YAML file does not deny the next line.
+"""
+PLAIN_ATTENTION = (
+    r"(?<![a-z])(?:eager|vanilla|naive|unfused|non-fused) attention"
+    r"|attn_impl\w*[\"']?[=:\s]+[\"']?(?:eager|math|torch)\b"
+    r"|(?:\bno|\bwithout) flash[- ]?att\w*"
+    r"|flash[- ]?att\w* (?:is |was )?(?:off|disabled|not (?:used|installed|available))\b"
+)
+"""Phrases that say that attention keeps its scores."""
+WAYS_TO_WRITE = (
+    ("tp", r"(\d+)[ -]?way (?:tensor(?:[ -](?:model[ -])?parallel\w*)?|TP)\b"),
+    ("pp", r"(\d+)[ -]?way (?:pipeline(?:[ -](?:model[ -])?parallel\w*)?|PP)\b"),
+    ("pp", r"(?<![\w.])(\d+) pipeline[ -]stages?\b"),
+    ("dp", r"(\d+)[ -]?way (?:data[ -]parallel\w*|DP)\b"),
+)
+"""Patterns of a number before the name of its fact."""
+_ACCUMULATION = (
+    r"\bgrad(?:ient)?s?[ _-]?accum(?:ulation)?(?:[ _-]?steps?)?(?: of| is)?[\s=:]*(\d+)\b",
+    r"(?<![\w.])(\d+) (?:grad(?:ient)?[ -])?accum(?:ulation)?[ -]steps?\b",
+    r"(?<![\w.])(\d+) micro-?batches (?:per|a|in each|each) (?:global )?(?:step|iteration|batch)",
+)
+"""Numbers of micro-batches of a step."""
+_CHECKPOINTING = r"(?:activation|gradient)s?[ _-]checkpoint(?:s|ing)?"
+_RECOMPUTATION = rf"(?:(?:activation|gradient)s?[ -])?re-?comput(?:e|ation|ing)|{_CHECKPOINTING}"
+
+
+class _Phrase(NamedTuple):
+    """Words that state a fact's value."""
+
+    fact: str
+    value: str
+    pattern: str
+
+
+_PHRASES = (
+    _Phrase(
+        "recompute",
+        "full",
+        rf"\bfull (?:{_RECOMPUTATION})\b|\bwith {_CHECKPOINTING}"
+        rf"|{_CHECKPOINTING} (?:is |was )?(?:turned |switched )?(?:on|enabled)\b"
+        r"|\brecomput(?:e|es|ing) (?:all|every|whole) (?:the )?(?:layers?|blocks?|activations?)\b",
+    ),
+    _Phrase("recompute", "selective", rf"\bselective (?:{_RECOMPUTATION})\b"),
+    _Phrase("recompute", "none", rf"\b(?:no|without) (?:any )?(?:{_RECOMPUTATION})\b"),
+    _Phrase("flash", "no", PLAIN_ATTENTION),
+)
+_FORMAT = (
+    r"(?<![\w.])(bf16|bfloat16|fp16|float16|fp8|fp32|float32)\b"
+    r"(?![ -](?:master|main|copy|copies|grad|accum|optimi[sz]er|reduc|logit|residual|state|softmax))"
+)
+"""A format of numbers, except one that only gradients, optimizer states or sums have."""
+_LACK = r"\b(?:forgot|forgotten|nobody (?:set|passed)|instead of)[ \t]+(?:to (?:set|pass) )?-*$"
+"""Words before a format that the training does not use."""
+_FORMAT_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def phrase_facts(text: str) -> dict[str, str]:
+    """Return the values that phrases state.
+
+    >>> phrase_facts("full activation checkpointing, no flash attention, in float32")
+    {'recompute': 'full', 'flash': 'no', 'precision': 'fp32'}
+    """
+    facts = {}
+    for phrase in _PHRASES:
+        if is_stated(phrase.pattern, text):
+            facts[phrase.fact] = phrase.value
+    formats = _stated_formats(text)
+    if len(formats) == 1:
+        facts["precision"] = formats.pop()
+    return facts
+
+
+def accumulation(text: str) -> int:
+    """Return the number of micro-batches of a step that a text states, or 0.
+
+    >>> accumulation("grad accum 16"), accumulation("only 4 micro-batches per step")
+    (16, 4)
+    """
+    for pattern in _ACCUMULATION:
+        match = re.search(pattern, text, re.IGNORECASE)
+        if match:
+            return int(match[1])
+    return 0
+
+
+def is_stated(pattern: str, text: str) -> bool:
+    """Return whether a text has a pattern that no word before it denies or calls forgotten."""
+    matches = re.finditer(pattern, text, re.IGNORECASE)
+    return any(not _is_unused(_line_before(text, match.start())) for match in matches)
+
+
+def _is_unused(before: str) -> bool:
+    """Return whether a line up to an option says that the training does not use it."""
+    return re.search(f"{DENIAL}|{_LACK}", before, re.IGNORECASE) is not None
+
+
+def first_stated(pattern: str, text: str) -> re.Match[str] | None:
+    """Return the first match of a pattern that is not denied by a word before it."""
+    for match in re.finditer(pattern, text, re.IGNORECASE):
+        start = match.start(match.lastindex or 0)
+        if not re.search(DENIAL, _line_before(text, start), re.IGNORECASE):
+            return match
+
+    return None
+
+
+_TIME = r"(?<![\w.])(\d+(?:\.\d+)?) ?(?:s|secs?|seconds|ms)\b(?!/)"
+_LISTED_TIMES = (
+    r"((?:\d+(?:\.\d+)?(?:,| then| to|,? and) ?){2,}\d+(?:\.\d+)?) ?(?:s|secs?|seconds|ms)\b"
+)
+"""Times that share the unit of the last."""
+_OTHER_COMPARISON = (
+    r"\b(?:nodes?|gpus?|ranks?|[tpd]p|batch|forward|backward|optimizer|reduce\w*|gather\w*|"
+    r"data|load\w*|seq\w*|layers?|experts?|with|without|save\w*|checkpoint\w*)\b"
+)
+"""Words between times that differ because of something else than the progress of one run."""
+_LEAST_TIMES = 3
+"""Fewest times that show a growth."""
+_GROWTH = (1.1, 20.0)
+"""Range of the ratio of the last time to the first."""
+
+
+def growing_times(text: str) -> str:
+    """Return the words in which step times grow as a run goes on, or ''.
+
+    >>> growing_times("step times 1.2, 1.3, 1.5, 1.9 s"), growing_times("forward 1 s, backward 2 s, step 4 s")
+    ('1.2, 1.3, 1.5, 1.9 s', '')
+    """
+    if not re.search(r"\b(?:steps?|iterations?|iters?)\b", text, re.IGNORECASE):
+        return ""
+    for match in re.finditer(_LISTED_TIMES, text, re.IGNORECASE):
+        if _grow(re.findall(r"\d+(?:\.\d+)?", match[1])):
+            return match[0]
+    matches = [*re.finditer(_TIME, text)]
+    if not _grow(re.findall(_TIME, text)):
+        return ""
+    first, last = matches[0], matches[-1]
+    span = text[first.start() : last.end()]
+    if re.search(_OTHER_COMPARISON, span, re.IGNORECASE):
+        return ""
+    return span
+
+
+def _grow(figures: Sequence[str]) -> bool:
+    """Return whether each time is longer than the one before, and the last one clearly so."""
+    times = [*map(float, figures)]
+    if len(times) < _LEAST_TIMES or not times[0]:
+        return False
+    least, most = _GROWTH
+    is_ascending = all(later > earlier for earlier, later in pairwise(times))
+    return is_ascending and least < times[-1] / times[0] < most
+
+
+def _stated_formats(text: str) -> set[str]:
+    """Return the formats of numbers that a training uses, by its text."""
+    formats = set()
+    for match in re.finditer(_FORMAT, text, re.IGNORECASE):
+        if not _is_unused(_line_before(text, match.start())):
+            name = match[1].lower()
+            formats.add(_FORMAT_NAMES.get(name, name))
+    return formats
+
+
+def _line_before(text: str, start: int) -> str:
+    """Return the beginning of a line up to a position."""
+    return text[text.rfind("\n", 0, start) + 1 : start]
