@@ -1,6 +1,6 @@
-"""Adoption: from someone's job script to a run file.
+"""Adoption turns someone's job script into a run file.
 
-What the script leaves open comes from its program's defaults.
+Defaults of its program fill in what the script leaves open.
 """
 
 import math
@@ -53,27 +53,27 @@ from runbook.tools.adopt.trace import follow
 
 @dataclass(frozen=True)
 class Adoption:
-    """A script's run file, and everything that is reported of the script."""
+    """A script's run file, and everything that is reported about the script."""
 
     name: str
     text: str
-    """The run file."""
+    """The text or values of the run file."""
     framework: str
     base: str
-    """The run whose script is called, and whose values fill in what is missing.
+    """The run whose script is called, and whose values fill in missing ones.
 
-    Empty if the script is whole.
+    Empty if the script is complete.
     """
     script: Script
     findings: Findings
     errors: Sequence[KnownError]
     required: Mapping[str, str]
     launches: Sequence[Launch] = ()
-    """Every training that the script starts, each once."""
+    """Every training that the script starts, without repetitions."""
     source: str = ""
     """What people call the job: the script's name."""
     launch: Launch | None = None
-    """The one that became the run file; None if only a document's variables were read."""
+    """The launch that became the run file; None if only a document's variables were read."""
 
 
 def adopt(
@@ -83,13 +83,12 @@ def adopt(
     beside: Mapping[str, str] | None = None,
     launch_number: int = 0,
 ) -> Adoption:
-    """Run the first script in a sandbox, with the others and the files `beside` it at hand.
+    """Run the first script in a sandbox and read what it started.
 
-    Read what it started. Of several trainings the last one becomes the run file, or the one that
-    `launch_number` counts, from 1.
-
-    Raises `ParamsError` where the script starts no training that is read here, and sets nothing
-    that a document's script reads.
+    The other scripts and the files `beside` it are available to it. If it starts several trainings,
+    the last one becomes the run file, or the one that `launch_number` counts, starting at 1. Raise
+    `ParamsError` if the script starts no training that can be read here, and sets nothing that a
+    document's script reads.
     """
     script = follow(files, beside or {}, _starts_training)
     script = with_configuration_files(script, {**(beside or {}), **dict(files[1:])})
@@ -103,7 +102,7 @@ def adopt_script(
     project: Path,
     launch_number: int = 0,
 ) -> Adoption:
-    """Turn what was seen of a job into a run file; `file_name` is what people call the job."""
+    """Turn the observations of a job into a run file; `file_name` is the job's name for people."""
     calls = calls_of(script.commands)
     all_launches = different_launches(launches_of(script.commands))
     if not all_launches and not calls:
@@ -145,14 +144,14 @@ def adopt_script(
 
 
 def _last(launches: Sequence[Launch]) -> Launch | None:
-    """Return the last launch; None if there is none."""
+    """Return the last launch, or None if there is none."""
     for launch in reversed(launches):
         return launch
     return None
 
 
 def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
-    """Raise `ParamsError` that says what a script starts instead of a training."""
+    """Raise `ParamsError` with what a script starts instead of a training."""
     programs = other_programs(script.commands)
     starts = ""
     if programs:
@@ -166,19 +165,22 @@ def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
 
 
 def _sentences(notes: Sequence[str]) -> str:
-    """Return what was odd about the run of a script as sentences, each after a space."""
+    """Return anything unusual about the run of a script as sentences, each after a space."""
     return "".join(f" {note}." for note in notes)
 
 
 def required_keys(findings: Findings) -> dict[str, str]:
-    """Return what a person has still to give, by key: what the site requires and the source leaves open."""
+    """Return what a person must still supply, by key.
+
+    The site requires these values and the source leaves them open.
+    """
     required = findings.site.required.items()
     missing = {key: meaning for key, meaning in required if not findings.value(key)}
     return missing | findings.questions
 
 
 def rewritten(adopted: Adoption) -> Adoption:
-    """Return an adoption whose run file has the values that its findings have now."""
+    """Return the adoption with a run file that has its findings' current values."""
     required = required_keys(adopted.findings)
     carried = adopted.findings.carried
     places = adopted.script.places
@@ -201,7 +203,7 @@ def _chosen(launches: Sequence[Launch], number: int, file_name: str) -> list[Lau
 
 
 def _refuse_foreign(script: Script, file_name: str) -> None:
-    """Raise `ParamsError` if the job trains by a program that adopt does not read."""
+    """Raise `ParamsError` if the job trains by a program whose scripts adopt cannot read."""
     trainings = foreign_trainings(script.commands)
     if not trainings:
         return
@@ -225,12 +227,12 @@ def _refuse_foreign(script: Script, file_name: str) -> None:
 
 
 _EVALUATES = ("skip-train", "inference", "eval-only")
-"""Options by which Megatron's training program evaluates, and trains nothing."""
+"""Options that make Megatron's training program evaluate instead of train."""
 _LENGTHS = ("train-iters", "train-samples", "train-tokens")
 
 
 def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> None:
-    """Raise `ParamsError` where a training program is started to evaluate, or for no step at all."""
+    """Raise `ParamsError` if a training program is started only to evaluate, or for no steps."""
     names = {name: word for word, name, _ in program_arguments.pairs(launch.arguments)}
     evaluates = [name for name in _EVALUATES if name in names]
     lengths = [option(launch.arguments, name) for name in _LENGTHS]
@@ -252,13 +254,13 @@ def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> 
 
 
 _READ_AS_CONFIG = ("torchtitan", "nanotron", "GPT-NeoX", "a recipe of NeMo 2", "Megatron Bridge")
-"""Programs whose configuration file adopt reads, though not their job scripts."""
+"""Programs whose configuration files adopt reads, but not their job scripts."""
 
 
 def _config_of(script: Script, training: ForeignTraining) -> str:
-    """Return how to adopt the configuration that a foreign training is started with.
+    """Return how to adopt the configuration of a foreign training.
 
-    Empty if it has none.
+    The text is empty if the training has none.
     """
     if training.framework not in _READ_AS_CONFIG:
         return ""
@@ -266,7 +268,7 @@ def _config_of(script: Script, training: ForeignTraining) -> str:
     for command in script.commands:
         folder = ""
         for before, word in pairwise(command.words):
-            if before.text in ("-d", "--conf_dir"):  # deepy.py's folder of configurations
+            if before.text in ("-d", "--conf_dir"):  # This is deepy.py's folder of configurations.
                 folder = f"{word.text.rstrip('/')}/"
             elif word.known and word.text.endswith((".toml", ".yaml", ".yml")):
                 file = Word(folder + word.text.rpartition("=")[2], 0)
@@ -281,15 +283,16 @@ def _starts_training(commands: Sequence[StartedProgram]) -> bool:
 
 
 def _site_of(script: Script, project: Path) -> Site:
-    """Return the site that the script was written for; never this machine."""
+    """Return the site for which the script was written; it is never this machine."""
     names = [name for name in site_names(project) if name != "local"]
     return read_site(site_of(script, names), project)[0]
 
 
 def _base(script: Script, launches: Sequence[Launch], calls: Sequence[DocumentCall]) -> str:
-    """Return the run that fills in what a script leaves to another file; empty if it is whole.
+    """Return the run that fills in what a script leaves to another file.
 
-    The other file is a document's script, or NeMo's own.
+    The result is empty if the script is complete. The other file is a document's script, or NeMo's
+    own.
     """
     if calls and not launches:
         return calls[-1].run
@@ -314,9 +317,9 @@ def _base_settings(
     calls: Sequence[DocumentCall],
     project: Path,
 ) -> Settings:
-    """Load the run file that a document's script became.
+    """Load the run file that corresponds to a document's script.
 
-    Of NeMo the size that is asked for, else its script's own.
+    For NeMo, load the requested size, or else the size of its own script.
     """
     size = _size_of_launches(launches)
     if base == _NEMO_RUN and not size:
@@ -333,9 +336,9 @@ def _base_settings(
 
 
 def _size_of_launches(launches: Sequence[Launch]) -> str:
-    """Return the size that names NeMo's own file in the first launch that has one.
+    """Return the size that the first launch with NeMo's own file selects.
 
-    Empty if none has.
+    The result is empty if no launch does.
     """
     for launch in launches:
         size = program_arguments.size_of(launch.arguments)
@@ -345,7 +348,7 @@ def _size_of_launches(launches: Sequence[Launch]) -> str:
 
 
 def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> str:
-    """Fill in everything that the run file needs, and return the framework.
+    """Complete the run file, and return the framework.
 
     Values come from the script, its base and the program's defaults.
     """
@@ -384,9 +387,9 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
 
 
 def _own_file(launches: Sequence[Launch]) -> str:
-    """Return the file that the last launch of NeMo starts from, if it is none of NeMo's own.
+    """Return the file from which the last launch of NeMo starts, if it is not one of NeMo's own.
 
-    Empty if it has none.
+    Otherwise the result is empty.
     """
     launch = _last(launches)
     file = option(launch.arguments, "config-name", "cn") if launch else None
@@ -399,14 +402,17 @@ def _own_file(launches: Sequence[Launch]) -> str:
 
 
 def _gives_sizes(arguments: Sequence[Word]) -> bool:
-    """Return whether NeMo's overrides give the model's layers, width and heads."""
+    """Return whether NeMo's overrides set the model's layers, width and heads."""
     names = {word.text.partition("=")[0].lstrip("+~") for word in arguments}
     names = {name.removeprefix("training.") for name in names}
     return names >= {"model.num_layers", "model.hidden_size", "model.num_attention_heads"}
 
 
 def _leave_model_unknown(why: str, launches: Sequence[Launch], findings: Findings) -> None:
-    """Ask for the model, which nothing names; say which files given to the program may name it."""
+    """Ask for the model if nothing identifies it.
+
+    The question lists the program's files that may describe it.
+    """
     findings.unknown_model = why
     launch = _last(launches)
     if launch and _files_given(launch.arguments):
@@ -417,17 +423,17 @@ def _leave_model_unknown(why: str, launches: Sequence[Launch], findings: Finding
 
 _CONFIGURATION = re.compile(r".+\.(ya?ml|toml|json|ini|cfg)")
 _OTHER_FILES = re.compile(r"(deepspeed|ds)-config|vocab-file|merge-file|tokenizer-.*|.*data.*-path")
-"""Options whose files do not say which model it is."""
+"""Options whose files do not identify the model."""
 
 
 def _files_given(arguments: Sequence[Word]) -> list[str]:
-    """Return the configuration files among a program's arguments, as people see them."""
+    """Return the configuration files among a program's arguments, in the form shown to people."""
     files: dict[str, None] = {}
     for word, name, values in program_arguments.pairs(arguments):
         if _OTHER_FILES.fullmatch(name):
             continue
         candidates = values
-        if not name:  # a word that no option takes
+        if not name:  # This word belongs to no option.
             candidates = [word]
         for value in candidates:
             if _CONFIGURATION.fullmatch(value.text):
@@ -438,7 +444,7 @@ def _files_given(arguments: Sequence[Word]) -> list[str]:
 def complete_from_config(
     findings: Findings, models: Mapping[str, Model], kind: program_arguments.ModelKind
 ) -> None:
-    """Give every value that the run of another program's configuration needs."""
+    """Set every value that the run of another program's configuration needs."""
     take_shape(models, kind, findings)
     findings.take("site", findings.site.site, 0, findings.site.title)
     _fill(findings, "runbook", from_options=False)
@@ -449,7 +455,7 @@ def complete_from_config(
 
 
 def _settle_tokenizer(models: Mapping[str, Model], findings: Findings) -> None:
-    """Ask for the tokenizer's file where it is not GPT-2's and no full path names it."""
+    """Ask for the tokenizer's file unless it is GPT-2's or has a full path."""
     if findings.tokenizer_kind == "GPT2BPETokenizer":
         findings.drop("data.tokenizer")
         findings.questions.pop("data.tokenizer", None)
@@ -463,7 +469,7 @@ def _settle_tokenizer(models: Mapping[str, Model], findings: Findings) -> None:
 
 
 def train_with_own_trainer(findings: Findings, why: str) -> None:
-    """Take our own trainer in place of a framework that cannot train what the source asks for."""
+    """Use our own trainer if a framework cannot train what the source requests."""
     framework = findings.value("training.framework", "runbook")
     if framework == "runbook":
         return
@@ -482,7 +488,7 @@ _OF_OUR_TRAINER = {
     "training.reduce_in_bf16": "our trainer sums gradients in 32 bits",
     "training.loss_fusion": "our trainer has a loss of its own, which writes over the logits",
 }
-"""What our trainer does in place of options that Megatron-LM alone has."""
+"""How our trainer replaces options that only Megatron-LM has."""
 
 
 def leave_options_of_megatron_lm(findings: Findings) -> None:
@@ -495,7 +501,7 @@ def leave_options_of_megatron_lm(findings: Findings) -> None:
 
 
 def leave_offload(findings: Findings) -> None:
-    """Leave out an offload that the trainer does not have."""
+    """Leave out an offload that the trainer does not support."""
     carried = findings.carried.get("training.offload")
     if carried:
         why = "our offload is DeepSpeed's, of the states that ZeRO 1 to 3 share out"
@@ -506,7 +512,7 @@ def leave_offload(findings: Findings) -> None:
 def _take_base(settings: Settings, base: str, findings: Findings, *, has_own_model: bool) -> None:
     """Take every value that the base's run file sets by itself.
 
-    A training with a file and a model of its own has neither the base's layout nor its optimizer.
+    A training with its own file and model uses neither the base's layout nor its optimizer.
     """
     source = f"params/{base}.yaml, which that script became"
     for key, chain in settings.origins.items():
@@ -530,7 +536,7 @@ _SAID_BY_SITE = (
 
 
 def _take_framework(framework: str, findings: Findings) -> None:
-    """Take the framework; our own trainer where the site has no checkout of it."""
+    """Set the framework, or our own trainer if the site has no checkout of the framework."""
     site = findings.site
     source = "the training program that is started"
     findings.take("training.framework", framework, 0, source, over=False)
@@ -544,7 +550,7 @@ def _take_framework(framework: str, findings: Findings) -> None:
 
 
 def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
-    """Take everything that the script says, the job's environment last.
+    """Take every setting of the script, and the job's environment last.
 
     Return the kind of model.
     """
@@ -572,7 +578,7 @@ def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelK
 
 
 def _take_allocations(script: Script, findings: Findings) -> None:
-    """Take the options of salloc, in which the script works."""
+    """Take the options of the salloc inside which the script runs."""
     for command in script.commands:
         if command.name == "salloc":
             own_words = [word.text for word in command.words[1 : 1 + command.own]]
@@ -580,7 +586,7 @@ def _take_allocations(script: Script, findings: Findings) -> None:
 
 
 def _take_submission(call: DocumentCall, findings: Findings) -> None:
-    """Take the options of sbatch or qsub before the script's name."""
+    """Take the options that precede the script's name on the sbatch or qsub line."""
     queue = {"sbatch": "slurm", "qsub": "pbs", "bsub": "lsf"}.get(call.command.name)
     if queue:
         queue_words = [word.text for word in call.command.words[1:] if word.text != call.script]
@@ -600,14 +606,14 @@ def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.M
     job_environment.take_launch(evidence.script, launch, findings)
     environment = launch.command.environment
     knobs = {name: word for name, word in environment.items() if name in _BESIDE_OPTIONS}
-    if "training.shape.layers" in findings.carried:  # the options say which model it is
+    if "training.shape.layers" in findings.carried:  # The options identify the model.
         knobs.pop("MODEL_SIZE", None)
     job_environment.take_knobs(knobs, findings, evidence.models, over=False)
     return kind
 
 
 def _take_nemo(launch: Launch, findings: Findings) -> program_arguments.ModelKind:
-    """Take NeMo's overrides, and the model of its own file that the launch names.
+    """Take NeMo's overrides, and the model of NeMo's own file that the launch selects.
 
     Return the kind of model.
     """
@@ -624,9 +630,9 @@ def _take_nemo(launch: Launch, findings: Findings) -> program_arguments.ModelKin
 
 
 def _take_exports(evidence: Evidence) -> None:
-    """Take the knobs of a script that starts no training itself.
+    """Take the tuning variables of a script that starts no training itself.
 
-    Where it calls a document's script, they are those that this script gets.
+    If it calls a document's script, that script receives them.
     """
     script = evidence.script
     if evidence.calls:
@@ -643,9 +649,9 @@ _OTHER_MODELS = re.compile(r"mamba\w*\.py$", re.IGNORECASE)
 
 
 def _take_kind(launch: Launch, findings: Findings) -> None:
-    """Say where a script trains something that no run file describes.
+    """Report that a script trains something that no run file can describe.
 
-    One bare python is one device.
+    One bare python process uses one device.
     """
     script = launch.script
     if _OTHER_MODELS.search(script.text):
@@ -659,9 +665,9 @@ def _take_kind(launch: Launch, findings: Findings) -> None:
 
 def _starts_one_process(launch: Launch, findings: Findings) -> bool:
     """Return whether a launch starts one process: by bare python, or torchrun without a number."""
-    if findings.model_parallel > 1:  # something outside starts the script on every device
+    if findings.model_parallel > 1:  # Something outside the script starts it on every device.
         return False
-    if framework_of([launch]) == "nemo":  # trainer.devices says how many
+    if framework_of([launch]) == "nemo":  # trainer.devices gives the number of processes.
         return False
     if launch.programs == ["torchrun"]:
         return not option(launch.part("torchrun"), "nproc-per-node")
@@ -680,7 +686,7 @@ _BESIDE_OPTIONS = {
     "IMAGE",
     "DATA_PATH",
 }
-"""Knobs that say something in addition to the training's options."""
+"""Environment variables that change the training in addition to its options."""
 
 
 def _run_file(
@@ -690,7 +696,7 @@ def _run_file(
     required: Mapping[str, str],
     places: Mapping[int, str],
 ) -> str:
-    """Write the text of a run file; `places` says how a line of the script is named."""
+    """Return the text of a run file; `places` gives the name of each line of the script."""
 
     def source(key: str, _: object) -> str:
         value = carried[key]
@@ -711,11 +717,11 @@ def _run_file(
         if is_time and isinstance(value, int) and value:
             values[key] = show_clock(value)
     text = write_tree(nest(values), remark=source)
-    return head + re.sub(r"(?m)^(?=\w+:$)", "\n", text)  # an empty line before each section
+    return head + re.sub(r"(?m)^(?=\w+:$)", "\n", text)  # An empty line precedes each section.
 
 
 def _comment(text: str) -> str:
-    """Return a text as a comment of one line: without control characters, and cut short."""
+    """Return a text as a one-line comment, cut short and without control characters."""
     visible_letters = []
     for letter in text:
         if letter.isprintable():
@@ -726,7 +732,7 @@ def _comment(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return a text of at most 110 letters."""
+    """Return a text of at most 110 characters."""
     if len(text) <= _MOST_LETTERS_OF_A_COMMENT:
         return text
     return f"{text[: _MOST_LETTERS_OF_A_COMMENT - 3]}..."
@@ -750,11 +756,11 @@ MEGATRON_DEFAULTS: dict[str, Any] = {
     "training.seed": 1234,
     "data.split": "969,30,1",
 }
-"""What Megatron's own parser takes where an option is missing (both pinned versions), where that is not ours."""
+"""Defaults of Megatron's own parser (the same in both pinned versions) that differ from ours."""
 
 
 def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
-    """Give every value that the run needs; what was found in the script stays."""
+    """Set every value that the run needs, but keep the values from the script."""
     if from_options and framework != "nemo":
         _take_program_defaults(findings, framework)
     if "data.dataset" not in findings.carried:
@@ -771,7 +777,7 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
         findings.does(line, text, "the program switches it off; so do we")
         findings.take("parallel.sequence", False, line, "one tensor rank")
     if findings.value("training.overlap_tensor") and findings.number("parallel.tensor", 1) == 1:
-        # Our check refuses it without sequence parallelism; upstream it asks for nothing here.
+        # Our check refuses the option without sequence parallelism; upstream it has no effect here.
         line = findings.carried["training.overlap_tensor"].line
         source = "one tensor rank sends nothing beside its products"
         findings.does(line, findings.carried["training.overlap_tensor"].source, source)
@@ -781,15 +787,15 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
     virtual_pipeline = findings.carried.get("parallel.virtual_pipeline")
     is_of_base = virtual_pipeline is not None and not virtual_pipeline.line
     if is_of_base and findings.number("parallel.pipeline", 1) == 1:
-        findings.drop("parallel.virtual_pipeline")  # of a base with more stages
+        findings.drop("parallel.virtual_pipeline")  # These values belong to a base with more stages.
 
 
 def _take_program_defaults(findings: Findings, framework: str) -> None:
-    """Take what Megatron's own parser takes where an option is missing."""
+    """Take the defaults of Megatron's own parser for missing options."""
     source = "the program's own default; the script does not say"
     for key, value in MEGATRON_DEFAULTS.items():
         if key == "data.split" and findings.value("data.held_out"):
-            continue  # whole files are held out, and nothing is split
+            continue  # Complete files are held out, so nothing is split.
         findings.take(key, value, 0, source, over=False)
     _precision(findings)
     if framework == "megatron-lm":
@@ -797,7 +803,7 @@ def _take_program_defaults(findings: Findings, framework: str) -> None:
 
 
 def _evaluation(findings: Findings) -> None:
-    """Leave out evaluation where the split leaves no text to validate with."""
+    """Leave out the evaluation if the split leaves no text for validation."""
     if findings.value("data.held_out") or not findings.value("data.split", "").endswith(",0,0"):
         return
     line = findings.carried["data.split"].line
@@ -840,7 +846,7 @@ def _length(findings: Findings) -> None:
 
 
 def _carried_lengths(prefix: str, findings: Findings) -> list[CarriedValue]:
-    """Return the lengths that were taken, the unit that wins first."""
+    """Return the lengths that were adopted, with the preferred unit first."""
     units = ("tokens", "samples", "iterations", "fraction")
     keys = [f"training.{prefix}{unit}" for unit in units]
     return [findings.carried[key] for key in keys if key in findings.carried]
@@ -858,9 +864,9 @@ def _devices_of_tasks(findings: Findings) -> None:
 
 
 def _nodes(findings: Findings) -> None:
-    """Set nodes of the site's size, the fewest that the layout fills.
+    """Set the number of the site's nodes to the fewest that the layout fills.
 
-    The script may leave their number to sbatch or qsub.
+    The script may leave the number to sbatch or qsub.
     """
     _fit_nodes_to_site(findings)
     devices = findings.devices_per_node
@@ -869,14 +875,15 @@ def _nodes(findings: Findings) -> None:
     nodes = group // math.gcd(group, devices)
     why = f"not in the script: the fewest nodes of {devices} devices that {group} divides"
     findings.take("jobs.training.nodes", nodes, 0, why, over=False)
-    if findings.value("parallel.context") == 0:  # Ulysses over all devices
+    if findings.value("parallel.context") == 0:  # Ulysses spans all devices.
         all_devices = findings.number("jobs.training.nodes", 1) * devices
         line = findings.carried["parallel.context"].line
         findings.take("parallel.context", all_devices, line, "SP_TYPE=ds")
 
 
 def _fit_nodes_to_site(findings: Findings) -> None:
-    """Count nodes of the site, where the script's nodes have a multiple of their devices."""
+    """Return the number of the site's nodes if the script's nodes have a multiple of their devices.
+    """
     carried = findings.carried.get("jobs.training.devices_per_node")
     site_devices = findings.site.hardware.devices_per_node
     if carried is None or not isinstance(carried.value, int) or not site_devices:
@@ -891,7 +898,7 @@ def _fit_nodes_to_site(findings: Findings) -> None:
 
 
 def _batch(findings: Findings) -> None:
-    """Compute the global batch where only the micro-batch or GAS is given: micro x copies x GAS."""
+    """Compute the global batch if only the micro-batch or GAS is given, as micro x copies x GAS."""
     steps = findings.number("gas", 1)
     gas = findings.carried.get("gas")
     global_batch = findings.carried.get("training.global_batch")

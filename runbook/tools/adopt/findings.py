@@ -10,24 +10,24 @@ from runbook.params.schema.site import Site
 from runbook.tools.adopt.script import Word
 
 TOKENIZER_MARK = "GIVE_DATA_TOKENIZER"
-"""Stands for a tokenizer's file that only the user can name."""
+"""Placeholder for a tokenizer's file that only the user can name."""
 
 
 @dataclass(frozen=True)
 class CarriedValue:
-    """A value of the run file, and where it comes from."""
+    """A value of the run file, and its source."""
 
     key: str
     value: Any
     line: int
-    """0: from no line of the script."""
+    """The line of the script; 0 if the value comes from no line."""
     source: str
-    """The option or variable, or why there is a value without one."""
+    """The option or variable, or the reason why a value exists without one."""
 
 
 @dataclass(frozen=True)
 class Remark:
-    """Something that the run file has no place for."""
+    """A setting for which the run file has no key."""
 
     line: int
     text: str
@@ -36,7 +36,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class KnownError:
-    """One of the documents' errors, in this script."""
+    """A known error of the documents that this script repeats."""
 
     number: int
     line: int
@@ -46,60 +46,60 @@ class KnownError:
 
 @dataclass
 class Findings:
-    """Everything that is reported of a script, in the order in which it was found."""
+    """Everything that is reported about a script, in the order of discovery."""
 
     site: Site
-    """Where the run file's job runs."""
+    """The site on which the run file's job runs."""
     carried: dict[str, CarriedValue] = field(default_factory=dict)
     leftovers: list[Remark] = field(default_factory=list)
     automatic: list[Remark] = field(default_factory=list)
-    """What needs no key: the runbook does it by itself."""
+    """Settings that need no key, because the runbook handles them by itself."""
     kind_lines: dict[str, int] = field(default_factory=dict)
-    """Where the script says something of the model's kind, by the field of a model."""
+    """The lines of the script that describe the kind of model, by field of the model."""
     model_kind: dict[str, str | float] = field(default_factory=dict)
-    """The kind of model that no entry of the catalogue has; empty if one has it."""
+    """The kind of model that the catalogue lacks; empty if the catalogue has it."""
     questions: dict[str, str] = field(default_factory=dict)
-    """What the source leaves open, by the key that answers it.
+    """Questions that the source leaves open, by the key that answers them.
 
-    The run file has a value that stands in.
+    The run file has a placeholder for each.
     """
     tokenizer_kind: str = ""
     """The tokenizer that the source names: GPT2BPETokenizer, Llama2Tokenizer."""
     has_absent_document: bool = False
-    """Whether the training gets a DeepSpeed configuration that is not at hand."""
+    """Whether the training uses a DeepSpeed configuration that is not available."""
     vocabulary: int = 0
-    """Tokens of the model's vocabulary, where the source says so; 0 elsewhere."""
+    """Size of the model's vocabulary in tokens, if the source states it; otherwise 0."""
     other_model: str = ""
-    """What makes the source's model another one than the run file's: 8 experts.
+    """What makes the source's model differ from the run file's, such as 8 experts.
 
-    Empty where nothing does.
+    Empty if they agree.
     """
     unknown_model: str = ""
-    """Why nothing says which model is trained: the run file's stands in.
+    """Why the source does not identify the model, so that the run file's is used.
 
-    Empty where it is known.
+    Empty if it does.
     """
     absent_file: str = ""
-    """The configuration that the training starts from, which is not at hand.
+    """The configuration that the training starts from, if it is not available.
 
-    Empty where there is none, or where the catalogue has its model.
+    Empty if there is none, or if the catalogue has its model.
     """
     site_values: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """What the site's file may have, by its section there and its name."""
+    """Settings that the site's file may have, by section and name."""
 
     @property
     def site_file(self) -> str:
-        """The site's file, as it is named to people."""
+        """The name of the site's file for people."""
         return f"params/sites/{self.site.site}.yaml"
 
     @property
     def devices_per_node(self) -> int:
-        """Devices of a node that the run uses."""
+        """Number of devices that the run uses on each node."""
         return self.number("jobs.training.devices_per_node") or self.site.hardware.devices_per_node
 
     @property
     def shape(self) -> dict[str, int]:
-        """The sizes of the model that were taken, by their names; 0 where none was."""
+        """The model sizes that were adopted, by name; 0 if there is none."""
         sizes = {}
         for name in SHAPE_FIELDS:
             sizes[name] = self.number(f"training.shape.{name}")
@@ -107,7 +107,7 @@ class Findings:
 
     @property
     def model_parallel(self) -> int:
-        """Devices that hold one copy of the model."""
+        """Number of devices that hold one copy of the model."""
         return max(1, self.number("parallel.tensor", 1) * self.number("parallel.pipeline", 1))
 
     def take(
@@ -119,17 +119,17 @@ class Findings:
         *,
         over: bool = True,
     ) -> None:
-        """A value; with `over` off, one that is there already stays."""
+        """Set a value. With `over` off, an existing value stays."""
         if over or key not in self.carried:
             self.carried[key] = CarriedValue(key, value, line, source)
 
     def drop(self, *keys: str) -> None:
-        """Take values out again."""
+        """Remove values again."""
         for key in keys:
             self.carried.pop(key, None)
 
     def leave(self, line: int, text: str, why: str) -> None:
-        """Something that is not carried over."""
+        """Note a setting that is not carried over."""
         remark = Remark(line, text, why)
         if remark not in self.leftovers:
             self.leftovers.append(remark)
@@ -141,11 +141,11 @@ class Findings:
         section: str,
         why: str = "no key of the run file has it",
     ) -> None:
-        """Something that the site's file may have in one of its sections."""
+        """Note a setting that the site's file may have in one of its sections."""
         self.leave(line, text, f"{why}: write it under {section} of {self.site_file}")
 
     def ask(self, key: str, question: str) -> None:
-        """Leave a key open; the first question about it stays."""
+        """Leave a key open. If it already has a question, that question stays."""
         self.questions.setdefault(key, question)
 
     def trains_another_model(self, line: int, text: str, part: str) -> None:
@@ -158,9 +158,9 @@ class Findings:
         self.ask("model", f"the source's has {part}, and no model here: the run file's is dense")
 
     def ask_for_tokenizer(self, path: str, line: int, source: str) -> None:
-        """Take the tokenizer's file where a full path names one.
+        """Take the tokenizer's file if it is named by a full path.
 
-        Else leave it open, with a mark in its place.
+        Otherwise leave the key open, with a placeholder.
         """
         word = Word(path, line)
         file = path if path.endswith((".json", ".model")) else f"{path.rstrip('/')}/tokenizer.json"
@@ -179,15 +179,15 @@ class Findings:
         self.site_values[section, name] = value
 
     def does(self, line: int, text: str, why: str) -> None:
-        """Something that the runbook does by itself."""
+        """Note a setting that the runbook handles by itself."""
         self.automatic.append(Remark(line, text, why))
 
     def value(self, key: str, default: Any = None) -> Any:
-        """A value that was taken."""
+        """Return a value that was adopted."""
         return self.carried[key].value if key in self.carried else default
 
     def number(self, key: str, default: int = 0) -> int:
-        """A whole number that was taken."""
+        """Return a whole number that was adopted."""
         value = self.value(key, default)
         return value if isinstance(value, int) else default
 
@@ -200,9 +200,9 @@ class Findings:
         *,
         over: bool = True,
     ) -> None:
-        """Take a word as a value.
+        """Adopt a word as a value.
 
-        One that is unknown or of another kind is left, with the reason.
+        If it is unknown or of another kind, report it with the reason.
         """
         text = f"{source} {word.shown}"
         if not word.known:

@@ -1,4 +1,7 @@
-"""What the training program is given, as keys of a run file: Megatron's options, NeMo's overrides, DeepSpeed's JSON."""
+"""Translate the training program's arguments to keys of a run file.
+
+They are Megatron's options, NeMo's overrides and DeepSpeed's JSON.
+"""
 
 import contextlib
 import json
@@ -20,11 +23,14 @@ _DATASETS = {
     "oscar": "oscar-1GB",
     "my-gpt2": "oscar-1GB",
 }
-"""Datasets of the catalogue by a word of their files' names."""
+"""Datasets of the catalogue, each by a word that its file names contain."""
 
 
 def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
-    """Take the token files of an option: a dataset of the catalogue by its name, else a folder."""
+    """Take the token files of an option.
+
+    If they name a dataset of the catalogue, use it; else use their folder.
+    """
     path = values[-1]
     paths = " ".join(value.shown for value in values)
     text = f"token files {paths[:80]}"
@@ -51,7 +57,10 @@ def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
 
 
 def _take_data_path(option: Word, values: Sequence[Word], findings: Findings) -> None:
-    """Take the token files of an option; one without a value got an empty variable."""
+    """Take the token files of an option.
+
+    Report an option without a value, whose variable was empty.
+    """
     if values:
         _data_path(option.text.partition("=")[0].replace("_", "-"), values, findings)
     else:
@@ -60,9 +69,9 @@ def _take_data_path(option: Word, values: Sequence[Word], findings: Findings) ->
 
 
 def _held_out(values: Sequence[Word], findings: Findings) -> None:
-    """Take the number of whole files that are held out for the validation.
+    """Take the number of complete files that are held out for validation.
 
-    As many more are for the test.
+    The same number is held out for the test.
     """
     prefixes = values[1::2] if len(values) > 1 else values
     text = f"--valid-data-path of {len(prefixes)} files"
@@ -73,7 +82,7 @@ def _held_out(values: Sequence[Word], findings: Findings) -> None:
 
 
 def dataset_of(path: str) -> str:
-    """Return the dataset of the catalogue that a path names; empty if it names none."""
+    """Return the dataset of the catalogue that a path names; empty if the path names none."""
     for word, dataset in _DATASETS.items():
         if word in path.lower():
             return dataset
@@ -83,9 +92,8 @@ def dataset_of(path: str) -> str:
 def _blend(values: Sequence[Word]) -> dict[str, float]:
     """Return the weight of each text of `weight prefix weight prefix ...`.
 
-    Empty if it is no such list.
-
-    The files of one dataset are one text, whose weights are added up.
+    The result is empty if the list has another form. The files of one dataset are one text, whose
+    weights are added up.
     """
     prefixes = [value.text for value in values[1::2]]
     try:
@@ -100,21 +108,22 @@ def _blend(values: Sequence[Word]) -> dict[str, float]:
 
 
 def _text_name(prefix: str) -> str:
-    """Return a name for a text that no catalogue has, made from the prefix of its token files."""
+    """Return a name for a text that the catalogue lacks, made from the prefix of its token files.
+    """
     file = prefix.rpartition("/")[2].removesuffix("_text_document").lower()
     return re.sub(r"[^a-z0-9]+", "-", file).strip("-")
 
 
 ModelKind = dict[str, str | float]
-"""Activation, normalization and the like, as fields of a model."""
+"""Options such as activation and normalization, as fields of a model."""
 NEVER_MINUTES = 100_000
-"""A time limit beyond this (69 days) means none."""
+"""A time limit beyond this (69 days) counts as no limit."""
 
 
 def pairs(shell_words: Sequence[Word]) -> Iterator[tuple[Word, str, list[Word]]]:
-    """Yield each option as it is written, its name in one spelling, and the values after it.
+    """Yield each option as it is written, its normalized name, and its values.
 
-    A word that no option takes comes with an empty name.
+    A word that belongs to no option has an empty name.
 
     >>> [(name, [value.text for value in values]) for _, name, values in pairs([Word("--zero_stage=1", 3)])]
     [('zero-stage', ['1'])]
@@ -142,7 +151,7 @@ def _take_values(unread: deque[Word]) -> list[Word]:
 
 
 def count_known(shell_words: Sequence[Word]) -> int:
-    """Count the words that are NeMo's overrides, or options that a run file has a key for.
+    """Count the words that are NeMo's overrides, or options for which a run file has a key.
 
     >>> count_known([Word("--num-layers", 1), Word("2", 1), Word("--colour", 1), Word("trainer.devices=8", 1)])
     2
@@ -159,7 +168,7 @@ _NEMO_OVERRIDE = re.compile(r"[+~]*(training\.)?(trainer|model|exp_manager)\.\w"
 def take_options(shell_words: Sequence[Word], findings: Findings, framework: str) -> ModelKind:
     """Take every option that has a key, and report the others.
 
-    Returns the kind of model that they describe.
+    Return the kind of model that they describe.
     """
     kind: ModelKind = {}
     attention_dropout: Word | None = None
@@ -191,7 +200,7 @@ def _take_special(
     findings: Findings,
     framework: str,
 ) -> None:
-    """Take an option that means more than one key's value, or leave it to the site's file."""
+    """Take an option that sets more than one key, or leave it to the site's file."""
     if name in _SPECIAL and values:
         _SPECIAL[name](values[0], findings)
         _leave_extra_words(f"--{name}", values[1:], 1, findings)
@@ -208,7 +217,7 @@ def _take_special(
 def _leave_extra_words(
     source: str, extra_words: Sequence[Word], num_taken: int, findings: Findings
 ) -> None:
-    """Report the words after an option that takes fewer."""
+    """Report surplus words after an option."""
     for word in extra_words:
         why = f"a word after {source}, which takes {num_taken} of them"
         findings.leave(word.line, word.shown, why)
@@ -221,7 +230,7 @@ def _leave_to_sites_options(
     findings: Findings,
     framework: str,
 ) -> None:
-    """Note an option that the site's file gives to the framework already."""
+    """Note an option that the site's file already passes to the framework."""
     does = f"{findings.site_file} gives it to {framework}"
     findings.does(word.line, _option_text(name, values), does)
 
@@ -234,11 +243,11 @@ _PARTS_OF_OTHER_MODELS = {
     "multi-latent-attention": "multi-head latent attention",
     "mtp-num-layers": "layers that predict further tokens",
 }
-"""Options that make a model another one than a dense GPT, with what each adds."""
+"""Options that turn a dense GPT into another model, each with what it adds."""
 _GOES_WITH_EXPERTS = re.compile(
     r"moe-.*|expert-.*|create-moe-param-group|enable-expert-tensor-parallelism|disable-moe-.*"
 )
-"""Options that say how experts work; without experts they ask for nothing."""
+"""Options that describe how experts work; they have no effect without experts."""
 
 
 def _is_of_another_model(name: str) -> bool:
@@ -251,9 +260,9 @@ def _leave_other_model(
     values: Sequence[Word],
     findings: Findings,
 ) -> None:
-    """Report an option of a model that is no dense GPT.
+    """Report an option of a model that is not a dense GPT.
 
-    One expert, or no layer more, is a dense GPT.
+    A model with one expert, or with no additional layer, is a dense GPT.
     """
     text = _option_text(name, values)
     part = _PARTS_OF_OTHER_MODELS.get(name, "")
@@ -268,7 +277,8 @@ def _leave_other_model(
 
 
 def site_value(values: Sequence[Word]) -> str | int | float | bool:
-    """Return an option's values as a site's file has them: a number, a text, or true for none."""
+    """Return an option's values as a site's file writes them: a number, a text, or true for a flag.
+    """
     if not values:
         return True
     text = " ".join(value.shown for value in values)
@@ -285,7 +295,7 @@ def _take_option(
     findings: Findings,
     kind: ModelKind,
 ) -> None:
-    """Take the values of an option that we know, or the one that it means by itself."""
+    """Take the values of a known option, or the one value that the option implies."""
     source = f"--{name.text}"
     takes_values = option.read is not None or option.means is not None
     used = len(option.keys) if option.read else 0
@@ -306,7 +316,7 @@ def _take_option(
 
 
 def options_of_site(findings: Findings, framework: str) -> set[str]:
-    """Return the options that the site's file gives to this framework, in one spelling."""
+    """Return the options that the site's file passes to this framework, with normalized names."""
     for name, checkout in findings.site.frameworks.items():
         if name == framework:
             return {option.replace("_", "-") for option in checkout.options}
@@ -319,7 +329,7 @@ def _is_sites(
     findings: Findings,
     framework: str,
 ) -> bool:
-    """Return whether the site's file gives this option this value."""
+    """Return whether the site's file sets this option to this value."""
     for site_framework, checkout in findings.site.frameworks.items():
         if site_framework == framework:
             options = {key.replace("_", "-"): value for key, value in checkout.options.items()}
@@ -328,7 +338,7 @@ def _is_sites(
 
 
 def _option_text(name: str, values: Sequence[Word]) -> str:
-    """Write an option with its first values, for people."""
+    """Return an option with its first values, for people."""
     return " ".join([f"--{name}", *(value.shown for value in values[:4])])
 
 
@@ -339,7 +349,7 @@ def _take_kind(
     findings: Findings,
     kind: ModelKind,
 ) -> None:
-    """Note what an option, which people see as `shown`, says of the model's kind."""
+    """Note what an option says about the model's kind; people see the option as `shown`."""
     field = option.key.removeprefix("model.")
     findings.kind_lines[field] = shown.line
     if option.means is not None:
@@ -369,7 +379,7 @@ def _layers_per_stage(layers_of_chunk: Word, findings: Findings) -> None:
     layers = findings.number("training.shape.layers")
     pipeline = findings.number("parallel.pipeline", 1)
     layers_per_chunk = int(layers_of_chunk.text) if layers_of_chunk.text.isdigit() else 0
-    layers_per_round = pipeline * layers_per_chunk  # one chunk on each stage
+    layers_per_round = pipeline * layers_per_chunk  # There is one chunk on each stage.
     if pipeline == 1:
         findings.does(line, f"{source} {layers_of_chunk.shown}", "one stage has no chunks")
     elif layers and layers_per_round and layers % layers_per_round == 0:
@@ -402,7 +412,7 @@ def _attention_dropout(share: Word | None, findings: Findings) -> None:
 
 
 DEFAULT_DROPOUT = 0.1
-"""Of both dropouts, in Megatron's parser and NeMo's files."""
+"""The default of both dropouts, in Megatron's parser and NeMo's files."""
 
 
 def _tokenizer(kind: Word, findings: Findings) -> None:
@@ -423,7 +433,7 @@ def _tokenizer_folder(path: Word, findings: Findings) -> None:
 
 
 def _vocabulary(size: Word, findings: Findings) -> None:
-    """Note the vocabulary's size, which a model of the catalogue may have otherwise."""
+    """Note the vocabulary's size, which may differ from that of the catalogue's model."""
     if size.text.isdigit():
         findings.vocabulary = int(size.text)
     findings.does(size.line, f"--vocab-size {size.shown}", "the model's entry has its vocabulary")
@@ -445,13 +455,13 @@ _NEMO = re.compile(
     r"bignlp_path|launcher_scripts_path|data_dir|cluster(_type|\.)|stages|env_vars\.)"
 )
 MODELS = {"126m": "126m", "5b": "5b", "20b": "20b", "40b": "40b", "175b": "nemo-175b"}
-"""The catalogue's name of each of NeMo's sizes."""
+"""The catalogue's name for each of NeMo's sizes."""
 
 
 def size_of(shell_words: Sequence[Word]) -> Word | None:
-    """Return the size that names NeMo's own file; None if no word names one.
+    """Return the size that selects NeMo's own file, or None if no word does.
 
-    It is `--config-name=175b.yaml`, or `training=gpt3/5b` of the launcher.
+    The word is `--config-name=175b.yaml`, or `training=gpt3/5b` of the launcher.
     """
     for word in shell_words:
         match = _NEMO_SIZE.fullmatch(word.text)
@@ -466,8 +476,8 @@ _NEMO_SIZE = re.compile(r"(?:--config-name=|-cn=|(?:\+\+)?training=\w+/)([\w.-]+
 def take_overrides(shell_words: Sequence[Word], findings: Findings) -> ModelKind:
     """Take values that are written as `name=value`.
 
-    `training.` before them and `++` are the launcher's spelling. Return the kind of model that they
-    describe.
+    The prefixes `training.` and `++` belong to the launcher's spelling. Return the kind of model
+    that the values describe.
     """
     kind: ModelKind = {}
     for word in shell_words:
@@ -482,7 +492,7 @@ def take_overrides(shell_words: Sequence[Word], findings: Findings) -> ModelKind
 
 
 def _take_override(name: str, value: Word, findings: Findings, kind: ModelKind) -> None:
-    """Take one of NeMo's values, or report what becomes of it."""
+    """Take one of NeMo's values, or report why it is not carried over."""
     text = f"{name}={value.shown[:60]}"
     option = READ.get(name)
     if name == "exp_manager.create_checkpoint_callback":
@@ -510,7 +520,7 @@ _NO_PART = ("null", "none", "0", "1", "false", "")
 
 
 def _read_override(option: Option, read: Reader, value: Word, findings: Findings) -> None:
-    """Take the value of an option, or each of a list."""
+    """Take the value of an option, or each value of a list."""
     parts = [value.text]
     if len(option.keys) > 1:
         parts = re.split(r",\s*", value.text.strip("[]"))
@@ -536,9 +546,9 @@ Number = int | float
 
 
 def documents_of(commands: Sequence[StartedProgram]) -> list[dict[str, Any]]:
-    """Return the JSON objects that a training was started with.
+    """Return the JSON objects with which a training was started.
 
-    Numbers that nothing sets become null.
+    Numbers from unset variables become null.
     """
     documents = []
     for command in commands:
@@ -553,7 +563,7 @@ def documents_of(commands: Sequence[StartedProgram]) -> list[dict[str, Any]]:
 def take_documents(script: Script, findings: Findings) -> None:
     """Take the values of DeepSpeed's last configuration.
 
-    Options of the training program win over it.
+    Options of the training program override them.
     """
     documents = documents_of(script.commands)
     if not documents or not _DEEPSPEED_SIGNS & documents[-1].keys():
@@ -580,7 +590,7 @@ _DEEPSPEED_SIGNS = {
     "fp16",
     "train_batch_size",
 }
-"""Sections of which one at least tells DeepSpeed's configuration from any other JSON file."""
+"""Sections that identify a JSON file as DeepSpeed's configuration: it has at least one of these."""
 
 
 def _number(
@@ -605,9 +615,9 @@ def _zero(
     script: Script,
     findings: Findings,
 ) -> None:
-    """Take DeepSpeed's section of ZeRO: its stage, offload and overlap.
+    """Take DeepSpeed's section about ZeRO: its stage, offload and overlap.
 
-    The site's file may have the others.
+    The site's file may set the other values.
     """
     stage = value.get("stage")
     if isinstance(stage, int):
@@ -634,7 +644,7 @@ def _zero(
 
 
 def _sites_overlap(findings: Findings) -> object:
-    """Return DeepSpeed's overlap_comm in the site's file; None if it has none."""
+    """Return DeepSpeed's overlap_comm from the site's file, or None if the file does not set it."""
     for name, checkout in findings.site.frameworks.items():
         if name == "megatron-deepspeed":
             section = checkout.deepspeed.get("zero_optimization")
@@ -643,9 +653,9 @@ def _sites_overlap(findings: Findings) -> object:
 
 
 def _scale(value: Mapping[str, Any], line: int, findings: Findings) -> None:
-    """Take DeepSpeed's loss scale of fp16.
+    """Take DeepSpeed's loss scale for fp16.
 
-    Where Megatron has a static one too, DeepSpeed's works.
+    If Megatron also has a static scale, DeepSpeed's takes effect.
     """
     if value.get("enabled"):
         findings.take("training.precision", "fp16", line, "DeepSpeed's fp16", over=False)
@@ -669,9 +679,9 @@ _SCALE_KEYS: tuple[tuple[str, str, Any], ...] = (
     ("hysteresis", "training.loss_scale_hysteresis", int),
     ("min_loss_scale", "training.min_loss_scale", Number),
 )
-"""DeepSpeed's name, our key, and the type that the value must have."""
+"""DeepSpeed's name, our key, and the required type of the value."""
 
 
 def _line(script: Script, name: str) -> int:
-    """Return the first line that has a JSON key; 0 if none has."""
+    """Return the number of the first line that has a JSON key, or 0 if no line does."""
     return script.first_line(rf'"{re.escape(name)}"')

@@ -1,7 +1,4 @@
-"""A job script as text.
-
-Its lines, its requests to the queue, the code blocks of a page, and what is asked of it.
-"""
+"""A job script as text. It has lines, requests to the queue, and the code blocks of a page."""
 
 import re
 from collections.abc import Mapping
@@ -22,13 +19,13 @@ HOME = "/person"
 """The home folder in the sandbox, which stands for the user's own."""
 ASSUMED_NODES = 1
 ASSUMED_DEVICES = 8
-"""What the sandbox answers where a script asks for none."""
+"""What the sandbox answers if a script requests nothing."""
 
 
 def lines_of(text: str) -> list[str]:
     r"""Return the lines of a text as bash counts them.
 
-    Form feeds and Unicode's separators end none.
+    Form feeds and Unicode's separators do not end a line.
 
     >>> lines_of("a\x0cb\nc\n"), lines_of("")
     (['a\x0cb', 'c'], [''])
@@ -49,25 +46,25 @@ _IN_HOME = re.compile(rf"(?<![\w/.]){HOME}(?![\w.-])")
 
 
 def not_set(name: str) -> str:
-    """The value of a variable that nothing gives a value."""
+    """Placeholder for the value of a variable that was never set."""
     return f"__NOT_SET_{name}__"
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word as a program got it, and the line that its value was written in."""
+    """A word as a program received it, and the line on which its value was written."""
 
     text: str
     line: int
 
     @property
     def known(self) -> bool:
-        """Whether the word depends neither on a variable that nothing sets nor on somebody's home."""
+        """Whether the word depends neither on an unset variable nor on somebody's home."""
         return not _NOT_SET.search(self.text) and not _IN_HOME.search(self.text)
 
     @property
     def shown(self) -> str:
-        """The word for people, with the variables that nothing sets.
+        """The word for people, with the names of unset variables.
 
         >>> Word("/data/__NOT_SET_USER_DIR__/text", 1).shown
         '/data/$USER_DIR/text'
@@ -85,9 +82,9 @@ class Setting:
     value: str
     line: int
     raw: str
-    """As it is written."""
+    """The value as it is written."""
     default: bool = False
-    """Whether it only fills in what the environment leaves open: NAME=${NAME:-value}."""
+    """Whether the assignment only sets a default, as NAME=${NAME:-value} does."""
     exported: bool = False
 
 
@@ -98,15 +95,15 @@ class StartedProgram:
     kind: str
     """The stub that stood for it: step, container, wrapper, starter, python, submit, quiet, unknown."""
     words: tuple[Word, ...]
-    """Its name first."""
+    """The words of the command line; the first is the program's name."""
     own: int
-    """How many words are its own; the rest is the command that it starts."""
+    """How many words belong to the program itself; the rest is the command that it starts."""
     line: int
     environment: Mapping[str, Word]
     identity: str = ""
     parent: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Text of the JSON files among its words."""
+    """Text of the JSON files that its words name."""
 
     @property
     def name(self) -> str:
@@ -116,18 +113,21 @@ class StartedProgram:
 
 @dataclass(frozen=True)
 class Script:
-    """Everything that was seen of a job: its text and what it did."""
+    """Everything that was observed of a job: its text and what it did."""
 
     text: str
     directives: tuple[Directive, ...]
     commands: tuple[StartedProgram, ...]
     settings: tuple[Setting, ...]
     places: Mapping[int, str] = field(default_factory=dict)
-    """How each line of the text is called: `line 12`, or `payload.sh:12` where there are several files."""
+    """The name of each line of the text:
+
+    `line 12`, or `payload.sh:12` if there are several files.
+    """
     notes: tuple[str, ...] = ()
-    """What was odd about the run: a time limit, a script that gave up."""
+    """Anything unusual about the run, such as a time limit or a script that stopped early."""
     absent_configurations: tuple[str, ...] = ()
-    """Hydra's files that the job's trainings start from, and that nobody has here."""
+    """Hydra's files from which the job's trainings start, and which are not available here."""
 
     @property
     def lines(self) -> list[str]:
@@ -135,13 +135,13 @@ class Script:
         return self.text.splitlines()
 
     def line(self, number: int) -> str:
-        """Return a line of the text; empty for a number that no line has."""
+        """Return a line of the text, or an empty text if there is no line of this number."""
         if 0 < number <= len(self.lines):
             return self.lines[number - 1]
         return ""
 
     def value(self, name: str) -> Word | None:
-        """Return the last value that a variable was given; None if it was given none.
+        """Return the last value that a variable was given, or None if it was never set.
 
         Values for the whole script come before those for one command.
         """
@@ -156,9 +156,9 @@ class Script:
         return None
 
     def assumed(self, word: Word, key: str) -> bool:
-        """Return whether a number is the one that the sandbox assumes where a script asks for none.
+        """Return whether a number is the sandbox's default for a script that requests none.
 
-        The number is one of nodes or devices, as `key` says.
+        `key` says whether the number counts nodes or devices.
         """
         if key.endswith(".nodes"):
             names: tuple[str, ...] = ("nodes", "select", "nnodes")
@@ -172,13 +172,13 @@ class Script:
         return not re.search(rf"(?<!\d){number}(?!\d)", self.line(word.line))
 
     def first_line(self, pattern: str) -> int:
-        """Return the number of the first line that has the pattern; 0 if none has it."""
+        """Return the number of the first line that matches the pattern, or 0 if no line does."""
         for number, _ in self.matching(pattern):
             return number
         return 0
 
     def matching(self, pattern: str) -> list[tuple[int, re.Match[str]]]:
-        """Return every line that has the pattern: its number and the match."""
+        """Return every line that matches the pattern, as its number and the match."""
         compiled = re.compile(pattern)
         matches = []
         for number, line in enumerate(self.lines, 1):
@@ -196,10 +196,10 @@ def is_prose(text: str) -> bool:
 def code_blocks(text: str) -> list[str]:
     """Return the shell blocks of a page.
 
-    Each has empty lines before it, so that line numbers stay.
+    Empty lines precede each block, so that line numbers stay the same.
     """
     blocks: list[str] = []
-    # Of the block around a line; None outside of blocks
+    # The state of the block around a line; None outside of blocks
     language: str | None = None
     for number, line in enumerate(lines_of(text)):
         fence = _FENCE.match(line)
@@ -210,7 +210,7 @@ def code_blocks(text: str) -> list[str]:
         elif fence:
             language = None
         elif language in _SHELL_FENCES:
-            # Whose commands stand after a prompt
+            # Whether the commands of the block follow a prompt
             is_console = language == "console"
             code = re.sub(r"^\s*\$ ", "", line) if is_console else line
             blocks[-1] += f"{code}\n"

@@ -1,4 +1,4 @@
-"""Names of a Python file whose values are known without running it."""
+"""Determine which names of a Python file have a known value without running it."""
 
 import ast
 import math
@@ -22,12 +22,12 @@ _NAMED = (
     | ast.MatchAs
     | ast.MatchStar
 )
-"""Nodes that set the name which they have."""
+"""Kinds of syntax nodes that assign the name which they contain."""
 
 
 @dataclass
 class Scope:
-    """Values of names, as far as the statements that were read say them for sure."""
+    """Values of names, where the statements read so far determine them."""
 
     names: dict[str, Any] = field(default_factory=dict)
 
@@ -48,7 +48,7 @@ class Scope:
             return UNKNOWN
 
     def truth(self, test: ast.expr) -> bool | None:
-        """Return whether a test is true; None where only the running program knows."""
+        """Return whether a test is true, or None if only the running program can tell."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             truth = self.truth(test.operand)
             return None if truth is None else not truth
@@ -67,7 +67,8 @@ class Scope:
         return self.value(node.body if truth else node.orelse)
 
     def _truth_of_several(self, test: ast.BoolOp) -> bool | None:
-        """Return the truth of tests joined by `and` or `or`: one may decide it alone."""
+        """Return the truth of tests joined by `and` or `or`, where one test may decide the result.
+        """
         truths = [self.truth(value) for value in test.values]
         deciding = isinstance(test.op, ast.Or)
         if deciding in truths:
@@ -86,7 +87,10 @@ class Scope:
             return None
 
     def _computed(self, node: ast.BinOp) -> Any:
-        """Return the result of an arithmetic of known numbers; no powers, which may have no end."""
+        """Return the result of an arithmetic operation on known numbers.
+
+        Powers are left out, because their results may be enormous.
+        """
         left_value = self.value(node.left)
         right_value = self.value(node.right)
         if not isinstance(left_value, int | float) or not isinstance(right_value, int | float):
@@ -103,7 +107,10 @@ class Scope:
         return result
 
     def assign(self, statement: ast.stmt) -> None:
-        """Take what a simple statement says of a name; forget each name that it sets otherwise."""
+        """Record the value that a simple statement assigns.
+
+        Forget each name that it sets in another way.
+        """
         value: Any = UNKNOWN
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             value = self.value(statement.value)
@@ -113,23 +120,23 @@ class Scope:
                 self.learn(target.id, value)
 
     def learn(self, name: str, value: Any) -> None:
-        """Take the value of a name where it can be kept: no list, which its methods change.
+        """Record the value of a name if it is immutable; a list may be changed by its methods.
 
-        A secret under a name of its own would come out where the name is used.
+        A secret under an innocent name would be revealed wherever the name is used.
         """
         has_room = len(self.names) < _MOST_NAMES
         if is_scalar(value) and has_room and not is_secret_name(name):
             self.names[name] = value
 
     def forget(self, names: Iterable[str]) -> None:
-        """Forget the values of names; `*` is what `from settings import *` sets: any name."""
+        """Forget the values of names; `*` stands for any name, as in `from settings import *`."""
         for name in names:
             if name == "*":
                 self.names.clear()
             self.names.pop(name, None)
 
     def keep_common(self, others: Iterable[Mapping[str, object]]) -> None:
-        """Keep the names that have one value in every branch."""
+        """Keep only the names that have the same value in every branch."""
         first, *branches = list(others)
         common = {}
         for name, value in first.items():
@@ -148,7 +155,7 @@ class Scope:
         return inner
 
     def _values_given(self, function: Function, calls: Sequence[ast.Call]) -> dict[str, object]:
-        """Return the value of each parameter for which all calls of a function give the same."""
+        """Return the value of each parameter that has the same value in all calls of a function."""
         defaults = {name: self.value(node) for name, node in defaults_of(function).items()}
         if not calls:
             return defaults
@@ -163,7 +170,7 @@ class Scope:
 
 
 def is_scalar(value: Any) -> bool:
-    """Return whether a value is known, and is None, a number, a text or a truth value."""
+    """Return whether a value is known and is None, a number, a text or a boolean."""
     return value is None or isinstance(value, bool | int | float | str)
 
 
@@ -188,7 +195,7 @@ def defaults_of(function: Function) -> dict[str, ast.expr]:
 
 
 def arguments_given(function: Function, call: ast.Call) -> dict[str, ast.expr] | None:
-    """Return what a call gives to each parameter; None where that is not clear."""
+    """Return the argument for each parameter, or None if the arguments cannot be matched."""
     names = [item.arg for item in (*function.args.posonlyargs, *function.args.args)]
     has_stars = any(isinstance(item, ast.Starred) for item in call.args)
     if has_stars or len(call.args) > len(names):
@@ -204,13 +211,13 @@ def arguments_given(function: Function, call: ast.Call) -> dict[str, ast.expr] |
 def _literals_given(
     function: Function, call: ast.Call, defaults: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return what a call gives to each parameter, as far as it is written there."""
+    """Return the argument for each parameter, as far as the call states it."""
     nodes = arguments_given(function, call)
     values: dict[str, object] = dict.fromkeys(parameters(function), UNKNOWN)
     if nodes is None:
         return values
     values |= defaults
-    # `run.Partial(function, nodes=4)` and `other.function(nodes=4)` are no calls by this name
+    # `run.Partial(function, nodes=4)` and `other.function(nodes=4)` do not call this name.
     is_by_name = isinstance(call.func, ast.Name) and call.func.id == function.name
     for name, node in nodes.items():
         values[name] = Scope().value(node) if is_by_name else UNKNOWN
@@ -264,7 +271,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 def _comparison(sign: ast.cmpop, left_value: Any, right_value: Any) -> bool | None:
-    """Return the truth of a comparison; None for two objects that may be the same one or not."""
+    """Return the truth of a comparison, or None for two objects whose identity is unknown."""
     compare = _COMPARISONS.get(type(sign))
     if compare is not None:
         return bool(compare(left_value, right_value))
