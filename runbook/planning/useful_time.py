@@ -25,16 +25,17 @@ from runbook.planning.make_plan import Plan
 from runbook.planning.messages import PlanningMessage
 
 START_UP_SECONDS = 120.0
-"""Start on a cluster: load the image (74 to 200 s on 64 nodes in the Azure document), import and
-connect; assumed.
-"""
+"""Time of a start on a cluster to load the image (74 to 200 s on 64 nodes in the Azure document),
+import and connect; assumed."""
 START_UP_SECONDS_ON_CPU = 15.0
-"""Import torch and megatron-core and connect: 8 to 40 s on two cores of a machine that others use
-too.
+"""Time to import torch and megatron-core and connect.
+
+It is 8 to 40 s on two cores of a machine with other users.
 """
 CRASH_SECONDS = 5.0
-"""Time until the end of one process has ended the job. The drills measured 0.1 to 1.1 s on one
-machine; assumed for many nodes.
+"""Time from the end of one process to the end of the job.
+
+It was 0.1 to 1.1 s on one machine in the drills, and is assumed for many nodes.
 """
 LOST_NODE_SECONDS = 300.0
 """Time until an unresponsive node is noticed: Slurm's SlurmdTimeout by default."""
@@ -61,7 +62,7 @@ class FaultCosts:
     detection: Mapping[str, float]
     """Seconds until a failure is noticed, by the name of its kind."""
     training_seconds: float
-    """Time of the steps and evaluations alone."""
+    """Time of the steps and evaluations only."""
     seconds_between: float
     assumptions: tuple[str, ...]
     fewer_nodes: tuple[int, ...] = ()
@@ -73,7 +74,7 @@ class FaultCosts:
 def fault_costs(plan: Plan) -> FaultCosts | None:
     """Return the cost of failures for this training.
 
-    None if its speed or the rate of failures is not known.
+    The result is None if its speed or the rate of failures is not known.
     """
     phase = plan.phases[FULL]
     speed = plan.time[FULL]

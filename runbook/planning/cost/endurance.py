@@ -1,4 +1,4 @@
-"""Long trainings: checkpoint bytes and write times, failures, jobs in a row, energy."""
+"""Figures of long trainings: checkpoints, failures, consecutive jobs and energy."""
 
 import math
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ from runbook.planning.messages import PlanningMessage
 def bytes_per_parameter(precision: Precision) -> int:
     """Return the checkpoint bytes a parameter.
 
-    They are the weights in the training format, fp32 master weights unless that format is fp32, and
-    Adam's two moments.
+    They cover the weights in the training format, fp32 master weights unless that format is fp32,
+    and Adam's two moments.
 
     >>> bytes_per_parameter("bf16"), bytes_per_parameter("fp32")
     (14, 12)
@@ -38,25 +38,29 @@ def checkpoint_bytes(parameters: int, precision: Precision) -> int:
 
 @dataclass(frozen=True)
 class Storage:
-    """What the checkpoints of one phase need."""
+    """The disk space that the checkpoints of one phase need."""
 
     bytes_per_parameter: int
     checkpoint_bytes: int
     num_checkpoints: int
-    """Largest number at once: the kept ones, and the one being written; 0 if nothing is saved."""
+    """Largest number of checkpoints at once: the retained ones, and the one being written.
+
+    It is 0 if nothing is saved.
+    """
     disk_bytes: int
 
 
 KEEPS_ALL = ("megatron-lm", "megatron-deepspeed")
-"""Programs that delete no checkpoint. `--save-retain-interval` of Megatron-LM is off by default,
-and Megatron-DeepSpeed has no such option.
+"""Programs that never delete a checkpoint.
+
+Megatron-LM's `--save-retain-interval` is off by default, and Megatron-DeepSpeed has no such option.
 """
 
 
 def storage(phase: PhasePlan, program: str) -> Storage:
     """Return the largest disk usage of a phase's checkpoints.
 
-    `program` is the engine or framework that keeps them.
+    `program` is the engine or framework that writes them.
     """
     size = checkpoint_bytes(phase.model.parameters, phase.precision.format)
     count_most = all_saves if program in KEEPS_ALL else most_at_once
@@ -70,49 +74,53 @@ def storage(phase: PhasePlan, program: str) -> Storage:
 
 
 DEVICE_HOURS_PER_FAILURE = 50_677
-"""Llama 3 (arXiv 2407.21783): 419 unexpected stops in 54 days on 16,384 H100, all causes."""
+"""Failure rate of Llama 3 (arXiv 2407.21783): 419 unexpected stops in 54 days on 16,384 H100, of
+all causes."""
 FAILURE_SOURCE = "Llama 3: 419 unexpected stops in 54 days on 16,384 H100"
 GIGABYTE = 10**9
 
 
 @dataclass(frozen=True)
 class Saves:
-    """Saving to one storage tier."""
+    """Times and costs of saving to one storage tier."""
 
     tier: str
     bytes_per_second: float
     write_seconds: float
     best_interval_seconds: float | None = None
-    """Interval by Daly, if the failure rate is known."""
+    """Daly's interval, if the failure rate is known."""
     added_share: float | None = None
-    """Cost at the best interval, relative to the steps: writing, and steps repeated after failures.
+    """Cost of the best interval, relative to the steps.
+
+    It includes writing, and repeating steps after failures.
     """
     added_share_as_chosen: float | None = None
-    """The same cost at the interval that the run chose."""
+    """The same cost for the interval that the run chose."""
 
 
 @dataclass(frozen=True)
 class Endurance:
-    """Costs beyond the steps; None if they cannot be known."""
+    """Costs of one training phase in addition to its steps; None for costs that cannot be known."""
 
     saves: tuple[Saves, ...]
     interval_seconds: float | None
-    """Seconds between two saves, as chosen."""
+    """Chosen time between two saves, in seconds."""
     hours_between_failures: float | None
     failure_source: str
     walltime_seconds: int
-    """Time limit of one job, by its own setting or its queue's; 0: no limit known."""
+    """Time limit of one job, by its own setting or its queue's. It is 0 if no limit is known."""
     jobs: int | None
-    """Number of jobs in a row, each resuming from the one before."""
+    """Number of consecutive jobs, each resuming from the one before."""
     energy_kwh: float | None
-    """Energy at the accelerators' full board power. Other parts of the nodes and cooling come on
-    top.
+    """Energy at the accelerators' full board power.
+
+    The other parts of the nodes, and cooling, use more.
     """
     energy_basis: str
     spares: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Nodes that the job occupies beyond those that train."""
+    """Nodes that the job occupies in addition to those that train."""
     devices_per_node: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Devices of a node that the job uses; 0: as many as a node of the site has."""
+    """Devices of a node that the job uses. 0 means all devices of a node of the site."""
 
 
 def daly(write: float, between_failures: float) -> float:
@@ -213,7 +221,7 @@ def _saves(
 ) -> Saves:
     """Return the saves to one tier.
 
-    `interval` and `between_failures` are seconds, None: not known.
+    `interval` and `between_failures` are in seconds, or None if they are not known.
     """
     write_seconds = checkpoint_bytes / bytes_per_second
     if between_failures is None:
@@ -233,7 +241,10 @@ def _saves(
 
 
 def _walltime(site: Site, job: Job) -> int:
-    """Return the seconds that one job may take, by its own limit or its queue's; 0: not known."""
+    """Return the seconds that one job may take, by its own limit or its queue's.
+
+    Return 0 if no limit is known.
+    """
     if job.walltime:
         return job.walltime
     queue = site.queues.get(job.partition)

@@ -1,7 +1,7 @@
 """Seconds of one training step on accelerators, part by part, with the calibrated coefficients.
 
 Counted: operations and bytes of every layer, of the output layer, of collectives and of the
-optimizer. Calibrated: the few shares in `Coefficients`. A matrix product takes the time of its
+optimizer. Calibrated: the few shares in `Coefficients`. A matrix product costs the time of its
 operations at the sustained rate, with half a wave of idle processors, plus the time of its bytes.
 The host launches operators one by one, next to the device's work.
 """
@@ -37,65 +37,78 @@ _SUSTAINED = MappingProxyType(
 
 @dataclass(frozen=True)
 class Coefficients:
-    """What published results settle; everything else in the model is counted.
+    """Coefficients that are fitted to published results; everything else in the model is counted.
 
-    The values are fitted to them: `python -m benchmarks.predict_cross_validation --fit` prints them
-    again.
+    `python -m benchmarks.predict_cross_validation --fit` prints the fitted values again.
     """
 
     sustained: Mapping[str, float] = field(default_factory=lambda: _SUSTAINED)
     """Share of the 16-bit peak that large matrix products sustain at the power limit, by family."""
     fp8: float = 0.963
-    """The same share in fp8, relative to 16 bits."""
+    """The same share for fp8 products, as a factor of the 16-bit share."""
     attention: float = 0.397
     """Speed of the first FlashAttention relative to large matrix products, outside a vendor's own stack."""
     attention_hopper: float = 0.643
-    """The same on H100, for kernels that were written for the A100."""
+    """The same relative speed on H100, for kernels that were written for the A100."""
     attention_second: float = 1.43
     """Speed of FlashAttention-2 relative to the first."""
     elementwise: float = 2.22
-    """Bytes moved by norms, activations, residuals and dropout, relative to one read and write each by fused code."""
+    """Bytes that norms, activations, residuals and dropout move, relative to fused code, which
+    reads and writes each once."""
     eager: float = 1.95
-    """The same without a compiler or fused kernels, relative to with."""
+    """The factor by which these bytes grow without a compiler or fused kernels."""
     unfused: float = 0.653
-    """The same in DeepSpeed's forks of Megatron if they use only their own fused CUDA kernels."""
-    unfused_elsewhere: float = 5.35
-    """The same if those kernels do not exist (AMD, Intel), or if ZeRO's hooks and copies are added.
+    """The same factor for DeepSpeed's forks of Megatron that use only their own fused CUDA kernels.
     """
+    unfused_elsewhere: float = 5.35
+    """The same factor if those kernels do not exist (AMD, Intel), or if ZeRO's hooks and copies are
+    added."""
     tuned: float = 0.833
-    """The same in a vendor's own tuned stack."""
+    """The same factor for a vendor's own tuned stack."""
     scores: float = 30.2
-    """Bytes for each attention score in both passes, if attention scores are kept."""
+    """Bytes that both passes move for each attention score, if the scores are stored."""
     tensor_tuned: float = 0.242
     """Share of tensor-parallel communication that a vendor's own stack waits for on Hopper and
     later. Its Transformer Engine sends while it multiplies. Elsewhere the share is 1.
     """
     links: float = 0.791
-    """Share of the links' datasheet that collectives reach."""
+    """Share of the links' datasheet bandwidth that collectives reach."""
     network: float = 0.754
-    """Share of the network's figure that collectives reach."""
+    """Share of the network's stated bandwidth that collectives reach."""
     sharded_shown: float = 0.359
-    """Share of the communication of PyTorch's first FSDP that nothing hides (`StepSetup.first_sharding`)."""
+    """Share of the communication of PyTorch's first FSDP that is exposed
+    (`StepSetup.first_sharding`)."""
     overlap_power: float = 2.84
-    """How sharply communication of shared states hides behind work (1: not at all, infinite: wholly)."""
+    """How sharply communication of shared states hides behind work.
+
+    1 means not at all, and infinity means wholly.
+    """
     operator_microseconds: float = 14.0
-    """The host's time to launch one operator. It limits each step, however small the operators are.
+    """The host's time to launch one operator.
+
+    It limits each step, even if the operators are small.
     """
     unfused_operator_microseconds: float = 39.6
-    """The same in DeepSpeed's forks of Megatron, whose engine and hooks are Python."""
+    """The launch time in DeepSpeed's forks of Megatron, whose engine and hooks are Python."""
     microbatch_operators: float = 90.9
-    """Operators of a micro-batch on a stage in addition to its layers': embedding, output layer,
-    loss, sends, the schedule."""
+    """Operators that a stage launches for each micro-batch outside its layers: embedding, output
+    layer, loss, sends and the schedule."""
     launch_power: float = 4.52
-    """How sharply the host's launching hides behind the device's work (1: not at all, infinite: wholly)."""
+    """How sharply the host's launching hides behind the device's work.
+
+    1 means not at all, and infinity means wholly.
+    """
     step_milliseconds: float = 7.2
-    """Time of a step in addition to its micro-batches, outside DeepSpeed's forks. It includes the
-    norm that all ranks wait for, clipping, and the host, which begins with nothing launched ahead.
+    """Time of a step outside its micro-batches, except in DeepSpeed's forks.
+
+    It includes the gradient norm that all ranks wait for, clipping, and the host's start with an
+    empty launch queue.
     """
     latency_microseconds: float = 7.98
     """Minimum time of a collective for each doubling of its ranks, within a node."""
     jitter: float = 0.00533
-    """Time added by each doubling of the devices beyond eight: waiting for the slowest."""
+    """Time that each doubling of the devices beyond eight adds, because all wait for the slowest.
+    """
 
 
 DEFAULT = Coefficients()
@@ -104,45 +117,57 @@ DEFAULT = Coefficients()
 CALIBRATED = frozenset(
     {"V100", "A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "MI250X", "PVC"}
 )
-"""Families with a published training among the rows of the fit. The others rely on measured matrix
-products.
+"""Families that have a published training among the rows of the fit.
+
+The other families rely on measured matrix products.
 """
 
 
 _FORWARD_BYTES = 36.0
-"""Norms, residuals, dropout and activation of a plain GPT layer in 16 bits: bytes a token and hidden unit, forward."""
+"""Bytes a token and hidden unit in the forward pass of a plain GPT layer in 16 bits.
+
+They cover norms, residuals, dropout and activation.
+"""
 _SHARED_BYTES = 20.0
-"""The part of these bytes that tensor parallelism without sequence parallelism does not divide."""
+"""The part of these bytes that tensor parallelism divides only together with sequence parallelism.
+"""
 _BACKWARD = 1.8
 """Bytes of the backward pass relative to the forward pass."""
 _LOGIT_BYTES = 24.0
-"""Bytes a token and vocabulary entry: logits in 16 and 32 bits, softmax, gradient."""
+"""Bytes a token and vocabulary entry for logits in 16 and 32 bits, softmax and gradient."""
 _MEGATRON_LOGIT_BYTES = 52.0
-"""The same of Megatron's own loss, a kernel for each operation on logits in 32 bits. Counted in
-tensor_parallel/cross_entropy.py of Megatron-core 0.8: forward a cast (6), maximum (4), subtraction,
-exponential and division in place (8 each) and a sum (4); backward a product (8) and a cast (6)."""
+"""The same bytes for Megatron's own loss, which runs a kernel for each operation on logits in 32
+bits. Counted in tensor_parallel/cross_entropy.py of Megatron-core 0.8: forward a cast (6), maximum
+(4), subtraction, exponential and division in place (8 each) and a sum (4); backward a product (8)
+and a cast (6)."""
 _OPTIMIZER_BYTES = 56.0
-"""A parameter: fp32 weights and two moments read and written (24), the gradient cast to fp32,
-unscaled, its norm taken, clipped and read (26), weights written in 16 bits and gradients set to
-zero (6)."""
+"""Bytes of the optimizer's step for each parameter.
+
+It reads and writes fp32 weights and two moments (24). It casts the gradient to fp32, unscales it,
+takes its norm, clips and reads it (26). It writes weights in 16 bits and sets gradients to zero
+(6).
+"""
 _VENDOR_ATTENTION = 0.58
-"""Speed of a vendor's own fused attention relative to large matrix products. Of two values tried,
-it is the one closer to the rows. Other code ran older kernels, whose share is fitted.
+"""Speed of a vendor's own fused attention relative to large matrix products.
+
+Two values were tried, and this one is closer to the rows. Other code ran older kernels, whose share
+is fitted.
 """
 _PLAIN_ACTIVATION_BYTES = 26.0
-"""More bytes a token and hidden unit, forward, where PyTorch squares a ReLU by kernels of its own:
-16 forward and 56 backward, counted in torch.pow and relu, spread as `_BACKWARD` does. Times nothing
-fitted."""
+"""Additional bytes a token and hidden unit in the forward pass if PyTorch squares a ReLU by its own
+kernels. Both passes move 16 and 56 bytes, counted in torch.pow and relu, and are spread as
+`_BACKWARD` spreads them. The value is multiplied by no fitted factor."""
 _FP8_CASTS = 12.0
-"""Additional bytes a token and hidden unit, forward: quantized copies and transposes."""
+"""Additional bytes a token and hidden unit in the forward pass for quantized copies and transposes.
+"""
 _BLOCK_CASTS = 2.0
-"""The same of recipes that scale blocks along the inner side, relative to one scale a tensor: the
-backward pass needs copies that are quantized along the other side. Counted, not fitted: no row of
-the tables names its recipe."""
+"""The same bytes for recipes that scale blocks along the inner side, relative to one scale for each
+tensor. Their backward pass needs copies that are quantized along the other side. This value is
+counted, not fitted, because no row of the tables names its recipe."""
 _BLOCK_RECIPES = ("mxfp8", "blockwise")
 _WAVE = 110 * 128 * 256
-"""Elements of a matrix product that a device computes at once: 110 processors, a tile of 128 x 256
-each. Half of the last such wave is idle on average, which is why small matrices are slow."""
+"""Elements of a matrix product that a device computes at once: 110 processors compute a tile of 128
+x 256 each. On average half of the last wave is idle, which is why small matrices are slow."""
 _SPLIT = 4096
 """Inner size of a product above which its sums are split among processors, as in gradients of small
 weights.
@@ -160,24 +185,28 @@ _OPERATORS = {
 activation, copies, sends.
 """
 _OPERATORS_ELSEWHERE = 48
-"""The same of DeepSpeed's forks on devices without their fused kernels."""
+"""The same number in DeepSpeed's forks on devices without their fused kernels."""
 _NOT_CUDA = ("MI250X", "MI300X", "PVC")
 _ZERO_3_OPERATORS = 150
-"""More in a layer's pass with DeepSpeed's ZeRO 3: its 34 hooks around 17 modules and three calls for
-each of four large weights, 46 by their count, are Python and take as long as so many operators. By
-one row, 1.3B on an H200 (benchmarks/gpu_h200_fourth.json): a rank that shares nothing waits for the
-host for two thirds of a step."""
+"""Additional operators in a layer's pass with DeepSpeed's ZeRO 3.
+
+Its 34 hooks around 17 modules, and three calls for each of four large weights, are Python; each of
+these 46 takes as long as one operator. The value comes from one row, 1.3B on an H200
+(benchmarks/gpu_h200_fourth.json): a rank that shares nothing waits for the host for two thirds of a
+step.
+"""
 _SOFTMAX_OPERATORS = 8
-"""Additional operators if the fused softmax refuses the batch: scale, mask, two casts and dropout
-run one by one, on copies.
+"""Additional operators if the fused softmax refuses the batch.
+
+Scale, mask, two casts and dropout then run one by one, on copies.
 """
 _SOFTMAX_GROUP = 4
-"""Megatron's fused softmax accepts only batches for which heads on a rank x micro-batch is a
-multiple of this.
-"""
+"""Megatron's fused softmax accepts a batch only if heads on a rank x micro-batch is a multiple of
+this."""
 _CONTEXT_OPERATORS = 8
-"""Additional operators for each further rank of context: a block of attention, its correction, keys
-sent and received.
+"""Additional operators for each further rank of context.
+
+They are a block of attention, its correction, and the exchange of keys.
 """
 _BACKWARD_OPERATORS = 1.4
 """Host time of the backward pass relative to the forward pass.
@@ -185,24 +214,30 @@ _BACKWARD_OPERATORS = 1.4
 It launches more operators, but from C++.
 """
 _GRAPHED = 0.1
-"""Share of the host's time that remains if CUDA graphs launch whole layers; not measured."""
+"""Share of the host's time that remains if CUDA graphs launch whole layers. It was not measured."""
 _OVERLAPS_TENSOR = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
-"""Families on which a vendor's own stack sends a product's pieces while it computes others
-(Transformer Engine's user buffers, of 2023). On A100 Megatron-LM waits."""
+"""Families on which a vendor's own stack sends the pieces of a product while it computes others.
+
+Transformer Engine's user buffers of 2023 do this. On A100 Megatron-LM waits.
+"""
 _FORWARD_SHARE = 1 / 3
-"""Shares of a micro-batch's work: weights are gathered behind the first forward pass, and gradients
-are reduced behind the last backward pass.
+"""The forward pass's share of a micro-batch's work.
+
+Weights are gathered behind the first forward pass, and gradients are reduced behind the last
+backward pass.
 """
 _BUCKET = 40e6
 _BUCKET_PER_RANK = 1e6
-"""Parameters of a bucket at least, and for each data-parallel rank (megatron-core's
-DistributedDataParallel). Nothing hides the first that is gathered and the last that is reduced."""
+"""Minimum parameters of a bucket, in total and for each data-parallel rank (megatron-core's
+DistributedDataParallel). The first bucket that is gathered and the last that is reduced are
+exposed."""
 _PREFETCHED = 50e6
-"""Number of parameters that DeepSpeed's ZeRO 3 gathers ahead (stage3_prefetch_bucket_size). Nothing
-hides the first ones of a pass.
+"""Number of parameters that DeepSpeed's ZeRO 3 gathers ahead (stage3_prefetch_bucket_size).
+
+The first ones of a pass are exposed.
 """
 _NETWORK_LATENCY = 3.0
-"""Latency of a collective that leaves its node, relative to one inside."""
+"""Latency of a collective that leaves its node, relative to one inside a node."""
 
 
 @dataclass(frozen=True)
@@ -216,58 +251,63 @@ class StepSetup:
     device: Accelerator
     precision: str
     recompute: str = "none"
-    """Kind of recomputation: none, selective, operators (every second matrix product, as torchtitan
-    does) or full.
+    """Kind of recomputation: none, selective, operators or full.
+
+    `operators` means every second matrix product, as in torchtitan.
     """
     recomputed: float = 1.0
-    """Share of the layers that `full` computes again."""
+    """Share of the layers that are computed again with `full`."""
     shown_data: float = 0.0
-    """Share of the data-parallel communication that nothing can hide."""
+    """Share of the data-parallel communication that is always exposed."""
     hides_sends: bool = False
     """Whether stages send while they compute."""
     broadcasts_batches: bool = False
     """Whether one tensor-parallel rank sends the batches to the others."""
     flash: bool = True
     code: str = "fused"
-    """unfused, eager, fused or tuned: how many kernels a layer is made of, and how well communication hides.
-
-    Of the own trainer: plain, compiled or compiled-dropout (`own_kernels`)."""
+    """How many kernels a layer is made of, and how well communication hides: unfused, eager, fused
+    or tuned. Our own trainer has plain, compiled and compiled-dropout (`own_kernels`)."""
     deepspeed: bool = False
-    """Whether DeepSpeed is the engine of the own trainer."""
+    """Whether our own trainer uses DeepSpeed as its engine."""
     cuda_graphs: bool = False
     """Whether the host launches a layer as one graph."""
     half_sums: bool = False
-    """Whether gradients are reduced in 16 bits: by FSDP in pure bf16, by Megatron-LM if it is told to."""
+    """Whether gradients are reduced in 16 bits.
+
+    FSDP does so in pure bf16, and Megatron-LM if it is configured to.
+    """
     first_sharding: bool = False
     """Whether states are sharded by PyTorch's FSDP of 2023, which hid less communication than its
     successors.
     """
     fused_loss: bool = True
-    """Whether the loss uses few kernels; Megatron's own needs one for each operation."""
+    """Whether the loss uses few kernels. Megatron's own loss uses one for each operation."""
     stops_early: bool = False
     """Whether recomputation ends with the last tensor that the backward pass needs.
 
-    PyTorch's own does since 2.1 (`set_checkpoint_early_stop`). Megatron's computes whole layers.
+    PyTorch's own recomputation has done so since 2.1 (`set_checkpoint_early_stop`). Megatron's
+    computes whole layers.
     """
     first_flash: bool = False
-    """Whether attention is the first FlashAttention, of 2022. Otherwise the second, of 2023, is
-    assumed.
+    """Whether attention is the first FlashAttention, of 2022.
+
+    Otherwise it is assumed to be the second, of 2023.
     """
     plain_activation: bool = False
-    """Whether the activation is several PyTorch kernels, like Nemotron's squared ReLU in NeMo."""
+    """Whether the activation runs as several PyTorch kernels, as Nemotron's squared ReLU does in
+    NeMo."""
     fp8_recipe: str = ""
-    """How 8-bit factors are scaled: mxfp8 and blockwise along the inner side. Other recipes cost
-    the same.
-    """
+    """How 8-bit factors are scaled. mxfp8 and blockwise scale along the inner side; all other
+    recipes cost the same."""
 
     @property
     def stage_layers(self) -> tuple[int, ...]:
-        """Return the layers on each stage, or nothing if they do not divide."""
+        """Return the number of layers on each stage, or nothing if the stages do not divide them."""
         return self.layout.stage_layers(self.shape.layers)
 
     @property
     def num_microbatches(self) -> int:
-        """Return the micro-batches of a step for each replica; at least one."""
+        """Return the micro-batches of a step for each replica, which is at least one."""
         return max(1, round(self.global_batch / (self.layout.data * self.micro_batch)))
 
 
@@ -290,12 +330,12 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        """Return the total."""
+        """Return the total of all parts."""
         return float(sum(vars(self).values()))
 
 
 def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTime:
-    """Return the step of this setup.
+    """Return the time of a step of this setup.
 
     Raise `KeyError` if the device has no peak or no share for its precision (`known`).
     """
@@ -303,7 +343,7 @@ def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTim
 
 
 def known(device: Accelerator, precision: str) -> str:
-    """Return why no speed can be given, or an empty text."""
+    """Return the reason why no speed can be given, or an empty text."""
     if precision not in device.peaks:
         return f"no {precision} peak is known for {device.name}"
     if device.family not in DEFAULT.sustained:
@@ -332,7 +372,10 @@ class StepModel:
 
     @cached_property
     def _half_rate(self) -> float:
-        """Return the same in 16 bits, for attention and the output layer of an fp8 training."""
+        """Return the 16-bit rate.
+
+        It applies to attention and the output layer of an fp8 training.
+        """
         return self._sustained("bf16" if self.setup.precision == "fp8" else self.setup.precision)
 
     def _sustained(self, precision: str) -> float:
@@ -346,7 +389,7 @@ class StepModel:
 
     @property
     def _own(self) -> OwnKernels | None:
-        """Return the own trainer's kernels; None for other programs."""
+        """Return the own trainer's kernels, or None for other programs."""
         return OWN_KERNELS.get(self.setup.code)
 
     @property
@@ -411,8 +454,8 @@ class StepModel:
     def _every_second_product(self) -> float:
         """Return the forward seconds of the products that torchtitan computes again.
 
-        Its policy counts a layer's products and saves the odd ones. Left are the keys, the
-        product after attention and the second one into the feed-forward.
+        Its policy counts a layer's products and saves the odd ones. The even ones are computed
+        again: the keys, the product after attention and the second product into the feed-forward.
         """
         shape = self.setup.shape
         tensor = self.setup.layout.tensor
@@ -426,7 +469,7 @@ class StepModel:
         return keys + after_attention + into_middle
 
     def _matrices(self) -> tuple[float, float]:
-        """Return (forward, both passes) of a layer's products."""
+        """Return the seconds of a layer's products as (forward, both passes)."""
         shape = self.setup.shape
         tensor = self.setup.layout.tensor
         width = shape.heads * shape.head_size
@@ -444,7 +487,7 @@ class StepModel:
         return forward, both
 
     def _attention(self) -> tuple[float, float]:
-        """Return (forward, both passes) of scores and their use."""
+        """Return the seconds of the attention scores and their use as (forward, both passes)."""
         setup = self.setup
         layout = setup.layout
         shape = self.setup.shape
@@ -479,7 +522,7 @@ class StepModel:
     def _launching(self, least_seconds: float, busy: float) -> float:
         """Return what the host's minimum time adds to the device's busy time."""
         if self._own:
-            # It launches ahead for whole micro-batches: no effect was seen where launching took
+            # The host launches ahead for whole micro-batches: no effect was seen if launching took
             # less time than the work.
             return max(0.0, least_seconds - busy)
 
@@ -488,7 +531,10 @@ class StepModel:
 
     @property
     def _has_fused_kernels(self) -> bool:
-        """Of DeepSpeed's forks; its pipeline engine does without ZeRO's hooks."""
+        """Whether DeepSpeed's forks run fused CUDA kernels without ZeRO's hooks.
+
+        Their pipeline engine needs no hooks.
+        """
         setup = self.setup
         layout = setup.layout
         return setup.device.family not in _NOT_CUDA and (
@@ -537,7 +583,7 @@ class StepModel:
 
     @property
     def _recomputed_operators(self) -> float:
-        """Return the operators of recomputation, relative to the forward pass."""
+        """Return the operators that recomputation adds, relative to the forward pass."""
         setup = self.setup
         if setup.recompute == "full":
             return setup.recomputed
@@ -549,7 +595,7 @@ class StepModel:
 
     @property
     def least_microbatch_seconds(self) -> float:
-        """Of a stage's micro-batch, next to its layers."""
+        """Return the seconds for launching a micro-batch's operators outside a stage's layers."""
         return self.coefficients.microbatch_operators * self._operator_seconds
 
     @property
@@ -604,7 +650,7 @@ class StepModel:
         return {"eager": coefficients.eager, "fused": 1.0, "tuned": coefficients.tuned}[code]
 
     def bandwidth(self, span: int) -> float:
-        """Return the bytes a second between ranks that span this many devices."""
+        """Return the bandwidth in bytes a second between ranks that span this many devices."""
         device = self.setup.device
         if span <= device.devices_per_node:
             return device.link_bandwidth * self.coefficients.links
@@ -634,9 +680,10 @@ class StepModel:
         return num_bytes * (size - 1) / size / bandwidth + latency * math.log2(size)
 
     def _tensor(self) -> float:
-        """Return the seconds that a layer waits for collectives, for one micro-batch.
+        """Return the seconds that a layer waits for collectives in one micro-batch.
 
-        There are two a pass, both ways. The keys of context parallelism hide as these do.
+        Each pass has two of them in both directions. The keys of context parallelism hide in the
+        same way.
         """
         setup = self.setup
         layout = setup.layout
@@ -655,7 +702,7 @@ class StepModel:
 
     @property
     def _waited_tensor_share(self) -> float:
-        """Return the share of tensor-parallel communication that nothing hides."""
+        """Return the share of tensor-parallel communication that is exposed."""
         setup = self.setup
         overlaps = setup.code == "tuned" and setup.device.family in _OVERLAPS_TENSOR
         return self.coefficients.tensor_tuned if overlaps else 1.0
@@ -679,7 +726,7 @@ class StepModel:
         return own_kernels.moving_seconds(device, kernels.logit_bytes, kernels.least_logit_bytes)
 
     def _gradient_sums(self, parameters: float) -> float:
-        """Return the seconds for adding a micro-batch's gradients to sums, outside the products."""
+        """Return the seconds for adding gradients to their sums outside the products."""
         if self._own is None:
             return 0.0
         if self.setup.deepspeed:
@@ -687,13 +734,13 @@ class StepModel:
         else:
             gradient_bytes = self._own.gradient_bytes
 
-        # Sums that a product's kernel adds to cost nothing of their own.
+        # Sums to which a product's kernel adds cost nothing extra.
         least_bytes = min(gradient_bytes, own_kernels.LEAST_GRADIENT_BYTES)
         device = self.setup.device
         return parameters * own_kernels.moving_seconds(device, gradient_bytes, least_bytes)
 
     def _kernel_gaps(self) -> float:
-        """Return the seconds of a layer's two passes in which the device idles between kernels."""
+        """Return the seconds in which the device idles between kernels during a layer's two passes."""
         if self._own is None:
             return 0.0
         passes = 1 + _BACKWARD_OPERATORS
@@ -751,10 +798,11 @@ class StepModel:
         )
 
     def _longest_and_last_stage(self) -> tuple[float, float]:
-        """Return the layers of the longest stage, and of the last one, which has the output layer too.
+        """Return the layers of the longest stage, and of the last one.
 
-        A vendor's recipe that cannot be even gives the last stage the smaller number: 126 layers on
-        8 stages are 15, six times 16, 15.
+        The last stage also has the output layer. If the layers do not divide evenly, a vendor's
+        recipe gives the last stage the smaller number: 126 layers on 8 stages are split into 15,
+        six times 16, and 15.
         """
         setup = self.setup
         if setup.stage_layers:
@@ -770,7 +818,10 @@ class StepModel:
         attention: float,
         elementwise: float,
     ) -> float:
-        """Return the seconds of a layer's recomputation; arguments: its forward pass by part."""
+        """Return the seconds of a layer's recomputation.
+
+        The arguments are the parts of its forward pass.
+        """
         setup = self.setup
         if setup.recompute == "full":
             if setup.stops_early:
@@ -784,7 +835,7 @@ class StepModel:
         return 0.0
 
     def _sends(self, stage: float) -> float:
-        """Return the seconds that a stage needs to send a micro-batch on and its gradient back."""
+        """Return the seconds for sending a micro-batch to the next stage and its gradient back."""
         setup = self.setup
         layout = setup.layout
         if layout.pipeline == 1:
@@ -793,7 +844,7 @@ class StepModel:
         return self.exposed(stage, seconds) if setup.hides_sends else seconds
 
     def _optimizer(self) -> float:
-        """Return the seconds of the optimizer's step, which moves states and does little else."""
+        """Return the seconds of the optimizer's step, which mostly moves states."""
         setup = self.setup
         layout = setup.layout
         shards = layout.data * layout.context if layout.zero_stage else 1
@@ -806,18 +857,19 @@ class StepModel:
     def _batch(self) -> float:
         """Return the seconds for sending a micro-batch to the tensor-parallel ranks.
 
-        It has four numbers of 32 bits a token, and all ranks wait for it.
+        Each token has four numbers of 32 bits, and all ranks wait for them.
         """
         layout = self.setup.layout
         return self.collective(16 * self._tokens, layout.tensor, span=layout.tensor)
 
     def _send(self) -> float:
-        """Return the seconds of sending a micro-batch's activations to the next stage."""
+        """Return the seconds for sending a micro-batch's activations to the next stage."""
         setup = self.setup
         layout = setup.layout
         activation_bytes = self._tokens * setup.shape.hidden * self._width
-        # DeepSpeed's pipeline engine cuts what it sends over the tensor ranks (`PartitionedTensor`),
-        # which gather it again.
+        # DeepSpeed's pipeline engine splits what it sends over the tensor ranks
+        # (`PartitionedTensor`).
+        # The receiving ranks gather it again.
         is_partitioned = setup.code == "unfused" and not layout.sequence
         split = layout.tensor if layout.sequence or is_partitioned else 1
         bandwidth = self.bandwidth(layout.tensor * layout.context * layout.pipeline)
@@ -872,7 +924,8 @@ class StepModel:
     def _forks_data(self, gather: float) -> float:
         """Return the seconds that DeepSpeed's forks of Megatron wait for replicas, without ZeRO 1.
 
-        As `_deepspeed_data`; nothing was seen to hide.
+        The arguments are those of `_deepspeed_data`. No published row showed that any of it was
+        hidden.
         """
         setup = self.setup
         layout = setup.layout
@@ -887,11 +940,11 @@ class StepModel:
     def _deepspeed_data(self, microbatch: float, gather: float) -> float:
         """Return the seconds that the own trainer's DeepSpeed waits for replicas.
 
-        Weights take `gather`. Counted in the source of DeepSpeed 0.19: gradients are as wide as
-        weights. ZeRO 1 reduces them after a step's last micro-batch, ZeRO 2 after each, both by
-        all-reduce (`use_multi_rank_bucket_allreduce`), which is a reduce-scatter and an all-gather;
-        ZeRO 3 by reduce-scatter. The bucket that is not full yet is reduced after the backward
-        pass.
+        `gather` is the time to gather the weights. The messages were counted in the source of
+        DeepSpeed 0.19. Gradients are as wide as weights. ZeRO 1 reduces them after a step's last
+        micro-batch, ZeRO 2 after each, both by all-reduce (`use_multi_rank_bucket_allreduce`),
+        which is a reduce-scatter and an all-gather; ZeRO 3 by reduce-scatter. The bucket that is
+        not full yet is reduced after the backward pass.
         """
         setup = self.setup
         layout = setup.layout
@@ -907,7 +960,8 @@ class StepModel:
             return gather + all_reduce
         if layout.zero_stage == 2:
             return gather + setup.num_microbatches * all_reduce
-        # ZeRO 3 gathers weights for each pass, the next layer's behind one layer's work.
+        # ZeRO 3 gathers weights in each pass. The next layer's are gathered during one layer's
+        # work.
         first = min(1.0, _PREFETCHED / self._parameters)
         gathering = self._partly_hidden(forward, gather, first)
         gathering += self._partly_hidden(backward, gather, first)
@@ -920,14 +974,18 @@ class StepModel:
         talk: float,
         shown_share: float,
     ) -> float:
-        """Return what communication adds to work that hides all of it but the share `shown_share`."""
+        """Return the time that communication adds to work.
+
+        The work hides all of it except the share `shown_share`.
+        """
         return self.exposed(work, (1 - shown_share) * talk) + shown_share * talk
 
     def _sharded_data(self, microbatch: float, gather: float) -> float:
-        """Return the seconds that a micro-batch waits for FSDP, whose weights take `gather` to gather.
+        """Return the seconds that a micro-batch waits for FSDP.
 
-        They are gathered for the forward pass, by ZeRO 3 again for the backward pass, which
-        recomputation is a part of. Gradients are reduced in 32 bits unless FSDP is told otherwise.
+        `gather` is the time to gather its weights. They are gathered for the forward pass. ZeRO 3
+        gathers them again for the backward pass, which includes recomputation. Gradients are
+        reduced in 32 bits unless FSDP is configured otherwise.
         """
         setup = self.setup
         talk = (2.0 if setup.layout.zero_stage >= 3 else 1.0) * gather
@@ -948,17 +1006,17 @@ class StepModel:
 
     @property
     def _step_seconds(self) -> float:
-        """Return the seconds of a step in addition to its micro-batches.
+        """Return the seconds of a step outside its micro-batches.
 
-        Those of the own trainer are in what was measured of it, those of DeepSpeed's forks in the
-        time of their launches.
+        For the own trainer they are part of its measured times, and for DeepSpeed's forks part of
+        the launch times.
         """
         if self._own or self.setup.code == "unfused":
             return 0.0
         return 1e-3 * self.coefficients.step_milliseconds
 
     def exposed(self, work: float, talk: float) -> float:
-        """Return what communication adds to the work that it may overlap with."""
+        """Return the time that communication adds to the work with which it may overlap."""
         if self.setup.code == "unfused":
             return talk
         power = self.coefficients.overlap_power

@@ -1,8 +1,8 @@
 """Memory of a training: bytes by part on each rank, and whether they fit.
 
 States (weights, gradients, optimizer) are exact for the named optimizers; activations follow
-Korthikanti et al. (arXiv 2205.05198). What libraries keep for themselves (contexts, communication
-and allocator buffers) is not counted on an accelerator; on a CPU `cpu` adds it.
+Korthikanti et al. (arXiv 2205.05198). The libraries' own memory (contexts, communication and
+allocator buffers) is not counted on an accelerator. On a CPU, the module `cpu` adds it.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class States:
 
     @property
     def total(self) -> float:
-        """All three."""
+        """The sum of all three."""
         return self.weights + self.gradients + self.optimizer
 
 
@@ -37,7 +37,7 @@ class States:
 class StageMemory:
     """Bytes on each rank of one pipeline stage.
 
-    Attention scores count where no flash attention is used.
+    Attention scores are counted if flash attention is not used.
     """
 
     COMPUTED: ClassVar = ("states", "least", "most")
@@ -50,17 +50,20 @@ class StageMemory:
     attention_scores: int
     logits: int
     buffers: int = 0
-    """Buffers of the engine beside its states: DeepSpeed's buckets, and weights gathered by ZeRO 3.
+    """Buffers that the engine needs in addition to its states.
+
+    They are DeepSpeed's buckets, and weights gathered by ZeRO 3.
     """
     host: int = 0
-    """Bytes in the node's main memory for each device: the optimizer's states if they are
-    offloaded.
-    """
+    """Bytes in the node's main memory for each device, which hold the optimizer's states if they
+    are offloaded."""
     passing: int = 0
-    """Gradients in transit through a layer, beyond the memory of the logits, on a GPU."""
+    """Gradients in transit through a layer on a GPU, as far as they exceed the memory of the
+    logits."""
     optimizer_moment: int = 0
-    """Temporary memory of the optimizer's step, after activations are freed: gradients in fp32. On
-    a CPU it is more.
+    """Temporary memory of the optimizer's step, after activations are freed.
+
+    On a GPU it holds gradients in fp32; on a CPU it is larger.
     """
 
     @property
@@ -90,12 +93,15 @@ def state_bytes(
     own_trainer: bool = False,
     half_sums: bool = False,
 ) -> States:
-    """Bytes a parameter, with what ZeRO shares divided by the data-parallel copies.
+    """Bytes a parameter, where the data-parallel copies divide what ZeRO shares.
 
-    Megatron keeps fp32 gradients under bf16 (18 bytes whole, 6 + 12/d shared), and fp16 gradients with an fp32 copy in
-    the optimizer under fp16 (20; 4 + 16/d), where our own trainer does as under bf16. With `half_sums` it does so
-    under bf16 too (`training.reduce_in_bf16`). DeepSpeed keeps 16-bit gradients
-    (16; 4 + 12/d; 2 + 14/d; 16/d); in fp32 its stages 1 and 2 hold a second copy of the weights.
+    Megatron keeps fp32 gradients under bf16 (18 bytes whole, 6 + 12/d shared), and fp16 gradients
+    with an fp32 copy in the optimizer under fp16 (20; 4 + 16/d), where our own trainer does as
+    under bf16. With `half_sums` it does so under bf16 too (`training.reduce_in_bf16`). DeepSpeed
+    keeps 16-bit gradients (16; 4 + 12/d; 2 + 14/d; 16/d); in fp32 its stages 1 and 2 hold a second
+    copy of the weights.
+
+
 
     >>> [round(state_bytes("bf16", deepspeed=False, zero_stage=z, data=8).total, 2) for z in (0, 1)]
     [18, 7.5]
@@ -126,29 +132,39 @@ LOSS_BLOCK_BYTES = 2**28
 
 
 CROSS_ENTROPY_BYTES = 4
-"""Of each logit in fp32, which Megatron's loss makes of those in 16 bits and keeps for backward,
-next to them (vocab_parallel_cross_entropy of megatron-core)."""
+"""Bytes that Megatron's loss needs for each logit.
+
+It makes an fp32 copy of the 16-bit logits and keeps both for the backward pass
+(vocab_parallel_cross_entropy of megatron-core).
+"""
 
 
 _FUSED_LOSS_BYTES = {"native": 2 * CROSS_ENTROPY_BYTES, "te": 0}
-"""The same of its fused losses (`training.loss_fusion`). The native one, compiled, keeps the fp32
-logits twice; Transformer Engine's writes the gradient over those in 16 bits
-(megatron/core/fusions/fused_cross_entropy.py, transformer_engine/pytorch/cross_entropy.py)."""
+"""The same bytes for its fused losses (`training.loss_fusion`).
+
+The native one, compiled, keeps two copies of the fp32 logits. Transformer Engine's writes the
+gradient over the 16-bit logits (megatron/core/fusions/fused_cross_entropy.py,
+transformer_engine/pytorch/cross_entropy.py).
+"""
 
 
 _SCORE_BYTES = 5
-"""Of an attention score in 16 bits that a layer keeps: results of softmax and dropout (2 each), and
-dropout's mask (arXiv 2205.05198)."""
+"""Bytes that a layer keeps for each attention score in 16 bits.
+
+They are the results of softmax and dropout (2 each), and dropout's mask (arXiv 2205.05198).
+"""
 
 
 _PLAIN_SCORE_BYTES = 8
-"""The same of one layer in its backward pass where PyTorch's own softmax runs: the buffer of the
-scores, the softmax, its gradient and that of the scores, 2 each. Counted in CoreAttention of
-argonne-lcf's Megatron-DeepSpeed, without dropout."""
+"""The same bytes for one layer in its backward pass if PyTorch's own softmax runs.
+
+They are the buffer of the scores, the softmax, its gradient and the gradient of the scores, 2 each.
+They were counted in CoreAttention of argonne-lcf's Megatron-DeepSpeed, without dropout.
+"""
 
 
 LIVE_PARAMETERS = 10**9
-"""Weights that DeepSpeed's ZeRO 3 keeps gathered at once, by its own default."""
+"""Number of weights that DeepSpeed's ZeRO 3 keeps gathered at once by default."""
 
 
 def layer_activations(
@@ -159,9 +175,10 @@ def layer_activations(
     *,
     gathers_keys: bool = False,
 ) -> tuple[float, float]:
-    """Bytes one layer keeps of one micro-batch for its backward pass: (without attention scores, the scores).
+    """Return the bytes that one layer keeps of a micro-batch for its backward pass.
 
-    `gathers_keys`: keys and values of the whole sequence are kept, as our own attention does.
+    The result is (bytes without attention scores, bytes of the scores). With `gathers_keys`, keys
+    and values of the whole sequence are kept, as our own attention does.
     """
     tensor = parallel.tensor
     whole_divisor = parallel.tensor if parallel.sequence else 1
@@ -170,7 +187,7 @@ def layer_activations(
     key_value = shape.kv_heads / shape.heads
     feed_forward = 4 * shape.ffn_hidden / shape.hidden * (1.5 if shape.gated else 1)
     split_over_tensor = 4 + 4 * key_value + feed_forward
-    # And the results of two pieces, apart and together
+    # The results of two pieces are also kept, separately and joined.
     if gathers_keys and parallel.context > 1:
         split_over_tensor += 4 * key_value * (parallel.context - 1) + 2
     scores = _SCORE_BYTES * shape.heads * shape.sequence_length / shape.hidden
@@ -190,7 +207,7 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
     states, host_bytes = _states_with_offload(choice)
     activations, attention_scores = _kept_activations(choice, stage)
     passing_optimizer = _main_gradients(choice)
-    # Transformer Engine keeps each weight twice more in 8 bits, the second time transposed.
+    # Transformer Engine keeps two more copies of each weight in 8 bits; the second is transposed.
     fp8_weights = 2 if choice.training.fp8 != "none" else 0
     stored = StageMemory(
         stage=stage,
@@ -228,13 +245,13 @@ def _rank_tokens(choice: Choice) -> float:
 
 
 def _sequence_split(choice: Choice) -> int:
-    """Return the ranks among which sequence parallelism divides what tensor parallelism does not."""
+    """Return the number of ranks among which sequence parallelism divides activations."""
     layout = choice.layout
     return layout.tensor if layout.sequence else 1
 
 
 def _states_with_offload(choice: Choice) -> tuple[States, float]:
-    """Return the bytes a parameter on the device, and those in the node's memory (offload)."""
+    """Return the bytes a parameter on the device, and the offloaded bytes in the node's memory."""
     layout = choice.layout
     replicas = layout.data * layout.context
     states = state_bytes(
@@ -269,7 +286,7 @@ def _chunks_in_flight(choice: Choice, stage: int) -> int:
 
 
 def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
-    """Return the bytes that a stage keeps for backward: (activations, attention scores)."""
+    """Return the bytes that a stage keeps for the backward pass: (activations, attention scores)."""
     recompute = choice.training.recompute
     layer_bytes, layer_scores = layer_activations(
         choice.shape,
@@ -308,9 +325,10 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
 
 
 def _backward_score_share(choice: Choice) -> float:
-    """Return what one layer's scores take in its backward pass, relative to what it keeps of them.
+    """Return the bytes of one layer's scores in its backward pass, relative to those that it keeps.
 
-    Where the framework's fused softmax runs it is not counted. Megatron-DeepSpeed has none for Intel.
+    They are not counted if the framework's fused softmax runs. Megatron-DeepSpeed has none for
+    Intel.
     """
     device = device_of(choice.site)
     is_plain = (
@@ -322,7 +340,7 @@ def _backward_score_share(choice: Choice) -> float:
 
 
 def _logits(choice: Choice) -> float:
-    """Return the bytes of the last stage's logits and of what the loss makes of them, on a GPU."""
+    """Return the bytes that the last stage's logits and its loss need on a GPU."""
     layout = choice.layout
     shape = choice.shape
     width = _width(choice)
@@ -352,12 +370,12 @@ def _passing_gradients(choice: Choice) -> float:
         return 0
     shape = choice.shape
     width = _width(choice)
-    # In and out of a layer, and in and out of the feed-forward's middle.
+    # These are the input and output of a layer, and those of the feed-forward's middle.
     outside = 2 * shape.hidden / _sequence_split(choice)
     inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / layout.tensor
     gradients = width * _rank_tokens(choice) * (outside + inside)
     if not choice.own_trainer:
-        # The gradient of the largest weight, until it is added: as logs of 2021 have it
+        # The gradient of the largest weight exists until it is added, as logs of 2021 show
         # (tests/planning/gpu_peaks.csv).
         gradients += width * shape.hidden * shape.ffn_hidden / layout.tensor
 
@@ -383,10 +401,11 @@ def _engine_buffers(choice: Choice, parameters: int) -> int:
 
 
 def _main_gradients(choice: Choice) -> float:
-    """Return the bytes a parameter of Megatron's gradients in fp32, which are gone before the next forward.
+    """Return the bytes a parameter of Megatron's gradients in fp32.
 
-    megatron-core makes them of gradients in 16 bits as a step ends (`_copy_model_grads_to_main_grads`),
-    and `zero_grad` frees them. Megatron-LM 2.x kept them.
+    They are freed before the next forward pass. megatron-core converts the 16-bit gradients at the
+    end of a step (`_copy_model_grads_to_main_grads`), and `zero_grad` frees the result. Megatron-LM
+    2.x kept it.
     """
     layout = choice.layout
     if choice.own_trainer or choice.deepspeed or choice.on_cpu:
@@ -405,7 +424,7 @@ def _optimizer_moment(choice: Choice, parameters: int) -> int:
     if choice.own_trainer or not choice.deepspeed or choice.training.precision == "fp32":
         return 0
     replicas = layout.data * layout.context
-    # Gradients in fp32.
+    # The gradients are converted to fp32.
     return 4 * parameters // (replicas if layout.zero_stage else 1)
 
 
@@ -417,7 +436,8 @@ def _on_cpu(
 ) -> StageMemory:
     """Return the same memory of a stage whose device is a CPU.
 
-    `head_bytes`: bytes that all tokens have for one entry of the vocabulary; 0 without a head.
+    `head_bytes` is the number of bytes that all tokens need for one entry of the vocabulary; it is
+    0 without a head.
     """
     layout = choice.layout
     shape = choice.shape
@@ -443,7 +463,8 @@ def _on_cpu(
         activations=round(cpu.ACTIVATIONS * stored.activations + scores),
         attention_scores=0,
         logits=round((rows + gradient) * shape.padded_vocabulary / layout.tensor),
-        # What ZeRO 3 holds all the time for gathering weights and for buckets; measured on two and four ranks.
+        # Memory that ZeRO 3 permanently holds for gathered weights and buckets, measured on two and
+        # four ranks.
         buffers=round(140 * 2**20 + 6.8 * parameters) if deepspeed and zero_stage == 3 else 0,
         optimizer_moment=round(moment * parameters),
     )
@@ -451,25 +472,25 @@ def _on_cpu(
 
 @dataclass(frozen=True)
 class PhaseMemory:
-    """Memory of the fullest rank of a phase, compared with what there is."""
+    """Memory of the fullest rank of a phase, compared with the available memory."""
 
     fullest_stage: StageMemory
     least_by_stage: tuple[int, ...]
     limit_of: str
-    """node or device: what the bytes below are counted for."""
+    """Whether the bytes below are counted for a `node` or a `device`."""
     limit_bytes: int
-    """0: not known."""
+    """0 if the available memory is not known."""
     least_bytes: int
     most_bytes: int
 
 
 def all_stages(choice: Choice) -> list[StageMemory]:
-    """Every pipeline stage, first to last."""
+    """The memory of every pipeline stage, from the first to the last."""
     return [stage_memory(choice, stage) for stage in range(choice.layout.pipeline)]
 
 
 def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
-    """Main memory (least, most) that the processes of one node need if there is no accelerator."""
+    """Minimum and maximum main memory that the processes of one node need if it has no accelerator."""
     least_bytes = sum(stage.least for stage in stages) / len(stages)
     most_bytes = sum(stage.most for stage in stages) / len(stages)
     return round(processes * (least_bytes + cpu.PROCESS_BYTES)), round(
@@ -478,8 +499,9 @@ def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
 
 
 RESERVE = 0.94
-"""Share of a device's memory that a plan may use. Contexts, communication and fragments need the
-rest.
+"""Share of a device's memory that a plan may use.
+
+Contexts, communication and fragmentation need the remainder.
 """
 
 
@@ -623,9 +645,9 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
 
 
 def _ways_to_save_memory(choice: Choice) -> dict[str, object]:
-    """Return what reduces the memory of a phase, apart from a larger layout.
+    """Return changes that reduce the memory of a phase, as keys and values.
 
-    These are keys and values for them.
+    A larger layout is not among them.
     """
     layout = choice.layout
     ways: dict[str, object] = {}

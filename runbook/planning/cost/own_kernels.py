@@ -1,10 +1,11 @@
 """What the own trainer's kernels cost on a GPU, measured by part.
 
-Source of every measured figure here: one NVIDIA H200 at its limit of 700 W, 2026-11-26, PyTorch
+Every measured figure here comes from one NVIDIA H200 at its limit of 700 W, 2026-11-26, PyTorch
 2.11 with cuBLAS 13.1 and cuDNN 9.19, Triton 3.6, GPT-3 1.3B in bf16, 8 micro-batches of 4 x 2,048
 tokens, profiles of the steps with `training.kernels` plain and compiled
-(docs/measurements/gpu-h200.md). Bytes are at the datasheet's bandwidth, so they contain what a
-kernel does not reach of it: a copy measured 4.24 of 4.8 TB/s.
+(docs/measurements/gpu-h200.md). Measured times are converted to bytes at the datasheet's bandwidth.
+They are therefore higher than the real bytes, because no kernel reaches that bandwidth: a copy
+reached 4.24 of 4.8 TB/s.
 """
 
 from collections.abc import Mapping
@@ -19,11 +20,12 @@ class OwnKernels:
     """Cost of one choice of kernels."""
 
     elementwise: float
-    """Bytes of a layer's norms, activations and sums, relative to one read and write each by fused code."""
+    """Bytes that a layer's norms, activations and sums move, relative to fused code, which reads
+    and writes each once."""
     logit_bytes: float
-    """Loss and its gradient: bytes a token and vocabulary entry."""
+    """Bytes a token and vocabulary entry for the loss and its gradient."""
     least_logit_bytes: float
-    """The part of these that the kernels read and write at least, by count."""
+    """The minimum number of these bytes that the kernels read and write, by count."""
     gradient_bytes: float
     """Bytes a parameter for adding a micro-batch's gradients to their sums, beyond the matrix
     products.
@@ -31,13 +33,16 @@ class OwnKernels:
 
 
 _PLAIN_LAYERS = 2.59
-"""175 ms in 192 passes of a layer through both directions (8,192 tokens x 2,048): 261 bytes of 101."""
+"""175 ms in 192 passes of a layer in both directions (8,192 tokens x 2,048).
+
+This corresponds to 261 bytes instead of 101.
+"""
 _COMPILED_LAYERS = 2.02
-"""137 ms in the same passes: 204 bytes of 101."""
+"""137 ms in the same passes. This corresponds to 204 bytes instead of 101."""
 _PLAIN_LOSS = 96.0
 """66 ms for 8 x 8,192 tokens x 50,304 logits, in about ten passes over float32 blocks."""
 _COMPILED_LOSS = 7.0
-"""One read, then one read and one write in 16 bits: 6 bytes; 5 ms in the profile."""
+"""One read, and then one read and one write in 16 bits: 6 bytes, which took 5 ms in the profile."""
 _LEAST_PLAIN_LOSS = 40.0
 """Ten passes over float32."""
 _LEAST_COMPILED_LOSS = 6.0
@@ -48,38 +53,46 @@ OWN_KERNELS: Mapping[str, OwnKernels] = MappingProxyType(
     {
         "plain": OwnKernels(_PLAIN_LAYERS, _PLAIN_LOSS, _LEAST_PLAIN_LOSS, _PLAIN_GRADIENTS),
         "compiled": OwnKernels(_COMPILED_LAYERS, _COMPILED_LOSS, _LEAST_COMPILED_LOSS, 0.0),
-        # With dropout the layers stay megatron-core's. Products and loss are compiled.
+        # With dropout, the layers remain megatron-core's; only products and loss are compiled.
         "compiled-dropout": OwnKernels(_PLAIN_LAYERS, _COMPILED_LOSS, _LEAST_COMPILED_LOSS, 0.0),
     }
 )
-"""By `StepSetup.code`."""
+"""The kernels by `StepSetup.code`."""
 
 DEEPSPEED_GRADIENT_BYTES = 6.8
-"""DeepSpeed adds gradients in 16 bits: 6 bytes counted, at the bandwidth of a copy."""
+"""DeepSpeed adds gradients in 16 bits: 6 counted bytes, at the bandwidth of a copy."""
 LEAST_GRADIENT_BYTES = 6.0
 """Minimum bytes for adding a gradient in 16 bits to its sum: two reads and a write."""
 DEEPSPEED_STEP_BYTES = 16.0
-"""More bytes a parameter in DeepSpeed's step than in megatron-core's, counted in its source:
-gradients copied into a bucket, divided, copied out and made flat, 4 bytes each."""
+"""Additional bytes a parameter in DeepSpeed's step relative to megatron-core's, counted in its
+source. Gradients are copied into a bucket, divided, copied out and flattened, at 4 bytes each."""
 
 POWER_BOUND = 0.75
 """Share of the datasheet's peak that matrix products sustain at the limit of 700 W: 686 ms (plain
-kernels) and 706 ms (compiled) for 5.16e14 operations. Products by themselves reach 0.66 to 0.79,
-whatever their size; one of 8,192 cubed in fp8 reaches 0.75 of that peak."""
+kernels) and 706 ms (compiled) for 5.16e14 operations. Isolated products of all sizes reach 0.66 to
+0.79; an fp8 product of 8,192 cubed reaches 0.75 of the fp8 peak."""
 CLOCK_BOUND = 0.905
-"""The same share where power is no limit: 0.836, as A100 sustains, times the clock of 1,980 MHz
-over the 1,830 MHz of the datasheet's peak. Derived, not measured; it counts for small products,
-with their idle waves and their bytes."""
+"""The same share if power is no limit.
+
+It is 0.836, which A100 sustains, times the clock of 1,980 MHz over the 1,830 MHz of the datasheet's
+peak. It was derived, not measured. It applies to small products, whose idle waves and bytes are
+counted separately.
+"""
 POWER_WATTS = 700.0
-"""The limit for which `POWER_BOUND` is valid."""
+"""The power limit for which `POWER_BOUND` is valid."""
 POWER_FAMILY = "H100"
 """The family with this chip: H100 and H200."""
 
 ATTENTION = 0.552
-"""Speed of the matrix products inside cuDNN's attention on H100 and H200, relative to large ones:
-126 ms for 4.62e13 operations below the diagonal, exponentials taken off."""
+"""Speed of the matrix products inside cuDNN's attention on H100 and H200, relative to large ones.
+
+They took 126 ms for 4.62e13 operations below the diagonal, without the exponentials.
+"""
 EXPONENTIALS = 3.9e12
-"""Exponentials a second of H100 (arXiv:2407.08608): one a score in each pass, which small heads cannot hide."""
+"""Exponentials a second on H100 (arXiv:2407.08608).
+
+Each pass computes one for each score, and small heads cannot hide them.
+"""
 
 KERNEL_GAPS = 147e-6
 """Seconds that a GPU idles between the 70 kernels of a layer's two passes: 28 ms of a step, in both
@@ -88,22 +101,26 @@ profiles.
 
 OPERATOR_MICROSECONDS = 36.0
 """The host's time to launch one operator, with Python's part of autograd and of Triton's launches.
+
 The 24 layers of a micro-batch of 2 sequences took 82 ms on the H200's machine, which waited for the
-host (its four steps differ by a fifth), and 76 ms on the H100's. With `training.kernels: plain` no
-row waited for it; the same is taken."""
+host (its four steps differ by a fifth), and 76 ms on the H100's. No row with `training.kernels:
+plain` waited for the host, so the same value is assumed for it.
+"""
 _H200_BANDWIDTH = 4.8e12
 _BUSY_BANDWIDTH = 3.6e12
-"""Bandwidth from which on the kernels of a layer gain nothing on H100's 132 processors: on an H100,
-with 3.35 TB/s, they take 3 to 17 % longer than on an H200 with 4.8 TB/s
-(docs/measurements/gpu-h100.md). Fewer or slower processors are busy at less."""
+"""Bandwidth beyond which a layer's kernels no longer get faster on H100's 132 processors.
+
+On an H100, with 3.35 TB/s, they take 3 to 17 % longer than on an H200 with 4.8 TB/s
+(docs/measurements/gpu-h100.md). Fewer or slower processors reach their limit at a lower bandwidth.
+"""
 _PEAK_TFLOPS = 989.4
-"""bf16 peak of these processors, a measure of their number and clock."""
+"""bf16 peak of these processors, as a measure of their number and clock."""
 
 
 def kernel_bandwidth(device: Accelerator) -> float:
-    """Return the bandwidth with which the layers' kernel times, measured on the H200, scale.
+    """Return the bandwidth by which the layers' kernel times, measured on the H200, are scaled.
 
-    Other families than H100's, of which nothing was measured, scale with their datasheet.
+    Families other than H100's were not measured, and scale with their datasheet's bandwidth.
 
     >>> from runbook.planning.cost.accelerators import ACCELERATORS
     >>> names = ("H200-SXM", "H100-SXM5", "H100-NVL", "H100-PCIe")

@@ -594,7 +594,10 @@ def _take_submission(call: DocumentCall, findings: Findings) -> None:
 
 
 def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
-    """Take the last launch: the options of program and starter, and the knobs next to them."""
+    """Take the last launch.
+
+    It has the options of the program and the starter, and the environment variables that tune them.
+    """
     launch = evidence.launches[-1]
     findings = evidence.findings
     kind: program_arguments.ModelKind = {}
@@ -664,7 +667,10 @@ def _take_kind(launch: Launch, findings: Findings) -> None:
 
 
 def _starts_one_process(launch: Launch, findings: Findings) -> bool:
-    """Return whether a launch starts one process: by bare python, or torchrun without a number."""
+    """Return whether a launch starts one process.
+
+    It does by bare python, or by torchrun without a process count.
+    """
     if findings.model_parallel > 1:  # Something outside the script starts it on every device.
         return False
     if framework_of([launch]) == "nemo":  # trainer.devices gives the number of processes.
@@ -785,9 +791,13 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
     if findings.value("training.offload") is False:
         findings.drop("training.offload")
     virtual_pipeline = findings.carried.get("parallel.virtual_pipeline")
-    is_of_base = virtual_pipeline is not None and not virtual_pipeline.line
+    is_of_base = (
+        virtual_pipeline is not None and not virtual_pipeline.lin
+    )  # These values belong to a base with more stages.
     if is_of_base and findings.number("parallel.pipeline", 1) == 1:
-        findings.drop("parallel.virtual_pipeline")  # These values belong to a base with more stages.
+        findings.drop(
+            "parallel.virtual_pipeline"
+        )  # These values belong to a base with more stages.
 
 
 def _take_program_defaults(findings: Findings, framework: str) -> None:
@@ -828,7 +838,10 @@ def _precision(findings: Findings) -> None:
 
 
 def _length(findings: Findings) -> None:
-    """Keep one of each length: the document's own, tokens before samples before iterations."""
+    """Keep one unit of the training's length.
+
+    A document's own unit comes first, then tokens, samples and iterations.
+    """
     for name, prefix in (("length", ""), ("warmup", "warmup_"), ("decay", "decay_")):
         carried = _carried_lengths(prefix, findings)
         above_zero = [length for length in carried if length.value]
@@ -853,7 +866,10 @@ def _carried_lengths(prefix: str, findings: Findings) -> list[CarriedValue]:
 
 
 def _devices_of_tasks(findings: Findings) -> None:
-    """Take one device for each task of a node, where the queue's own launcher starts a rank for each task."""
+    """Set one device for each task of a node.
+
+    This holds if the queue's own launcher starts a rank for each task.
+    """
     launcher = findings.value("jobs.launcher", findings.site.launcher)
     tasks = findings.carried.get("jobs.training.tasks_per_node")
     if launcher not in ("srun", "mpiexec") or tasks is None or tasks.value < 2:
@@ -882,8 +898,7 @@ def _nodes(findings: Findings) -> None:
 
 
 def _fit_nodes_to_site(findings: Findings) -> None:
-    """Return the number of the site's nodes if the script's nodes have a multiple of their devices.
-    """
+    """Return the number of the site's nodes if the script's nodes have a multiple of their devices."""
     carried = findings.carried.get("jobs.training.devices_per_node")
     site_devices = findings.site.hardware.devices_per_node
     if carried is None or not isinstance(carried.value, int) or not site_devices:
@@ -918,9 +933,9 @@ def _batch(findings: Findings) -> None:
 
 
 def _end_ramp(sequences: int, findings: Findings) -> bool:
-    """Take the first batch of a ramp that the devices divide, where the source does not say how it ends.
+    """Use the first batch of a ramp that the devices divide.
 
-    Return whether there is a ramp.
+    This is for a source that does not say how the ramp ends. Return whether there is a ramp.
     """
     start = findings.number("training.rampup_start")
     increment = findings.number("training.rampup_increment")

@@ -1,4 +1,8 @@
-"""What was found in a script: values for the run file, what is left over, what the runbook does by itself, errors."""
+"""What a script contains.
+
+These are values for the run file, settings without a key, settings that the runbook handles by
+itself, and errors.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -149,7 +153,10 @@ class Findings:
         self.questions.setdefault(key, question)
 
     def trains_another_model(self, line: int, text: str, part: str) -> None:
-        """Note a part of the source's model that no model here has: the run file trains another one."""
+        """Note a part of the source's model that our models lack.
+
+        The run file then trains another model.
+        """
         why = (
             f"our models have no such part ({part}): the run file trains another model, a dense GPT"
         )

@@ -108,8 +108,7 @@ def _blend(values: Sequence[Word]) -> dict[str, float]:
 
 
 def _text_name(prefix: str) -> str:
-    """Return a name for a text that the catalogue lacks, made from the prefix of its token files.
-    """
+    """Return a name for a text that the catalogue lacks, made from the prefix of its token files."""
     file = prefix.rpartition("/")[2].removesuffix("_text_document").lower()
     return re.sub(r"[^a-z0-9]+", "-", file).strip("-")
 
@@ -277,8 +276,7 @@ def _leave_other_model(
 
 
 def site_value(values: Sequence[Word]) -> str | int | float | bool:
-    """Return an option's values as a site's file writes them: a number, a text, or true for a flag.
-    """
+    """Return an option's values as a site's file writes them: a number, a text, or true for a flag."""
     if not values:
         return True
     text = " ".join(value.shown for value in values)
@@ -390,9 +388,10 @@ def _layers_per_stage(layers_of_chunk: Word, findings: Findings) -> None:
 
 
 def _attention_dropout(share: Word | None, findings: Findings) -> None:
-    """Report a dropout of attention that differs from the other one: a run file has one value for both.
+    """Report a dropout of attention that differs from the hidden dropout.
 
-    Where a script gives one of the two, the other is the program's default.
+    A run file has one value for both. If a script sets only one of the two, the other is the
+    program's default.
     """
     hidden = findings.carried.get("training.dropout")
     hidden_dropout = hidden.value if hidden else DEFAULT_DROPOUT
@@ -600,7 +599,7 @@ def _number(
     text: str,
     findings: Findings,
 ) -> None:
-    """Take a number of DeepSpeed's, unless the training's own option says another."""
+    """Take a number from DeepSpeed's configuration, unless the training's option disagrees."""
     if not isinstance(value, Number) or isinstance(value, bool):
         return
     carried = findings.carried.get(key)

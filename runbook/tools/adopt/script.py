@@ -93,7 +93,7 @@ class StartedProgram:
     """A program that the job started."""
 
     kind: str
-    """The stub that stood for it: step, container, wrapper, starter, python, submit, quiet, unknown."""
+    """Kind of its stub: step, container, wrapper, starter, python, submit, quiet or unknown."""
     words: tuple[Word, ...]
     """The words of the command line; the first is the program's name."""
     own: int
@@ -120,9 +120,9 @@ class Script:
     commands: tuple[StartedProgram, ...]
     settings: tuple[Setting, ...]
     places: Mapping[int, str] = field(default_factory=dict)
-    """The name of each line of the text:
+    """The name of each line of the text.
 
-    `line 12`, or `payload.sh:12` if there are several files.
+    It is `line 12`, or `payload.sh:12` if there are several files.
     """
     notes: tuple[str, ...] = ()
     """Anything unusual about the run, such as a time limit or a script that stopped early."""

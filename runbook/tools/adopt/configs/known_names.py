@@ -67,8 +67,7 @@ class Scope:
         return self.value(node.body if truth else node.orelse)
 
     def _truth_of_several(self, test: ast.BoolOp) -> bool | None:
-        """Return the truth of tests joined by `and` or `or`, where one test may decide the result.
-        """
+        """Return the truth of tests joined by `and` or `or`, where one test may decide the result."""
         truths = [self.truth(value) for value in test.values]
         deciding = isinstance(test.op, ast.Or)
         if deciding in truths:
@@ -145,7 +144,10 @@ class Scope:
         self.names = common
 
     def inside(self, function: Function, calls: Sequence[ast.Call]) -> "Scope":
-        """Return what a function knows: names around it, and what all calls give it."""
+        """Return the names that are known inside a function.
+
+        They are the names around it, and the arguments that are the same in all calls.
+        """
         inner = Scope(dict(self.names))
         inner.forget(parameters(function))
         inner.forget(bound_names(function.body))
