@@ -1,9 +1,9 @@
-"""manifest.json: size and sha256 of every file of a run. Earlier records in records/history.
+"""manifest.json: size and sha256 of every file of a run.
 
-What was recorded stays recorded as it was. An entry changes in three cases only: the file's own
-writer notes it, the phase that writes the file ends again (`writer_of`), or the file is one that
-jobs append to, still begins with what was recorded, and its phase is not done (`may_grow`). So no
-later phase and no report blesses an edit: `verify` finds it.
+Earlier records are kept in records/history. Recorded entries do not change, except in three cases:
+the file's own writer records it, the phase that writes the file ends again (`writer_of`), or the
+file is one that jobs append to, still begins with what was recorded, and its phase is not done
+(`may_grow`). Therefore no later phase or report can hide an edit from `verify`.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ LEFT_OUT_FILES = (
     "*.pyc",
     ".DS_Store",
 )
-"""Files that may legitimately change, or that are no results."""
+"""Files that may legitimately change, or that are not results."""
 LEFT_OUT_FOLDERS = ("cache", "trackers", "__pycache__", ".ipynb_checkpoints", "*.part", "redacted")
 """Folders whose content a run can recreate."""
 
@@ -57,9 +57,9 @@ WRITTEN_BY = {
     "05-analysis": ("results.csv", "variants.csv"),
     "06-evaluation": ("evaluation/*",),
 }
-"""Files of each phase, next to its jobs and steps.
+"""Files of each phase outside its jobs and steps.
 
-The end of no other phase records them again.
+They are recorded again only at the end of this phase.
 """
 GROWING = (
     "events.jsonl",
@@ -91,7 +91,7 @@ class _Manifest:
 
 
 def covered(run_folder: Path) -> list[str]:
-    """Return all files that belong in a manifest, relative to the run's folder, sorted."""
+    """Return the sorted paths of all files that belong in a manifest, relative to the run's folder."""
     names = []
     for folder, subfolders, file_names in os.walk(run_folder, onerror=_refuse_folder):
         # os.walk descends only into the folders that remain in this list.
@@ -105,9 +105,9 @@ def covered(run_folder: Path) -> list[str]:
 
 
 def _refuse_folder(error: OSError) -> None:
-    """Raise for a folder that cannot be listed: it must not count as empty.
+    """Raise an error for a folder that cannot be listed, so that it does not count as empty.
 
-    A folder that vanished in between was replaced by a newer one.
+    A folder that vanished in the meantime was replaced by a newer one.
     """
     if not isinstance(error, FileNotFoundError):
         raise RecordError(
@@ -116,7 +116,9 @@ def _refuse_folder(error: OSError) -> None:
 
 
 def writer_of(name: str) -> str:
-    """Return the phase that writes a file of the run's folder; empty if no single phase does.
+    """Return the phase that writes a file of the run's folder.
+
+    The result is empty if several phases do.
 
     >>> writer_of("metrics.jsonl"), writer_of("jobs/04-training-2/out")
     ('04-training', '04-training')
@@ -135,7 +137,7 @@ def writer_of(name: str) -> str:
 def may_grow(name: str, done: Set[str]) -> bool:
     """Return whether a job may still append to a file.
 
-    They may while the phase that writes it is not done; of several phases, while one of them is
+    It may while the phase that writes the file is not done, or while one of several such phases is
     not.
     """
     if not _matches(name, GROWING):
@@ -152,10 +154,10 @@ def begins_as(path: Path, entry: Entry) -> bool:
 
 
 def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = ()) -> None:
-    """Record new files, grown ones, and those that `phase` writes as they are at its end.
+    """Record new files, grown ones, and the files of `phase` in their state at its end.
 
-    `written` names the records just written. A job's folder is closed once its exit code was
-    recorded.
+    `written` lists the records that were just written. A job's folder is closed once its exit code
+    was recorded.
     """
     recorded = read_manifest(run_folder)
     just_written = {path.relative_to(run_folder).as_posix() for path in written}
@@ -188,9 +190,9 @@ def _grown_entry(
     entry: Entry,
     done: Set[str],
 ) -> Entry:
-    """Return the entry of a file that jobs append to.
+    """Return the entry of a file to which jobs append.
 
-    It is a new one only if the recorded content is unchanged.
+    A new entry is made only if the recorded content is unchanged.
     """
     if not may_grow(name, done):
         return entry
@@ -205,7 +207,7 @@ def _is_written_by(name: str, phase: str) -> bool:
 
 
 def _ended_job_folders(recorded: Iterable[str]) -> tuple[str, ...]:
-    """Return the folders of the jobs whose exit code was recorded, with a / at the end."""
+    """Return the folders of jobs with a recorded exit code, each with a / at the end."""
     exit_codes = (name for name in recorded if _matches(name, ["jobs/*/exit_code"]))
     return tuple(name.removesuffix("exit_code") for name in exit_codes)
 
@@ -228,10 +230,10 @@ def note_files(run_folder: Path, paths: Iterable[Path]) -> None:
 
 
 def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
-    """Move files and folders inside the run's folder, with their entries and unchanged checksums.
+    """Move files and folders inside the run's folder, together with their unchanged entries.
 
-    While they move they have no entry: a kill in between leaves files to be recorded again, no
-    contradiction.
+    They have no entry while they move. After a kill they are then recorded again and contradict
+    nothing.
     """
     recorded = read_manifest(run_folder)
     new_names: dict[str, str] = {}
@@ -291,12 +293,12 @@ SUFFIXES = (".ipynb", ".html", ".json")
 def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False) -> list[Path]:
     """Move notebook, report and twin of a phase to records/history/<phase>-<UTC start>.
 
-    Return the new places. With `keep_newer_notebook`, for use while a notebook runs, a notebook of
-    another execution than the twin's stays: papermill may just be writing it there.
+    Return the new places. `keep_newer_notebook` is for use while a notebook runs: a notebook whose
+    execution differs from the twin's is not moved, because papermill may be writing it.
     """
     records = run_folder / "records"
     started = ""
-    # Without a twin, or with a broken one, the files are set aside under the time of the newest.
+    # If the twin is missing or broken, the files are named after the time of the newest.
     with contextlib.suppress(RecordError):
         started = read_twin(records / f"{phase}.json").started
     paths = [records / f"{phase}{suffix}" for suffix in SUFFIXES]
@@ -329,7 +331,7 @@ def earlier_records(run_folder: Path, phase: str) -> list[Path]:
 COPIES = "lab"
 """Folder of a person's own copies of the notebooks (`runbook lab`).
 
-They are no records, and may change.
+They are not records, and may change.
 """
 
 
@@ -337,9 +339,9 @@ They are no records, and may change.
 class Finding:
     """A file that differs from its record."""
 
-    # Changed, missing, added, unreadable or contradiction
+    # Changed, missing, added, unreadable or contradictory
     kind: str
-    # Relative to the run's folder
+    # The path relative to the run's folder
     file: str
     expected: str
     got: str
@@ -384,13 +386,13 @@ DRAWN = (
     "records/*.json",
     "evaluation/*",
 )
-"""Files that a report takes its numbers from."""
+"""Files from which a report takes its numbers."""
 
 
 def changed_records(run_folder: Path) -> list[Finding]:
     """Return the sources of a report that were changed or lost after they were recorded.
 
-    Empty if nothing was recorded yet. Only these are read, not the checkpoints and token files.
+    The list is empty if nothing was recorded yet. Checkpoints and token files are not read.
     """
     if not (run_folder / MANIFEST_NAME).exists():
         return []
@@ -409,16 +411,19 @@ def _is_copy(name: str) -> bool:
 
 
 CACHES = ("data/cache", "smoke/data/cache")
-"""Folders where the trainer caches the order of the text.
+"""Folders in which the trainer caches the order of the text.
 
-Their files are no results, but a changed one changes a training.
+Their files are not results, but a changed one changes a training.
 """
 CHECKPOINTS = {"data/cache": "checkpoints", "smoke/data/cache": "smoke/checkpoints"}
 """Folder of the checkpoints that were saved with such a cache."""
 
 
 def cache_agrees(run_folder: Path) -> list[Finding]:
-    """Return cached orders of the text that differ from the one built or the checkpoint's."""
+    """Return the cached orders of the text that differ from the recorded ones.
+
+    The recorded order is that of the build, or the checkpoint's.
+    """
     findings = []
     for cache in CACHES:
         built = data_cache.read_checksums(run_folder / cache)
@@ -426,7 +431,8 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
         for path in sorted((run_folder / cache).glob("*.npy")):
             entry = built.get(path.name)
             if entry is None:
-                # It is of an older version or still being built. The next start rebuilds it.
+                # The cache belongs to an older version or is still being built; the next start
+                # rebuilds it.
                 continue
 
             digest = sha256_of(path)
@@ -442,7 +448,7 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
 def _saved_order(checkpoints: Path) -> dict[str, str]:
     """Return the checksums of the cache in the newest checkpoint.
 
-    Empty if there is no checkpoint, or none with them.
+    The result is empty if there is no checkpoint, or if it has none.
     """
     newest = newest_checkpoint(checkpoints)
     if newest is None:
@@ -457,7 +463,7 @@ def _saved_order(checkpoints: Path) -> dict[str, str]:
 def split_unrecorded(
     findings: Sequence[Finding], *, is_running: bool
 ) -> tuple[list[Finding], list[Finding]]:
-    """Return the findings, and separately the files of a running phase.
+    """Return the findings, with the files of a running phase as a separate list.
 
     A phase records its files only when it ends.
     """
@@ -542,7 +548,10 @@ def _said_by_notebook(path: Path) -> dict[str, str]:
 
 
 def said_by_html(path: Path) -> dict[str, str]:
-    """Return the state, verdict and execution on a report's card. Empty if it is no report."""
+    """Return the state, verdict and execution on a report's card.
+
+    The result is empty if the page is not a report.
+    """
     card = re.search(r'<[^<>]* id="record"[^<>]*>', path.read_text(encoding="utf-8"))
     if card is None:
         return {}

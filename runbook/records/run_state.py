@@ -49,13 +49,13 @@ TRACES = (
 BEATS_FOR_SECONDS = 120.0
 """A job that was silent for longer than this does not count as running.
 
-A running job writes a heartbeat every few seconds.
+Running jobs write a heartbeat every few seconds.
 """
 
 
 @dataclass(frozen=True)
 class PhaseState:
-    """A phase, as its newest record describes it."""
+    """A phase, as described by its newest record."""
 
     phase: str
     # A state of a twin, or `running`, `not run`, `unreadable`
@@ -71,7 +71,7 @@ class PhaseState:
 
 @dataclass(frozen=True)
 class RunState:
-    """A run, as its folder describes it."""
+    """A run, as described by its folder."""
 
     name: str
     folder: Path
@@ -82,7 +82,7 @@ class RunState:
     run.yaml`.
     """
     phase: str
-    """The phase that `state` refers to. If there is none, the newest executed phase."""
+    """The phase to which `state` refers, or else the newest executed phase."""
     # The worst of all phases; never `pass` before every phase is done
     verdict: str
     changed: datetime
@@ -116,7 +116,7 @@ def read_run(run_folder: Path) -> RunState:
         verdict="fail" if state == "unreadable" else run_verdict(phases),
         changed=changed,
         phases=phases,
-        # Of several phases that have one, the last counts
+        # If several phases have the result, the last one counts.
         numbers=dict(_key_numbers(twins)),
         problem=problem,
     )
@@ -141,7 +141,7 @@ def _key_numbers(twins: Sequence[Twin]) -> Iterator[tuple[str, Any]]:
 
 
 def run_verdict(phases: Sequence[PhaseState]) -> str:
-    """Return the worst verdict of some phases, and never `pass` before each of them is done."""
+    """Return the worst verdict of some phases. It is never `pass` before each phase is done."""
     verdicts = {phase.twin.verdict for phase in phases if phase.twin is not None}
     verdicts |= {"fail" for phase in phases if phase.problem}
     verdicts |= {"unknown" for phase in phases if phase.state != ExecutionState.DONE}
@@ -217,7 +217,8 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
 
 
 def _is_running(run_folder: Path, phase: str, twin: Twin) -> bool:
-    # Whoever executes a notebook holds the run's lock; an open twin without it was left by a killed
+    # Whoever executes a notebook holds the run's lock. An open twin without a lock was left by a
+    # killed
     # kernel, or by a person who closed the page. In that case its job may continue.
     if twin.is_open and may_be_held(run_folder):
         return True
@@ -231,9 +232,9 @@ def _is_running(run_folder: Path, phase: str, twin: Twin) -> bool:
 
 
 def _deciding_phase(phases: Sequence[PhaseState]) -> str:
-    """Return the phase that runs, else the last that did not end as done.
+    """Return the running phase, or else the last phase that did not end as done.
 
-    Empty if all ended so.
+    The result is empty if all phases are done.
     """
     executed = [phase for phase in phases if phase.state != "not run"]
     running = [phase.phase for phase in executed if phase.state == "running"]

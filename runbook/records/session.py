@@ -56,7 +56,7 @@ class MasterCell:
 def read_master(notebook: Path) -> tuple[MasterCell, ...]:
     """Return the code cells of a notebook in order.
 
-    Empty if the notebook does not exist (a phase called without one).
+    The result is empty if the notebook does not exist, as when a phase is called without one.
     """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -80,7 +80,7 @@ def read_master(notebook: Path) -> tuple[MasterCell, ...]:
 class CellStates:
     """Return the state of each code cell of the master.
 
-    Cells that are not in it (injected parameters) are not counted.
+    Cells that the master lacks (injected parameters) are not counted.
     """
 
     def __init__(self, master: tuple[MasterCell, ...]) -> None:
@@ -93,10 +93,11 @@ class CellStates:
         state: str,
         cell_id: str = "",
     ) -> str:
-        """Note how a cell ended; its id, or an empty string where the master has no such cell.
+        """Record how a cell ended.
 
-        JupyterLab says the id of the cell it runs; papermill and nbconvert do not, there the source
-        decides.
+        Return its id, or an empty text if the master has no such cell. JupyterLab provides the id
+        of the cell that it runs; papermill and nbconvert do not, so the cell's source identifies
+        it.
         """
         name = cell_id
         if cell_id not in self._states:
@@ -116,10 +117,8 @@ class CellStates:
     def mark_earlier(self, history: Sequence[str]) -> None:
         """Record the cells that ran before this record was opened.
 
-        They are in the kernel's history above the one running now.
-
-        The last source of the history is the running one. Cells below it may be in the history from
-        an earlier round.
+        The kernel's history contains them before the running cell, which is its last entry. Cells
+        below the running one may also be in the history, from an earlier round.
         """
         ran = [source.strip() for source in history]
         sources = [cell.source.strip() for cell in self._master]
@@ -131,14 +130,14 @@ class CellStates:
                 self._states[cell.id] = "completed"
 
     def as_cells(self) -> tuple[Cell, ...]:
-        """All cells with their states, in the master's order."""
+        """Return all cells in the master's order, with their states."""
         return tuple(Cell(name, state) for name, state in self._states.items())
 
 
 _log = logging.getLogger(__name__)
 
 MIME = "application/vnd.runbook.v1+json"
-"""Type of the output by which an executed notebook names its run, phase and execution."""
+"""Type of the output that identifies an executed notebook's run, phase and execution."""
 # Lines of an error's text kept as the reason; the traceback is in the notebook
 REASON_LINES = 12
 
@@ -151,7 +150,7 @@ def start(settings: Settings, phase: str, run_folder: Path) -> Session:
 
     An earlier record of the phase moves to records/history, unless it is this execution's own. A
     record that was finished, or whose notebook stopped at an error, is an earlier one. A kernel
-    keeps one record at a time: cells that run from here on belong to this one.
+    keeps one record at a time. All cells that run after this call belong to this record.
     """
     key = (run_folder.absolute(), phase)
     for open_session in _sessions.values():
@@ -191,7 +190,7 @@ class Session:
         )
         if twin_path(run_folder, phase).exists():
             set_aside(run_folder, phase, keep_newer_notebook=True)
-        # Nothing of it is imported to find out whether it is around us.
+        # IPython is not imported merely to determine whether it is running.
         ipython = sys.modules.get("IPython")
         self._shell: Any = ipython.get_ipython() if ipython is not None else None
         if self._shell is not None:
@@ -200,29 +199,29 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Finished, or stopped by an error."""
+        """Whether the notebook has finished or was stopped by an error."""
         return bool(self._finished or self._failures)
 
     def verdict(self, name: str) -> str:
-        """The verdict of a check that this execution recorded; empty if it did not."""
+        """Return the verdict of a check of this execution.
+
+        The result is empty if the check was not recorded.
+        """
         return self._checks[name].verdict if name in self._checks else ""
 
     def check(self, check: Check) -> None:
-        """Record a check.
-
-        A check has what was examined, a verdict, the measured value, and the rule for it.
-        """
+        """Record a check with its subject, verdict, measured value and rule."""
         self._checks[check.name] = check
 
     def add_results(self, results: Mapping[str, object]) -> None:
         """Record results by name.
 
-        Numbers of numpy become plain ones, NaN becomes the text `nan`.
+        Numbers of numpy become plain numbers, and NaN becomes the text `nan`.
         """
         self.results |= {key: plain(value, f"result {key}") for key, value in results.items()}
 
     def finish(self) -> Twin:
-        """The notebook came to its end: write the twin with its verdict.
+        """Write the twin with its verdict at the end of the notebook.
 
         The record is frozen as soon as this cell has ended well: no later cell changes it. Called
         again, it is written with the checks and results of that moment.
@@ -253,9 +252,9 @@ class Session:
         )
 
     def attach(self) -> None:
-        """Record from now on how each cell ends.
+        """Start to record how each cell ends.
 
-        The notebook's output names the run with which it can be filed.
+        The notebook's output identifies the run to which its record belongs.
         """
         if self._shell is None:
             return
@@ -271,7 +270,7 @@ class Session:
     def close(self) -> None:
         """Stop listening, because the kernel's cells now belong to another record."""
         if self._shell is not None:
-            with contextlib.suppress(ValueError):  # It no longer listens.
+            with contextlib.suppress(ValueError):  # The hook is no longer registered.
                 self._shell.events.unregister("post_run_cell", self._after_cell)
 
     def _after_cell(self, result: Any) -> None:
@@ -291,9 +290,8 @@ class Session:
 
         try:
             self._write()
-        except (
-            RecordError
-        ) as trouble:  # it is written again after the next cell, and must be by `finish`
+        except RecordError as trouble:
+            # The twin is written again after the next cell, and at the latest by `finish`.
             _log.error("The record is not up to date: %s", trouble)
 
         self._is_frozen = bool(self._finished) and not self._failures
@@ -302,7 +300,7 @@ class Session:
         twin = self._twin()
         path = twin_path(self.run_folder, self.phase)
         recorded_start = self.started
-        with contextlib.suppress(RecordError):  # none that could be read
+        with contextlib.suppress(RecordError):  # No readable record exists.
             recorded_start = read_twin(path).started
         if self._is_open and recorded_start != self.started:
             raise RecordError(

@@ -56,7 +56,7 @@ class Twin:
     """The machine-readable record of one execution of one phase."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
-    # Raised when a reader of the old twins would misread the new ones
+    # This number is raised when a reader of the old twins would misread the new ones.
     schema: Literal[1]
     run: str
     phase: str
@@ -64,11 +64,12 @@ class Twin:
     verdict: str
     # UTC; also the name of the execution: no two have the same
     started: Moment
-    # UTC; empty while the notebook runs
+    # The end in UTC; empty while the notebook runs
     ended: Moment | Literal[""]
-    # Why it is not done; empty when it is
+    # The reason why it is not done; empty if it is done
     reason: str
-    # Of the project; `-dirty` where files differ from it, empty if it is not in git
+    # Commit of the project. It ends with `-dirty` if files differ from it, and is empty without
+    # git.
     commit: str
     versions: Mapping[str, str]
     parameters: Mapping[str, Any]
@@ -80,7 +81,7 @@ class Twin:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is still running, or was killed without a trace."""
+        """Whether the notebook is still running, or was killed without a trace."""
         return not self.ended
 
 
@@ -115,7 +116,9 @@ def open_twin(
 
 
 def verdict_of(state: ExecutionState, checks: Iterable[Check]) -> str:
-    """Return one word for all checks: the worst of them, and never `pass` without a regular end.
+    """Return one word for all checks, which is the worst verdict.
+
+    It is never `pass` unless the notebook ended regularly.
 
     >>> checks = [Check("a", "pass", "1", "1"), Check("b", "warn", "2", "1")]
     >>> verdict_of(ExecutionState.DONE, checks)
@@ -167,8 +170,7 @@ def phases_done(run_folder: Path) -> set[str]:
 def read_twin(path: Path) -> Twin:
     """Return the twin in a file.
 
-    Raise `RecordError` that names what is wrong with one that is missing, cut off or of another
-    shape.
+    Raise `RecordError` with the fault if the file is missing, cut off or malformed.
     """
     remedy = (
         "It was written by runbook and changed later, or its disk failed; `runbook verify` says "
@@ -181,21 +183,18 @@ def read_twin(path: Path) -> Twin:
 
 
 def twin_as_dict(twin: Twin) -> dict[str, Any]:
-    """The twin as a JSON object."""
+    """Return the twin as a JSON object."""
     content = asdict(twin)
     content["checks"] = [check.as_dict() for check in twin.checks]
     for check in content["checks"]:
-        # It is for the person at the notebook
+        # This field is for the person at the notebook.
         del check["remedy"]
 
     return content
 
 
 def write_twin(twin: Twin, path: Path) -> None:
-    """Write the twin completely or not at all.
-
-    What looks like a real token is cut to its first letters.
-    """
+    """Write the twin atomically. Text that looks like a real token is cut to its first letters."""
     write_text(
         path,
         json.dumps(mask_value(twin_as_dict(twin)), indent=1, ensure_ascii=False, allow_nan=False)
@@ -204,10 +203,12 @@ def write_twin(twin: Twin, path: Path) -> None:
 
 
 def plain(value: Any, where: str = "value") -> Any:
-    """Return a value as JSON can hold it.
+    """Convert a value to a type that JSON supports.
 
     numpy numbers become numbers, paths become text, and NaN and infinity become words. Raise
-    `RecordError` for what JSON cannot hold; `where` names it.
+    `RecordError` for other types; `where` is the value's name in the error.
+
+
 
     >>> plain({"loss": float("nan"), "folder": Path("a/b"), "shape": (2, 3)})
     {'loss': 'nan', 'folder': 'a/b', 'shape': [2, 3]}
@@ -239,8 +240,11 @@ def _is_numpy_number(value: Any) -> bool:
 
 
 def read_notebook(path: Path) -> Any:
-    """Return the notebook in a file. Raise `RecordError` if it is missing or no notebook."""
-    # The import takes 0.1 s, so it happens only if a notebook is really handled.
+    """Return the notebook in a file.
+
+    Raise `RecordError` if the file is missing or is not a notebook.
+    """
+    # The import takes 0.1 s, so it happens only if a notebook is really read.
     import nbformat
 
     try:
@@ -256,7 +260,7 @@ def read_notebook(path: Path) -> Any:
 def notebook_text(notebook: Any) -> str:
     """Return the text of a notebook's file.
 
-    What looks like a real token, typed or printed, is cut to its first letters.
+    Typed or printed text that looks like a real token is cut to its first letters.
     """
     import nbformat
 
@@ -278,7 +282,7 @@ PACKAGES = (
 )
 """Packages whose version can change a result or a record.
 
-Those that are not installed are left out.
+Packages that are not installed are left out.
 """
 
 
@@ -293,10 +297,10 @@ def versions() -> dict[str, str]:
 
 
 def commit_of(project: Path) -> str:
-    """Return the commit of the project's repository; empty if git tells none.
+    """Return the commit of the project's repository, or an empty text if git does not provide it.
 
-    It ends with `-dirty` where tracked files differ. git refuses a clone of another owner, as a
-    container sees one; the clone that this very code runs from is trusted.
+    It ends with `-dirty` if tracked files differ from it. git refuses a clone with another owner,
+    which is how a container sees one; the clone that contains this code is trusted.
     """
     trusted = f"safe.directory={Path(__file__).parents[2]}"
     describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]

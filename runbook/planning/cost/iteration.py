@@ -155,8 +155,8 @@ is fitted.
 """
 _PLAIN_ACTIVATION_BYTES = 26.0
 """Additional bytes a token and hidden unit in the forward pass if PyTorch squares a ReLU by its own
-kernels. Both passes move 16 and 56 bytes, counted in torch.pow and relu, and are spread as
-`_BACKWARD` spreads them. The value is multiplied by no fitted factor."""
+kernels. The forward pass moves 16 and the backward pass 56, counted in torch.pow and relu. They are
+spread as `_BACKWARD` spreads them. The value is multiplied by no fitted factor."""
 _FP8_CASTS = 12.0
 """Additional bytes a token and hidden unit in the forward pass for quantized copies and transposes.
 """

@@ -83,7 +83,9 @@ _DELETED = re.compile(r"[^\n\x08]\x08")
 
 
 def as_terminal(text: str) -> str:
-    r"""The text that stays on a terminal: what a carriage return or backspace wrote over is gone.
+    r"""Return the text that a terminal finally shows.
+
+    Text that a carriage return or backspace overwrote is gone.
 
     >>> as_terminal("10 %\r50 %\r100 %\ndone\r\n"), as_terminal("ab\b\bc")
     ('100 %\ndone\n', 'c')
@@ -129,26 +131,29 @@ class Streams:
                 output["text"] = pieces[0]
 
     def end_cell(self) -> None:
-        """Update the outputs of an ended cell a last time, and forget them."""
+        """Update the outputs of an ended cell for the last time, and drop them."""
         self.flush()
         self._pieces.clear()
 
 
 new_cell: Any = nbformat.v4.new_markdown_cell
 new_output: Any = nbformat.v4.new_output
-# How often a display or line that is updated in place is repeated in the log
+# Interval at which a display or line that is updated in place is repeated in the log
 SECONDS_BETWEEN_LOGGED_UPDATES = 5.0
 # Time to wait for remaining output after the reply to a cell
 MOST_SECONDS_OF_SILENCE = 30
 SECONDS_TO_LEAVE_A_CELL = 1.5
-"""Time in which an interrupted cell may clean up.
+"""Time that an interrupted cell has to clean up.
 
-Then the kernel is ended, by force if need be.
+After that the kernel is ended, by force if necessary.
 """
 LOSE_NO_OUTPUT = (
     "__import__('runbook.display.jupyter.kernel', fromlist=['kernel']).lose_no_output()"
 )
-"""Run in the kernel before the cells; an error, in a kernel that is not ours, changes nothing."""
+"""Code that runs in the kernel before the cells.
+
+An error changes nothing if the kernel is another package's.
+"""
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 """Environment variable set in the kernel.
 
@@ -163,13 +168,13 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         self.state: ExecutionState | None = None
         self.reason = ""
         self.unsaved: RunbookError | None = None
-        """Why the newest save failed.
+        """The reason why the newest save failed.
 
         A full disk stops the notebook only if the last save fails, too.
         """
         self.before_save: Callable[[], None] = lambda: None
         super().__init__(nb, **options)
-        # Left by an earlier execution
+        # An earlier execution left this metadata.
         self.nb.metadata.pop("runbook", None)
 
     def save(self, **kwargs: Any) -> None:
@@ -207,7 +212,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
     ) -> None:
         """Record that an error ended the cell.
 
-        Its text is kept even where a user's own traceback handler printed none.
+        The error's text is kept even if a user's own traceback handler printed nothing.
         """
         super().cell_exception(cell, cell_index=cell_index, **kwargs)
         error = kwargs["exception"]
@@ -241,7 +246,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             )
 
         if state is ExecutionState.INTERRUPTED:
-            # papermill has no state for it. The kernel may have ended the cell already, by a
+            # papermill has no state for this end. The kernel may have ended the cell already, by a
             # KeyboardInterrupt.
             for cell in self.nb.cells:
                 if cell.metadata.papermill["status"] == self.FAILED:
@@ -252,7 +257,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         self.save()
 
     def notebook_complete(self, **kwargs: Any) -> None:
-        """Record the end. Cells that were not reached stay `pending`."""
+        """Record the end of the execution. Cells that were not reached stay `pending`."""
         self.state = self.state or ExecutionState.DONE
         self.end_time = self.now()
         duration = (self.end_time - self.start_time).total_seconds()
@@ -264,12 +269,10 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             self.state, self.reason = ExecutionState.FAILED, str(self.unsaved)
 
     def error_of_a_cell(self) -> PapermillExecutionError | None:
-        """Return papermill's own error for a cell that raised; None if none did.
+        """Return papermill's own error for a cell that raised an error, or None if none did.
 
-        Its banner is put into the notebook.
-
-        papermill takes `sys.exit(0)` in a cell for success although the rest did not run; here it
-        is a failure.
+        Its banner is put into the notebook. papermill treats `sys.exit(0)` in a cell as success
+        although the remaining cells did not run; here it is a failure.
         """
         try:
             raise_for_execution_errors(self.nb, None)
@@ -325,8 +328,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         trap: SignalTrap,
         **traits: Any,
     ) -> None:
-        # papermill lets a notebook fail when output lags 4 s behind a cell's end; `_rest_of` knows
-        # better when to.
+        # papermill fails a notebook whose output lags 4 s behind a cell's end. `_rest_of` knows
+        # better when to fail it.
         super().__init__(execution, **{"iopub_timeout": int(DAY_SECONDS), **traits})
         self._messages = 0
         self._execution, self._trap, self._streams = execution, trap, Streams()
@@ -380,9 +383,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             await asyncio.gather(*unfinished_tasks, return_exceptions=True)
 
     async def _run_cells(self) -> None:
-        # Asked before the cells: a kernel that has just answered is now and then interrupted on its
-        # way to idle when it
-        # is ended next, and reports it.
+        # This request precedes the cells. A kernel that is ended just after an answer is sometimes
+        # interrupted before it is idle, and reports that as an error.
         await self.async_wait_for_reply(
             await ensure_async(self.kc.execute(LOSE_NO_OUTPUT, silent=True))
         )
@@ -414,7 +416,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         outputs: Any,
         alive: Any,
     ) -> Any:
-        # Begins when the cell has ended and it is waited for.
+        # This begins when the cell has ended and its output is awaited.
         late_output = self._rest_of(outputs, cell)
         try:
             reply = await super()._async_poll_for_reply(msg_id, cell, timeout, late_output, alive)
@@ -426,7 +428,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     async def _rest_of(self, outputs: Any, cell: NotebookNode) -> None:
         """Wait as long as output arrives.
 
-        After thousands of lines a busy login node is minutes behind a cell's end.
+        After thousands of lines, a busy login node lags minutes behind a cell's end.
         """
         before = -1
         while not outputs.done():
@@ -458,7 +460,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         if self.km is not None:
             if stopped and self.kc is not None and await self.km.is_alive():
                 # A kernel told to end in the middle of a cell closes its sockets first and then
-                # then fails on them.
+                # fails on them.
                 await self.km.interrupt_kernel()
                 with contextlib.suppress(Empty):
                     await self.kc.shell_channel.get_msg(timeout=SECONDS_TO_LEAVE_A_CELL)
@@ -509,7 +511,10 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         display_id: str | None,
         cell_index: int,
     ) -> Any:
-        """Append an output to the cell, and join text of a stream to the text already there."""
+        """Append an output to the cell.
+
+        Text of a stream is joined to the text that is already there.
+        """
         if msg["msg_type"] != "stream":
             return super().output(outs, msg, display_id, cell_index)
         content = msg["content"]
@@ -518,7 +523,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             or self.clear_before_next_output
         )
         if not redirected and self._streams.add(outs, content["name"], content["text"]):
-            return SimpleNamespace(output_type="stream", **content)  # This is only for the log.
+            # This output is only for the log.
+            return SimpleNamespace(output_type="stream", **content)
         appended = super().output(outs, msg, display_id, cell_index)
         if appended is not None:
             self._streams.watch(appended)
@@ -545,7 +551,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     def log_output_message(self, output: Any) -> None:
         """Log an output.
 
-        A line that a program redraws by carriage returns is logged from time to time.
+        A line that a program redraws by carriage returns is logged only from time to time.
         """
         if output.output_type == "stream" and "\r" in output.text:
             text = as_terminal(output.text)

@@ -38,7 +38,7 @@ NEVER_FINISHED = (
 
 
 class Announcement(NamedTuple):
-    """The run, phase and execution that an executed notebook names."""
+    """The run, phase and execution that identify an executed notebook."""
 
     run_folder: Path
     phase: str
@@ -46,7 +46,10 @@ class Announcement(NamedTuple):
 
 
 def announced_by(notebook: Any) -> Announcement | None:
-    """The run, phase and execution in a notebook's outputs (the last one counts), or None."""
+    """Return the run, phase and execution in a notebook's outputs, or None.
+
+    If several outputs name them, the last one counts.
+    """
     outputs = []
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
@@ -66,11 +69,11 @@ def file_execution(
 ) -> Twin | None:
     """Write records/<phase>.{ipynb,html,json}, the pages over them and the manifest.
 
-    None if no run is known.
+    Return None if no run is known.
 
-    `record` names run folder and phase for a notebook that may have failed before it could;
-    `ended_as` is what the engine saw, which counts more than what the kernel could still write;
-    `announced` stands for what the notebook says about itself.
+    `record` has the run folder and phase of a notebook that may have failed before it could name
+    them. `ended_as` is the end that the engine observed, which overrides what the kernel wrote.
+    `announced` replaces the notebook's own output about its run.
     """
     announced = announced or announced_by(notebook)
     record = record or (announced and announced[:2])
@@ -89,8 +92,8 @@ def file_execution(
         "verdict": twin.verdict,
         "reason": twin.reason,
     }
-    # Of a notebook that another tool executed only the record is ours to note: its kernel noted
-    # what it wrote itself.
+    # If another tool executed the notebook, only its record is entered here. Its kernel has already
+    # entered the files that it wrote.
     by_us = ended_as[0] is not None
     try:
         write_record(notebook, twin, run_folder, ended_phase=phase if by_us else "")
@@ -115,8 +118,8 @@ def write_record(
 ) -> None:
     """Write the three forms of one record, then the pages over all records and the manifest.
 
-    `ended_phase` is the phase whose execution ends with it: the files that it wrote are recorded as
-    they are now.
+    `ended_phase` is the phase whose execution ends with this record; its files are recorded in
+    their present state.
     """
     path = run_folder / "records" / f"{twin.phase}.ipynb"
     write_text(path, ipynb.notebook_text(notebook))
@@ -134,8 +137,8 @@ def _as_it_ended(
     reason: str,
 ) -> Twin:
     if state is None:
-        # Executed by another tool: what it says about the cells does not count (papermill's own may
-        # be wrong).
+        # Another tool executed the notebook. Its states of the cells do not count, because
+        # papermill's own may be wrong.
         state = twin.state
         reason = twin.reason
         if twin.is_open:
@@ -148,8 +151,8 @@ def _as_it_ended(
         reason = twin.reason
     else:
         if state is ExecutionState.FAILED and twin.state is ExecutionState.FAILED:
-            # Of several lines. The kernel's reason for an interruption is not taken: it knows no
-            # cause.
+            # This reason has several lines. The kernel's reason for an interruption is not used,
+            # because the kernel does not know the cause.
             reason = twin.reason
 
         status = {cell.get("id", ""): _status(cell) for cell in notebook.cells}
@@ -167,7 +170,7 @@ def _ended(twin: Twin, state: ExecutionState, reason: str) -> Twin:
 
 
 def _status(cell: Any) -> str:
-    """Return a cell's state: ours, where papermill has no word for it, else papermill's."""
+    """Return a cell's state. Our own state is used if it is set, or else papermill's."""
     metadata = cell["metadata"]
     ours = metadata.get("runbook", {}).get("state", "")
     return str(ours or metadata.get("papermill", {}).get("status", ""))
@@ -203,7 +206,10 @@ EXIT_CODES = {
     ExecutionState.KERNEL_DIED: 138,
     ExecutionState.INTERRUPTED: 130,
 }
-"""papermill's own exit code if it has one, else 1. For a signal, 128 plus its number."""
+"""Return papermill's own exit code if it has one, or else 1.
+
+For a signal, it is 128 plus the signal's number.
+"""
 
 
 @dataclass(frozen=True)
@@ -226,8 +232,8 @@ def execute_phase(
 
     The earlier record moves to records/history.
 
-    The cells' output goes to papermill's logger as it comes. Whatever happens to the notebook is in
-    the outcome and the record; only what prevents a record is raised.
+    The cells' output goes to papermill's logger as it appears. The outcome and the record contain
+    any failure of the notebook; only an error that prevents a record is raised.
     """
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
@@ -271,7 +277,7 @@ def execute_phase(
         ) from error
 
     if error is not None and (twin.is_open or twin.state is ExecutionState.DONE):
-        # The notebook did not end this way, or its record would show it: it is a bug of ours.
+        # The notebook did not end this way, or its record would show it: this is our own bug.
         raise error
 
     return _outcome(twin, output, code)
@@ -292,7 +298,7 @@ def file_finished_notebook(notebook: Path, run_folder: Path | None = None) -> Ou
     """File a notebook that another tool (stock papermill, nbconvert, JupyterLab) executed.
 
     The notebook itself stays where it is; a copy goes to records/<phase>.ipynb with report and twin
-    next to it. Where `run_folder` is given, a notebook of another run is refused.
+    next to it. If `run_folder` is given, a notebook of another run is refused.
     """
     content = ipynb.read_notebook(notebook)
     announced = announced_by(content) or _by_its_name(notebook, content, run_folder)
@@ -320,10 +326,10 @@ def file_finished_notebook(notebook: Path, run_folder: Path | None = None) -> Ou
 
 
 def _by_its_name(notebook: Path, content: Any, run_folder: Path | None) -> Announcement | None:
-    """Return the execution of a notebook that lost the output by which it named its run.
+    """Return the execution of a notebook that lost the output with its run's name.
 
-    Its page was closed while it ran. It is the newest execution of the phase that its file is named
-    after, in the run a person says it belongs to.
+    Its page was closed while it ran. The result is the newest execution of the phase that gives the
+    file its name, in the run that a person selects.
     """
     if run_folder is None or not any(cell.get("outputs") for cell in content.cells):
         return None

@@ -101,9 +101,9 @@ class SignalTrap(contextlib.ExitStack):
 
 @contextlib.contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise `NotebookStopped` where they would end the process at once.
+    """Let SIGTERM and SIGHUP raise `NotebookStopped` instead of ending the process at once.
 
-    A lock is then given back, and the exit code is the signal's (143), as after a notebook that was
+    A lock is then released, and the exit code is the signal's (143), as after a notebook that was
     stopped.
     """
 

@@ -51,7 +51,8 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
         """
         from papermill.execute import remove_error_markers
 
-        from runbook.params.parameters_cell import assignments, refuse_hand_edits  # late: pydantic
+        # This late import avoids pydantic.
+        from runbook.params.parameters_cell import assignments, refuse_hand_edits
         from runbook.records.engine.client import Execution, NotebookRunner
         from runbook.records.engine.execution_end import SignalTrap
 
@@ -60,7 +61,7 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
             for tag in cell.metadata.get("tags", []):
                 sources[tag] = cell.source
 
-        # What papermill was given wins over the parameters cell, so it is not looked at there.
+        # Parameters given to papermill override the parameters cell, so it is not checked there.
         injected = assignments(sources.get("injected-parameters", ""))
         refuse_hand_edits(
             sources.get("parameters", ""),
@@ -73,7 +74,7 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
             "autosave_cell_every": autosave_cell_every,
         }
         execution = Execution(nb, log_output=log_output, **saving)
-        # nbclient's names for papermill's options.
+        # nbclient uses these names for papermill's options.
         traits = {
             "timeout": execution_timeout,
             **options,
@@ -99,19 +100,19 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
             raise unfiled
         if error is not None and output_path:
             raise error
-        # Papermill itself saves at the end, and puts its banner in then
+        # Papermill itself saves at the end, and then adds its banner.
         remove_error_markers(nb)
         return nb
 
 
-# Again, where papermill has registered the None above.
+# This is repeated because papermill has registered the None above.
 papermill_engines.register("runbook", RunbookEngine)
 
 
 def _file(execution: Execution, record: tuple[Path, str] | None) -> RunbookError | None:
-    """File the notebook with the run it names.
+    """File the notebook with the run that it names.
 
-    An error that prevents it is logged and returned.
+    An error that prevents this is logged and returned.
     """
     from runbook.records.engine.execute import file_execution
 

@@ -791,13 +791,10 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
     if findings.value("training.offload") is False:
         findings.drop("training.offload")
     virtual_pipeline = findings.carried.get("parallel.virtual_pipeline")
-    is_of_base = (
-        virtual_pipeline is not None and not virtual_pipeline.lin
-    )  # These values belong to a base with more stages.
+    # Without a line it comes from a base with more stages.
+    is_of_base = virtual_pipeline is not None and not virtual_pipeline.line
     if is_of_base and findings.number("parallel.pipeline", 1) == 1:
-        findings.drop(
-            "parallel.virtual_pipeline"
-        )  # These values belong to a base with more stages.
+        findings.drop("parallel.virtual_pipeline")
 
 
 def _take_program_defaults(findings: Findings, framework: str) -> None:
