@@ -1,4 +1,4 @@
-"""Computing that the trainer does itself, in place of megatron-core's.
+"""Computations of the trainer itself that replace megatron-core's.
 
-Layers, loss, gradient norm.
+They cover layers, loss and gradient norm.
 """

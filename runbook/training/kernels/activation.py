@@ -14,13 +14,18 @@ import triton.language as tl
 from runbook.training.kernels.sums import add_partials
 
 _ROWS = 16
-"""Rows of a tile."""
+"""Number of rows in a tile."""
 _COLUMNS = 256
-"""Columns of a tile: 512 bytes in 16 bits, so that memory is read in full cache lines."""
+"""Number of columns in a tile.
+
+They take 512 bytes in 16 bits, so that memory is read in full cache lines.
+"""
 _WARPS = 8
 _ROW_BLOCKS = 32
-"""Programs along the rows in the backward pass; each writes one partial sum of the bias's
-gradient."""
+"""Number of programs along the rows in the backward pass.
+
+Each writes one partial sum of the bias's gradient.
+"""
 
 
 def bias_gelu(values: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

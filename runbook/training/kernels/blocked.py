@@ -26,7 +26,7 @@ NUM_BLOCKS = 4
 
 
 def blocked_is_faster(query: torch.Tensor, key: torch.Tensor, dropout: float) -> bool:
-    """Return whether this is faster than torch's own attention for these tensors."""
+    """Return whether this attention is faster than torch's own for these tensors."""
     on_cpu = query.device.type == "cpu" and query.dtype in (torch.bfloat16, torch.float16)
     return on_cpu and not dropout and query.shape == key.shape and query.shape[2] % NUM_BLOCKS == 0
 
@@ -97,7 +97,7 @@ def _probabilities(query: torch.Tensor, key: torch.Tensor, rows: slice) -> torch
 
 
 _BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
-"""Float32 numbers in a block: as many as fit a CPU's cache, or as keep a GPU busy."""
+"""Float32 numbers in a block. This many fit a CPU's cache, or keep a GPU busy."""
 
 
 def cross_entropy(
@@ -111,8 +111,8 @@ def cross_entropy(
 
     `logits` [..., vocabulary of this rank] are overwritten by the end of the backward pass.
 
-    Logits with a number of at least `vocabulary` are padding and do not count. 0 if there is
-    none.
+    Logits at index `vocabulary` and above are padding and do not count; 0 means that there is no
+    padding.
     """
     padding = logits.shape[-1] * (group.rank() + 1) - vocabulary if vocabulary else 0
     if padding > 0:
@@ -171,7 +171,7 @@ class _CrossEntropy(torch.autograd.Function):
             share = _less(flat[rows], log_sums[rows, None]).exp_()
             share.scatter_add_(1, own_labels[rows, None], hit[rows, None])
             flat[rows] = share.mul_(gradient[rows, None])
-            del share  # before the next block comes
+            del share  # This memory is freed before the next block needs its own.
 
         return flat.view(logits.shape), None, None
 
@@ -197,7 +197,7 @@ def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch
             share.scatter_add_(1, label, torch.full_like(sums, -1.0))
             flat[rows] = share
 
-        del share  # before the next block comes
+        del share  # This memory is freed before the next block needs its own.
 
     if ctx.needs_input_grad[0]:
         ctx.save_for_backward(logits)
@@ -205,7 +205,7 @@ def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch
 
 
 def _less(scores: torch.Tensor, amount: torch.Tensor) -> torch.Tensor:
-    """`scores - amount` in float32, in one block of new memory."""
+    """Return `scores - amount` in float32, in one block of new memory."""
     if scores.dtype == torch.float32:
         return torch.sub(scores, amount)
     return scores.float().sub_(amount)

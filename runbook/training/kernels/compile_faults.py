@@ -13,7 +13,7 @@ from runbook.training.ranks import on_gpu
 
 DYNAMO_LOGGER = "torch._dynamo"
 NOT_COMPILED = "WON'T CONVERT"
-"""Beginning of torch's warning about a function it does not compile (torch 2.6 to 2.13)."""
+"""Beginning of torch's warning about a function that it does not compile (torch 2.6 to 2.13)."""
 DUE_TO = "due to:"
 ADVICE = "Set TORCHDYNAMO_VERBOSE"
 
@@ -21,7 +21,7 @@ ADVICE = "Set TORCHDYNAMO_VERBOSE"
 def slower_kernels(spec: PhasePlan) -> str:
     """Return why `auto` does not use the trainer's own kernels on this GPU.
 
-    Empty if it does.
+    The text is empty if it does.
     """
     if spec.tuning.kernels != "auto" or not on_gpu():
         return ""
@@ -32,7 +32,8 @@ def slower_kernels(spec: PhasePlan) -> str:
 def is_said_by(rank: int, reason: str, first_reason: str) -> bool:
     """Return whether a rank reports its reason from `slower_kernels`.
 
-    The first rank speaks for all that have the same one, and each other one for its own machine.
+    The first rank reports for all ranks with the same reason. Each other rank reports a different
+    reason for its own machine.
     """
     return bool(reason) and (rank == 0 or reason != first_reason)
 
@@ -59,14 +60,14 @@ class CompilerFaults(logging.Handler):
         self._messages.append(f"torch could not compile {function_name}: {reason}")
 
     def take(self) -> list[str]:
-        """Return what was collected since the last call, each once."""
+        """Return the functions collected since the last call, each once."""
         messages = list(dict.fromkeys(self._messages))
         self._messages.clear()
         return messages
 
 
 def watch_compiler() -> CompilerFaults:
-    """Return a collector of the functions that torch fails to compile from now on."""
+    """Start to collect the functions that torch fails to compile, and return the collector."""
     faults = CompilerFaults()
     logging.getLogger(DYNAMO_LOGGER).addHandler(faults)
     return faults

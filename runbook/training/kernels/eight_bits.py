@@ -1,9 +1,9 @@
 """Matrix products in 8 bits without Transformer Engine: `training.fp8: tensorwise`.
 
-A layer's product and that of its input's gradient take factors in 8 bits (e4m3; gradients e5m2),
-each scaled by the largest of its own numbers now. The gradient of a weight is computed in bf16 and
-summed in float32, as without fp8: its factors would have to be transposed in memory, and it is the
-product that needs its digits. Attention, norms, embedding and head stay in bf16.
+A layer's product, and the product for its input's gradient, use factors in 8 bits (e4m3; gradients
+e5m2). Each factor is scaled by its present largest number. The gradient of a weight is computed in
+bf16 and summed in float32, as without fp8: its factors would have to be transposed in memory, and
+it is the product that needs its digits. Attention, norms, embedding and head stay in bf16.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ _HIGHEST = {WEIGHTS: 448.0, GRADIENTS: 57344.0}
 _DIVISOR = 16
 """Sizes of 8-bit factors must be multiples of this, as cuBLAS requires."""
 _PARTS = 1024
-"""Number of programs that search for the largest number, each in its part."""
+"""Number of programs that search for the largest number, each in its own part."""
 _BLOCK = 2048
 
 
@@ -28,7 +28,7 @@ def fits(*sizes: int) -> bool:
 
 
 def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`values @ weight.t() + bias` in bf16, of factors in 8 bits."""
+    """Return `values @ weight.t() + bias` in bf16, computed from factors in 8 bits."""
     factor, scale = in_8_bits(values, WEIGHTS)
     weight_in_8_bits = _weight_in_8_bits(weight)
     return torch._scaled_mm(
@@ -43,7 +43,10 @@ def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 
 
 def product_of_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """`gradient @ weight` in bf16, of factors in 8 bits; sums are exact, as gradients need them."""
+    """Return `gradient @ weight` in bf16, computed from factors in 8 bits.
+
+    Sums are exact, as gradients require.
+    """
     factor, scale = in_8_bits(gradient, GRADIENTS)
     weight_in_8_bits = _weight_in_8_bits(weight)
     return torch._scaled_mm(
@@ -57,14 +60,14 @@ def product_of_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.T
 
 
 _passes = 0
-"""Passes over the model so far; weights do not change within one."""
+"""Number of passes over the model so far; weights do not change within one."""
 
 
 def begin_pass() -> None:
     """Make every weight be converted to 8 bits again.
 
-    Optimizers and checkpoints write to `weight.data`, which torch's count of a tensor's changes
-    does not see, so who runs the model says when weights may have changed.
+    Optimizers and checkpoints write to `weight.data`, and torch does not count these changes of a
+    tensor. Therefore the code that runs the model reports when weights may have changed.
     """
     global _passes
     _passes += 1
@@ -76,8 +79,8 @@ class _WeightIn8Bits:
     def __init__(self, weight: torch.Tensor) -> None:
         self.of_pass = _passes
         self.matrix, self.scale = in_8_bits(weight, WEIGHTS)
-        # The product wants the sum's dimension last in memory, which it is not for `gradient @
-        # weight`.
+        # The product requires the summed dimension last in memory, which is not the case for
+        # `gradient @ weight`.
         self.transposed = self.matrix.view(torch.uint8).t().contiguous().view(WEIGHTS)
 
 
@@ -89,7 +92,7 @@ def _weight_in_8_bits(weight: Any) -> _WeightIn8Bits:
 
 
 def in_8_bits(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the numbers in 8 bits, and the float32 factor that they are to be multiplied by."""
+    """Return the numbers in 8 bits, and the float32 factor by which they must be multiplied."""
     values = values.contiguous()
     count = values.numel()
     blocks = triton.cdiv(count, _BLOCK)

@@ -1,4 +1,4 @@
-"""The gradient norm, with one wait for the GPU instead of one for each weight."""
+"""Compute the gradient norm with one wait for the GPU instead of one for each weight."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 def use_own_norm() -> None:
     """Replace megatron-core's fallback for Apex's norm.
 
-    The fallback reads the norm of every weight back.
+    The fallback copies the norm of every weight to the host.
     """
     from megatron.core.optimizer import clip_grads
 

@@ -1,6 +1,6 @@
-"""Which code adds a weight's gradient to megatron-core's float32 sum.
+"""Determine which code adds a weight's gradient to megatron-core's float32 sum.
 
-Also what autograd gets in its place.
+This also determines the value that autograd receives instead.
 """
 
 from typing import Any
@@ -16,8 +16,8 @@ def sums_in_place(parameter: Any) -> bool:
 def gradient_after_sum(parameter: Any) -> torch.Tensor | None:
     """Return the value for autograd if a parameter's gradient is already in its sum.
 
-    Where messages of gradients begin early, megatron-core's hook begins them, and it runs only if
-    autograd hands over a tensor; it does not read the numbers.
+    If gradients are sent early, megatron-core's hook starts the messages. It runs only if autograd
+    passes a tensor, but does not read the numbers.
     """
     if not getattr(parameter, "needs_hook", False):
         return None

@@ -24,14 +24,18 @@ from runbook.training.ranks import on_gpu
 PARTS = ("norm", "linear", "layers", "cross_entropy")
 
 PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
-"""Environment, for benchmarks: a comma list of the parts to use instead of all of them."""
+"""Environment variable for benchmarks.
+
+It lists the parts to use instead of all of them, separated by commas.
+"""
 
 
 def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[str]:
-    """Return the parts to replace. Raise `RefusedError` if `compiled` was requested and cannot run.
+    """Return the parts to replace.
 
-    `auto` takes what can run here: everything on a GPU, only norm and loss where Transformer Engine
-    has layers of its own, only the norm where no Triton kernel runs; nothing on a CPU.
+    Raise `RefusedError` if `compiled` was requested and cannot run. `auto` uses the parts that can
+    run here: all parts on a GPU, only norm and loss if Transformer Engine has its own layers, only
+    the norm if Triton kernels cannot run, and none on a CPU.
     """
     kernels = spec.tuning.kernels
     if kernels == "plain" or (kernels == "auto" and not on_gpu()):
@@ -40,7 +44,7 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
     if fault and kernels == "compiled":
         raise RefusedError(TrainingMessage.KERNELS_NOT_COMPILED, fault=fault)
     if fault:
-        # The only part without a Triton kernel
+        # The norm is the only part without a Triton kernel.
         return frozenset({"norm"})
 
     listed = os.environ.get(PARTS_VARIABLE)
@@ -59,7 +63,7 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
 
 
 def fault_of_8_bits(parts: frozenset[str]) -> str:
-    """Return why 8-bit products cannot run here, or an empty text."""
+    """Return why 8-bit products cannot run here, or an empty text if they can."""
     if "linear" not in parts:
         return triton_fault() or "it needs training.kernels auto or compiled"
     if on_gpu() and torch.cuda.get_device_capability() < (8, 9):

@@ -1,9 +1,8 @@
-"""megatron-core's transformer layers with few passes over memory between their matrix products.
+"""Run megatron-core's transformer layers with few passes over memory between their matrix products.
 
 Modules, names of weights and messages stay megatron-core's; only the forward functions of norms,
 MLPs and whole layers are replaced. What is added to the residual stream is normalized in the same
-pass. Where dropout is on, a layer keeps megatron-core's own forward function, with its random
-numbers.
+pass. With dropout, a layer keeps megatron-core's own forward function and its random numbers.
 """
 
 import functools
@@ -43,9 +42,10 @@ def _normalize(
     added_bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
 ) -> Any:
-    """Return the norm of `values`, or with a residual stream, the norm of the sum and the sum.
+    """Return the norm of `values`.
 
-    The module itself is called, so that its weights are gathered first where they are shared out.
+    With a residual stream, return the norm of the sum, and the sum. The module itself is called, so
+    that sharded weights are gathered first.
     """
     bias = getattr(module, "bias", None)
     if residual is None:
@@ -82,7 +82,7 @@ def _layer(
 ) -> tuple[torch.Tensor, Any]:
     """Return the residual stream after this layer, and the context of cross attention.
 
-    A GPT has no such context.
+    A GPT has no context of this kind.
     """
     if layer.training and layer.hidden_dropout:
         return own_forward(  # type: ignore[no-any-return]

@@ -20,9 +20,8 @@ from runbook.training.ranks import on_gpu
 def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
     """Make megatron-core's layers multiply by `multiply`.
 
-    On a CPU, sequence parallel ones keep theirs.
-
-    `in_8_bits`: the products of the transformer layers, not the head's, have factors of 8 bits.
+    On a CPU, sequence parallel layers keep their own products. `in_8_bits` gives 8-bit factors to
+    the products of the transformer layers, but not to the head's.
     """
     for name, module in model.named_modules():
         if not hasattr(module, "_forward_impl") or (module.sequence_parallel and not on_gpu()):
@@ -39,9 +38,8 @@ def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
 def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
     """Make layers add their weights' gradients to megatron-core's float32 sums.
 
-    `overlaps`: messages of gradients begin while the backward pass goes on. They are begun by a
-    hook that runs when autograd hands a gradient over, so each weight needs one, with any numbers
-    in it.
+    With `overlaps`, gradients are sent while the backward pass continues. A hook starts these
+    messages when autograd passes a gradient, so each weight needs one, whatever its numbers are.
     """
     on_cpu = not on_gpu()
     if on_cpu and model.config.sequence_parallel:
@@ -59,8 +57,8 @@ def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
             weight.needs_hook = overlaps
 
     for weight in _tied_weights(model):
-        # The head adds to its sum, the embedding hands its gradient over. Before a hook, autograd
-        # would add what both hand over, so there the head's gradient has to be a real one too.
+        # The head adds to its sum, but the embedding passes its gradient on. Before it calls a
+        # hook, autograd would add both gradients, so the head's must be a real one too.
         weight.sums_in_place = not overlaps
 
 
@@ -84,7 +82,7 @@ def multiply(
     group = options["tp_group"]
     is_cut = bool(options.get("sequence_parallel"))
     messages = group if is_cut or options["allreduce_dgrad"] else None
-    # Flat here: what a Function returns as a view of its own result may not be changed in place.
+    # The result is flat here, because a view that a Function returns must not be changed in place.
     rows = input.reshape(-1, input.shape[-1])
     result: torch.Tensor = _Linear.apply(rows, weight, bias, messages, is_cut, in_8_bits)  # type: ignore[no-untyped-call]
     sequence = input.shape[0] * (group.size() if is_cut else 1)
@@ -92,9 +90,9 @@ def multiply(
 
 
 class _Linear(torch.autograd.Function):
-    """`values @ weight.t() + bias` of [tokens, inputs], with tensor-parallel messages.
+    """Compute `values @ weight.t() + bias` of [tokens, inputs], with tensor-parallel messages.
 
-    With a group, the gradient of the values is summed over its ranks; where the sequence is cut
+    With a group, the gradient of the values is summed over its ranks. If the sequence is cut
     (`is_cut`), the values are first gathered, and each rank gets its part of the sum.
     """
 
@@ -186,7 +184,7 @@ def _weight_gradient(
     gradient: torch.Tensor,
     values: torch.Tensor,
 ) -> torch.Tensor | None:
-    """Add the gradient to the weight's sum. Return it if autograd has to pass one on."""
+    """Add the gradient to the weight's sum. Return the gradient if autograd must pass one on."""
     if sums_in_place(weight):
         _add_product(gradient, values, weight.main_grad)
         return gradient_after_sum(weight)
@@ -224,9 +222,9 @@ def _add_product(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tens
 
 
 def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Replaces the forward of megatron-core's embedding.
+    """Replace the forward function of megatron-core's embedding.
 
-    Zeros for words that other tensor-parallel ranks have.
+    It returns zeros for words that other tensor-parallel ranks have.
     """
     elsewhere = (ids < module.vocab_start_index) | (ids >= module.vocab_end_index)
     vectors: Any = _Embedding.apply(  # type: ignore[no-untyped-call]
@@ -237,9 +235,9 @@ def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 class _Embedding(torch.autograd.Function):
-    """Adds the gradients of the words that occur to the weight's sum.
+    """Add the gradients of the words that occur to the weight's sum.
 
-    Torch's own makes a matrix of all words.
+    Torch's own function makes a matrix of all words.
     """
 
     @staticmethod

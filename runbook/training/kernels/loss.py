@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 _BLOCK = 4096
-"""Logits that a program reads at a time."""
+"""Number of logits that a program reads at a time."""
 _WARPS = 8
 
 
@@ -28,8 +28,8 @@ def cross_entropy(
 
     `logits` [..., vocabulary of this rank] are overwritten by the end of the backward pass.
 
-    Logits with a number of at least `vocabulary` are padding and do not count. 0 if there is
-    none.
+    Logits at index `vocabulary` and above are padding and do not count; 0 means that there is no
+    padding.
     """
     return _CrossEntropy.apply(logits, labels, group, vocabulary)  # type: ignore[no-any-return]
 
@@ -47,7 +47,7 @@ class _CrossEntropy(torch.autograd.Function):
         width = logits.shape[-1]
         rows = logits.numel() // width
         first = width * group.rank()
-        # Logits of this rank that are words; the others pad the vocabulary to an even size.
+        # Number of this rank's logits that are words; the others pad the vocabulary to an even size
         num_words = min(width, max(0, vocabulary - first)) if vocabulary else width
         own_labels = labels.reshape(-1) - first
         highest, sums, picked = torch.empty(
@@ -112,7 +112,7 @@ def _loss_forward(
 ):
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * width
-    # The smallest float32 stands for minus infinity, whose difference to itself is not a number.
+    # The smallest float32 stands for minus infinity, because infinity minus itself is not a number.
     highest = tl.full([BLOCK], -3.0e38, dtype=tl.float32)
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for first in range(0, num_words, BLOCK):

@@ -14,7 +14,10 @@ import triton.language as tl
 from runbook.training.kernels.sums import add_partials, column_sum
 
 _PROGRAMS = 528
-"""Of the backward pass: four for each multiprocessor of an H100; each sums its rows' gradients."""
+"""Number of programs in the backward pass: four for each multiprocessor of an H100.
+
+Each sums its rows' gradients.
+"""
 
 
 def normalize(
@@ -23,7 +26,7 @@ def normalize(
     bias: torch.Tensor | None,
     epsilon: float,
 ) -> torch.Tensor:
-    """LayerNorm over the last dimension, or RMSNorm if the norm has no bias."""
+    """Compute LayerNorm over the last dimension, or RMSNorm if the norm has no bias."""
     return _Norm.apply(values, None, None, weight, bias, epsilon)[0]  # type: ignore[no-any-return]
 
 

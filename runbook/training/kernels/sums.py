@@ -16,13 +16,13 @@ import triton.language as tl
 from runbook.training.kernels.gradient_sums import gradient_after_sum, sums_in_place
 
 _ROW_BLOCKS = 32
-"""Programs along the rows of `column_sum`; each writes one partial sum."""
+"""Number of programs along the rows of `column_sum`; each writes one partial sum."""
 
 
 def column_sum(values: torch.Tensor, parameter: Any) -> torch.Tensor | None:
-    """Sum [..., width] over all but the last dimension.
+    """Return the sum of [..., width] over all dimensions but the last.
 
-    The gradient of a bias, as `add_partials` gives it.
+    It is the gradient of a bias, in the form that `add_partials` returns.
     """
     values = values.contiguous()
     width = values.shape[-1]
@@ -50,8 +50,8 @@ def add_partials(
 
     Return each parameter's gradient.
 
-    Where a parameter's float32 sum is at hand, the gradient is added to it, and autograd gets None,
-    or what its hook wants to see. A parameter that is None has no gradient.
+    If a parameter's float32 sum is available, the gradient is added to it, and autograd gets None,
+    or the tensor that its hook requires. A parameter that is None has no gradient.
     """
     count, parts, width = partials.shape
     targets: list[torch.Tensor | None] = [None] * 3

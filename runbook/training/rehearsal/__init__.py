@@ -1,4 +1,4 @@
-"""The trainer at full size without the machines.
+"""Rehearse the full-size trainer without the machines.
 
-One rank of a job on fake tensors, with everything counted.
+One rank of a job runs on fake tensors, and everything it does is counted.
 """

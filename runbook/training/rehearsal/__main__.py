@@ -14,7 +14,7 @@ from runbook.training.messages import TrainingMessage
 
 
 def main() -> int:
-    """Rehearse ranks one after the other; the exit code."""
+    """Rehearse ranks one after the other, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m runbook.training.rehearsal", description=__doc__
     )
@@ -25,7 +25,7 @@ def main() -> int:
         "--out", type=Path, help="a file for the lines, instead of the standard output"
     )
     arguments = parser.parse_args()
-    # Libraries print what they like
+    # Libraries print to the standard output.
     results, sys.stdout = sys.stdout, sys.stderr
     os.environ |= {
         "OMP_NUM_THREADS": "1",
@@ -43,7 +43,7 @@ def main() -> int:
             sys.stderr.write(TrainingMessage.SOFTWARE_TOO_OLD.fill(needed=needed, error=error))
             return CANNOT_REHEARSE
 
-        # Only now: what is not a fault of the job leaves no file
+        # The file is opened only now, so that missing software leaves no file.
         if arguments.out:
             results = arguments.out.open("w", encoding="utf-8")
         for rank in arguments.ranks.split(","):

@@ -1,4 +1,4 @@
-"""Everything that a step allocates, computes, sends and waits for, counted operator by operator.
+"""Count what a step allocates, computes, sends and waits for, operator by operator.
 
 The same counter runs over fake tensors and over a real training on CPUs, so the two can be
 compared.
@@ -28,7 +28,7 @@ from runbook.plan_file.rehearsed_work import (
 )
 
 SNAPSHOT_STEP = 1.01
-"""The tensors of the peak are noted again when it has grown by this factor."""
+"""The tensors of the peak are recorded again when the peak has grown by this factor."""
 LARGEST = 8
 FORWARD_BACKWARD = "forward and backward"
 TIMELINE_POINTS = 400
@@ -36,7 +36,7 @@ TIMELINE_POINTS = 400
 
 @dataclass
 class StepCounts:
-    """What was counted since the last `OperatorCounter.reset`."""
+    """The counts since the last `OperatorCounter.reset`."""
 
     peak_bytes: int = 0
     peak_moment: str = ""
@@ -46,14 +46,18 @@ class StepCounts:
     collectives: Counter[tuple[str, str]] = field(default_factory=Counter)
     collective_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     work: Counter[tuple[str, int, str]] = field(default_factory=Counter)
-    """By part of the step, chunk of the model and kind, as in `plan_file.rehearsed_work`."""
+    """The work by part of the step, chunk of the model and kind, as in `plan_file.rehearsed_work`.
+    """
     synchronizations: Counter[str] = field(default_factory=Counter)
     largest: list[Allocation] = field(default_factory=list)
     timeline: list[tuple[str, int]] = field(default_factory=list)
 
 
 class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what runs under it; with `fake`, answers what needs numbers and sends nothing."""
+    """Count the operators that run inside this mode.
+
+    With `fake`, numbers are invented where they are needed, and nothing is sent.
+    """
 
     def __init__(self, *, fake: bool, device_type: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -63,14 +67,17 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.chunk = 0
         self.in_kernel = False
         self.groups: dict[str, str] = {}
-        """Names of process groups for people, by torch's own."""
+        """Readable names of process groups, by torch's names."""
         self.counts = StepCounts()
         self.bytes = Counter[str]()
         self._alive: dict[int, tuple[Any, Allocation, str]] = {}
         self._snapshot_at = 0.0
 
     def reset(self) -> StepCounts:
-        """What was counted so far; count again, with what is alive as the first peak."""
+        """Return the counts so far, and start again.
+
+        The memory in use is the first peak of the new counts.
+        """
         counts = self.counts
         self.counts = StepCounts()
         self._snapshot_at = 0.0
@@ -84,13 +91,13 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """One operator."""
+        """Count one operator, and run it or replace its result."""
         options = kwargs or {}
         if func.namespace == "prim":
             return func(*args, **options)
 
         self.counts.operators += 1
-        # `item()`: the host waits for the device.
+        # `item()` makes the host wait for the device.
         if func is torch.ops.aten._local_scalar_dense.default:
             if args[0].device.type == self.device_type:
                 self.counts.synchronizations[_asked_by()] += 1
@@ -103,7 +110,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self._skip_collective(func, args)
 
         if self.fake and func is torch.ops.aten._to_copy.default:
-            # torch would move the number itself, to a device that is not there.
+            # torch would move the number itself to a device that does not exist.
             args[0].constant = None
 
         result = func(*args, **options)
@@ -111,9 +118,9 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _skip_collective(self, func: Any, args: tuple[Any, ...]) -> Any:
-        """Return what a collective would, without sending; count the memory that it needs."""
+        """Return the result of a collective without sending, and count the memory that it needs."""
         if self.device_type == "cpu" and "reduce_scatter" in func._opname:
-            # gloo sums in a copy
+            # gloo sums in a copy.
             self._seen(self.bytes["cpu"] + _tensor_bytes(args[1]))
 
         return _unsent(func, args)
@@ -148,14 +155,14 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         self._add(KERNELS, 1)
         self._add(kind, flops)
-        # Attention has a rate of its own, in which what it moves is contained.
+        # Attention has a rate of its own, which includes the bytes that it moves.
         self._add(MOVED, 0 if kind == ATTENTION else _tensor_bytes(tensors))
 
     def _add(self, kind: str, number: int) -> None:
         if self.moment == OPTIMIZER:
             part = OPTIMIZER
         elif torch._C._current_graph_task_id() == -1:
-            # No task of autograd runs.
+            # No task of autograd is running.
             part = FORWARD
         else:
             part = BACKWARD
@@ -163,9 +170,9 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counts.work[part, self.chunk, kind] += number
 
     def as_one_kernel(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that a compiler makes one kernel of.
+        """Return a version of a function that is counted as one kernel.
 
-        The kernel reads the arguments and writes the result.
+        A compiler would make one kernel of it, which reads the arguments and writes the result.
         """
 
         def counted(*arguments: Any) -> Any:
@@ -189,7 +196,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         device_type = tensor.device.type
         size = storage.nbytes()
         if device_type == "meta":
-            return  # a shape without numbers
+            return  # This is a shape without numbers.
         reference = weakref.ref(storage, lambda _: self._freed(key))
         self._alive[key] = (
             reference,
@@ -206,9 +213,12 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen(current)
 
     def _seen(self, current: int) -> None:
-        """Note these bytes of the device as a point of the timeline, and perhaps as the peak."""
+        """Record these bytes of the device as a point of the timeline.
+
+        If they exceed the peak, they become the peak.
+        """
         counts = self.counts
-        # What is made on the way through one never comes to memory
+        # Intermediate results of a kernel never reach memory.
         if self.in_kernel:
             return
         if current > counts.peak_bytes:
@@ -241,7 +251,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counts.collectives[key] += 1
         self.counts.collective_bytes[key] += size
         names = [parameter.name for parameter in func._schema.arguments]
-        # Messages between stages have no such argument
+        # Messages between stages do not have this argument.
         if "async_op" in names:
             # torch leaves out an argument that is equal to the default, here True.
             asynchronous = args[names.index("async_op") :]
@@ -250,7 +260,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._add(f"{group_name}:{operation}:{'alone' if waits else 'overlapped'}", size)
 
     def bytes_of(self, tensors: Iterable[torch.Tensor]) -> int:
-        """Bytes of the storages behind these tensors, each counted once."""
+        """Return the bytes of the storages behind these tensors. Each storage is counted once."""
         storages = [tensor.untyped_storage() for tensor in tensors]
         bytes_of_storage = {storage._cdata: storage.nbytes() for storage in storages}
         return sum(bytes_of_storage.values())
@@ -268,13 +278,13 @@ _NO_KERNEL = frozenset(
         "set_",
     }
 )
-"""Operators besides views that touch no memory."""
+"""Operators that touch no memory, in addition to views."""
 
 
 def _number_in(tensor: Any) -> bool | int | float:
-    """Return the number in a fake tensor, where torch knows it.
+    """Return the number in a fake tensor if torch knows it, or else zero.
 
-    Else zero: nothing overflowed, nothing is wrong, and every sum is zero.
+    Zero means that nothing overflowed, nothing is wrong, and every sum is zero.
     """
     if getattr(tensor, "constant", None) is not None:
         number: bool | int | float = tensor.constant.item()
@@ -292,9 +302,9 @@ def _tensor_bytes(argument: Any) -> int:
 
 
 def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
-    """What a collective gives back, with nothing sent.
+    """Return the result of a collective although nothing was sent.
 
-    Its own tensors, and a handle that has nothing to wait for.
+    It consists of the collective's own tensors, and a handle that need not wait.
     """
     from torch._C._distributed_c10d import FakeWork
 
@@ -313,7 +323,7 @@ def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
 def _asked_by() -> str:
     """Return the innermost line of our software that waits for a number of the device.
 
-    It is one of the trainer, megatron-core or DeepSpeed.
+    It is a line of the trainer, megatron-core or DeepSpeed.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -329,7 +339,7 @@ def _asked_by() -> str:
 def thinned(
     timeline: list[tuple[str, int]], points: int = TIMELINE_POINTS
 ) -> list[tuple[str, int]]:
-    """The course of memory in few points: the highest of each stretch.
+    """Return the course of memory in few points, with the highest of each stretch.
 
     >>> thinned([("a", 1), ("a", 5), ("a", 2), ("b", 3)], 2)
     [('a', 5), ('b', 3)]

@@ -1,11 +1,11 @@
-"""A GPU that is not there.
+"""Stand in for a GPU that this machine lacks.
 
 torch.cuda answers as on the target, and fake tensors live on a device of their own.
 
 A PyTorch for CPUs has no CUDA device guard, so fake tensors on "cuda" break in autograd. torch's
-device type for backends written in Python has one; what asks for CUDA gets that device instead. A
-tensor that stayed on the host still fails where it meets one on the GPU, as it would on the
-cluster.
+device type for backends written in Python has one, and every request for CUDA receives that device
+instead. A tensor that stayed on the host still fails when it meets one on the GPU, as it would on
+the cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 
 
 class _Stream:
-    """Streams and events: everything is in order here."""
+    """Replacement for streams and events, since everything runs in order here."""
 
     cuda_stream = 0
 
@@ -44,7 +44,7 @@ class _Stream:
 
 
 def install() -> None:
-    """Answer torch.cuda's questions as a GPU would, in this process, for good."""
+    """Make torch.cuda answer as a GPU would, for the remaining life of this process."""
     from megatron.core.tensor_parallel import random
 
     _setup_privateuseone_for_python_backend(NAME)
@@ -83,9 +83,9 @@ def install() -> None:
 
 
 class StandIn(TorchFunctionMode):
-    """What names CUDA gets the stand-in's device.
+    """Redirect requests for CUDA to the stand-in's device.
 
-    What reads numbers out of fake tensors in C++ gets them here.
+    Code that reads numbers out of fake tensors in C++ gets replacements here.
     """
 
     def __init__(self, *, on_gpu: bool) -> None:
@@ -99,7 +99,7 @@ class StandIn(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """One call of torch from Python."""
+        """Handle one call of torch from Python."""
         options = dict(kwargs or {})
         if func is _original(torch.tensor) and isinstance(args[0], list | tuple):
             args = (tree_map_only(torch.Tensor, torch.Tensor.item, args[0]), *args[1:])
@@ -107,13 +107,13 @@ class StandIn(TorchFunctionMode):
             options["device"] = self._meant(options["device"])
         if func is torch.Tensor.cuda:
             return args[0].to(self.device)
-        # Which fake tensors do not know
+        # Fake tensors do not support this function.
         if func is torch.Tensor.pin_memory:
             return args[0]
         if func is torch.Tensor.to:
             args = tuple(self._meant(argument) for argument in args)
         elif func in (_original(torch.tensor), _original(torch.as_tensor)) and "device" in options:
-            # torch fills it on the host and would move the numbers, which are not there.
+            # torch fills it on the host and would move the numbers, which do not exist.
             options.pop("device")
             result = func(*args, **options)
             return torch.empty(result.shape, dtype=result.dtype, device=self.device)
@@ -130,14 +130,14 @@ class StandIn(TorchFunctionMode):
 
 
 def attention(*, for_gpu: bool) -> Callable[..., torch.Tensor]:
-    """Replace torch's function.
+    """Return a replacement for torch's own attention.
 
-    For tensors that are not there, it makes the whole matrix of scores.
+    For fake tensors, torch's function makes the whole matrix of scores.
     """
     whole = torch.nn.functional.scaled_dot_product_attention
 
     def attend(*tensors: torch.Tensor, dropout_p: float = 0.0, **options: Any) -> torch.Tensor:
-        # A CPU has none that drops scores
+        # The CPU's kernel cannot drop scores.
         has_kernel = for_gpu or not dropout_p
         kernel: Callable[..., torch.Tensor] = _flash_attention if has_kernel else whole
         return kernel(*tensors, dropout_p=dropout_p, **options)
@@ -147,9 +147,9 @@ def attention(*, for_gpu: bool) -> Callable[..., torch.Tensor]:
 
 @functools.cache
 def know_onednn() -> None:
-    """Give the product that adds to another matrix (`cpu.onednn_matmul`) its shape.
+    """Register the result's shape for the product that adds to another matrix.
 
-    torch does not know it.
+    It is called by `cpu.onednn_matmul`, and torch does not know its shape.
     """
     if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         torch.library.register_fake(
@@ -158,7 +158,7 @@ def know_onednn() -> None:
 
 
 def _original(factory: Any) -> Any:
-    """The function of torch that `cpu.answer_for_cpu` may have wrapped."""
+    """Return torch's own function, which `cpu.answer_for_cpu` may have wrapped."""
     return getattr(factory, "__wrapped__", factory)
 
 
@@ -172,9 +172,9 @@ def _flash_attention(
     enable_gqa: bool = False,
     attn_mask: Any = None,
 ) -> torch.Tensor:
-    """The kernel that torch takes on a GPU for 16-bit numbers.
+    """Call the kernel that torch uses on a GPU for 16-bit numbers.
 
-    Elsewhere it would make the whole matrix of scores.
+    Otherwise torch would make the whole matrix of scores.
     """
     is_causal = is_causal or attn_mask is not None
     if enable_gqa:
@@ -210,9 +210,9 @@ def move_module(
     change: Callable[[torch.Tensor], torch.Tensor],
     recurse: bool = True,
 ) -> Any:
-    """In place of `Module._apply`, which swaps tensors and cannot swap fake ones.
+    """Replace `Module._apply`, which swaps tensors and cannot swap fake ones.
 
-    New parameters with the old marks.
+    New parameters get the marks of the old ones.
     """
     for child in module.children() if recurse else ():
         move_module(child, change)
@@ -236,9 +236,9 @@ def move_module(
 
 
 def list_of_zeros(tensor: torch.Tensor) -> Any:
-    """In place of `FakeTensor.tolist`, which asks for each number apart.
+    """Replace `FakeTensor.tolist`, which requests each number separately.
 
-    A real one is copied at once.
+    A real tensor is copied at once.
     """
     if tensor.numel():
         tensor.view(-1)[0].item()

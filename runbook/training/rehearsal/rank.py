@@ -1,7 +1,4 @@
-"""One rank of a job, rehearsed.
-
-The engine and step that would run there, at full size, on fake tensors.
-"""
+"""Rehearse one rank of a job. Its engine and its step run at full size on fake tensors."""
 
 from __future__ import annotations
 
@@ -38,15 +35,15 @@ EVALUATION = "evaluation"
 SAVE = "save"
 RESUME = "resume"
 Answers: TypeAlias = dict[tuple[Any, str], Any]
-"""What takes the place of an attribute, by its owner and name."""
+"""Replacements for attributes, each by its owner and name."""
 
 
 def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
-    """One rank of the job, built, and stepped with as many micro-batches as show the peak."""
+    """Build one rank of the job, and step with enough micro-batches to show the peak."""
     start = time.monotonic()
-    limits.check(spec, spec.parallel.world_size, fp16=spec.device != "cpu")  # as the trainer begins
+    limits.check(spec, spec.parallel.world_size, fp16=spec.device != "cpu")  # as the trainer does
     for_gpu = spec.device != "cpu"
-    # Its accelerator layer knows no device but its own list
+    # DeepSpeed's accelerator layer knows only the devices of its own list.
     if spec.engine == "deepspeed":
         spec = dataclasses.replace(spec, device="cpu")
     on_gpu = spec.device != "cpu"
@@ -92,7 +89,7 @@ def _rehearsed(
         peak_bytes = evaluation.peak_bytes
         peak_moment = EVALUATION
 
-    # What the weights, the gradients and the optimizer leave of the peak.
+    # The memory of the peak that is not weights, gradients or optimizer state
     parts["activations"] = peak_bytes - sum(parts.values())
     moments = {}
     for moment in (FORWARD_BACKWARD, OPTIMIZER):
@@ -130,7 +127,10 @@ def _rehearsed(
 
 @dataclass(frozen=True)
 class _Grown:
-    """Counts of the whole batch from those of two smaller ones: every micro-batch adds the same."""
+    """Counts of the whole batch, extrapolated from two smaller ones.
+
+    Every micro-batch adds the same amount.
+    """
 
     once: StepCounts
     step: StepCounts
@@ -159,14 +159,17 @@ class _Grown:
             )
 
     def synchronizations(self) -> dict[str, int]:
-        """Return how often each line waits for the device, the most frequent first."""
+        """Return how many times each line waits for the device, the most frequent line first."""
         numbers = {}
         for line, count in self.step.synchronizations.most_common():
             numbers[line] = self.number(self.once.synchronizations[line], count)
         return numbers
 
     def work(self) -> list[Work]:
-        """Of one micro-batch, and what a step has besides, however many there are."""
+        """Return the work of one micro-batch, and the fixed work of a step.
+
+        The fixed work does not depend on the number of micro-batches.
+        """
         amounts: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         for (part, chunk, kind), number in self.step.work.items():
             if part == OPTIMIZER:
@@ -188,7 +191,7 @@ class _Grown:
         return works
 
     def _does_not_grow(self, kind: str) -> bool:
-        """Return whether a step has as much of it as one of fewer micro-batches has.
+        """Return whether the amount of this work is the same with fewer micro-batches.
 
         It may be in another pass.
         """
@@ -198,7 +201,7 @@ class _Grown:
 
 
 def _outside_optimizer(counts: StepCounts, kind: str) -> int:
-    """Return how much of a kind of work the passes of a step have together."""
+    """Return the amount of a kind of work in all passes of a step."""
     total = 0
     for (part, _, name), number in counts.work.items():
         if name == kind and part != OPTIMIZER:
@@ -208,9 +211,9 @@ def _outside_optimizer(counts: StepCounts, kind: str) -> int:
 
 
 def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
-    """Micro-batches after which a step of more needs no more memory.
+    """Return the number of micro-batches beyond which a step needs no more memory.
 
-    What this stage holds at once, and a few.
+    It is the number that this stage holds at once, and a few more.
 
     >>> from types import SimpleNamespace as N
     >>> cuts = [N(pipeline=stages, virtual_pipeline=chunks) for stages, chunks in ((1, 1), (16, 1),
@@ -237,7 +240,7 @@ class _Rehearsal:
         self.counter = counter
         self.engine = make_engine(spec, draw=not counter.fake)
         if counter.fake:
-            # Fake tensors lie in no pinned memory
+            # Fake tensors are never in pinned memory.
             self.engine.host_copies = HostCopies()
 
         self.stopping = StopConditions()
@@ -261,13 +264,13 @@ class _Rehearsal:
 
         def leave(_chunk: Any, _arguments: Any, output: Any) -> None:
             if output.requires_grad:
-                output.register_hook(enter)  # its backward pass begins
+                output.register_hook(enter)  # The backward pass begins here.
 
         chunk.register_forward_pre_hook(enter)
         chunk.register_forward_hook(leave)
 
     def step(self, microbatches: int) -> None:
-        """One iteration as the training loop makes it."""
+        """Run one iteration as the training loop does."""
         from runbook.training.checkpoints.state import TrainingProgress
 
         self.counter.moment = FORWARD_BACKWARD
@@ -282,27 +285,27 @@ class _Rehearsal:
         return Stepper(spec, self.engine, self.stopping)
 
     def smallest_step(self) -> tuple[int, StepCounts]:
-        """Make room for what later steps find there.
+        """Run the smallest step, so that later steps find their memory allocated.
 
-        The fewest micro-batches of a step, and what it counts.
+        Return its number of micro-batches and its counts.
         """
         smallest = 1
         if self.spec.parallel.virtual_pipeline > 1:
-            # Interleaved stages take micro-batches by groups as large as the pipeline.
+            # Interleaved stages need groups of micro-batches as large as the pipeline.
             smallest = self.spec.parallel.pipeline
 
         if self.spec.engine == "deepspeed":
-            # Tells the next stage the shapes to come
+            # This step tells the next stage the shapes of its inputs.
             self.step(1)
         else:
-            self.engine.update(0.0)  # makes Adam's moments
+            self.engine.update(0.0)  # It creates Adam's moments.
 
         self.counter.reset()
         self.step(smallest)
         return smallest, self.counter.reset()
 
     def evaluate(self, microbatches: int) -> None:
-        """One evaluation of this many micro-batches."""
+        """Run one evaluation of this many micro-batches."""
         self.counter.moment = EVALUATION
         reader = self._stepper(self.spec).reader
         self.engine.evaluate(
@@ -311,7 +314,7 @@ class _Rehearsal:
         )
 
     def save(self) -> int:
-        """Bytes that this rank writes of a checkpoint."""
+        """Return the bytes of a checkpoint that this rank writes."""
         from megatron.core.dist_checkpointing.mapping import ShardedTensor, is_main_replica
 
         from runbook.training.engines.engine import each_shard
@@ -328,7 +331,7 @@ class _Rehearsal:
         return sum(data.nbytes for data in own_parts if not data.is_meta)
 
     def resume(self) -> int:
-        """Bytes that this rank reads of a checkpoint to resume from it."""
+        """Return the bytes of a checkpoint that this rank reads to resume from it."""
         from runbook.training.checkpoints.torch_dist import PIECE_BYTES
         from runbook.training.engines.engine import CommonState
 
@@ -343,7 +346,7 @@ class _Rehearsal:
         return sum(sizes)
 
     def parts(self) -> dict[str, int]:
-        """Bytes of weights, gradients and optimizer state."""
+        """Return the bytes of weights, gradients and optimizer state."""
         engine = self.engine
         alive = self.counter.bytes_of
         owned = engine._owned()
@@ -370,7 +373,7 @@ class _Rehearsal:
 
 
 class _Samples:
-    """A data set of made-up samples."""
+    """A data set of synthetic samples."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -387,12 +390,12 @@ class _Samples:
 
 @contextlib.contextmanager
 def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
-    """The process groups of the whole job, with this rank as the only one that is there."""
+    """Set up the process groups of the whole job, of which this rank is the only real member."""
     if spec.device == "cpu":
         cpu.answer_for_cpu()
         gpu_stand_in.know_onednn()
     else:
-        # Fused kernels are computed part by part
+        # Fused kernels are computed part by part.
         torch._dynamo.config.disable = True
         backend: Any = torch.distributed.Backend
         if gpu_stand_in.NAME not in backend.backend_capability["fake"]:
@@ -400,7 +403,7 @@ def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
             backend.backend_capability["fake"].append(gpu_stand_in.NAME)
             backend.default_device_backend_map[gpu_stand_in.NAME] = "fake"
 
-    # DeepSpeed asks for it without a launcher too
+    # DeepSpeed needs this variable even without a launcher.
     os.environ.setdefault("LOCAL_RANK", "0")
     if spec.device == "cpu":
         devices = "cpu:fake"
@@ -436,7 +439,7 @@ def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replaced(answers: Answers) -> Iterator[None]:
-    """Put the answers in place for a while."""
+    """Replace the attributes inside the block."""
     before = {attribute: getattr(*attribute) for attribute in answers}
     for (owner, name), function in answers.items():
         setattr(owner, name, function)
@@ -448,13 +451,16 @@ def _replaced(answers: Answers) -> Iterator[None]:
 
 
 def _fused_kernels(counter: OperatorCounter) -> Answers:
-    """Each function of megatron-core that torch compiles on a GPU, counted as one kernel."""
+    """Return replacements for megatron-core's functions that torch compiles on a GPU.
+
+    Each is counted as one kernel.
+    """
     answers: Answers = {}
     for title, module in list(sys.modules.items()):
         if not title.startswith("megatron.core."):
             continue
         for name, call in list(vars(module).items()):
-            # torch.compile leaves the original at what it returns.
+            # torch.compile attaches the original to its result.
             if hasattr(call, "_torchdynamo_orig_callable"):
                 answers[module, name] = counter.as_one_kernel(call)
 
@@ -462,9 +468,9 @@ def _fused_kernels(counter: OperatorCounter) -> Answers:
 
 
 def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
-    """What DeepSpeed reads out of a message from another rank.
+    """Return replacements for the messages that DeepSpeed reads from another rank.
 
-    The same messages, and what would be in them.
+    They return what those messages would contain.
     """
     from runbook.training.engines.deepspeed_start import import_deepspeed
     from runbook.training.engines.gpt_model import DTYPES
@@ -505,7 +511,7 @@ def _gather_own(objects: list[Any], own_object: Any, group: Any = None) -> None:
 
 
 def group_names() -> dict[str, str]:
-    """What the groups of this rank are called, by their names in torch."""
+    """Return the readable names of this rank's groups, by their names in torch."""
     from megatron.core import parallel_state
 
     named = {
