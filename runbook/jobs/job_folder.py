@@ -1,4 +1,4 @@
-"""The folder of one job: its files, its states, and what every scheduler does with it."""
+"""The folder of one job: its files, its states, and the operations that every scheduler shares."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _File:
 
 @dataclass(frozen=True)
 class JobFolder:
-    """jobs/<phase>[-n] of a run: exactly what was submitted, and what the job says of itself."""
+    """jobs/<phase>[-n] of a run: exactly what was submitted, and what the job records about itself."""
 
     path: Path
 
@@ -53,7 +53,7 @@ class JobFolder:
     started = _File("started")
     # Every few seconds: clock, seconds since the machine's start
     heartbeat = _File("heartbeat")
-    # In a queue: the allocated hosts, one per line
+    # Present in a queue: the allocated hosts, one per line
     hostfile = _File("hostfile")
     # Written by the submitter: the ids of the queue's jobs that share this folder, one per line
     chain = _File("chain")
@@ -63,14 +63,14 @@ class JobFolder:
     rank_0 = _File("rank-0")
     # In a queue, by the first rank whose program a signal ended: the rank and the signal
     rank_signal = _File("rank-signal")
-    timed_out = _File("timed_out")  # When its walltime ends
+    timed_out = _File("timed_out")  # Present when the job's walltime ends
     reason = _File("reason")  # One sentence about its end
     # The number of the signal that ended a rank; absent: none did
     signal = _File("signal")
     exit_code = _File("exit_code")  # Its last action, by rename
     # Made for the job to see, on any host:
     cancelled = _File("cancelled")
-    # Asks a queue's job to save and stop; every rank on every node sees it
+    # Requests a queue's job to save and stop; every rank on every node sees it
     stop = _File("stop")
     # Made for whoever watches the job:
     # Exists if a person asked the job to stop, so that it is not resumed
@@ -102,7 +102,8 @@ WORST_FIRST = (
     JobState.STOPPED,
     JobState.DONE,
 )
-"""The ends of jobs, in the order in which those of an array's elements decide about its own."""
+"""The ends of jobs by precedence: the first one that an array's elements have is the array's own
+end."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class JobStatus:
     """Unix time by the clock of the job's own machine."""
     ended: float | None = None
     signal: int | None = None
-    """Number of the signal that killed a rank, if that decided how the job ended."""
+    """Number of the signal that killed a rank, if the signal caused the job's end."""
 
     @property
     def final(self) -> bool:
@@ -159,7 +160,7 @@ def _job_folder(run_folder: Path, phase: str, number: int) -> JobFolder:
 
 
 FUTURE_SECONDS = 60.0
-"""A heartbeat from another machine may lie this far in our future: clocks differ."""
+"""Clocks differ, so a heartbeat from another machine may lie this far in our future."""
 
 FRESH_SECONDS = 120.0
 """A job with a sign of life younger than this is running, whatever its queue says.
@@ -181,7 +182,10 @@ _IDENTITY = TypeAdapter(Identity)
 
 
 def read_started(folder: JobFolder) -> Started | None:
-    """Return what the job recorded when it began, or None if it has not, or only partly."""
+    """Return what the job recorded when it began.
+
+    The result is None if the record is missing or incomplete.
+    """
     lines = (line.partition(" ") for line in read_text(folder.started).splitlines())
     content = {key: value for key, _, value in lines}
     try:
@@ -194,14 +198,14 @@ def read_started(folder: JobFolder) -> Started | None:
 class JobRecord:
     """The content of job.json, written by the submitter.
 
-    It is written before the submission, and again after it with the job's id.
+    It is written before the submission, and again with the job's id afterwards.
     """
 
     __pydantic_config__ = ConfigDict(allow_inf_nan=False)
     job_id: str
     kind: str = ""
     submitted: float = 0.0
-    """Unix time."""
+    """Unix time of the submission."""
     host: str = ""
     token: str = ""
     """A token by which a job can be found in the queue if its submission was interrupted."""
@@ -211,7 +215,7 @@ class JobRecord:
     process: Identity | None = None
 
     def write(self, folder: JobFolder) -> JobRecord:
-        """Write job.json without the values that are not known."""
+        """Write job.json without unknown values."""
         known_values = {}
         for name, value in asdict(self).items():
             if value or name == "job_id":
@@ -225,7 +229,7 @@ class JobRecord:
 def read_record(folder: JobFolder) -> JobRecord | None:
     """Return the content of job.json.
 
-    None if there is none, or an empty file that a crash of the machine left.
+    The result is None if the file is missing, or empty after a crash of the machine.
     """
     if not read_text(folder.record):
         return None
@@ -246,9 +250,9 @@ BEAT_SECONDS = 5
 def heartbeat_age(folder: JobFolder) -> float | None:
     """Return the seconds since the job's last sign of life.
 
-    None if there is none, or if its clock does not fit ours. On the machine that wrote it, since
-    the same boot, uptimes are compared, which no change of the clock moves; between machines only
-    the clocks can be.
+    Return None if there is none, or if its clock does not fit ours. On the machine that wrote the
+    sign, and since the same boot, uptimes are compared, because changes of the clock do not affect
+    them. Between machines only clocks can be compared.
     """
     try:
         unix_time, uptime, writer_boot_id = read_text(folder.heartbeat).split()
@@ -267,7 +271,7 @@ def heartbeat_age(folder: JobFolder) -> float | None:
 def last_seen(folder: JobFolder) -> float | None:
     """Return the job's last sign of life by its own machine's clock.
 
-    Return its start where it gave none since.
+    If it gave none since its start, return the start.
     """
     start = read_started(folder)
     try:
@@ -279,7 +283,7 @@ def last_seen(folder: JobFolder) -> float | None:
 
 
 def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
-    """Return the status of a job that has written its exit code; None before that."""
+    """Return the status of a job that has written its exit code, or None before that."""
     code = _whole_number(read_text(folder.exit_code))
     if code is None:
         return None
@@ -291,7 +295,7 @@ def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
 
 
 def _end_state(folder: JobFolder, code: int) -> JobState:
-    # Also if it ended before the request to stop reached it
+    # This also holds if the job ended before the request to stop reached it.
     if code == 0:
         return JobState.DONE
     if folder.cancelled.exists():
@@ -317,7 +321,7 @@ def signal_of_code(code: int | None) -> int | None:
 def _read_signal(folder: JobFolder, code: int) -> int | None:
     """Return the signal that ended a rank.
 
-    Jobs of older versions wrote no such file: their codes say it.
+    Jobs of older versions did not write this file, so their exit codes are used.
     """
     if folder.signal.exists():
         return _whole_number(read_text(folder.signal))
@@ -374,20 +378,21 @@ class Scheduler(ABC):
     """Interface to this machine or a queue.
 
     Every question is asked of a job's folder, so that any process can ask it at any time. A job's
-    own files are read first; a queue is asked only for what they cannot say, and where it does not
-    answer the state is UNKNOWN.
+    own files are read first. A queue is asked only if they do not settle the state; if it does not
+    answer, the state is UNKNOWN.
     """
 
     kind: str
     submit_seconds: float
-    """A submission takes at most this long."""
+    """Longest time that a submission takes."""
 
     def submit(self, folder: JobFolder, *, after: Sequence[JobFolder] = ()) -> str:
         """Submit job.sh of the folder and return the job's id.
 
-        An active job of that folder is found, not doubled. A folder whose job has ended is refused:
-        its files are evidence. With `after`, which only a queue knows, the job starts when those of
-        these folders, whole arrays too, have ended well.
+        If the folder already has an active job, its id is returned and no second job is submitted.
+        A folder whose job has ended is refused, because its files are evidence. With `after`, which
+        only queues support, the job starts when the jobs or arrays of these folders have ended
+        well.
         """
         if not folder.script.is_file():
             raise JobError(JobMessage.SCRIPT_MISSING, script=folder.script)
@@ -413,7 +418,7 @@ class Scheduler(ABC):
     def _ended_jobs(self, folder: JobFolder) -> list[JobStatus]:
         """Return how the other jobs of the folder's phase ended.
 
-        Raise `JobError` if one has not.
+        Raise `JobError` if one of them has not ended.
         """
         phase = re.sub(r"-\d+$", "", folder.path.name)
         folders = submitted_job_folders(folder.run_folder, phase)
@@ -456,7 +461,7 @@ class Scheduler(ABC):
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
         """End the job and everything it started, gently at first.
 
-        What had ended before keeps its state.
+        A job that has already ended keeps its state.
         """
 
     @abstractmethod

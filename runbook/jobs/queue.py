@@ -22,12 +22,12 @@ GO_ON = "go on"
 """First line of a job's decision if the next job of its chain is to train."""
 
 SUBMIT_SECONDS = 60.0
-"""A submission takes at most this long."""
+"""Longest time that a submission takes."""
 
 ANSWER_SECONDS = 30.0
 """Time after which a queue counts as silent.
 
-Slurm's clients give up sooner by themselves (MessageTimeout, 10 s).
+Slurm's clients stop waiting sooner by themselves (MessageTimeout, 10 s).
 """
 
 
@@ -36,7 +36,7 @@ class QueueSilentError(JobError):
 
 
 class LostAnswerError(JobError):
-    """A submission got no answer, so that the job may or may not be in the queue."""
+    """A submission got no answer, so the job may or may not be in the queue."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ class QueueJob:
     job: str
     state: JobState
     word: str
-    """The queue's own word for the state."""
+    """The state in the queue's own words."""
     reason: str = ""
     exit_code: int | None = None
     partition: str = ""
     nodes: str = ""
     token: str = ""
-    """The mark that the job got at its submission."""
+    """The mark that the job received at its submission."""
 
 
 class Queue(ABC):
     """The programs of one kind of queue.
 
-    Each question raises `QueueSilentError` where the queue does not answer.
+    Each question raises `QueueSilentError` if the queue does not answer.
     """
 
     kind: str
@@ -66,23 +66,24 @@ class Queue(ABC):
     speaker: str
     """Name of the program in an error about a missing answer."""
     queue_word: str
-    """What this kind of queue calls a partition."""
+    """The queue's own word for a partition."""
     end_word: str
     programs: tuple[str, ...]
     """The last of these programs ends a job."""
     limits_question: tuple[str, ...]
     job_id_line: re.Pattern[str]
-    """The line of a submission's answer that holds the job's id, as its first group."""
+    """Pattern of the line in a submission's answer that contains the job's id, as its first group.
+    """
     unknown_job: tuple[str, ...]
-    """Messages that say that a job is not in the queue."""
+    """Messages with which the queue reports that it does not have a job."""
     broken_off: tuple[str, ...]
     """Words of a submission's answer after which the job may be in the queue.
 
-    A failed connection is not among them.
+    A failed connection is not one of these cases.
     """
 
     def refuse(self, script: str) -> None:
-        """Raise `JobError` if a script asks for more than the queue can give now."""
+        """Raise `JobError` if a script requests more than the queue can provide now."""
         missing = [name for name in self.programs if shutil.which(name) is None]
         if missing:
             raise JobError(JobMessage.NO_LOGIN_NODE, missing=", ".join(missing), name=self.name)
@@ -106,9 +107,9 @@ class Queue(ABC):
     ) -> str:
         """Submit job.sh, marked with the token, and return the queue's id.
 
-        The job starts when the jobs `after` are done, or when the job `follows` has ended
-        somehow. Raise `LostAnswerError` if it is not known whether the queue took the job,
-        `JobError` where it refused it.
+        The job starts when the jobs `after` are done, or when the job `follows` has ended somehow.
+        Raise `LostAnswerError` if it is not known whether the queue took the job, and `JobError` if
+        the queue refused it.
         """
         argv, env = self.submission(token, after, follows)
         try:
@@ -153,7 +154,7 @@ class Queue(ABC):
     ) -> str:
         """Return the output of one of the queue's programs.
 
-        Raise `error` if the program fails and its stderr has none of the texts `accept`.
+        Raise `error` if the program fails, unless its stderr has one of the texts `accept`.
         """
         try:
             ended = shell.run(argv, timeout=ANSWER_SECONDS, check=False)
@@ -189,7 +190,7 @@ class Queue(ABC):
         )
 
     def ending(self, exit_code: int) -> str:
-        """A program's exit code in words."""
+        """Return a program's exit code in words."""
         return shell.how_it_ended(exit_code)
 
     @abstractmethod
@@ -215,7 +216,7 @@ class Queue(ABC):
 
     @abstractmethod
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """What is free in some partitions, a row each; which columns depends on the queue."""
+        """Return what is free in some partitions, one row each. The columns depend on the queue."""
 
 
 ALIVE_SECONDS = 4.0 * job_folder.BEAT_SECONDS
@@ -233,7 +234,7 @@ A node that hangs in its cleanup does not keep the job from having ended.
 CLEANUP_SECONDS = 300.0
 """Time by which the starter has ended after rank 0.
 
-Pyxis first removes the unpacked image from each node.
+Pyxis removes the unpacked image from each node first.
 """
 
 REQUEUED_SECONDS = 3600.0
@@ -242,12 +243,12 @@ REQUEUED_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class _SignOfLife:
-    """When a job, or the most recent element of an array, last showed a sign of life."""
+    """Time of the last sign of life of a job, or of the most recent element of an array."""
 
     start: job_folder.Started | None
     """What the job recorded at its start; None if it has not begun."""
     age_seconds: float | None
-    """None if there is no heartbeat, or none that could be dated."""
+    """Time since the last heartbeat; None if there is no heartbeat, or none that could be dated."""
 
     @property
     def is_alive(self) -> bool:
@@ -261,7 +262,7 @@ class _SignOfLife:
 
     @property
     def text(self) -> str:
-        """The age of the heartbeat in words."""
+        """Return the age of the heartbeat in words."""
         if self.age_seconds is None:
             return JobMessage.NO_DATED_SIGN_OF_LIFE.fill()
         return f"seen {show_duration(self.age_seconds)} ago"
@@ -277,7 +278,7 @@ def _read_sign_of_life(folder: JobFolder) -> _SignOfLife:
 class QueueScheduler(Scheduler):
     """Scheduler for the jobs of a queue, each identified by its folder.
 
-    Any process on any machine can ask for a job's state.
+    Any process on any machine can query a job's state.
     """
 
     submit_seconds = SUBMIT_SECONDS
@@ -307,7 +308,7 @@ class QueueScheduler(Scheduler):
         status = self._status_of_newest(folder, number)
         if not status.final:
             return status
-        # The next job of its chain began in the meantime
+        # The next job of its chain began in the meantime.
         if self._number(folder) != number:
             return self.state(folder)
         return self._waiting_follower(folder, status) or status
@@ -355,10 +356,10 @@ class QueueScheduler(Scheduler):
         write_text(folder.chain, ids, error=JobError)
 
     def _waiting_follower(self, folder: JobFolder, status: JobStatus) -> JobStatus | None:
-        """Return the status of the chain's next job. None if it will not go on.
+        """Return the status of the chain's next job.
 
-        Where the queue does not answer, the status is UNKNOWN. Taken for an ended chain, it would
-        let a second training begin in the same folders.
+        Return None if the chain will not continue. If the queue does not answer, the status is
+        UNKNOWN: if the chain counted as ended, a second training would begin in the same folders.
         """
         if not _chain_goes_on(folder, status):
             return None
@@ -387,7 +388,7 @@ class QueueScheduler(Scheduler):
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
         """End the job and return its status.
 
-        A running job is asked to save first; after `grace_seconds` the queue ends it.
+        A running job is requested to save first; after `grace_seconds` the queue ends it.
         """
         status = self.state(folder)
         if status.final:
@@ -411,7 +412,7 @@ class QueueScheduler(Scheduler):
 
             return job is None or job.state not in ACTIVE
 
-        # Also if it waits again after an end
+        # This also covers a job that waits again after an end.
         is_pending = status.state is JobState.PENDING
         if not is_pending:
             processes.wait_until(
@@ -429,7 +430,7 @@ class QueueScheduler(Scheduler):
         return self.state(folder)
 
     def _request_stop(self, folder: JobFolder, status: JobStatus) -> None:
-        # Every rank sees it, and saves
+        # Every rank sees this file, and saves.
         folder.stop.touch()
 
     def _start(
@@ -441,7 +442,8 @@ class QueueScheduler(Scheduler):
         self.queue.refuse(folder.script.read_text(encoding="utf-8"))
         dependencies = [self._number(job) for job in after]
         if after:
-            # The job itself checks them too: queues differ in what is a good end of an array.
+            # The job itself also checks them, because queues differ in what counts as a good end of
+            # an array.
             _write_dependencies(folder, after)
 
         token = f"runbook-{secrets.token_hex(8)}"
@@ -452,7 +454,7 @@ class QueueScheduler(Scheduler):
             submitted=time.time(),
             host=processes.host_name(),
         )
-        # This comes first, so that the job can be found whatever happens next
+        # This comes first, so that the job can always be found later.
         record.write(folder)
         try:
             number = self.queue.submit(folder, token, dependencies)
@@ -488,9 +490,9 @@ class QueueScheduler(Scheduler):
 
     def _existing_job(self, folder: JobFolder) -> JobStatus | None:
         record = job_folder.read_record(folder)
-        # Raises if the queue does not answer
+        # This raises an error if the queue does not answer.
         number = self._number(folder)
-        if not number:  # The queue never accepted it
+        if not number:  # The queue never accepted the job.
             folder.record.unlink()
             return None
 
@@ -507,7 +509,10 @@ class QueueScheduler(Scheduler):
         return status
 
     def _number(self, folder: JobFolder) -> str:
-        """Return the queue's id of the folder's job; empty if the queue does not have it."""
+        """Return the queue's id of the folder's job.
+
+        The result is empty if the queue does not have the job.
+        """
         record = job_folder.read_record(folder)
         start = job_folder.read_started(folder)
         if start and start.job_id in _chain(folder)[1:]:
@@ -531,9 +536,9 @@ class QueueScheduler(Scheduler):
     ) -> JobStatus:
         """Return the job's end, unless its queue restarts it or still may (a node was lost).
 
-        While the queue says that the job is completing, a restart is possible; two jobs would train
-        in one folder. Where the queue does not answer, the end stands: such a queue takes no second
-        job either.
+        While the queue reports that the job is completing, a restart is possible, and two jobs
+        would train in one folder. If the queue does not answer, the end counts, because a silent
+        queue accepts no second job either.
         """
         age = time.time() - (end.ended or 0.0)
         if end.state in (JobState.DONE, JobState.CANCELLED) or age > REQUEUED_SECONDS:
@@ -559,7 +564,7 @@ class QueueScheduler(Scheduler):
     def _status_by_queue(self, folder: JobFolder, number: str) -> JobStatus:
         """Return the status of a job that left no exit code.
 
-        Its sign of life says so, else the queue.
+        Its sign of life decides, or else the queue.
         """
         life = _read_sign_of_life(folder)
         if life.start and life.is_alive:
@@ -579,7 +584,7 @@ class QueueScheduler(Scheduler):
         if job is None:
             return self._status(folder, number, *_forgotten(folder))
         if job.state is JobState.DONE and life.is_fresh:
-            # Files of another machine come late; the exit code that the job writes does too.
+            # Files from another machine arrive late, and so does the exit code that the job writes.
             reason = f"the queue says {job.word}; its files are awaited"
             return self._status(folder, number, JobState.RUNNING, reason)
 
@@ -589,7 +594,8 @@ class QueueScheduler(Scheduler):
             unfinished = []
 
         if unfinished:
-            # PBS gives an array its last element's exit status: what each element says counts.
+            # PBS gives an array its last element's exit status, so the states of all elements
+            # count.
             reason = f"the queue says {job.word}, but {', '.join(unfinished)} left no exit code"
             return self._status(folder, number, JobState.LOST, reason)
 
@@ -637,13 +643,13 @@ class QueueScheduler(Scheduler):
 def _chain(folder: JobFolder) -> list[str]:
     """Return the ids of the jobs that share a folder, in order.
 
-    Empty without a chain.
+    The result is empty without a chain.
     """
     return job_folder.read_text(folder.chain).split()
 
 
 def _followers(folder: JobFolder) -> list[str]:
-    """Return the ids of the jobs of a chain that come after the one that began last."""
+    """Return the ids of a chain's jobs that follow the one that began last."""
     chain = _chain(folder)
     start = job_folder.read_started(folder)
     if start is None or start.job_id not in chain:
@@ -652,11 +658,11 @@ def _followers(folder: JobFolder) -> list[str]:
 
 
 def _chain_goes_on(folder: JobFolder, status: JobStatus) -> bool:
-    """Return whether the next job of a chain trains: the rule of chain.sh.j2."""
+    """Return whether the next job of a chain trains, by the rule of chain.sh.j2."""
     if folder.cancelled.exists() or folder.stop_requested.exists():
         return False
     if job_folder.read_started(folder) is None:
-        # The next job is moving away what the one before left, or none has begun
+        # The next job is moving the previous job's files away, or no job has begun.
         return True
 
     decision = job_folder.read_text(folder.decision)
@@ -672,9 +678,9 @@ def _unfinished_elements(folder: JobFolder) -> list[str]:
 
 
 def _write_dependencies(folder: JobFolder, after: Sequence[JobFolder]) -> None:
-    """Write the folders whose jobs must be done before this job begins, one a line.
+    """Write the folders whose jobs must be done before this job begins, one per line.
 
-    Each element of an array is a folder of its own.
+    Each element of an array has its own folder.
     """
     lines = []
     for job in after:

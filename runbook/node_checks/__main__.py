@@ -1,7 +1,7 @@
 """`python -m runbook.node_checks RUNG...`: answer the questions of some rungs on this node.
 
-A job starts it once on each node. It writes its answers to its output, a line each, and ends with 0
-whatever it found: judging is left to whoever reads the lines.
+A job starts it once on each node. It writes each answer as a line of its output, and always ends
+with 0. Whoever reads the lines judges them.
 """
 
 import argparse
@@ -16,10 +16,11 @@ from runbook.node_checks.peers import ask_peers
 LOCAL_SECONDS = 15.0
 """Time limit of a question that involves no other machine."""
 FOLDER_SECONDS = 30.0
-"""A file server that needs longer for a megabyte hangs or is overloaded."""
+"""Time limit of a file server. One that takes longer for a megabyte hangs or is overloaded."""
 TORCH_SECONDS = 90.0
-"""Importing torch from a cold shared file system took up to a minute on the sites' documents'
-systems.
+"""Time limit of importing torch.
+
+From a cold shared file system it took up to a minute on the systems of the sites' documents.
 """
 
 

@@ -1,6 +1,6 @@
-"""The lines of a node's answers: one for each part, written as soon as its result is known.
+"""The lines of a node's answers, one for each part, written as soon as its result is known.
 
-They go to the job's output, because the shared folder is one of the things that are asked about.
+They go to the job's output, because the shared folder itself is being checked.
 """
 
 import json
@@ -14,18 +14,20 @@ from dataclasses import dataclass
 from enum import Enum
 
 HOSTS = "hosts"
-"""Rung of a preflight: what each node has by itself."""
+"""Rung of a preflight that checks each node by itself."""
 TORCH = "torch"
-"""Rung of a preflight: torch imported in a process of its own."""
+"""Rung of a preflight that imports torch in a separate process."""
 PEERS = "peers"
-"""Rung of a preflight: links between the nodes."""
+"""Rung of a preflight that checks the links between the nodes."""
 MARK = "@preflight "
 """Prefix of each line of an answer in a job's output."""
 PIECE_MARK = "@preflight-piece "
 """Prefix of each line of an answer that needs several lines."""
 PIECE_LETTERS = 700
-"""Slurm's step daemon hands on at most 1,024 bytes at once (MAX_MSG_LEN of its stdio): of longer
-lines, those of several nodes mix. Seen on Slurm 22.05 under load, where a sound node's answer was
+"""Longest line in bytes.
+
+Slurm's step daemon forwards at most 1,024 bytes at once (MAX_MSG_LEN of its stdio), so longer lines
+of several nodes mix. This was seen on Slurm 22.05 under load, where a healthy node's answer was
 lost.
 """
 NODES_VARIABLE = "RUNBOOK_NODES"
@@ -41,7 +43,7 @@ class PartState(Enum):
     """How the question of one part ended."""
 
     BEGUN = "begun"
-    """The part has no later line: the program hung or was ended there."""
+    """The part's last line is its start, because the program hung or was ended there."""
     DONE = "done"
     FAILED = "failed"
     HUNG = "hung"
@@ -49,7 +51,7 @@ class PartState(Enum):
 
 @dataclass(frozen=True)
 class PartAnswer:
-    """One line: a node's findings for a part, or why there are none."""
+    """One line with a node's findings for a part, or the reason why there are none."""
 
     rung: str
     node: str
@@ -63,7 +65,7 @@ class PartAnswer:
 
 
 def node_names() -> list[str]:
-    """Return the job's nodes. Return only this host if the job does not list them."""
+    """Return the job's nodes. If the job does not list them, return only this host."""
     return os.environ.get(NODES_VARIABLE, "").split() or [socket.gethostname()]
 
 
@@ -100,10 +102,10 @@ class Rung:
         action: Callable[[], Facts],
         seconds: float,
     ) -> Facts | None:
-        """Write what `action` found, or why it failed. None if it failed or took too long.
+        """Write what `action` found, or why it failed.
 
-        A question about a dead file server never returns, and no signal ends it. It stays behind in
-        its thread, and the next part is asked.
+        Return None if it failed or took too long. A question about a dead file server never
+        returns, and no signal ends it. Its thread is abandoned, and the next part begins.
         """
         self.write(part, PartState.BEGUN)
         results: list[Facts] = []
@@ -157,7 +159,9 @@ class Rung:
 
 
 def output_lines(content: str, key: str) -> list[str]:
-    """Return the lines that carry an answer: one, or its pieces, which the key keeps together.
+    """Return the lines that carry an answer.
+
+    Pieces of a long answer have a common key.
 
     >>> output_lines("{}", "n1:7:1")
     ['@preflight {}']
@@ -189,10 +193,7 @@ def read_answers(text: str) -> Iterator[PartAnswer]:
 
 
 def _answer_texts(text: str) -> Iterator[str]:
-    """Yield the text of each answer.
-
-    It is put together from its pieces when the last of them is there.
-    """
+    """Yield the text of each answer. A long answer is joined when its last piece has arrived."""
     pieces_of: dict[str, dict[int, str]] = {}
     for line in text.splitlines():
         _, mark, content = line.partition(MARK)

@@ -1,4 +1,4 @@
-"""Caches of compiled kernels: where programs put them, and whether they are on a local disk."""
+"""Caches of compiled kernels: the folders that programs use, and whether they are on a local disk."""
 
 import os
 import tempfile
@@ -17,7 +17,7 @@ class Cache:
     default: str
     source: str
     holds_libraries: bool = False
-    """Whether the program loads compiled libraries from it, which `noexec` refuses."""
+    """Whether the program loads compiled libraries from the cache, which `noexec` prevents."""
 
 
 CACHES = (
@@ -50,9 +50,9 @@ CACHES = (
 
 
 def look_at_caches() -> Facts:
-    """Return for each cache its folder and the kind of its file system.
+    """Return each cache's folder and the type of its file system.
 
-    It also says whether the folder is shared or refuses files.
+    The result also states whether the folder is shared or refuses files.
     """
     facts: Facts = {}
     for cache in CACHES:
@@ -81,9 +81,9 @@ def _nearest(folder: Path) -> Path:
 
 
 def _write_error(folder: Path) -> str:
-    """Return why no file can be written to the cache.
+    """Return why no file can be written to the cache, or an empty text if files can be written.
 
-    Empty if it does. Nothing is left behind.
+    Nothing is left behind.
     """
     try:
         with tempfile.TemporaryFile(dir=_nearest(folder)):

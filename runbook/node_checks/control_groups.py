@@ -13,10 +13,7 @@ NO_LIMIT = 1 << 60
 
 
 def memory_limit() -> int | None:
-    """Return the smallest limit of memory in bytes.
-
-    None if there is none.
-    """
+    """Return the smallest memory limit in bytes, or None if there is none."""
     values = [*_values("memory", "memory.limit_in_bytes"), *_values("", "memory.max")]
     return _smallest(values)
 
@@ -30,10 +27,7 @@ def task_limit() -> int | None:
 
 
 def core_quota() -> float | None:
-    """Return the processes' quota of processor time, in cores.
-
-    None if there is no limit.
-    """
+    """Return the processes' quota of processor time in cores, or None if there is no limit."""
     quotas = []
     for text in _values("", "cpu.max"):
         quota, _, period = text.partition(" ")
@@ -56,7 +50,7 @@ def _smallest(values: list[str]) -> int | None:
 
 
 def _values(controller: str, name: str) -> list[str]:
-    """Return the content of a file in our group and in its parents."""
+    """Return the content of a file in our control group and in its parents."""
     values = []
     for folder in _folders(controller):
         with contextlib.suppress(OSError):
@@ -66,9 +60,9 @@ def _values(controller: str, name: str) -> list[str]:
 
 
 def _folders(controller: str) -> Iterator[Path]:
-    """Yield the folder of our group and those of its parents.
+    """Yield the folder of our control group and those of its parents.
 
-    An empty controller means version 2.
+    An empty controller selects version 2.
     """
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)

@@ -9,17 +9,24 @@ from runbook.node_checks.answers import Facts
 from runbook.node_checks.control_groups import core_quota
 
 LOOP_TURNS = 60_000
-"""The loop takes about 3 ms on a core of 2023. That is short enough for 256 cores, and long enough
-for the clock's resolution."""
+"""Number of turns of the loop, which takes about 3 ms on a core of 2023.
+
+That is short enough for 256 cores, and long enough for the clock's resolution.
+"""
 ROUNDS = 3
 MAX_TIMED_CORES = 64
-"""A node with more is sampled evenly: 64 cores x 3 rounds x 3 ms stay under a second."""
+"""Number of cores that are timed.
+
+A node with more is sampled evenly: 64 cores x 3 rounds x 3 ms stay under a second.
+"""
 SUSPECT_RATIO = 1.5
 """A core that takes this many times the median is timed again."""
 SECOND_LOOKS = 5
 SECOND_LOOK_PAUSE = 0.2
-"""Seconds before each. A virtual machine that waits for its host counts the wait as processor time,
-for a moment, on one core; a core that is slow stays slow.
+"""Pauses in seconds before the repeated timings.
+
+A virtual machine that waits for its host counts the wait as processor time on one core, but only
+for a moment. A slow core stays slow.
 """
 
 
@@ -65,7 +72,7 @@ def _look_again(seconds: dict[int, float]) -> None:
 
 
 def _loop_seconds(core: int) -> float:
-    """Return the processor seconds of the loop on one core: the best of some rounds."""
+    """Return the processor seconds of the loop on one core, from the best of several rounds."""
     os.sched_setaffinity(0, {core})
     return min(_timed_loop() for _ in range(ROUNDS))
 
@@ -83,7 +90,7 @@ def _mix(total: int, number: int) -> int:
 
 
 def _model() -> str:
-    """Return the processor's name. Empty if the kernel does not say."""
+    """Return the processor's name, or an empty text if the kernel does not report it."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

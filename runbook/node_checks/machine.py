@@ -26,18 +26,17 @@ PACKAGES = (
     "nemo-toolkit",
     "tensorboard",
 )
-"""Packages whose version must be the same on all nodes. One that is installed nowhere is no
-fault."""
+"""Packages whose version must be the same on all nodes.
+
+A package that is missing everywhere is no fault.
+"""
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 SHARED_MEMORY = Path("/dev/shm")
 TOOL_SECONDS = 20
 
 
 def look_at_software() -> Facts:
-    """Return Python's version and the version of each package.
-
-    None if there is none.
-    """
+    """Return Python's version and the version of each package, or None for a missing package."""
     installed = {name: _version(name) for name in PACKAGES}
     return {
         "python": platform.python_version(),
@@ -52,7 +51,7 @@ def _version(name: str) -> str | None:
 
 
 def look_at_limits() -> Facts:
-    """Return the limits of this process. None stands for unlimited."""
+    """Return the limits of this process, with None for unlimited."""
     return {
         "memlock": _limit(resource.RLIMIT_MEMLOCK),
         "nofile": _limit(resource.RLIMIT_NOFILE),
@@ -111,7 +110,7 @@ def _memory_bytes(name: str) -> int:
 def look_at_scratch() -> Facts:
     """Return the node's own folder for temporary files, and its free bytes.
 
-    Raise an error if no file can be written there.
+    Raise an error if no file can be written to it.
     """
     folder = Path(tempfile.gettempdir())
     with tempfile.NamedTemporaryFile(dir=folder) as stream:
@@ -129,10 +128,7 @@ def look_at_scratch() -> Facts:
 
 
 def look_at_tools() -> Facts:
-    """Return the versions of nvcc and of the GPU's driver.
-
-    Empty if there is none.
-    """
+    """Return the versions of nvcc and of the GPU's driver, with an empty text for a missing one."""
     return {"nvcc": _nvcc_version(), "driver": _driver_version()}
 
 

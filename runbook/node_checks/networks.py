@@ -10,7 +10,7 @@ from pathlib import Path
 from runbook.node_checks.answers import Facts, node_names, own_name
 
 INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-# SIOCGIFADDR, linux/sockios.h
+# SIOCGIFADDR of linux/sockios.h
 _GET_ADDRESS = 0x8915
 _GET_FLAGS = 0x8913  # SIOCGIFFLAGS
 _GET_MTU = 0x8921  # SIOCGIFMTU
@@ -21,9 +21,8 @@ _IS_RUNNING = 0x40
 def look_at_interfaces() -> Facts:
     """Return each interface with its address, whether it is up, and its MTU.
 
-    And the InfiniBand devices.
-
-    The names come from the system call: /sys may show another network namespace's.
+    The InfiniBand devices follow. The names come from the system call, because /sys may show
+    another network namespace's.
     """
     names = sorted(name for _, name in socket.if_nameindex())
     return {
@@ -35,7 +34,10 @@ def look_at_interfaces() -> Facts:
 
 
 def describe_interface(name: str) -> Facts:
-    """Return an interface's IPv4 address (empty: none), whether its link is up, and its MTU."""
+    """Return an interface's IPv4 address, whether its link is up, and its MTU.
+
+    The address is empty if it has none.
+    """
     flags = _ask_interface(name, _GET_FLAGS, "H")
     is_up = flags is not None and bool(flags & _IS_UP) and bool(flags & _IS_RUNNING)
     return {
@@ -48,7 +50,7 @@ def describe_interface(name: str) -> Facts:
 def interface_address(name: str) -> str:
     """Return an interface's IPv4 address.
 
-    Return an empty text if it has none, or if there is no such interface.
+    The text is empty if the interface has no address or does not exist.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         try:
@@ -72,9 +74,9 @@ def _ask_interface(name: str, request: int, form: str) -> int | None:
 
 
 def local_addresses() -> list[str]:
-    """Return every address of this node, also those that an interface has in addition to its first.
+    """Return every address of this node, including the additional ones of an interface.
 
-    Empty: not known.
+    The result is empty if they are not known.
     """
     addresses = set()
     with contextlib.suppress(OSError):
@@ -129,8 +131,8 @@ def _infiniband() -> Facts:
 def chosen_address() -> str:
     """Return the address at which gloo or NCCL would listen here.
 
-    That of the interface that the environment names, else what the host name means. Empty if
-    neither gives one.
+    It belongs to the interface that the environment selects, or else to the host name. The text is
+    empty if neither gives an address.
     """
     for variable in INTERFACE_VARIABLES:
         first_name = os.environ.get(variable, "").split(",")[0].lstrip("=")

@@ -4,7 +4,7 @@ Can they connect, how long does a small message take, how fast do large ones go?
 
 Each node listens at the port where the trainer's ranks would meet. Whoever connects there learns a
 second port, chosen by the kernel as gloo and NCCL let it choose theirs, and the address of the
-interface that the environment names. What the ranks will do is thereby done once.
+interface that the environment names. In this way the node does once what the ranks will do later.
 """
 
 import json
@@ -29,11 +29,15 @@ from runbook.node_checks.answers import (
 from runbook.node_checks.networks import chosen_address
 
 CONNECT_SECONDS = 10.0
-"""A SYN that a firewall drops is repeated after 1, 3 and 7 s; a fourth would not help."""
+"""Time limit of a connection.
+
+A SYN that a firewall drops is repeated after 1, 3 and 7 s; a fourth attempt would not help.
+"""
 LISTEN_SECONDS = 25.0
 """A node's container may start this much later than another's."""
 LATE_SECONDS = 15.0
-"""How long a node that has called its peers waits for those that still have to call it."""
+"""Time that a node waits for the nodes that still have to call it, after it has called its own
+peers."""
 SMALL_BYTES = 64
 SMALL_ROUNDS = 200
 SMALL_SECONDS = 2.0
@@ -42,7 +46,7 @@ CHUNK_BYTES = 1 << 20
 LARGE_SECONDS = 1.0
 LARGE_BYTES = 256 << 20
 ANSWER_SECONDS = 15.0
-"""Time limit of an echo or an acknowledgement: enough for a megabyte even at 1 Mbit/s."""
+"""Time limit of an echo or an acknowledgement. It is enough for a megabyte even at 1 Mbit/s."""
 _NUMBER = struct.Struct("!d")
 _LENGTH = struct.Struct("!q")
 # struct tcp_info of linux/tcp.h, which only grows at its end
@@ -52,11 +56,10 @@ _SEGS_OUT = 136
 
 
 def peers_of(index: int, num_nodes: int) -> list[int]:
-    """Return whom a node calls: those at distance 1, 2, 4, ... in a ring.
+    """Return the peers that a node calls: those at distance 1, 2, 4, ... in a ring.
 
-    This way, a few pairs cover many nodes.
-
-    With two nodes each calls the other, so both directions are tried.
+    This way, few pairs cover many nodes. With two nodes, each calls the other, so both directions
+    are tested.
 
     >>> peers_of(0, 2), peers_of(1, 8), peers_of(0, 1)
     ([1], [2, 3, 5], [])
@@ -105,7 +108,7 @@ class Listener:
             connection.sendall(json.dumps(offer).encode() + b"\n")
 
     def _exchange(self, connection: socket.socket) -> None:
-        """Answer small messages with the time here, and count large ones."""
+        """Answer small messages with this node's time, and count large ones."""
         with connection, suppress(OSError, EOFError):
             connection.settimeout(ANSWER_SECONDS)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -152,7 +155,8 @@ def _receive(connection: socket.socket, num_bytes: int) -> bytes:
 def ask_peers(rung: Rung) -> None:
     """Call this node's peers one after the other, and write an answer for each.
 
-    Then wait for those that still have to call this node: each is called as often as it calls.
+    Then wait for the nodes that still have to call this one. Each node is called as many times as
+    it calls others.
     """
     names = node_names()
     port = int(os.environ[PORT_VARIABLE])
@@ -182,7 +186,7 @@ def ask_peers(rung: Rung) -> None:
 def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
     """Connect to a node and measure.
 
-    `stage` is the last stage reached, `error` why it ended there.
+    `stage` is the last stage that was reached, and `error` is why it ended there.
     """
     facts: Facts = {
         "peer": name,
@@ -221,7 +225,7 @@ def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
 def _ask_offer(name: str, port: int) -> Facts:
     """Return what a node sends at its meeting port.
 
-    Retry while the node does not listen there yet.
+    Retry while the node is not yet listening there.
     """
     deadline = time.monotonic() + LISTEN_SECONDS
     while True:
@@ -241,7 +245,7 @@ def _ask_offer(name: str, port: int) -> Facts:
 
 
 def _measure_small(connection: socket.socket) -> Facts:
-    """Return the median round trip, and the offset of the clocks by the quickest round trip."""
+    """Return the median round trip, and the clocks' offset from the quickest round trip."""
     trips: list[tuple[float, float]] = []
     deadline = time.monotonic() + SMALL_SECONDS
     while len(trips) < SMALL_ROUNDS and (not trips or time.monotonic() < deadline):
@@ -264,9 +268,9 @@ def _measure_small(connection: socket.socket) -> Facts:
 
 
 def _measure_large(connection: socket.socket) -> Facts:
-    """Send megabytes for about a second, each acknowledged after the next was sent.
+    """Send megabytes for about a second and return the bytes per second.
 
-    Return bytes per second.
+    Each megabyte is acknowledged after the next was sent.
     """
     content = os.urandom(CHUNK_BYTES)
     connection.sendall(_LENGTH.pack(CHUNK_BYTES))  # There are no more small messages.
@@ -289,9 +293,9 @@ def _measure_large(connection: socket.socket) -> Facts:
 
 
 def count_segments(connection: socket.socket) -> tuple[int, int]:
-    """Return how many segments of a connection were sent again, and how many were sent.
+    """Return how many segments of a connection were sent again, and how many were sent in total.
 
-    (0, 0): not known.
+    The result is (0, 0) if this is not known.
     """
     try:
         content = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)

@@ -1,4 +1,7 @@
-"""Check of a shared folder: all nodes must see the same, and a training's operations must work."""
+"""Check of a shared folder.
+
+All nodes must see the same files, and a training's file operations must work.
+"""
 
 import contextlib
 import fcntl
@@ -10,10 +13,12 @@ from runbook.node_checks.answers import Facts, node_names, own_name
 from runbook.node_checks.mounts import mount_of
 
 TOKEN_NAME = "token"
-"""Written on submission. Each node must read the same content."""
+"""File that is written at submission. Each node must read the same content."""
 SEEN_SECONDS = 20.0
-"""A file that another node wrote is seen within this time. NFS keeps attributes for up to 60 s, but
-a new name in a folder that changed is looked up again (acdirmin 30 s is for folders that did not).
+"""Time within which a node must see a file that another node wrote.
+
+NFS keeps attributes for up to 60 s, but looks up a new name in a changed folder (acdirmin of 30 s
+applies to unchanged folders).
 """
 POLL_SECONDS = 0.1
 
@@ -53,7 +58,7 @@ def look_at_folder(folder: Path, token: str) -> Facts:
 
 
 def _read_token(folder: Path, token: str) -> str:
-    """Return `same`, `other` (an older or another folder), or why it cannot be read."""
+    """Return `same`, `other` (an older or another folder), or why the token cannot be read."""
     try:
         text = (folder / TOKEN_NAME).read_text()
     except OSError as error:
@@ -111,6 +116,7 @@ def look_at_clock(folder: Path) -> Facts:
     written = path.stat().st_mtime
     after = time.time()
     path.unlink(missing_ok=True)
-    # Zero where the file's time lies within that moment; a coarse clock counts jiffies of 10 ms.
+    # The offset is zero if the file's time lies within that moment. A coarse clock counts jiffies
+    # of 10 ms.
     ahead = min(0.0, written - before) + max(0.0, written - after)
     return {"ahead": ahead}

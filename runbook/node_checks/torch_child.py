@@ -13,9 +13,9 @@ LAST_LINES = 4
 
 
 def look_at_torch(device: str, seconds: float) -> Facts:
-    """Return what torch reports about this node, or how its process ended.
+    """Return what torch reports about this node.
 
-    Signal, exit code, last words.
+    If its process failed, return its signal, exit code and last words.
     """
     argv = [sys.executable, "-m", CHILD, "--only-torch", "--device", device]
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}

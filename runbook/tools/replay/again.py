@@ -35,7 +35,7 @@ class ReplayJob:
 
     @property
     def folder(self) -> Path:
-        """Return the folder for the replay's files: nothing of the run is changed."""
+        """Return the folder for the replay's files. The run itself is not changed."""
         return self.run / "replay" / f"step-{self.step}"
 
     @property
@@ -45,7 +45,7 @@ class ReplayJob:
 
     @property
     def is_done(self) -> bool:
-        """Return whether the step of this very training was replayed before.
+        """Return whether this step of this training was already replayed.
 
         A replay of another phase or of an earlier run does not count.
         """
@@ -59,11 +59,14 @@ class ReplayJob:
 
     @property
     def training(self) -> str:
-        """Return what distinguishes this training from others: its phase and its fingerprint."""
+        """Return the phase and the fingerprint that distinguish this training from others."""
         return f"{self.phase.phase} {self.phase.fingerprint}"
 
     def command(self, processes: int, *, launcher: bool) -> list[str]:
-        """Return the command that trains it; without a launcher, the command of one rank."""
+        """Return the command that trains the step.
+
+        Without a launcher, it is the command of one rank.
+        """
         command = [sys.executable, "-m"]
         if launcher and processes > 1:
             command += ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
@@ -127,7 +130,7 @@ def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
     """Train the step on this machine, in as many processes as the run has ranks."""
     ranks = job.phase.parallel.world_size
     threads = _recorded_threads(job)
-    # As in the run, because sums over the cores of a processor depend on their number.
+    # The number is the run's, because sums over the cores of a processor depend on it.
     prefix = ["env", f"OMP_NUM_THREADS={threads}"] if threads else []
     command = [*prefix, *job.command(ranks, launcher=True)]
     code = shell.follow(

@@ -54,15 +54,15 @@ class ReplayComparison:
     difference: Difference | None
     """The place where that step first differs.
 
-    None if it has no fingerprints, or nothing differs.
+    It is None if the step has no fingerprints, or if nothing differs.
     """
     host: str
-    """The machine on which the run computed that rank; empty if it is not known."""
+    """The machine on which the run computed that rank, or an empty text if it is not known."""
     loss: float | None
     replayed_loss: float | None
     verdict: Verdict
     changes: tuple[str, ...]
-    """Versions, code and machines that differ, or what was not recorded."""
+    """Versions, code and machines that differ, or a note about missing records."""
     ranks_of_other_samples: tuple[int, ...] = ()
     """Ranks that read other samples for the first step that differs."""
     has_fingerprints: bool = False
@@ -170,7 +170,7 @@ def _differs(number: int, run: Mapping[int, Step], replayed: Mapping[int, Step])
 def _marks_differ(
     number: int, recorded: Mapping[int, RecordedStep], again: Mapping[int, RecordedStep]
 ) -> Difference | None:
-    """Return where the fingerprints of a step differ, or None if one of the two has none."""
+    """Return where the fingerprints of a step differ, or None if either side has none."""
     if number not in recorded or number not in again:
         return None
     return compare_steps(recorded[number], again[number])
