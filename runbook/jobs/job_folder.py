@@ -127,9 +127,10 @@ class JobStatus:
 
 
 def next_job_folder(run_folder: Path, phase: str) -> JobFolder:
-    """Return the folder for the phase's next job (jobs/<phase>, then -2, -3 ...), not made yet.
+    """Return the folder for the phase's next job, without creating it.
 
-    The folder of a job that was never submitted is used again.
+    It is jobs/<phase>, then -2, -3 and so on. The folder of a job that was never submitted is used
+    again.
     """
     number = 1
     while (folder := _job_folder(run_folder, phase, number)).was_submitted():
@@ -308,7 +309,9 @@ def _end_state(folder: JobFolder, code: int) -> JobState:
 
 
 def signal_of_code(code: int | None) -> int | None:
-    """Return the signal that a shell's exit code stands for, or None if the program ended by itself.
+    """Return the signal that a shell's exit code represents.
+
+    Return None if the program ended by itself.
 
     >>> signal_of_code(137), signal_of_code(1), signal_of_code(None)
     (9, None, None)
@@ -433,9 +436,10 @@ class Scheduler(ABC):
         return statuses
 
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
-        """Queue more jobs from a folder, each after the end of the one before; return their ids.
+        """Queue more jobs from a folder, and return their ids.
 
-        Raise `JobError` if the scheduler cannot, or where the queue refuses one.
+        Each job starts after the end of its predecessor. Raise `JobError` if the scheduler does not
+        support this, or if the queue refuses a job.
         """
         raise JobError(JobMessage.NO_QUEUE_FOR_A_CHAIN, jobs=count + 1)
 

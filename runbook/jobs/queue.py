@@ -1,4 +1,7 @@
-"""Jobs of every kind of queue: submitted once, and tracked by their own files before the queue."""
+"""Jobs of every kind of queue.
+
+They are submitted once, and tracked by their own files before the queue.
+"""
 
 import re
 import secrets
@@ -137,7 +140,10 @@ class Queue(ABC):
         )
 
     def parse_job_id(self, text: str) -> str:
-        """Return the id that the queue printed at a submission; empty if there is none."""
+        """Return the id that the queue printed at a submission.
+
+        The text is empty if it printed none.
+        """
         for line in reversed(text.splitlines()):
             match = self.job_id_line.fullmatch(line.strip())
             if match:
@@ -289,9 +295,9 @@ class QueueScheduler(Scheduler):
         self._answers: dict[str, tuple[float, QueueJob | None]] = {}
 
     def state(self, folder: JobFolder) -> JobStatus:
-        """Return where the job stands: by its own files, then by the queue, then by its history.
+        """Return the state of the job from its own files, the queue or the queue's history.
 
-        Raise `JobError` if no job was submitted. A state that nobody knows is UNKNOWN.
+        Raise `JobError` if no job was submitted. If no source knows the state, it is UNKNOWN.
         """
         if not folder.was_submitted():
             raise JobError(
@@ -691,7 +697,10 @@ def _write_dependencies(folder: JobFolder, after: Sequence[JobFolder]) -> None:
 
 
 def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
-    """Return state and reason of a job that its queue forgot and that left no exit code."""
+    """Return the state and reason of a forgotten job.
+
+    Its queue no longer knows it, and it left no exit code.
+    """
     if folder.cancelled.exists():
         return JobState.CANCELLED, JobMessage.CANCELLED_AND_FORGOTTEN.fill()
     start = job_folder.read_started(folder)

@@ -19,9 +19,9 @@ def memory_limit() -> int | None:
 
 
 def task_limit() -> int | None:
-    """Return the smallest limit of processes and threads. None if there is none.
+    """Return the smallest limit of processes and threads.
 
-    systemd calls it TasksMax; Kubernetes and Docker set it too.
+    Return None if there is no limit. systemd calls it TasksMax; Kubernetes and Docker set it too.
     """
     return _smallest([*_values("pids", "pids.max"), *_values("", "pids.max")])
 

@@ -90,7 +90,10 @@ def _hard_limit(kind: int) -> int | None:
 
 
 def look_at_memory() -> Facts:
-    """Return bytes of main memory, the control group's limit (None: no limit), and of /dev/shm."""
+    """Return the bytes of main memory, of the control group's limit, and of /dev/shm.
+
+    The limit is None if there is none.
+    """
     shared = os.statvfs(SHARED_MEMORY)
     return {
         "total": _memory_bytes("MemTotal"),

@@ -74,9 +74,9 @@ def peers_of(index: int, num_nodes: int) -> list[int]:
 
 
 class Listener:
-    """What a node offers to the others.
+    """Servers through which other nodes reach this node.
 
-    The meeting port, and a second port at the chosen interface.
+    They listen at the meeting port, and at a second port of the chosen interface.
     """
 
     def __init__(self, port: int) -> None:

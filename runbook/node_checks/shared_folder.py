@@ -109,7 +109,10 @@ def _unseen_nodes(folder: Path) -> list[str]:
 
 
 def look_at_clock(folder: Path) -> Facts:
-    """Return by how many seconds the file server's clock is ahead of ours (negative: behind)."""
+    """Return by how many seconds the file server's clock is ahead of ours.
+
+    The number is negative if it is behind.
+    """
     path = folder / f"clock-{own_name()}"
     before = time.time()
     path.write_bytes(b"now")

@@ -39,8 +39,10 @@ CONFIRMING, CONFIRMED = (
     0.5,
 )
 UNEXPLAINED_BY_ONE = 1.7
-"""Multiple of the loss before it, if there is only one. A healthy batch of two sequences was 1.58
-times another one; the first spike of BigScience's 104B was 1.77 times the record before.
+"""Multiple of the only earlier loss at which a single loss is a spike.
+
+A healthy batch of two sequences was 1.58 times another one; the first spike of BigScience's 104B
+was 1.77 times the record before.
 """
 FEW_BEFORE = 5
 """With fewer earlier records, a single record makes a spike; with this many, a second one is
@@ -53,9 +55,10 @@ SUDDEN_SHARE = 0.10
 large as well.
 """
 LARGE_NORM_FACTOR = 10.0
-"""Multiple of the usual gradient norm. Early in a training the loss falls so fast that a jump of a
-fifth is still below the median of the curve. Only its gradient tells it from a batch of odd text
-(7.90 to 9.59 with a norm of 24).
+"""Multiple of the usual gradient norm that counts as large.
+
+Early in a training the loss falls so fast that a jump of a fifth is still below the median of the
+curve. Only its gradient distinguishes it from a batch of odd text (7.90 to 9.59 with a norm of 24).
 """
 USUAL_NORMS = 5
 """Number of gradient norms from which the usual one is computed."""
@@ -65,7 +68,7 @@ BLOCK = 20
 RISE_SHARE = 0.04
 FLAT_SHARE = 0.25
 FLAT_RECORDS = 200
-# Medians of a block each: enough for a slope
+# Number of levels, which are medians of a block each; this many suffice for a slope
 LEVELS = 40
 # Share of rising pairs of levels; newer slope relative to the older; total rise
 RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
@@ -80,12 +83,14 @@ earlier value.
 """
 COMPOUND_BLOCK = 5
 COMPOUND_LEVELS = 20
-"""Growth by a share of itself is over soon: 1 % a step is fourfold in 139 steps, so that levels are
-short and few.
+"""Number of records in a level of growth by a share of itself.
+
+This growth is short: 1 % a step is fourfold in 139 steps. Therefore levels are short and few.
 """
 LOST_NORMS = 50
-"""Skipped steps in a row whose gradient norm is not a number: from 2^32 a healthy loss scale needs
-33 to reach 1.
+"""Consecutive skipped steps with a gradient norm that is not finite.
+
+A healthy loss scale needs 33 such steps to fall from 2^32 to 1.
 """
 # Minimum window, share of a step, and multiple of the usual wait
 WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
@@ -109,7 +114,7 @@ class Alarm:
     """Median of the records before, or of the other ranks if the alarm is about a rank."""
     evidence: str
     rank: int | None = None
-    """The rank concerned; None: the training."""
+    """The rank concerned; None if the alarm is about the training."""
 
 
 def spread_of(values: Sequence[float]) -> float:
@@ -122,7 +127,7 @@ def spread_of(values: Sequence[float]) -> float:
 
 
 def in_bytes(count: float) -> str:
-    """Return bytes in the unit that suits their size.
+    """Return a number of bytes in a suitable unit.
 
     >>> in_bytes(512), in_bytes(3.2e9), in_bytes(4.5e15)
     ('512 B', '3.2 GB', '4500 TB')
@@ -179,8 +184,9 @@ RISE_NOISES = 4.0
 def _confirming_records(num_before: int) -> int:
     """Return how many records in a row make a spike after this many ordinary ones.
 
-    Few records, as in a log of every thousandth step, are smooth. A single one is no basis at all:
-    after a resume the curve begins again, and one batch of two sequences may be 60 % above another.
+    A log with few records, such as every thousandth step, is smooth. A single earlier record is no
+    basis: after a resume the curve begins again, and one batch of two sequences may be 60 % above
+    another.
     """
     if num_before == 1:
         return CONFIRMING
@@ -219,7 +225,7 @@ class RiseWatch:
             if len(self._recent) < rise.records:
                 return None
             oldest = self._recent[-rise.records][1]
-            # Spares the pairs of nearly all records
+            # This check avoids comparing pairs for nearly all records.
             if loss > oldest + rise.share * abs(oldest):
                 records = [*self._recent][-rise.records :]
                 alarm = self._judge(records, rise)
@@ -266,7 +272,7 @@ class RiseWatch:
 
 
 def _spread_around_line(values: Sequence[float]) -> float:
-    """Return the spread of values around the line through them: a slope is not noise."""
+    """Return the spread of values around the line through them. A slope does not count as noise."""
     points = [*enumerate(values)]
     slope = median(_slopes(points))
     return spread_of([value - slope * position for position, value in points])
@@ -276,25 +282,25 @@ class LossWatch:
     """Detects spikes, divergence and plateaus of one loss curve.
 
     Healthy trainings have single batches of odd text with up to twice the usual loss, and sometimes
-    two in a row. So a spike is three records, or one that no text explains, or one with a gradient
-    norm many times the usual.
+    two in a row. Therefore a spike needs three records, or one record that no text explains, or one
+    with a gradient norm many times the usual.
     """
 
     def __init__(self, metric: str = "loss") -> None:
         self._metric = metric
         self._rise = RiseWatch(metric)
-        self._recent = deque[float](maxlen=WINDOW)  # outside jumps
+        self._recent = deque[float](maxlen=WINDOW)  # Records outside jumps
         self._last = deque[float](maxlen=CONFIRMING)
         self._norms = deque[float](maxlen=WINDOW)
         # A sudden jump was reported, and the loss is above this
         self._above = inf
-        self._inside: list[float] = []  # Of the jump in progress
+        self._inside: list[float] = []  # Records of the jump in progress
         # The first iteration of that jump, and whether it was reported
         self._since, self._is_spike = (
             0,
             False,
         )
-        self._block, self._lowest = list[float](), list[float]()  # the lowest: by its median
+        self._block, self._lowest = list[float](), list[float]()  # the lowest block by its median
         self._all = list[float]()
         self._next_look = FLAT_RECORDS
 
@@ -404,7 +410,7 @@ class LossWatch:
         elif count >= 2 * ENOUGH and count % ENOUGH == 0:
             later = median(self._inside[-ENOUGH:])
             earlier = median(self._inside[-2 * ENOUGH : -ENOUGH])
-            if later < (1 - BACK_SHARE) * earlier:  # It recovers, if slowly.
+            if later < (1 - BACK_SHARE) * earlier:  # The loss recovers, if slowly.
                 return
             finding = AlarmMessage.NOT_BACK.fill(num_records=count)
             yield _make(
@@ -484,9 +490,9 @@ class LossWatch:
 class GrowthWatch:
     """Finds steady growth of a number over `levels` levels, each the median of several records.
 
-    What fills up or warms up grows ever more slowly, and noise wanders back: neither is steady.
-    `widens`: to levels of twice as many records each time, so that the whole training is looked at;
-    else the newest ones are.
+    A cache that fills or a machine that warms up grows ever more slowly, and noise returns to its
+    mean: neither is steady growth. With `widens`, levels double their number of records each time,
+    so that they cover the whole training; otherwise they cover the newest records.
     """
 
     def __init__(
@@ -849,7 +855,7 @@ class MetricWatch:
         iteration: int,
         value: float,
     ) -> Alarm | None:
-        """Return steady growth by more than the share that is healthy for this number."""
+        """Return steady growth beyond the share that is healthy for this number."""
         drift = self._drifts[name].look(iteration, value)
         if drift and drift.value > (1 + DRIFT_SHARES[name]) * drift.usual:
             return drift

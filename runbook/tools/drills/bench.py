@@ -145,7 +145,10 @@ class Bench:
         return [process for process in processes.values() if still_runs(process)]
 
     def end_left(self) -> list[str]:
-        """Kill what did not end by itself within some seconds, and return it in words."""
+        """Kill the processes that did not end by themselves within some seconds.
+
+        Return them in words.
+        """
         wait_until(lambda: not self.left(), 5)
         killed = []
         for process in self.left():
@@ -311,7 +314,7 @@ class DrillRun:
             thread.join(1)
 
     def change_plan(self, change: Callable[[dict[str, Any]], None]) -> None:
-        """Give the trainer other orders than the plan's, as a person does who edits plan.json."""
+        """Change the trainer's plan, as a person does who edits plan.json."""
         path = self.folder / "plan.json"
         content = json.loads(path.read_text())
         change(content["phases"][FULL])
@@ -387,11 +390,11 @@ class DrillRun:
         return self.folder / folder / "latest_checkpointed_iteration.txt"
 
     def parts(self) -> list[str]:
-        """Return what killed saves left behind."""
+        """Return the files that killed saves left behind."""
         return sorted(path.name for path in self.tracker().parent.glob("*.part"))
 
     def steps_lost(self) -> int:
-        """Return the most steps that were repeated after one restart."""
+        """Return the largest number of steps that were repeated after one restart."""
         lost = 0
         newest = 0
         for row in self.rows():
@@ -446,7 +449,7 @@ class DrillEnding:
     detected_after_s: float | None = None
     """Seconds from the fault to its detection; None if there is nothing to detect."""
     steps_lost: int | None = None
-    """Most steps that were repeated after one fault."""
+    """Largest number of steps that were repeated after one fault."""
     final_loss_equal: bool | None = None
     """Whether every loss equals the undisturbed run's, bit by bit.
 
@@ -489,7 +492,7 @@ class DrillVerdict:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; a drill's own facts stand beside the common keys."""
+        """Return plain values for JSON. A drill's own facts are added to the common keys."""
         common = {}
         for key, value in vars(self).items():
             if key not in ("extra", "figures"):

@@ -48,9 +48,9 @@ CAUSES = {
 }
 """The cause of each failure as the job rules see it; every other kind is `EndCause.OTHER`."""
 REMEMBERED = 8
-"""Attempts that the rules are shown.
+"""Number of newest attempts that the rules see.
 
-It is more than any budget, and older attempts failed at other steps.
+It exceeds any budget, and older attempts failed at other steps.
 """
 FAILED = 1
 """Exit code of a failed job."""
@@ -107,15 +107,15 @@ class CampaignRow:
     detection: float
     saves: float
     fewer_nodes: float
-    """Share lost because steps took longer with fewer nodes than planned."""
+    """Share of the time that was lost because steps took longer with fewer nodes than planned."""
     failures: float
     jobs: float
     stops: float
-    """Failures that the rules leave to a person to solve."""
+    """Number of failures that the rules leave to a person."""
     near_restarts: float
     """Starts from copies in node memory."""
     waiting_days: float
-    """Time in queues and waiting for a person, while no device is allocated."""
+    """Time that was spent in queues and waiting for a person, while no device is allocated."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 
 
 class RankRequest:
-    """What a rank has to run, and where, and with which arguments and environment."""
+    """The function that a rank runs, its working directory, arguments and environment."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class RankRequest:
         environment: Mapping[str, str],
         folder: str,
     ) -> None:
-        # module:function, which returns the exit code
+        # `module:function`; the function returns the exit code
         self.function = function
         self.arguments = arguments
         self.environment = environment
@@ -199,7 +199,7 @@ def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
 
 
 def serve(path: str, modules: Sequence[str]) -> None:
-    """Import, listen, serve."""
+    """Import the modules, listen on the socket, and serve."""
     # Drills compute on the CPU. A forked rank would inherit what the imports learned about devices.
     importlib.import_module("runbook.training.ranks").hide_gpus()
     with warnings.catch_warnings():
@@ -230,7 +230,7 @@ class RankStandIn:
     ) -> int:
         """Return the rank's exit code, or the negative number of the signal that ended it."""
         parent = os.getppid()
-        # PR_SET_PDEATHSIG, which a rank that was not forked sets for itself.
+        # PR_SET_PDEATHSIG; a rank that was not forked sets it for itself.
         ctypes.CDLL(None).prctl(
             1,
             signal.SIGKILL,
