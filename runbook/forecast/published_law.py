@@ -74,7 +74,7 @@ def published_loss(parameters: float, tokens: float) -> LawForecast:
 
 
 def why_not(parameters: float, tokens: float) -> str:
-    """Return why the law says nothing of a training. Empty if it does."""
+    """Return why the law says nothing of a training. The text is empty if the law covers it."""
     if parameters < SMALLEST_SIZE or parameters > MOST_OVER * LARGEST_SIZE:
         fitted = f"{SMALLEST_SIZE:,.0f} to {LARGEST_SIZE:,.0f}"
         return ForecastMessage.OUTSIDE_OF_LAW.fill(parameters=parameters, fitted=fitted)

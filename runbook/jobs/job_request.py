@@ -225,7 +225,7 @@ def array_indices(text: str) -> list[int]:
 def array_end(folder: JobFolder, job_id: str) -> JobStatus | None:
     """Return the status of a job whose every part has written its exit code.
 
-    None while one has not.
+    Return None while a part is still without one.
     """
     parts = element_folders(folder)
     if not parts:

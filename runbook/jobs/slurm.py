@@ -105,8 +105,10 @@ def parse_jobs(text: str, columns: Sequence[str]) -> list[QueueJob]:
 def parse_exit_code(text: str) -> int | None:
     """Return the code that a shell would show for Slurm's CODE:SIGNAL.
 
-    `text` is that pair, or the output of `scontrol show job` with it. None if it has no such
+    `text` is that pair, or the output of `scontrol show job` with it. Return None if it has no such
     pair.
+
+
 
     >>> parse_exit_code("1:0"), parse_exit_code("0:15"), parse_exit_code("strange")
     (1, 143, None)

@@ -120,7 +120,7 @@ def layout_of(
 ) -> re.Pattern[str] | None:
     """Return an expression that matches records with exactly these keys in this order.
 
-    Each record ends with a bar. The groups of the expression are our fields. None if a piece
+    Each record ends with a bar. The groups of the expression are our fields. Return None if a piece
     has no value. `rate_first`: gpt-neox's samples/sec stand before the iteration.
     """
     pattern = r"(?P<prefix>[^|]*?\s|)iteration\s*=?\s*(?P<iteration>\d+)\s*/\s*\d+\s*\|"
@@ -689,7 +689,10 @@ ENDINGS = (RETURN_CODE, SIGKILL)
 
 
 def _ending(line: str) -> str | None:
-    """Return how the training ended, in the program's words. None if the line reports no end."""
+    """Return how the training ended, in the program's words.
+
+    Return None if the line reports no end.
+    """
     if "exiting program" in line:
         return line[line.index("exiting program") :].strip(" ]")[:100]
     if RETURN_CODE in line:

@@ -209,7 +209,7 @@ def _with_saved_steps(attempt: Attempt, events: Sequence[JobEvent], saved: int) 
 def saved_iteration(tracker: Path) -> int:
     """Return the iteration that a tracker names, also as global_step120.
 
-    0: nothing was saved.
+    The result is 0 if nothing was saved.
     """
     match = re.search(r"\d+", _read(tracker))
     return int(match[0]) if match else 0
@@ -243,7 +243,8 @@ def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
 def suspect_stage(files: JobFiles, stages: int) -> list[str]:
     """Return the nodes of a pipeline stage in which ranks of several nodes hung or were killed.
 
-    Which of the stage's nodes is to blame, nobody can tell. Empty in every other case.
+    Which of the stage's nodes is to blame, nobody can tell. The result is empty in every other
+    case.
     """
     slices = split_by_attempt(list(json_lines(files.events)), files.name)
     events = slices[-1] if slices else []

@@ -100,7 +100,7 @@ def json_lines(path: Path) -> Iterator[JobEvent]:
 def events_of_job(events: Sequence[JobEvent], job: str) -> Sequence[JobEvent]:
     """Return the events since the job was submitted for the last time.
 
-    Empty if it never was.
+    The result is empty if it was never submitted.
     """
     for index in reversed(range(len(events))):
         event = events[index]
@@ -221,7 +221,7 @@ def _cause_before(
 ) -> Failure | None:
     """Return the cause that a log names before the first line of a kind of end.
 
-    Kinds in `explanations` count wherever they are named. None if there is none.
+    Kinds in `explanations` count wherever they are named. Return None if the log names no cause.
     """
     failures = find_failures(lines)
     end_lines = [failure.line for failure in failures if failure.name == end.name]
@@ -236,10 +236,7 @@ def _cause_before(
 
 
 def _last_error(lines: Sequence[str]) -> str:
-    """Return the last line that names an exception.
-
-    Empty if no line does.
-    """
+    """Return the last line that names an exception. The result is empty if no line does."""
     for line in reversed(lines):
         if ERROR_LINE.match(line.strip()):
             return line.strip()

@@ -118,7 +118,7 @@ def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
 def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
     """Return why no job may follow the last one, whatever the budget.
 
-    Empty if one may.
+    The text is empty if a job may follow.
     """
     last = attempts[-1]
     end = last.end
@@ -145,7 +145,7 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
 def reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
     """Return why the budget of jobs without a new step is used up.
 
-    Empty if it is not.
+    The text is empty if the budget is not used up.
     """
     furthest_step = 0
     jobs_without_progress = 0

@@ -42,8 +42,10 @@ class RankPlaces:
     def suspect_stage(self, ranks: Sequence[int]) -> list[str]:
         """Return the nodes of the stage that all these ranks are in.
 
-        Empty where they are on one node, which is no question of stages, where they are in several
-        stages, and where the stage has all nodes.
+        The result is empty if they are on one node, because stages do not matter there. It is also
+        empty if they are in several stages, or if the stage has all nodes.
+
+
 
         >>> places = RankPlaces(["n1", "n2", "n3", "n4"], ranks_per_node=2, stages=2)
         >>> places.suspect_stage([4, 7]), places.suspect_stage([4, 5]), places.suspect_stage([3, 4])

@@ -274,7 +274,7 @@ def _require_own_folder(root: Path) -> None:
 def _failure_note(manifest: EnvironmentManifest, folder: str) -> FailureNote | None:
     """Return this node's note, next to the copy's place, else in its memory.
 
-    None where this user can write to neither.
+    Return None if this user can write to neither place.
     """
     for place in (folder, MEMORY_FOLDER):
         with contextlib.suppress(CopyError):

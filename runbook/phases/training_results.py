@@ -74,7 +74,7 @@ class TrainingResults:
     def account(self) -> WallTime | None:
         """Where the wall time went over all jobs.
 
-        Every table uses this one account. None before the first step.
+        Every table uses this one account. It is None before the first step.
         """
         return account_wall_time(self.history, self.validation, self.events)
 

@@ -59,7 +59,8 @@ def replicas_change(
 ) -> ReplicasChange | None:
     """Return what changes with a start of this plan.
 
-    None if the number of replicas stays the same. `events` are those of the training, oldest first.
+    Return None if the number of replicas stays the same. `events` are those of the training, oldest
+    first.
     """
     planned = phase.planned_replicas or phase.parallel.data
     newest = newest_change(events)

@@ -181,8 +181,8 @@ def check_volumes(
     """Compare each shared file system with what is stored there.
 
     One that is too small raises a warning, since it can be enlarged. `wants` has the bytes of each
-    kind of content, and `texts` those of each text that is fetched to the folder for data. 0 means
-    not known.
+    kind of content, and `texts` those of each text that is fetched to the folder for data. A size
+    of 0 means that it is not known.
     """
     storage = settings.run.jobs.storage
     name, _ = chosen_tier(settings.site, storage)

@@ -295,7 +295,7 @@ def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
 def loss_at(history: History, tokens: int) -> float | None:
     """Return the median of the last losses up to a number of tokens.
 
-    None if there is none, or none of the last ones is a number.
+    Return None if there is no loss, or if none of the last losses is a number.
     """
     steps = [step for step in history.steps if step.consumed_tokens <= tokens][-LOSSES:]
     losses = []

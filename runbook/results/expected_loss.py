@@ -81,7 +81,7 @@ def newest_expected_loss(folder: Path, plan: PhasePlan) -> ExpectedLoss | None:
 def sealed_loss(folder: Path) -> Forecast | None:
     """Return the loss as it was sealed.
 
-    None if it was not, was sealed late, or was changed since.
+    Return None if it was not sealed, was sealed late, or was changed since.
     """
     try:
         sealed = read_sealed(folder)

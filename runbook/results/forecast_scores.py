@@ -183,7 +183,7 @@ def read_scores_of_all(runs: Path) -> list[ForecastScore]:
 def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | None:
     """Return the 80th percentile of the logarithmic errors of earlier runs.
 
-    None while they are too few.
+    Return None while there are too few runs.
     """
     errors = []
     for score in scores:

@@ -111,7 +111,9 @@ def _finite_evaluations(validation: Sequence[ValidationLoss]) -> Check:
 def credible_step_seconds(estimate: float | None) -> tuple[float, float] | None:
     """Return the shortest and longest step that agree with the plan's estimate.
 
-    None if the plan has none.
+    Return None if the plan has no estimate.
+
+
 
     >>> credible_step_seconds(1.5), credible_step_seconds(None)
     ((0.5, 4.5), None)
@@ -209,9 +211,9 @@ def resume_check(
 ) -> list[Check]:
     """Check that segments join without a repeated step or a jump of the loss.
 
-    Empty if nothing was resumed. `tolerance` is the largest jump of the loss over a seam, as a
-    share: steps before and after it are other samples, so a seam may step as much as neighbours
-    before it did.
+    The result is empty if nothing was resumed. `tolerance` is the largest jump of the loss over a
+    seam, as a share: steps before and after it are other samples, so a seam may step as much as
+    neighbours before it did.
     """
     if not metrics.restarts:
         return []
@@ -302,7 +304,7 @@ def _usual_jump(metrics: History, first: int) -> float:
 def _jump(metrics: History, first: int) -> float | None:
     """Return the change of the loss at the first step of a segment, as a share.
 
-    It is measured against the median of the five losses before. None if a side has no loss.
+    It is measured against the median of the five losses before. Return None if a side has no loss.
     """
     before = []
     for iteration, loss in metrics.losses:

@@ -234,7 +234,7 @@ def find_spikes(
 def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
     """Return the first iteration after a spike with a loss within 2 % of the usual one.
 
-    None if the loss did not come back.
+    Return None if the loss did not come back.
     """
     highest = 1.02 * spike.usual
     for iteration, loss in losses:

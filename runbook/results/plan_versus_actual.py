@@ -77,7 +77,7 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 def _planned_useful_time(plan: Plan, phase: str) -> float | None:
     """Return the expected percentage of useful time of the training.
 
-    None if no rate of failures is known.
+    Return None if no rate of failures is known.
     """
     expectation = useful_time(plan) if phase == FULL else None
     if expectation is None:

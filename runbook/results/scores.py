@@ -56,7 +56,7 @@ class Score:
     def chance(self) -> float | None:
         """Return how far a share of this many samples varies by chance (95 %).
 
-        None if the score is no share.
+        Return None if the score is not a share.
         """
         if not self.is_share or self.before is None or self.after is None or not self.samples:
             return None

@@ -268,7 +268,7 @@ def _queue_seconds(
 ) -> float:
     """Return the seconds from a job's submission to its start.
 
-    0 if the next job was submitted before this one started.
+    The result is 0 if the next job was submitted before this one started.
     """
     later = (moment for moment in submitted if moment > submitted_at)
     next_submitted_at = min(later, default=float("inf"))

@@ -157,7 +157,7 @@ class Exclusion:
     def as_text(self) -> str:
         """Return what a person is told before the job is submitted.
 
-        Empty if no node is known as bad.
+        The text is empty if no bad node is known.
         """
         lines = [RunMessage.LEFT_OUT.fill(nodes=entry.describe()) for entry in self.left_out]
         lines += [f"Known as bad, and not left out: {entry.describe()}" for entry in self.kept]

@@ -31,7 +31,7 @@ CPU_FACTS = Path("/proc/cpuinfo")
 def measure_machine(site: Site) -> Machine | None:
     """Cores, memory and matrix instructions of this machine.
 
-    None if the jobs run on another one.
+    It is None if the jobs run on another one.
 
     Free disk space changes by the minute and is therefore no part of a plan: 01-environment asks
     for it.
@@ -136,7 +136,7 @@ def keep_calibration(
 ) -> Calibration | None:
     """Write what the smoke test measured against its plan.
 
-    None if too few steps were timed or nothing planned.
+    Return None if too few steps were timed or nothing planned.
 
     `warned`: a check of the test did not pass, so that its times are no measure for other runs.
     """

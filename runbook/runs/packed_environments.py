@@ -214,7 +214,7 @@ def shared_bandwidth(settings: Settings, nodes: int) -> tuple[float, str]:
 def environment_checks(settings: Settings) -> list[Check]:
     """Say what a copy of the environment takes on each node, and how long.
 
-    Nothing where none is asked for.
+    Nothing is shown if no copy is requested.
     """
     jobs = settings.run.jobs
     if not uses_copy(settings):

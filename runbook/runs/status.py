@@ -212,7 +212,7 @@ def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
 def _fewer_replicas(folder: Path) -> dict[str, object] | None:
     """Return since which iteration the training goes on with fewer replicas than planned.
 
-    None where all of them train.
+    Return None if all replicas train.
     """
     try:
         plan = read_plan(folder / "plan.json", FULL)
@@ -230,7 +230,7 @@ def _fewer_replicas(folder: Path) -> dict[str, object] | None:
 def _expected_loss(folder: Path) -> ExpectedLoss | None:
     """Return the final loss that the training's curve announces.
 
-    None if there is no such curve.
+    Return None if there is no such curve.
     """
     try:
         plan = read_plan(folder / "plan.json", FULL)
@@ -243,7 +243,7 @@ def _expected_loss(folder: Path) -> ExpectedLoss | None:
 def _near_copies(folder: Path) -> NearCopyCounts | None:
     """Return what the training's events say of copies in node memory.
 
-    None if there are none.
+    Return None if there are no such events.
     """
     return near_copies(read_events(folder / "events.jsonl", FULL))
 
@@ -370,7 +370,7 @@ def _job_row(job: JobFolder, status: JobStatus) -> Row:
 def _nodes(job: JobFolder) -> str:
     """Return the hosts that a job recorded, else the hosts where it began.
 
-    Empty if neither is known.
+    The result is empty if neither is known.
     """
     if job.hostfile.exists():
         return ",".join(job.hostfile.read_text(encoding="utf-8").split())
@@ -382,7 +382,7 @@ def _nodes(job: JobFolder) -> str:
 def _numbers(results: Mapping[str, object]) -> str:
     """Return the first and last loss and the throughput.
 
-    Empty if there is no loss.
+    The result is empty if there is no loss.
     """
     if results.get("last_loss") is None:
         return ""
@@ -407,7 +407,7 @@ def _number(value: Any, form: str) -> str:
 def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row]:
     """Return what the queue says of the partitions of these jobs.
 
-    Empty on a machine without one.
+    The result is empty on a machine without a queue.
     """
     partitions: set[str] = set()
     for job in jobs:

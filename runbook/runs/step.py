@@ -263,7 +263,10 @@ class PhaseStep:
         write_text(self.started_path, f"{self.fingerprint}\n{json.dumps(facts)}\n")
 
     def start_facts(self) -> dict[str, Any]:
-        """Return the facts of the last start. Empty before the first, and for an older version."""
+        """Return the facts of the last start.
+
+        The result is empty before the first start, and for starts of older versions.
+        """
         if not self.started_path.exists():
             return {}
         text = self.started_path.read_text().partition("\n")[2]

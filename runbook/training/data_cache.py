@@ -135,7 +135,7 @@ def other_order(saved: Mapping[str, str], planned: Mapping[str, str]) -> list[st
 def _fault(path: Path, newest_text: int, built: CachedFile | None) -> CacheFault | None:
     """Return why a cached file must not be read.
 
-    None if it is what was built of this text.
+    Return None if the file is the one built from this text.
     """
     try:
         numpy.load(path, mmap_mode="r")

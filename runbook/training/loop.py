@@ -936,7 +936,7 @@ class Stepper:
 def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
     """What computes micro-batches again to find silent data corruption.
 
-    None if the plan does not want it.
+    It is None if the plan does not request this.
     """
     if not spec.limits.replay_interval:
         return None

@@ -123,7 +123,7 @@ def main() -> int:
 
 
 def _installed_version(name: str) -> str | None:
-    """Return the version of a package. None if it is not installed."""
+    """Return the version of a package. Return None if it is not installed."""
     for distribution in distributions(name=name):
         return distribution.version
     return None
@@ -191,7 +191,7 @@ def _save(facts: Facts, folder: Path, rank: int) -> None:
 def write_speed(folder: Path, rank: int) -> Facts:
     """Return how fast a file is written and synced.
 
-    Also by how many seconds the file server's clock is off.
+    Also return by how many seconds the file server's clock is off.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f".probe-{rank}.{os.getpid()}"

@@ -20,7 +20,7 @@ A checkpoint of 2.4 TB takes minutes.
 def warn_after(job: Job) -> int:
     """Return the seconds after which a job requests its own stop.
 
-    A queue may give no warning. 0 if the job is too short for one.
+    A queue may give no warning. The result is 0 if the job is too short for one.
     """
     if job.walltime > 2 * WARNING_SECONDS:
         return job.walltime - WARNING_SECONDS

@@ -113,7 +113,7 @@ def expand(value: str, settings: Settings) -> str:
 def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
     """Return the site's groups of variables that are on, as words of the shell.
 
-    None unsets a variable.
+    A value of None unsets the variable.
     """
     groups: dict[str, dict[str, str | None]] = {}
     for name, variables in switched_on(settings).items():

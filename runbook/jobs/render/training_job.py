@@ -198,7 +198,7 @@ class QueuedTraining:
     def _near_removal_command(self, mounts: Sequence[str]) -> str:
         """Return the command that removes copies in a node's memory.
 
-        Empty where none are kept.
+        The command is empty if no copies are kept.
         """
         if not self.goes_on_by_itself or not self.spec.checkpoint.near_interval:
             return ""

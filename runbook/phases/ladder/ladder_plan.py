@@ -79,7 +79,7 @@ class Ladder:
     def seconds(self) -> float | None:
         """Planned time of all rungs one after another, with their starts.
 
-        None if a rung's time is unknown.
+        It is None if a rung's time is unknown.
         """
         times = [rung.seconds for rung in self.rungs]
         known_times = [seconds for seconds in times if seconds is not None]

@@ -247,7 +247,7 @@ def figure_of(state: LadderState, settings: Settings) -> Any:
 def reached_loss(folder: Path) -> float | None:
     """Return the loss of a run after its last step.
 
-    None if it was not trained or not evaluated there.
+    Return None if it was not trained or not evaluated there.
     """
     if not read_mark(folder, f"{FULL}--train"):
         return None

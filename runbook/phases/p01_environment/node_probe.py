@@ -214,7 +214,7 @@ def _missing_gpus_check(
 def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
     """Return the version of the first torch built without CUDA and ROCm.
 
-    Empty if there is none.
+    The result is empty if there is none.
     """
     for rank_facts in facts:
         torch = _torch_of(rank_facts)

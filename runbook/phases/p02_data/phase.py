@@ -400,7 +400,7 @@ def show_plan_beside(open_phase: OpenPhase) -> View:
 
 
 def _planned_work(open_phase: OpenPhase) -> dict[str, float | None]:
-    """Return the plan's estimates. None if the plan has none."""
+    """Return the plan's estimates. Return None if the plan has no estimates."""
     plan = open_phase.plan
     planned: dict[str, float | None] = {
         "tokens": plan.data.estimated_tokens or None,

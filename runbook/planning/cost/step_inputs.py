@@ -46,7 +46,7 @@ def code_of(choice: Choice) -> str:
 def device_of(site: Site) -> Accelerator | None:
     """Return the site's accelerator, with the site's own peaks, memory and devices of a node.
 
-    None if the table has no such device.
+    Return None if the table has no such device.
     """
     hardware = site.hardware
     device = find_accelerator(hardware.device)

@@ -50,7 +50,7 @@ class Rewriter(HTMLParser):
     def renamed(self, tag: str) -> str | None:
         """Return the name that a tag gets.
 
-        None leaves it out, but what it encloses is still read.
+        None leaves the tag out, but its content is still read.
         """
         return tag
 

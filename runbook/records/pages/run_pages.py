@@ -276,7 +276,7 @@ def _chart(phase: str, curve: Curve, others: Sequence[Curve]) -> Chart:
 def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
     """Return the losses of a run's full training.
 
-    None if there are fewer than two, or the file is too long to read for this.
+    Return None if there are fewer than two losses, or if the file is too long to read for this.
     """
     from runbook.results.history import read_metrics, read_validation
 
@@ -312,7 +312,7 @@ def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
 def _model_of_plan(run_folder: Path, phase: str) -> tuple[str, float]:
     """Return a phase's model in words and its loss before training, ln of its vocabulary.
 
-    Empty and 0 without a readable plan.
+    Without a readable plan they are an empty text and 0.
     """
     plan_file = run_folder / "plan.json"
     try:

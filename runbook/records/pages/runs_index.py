@@ -123,7 +123,7 @@ def _score_name(score: Score) -> str:
 def main_scores(run_folder: Path) -> Sequence[Score]:
     """Return the scores of a run.
 
-    Empty if somebody else wrote or changed the file.
+    The result is empty if somebody else wrote or changed the file.
     """
     try:
         return read_main_scores(run_folder)

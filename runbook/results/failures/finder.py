@@ -164,7 +164,7 @@ class FailureFinder:
     def first_error(self) -> FirstError | None:
         """Return the first error that no rule recognizes.
 
-        None if the log names a failure that is no effect of it.
+        Return None if the log names a failure that is no effect of it.
         """
         failures = self._all_failures()
         if any(failure.name not in EFFECTS for failure in failures):
@@ -334,7 +334,7 @@ def _is_survived(error: FirstError, effect: Failure) -> bool:
 def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Failure | None:
     """Return the earliest failure of the strongest level, that of `root_rank` before others.
 
-    None if there is none.
+    Return None if there is no failure.
     """
     last = [failure for failure in failures if not failure.overcome]
     if not last:

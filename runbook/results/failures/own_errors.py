@@ -168,7 +168,10 @@ class OwnErrorFinder:
             self._take(process, error, log_line.text)
 
     def _process_of(self, log_line: LogLine, *, may_be_new: bool) -> _Process | None:
-        """Return the process that wrote a line. None if it raised nothing so far."""
+        """Return the process that wrote a line.
+
+        Return None if the process has raised nothing so far.
+        """
         key = (log_line.rank, log_line.host)
         if may_be_new and len(self._processes) < MAX_PROCESSES:
             return self._processes.setdefault(key, _Process())
@@ -208,7 +211,7 @@ class OwnErrorFinder:
     def first(self, root_rank: int | None = None) -> OwnError | None:
         """Return the error that was raised first, that of `root_rank` before others.
 
-        None if no process ended with one.
+        Return None if no process ended with an error.
         """
         errors = self._errors()
         of_root = [error for error in errors if error.rank == root_rank]

@@ -216,5 +216,5 @@ TRIALS = (
 
 
 def trial_of(kind: FailureKind) -> Trial | None:
-    """Return how a remedy was tried. None if it was not."""
+    """Return how a remedy was tried. Return None if it was not tried."""
     return next((trial for trial in TRIALS if trial.kind == kind), None)

@@ -86,7 +86,7 @@ def memory(plan: Plan, phase: str) -> tuple[str, str]:
 def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
     """Return the formula of the step time: operations over the speed that the devices reach.
 
-    None if the time is not known.
+    Return None if the time is not known.
     """
     time = plan.time[phase]
     flops = plan.flops[phase]

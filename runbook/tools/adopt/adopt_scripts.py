@@ -424,7 +424,7 @@ def _write(
 def _log_text(path: Path) -> str:
     """Return the beginning of a log with Megatron's printed arguments.
 
-    Empty if the file is none.
+    The text is empty if the file is not such a log.
     """
     try:
         with path.open("rb") as stream:
@@ -630,7 +630,7 @@ def _top_of_checkout(folder: Path) -> Path | None:
 def _text_of(path: Path, top: Path) -> str:
     """Return the masked text of a small text file within `top`.
 
-    Empty if it is none, or a secret, or cannot be read.
+    The result is empty if the file is not small text, may contain secrets, or cannot be read.
     """
     try:
         if not _is_text_file(path, top) or path.stat().st_size > _MOST_BYTES:

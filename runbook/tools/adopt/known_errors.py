@@ -123,7 +123,7 @@ def _labels(evidence: Evidence) -> Iterator[KnownError]:
 def _line_of_label(evidence: Evidence, label: str) -> int | None:
     """Return the line that calls a shape by its document's wrong label, else the shape's.
 
-    None if the script has its shape from elsewhere.
+    Return None if the script takes its shape from elsewhere.
     """
     mentions = evidence.script.matching(rf"(?i)\b{label[:-1]}\s*M")
     if mentions:

@@ -162,7 +162,7 @@ def _has_enough_options(shell_words: Sequence[Word]) -> bool:
 def option(shell_words: Sequence[Word], *names: str) -> Word | None:
     """Return the last value of an option, as `--name value` or `--name=value`.
 
-    None if it has none.
+    Return None if the option has no value.
 
     Dashes and underscores in its name are alike.
     """
@@ -207,8 +207,8 @@ _AROUND_A_TRAINING = ("step", "container", "wrapper", "starter")
 def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]) -> int | None:
     """Return which word of a command is the training program.
 
-    None if none is, or where the command goes on to start something else, which is recorded by
-    itself.
+    Return None if no word is. Also return None if the command starts something else, which is
+    recorded separately.
     """
     if command.kind in ("starter", "python"):
         return _script_place(command.words) or None
@@ -484,7 +484,7 @@ def run_of(script: Script) -> str:
 
     Where none are set, the run of the machine that the text clearly speaks of.
 
-    Empty if neither tells.
+    The result is empty if neither identifies a run.
     """
     if script.matching(_WRITES_OPTIONS):
         return ""  # it starts a program of its own, and is no block of exports

@@ -315,7 +315,7 @@ def _is_implied(
 def _implied(model: Model, shape: Mapping[str, int], field: str) -> int:
     """Return what a field of the shape is where nobody sets it.
 
-    0 for fields that are always set.
+    The value is 0 for fields that are always set.
     """
     implied = {
         "ffn_hidden": 4 * shape["hidden"],

@@ -534,7 +534,7 @@ def _pbs_variables(size: JobSize) -> dict[str, str]:
 def _number(text: str) -> int:
     """Return the number that a text begins with.
 
-    0 if there is none, or one that no machine has.
+    The result is 0 if there is no number, or one that is too large for a machine.
     """
     match = re.match(r"\d{1,6}(?!\d)", text)
     if match is None:

@@ -274,7 +274,7 @@ def _printed(lines: Sequence[str]) -> dict[str, tuple[str, int]]:
 def _option_words(argument: str, value: str) -> list[str]:
     """Return the words with which an argument is given.
 
-    None if it is off, or another one says the same.
+    Return None if the argument is off, or if another one has the same meaning.
     """
     if value == "False":
         if argument in _NEGATED:

@@ -69,7 +69,7 @@ def model_entry(
 ) -> str:
     """Return an entry for params/models.yaml with the script's own kind of model.
 
-    Empty if it needs none.
+    The text is empty if the script needs no entry.
     """
     if not findings.model_kind:
         return ""

@@ -322,7 +322,7 @@ class _Proof:
     def _source_of_key(self, name: str, option: Option | None) -> str:
         """Return where the value of an option's key comes from instead.
 
-        Empty if from the option.
+        The text is empty if the value comes from the option itself.
         """
         for key in _keys_of(option):
             carried = self.findings.carried.get(key)
@@ -448,7 +448,7 @@ class _Proof:
     def _carried_from_document(self, section: str, leaf: str) -> CarriedValue | None:
         """Return the value that was taken from an entry of DeepSpeed's configuration.
 
-        None if none was.
+        Return None if no value was taken.
         """
         for carried in self.findings.carried.values():
             if carried.source in (f"DeepSpeed's {leaf}", f"DeepSpeed's {section}"):
@@ -458,7 +458,7 @@ class _Proof:
     def _why_not_in_document(self, name: str, value: Any, carried: CarriedValue | None) -> str:
         """Return why an entry of DeepSpeed's configuration is not the run file's.
 
-        Empty if nothing says so.
+        The text is empty if there is no such reason.
         """
         if value is None:
             return "its value is known only while the script runs"
@@ -561,7 +561,7 @@ _REASONS = {
 def _reason_of_zero(name: str, values: Sequence[Word]) -> str:
     """Return why a length of 0 is another number in the run file's command.
 
-    Empty for other options.
+    The text is empty for other options.
     """
     if [value.text for value in values] != ["0"]:
         return ""

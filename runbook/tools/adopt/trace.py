@@ -118,7 +118,7 @@ class WordLines:
     def _line_of_name(self, text: str) -> int:
         """Return the line of an option's or override's name.
 
-        0 if the word is none, or stands nowhere.
+        The result is 0 if the word is not such a name, or is on no line.
         """
         if not _is_named(text):
             return 0
@@ -181,7 +181,7 @@ _ONLY_A_VARIABLE = r"^[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?\s*(?:[;#].*)?$"
 def _group_of(pattern: str, text: str) -> str:
     """Return what the first group of a pattern has in a text.
 
-    Empty if the text lacks the pattern.
+    The result is empty if the text lacks the pattern.
     """
     match = re.search(pattern, text)
     if match is None:
@@ -548,7 +548,7 @@ def _absent_programs(trace: RunTrace, job: SandboxJob, stubs: Sequence[str]) -> 
 def _submitted(job: SandboxJob, trace: RunTrace, numbers: LineNumbers) -> SandboxJob | None:
     """Return the job that this one gives to a queue last, with what it exports.
 
-    None if it gives none.
+    Return None if it submits no job.
     """
     for command in reversed(trace.commands):
         text = command.environment.get("ADOPT_SUBMITTED", Word("", 0)).text
@@ -764,7 +764,7 @@ _STOPPED = (124, 137)
 def _line_of_call(path: str, parent: str, trace: RunTrace) -> int:
     """Return the line that started a program last, or the line of the program around it.
 
-    0 if neither is known.
+    The result is 0 if neither is known.
     """
     called = path.rpartition("/")[2]
     for name, number in reversed(trace.steps):
@@ -796,7 +796,7 @@ def visible_parts(text: str) -> list[str]:
 def _unquoted(text: str) -> str | None:
     """Return a word as bash's trace writes it, without its quotes.
 
-    None if it is more than one word.
+    Return None if it is more than one word.
     """
     ansi_quoted = re.fullmatch(r"\$'((?:[^'\\]|\\.)*)'", text, re.DOTALL)
     if ansi_quoted:

@@ -300,8 +300,8 @@ def load_checkpoint(
 ) -> LoadedCheckpoint | None:
     """Load the newest whole checkpoint.
 
-    None if there never was one, `RefusedError` where none is whole or fits. Newer copies in node
-    memory come first.
+    Return None if there never was one. Raise `RefusedError` if no checkpoint is complete and fits.
+    Newer copies in node memory come first.
     """
     root = spec.path(spec.checkpoint.folder)
     run_on_first_rank(lambda: folders.remove_leftovers(root))
@@ -447,7 +447,7 @@ def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
 def _newest_padding(spec: PhasePlan) -> int:
     """The padding of the newest checkpoint that says its vocabulary, where that is the plan's.
 
-    Else 0.
+    Otherwise it is 0.
     """
     checkpoints, _ = folders.candidates(spec.path(spec.checkpoint.folder))
     for checkpoint in checkpoints:

@@ -310,7 +310,7 @@ class TrainingEngine(abc.ABC):
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Scores of all tokens after each prefix in `ids` [1, length].
 
-        None on ranks of earlier pipeline stages.
+        Ranks of earlier pipeline stages return None.
         """
 
     def weights(self) -> State:
@@ -501,7 +501,7 @@ class TrainingEngine(abc.ABC):
     def _own_range(self, weight: torch.nn.Parameter) -> tuple[int, torch.Tensor] | None:
         """Where the flat range of a weight that ZeRO 3 leaves on this rank starts, and the range.
 
-        Else None.
+        Return None if this rank has no such part.
         """
         return None
 
@@ -524,7 +524,7 @@ class TrainingEngine(abc.ABC):
     def num_parameters(self) -> int:
         """Trained numbers of the whole model.
 
-        Those this rank is the first to hold, summed over all ranks.
+        Each rank counts the numbers that it is the first to hold, and the counts are summed.
         """
         count = 0
         for _, shard in trained_weights(self.weights()):

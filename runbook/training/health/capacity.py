@@ -227,7 +227,7 @@ def first_without_room(
 ) -> int:
     """Return the iteration of the first save that does not fit beside the kept ones.
 
-    0 if all fit.
+    The result is 0 if all fit.
     """
     keep = spec.checkpoint.keep
     newest = sorted(saved)[-keep:]

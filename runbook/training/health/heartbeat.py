@@ -78,7 +78,7 @@ def uptime() -> float:
 def process_start_ticks(pid: int) -> int:
     """Return when a process started, in clock ticks.
 
-    0 if there is none, -1 if this cannot be known.
+    The result is 0 if there is no such process, and -1 if this cannot be known.
     """
     if not Path("/proc/self/stat").exists():
         return -1
@@ -89,7 +89,7 @@ def process_start_ticks(pid: int) -> int:
 def process_fields(pid: int) -> list[str]:
     """Return the fields of /proc/<pid>/stat after the process name, beginning with its state.
 
-    Nothing where there is no such process.
+    The list is empty if the process does not exist.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

@@ -38,7 +38,7 @@ class NoFaults:
     def flipped_bit(self, part: str, layer: int) -> tuple[int, int] | None:
         """Element and bit that flip in a tensor of a part that is computed more than once.
 
-        None: none.
+        None means that nothing flips.
         """
         return None
 

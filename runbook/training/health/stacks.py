@@ -24,7 +24,7 @@ def send_signals(pid: int, *signals: int) -> None:
 def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
     """Let a process continue, ask it for its stacks, and return all of them.
 
-    Empty if it wrote none in time.
+    The text is empty if it wrote no stacks in time.
 
     faulthandler writes line by line, and on a busy machine the process may wait for a core between
     two lines. The kernel knows when its handler has returned: the signal is no longer pending, and
@@ -68,7 +68,7 @@ def threads_that_block(pid: int, number: int) -> set[str]:
 def _has_signal(status: Path, mask: str, number: int) -> bool:
     """Whether a signal mask in /proc/<pid>/status contains a signal.
 
-    False if the process has ended.
+    This is false if the process has ended.
     """
     try:
         text = status.read_text(encoding="utf-8", errors="replace")

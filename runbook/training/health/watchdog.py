@@ -111,7 +111,7 @@ def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int
 def _late_sender(key: str, count: int, counts: Mapping[int, Mapping[str, int]]) -> int | None:
     """Return who has sent fewer messages than a rank began to receive.
 
-    None if nobody has.
+    Return None if nobody has.
     """
     route = key.removeprefix("recv ")
     sender = int(route.rpartition(" ")[2].partition(">")[0])

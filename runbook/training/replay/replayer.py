@@ -228,7 +228,7 @@ class Replayer:
     ) -> Numbers | None:
         """Return what the same rank of the next replica computes from this one's micro-batches.
 
-        None: no replicas.
+        Return None without replicas.
         """
         group = parallel_state.get_data_parallel_group()
         size = group.size()

@@ -112,7 +112,7 @@ class PreflightResult:
 
     @property
     def defect(self) -> Check | None:
-        """The first check that failed. None if none did."""
+        """The first check that failed. It is None if no check failed."""
         return next((check for check in self.checks if check.verdict == "fail"), None)
 
     def as_dict(self) -> dict[str, object]:

@@ -94,7 +94,7 @@ def adopt_config(
 def our_values(row: CarriedKey, value: ConfigValue) -> dict[str, Any]:
     """Return the values of our keys that a value of the program becomes.
 
-    Empty where we have no such value.
+    The result is empty if our keys have no such value.
     """
     try:
         ours = row.read(value.value)

@@ -466,7 +466,7 @@ class RecipeReader:
     ) -> dict[str, list[HeldConfig]] | None:
         """Return the configurations that a call gives to parameters.
 
-        None where an argument does something else with a recipe.
+        Return None if an argument does something else with a recipe.
         """
         by_parameter: dict[str, list[HeldConfig]] = {}
         for name, node in (arguments_given(function, call) or {}).items():

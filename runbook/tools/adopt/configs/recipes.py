@@ -232,7 +232,9 @@ OTHER_MODELS = (
 def recipe_of(name: str) -> ModelRecipe | None:
     """Return a recipe by its name, with the length that some names end with.
 
-    None if the table has none.
+    Return None if the table has no such recipe.
+
+
 
     >>> recipe_of("llama3_8b_16k").layout["data.seq_length"], recipe_of("nemotron4_15b")
     (16384, None)
