@@ -46,8 +46,7 @@ class PartialCurve:
     points: tuple[CurvePoint, ...]
     total_steps: float
     decay_from: float
-    """Share of the steps after which the learning rate falls; not a number where that is unknown.
-    """
+    """Share of the steps after which the learning rate falls, or NaN if it is not known."""
 
 
 def read_finished_trainings(path: Path) -> list[TrainingRow]:

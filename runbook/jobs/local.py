@@ -31,9 +31,9 @@ class LocalScheduler(Scheduler):
     submit_seconds = START_SECONDS
 
     def state(self, folder: JobFolder) -> JobStatus:
-        """Return where the job stands.
+        """Return the job's state.
 
-        Its exit code says so, else its process, else (on another host) its sign of life.
+        Its exit code decides, or else its process, or else (on another host) its sign of life.
         """
         job_id = _job_id(folder)
         end = job_folder.read_end(folder, job_id)

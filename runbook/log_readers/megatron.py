@@ -244,7 +244,7 @@ class _Pending:
     prefix: str
     values: dict[str, str]
     open: bool
-    """Whether it lacks the bar after its last counter."""
+    """Whether the record lacks the bar after its last counter."""
     line: int
     overflows: int
     rate_first: bool

@@ -15,9 +15,9 @@ from pathlib import Path
 from runbook.packed_environment.copy_lock import PAUSE_SECONDS, lock_file, try_alone
 
 FAILURE_SECONDS = 600.0
-"""For so long the ranks of a job do not try again what one of them could not do."""
+"""Time during which the ranks of a job do not retry what one of them could not do."""
 VERDICT_SECONDS = 600.0
-"""For so long they wait for the one that compares the shared environment."""
+"""Time that they wait for the rank that compares the shared environment."""
 _PROBLEM = "problem"
 _DETAIL = "detail"
 _SHARED_IS_UNCHANGED = "shared_is_unchanged"
@@ -41,7 +41,7 @@ class FailureNote:
         self._write({_PROBLEM: problem, _DETAIL: detail})
 
     def shared_is_unchanged(self) -> bool | None:
-        """Return what another rank found out about the shared environment; None where none has."""
+        """Return another rank's verdict on the shared environment, or None if there is none."""
         verdict = self._read().get(_SHARED_IS_UNCHANGED)
         return verdict if isinstance(verdict, bool) else None
 

@@ -128,7 +128,7 @@ class Settings:
     def as_yaml(self) -> str:
         """Return the text of run.yaml: every resolved value in the schema's order.
 
-        Reading it gives the same run.
+        Loading this text yields the same run.
         """
         variant = f" Variant {self.variant}." if self.variant else ""
         return (

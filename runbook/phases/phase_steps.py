@@ -91,12 +91,12 @@ def _training_inputs(run: PlannedRun, training: str) -> Inputs:
 
 
 def analysis_inputs(run: PlannedRun) -> Inputs:
-    """What both trainings made."""
+    """Return the outputs of both trainings."""
     return {training: output_checksums(run, train_name(training)) for training in (SMOKE, FULL)}
 
 
 def evaluation_inputs(run: PlannedRun) -> Inputs:
-    """What the training made."""
+    """Return the outputs of the training."""
     return {FULL: output_checksums(run, train_name(FULL))}
 
 

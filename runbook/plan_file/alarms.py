@@ -1,6 +1,6 @@
 """Alarms on a stream of metrics: spike, divergence, plateau, NaN, drift, slow file system.
 
-`slow_ranks` has those on ranks.
+The alarms about ranks are in `slow_ranks`.
 
     watch = MetricWatch()
     for step in steps:                  of metrics.jsonl, of the trainer, or records of any log

@@ -167,7 +167,7 @@ class Choice:
 
     @property
     def has_half_sums(self) -> bool:
-        """Whether gradients that Megatron-LM would sum and reduce in fp32 are so in bf16."""
+        """Whether gradients are summed and reduced in bf16 instead of Megatron-LM's fp32."""
         training = self.training
         is_asked_for = training.reduce_in_bf16 and training.precision == "bf16"
         return is_asked_for and self.program == "megatron-lm"

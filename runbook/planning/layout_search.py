@@ -196,7 +196,7 @@ def growth(
 ) -> list[RankedLayout | str]:
     """Return the best layout on twice the nodes, repeatedly doubled.
 
-    Give the reason if there is none.
+    If no layout fits, return the reason.
     """
     rows: list[RankedLayout | str] = []
     nodes = choice.nodes

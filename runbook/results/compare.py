@@ -213,9 +213,9 @@ def _differences(
 
 
 def differing_rows(names: Sequence[str], sides: Sequence[Row]) -> list[Row]:
-    """Return a row for each key whose values are not the same on all sides.
+    """Return a row for each key whose values differ between the sides.
 
-    The key, and a value by name.
+    A row has the key, and one value for each name.
     """
     keys = set()
     for side in sides:

@@ -48,9 +48,9 @@ def device_seconds(steps: Iterable[Step]) -> float:
 
 
 def usual_devices(steps: Sequence[Step]) -> int:
-    """Return the number of devices on which most of these steps were made. 0: there is no step.
+    """Return the number of devices on which most of these steps were made.
 
-    Of two that are equally frequent, the later one counts.
+    The number is 0 if there is no step. Of two that are equally frequent, the later one counts.
 
     >>> usual_devices([Step(1, 0.5, world_size=8), Step(2, 0.5, world_size=4)])
     4

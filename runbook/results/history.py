@@ -124,7 +124,7 @@ class Event:
     """Nodes of the job that run Python from a copy of the environment."""
     bytes_per_second: float = 0.0
     copies: int = 0
-    """Number of copies in node memory, in a report of them."""
+    """Number of copies in node memory, if the event reports copies."""
     left_out: int = 0
     """Copies that were skipped, because the previous ones were still in transit."""
 

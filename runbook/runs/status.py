@@ -442,9 +442,9 @@ def find_job(job_id: str, runs: Path | None) -> str:
 
 
 def _has_id(job: JobFolder, word: str) -> bool:
-    """Whether a job has this id.
+    """Return whether a job has this id.
 
-    As runbook says it (slurm-12), as the queue does (12, 12.server, 12_3, 12[3]).
+    The id may have the runbook's form (slurm-12), or the queue's (12, 12.server, 12_3, 12[3]).
     """
     record = job_folder.read_record(job)
     started = job_folder.read_started(job)

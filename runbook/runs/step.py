@@ -108,7 +108,7 @@ class Reading(StrEnum):
 
 @dataclass(frozen=True)
 class StepStatus:
-    """Where a step stands, and the file that says so."""
+    """The state of a step, and the file that shows it."""
 
     state: StepState
     file: str = ""
@@ -158,7 +158,7 @@ def outputs_status(
     mark: DoneMark,
     reading: Reading = Reading.EVERYTHING,
 ) -> StepStatus:
-    """Return whether the files of a finished step are still what it made."""
+    """Return whether the files of a finished step are unchanged."""
     for output in mark.outputs:
         if reading is Reading.LINE_FILES and not output.path.endswith(".jsonl"):
             continue

@@ -209,10 +209,10 @@ _long_actions = itertools.count()
 
 
 def run_long_on_first_rank(action: Callable[[], T], description: str, silence_seconds: float) -> T:
-    """`run_on_first_rank` for what may take longer than the process groups' time-out.
+    """Run an action that may exceed the process groups' time-out on the first rank.
 
-    The others wait outside of any collective, at the ranks' store, until rank 0 has given no sign
-    of life for so long.
+    The other ranks wait outside of any collective, at the ranks' store, until rank 0 has given no
+    sign of life for `silence_seconds`.
     """
     number = next(_long_actions)
     first = torch.distributed.get_rank() == 0

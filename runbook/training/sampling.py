@@ -115,7 +115,7 @@ def _check_draw(request: OfflineRequest) -> None:
 class _Scores:
     """Scores of the token after a text that grows.
 
-    Keys and values of what was seen are kept for `cached` tokens.
+    Keys and values of the earlier tokens are kept for `cached` tokens.
     """
 
     def __init__(

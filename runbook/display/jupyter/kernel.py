@@ -65,8 +65,9 @@ class PageKernel:
     ) -> None:
         """Let `receive` get each message before the kernel does.
 
-        It also gets the kernel's own receiver. Pass None to restore the kernel's own receiver. The
-        kernel's thread makes the change. Wait for it, so that no message after this call is missed.
+        It also receives the kernel's own receiver. Pass None to restore the kernel's own receiver.
+        The kernel's thread makes the change. Wait for it, so that no message after this call is
+        missed.
         """
         stream = self._kernel.shell_stream
         usual = self._kernel.shell_channel_thread_main

@@ -257,9 +257,11 @@ def fewer_devices_text(rows: Sequence[Row], planned: int) -> str:
 
 
 def thinned(rows: Sequence[Row]) -> list[Row]:
-    """Thin many rows to about a thousand, the newest among them.
+    """Thin many rows to about a thousand, and keep the newest.
 
     Viewing a long training must not become slower every day.
+
+
 
     >>> [len(thinned([{}] * number)) for number in (0, 3, 1000,
     ... 1_000_000)], thinned([{"n": n} for n in range(25)])[-1]

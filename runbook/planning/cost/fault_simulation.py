@@ -624,7 +624,7 @@ class UsefulTime:
     """In the median campaign, as the next ones."""
     jobs: float
     days: float
-    """Of held time, for all steps."""
+    """Days of held time that all steps took."""
 
 
 CAMPAIGNS = 101

@@ -83,8 +83,8 @@ class TokenizeOptions:
     def choices(self) -> dict[str, Any]:
         """Return the options that determine the output."""
         others = ("workers", "shard_bytes", "encoder", "check_space")
-        # Younger than the first manifests: where they choose nothing, finished work keeps its
-        # fingerprint.
+        # These options are newer than the first manifests. At their defaults they are left out, so
+        # that finished work keeps its fingerprint.
         younger = {
             "keep_sources": (),
             "fix_text": "none",

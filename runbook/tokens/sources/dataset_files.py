@@ -375,9 +375,9 @@ def join_first(
 
 
 def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:
-    """Return what is wrong with one file of a list, with its name.
+    """Return the fault of one file of a list, with its name.
 
-    Return an empty text if nothing is, as far as the list tells.
+    Return an empty text if the list shows no fault.
     """
     fault = content_fault(place_of(folder, file), file, checksums=checksums)
     return fault and f"{file.path}: {fault}"
@@ -386,7 +386,7 @@ def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str
 def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool = True) -> str:
     """Return what is wrong with a file: its size, and with `checksums` its first bytes and its sum.
 
-    Return an empty text if nothing is.
+    Return an empty text if nothing is wrong.
     """
     if not path.is_file():
         return "missing"

@@ -313,7 +313,7 @@ def _is_implied(
 
 
 def _implied(model: Model, shape: Mapping[str, int], field: str) -> int:
-    """Return what a field of the shape is where nobody sets it.
+    """Return the value that a field of the shape has by default.
 
     The value is 0 for fields that are always set.
     """

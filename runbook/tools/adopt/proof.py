@@ -555,7 +555,7 @@ _REASONS = {
     "exp_manager.create_checkpoint_callback": "training.save_interval says how often",
     "eval-iters": "nothing is evaluated: training.eval_interval is 0",
 }
-"""Of options that no key of the run file has by itself."""
+"""Remarks about options to which no single key of the run file corresponds."""
 
 
 def _reason_of_zero(name: str, values: Sequence[Word]) -> str:

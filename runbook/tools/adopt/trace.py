@@ -464,8 +464,8 @@ def _with_arguments(
 ) -> RunTrace:
     """Return the trace of a run with a marker for each argument that a job needs and did not get.
 
-    Options would have no values else, and paths no folders. Return `trace` where the job needs
-    none, or starts no training with them.
+    Without markers, options would lack values and paths would lack folders. Return `trace` if the
+    job needs no arguments, or starts no training with them.
     """
     job = attempts.job
     needed = needed_arguments(job)

@@ -63,7 +63,7 @@ class Explanation:
     source: str
     """Source of the expectation."""
     planned: float | None = None
-    """Seconds that the plan's step model expects of this very set-up."""
+    """Seconds of a step that the plan's step model expects for this exact setup."""
     step_tflop: float = 0.0
     """Operations of a step on one device, in 1e12 (convention: megatron-full)."""
 

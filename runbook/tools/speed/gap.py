@@ -40,7 +40,7 @@ def show_gap(open_phase: OpenPhase) -> View:
 
 
 def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str]) -> Explanation:
-    """Explain the gap of a training by its log.
+    """Explain the gap of a training from its log.
 
     The run's settings supply what the log does not state.
     """

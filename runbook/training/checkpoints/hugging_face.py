@@ -414,8 +414,9 @@ def _lacks_bias(name: str, model: PlannedModel) -> bool:
 def _write_header(stream: BinaryIO, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Write the beginning of a safetensors file.
 
-    By hand: the library writes only what is in memory as a whole. The format is eight bytes with
-    the header's length, then JSON (https://huggingface.co/docs/safetensors).
+    The library is not used, because it can write only tensors that are completely in memory. The
+    format is eight bytes with the header's length, then JSON
+    (https://huggingface.co/docs/safetensors).
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     start = 0

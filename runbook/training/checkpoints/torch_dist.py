@@ -221,7 +221,10 @@ def _lookup(
     keys_without_data: Collection[str],
     read: Callable[[str], torch.Tensor] | None,
 ) -> Callable[[Any], Any]:
-    """Return a function that gives the writer an item, by reading it or from a copy or the state."""
+    """Return a function that supplies the writer with an item.
+
+    It reads the item, or takes it from a copy or the state.
+    """
 
     def look_up(index: Any) -> Any:
         if read is not None and index.fqn in keys_without_data:
@@ -645,7 +648,7 @@ _NOT_NEEDED = (
     "types.SimpleNamespace",
     "_io.BytesIO",
 )
-"""Where classes and functions come from that Megatron-LM's files name besides tensors.
+"""Classes and functions that Megatron-LM's files name in addition to tensors.
 
 None of them is called.
 """

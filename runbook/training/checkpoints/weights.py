@@ -99,7 +99,7 @@ _FUSED_NORMS = {
 
 
 def stored_key(name: str) -> str:
-    """The name under which a checkpoint has a weight.
+    """Return the name of a weight in a checkpoint.
 
     >>> stored_key("decoder.layers.3.input_layernorm.weight")
     'decoder.layers.3.self_attention.linear_qkv.layer_norm_weight'

@@ -469,7 +469,7 @@ class TrainingEngine(abc.ABC):
         return [own_tensor for own_tensor in tensors.values() if own_tensor.tensor.nbytes]
 
     def finish_own(self, common: CommonState) -> None:
-        """Set what is no tensor, once `own_tensors` were filled from this rank's own copy."""
+        """Restore the values that are not tensors, after `own_tensors` were filled."""
         for part in self._owned().parts.values():
             part.set_steps(common.optimizer_step)
         self._restore_scaler(common.loss_scaler)

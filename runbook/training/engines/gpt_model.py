@@ -143,7 +143,7 @@ def has_own_8_bits(spec: PhasePlan) -> bool:
 def _use_own_kernels(model: Gpt, parts: frozenset[str], *, in_8_bits: bool) -> None:
     """Replace parts of the model by the trainer's own.
 
-    On a CPU always its products, on a GPU `parts`.
+    On a CPU its products are always used; on a GPU `parts` decides.
     """
     if "linear" in parts or not on_gpu():
         linear.use_own_layers(model, in_8_bits=in_8_bits)
@@ -471,12 +471,10 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
 
 
 def whole_sequence(own_piece: torch.Tensor) -> torch.Tensor:
-    """[sequence, ...] from the pieces of all ranks that share the sequence.
+    """Return [sequence, ...], joined from the pieces of all ranks that share the sequence.
 
-    Gradients are added up on the way back.
-
-    A rank has an early piece and a late one, the first and the last of what is left, so that all
-    attend to as much.
+    Gradients are summed in the backward pass. Each rank has an early piece and a late one, taken
+    from both ends of the remaining sequence, so that all ranks have equal attention work.
     """
     group = parallel_state.get_context_parallel_group()
     if group.size() == 1:

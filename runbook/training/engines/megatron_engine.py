@@ -236,7 +236,7 @@ class MegatronEngine(engine.TrainingEngine):
         return whole.transpose(0, 1)[:, :length]
 
     def sharded_state(self) -> State:
-        """Return the state as every engine does.
+        """Return the sharded state.
 
         Weights that the next forward pass would gather are gathered before they are saved.
         """
@@ -244,9 +244,9 @@ class MegatronEngine(engine.TrainingEngine):
         return super().sharded_state()
 
     def own_tensors(self) -> list[engine.OwnTensor]:
-        """Return them as every engine does.
+        """Return this rank's own tensors.
 
-        Weights that the next forward pass would gather are among them.
+        Weights that the next forward pass would gather are gathered first.
         """
         self._complete_weights()
         return super().own_tensors()

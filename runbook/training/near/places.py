@@ -57,9 +57,9 @@ def training_name(spec: PhasePlan) -> str:
 
 
 STALE_SECONDS = 2 * 86_400.0
-"""A training that goes on writes more often.
+"""Age at which copies count as those of an abandoned training.
 
-Copies this old are of one that was given up.
+A running training writes more often.
 """
 
 

@@ -49,7 +49,7 @@ class StateHeader:
     data_cache: dict[str, str]
     random_bytes: int
     tensors: list[list[Any]] = field(default_factory=list)
-    """Name and bytes of each, in the order of the file."""
+    """The name and bytes of each tensor, in the order of the file."""
 
     @property
     def body_bytes(self) -> int:

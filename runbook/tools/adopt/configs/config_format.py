@@ -29,7 +29,7 @@ class ConfigFormat:
     program: str
     """As people call it."""
     rows: tuple[KeyRow, ...]
-    """In this order: the first that matches a key is its row."""
+    """Rows by precedence: the first row that matches a key applies."""
     defaults: Mapping[str, Any]
     """What the program takes where a key is missing, by dotted key."""
     kind: ModelKind

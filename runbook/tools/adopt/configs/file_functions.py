@@ -24,7 +24,7 @@ _DEEPEST = 10
 _MOST_NODES = 100_000
 """Nodes of the syntax of all functions that are followed; a file may have 60,000."""
 _LAZY = ast.Yield | ast.YieldFrom | ast.Await | ast.Global | ast.Nonlocal
-"""What makes a function's effect depend on more than its arguments, or come later."""
+"""Syntax that delays a function's effect, or makes it depend on more than its arguments."""
 
 
 @dataclass
