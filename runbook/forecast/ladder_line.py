@@ -68,7 +68,7 @@ def tokens_on_line(targets: Runs, line: Runs) -> Array:
 
 
 def extend_line(line: Runs, tokens: Array) -> LineVotes:
-    """Return the votes on trainings of the line with so many tokens."""
+    """Return the votes on trainings of the line with this many tokens."""
     votes = []
     for floor in FLOORS:
         for power in WEIGHT_POWERS:

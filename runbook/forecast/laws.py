@@ -83,7 +83,7 @@ class LawChoice:
     weight_power: float
     """Weight of a row: its compute to this power."""
     exponent_penalty: float | None = None
-    """In place of `EXPONENT_PENALTY`; None: that."""
+    """Instead of `EXPONENT_PENALTY`; None: that."""
 
 
 WEIGHT_POWERS = (0.0, 0.5, 1.0, 2.0)

@@ -1,8 +1,8 @@
 """Rules for what follows a job.
 
 In this order: a finished one is done; one that a person ended stays ended; one that saved and
-stopped, or vanished, goes on; a failure that would repeat stops at once; the same failure twice at
-one step stops; everything else is started again while the budget of restarts without a new step
+stopped, or vanished, continues; a failure that would repeat stops at once; the same failure twice
+at one step stops; everything else is started again while the budget of restarts without a new step
 lasts.
 """
 

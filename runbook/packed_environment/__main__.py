@@ -1,7 +1,7 @@
 """`python -m runbook.packed_environment ensure|remove MANIFEST FOLDER`: the copy on this node.
 
 A job starts it once on each node. `ensure` writes one line of JSON to its output, and words for
-people to its errors. It ends with 0 where the node has a Python (its copy, or the shared one), and
+people to its errors. It ends with 0 if the node has a Python (its copy, or the shared one), and
 with 2 where it must not run: docs/local-environment.md.
 """
 

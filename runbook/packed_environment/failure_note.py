@@ -30,7 +30,7 @@ class FailureNote:
         self.file = file
 
     def failure(self) -> tuple[str, str] | None:
-        """Return the problem and its details; None where nothing has failed in this job."""
+        """Return the problem and its details; None if nothing has failed in this job."""
         facts = self._read()
         if _PROBLEM in facts and _DETAIL in facts:
             return str(facts[_PROBLEM]), str(facts[_DETAIL])

@@ -101,7 +101,7 @@ def _parse_part(content: Any) -> PackedPart:
 
 
 def read_manifest(path: Path) -> EnvironmentManifest | None:
-    """Return the manifest in a file; None where there is no file."""
+    """Return the manifest in a file; None if there is no file."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -38,7 +38,7 @@ READY = "ready"
 """File of a copy, written last. It holds the checksum of the archive."""
 ROOT_NAME = "runbook-environment"
 UNUSED_SECONDS = 86_400.0
-"""A copy of another environment that nobody has used for so long is removed."""
+"""A copy of another environment that nobody has used for this long is removed."""
 MEMORY_FOLDER = "/dev/shm"
 """Each node's own, for notes of a node whose folder for copies cannot be used."""
 MARGIN = 1.02
@@ -151,7 +151,7 @@ def _require_manifest(path: Path) -> EnvironmentManifest:
 def shared_is_unchanged(manifest: EnvironmentManifest) -> bool:
     """Return whether the shared environment still has the files that were packed.
 
-    It asks for the status of each file: only where there is no copy.
+    It asks for the status of each file: only if there is no copy.
     """
     for part in manifest.parts:
         source = contents.source_of_part(part)

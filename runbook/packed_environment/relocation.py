@@ -27,7 +27,7 @@ _THROUGH_SHELL = re.compile(
 
 
 def place_in_archive(path: str, sources: Sequence[PackedSource]) -> PurePosixPath | None:
-    """Return the place of an absolute path in the archive; None where it is not packed."""
+    """Return the place of an absolute path in the archive; None if it is not packed."""
     for source in sorted(sources, key=lambda source: len(str(source.folder)), reverse=True):
         folder = os.path.realpath(source.folder)
         if path != folder and not path.startswith(f"{folder}/"):
@@ -59,7 +59,7 @@ def moved_link(entry: PackedEntry, sources: Sequence[PackedSource]) -> str:
 
 
 def moved_script(content: bytes) -> bytes | None:
-    r"""Return a script that starts the Python next to it; None where it starts no Python.
+    r"""Return a script that starts the Python next to it; None if it starts no Python.
 
     >>> print(moved_script(b"#!/old/venv/bin/python3.11\nimport sys\n").splitlines()[1].decode())
     '''exec' "$(dirname -- "$(realpath -- "$0")")/python3.11" "$0" "$@"

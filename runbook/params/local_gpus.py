@@ -41,7 +41,7 @@ class Gpu:
 
 
 def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -> Site:
-    """Return the site with the GPUs of this machine in place of `device: auto`.
+    """Return the site with the GPUs of this machine instead of `device: auto`.
 
     Other sites are returned unchanged. If no GPU is visible the device stays `auto`, which no plan
     accepts. GPUs of different kinds are refused.

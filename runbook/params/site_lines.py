@@ -23,8 +23,11 @@ def set_value(
 ) -> str:
     r"""Return the text with the key at `path` set to a scalar, and a comment behind it.
 
-    A key that is there is replaced together with its comment; else it becomes the first of its section, and a section
-    that is not there is added. Raise `ParamsError` if the place is no block of one key a line.
+    A key that is there is replaced together with its comment; else it becomes the first of its
+    section, and a section that does not exist is added. Raise `ParamsError` if the place is no
+    block of one key a line.
+
+
 
     >>> set_value("hardware:\n  device: cpu\n", ("hardware", "cores_per_node"), 2, "measured")
     'hardware:\n  cores_per_node: 2  # measured\n  device: cpu\n'

@@ -27,11 +27,8 @@ class Work:
     """Chunk of the model, if a stage of an interleaved pipeline has several."""
     amounts: dict[str, int]
     """`MATRIX`, `ATTENTION` (of all pairs of tokens), `MOVED` (bytes, by all kernels but attention)
-    and `KERNELS`.
-
-    And bytes of collectives by `group:operation:overlapped` or `:alone`: whether other work goes on
-    in the meantime.
-    """
+    and `KERNELS`. And bytes of collectives by `group:operation:overlapped` or `:alone`: whether
+    other work continues in the meantime."""
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def _quantile_loss(actual: float, quantile: float, share: float) -> float:
 
 
 def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
-    """Append scores that are not there yet."""
+    """Append scores that do not exist yet."""
     path = runs / SCORES_FILE
     scored = {(line.get("checksum"), line.get("quantity")) for line in read_lines(path)}
     for score in scores:

@@ -111,7 +111,7 @@ def report_bad_nodes(
 
 
 def forgive_nodes(path: Path, nodes: Sequence[str]) -> list[str]:
-    """Forgive nodes, or all where none is named; return those that had an entry."""
+    """Forgive nodes, or all if none is named; return those that had an entry."""
     now_seconds = time.time()
     listed = {entry.node for entry in read_bad_nodes(path, now_seconds)}
     forgiven = sorted(listed & set(nodes) if nodes else listed)

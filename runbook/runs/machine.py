@@ -54,10 +54,8 @@ def make_plan_here(settings: Settings, measured: Calibrations | None = None) -> 
 def tokenizer_checks(settings: Settings) -> list[Check]:
     """Whether the tokenizer's file fits both models.
 
-    Nothing for GPT-2, which the plan knows, and for made-up text.
-
-    A file that is not at hand, such as one on the cluster, is `unknown` here; 02-data compares
-    again.
+    Nothing for GPT-2, which the plan knows, and for synthetic text. A file that is not available,
+    such as one on the cluster, is `unknown` here; 02-data compares again.
     """
     name = settings.run.data.tokenizer
     is_mock = all(text.dataset.kind == "mock" for text in settings.texts)

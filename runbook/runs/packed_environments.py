@@ -78,7 +78,7 @@ def uses_copy(settings: Settings) -> bool:
 
 
 def read_packed(settings: Settings) -> EnvironmentManifest | None:
-    """Return the manifest of what was packed last; None where nothing was."""
+    """Return the manifest of what was packed last; None if nothing was."""
     try:
         return read_manifest(environments_folder(settings) / MANIFEST_NAME)
     except ManifestError as error:

@@ -41,7 +41,7 @@ LIVING = (*ACTIVE, JobState.UNKNOWN)
 def run_folder(name: str, runs: Path | None = None) -> Path:
     """The folder of a run given as its name, `RUN:VARIANT`, or a path.
 
-    The nearest names where there is none.
+    The nearest names if there is none.
     """
     if (Path(name) / "run.yaml").exists():
         return Path(name).absolute()
@@ -210,7 +210,7 @@ def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
 
 
 def _fewer_replicas(folder: Path) -> dict[str, object] | None:
-    """Return since which iteration the training goes on with fewer replicas than planned.
+    """Return since which iteration the training continues with fewer replicas than planned.
 
     Return None if all replicas train.
     """
@@ -538,7 +538,7 @@ def show_log(
 ) -> None:
     """Say what the newest job wrote to its out and err.
 
-    `follow` goes on until the job has ended.
+    `follow` continues until the job has ended.
     """
     folder = run_folder(run, runs)
     jobs = job_folders(folder)

@@ -245,7 +245,7 @@ class PhaseStep:
         self._write_marker(self.fingerprint, outputs, **facts)
 
     def mark_for_repeat(self, reason: str, outputs: Iterable[Path], **facts: Any) -> None:
-        """Write a marker with a reason in place of the fingerprint: the step is then not done."""
+        """Write a marker with a reason instead of the fingerprint: the step is then not done."""
         self._write_marker(reason, outputs, **facts)
 
     @property

@@ -232,7 +232,7 @@ def onednn_matmul(
 
 
 def slices(length: int, size: int) -> list[slice]:
-    """Return consecutive blocks of so many numbers. The last one may be shorter."""
+    """Return consecutive blocks of this many numbers. The last one may be shorter."""
     return [slice(start, start + size) for start in range(0, length, size)]
 
 

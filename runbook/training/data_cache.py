@@ -4,7 +4,7 @@ megatron-core takes a cached order by its file name alone. One changed number in
 samples are trained, and nothing shows it: with a constant index a training repeats one sample until
 its loss is 0. So rank 0 writes `checksums.json` next to the files that it builds, compares every
 file with it at the next start, and builds again what does not agree. Each checkpoint keeps the
-checksums too, so that no training goes on in another order.
+checksums too, so that no training continues in another order.
 
 Cost: rank 0 alone reads the cache once at each start, on one core (1 to 2 GB a second where the
 processor computes SHA-256 in hardware, and a third of it where not). A sample takes 12 to 20 bytes,

@@ -41,7 +41,7 @@ MOST_THREADS = 8
 PIECE_BYTES = 32 * 2**20
 
 Pin: TypeAlias = Callable[[int, int], bool]
-"""Pins memory from an address on, for so many bytes; whether that worked."""
+"""Pins memory from an address on, for this many bytes; whether that worked."""
 Unpin: TypeAlias = Callable[[int], None]
 """Undoes it, before the memory is freed."""
 
@@ -155,7 +155,7 @@ class _Slab:
     used: int = 0
 
     def take(self, num_bytes: int) -> int:
-        """Return where the next so many bytes begin."""
+        """Return where the next this many bytes begin."""
         start = self.used
         self.used += -(-num_bytes // ALIGNMENT) * ALIGNMENT
         return start

@@ -295,7 +295,7 @@ class TrainingLoop:
     def _compare_order(self, cache: CacheCheck) -> None:
         """Report what was built again of the cached order.
 
-        Refuse to go on in another order than before.
+        Refuse to continue in another order than before.
         """
         if changed := cache.changed:
             folder = self.spec.data.cache
@@ -452,7 +452,7 @@ class TrainingLoop:
         return [step for step in self.newest if step.iteration >= first_iteration]
 
     def _answer(self, steps: list[BadStep]) -> str:
-        """Whether to go on without the step, or to go back and leave its samples out.
+        """Whether to continue without the step, or to go back and leave its samples out.
 
         Raises if it is to stop.
         """

@@ -1,4 +1,4 @@
-"""Messages about a training that cannot begin or go on: one row each, with `{name}` for a value."""
+"""Messages about a training that cannot begin or continue: one row each, with `{name}` for a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from runbook.plan_file.diagnostics import Message
 
 
 class TrainingMessage(Message):
-    """Messages about a training that cannot begin or go on."""
+    """Messages about a training that cannot begin or continue."""
 
     ALIAS_DIFFERS = "{path} gives {name} twice: {value}, and {value_of_alias} as {alias}"
     ANOTHER_MODEL = "{path} is of another model: {wrong}"

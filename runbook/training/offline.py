@@ -153,7 +153,7 @@ def main() -> int:
 
 
 def on_ranks(spec: PhasePlan, world_size: int = 1) -> PhasePlan:
-    """The same model on so many ranks, cut as the training is; on one rank not at all."""
+    """The same model on this many ranks, cut as the training is; on one rank not at all."""
     tensor = 1
     pipeline = 1
     if world_size > 1:

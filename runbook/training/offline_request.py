@@ -34,5 +34,5 @@ class OfflineRequest:
     source: str = ""  # folder to import from
     # Which to score: `trained`, `first`
     weights: tuple[str, ...] = ("trained",)
-    # Contexts, and how each goes on
+    # Contexts, and how each continues
     pairs: tuple[tuple[list[int], list[int]], ...] = ()

@@ -152,7 +152,7 @@ class Deadline:
         members: Sequence[int],
         seconds: int = WAIT_SECONDS,
     ) -> Iterator[None]:
-        """Give the body so many seconds; before it starts, write which step it is and whose."""
+        """Give the body this many seconds; before it starts, write which step it is and whose."""
         current = {
             "step": step,
             "ranks": list(members),

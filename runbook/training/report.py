@@ -292,7 +292,7 @@ class TrainingReport:
     def _append(self, name: str, record: Mapping[str, object]) -> None:
         """Append a line.
 
-        A file that cannot be written is reported once, and the training goes on.
+        A file that cannot be written is reported once, and the training continues.
         """
         path = self.spec.path(name)
         try:

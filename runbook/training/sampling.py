@@ -84,7 +84,7 @@ def continue_prompts(spec: PhasePlan, request: OfflineRequest) -> dict[str, obje
 
 
 def _check_prompts(request: OfflineRequest, vocabulary: int) -> None:
-    """`RefusedError` where there is no prompt, an empty one, or one with an unknown token."""
+    """`RefusedError` if there is no prompt, an empty one, or one with an unknown token."""
     if not request.prompts or not all(request.prompts):
         raise RefusedError(TrainingMessage.EMPTY_PROMPT)
     for ids in request.prompts:

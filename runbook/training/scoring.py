@@ -64,7 +64,7 @@ class Scorer:
         copy = parallel_state.get_data_parallel_rank()
         own_scores: dict[int, tuple[float, bool]] = {}
         lengths = [len(context) + len(continuation) for context, continuation in pairs]
-        # The longest texts lose their beginning: a model has so many positions, and a last token
+        # The longest texts lose their beginning: a model has this many positions, and a last token
         # is only predicted.
         longest = self.spec.model.shape.positions + 1
         for chosen in _batches(lengths)[copy::copies]:

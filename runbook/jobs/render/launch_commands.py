@@ -51,7 +51,7 @@ def training_command(
 ) -> str:
     """Return everything between the job's script and rank.sh, on all its nodes.
 
-    Each option is on its own line, with its value. A job with spare nodes, or one that goes on
+    Each option is on its own line, with its value. A job with spare nodes, or one that continues
     `with_fewer_nodes`, chooses its nodes when it runs.
     """
     site = settings.site

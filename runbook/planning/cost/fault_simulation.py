@@ -226,7 +226,8 @@ class FaultSource(Protocol):
     ) -> tuple[float, FaultKind]:
         """Return the held second of the next failure, and its kind, for an attempt that begins now.
 
-        `first_step` is the step that it goes on from, `training_from` the second of its first step.
+        `first_step` is the step that it continues from, `training_from` the second of its first
+        step.
         """
         ...
 

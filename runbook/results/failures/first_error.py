@@ -43,7 +43,7 @@ _HINT = re.compile(
     r"\b(?:[Cc]annot|[Cc]an't|[Cc]ould ?n[o']t|[Dd]enied|Errno|[Ee]xceeded|[Ff]ail(?:ed|ure)"
     r"|[Ii]nvalid|[Mm]ismatch|[Nn]o such|[Nn]ot found|[Rr]efused|[Uu]nable)\b"
 )
-"""Words of an error, which programs also print where nothing is wrong."""
+"""Words of an error, which programs also print if nothing is wrong."""
 _OF_COMMUNICATION = re.compile(
     r"NCCL error|nccl\w*Error|WorkNCCL|ProcessGroup|TCPStore|c10d|\bc10::|[Ww]atchdog|DistBackend"
     r"|DistNetwork|[Gg]loo|socket"

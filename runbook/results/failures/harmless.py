@@ -63,7 +63,8 @@ _HARMLESS = re.compile(
             # UCX watches a folder for its own statistics.
             r"vfs_fuse\.c",
             r"^modprobe: ",
-            # A tracker that retries does not delay the training, and it reports when it gives up.
+            # A tracker that retries does not delay the training, and it reports when it stops
+            # trying.
             r"Network error \(\w+\), entering retry loop|Network error resolved",
             # A script queries the kernel and the system for the node's hardware, and continues.
             (

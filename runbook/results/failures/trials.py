@@ -1,7 +1,7 @@
 """The remedies that were tried on one machine.
 
-A drill or a test makes the failure, and what comes after it goes on by the remedy. A defect is made
-on a node, a preflight names it, and sound nodes pass; the node was not asked again after each
+A drill or a test makes the failure, and what comes after it continues by the remedy. A defect is
+made on a node, a preflight names it, and sound nodes pass; the node was not asked again after each
 single defect was taken away.
 """
 

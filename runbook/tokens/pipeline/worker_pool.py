@@ -223,7 +223,7 @@ class Pool:
         worker.pipe.send((worker.shard, self._committer.fingerprints[worker.shard.number]))
 
     def _replace(self, worker: _Worker) -> None:
-        """Start another worker in place of a dead one, and assign its shard again.
+        """Start another worker instead of a dead one, and assign its shard again.
 
         A shard that killed too many workers is not assigned again.
         """

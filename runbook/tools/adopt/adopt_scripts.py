@@ -332,9 +332,9 @@ def adopt(
 ) -> AdoptReport:
     """Run the script in a sandbox, write the run file, and say whether `runbook check` accepts it.
 
-    The small text files in the first script's folder are at hand in the sandbox, as copies. An
-    existing run file with other contents is refused, unless `replace`. Of several trainings the last
-    one counts, or the one that `launch` counts from 1.
+    The small text files in the first script's folder are available in the sandbox, as copies. An
+    existing run file with other contents is refused, unless `replace`. Of several trainings the
+    last one counts, or the one that `launch` counts from 1.
     """
     project = params.project_root()
     path = _run_file_path(out, run_name(scripts[0]), project)

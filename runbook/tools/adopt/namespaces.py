@@ -456,7 +456,7 @@ def entered_once(name: str, script: str) -> str:
 
 _NODE_FILE = ".nodes"
 _NAMES_OF_NODES = ("NODES", "NNODES", "NUM_NODES")
-"""Variables that a script compares as numbers; the queue was asked for so many nodes."""
+"""Variables that a script compares as numbers; the queue was asked for this many nodes."""
 
 
 _NODES = ("nodes", "select", "nnodes")

@@ -74,7 +74,7 @@ def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
     Its command line, and variables of its job.
 
     Nothing is started. Variables that are no settings of a job are not read, and secrets are
-    masked. Raises `ParamsError` where there is no such process, or it belongs to somebody else.
+    masked. Raises `ParamsError` if there is no such process, or it belongs to somebody else.
     """
     folder = processes / str(number)
     raw_words = _strings(folder / "cmdline", number)

@@ -120,7 +120,7 @@ _PREFIX_OF_LAUNCHER = re.compile(r"^[+~]*training[.=]")
 
 
 def _letters_of_words(text: str) -> Counter[str]:
-    """Count the words of a text, with dashes in place of underscores and nothing between them."""
+    """Count the words of a text, with dashes instead of underscores and nothing between them."""
     return Counter(re.findall(r"[^\W_]+", text))
 
 

@@ -111,7 +111,7 @@ class Wish:
     limit: int | None = None
     # Solved examples before each sample; None: the task's own number
     shots: int | None = None
-    # A Hugging Face folder in place of the checkpoint
+    # A Hugging Face folder instead of the checkpoint
     exported: Path | None = None
     again: bool = False
 

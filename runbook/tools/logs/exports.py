@@ -97,7 +97,7 @@ def _without_records(log: ParsedLog) -> dict[str, object]:
 
 
 def _finite_values(row: dict[str, object]) -> dict[str, object]:
-    """Return a row with None in place of NaN and infinities."""
+    """Return a row with None instead of NaN and infinities."""
     return {name: _finite(value) for name, value in row.items()}
 
 

@@ -311,7 +311,7 @@ class Redactor:
 
 
 def _named_host(match: re.Match[str]) -> str:
-    """Return the match with `[host]` in place of the host; a port after it stays."""
+    """Return the match with `[host]` instead of the host; a port after it stays."""
     host = match[match.lastgroup or 0]
     if ":" in host:
         name, colon, port = host.rpartition(":")

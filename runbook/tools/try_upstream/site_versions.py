@@ -18,7 +18,7 @@ from runbook.params.schema.site import Versions
 from runbook.tools.try_upstream.messages import UpstreamMessage
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-"""Index of wheels without CUDA, which take 0.2 GB in place of 2 to 3 GB.
+"""Index of wheels without CUDA, which take 0.2 GB instead of 2 to 3 GB.
 
 It is tried first; the configured index has the same versions.
 """

@@ -147,7 +147,7 @@ class SaveResult:
 
 
 class PendingSave:
-    """A checkpoint on its way to the disk: started, written (here or in a thread), then sealed."""
+    """A checkpoint in transit to the disk: started, written (here or in a thread), then sealed."""
 
     def __init__(
         self,

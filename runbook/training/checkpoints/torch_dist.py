@@ -173,7 +173,7 @@ class ShardWriter:
 
 FILE_BYTES = 2**30
 MOST_FILES = 4
-"""A rank on a GPU writes another file, by another thread, for so many bytes.
+"""A rank on a GPU writes another file, by another thread, for this many bytes.
 
 On a CPU one, since its cores compute. Of weights that are read when they are written, torch keeps a
 whole file's in memory: they get as many as it takes.
@@ -308,7 +308,7 @@ def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
 
 
 PIECE_BYTES = 16 * 2**20
-"""So much of a file is on the host at once, on its way to where it belongs.
+"""So much of a file is on the host at once, in transit to where it belongs.
 
 A power of two for file systems' blocks.
 """

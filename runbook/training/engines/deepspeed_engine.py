@@ -143,7 +143,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def _clip(self) -> None:
         """Clip in fp32.
 
-        DeepSpeed does not keep the norm it clips by, and computes none where nothing is clipped.
+        DeepSpeed does not keep the norm it clips by, and computes none if nothing is clipped.
         """
         limit = self.spec.optimizer.clip_gradient or math.inf
         weights = list(self.engine.module.parameters())
@@ -195,7 +195,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self.engine.step()
 
     def _expect(self, num_microbatches: int) -> None:
-        """Start a step of so many micro-batches.
+        """Start a step of this many micro-batches.
 
         Gradients of a step that was given up are discarded.
         """

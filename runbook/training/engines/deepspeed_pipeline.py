@@ -180,7 +180,7 @@ def _score(part: Any, hidden: torch.Tensor) -> torch.Tensor:
 class Part(torch.nn.Module):
     """One module of a stage, under its own name.
 
-    The stage is at hand, but its other weights are not this part's.
+    The stage is available, but its other weights are not this part's.
     """
 
     # The weight of the head, unless the head has its own

@@ -32,7 +32,7 @@ OLDEST_VERSION = (
 
 
 def import_deepspeed() -> Any:
-    """The `deepspeed` module, on a CPU where there is no GPU.
+    """The `deepspeed` module, on a CPU if there is no GPU.
 
     `RefusedError` where it is missing or too old.
     """

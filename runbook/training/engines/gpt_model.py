@@ -229,8 +229,8 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=tuning.fuse_gradients == "always",
         apply_rope_fusion=False,
-        # gloo sends from memory that is freed under it, where nobody waits for the message; NCCL
-        # keeps it.
+        # gloo sends from memory that is freed under it, if nobody waits for the message; NCCL keeps
+        # it.
         deallocate_pipeline_outputs=on_gpu() or not overlaps_sends,
         # Two interleaved stages are each other's next and previous at once: batched, their messages
         # would be mixed up.
@@ -519,17 +519,16 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 PhiloxKey: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 PANEL = 64
-"""A matrix is cut into panels of so many columns, whose numbers follow one another row by row: a
+"""A matrix is cut into panels of this many columns, whose numbers follow one another row by row: a
 slice of rows and one of columns are both long runs of them. A rank whose slice ends within a panel
-draws the whole width of that panel.
-"""
+draws the whole width of that panel."""
 ROWS = 512
 """So many rows of a panel are drawn at a time, in arrays that stay in the processor's cache."""
 _NUMBERS_A_STEP = 8
 """Of the counter, which gives four times 64 bits, and two numbers from each."""
 _STEPS_A_ROW = PANEL // _NUMBERS_A_STEP
 BLOCK_BYTES = 256 * 2**20
-"""So much of a weight is on the host at once, on its way to a GPU."""
+"""So much of a weight is on the host at once, in transit to a GPU."""
 MOST_THREADS = 8
 """More draw no faster than a GPU's bus takes what is drawn."""
 SMALL_BLOCK = 2**18

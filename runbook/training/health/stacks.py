@@ -42,8 +42,8 @@ def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
         before = text
         with contextlib.suppress(OSError):
             text = file.read_text(encoding="utf-8", errors="replace")
-        # The text is read once more after the handler returned, and where there is no /proc it is
-        # all that we know.
+        # The text is read once more after the handler returned, and if there is no /proc it is all
+        # that we know.
         if text and text == before and not is_handling:
             break
 

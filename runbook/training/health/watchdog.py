@@ -350,11 +350,11 @@ class Watchdog:
     def _stacks(self, beat: Heartbeat) -> list[str]:
         """Ask a rank for its stacks and keep them.
 
-        One that was stopped has to go on for a moment to write them.
+        One that was stopped has to continue for a moment to write them.
         """
         stopped = process_fields(beat.pid)[:1] == ["T"]
         text = ask_for_stacks(beat.pid, Path(beat.stacks), STACK_SECONDS)
-        # It would go on training with steps that its end takes away again
+        # It would continue training with steps that its end takes away again
         if stopped:
             send_signals(beat.pid, signal.SIGSTOP)
         with contextlib.suppress(OSError):

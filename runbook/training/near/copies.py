@@ -366,9 +366,9 @@ class NearCopies:
         data_cache: Mapping[str, str],
         shared_iteration: int,
     ) -> None:
-        """Write this rank's state, and send it to the partner while the training goes on.
+        """Write this rank's state, and send it to the partner while the training continues.
 
-        Nothing is written while the copies before are still on their way.
+        Nothing is written while the copies before are still in transit.
         """
         if not self.is_on:
             return

@@ -83,7 +83,7 @@ class Exchange:
 
 
 class _Flow(abc.ABC):
-    """One file on its way between this rank and another one: `_Outgoing` or `_Incoming`."""
+    """One file in transit between this rank and another one: `_Outgoing` or `_Incoming`."""
 
     flags = os.O_RDONLY
 

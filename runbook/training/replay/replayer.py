@@ -1,9 +1,9 @@
 """Recompute the first micro-batch of some steps, and report which rank computes wrong numbers.
 
 The first micro-batch is computed before the others, twice, from the same random states. Its
-gradients of the second time are those that the step goes on with, and they are the same bits as in
-a step that computes it once: the sums begin at 0, and nothing is sent to other replicas before the
-last one.
+gradients of the second time are those that the step continues with, and they are the same bits as
+in a step that computes it once: the sums begin at 0, and nothing is sent to other replicas before
+the last one.
 """
 
 import collections

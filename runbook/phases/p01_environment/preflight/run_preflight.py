@@ -268,7 +268,7 @@ def _climb_here(
 
 
 def _probe_here(settings: Settings, plan: Plan, folder: Path) -> tuple[list[ProbeAnswer], str]:
-    """Start the ranks with the local scheduler, in place of the smoke test's trainer."""
+    """Start the ranks with the local scheduler, instead of the smoke test's trainer."""
     world_size = int(plan.phases[SMOKE].parallel.world_size)
     python = settings.site.python or sys.executable
     options = _probe_options(settings, plan, folder, world_size)

@@ -38,7 +38,7 @@ The plan counts through ranks and layers, which would take hours.
 """
 _UNKNOWN_SHARE = 0.5
 _ENOUGH_KEYS = 20
-"""A share of unknown keys beyond the first, in a file of so many, makes it another program's."""
+"""A share of unknown keys beyond the first, in a file of this many, makes it another program's."""
 _SPELLED_TWICE = (
     "jobs.training.nodes",
     "jobs.training.devices_per_node",

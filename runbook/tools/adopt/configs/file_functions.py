@@ -44,7 +44,7 @@ class FileFunctions:
     depth: int = field(default=0, init=False)
 
     def follow(self, call: ast.Call) -> ast.FunctionDef | None:
-        """Return the function that a call by its name starts; None where it cannot be followed.
+        """Return the function that a call by its name starts; None if it cannot be followed.
 
         `leave` ends what this begins. Calls of calls, and all of them together, are limited: a file
         could write a call without end.

@@ -153,7 +153,7 @@ def _take_tokenizer(values: Values, findings: Findings) -> None:
 
 
 def _lower_zero_stage(values: Values, findings: Findings) -> None:
-    """Take ZeRO's stage 1 in place of 2 and 3, which our trainer does not have."""
+    """Take ZeRO's stage 1 instead of 2 and 3, which our trainer does not have."""
     if findings.number("parallel.zero_stage") > 1:
         line = line_of(values, "zero_optimization.stage")
         findings.take("parallel.zero_stage", 1, line, "stages 2 and 3 are DeepSpeed's")

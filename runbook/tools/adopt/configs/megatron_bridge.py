@@ -49,7 +49,7 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_mock_text(values: Values, findings: Findings) -> None:
-    """Take made-up text where no text is named."""
+    """Take synthetic text where no text is named."""
     has_blend = value_of(values, "dataset.blend") is not None
     is_blend_null = "dataset.blend" in values and not has_blend
     has_path = "dataset.data_path" in values

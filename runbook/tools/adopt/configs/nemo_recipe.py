@@ -100,7 +100,7 @@ def take_recipe_model(values: Values, findings: Findings) -> None:
 
 
 def _take_mock_text(values: Values, findings: Findings) -> None:
-    """Take made-up text, which is every recipe's default."""
+    """Take synthetic text, which is every recipe's default."""
     names_no_module = "data._target_" not in values
     if names_no_module or text(values, "data._target_").endswith("MockDataModule"):
         line = line_of(values, "data._target_")

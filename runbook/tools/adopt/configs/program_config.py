@@ -164,7 +164,7 @@ def _refuse_other_layers(values: Sequence[ConfigValue], name: str) -> None:
 
 
 def _other_layers(value: ConfigValue) -> str:
-    """Return the layers that a value asks for in place of attention; empty if it asks for none."""
+    """Return the layers that a value asks for instead of attention; empty if it asks for none."""
     if value.name.endswith(".is_mamba_config") and value.value is True:
         return "mamba"
     if value.name == "attention_config":

@@ -62,7 +62,7 @@ _NO_OBJECTS = frozenset(
 )
 """Functions that return numbers, texts or what somebody put in a dictionary."""
 Makers = Mapping[str, bool]
-"""Functions that make recipes; true where each call makes a configuration of its own: torchtitan's."""
+"""Functions that make recipes; true if each call makes a configuration of its own: torchtitan's."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class RecipeReader:
     calls: list[OpenConfig] = field(default_factory=list)
     """Calls of recipes."""
     callers: list[OpenConfig] = field(default_factory=list)
-    """Calls of the makers; each has its maker's name in place of a recipe's."""
+    """Calls of the makers; each has its maker's name instead of a recipe's."""
     returned: list[tuple[Branches, list[HeldConfig]]] = field(default_factory=list)
     """What each return statement that was read returns, and the branches around it."""
 
@@ -437,7 +437,7 @@ class RecipeReader:
         return new_object
 
     def _follow(self, call: ast.Call, path: Branches) -> "RecipeReader | None":
-        """Read the function of the file that a call starts; None where it cannot be followed."""
+        """Read the function of the file that a call starts; None if it cannot be followed."""
         functions = self.context.functions
         function = functions.follow(call)
         if function is None:
@@ -480,7 +480,7 @@ class RecipeReader:
         return by_parameter
 
     def result(self) -> list[HeldConfig]:
-        """Return what a followed function returns for sure; empty where that is open."""
+        """Return what a followed function returns for sure; empty if that is open."""
         if len(self.returned) != 1:
             return []
         path, held_configs = self.returned[0]
