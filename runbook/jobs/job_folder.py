@@ -34,7 +34,7 @@ class _File:
 
 @dataclass(frozen=True)
 class JobFolder:
-    """jobs/<phase>[-n] of a run: exactly what was submitted, and what the job records about itself."""
+    """jobs/<phase>[-n] of a run: exactly what was submitted, and the job's own records."""
 
     path: Path
 

@@ -1,4 +1,4 @@
-"""Caches of compiled kernels: the folders that programs use, and whether they are on a local disk."""
+"""Caches of compiled kernels: folders that programs use, and whether they are on a local disk."""
 
 import os
 import tempfile

@@ -91,7 +91,7 @@ class _Manifest:
 
 
 def covered(run_folder: Path) -> list[str]:
-    """Return the sorted paths of all files that belong in a manifest, relative to the run's folder."""
+    """Return the sorted paths of all files for a manifest, relative to the run's folder."""
     names = []
     for folder, subfolders, file_names in os.walk(run_folder, onerror=_refuse_folder):
         # os.walk descends only into the folders that remain in this list.

@@ -1,4 +1,4 @@
-"""Messages about a training that cannot begin or continue: one row each, with `{name}` for a value."""
+"""Messages about a training that cannot start or continue, with `{name}` for a value."""
 
 from __future__ import annotations
 

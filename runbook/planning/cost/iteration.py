@@ -302,7 +302,7 @@ class StepSetup:
 
     @property
     def stage_layers(self) -> tuple[int, ...]:
-        """Return the number of layers on each stage, or nothing if the stages do not divide them."""
+        """Return the layers on each stage, or nothing if the stages do not divide them."""
         return self.layout.stage_layers(self.shape.layers)
 
     @property
@@ -740,7 +740,7 @@ class StepModel:
         return parameters * own_kernels.moving_seconds(device, gradient_bytes, least_bytes)
 
     def _kernel_gaps(self) -> float:
-        """Return the seconds in which the device idles between kernels during a layer's two passes."""
+        """Return the device's idle seconds between kernels in a layer's two passes."""
         if self._own is None:
             return 0.0
         passes = 1 + _BACKWARD_OPERATORS

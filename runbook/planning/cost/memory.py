@@ -286,7 +286,7 @@ def _chunks_in_flight(choice: Choice, stage: int) -> int:
 
 
 def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
-    """Return the bytes that a stage keeps for the backward pass: (activations, attention scores)."""
+    """Return the bytes that a stage keeps for the backward pass (activations, attention scores)."""
     recompute = choice.training.recompute
     layer_bytes, layer_scores = layer_activations(
         choice.shape,
@@ -490,7 +490,7 @@ def all_stages(choice: Choice) -> list[StageMemory]:
 
 
 def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
-    """Minimum and maximum main memory that the processes of one node need if it has no accelerator."""
+    """Minimum and maximum main memory for the processes of one node without accelerators."""
     least_bytes = sum(stage.least for stage in stages) / len(stages)
     most_bytes = sum(stage.most for stage in stages) / len(stages)
     return round(processes * (least_bytes + cpu.PROCESS_BYTES)), round(

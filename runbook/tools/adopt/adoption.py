@@ -895,7 +895,7 @@ def _nodes(findings: Findings) -> None:
 
 
 def _fit_nodes_to_site(findings: Findings) -> None:
-    """Return the number of the site's nodes if the script's nodes have a multiple of their devices."""
+    """Count the site's nodes if the script's nodes have a multiple of their devices."""
     carried = findings.carried.get("jobs.training.devices_per_node")
     site_devices = findings.site.hardware.devices_per_node
     if carried is None or not isinstance(carried.value, int) or not site_devices:

@@ -108,7 +108,7 @@ def _blend(values: Sequence[Word]) -> dict[str, float]:
 
 
 def _text_name(prefix: str) -> str:
-    """Return a name for a text that the catalogue lacks, made from the prefix of its token files."""
+    """Return a name for a text outside the catalogue, made from the prefix of its token files."""
     file = prefix.rpartition("/")[2].removesuffix("_text_document").lower()
     return re.sub(r"[^a-z0-9]+", "-", file).strip("-")
 
@@ -276,7 +276,7 @@ def _leave_other_model(
 
 
 def site_value(values: Sequence[Word]) -> str | int | float | bool:
-    """Return an option's values as a site's file writes them: a number, a text, or true for a flag."""
+    """Return an option's values in a site file's form: a number, a text, or true for a flag."""
     if not values:
         return True
     text = " ".join(value.shown for value in values)

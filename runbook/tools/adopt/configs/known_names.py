@@ -67,7 +67,7 @@ class Scope:
         return self.value(node.body if truth else node.orelse)
 
     def _truth_of_several(self, test: ast.BoolOp) -> bool | None:
-        """Return the truth of tests joined by `and` or `or`, where one test may decide the result."""
+        """Return the truth of tests joined by `and` or `or`, where one test may decide it."""
         truths = [self.truth(value) for value in test.values]
         deciding = isinstance(test.op, ast.Or)
         if deciding in truths:
