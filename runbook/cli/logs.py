@@ -93,11 +93,17 @@ def _names_run(target: str) -> bool:
 def _require_records(log: ParsedLog, targets: tuple[str, ...]) -> None:
     """Raise `DataError` if a log has no record, evaluation, MLPerf fact or known failure."""
     has_facts = log.facts is not None and any(vars(log.facts).values())
-    if log.records or log.validation or has_facts or log.failures or log.first_error:
+    has_failure = bool(log.failures) or _hides_effects(log)
+    if log.records or log.validation or has_facts or has_failure:
         return
     unread = f"{log.unread_lines} lines, none of a program this version knows"
     reason = "; ".join(log.notes) or unread
     raise DataError(CliMessage.NO_RECORD_IN_LOGS, targets=", ".join(targets), reason=reason)
+
+
+def _hides_effects(log: ParsedLog) -> bool:
+    """Whether the log names known failures that its first error explains."""
+    return log.first_error is not None and log.first_error.explains_effects
 
 
 def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:

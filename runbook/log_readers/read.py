@@ -316,9 +316,11 @@ class LogReader:
         log.facts = self.mlperf.facts
         log.validation = self.mlperf_out.validation or log.validation
         self.failures.note_progress(self.num_records())
-        log.failures = self.failures.found()
-        log.cause = self.failures.cause()
         log.first_error = self.failures.first_error()
+        # An exception that no rule recognizes takes the place of the remedies for its effects.
+        if log.first_error is None or not log.first_error.explains_effects:
+            log.failures = self.failures.found()
+            log.cause = self.failures.cause()
         divergence = find_divergence(log.records)
         if divergence is not None:
             log.failures.append(divergence)

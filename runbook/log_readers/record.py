@@ -132,7 +132,9 @@ class ParsedLog:
 
     None if no failure is known, or the training went on after it."""
     first_error: FirstError | None = None
-    """The first error that no rule recognizes. None if the log names a failure."""
+    """The first error that no rule recognizes.
+
+    None if the log names a failure that is no effect of it."""
     facts: Facts | None = None
     """None if the log has no MLPerf line."""
 

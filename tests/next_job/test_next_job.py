@@ -110,6 +110,37 @@ def test_the_same_failure_twice_at_one_step_ends_the_chain(run):
     assert says(why, NextJobMessage.SAME_FAILURE_TWICE, failing_step=5)
 
 
+def test_a_line_at_the_start_of_each_job_does_not_make_two_failures_the_same(run):
+    start = "fatal: not a git repository (or any of the parent directories): .git\n"
+    timeout = (
+        "[rank5]:[E602 ProcessGroupNCCL.cpp:632] [Rank 5] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)\n"
+    )
+    ends = (timeout, "srun: error: n07: task 3: Aborted (core dumped)\n")
+    names = []
+    for end in ends:
+        run.begin()
+        run.make_steps(1, 4)
+        run.write_log(start + end)
+        action, *_ = run.end()
+        assert action == "go on"
+        names.append(read_decision(run)["failure"])
+    assert names == [kinds.TIMEOUT.name, kinds.PROGRAM_ENDED.name]
+
+
+def test_a_script_without_its_program_ends_for_a_missing_file(run):
+    run.begin()
+    run.write_log("job.sh: line 12: ./train.sh: No such file or directory\n")
+    run.end()
+    assert read_decision(run)["cause"] == EndCause.FILE_MISSING
+
+
+def read_decision(run):
+    """Return the newest event of the run that names a failure."""
+    events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
+    return next(event for event in reversed(events) if "failure" in event)
+
+
 def test_an_attempt_that_died_with_its_script_counts_as_killed(run):
     for place in ("slurm-1", "slurm-2", "slurm-3"):
         run.begin(place)  # and leaves no event of its end

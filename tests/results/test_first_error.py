@@ -1,4 +1,4 @@
-"""An error that no rule recognizes is pointed to; what follows from it gets no remedy."""
+"""An error that no rule recognizes is shown; only an exception takes the place of remedies."""
 
 from __future__ import annotations
 
@@ -36,12 +36,45 @@ def finder_of(*lines):
 
 @pytest.mark.parametrize("error", [UNKNOWN, CUDNN, WARN, HINT])
 @pytest.mark.parametrize("effect", [TIMEOUT, CLOSED, SIGNALLED])
-def test_an_unknown_error_before_its_effects_takes_the_place_of_their_remedies(error, effect):
+def test_an_unknown_error_stands_beside_its_effects_and_only_an_exception_explains_them(
+    error, effect
+):
     finder = finder_of("starting", error, effect)
     first_error = finder.first_error()
     assert first_error.line == 2
-    assert len(first_error.followed_by) == 1
-    assert (finder.found(), finder.cause()) == ([], None)
+    assert first_error.followed_by == (finder.cause().name,)
+    assert first_error.explains_effects == (error == CUDNN)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fatal: not a git repository (or any of the parent directories): .git",
+        "could not find fused_layer_norm kernels, using the torch ones",
+        "modulefile error: Unable to locate a modulefile for 'cuda/12.9'",
+        "Lmod has detected the following error: The following module(s) are unknown: cuda",
+        "job.sh: line 3: nvidia-smi: command not found",
+        "wandb: ERROR Error while calling W&B API: permission denied",
+        "tokenizer_config.json not found, using default",
+    ],
+)
+def test_what_a_job_prints_at_its_start_is_no_first_error(line):
+    finder = finder_of(line, TIMEOUT)
+    assert finder.first_error() is None
+    assert finder.cause().name == kinds.TIMEOUT.name
+
+
+def test_an_exception_counts_before_an_earlier_line_with_the_words_of_an_error():
+    assert finder_of(UNKNOWN, CUDNN, TIMEOUT).first_error().line == 2
+
+
+@pytest.mark.parametrize("text", ["Footnote: Error: none of it", CUDNN, HINT])
+def test_a_file_without_records_and_known_failures_is_no_log(tmp_path, monkeypatch, text):
+    path = tmp_path / "err"
+    path.write_text(f"{text}\n")
+    monkeypatch.setattr(sys, "argv", ["runbook", "logs", str(path)])
+    with pytest.raises(SystemExit, match="1"):
+        main()
 
 
 @pytest.mark.parametrize(
@@ -80,13 +113,8 @@ def test_every_line_that_counts_has_a_sign(line):
     assert any(sign in line.lower() for sign in SIGNS)
 
 
-def test_the_command_points_to_it(tmp_path, monkeypatch, capsys):
-    log = tmp_path / "err"
-    log.write_text(f"starting\n{UNKNOWN}\n{TIMEOUT}\n")
-    monkeypatch.setattr(sys, "argv", ["runbook", "logs", str(log)])
-    with pytest.raises(SystemExit, match="0"):
-        main()
-    text = capsys.readouterr().out
+def test_the_command_points_to_it_beside_the_remedy(tmp_path, monkeypatch, capsys):
+    text, page = outputs_of(f"starting\n{UNKNOWN}\n{TIMEOUT}\n", tmp_path, monkeypatch, capsys)
     assert says(
         text,
         SummaryMessage.FIRST_ERROR,
@@ -94,10 +122,26 @@ def test_the_command_points_to_it(tmp_path, monkeypatch, capsys):
         place=", rank 3",
         evidence="frobnicator: error: the flux is inverted",
     )
-    assert kinds.TIMEOUT.remedy not in text
-    monkeypatch.setattr(sys, "argv", ["runbook", "logs", str(log), "--json"])
-    with pytest.raises(SystemExit, match="0"):
-        main()
-    page = json.loads(capsys.readouterr().out)
-    assert (page["failures"], page["cause"]) == ([], None)
+    assert kinds.TIMEOUT.remedy in text
+    assert page["cause"]["name"] == kinds.TIMEOUT.name
     assert page["first_error"]["followed_by"] == [kinds.TIMEOUT.name]
+
+
+def test_the_command_shows_an_exception_instead_of_the_remedy(tmp_path, monkeypatch, capsys):
+    text, page = outputs_of(f"{CUDNN}\n{TIMEOUT}\n", tmp_path, monkeypatch, capsys)
+    assert says(text, SummaryMessage.FIRST_ERROR, line=1, place="", evidence=CUDNN)
+    assert kinds.TIMEOUT.remedy not in text
+    assert (page["failures"], page["cause"]) == ([], None)
+
+
+def outputs_of(content, folder, monkeypatch, capsys):
+    """Return the summary of a log and its page in JSON."""
+    log = folder / "err"
+    log.write_text(content)
+    outputs = []
+    for options in ([], ["--json"]):
+        monkeypatch.setattr(sys, "argv", ["runbook", "logs", str(log), *options])
+        with pytest.raises(SystemExit, match="0"):
+            main()
+        outputs.append(capsys.readouterr().out)
+    return outputs[0], json.loads(outputs[1])

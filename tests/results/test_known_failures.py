@@ -173,8 +173,10 @@ def test_a_closed_connection_after_another_ranks_own_error_is_no_lost_peer():
 
 
 def test_an_error_that_was_caught_hides_no_lost_peer():
-    caught = "[rank1]: RuntimeError: printed by the program, which goes on"
+    caught = "RuntimeError: printed by the program, which goes on"
+    of_rank_1 = f"[rank1]: {caught}"
     assert [one.name for one in find_failures([caught, *CLOSED])] == [kinds.PEER_DIED.name]
+    assert [one.name for one in find_failures([of_rank_1, *CLOSED])] == [kinds.PEER_DIED.name]
 
 
 def test_an_error_with_a_name_of_its_own_stays_beside_the_closed_connection():
@@ -311,6 +313,16 @@ HIDDEN = (
     ("cat: /data/x.idx: No such file or directory", "file missing"),
     ("ls: cannot access '/scratch/u/.triton/cache': No such file or directory", "file missing"),
     ("ls: cannot access '/data/dev/x': No such file or directory", "file missing"),
+    ("job.sh: line 12: ./train.sh: No such file or directory", "file missing"),
+    ("/bin/sh: 1: /opt/run.sh: No such file or directory", "file missing"),
+    ("env: 'python': No such file or directory", "file missing"),
+    ("tar: data.tar: Cannot open: No such file or directory", "file missing"),
+    ("node:9:9 [0] net.cc:1 NCCL WARN the plug-in reports an error", "fabric error"),
+    (
+        "RuntimeError: CUDA error: an illegal memory access was encountered Compile with "
+        "TORCH_USE_CUDA_DSA",
+        kinds.KERNEL.name,
+    ),
     ("    for user alice: Disk quota exceeded", "disk full"),
     ("    return code -9", "process killed"),
     ("qsub: Request rejected.  Reason: account nobody is not allowed to submit", "job refused"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.results.failures.first_error import SIGNS, FirstError, FirstErrorFinder
-from runbook.results.failures.harmless import is_harmless, is_information
+from runbook.results.failures.harmless import is_beside_the_point, is_harmless, is_information
 from runbook.results.failures.kinds import (
     BUILD_HANGS,
     CANCELLED,
@@ -127,7 +127,7 @@ class FailureFinder:
 
         if rule is None and not is_source and any(sign in lowered for sign in SIGNS):
             log_line = split_prefix(line[:MAX_TEXT])
-            if not is_harmless(log_line.text) and not is_information(log_line.text):
+            if not is_beside_the_point(log_line.text):
                 self._first_error.look(log_line, number)
 
         self._own_errors.look(line[:MAX_TEXT], self._context, number, rule)
@@ -156,25 +156,8 @@ class FailureFinder:
     def found(self) -> list[Failure]:
         """Return all failures by first appearance.
 
-        A build counts as hung only if it is the last thing in the log. Effects of an error that no
-        rule recognizes are left out: see `first_error`.
+        A build counts as hung only if it is the last thing in the log.
         """
-        return [] if self.first_error() is not None else self._all_failures()
-
-    def first_error(self) -> FirstError | None:
-        """Return the first error that no rule recognizes.
-
-        Return None if the log names a failure that is no effect of it.
-        """
-        failures = self._all_failures()
-        if any(failure.name not in EFFECTS for failure in failures):
-            return None
-        error = self._first_error.first_before([failure.line for failure in failures])
-        if error is None or any(_is_survived(error, failure) for failure in failures):
-            return None
-        return replace(error, followed_by=tuple(failure.name for failure in failures))
-
-    def _all_failures(self) -> list[Failure]:
         failures = [*self._found.values()]
         own_error = self._own_error()
         if own_error is not None:
@@ -183,6 +166,19 @@ class FailureFinder:
         if self._build is not None and nothing_else and self._lines_since_build <= MAX_LAST_LINES:
             return [self._build]
         return sorted(failures, key=lambda failure: failure.line)
+
+    def first_error(self) -> FirstError | None:
+        """Return the first error that no rule recognizes, beside the failures of `found`.
+
+        Return None if the log names a failure that is no effect of it.
+        """
+        failures = self.found()
+        if any(failure.name not in EFFECTS for failure in failures):
+            return None
+        error = self._first_error.first_before([failure.line for failure in failures])
+        if error is None or any(_is_survived(error, failure) for failure in failures):
+            return None
+        return replace(error, followed_by=tuple(failure.name for failure in failures))
 
     def cause(self) -> Failure | None:
         """Return the earliest failure of the strongest level.

@@ -1,12 +1,13 @@
 """The first line that looks like an error and that no rule recognizes.
 
 Lines such as a lost connection or a timeout follow from another rank's error. If no rule recognizes
-that error, pointing to its line is of more use than the remedy for a timeout.
+that error, its line is shown beside the remedy for a timeout. Only an exception takes the place of
+such a remedy: other lines with the words of an error are printed where nothing is wrong, too.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.results.failures.log_line import LogLine
 
@@ -31,10 +32,10 @@ SIGNS = (
     "unable",
 )
 """Every line that counts contains one of these, in lower case."""
+_EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)(?=:|$)")
+"""An exception at the start of a line, with a message or without one."""
 _ERROR = re.compile(
-    # An exception at the start of a line, with a message or without one
-    r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)(?=:|$)"
-    r"|\bNCCL WARN\b"
+    r"\bNCCL WARN\b"
     # The level of a logger, or the word that compilers and launchers begin their messages with
     r"|(?:^|[\s\[(|:])(?:ERROR|FATAL|[Ff]atal|error|Error)\s?[:\])|]"
     r"|\b[Ff]atal error\b"
@@ -57,49 +58,61 @@ MAX_EVIDENCE = 300
 
 @dataclass(frozen=True)
 class FirstError:
-    """An error that no rule recognizes, in a log that names no other cause."""
+    """An error that no rule recognizes, in a log that names none but its possible effects."""
 
     line: int
     """Counted from 1."""
     evidence: str
     rank: int | None = None
     host: str = ""
+    is_exception: bool = False
+    """Whether the line is that of an exception, and not only one with the words of an error."""
     followed_by: tuple[str, ...] = ()
     """Names of the later failures that are usually effects of an error."""
+
+    @property
+    def explains_effects(self) -> bool:
+        """Whether the remedies for what followed are of no use."""
+        return self.is_exception and bool(self.followed_by)
 
 
 class FirstErrorFinder:
     """Examines lines as they arrive, and remembers the first error since the last step."""
 
     def __init__(self) -> None:
+        self._exception: FirstError | None = None
         self._error: FirstError | None = None
         self._hint: FirstError | None = None
 
     def look(self, log_line: LogLine, number: int) -> None:
         """Look at a line that no rule recognizes."""
-        if self._error is not None:
+        if self._exception is not None:
             return
         text = log_line.text
         if _UNTELLING.search(text) or _OF_COMMUNICATION.search(text):
             return
         evidence = text.strip()[:MAX_EVIDENCE]
         seen = FirstError(number, evidence, log_line.rank, log_line.host)
-        if _ERROR.search(text):
+        if _EXCEPTION.search(text):
+            self._exception = replace(seen, is_exception=True)
+        elif self._error is None and _ERROR.search(text):
             self._error = seen
         elif self._hint is None and _HINT.search(text):
             self._hint = seen
 
     def note_progress(self) -> None:
         """Forget the errors, because the training survived them."""
+        self._exception = None
         self._error = None
         self._hint = None
 
     def first_before(self, lines: Sequence[int]) -> FirstError | None:
         """Return the first error if it precedes all these lines of failures, otherwise None.
 
-        Without a failure, only a line that is certainly an error counts.
+        An exception counts before other errors. Without a failure, only a line that is certainly an
+        error counts.
         """
-        candidates = [self._error, self._hint if lines else None]
+        candidates = [self._exception, self._error, self._hint if lines else None]
         for error in candidates:
             if error is not None and all(error.line < line for line in lines):
                 return error

@@ -94,6 +94,29 @@ _INFORMATION = re.compile(
 )
 
 
+_NO_FIRST_ERROR = re.compile(
+    "|".join(
+        (
+            # Programs ask git for their version, outside a checkout, too.
+            r"not a git repository",
+            # Megatron tries the kernels of Apex and Transformer Engine, and then those of torch.
+            r"using (?:the )?(?:torch|default|native|python|slow|fallback)\b",
+            r"(?i:\busing defaults?\b|\bfall(?:s|ing)? back\b|\bcontinu(?:es|ing) without\b)",
+            # A job script loads modules that this system does not have.
+            r"modulefile error|modulecmd|Lmod|has detected the following error",
+            # A script asks for the devices of other vendors.
+            r"(?:nvidia-smi|rocm-smi|xpu-smi|hl-smi|ibstat|ibv_devinfo|numactl): (?:command )?not found",
+            # A tracker that fails does not end the training.
+            r"^wandb: ",
+        )
+    )
+)
+"""Lines that a program or a job script prints at its start and survives.
+
+Some of them are known failures, so rules see them.
+"""
+
+
 def is_harmless(text: str) -> bool:
     """Return whether a line is known to be harmless, whatever words it contains."""
     return bool(_HARMLESS.search(text))
@@ -102,3 +125,8 @@ def is_harmless(text: str) -> bool:
 def is_information(text: str) -> bool:
     """Return whether a program marks a line as information or as a warning."""
     return bool(_INFORMATION.search(text))
+
+
+def is_beside_the_point(text: str) -> bool:
+    """Return whether a line explains no failure that follows it."""
+    return is_harmless(text) or is_information(text) or bool(_NO_FIRST_ERROR.search(text))

@@ -3,6 +3,7 @@
 from runbook.results.failures.rules.data import COMMAND_RULES, DATA_RULES
 from runbook.results.failures.rules.devices import DEVICE_RULES
 from runbook.results.failures.rules.endings import ENDING_RULES
+from runbook.results.failures.rules.fallbacks import FALLBACK_RULES
 from runbook.results.failures.rules.jobs import JOB_RULES
 from runbook.results.failures.rules.memory import MEMORY_RULES
 from runbook.results.failures.rules.network import NETWORK_RULES
@@ -19,4 +20,5 @@ RULES = (
     *DATA_RULES,
     *PROGRAM_RULES,
     *ENDING_RULES,
+    *FALLBACK_RULES,
 )

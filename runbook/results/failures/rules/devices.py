@@ -258,7 +258,7 @@ DEVICE_RULES = (
             r"CUDA_EXCEPTION_\d+",
             r"CUDA Exception: \w",
         ),
-        unless=r"launcher|AssertionError|Compile with",
+        unless=r"launcher|AssertionError|^\s*Compile with",
         example="RuntimeError: CUDA error: device-side assert triggered",
         source="jwkirchenbauer/lm-watermarking#16",
     ),

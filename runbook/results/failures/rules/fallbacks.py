@@ -1,0 +1,33 @@
+"""The weakest rules: lines that tell little, where no other rule recognizes them."""
+
+from runbook.results.failures.kinds import FABRIC, FILE
+from runbook.results.failures.rule import Level, NextStep, Rule
+
+FALLBACK_RULES = (
+    Rule(
+        kind=FABRIC,
+        patterns=(r"NCCL WARN.{0,80}(?:error|failed)",),
+        unless=(
+            r"Cuda failure|proxy\.cc|Proxy Call|socket|\[Service thread\]|bootstrap"
+            r"|nvidia-container|mpiexec|pyxis"
+        ),
+        example="node:9:9 [0] transport/net.cc:1 NCCL WARN the plug-in reports an error",
+        source="NCCL, its warnings without a known call",
+        level=Level.CONSEQUENCE,
+        decision=NextStep.FIX_FIRST,
+    ),
+    # A shell or a command lacks its file. A library that is missing is another failure, and a
+    # container that is cleaned up or a folder that is not entered is none of the job's files.
+    Rule(
+        kind=FILE,
+        patterns=(r": No such file or directory$",),
+        unless=(
+            r"NCCL WARN|pyxis|enroot|slurmstepd|couldn't chdir"
+            r"|\.so\b|/ld: cannot find|cannot open shared object"
+        ),
+        example="job.sh: line 12: ./train.sh: No such file or directory",
+        counterexample="slurmstepd: pyxis: could not remove squashfs: No such file or directory",
+        source="Bash and the C library, the message of ENOENT",
+        level=Level.CONSEQUENCE,
+    ),
+)
