@@ -134,18 +134,38 @@ def all_directives(code: str) -> list[Directive]:
         if match is None:
             continue
         try:
-            options = shlex.split(match[2], comments=True)
+            options = shlex.split(match[3], comments=True)
         except ValueError:  # a quote that is not closed
-            options = match[2].split()
+            options = match[3].split()
 
-        directives += options_of(_QUEUES[match[1].upper()], options, line)
+        queue = _QUEUES[(match[1] or match[2]).upper()]
+        if queue == "oar":
+            options = _with_whole_requests(options)
+        directives += options_of(queue, options, line)
 
     return directives
 
 
-# A comment that begins with #$ is a request only where an option follows.
+def _with_whole_requests(options: Sequence[str]) -> list[str]:
+    """Return the words of an OAR request with the value of -l as a word: it may have spaces.
+
+    >>> _with_whole_requests(["-l", "{mem_core", ">", "3000}/nodes=2", "-q", "x"])
+    ['-l', '{mem_core > 3000}/nodes=2', '-q', 'x']
+    """
+    whole: list[str] = []
+    for word in options:
+        is_next = len(whole) > 1 and whole[-2] == "-l" and not re.match("-[A-Za-z-]", word)
+        if is_next:
+            whole[-1] += f" {word}"
+        else:
+            whole.append(word)
+    return whole
+
+
+# A comment that begins with #$ is a request only where an option follows. Flux allows spaces
+# before its tag, and none after it.
 _DIRECTIVE = re.compile(
-    r"#(SBATCH|PBS|BSUB|PJM|OAR|COBALT|MSUB|DSUB|FLUX:|flux:|\$(?=\s+-))\s+(.*)"
+    r"#(?:(SBATCH|PBS|BSUB|PJM|OAR|COBALT|MSUB|DSUB|\$(?=\s+-))\s+|\s*(FLUX:|flux:)\s*)(.*)"
 )
 _QUEUES = {
     "SBATCH": "slurm",
@@ -159,7 +179,7 @@ _QUEUES = {
     "FLUX:": "flux",
     "DSUB": "dsub",
 }
-_LONG_WITH_ONE_DASH = ("lsf", "sge")
+_LONG_WITH_ONE_DASH = ("lsf", "sge", "dsub")
 """Queues whose long options have one dash: -nnodes, -cwd."""
 _RESOURCES = ("l", "L", "rsc-list")
 """Options that ask for resources: -l of PBS and Grid Engine, -L and --rsc-list of Fujitsu's queue."""
@@ -210,14 +230,65 @@ def _is_value(word: str) -> bool:
 
 def _resources(queue: str, value: str, line: int) -> list[Directive]:
     """Return the resources of a list such as `select=4,walltime=1:00:00`."""
+    if queue == "oar":
+        return _resources_of_oar(value, line)
     directives = []
-    separators = r",(?=[A-Za-z_][\w.]*=)"
-    if queue == "oar":  # a hierarchy: /cluster=1/nodes=2/gpu=4
-        separators = r"[,/](?=[A-Za-z_][\w.]*=)"
-        value = value.lstrip("/")
-    for part in re.split(separators, value):
+    for part in re.split(r",(?=[A-Za-z_][\w.]*=)", value):
         name, _, amount = part.partition("=")
         if queue in ("sge", "pjm") and _WHOLE_NODES.fullmatch(name):
             name = "nodes"
         directives.append(Directive(queue, name, amount.strip('"'), line))
     return directives
+
+
+def _resources_of_oar(value: str, line: int) -> list[Directive]:
+    """Return the resources of a hierarchy such as /cluster=2/nodes=4/gpu=8, whose levels multiply.
+
+    Nodes are those of all clusters, and devices those of a node. A sum of hierarchies is the value
+    of nodes as it stands.
+
+    >>> wanted = _resources_of_oar("{mem > 3000}/cluster=2/nodes=4/gpu=8,walltime=2", 1)
+    >>> [(directive.name, directive.value) for directive in wanted]
+    [('l', '{mem > 3000}'), ('cluster', '2'), ('nodes', '8'), ('gpu', '8'), ('walltime', '2')]
+    """
+    directives = []
+    for condition in _CONDITION_OF_OAR.findall(value):
+        directives.append(Directive("oar", "l", condition, line))
+    hierarchy, comma, walltime = _CONDITION_OF_OAR.sub("", value).rpartition(",walltime=")
+    if not comma:
+        hierarchy = walltime
+    if "+" in hierarchy:
+        directives.append(Directive("oar", "nodes", hierarchy, line))
+    else:
+        directives += _levels_of_oar(hierarchy, line)
+    if comma:
+        directives.append(Directive("oar", "walltime", walltime.strip('"'), line))
+    return directives
+
+
+_CONDITION_OF_OAR = re.compile(r"\{[^{}]*\}")
+
+
+def _levels_of_oar(hierarchy: str, line: int) -> list[Directive]:
+    """Return the levels of a hierarchy; nodes and devices are multiplied with the levels above."""
+    directives = []
+    above = "1"
+    for part in re.split(r"[,/](?=[A-Za-z_][\w.]*=)", hierarchy.strip().lstrip("/")):
+        name, _, amount = part.partition("=")
+        above = _product_of(above, amount.strip('"'))
+        if name in ("nodes", "host", "gpu"):
+            directives.append(Directive("oar", name, above, line))
+        else:
+            directives.append(Directive("oar", name, amount.strip('"'), line))
+        if name in ("nodes", "host", "walltime"):
+            above = "1"
+    return directives
+
+
+def _product_of(above: str, amount: str) -> str:
+    """Return the product of two counts; of ALL and BEST both words, which are no number."""
+    if above == "1":
+        return amount
+    if re.fullmatch(r"[0-9]{1,9}", above) and re.fullmatch(r"[0-9]{1,9}", amount):
+        return str(int(above) * int(amount))
+    return f"{above} x {amount}"

@@ -223,6 +223,13 @@ def _precision(choice: Choice) -> Iterator[RuleResult]:
     transformer_engine_keys = _transformer_engine_keys(choice)
     if transformer_engine_keys:
         yield _transformer_engine(choice, transformer_engine_keys)
+    if choice.training.reduce_in_bf16:
+        yield RuleResult(
+            code=PlanCode.SUMS_IN_BF16,
+            holds=precision == "bf16",
+            values={"precision": precision},
+            keys=("training.reduce_in_bf16", "training.precision"),
+        )
     if choice.program == "deepspeed" and precision == "fp16":
         yield _loss_scale(choice)
 

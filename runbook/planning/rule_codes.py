@@ -15,6 +15,7 @@ class PlanCode(Code):
     SAMPLE_FITS = "model.sample-fits"
     PRECISION_OF_CPU = "precision.cpu"
     TRANSFORMER_ENGINE = "precision.transformer-engine"
+    SUMS_IN_BF16 = "precision.sums-in-bf16"
     LOSS_SCALE = "precision.loss-scale"
     ZERO_3_AT_START = "memory.zero-3-at-start"
     BATCH_DIVIDES = "batch.divides"
@@ -95,6 +96,12 @@ _MESSAGES = {
         "Engine computes them, but for fp8 tensorwise, which training.kernels auto or compiled do",
         remedy="Leave them out, or set training.precision to bf16 and training.engine to "
         "megatron-core on a site of GPUs.",
+    ),
+    PlanCode.SUMS_IN_BF16: RuleText(
+        title="sums of gradients",
+        value="training.reduce_in_bf16 with training.precision={precision}",
+        rule="Megatron-LM sums and reduces gradients in bf16 only where it trains in bf16",
+        remedy="Leave training.reduce_in_bf16 out, or set training.precision to bf16.",
     ),
     PlanCode.LOSS_SCALE: RuleText(
         title="loss scale",

@@ -396,3 +396,9 @@ def test_a_broadcast_of_the_batches_is_planned_as_a_message_of_16_bytes_a_token(
     more = microbatches * sent.collective(16 * 2 * 2048, 8, span=8)
     assert sent.step().tensor - model.step().tensor == pytest.approx(more) and more > 0
     assert sent.step().seconds > model.step().seconds
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_gradients_are_summed_in_bf16_only_where_a_run_trains_in_it(broken, precision):
+    checks = broken({"training": {"reduce_in_bf16": True, "precision": precision}})
+    check_about(checks, PlanCode.SUMS_IN_BF16, precision=precision)

@@ -9,12 +9,12 @@ from runbook.core.errors import ParamsError
 from runbook.core.visible_text import visible
 from runbook.params.secrets import mask
 from runbook.tools.adopt.configs.config_file import ConfigValue, yaml_values
-from runbook.tools.adopt.other_sources import script_of_arguments
+from runbook.tools.adopt.other_sources import SET_BY_PROGRAM, script_of_arguments
 from runbook.tools.adopt.script import Script, StartedProgram, Word, is_count, lines_of
 
 _READS_HYDRA = re.compile(r"(^|/)megatron_gpt_pretraining\w*\.py$")
 _INTERPOLATION = re.compile(r"\$\{(\.*)([\w.]+)\}")
-_PRODUCT = re.compile(r"\$\{multiply:\s*(\d+|\$\{[\w.]+\})\s*,\s*(\d+|\$\{[\w.]+\})\s*\}")
+_PRODUCT = re.compile(r"\$\{multiply:(.*)\}")
 """A resolver of NeMo's launcher."""
 _HAS_NO_VALUE = (None, "???")
 """What Hydra takes for a value that somebody else gives."""
@@ -143,10 +143,18 @@ def script_of_megatron_file(name: str, text: str) -> Script | None:
     if not {value.name for value in values} >= _SIGNS_OF_MEGATRON:
         return None
     arguments: dict[str, tuple[str, int]] = {}
+    notes: list[str] = []
     for value in values:
-        arguments[value.name.rpartition(".")[2]] = (str(value.value), value.line)
+        argument = value.name.rpartition(".")[2]
+        text_of_value = str(value.value)
+        earlier, earlier_line = arguments.get(argument, (text_of_value, 0))
+        if earlier != text_of_value:
+            both = f"{earlier} in line {earlier_line} and {text_of_value} in line {value.line}"
+            notes.append(visible(mask(f"{name} gives {argument} as {both}: the last is taken")))
+        arguments[argument] = (text_of_value, value.line)
     lines = [visible(line) for line in lines_of(mask(text))]
-    return script_of_arguments(arguments, lines, name)
+    script = script_of_arguments(arguments, lines, name, SET_BY_PROGRAM)
+    return replace(script, notes=(*script.notes, *notes))
 
 
 _SIGNS_OF_MEGATRON = {
@@ -208,29 +216,63 @@ def _resolved(
     return resolved
 
 
-def _content(name: str, value: object, by_name: Mapping[str, object]) -> object:
-    """Return a value; of one that is a reference to another, the other's."""
-    product = _PRODUCT.fullmatch(value) if isinstance(value, str) else None
-    if product:
-        return _product(name, product.groups(), by_name)
-    for _ in range(_MOST_REFERENCES):
-        reference = _INTERPOLATION.fullmatch(value) if isinstance(value, str) else None
-        if reference is None:
-            return value
-        name = _referred_name(name, reference[1], reference[2])
-        value = by_name.get(name)
-    return None
+def _content(name: str, value: object, by_name: Mapping[str, object], depth: int = 0) -> object:
+    """Return a value with its reference or product filled in.
+
+    As it is written where that cannot be, so that it is reported.
+    """
+    if not isinstance(value, str) or depth > _MOST_REFERENCES:
+        return value
+    factors = _factors(value)
+    if factors:
+        product = _product(name, factors, by_name, depth)
+        return value if product is None else product
+    reference = _INTERPOLATION.fullmatch(value)
+    if reference is None:
+        return value
+    referred = _referred_name(name, reference[1], reference[2])
+    if referred not in by_name:
+        return value
+    content = _content(referred, by_name[referred], by_name, depth + 1)
+    return value if _is_open(content) else content
 
 
-def _product(name: str, factors: Sequence[str], by_name: Mapping[str, object]) -> int | None:
-    """Return the product of two numbers, or of references to such; None if one is none."""
+def _is_open(content: object) -> bool:
+    """Return whether a content has still a reference that nothing fills in."""
+    return isinstance(content, str) and "${" in content
+
+
+def _product(
+    name: str, factors: Sequence[str], by_name: Mapping[str, object], depth: int
+) -> int | None:
+    """Return the product of numbers, references and products; None if a factor is no plain count."""
     product = 1
     for factor in factors:
-        number = str(_content(name, factor, by_name))
+        number = str(_content(name, factor, by_name, depth + 1))
         if not is_count(number):
             return None
         product *= int(number)
     return product
+
+
+def _factors(value: str) -> list[str]:
+    """Return the factors of a product as they are written; none if the value is no product.
+
+    >>> _factors("${multiply:4, ${multiply:2,${.hidden_size}}}")
+    ['4', '${multiply:2,${.hidden_size}}']
+    """
+    match = _PRODUCT.fullmatch(value)
+    if match is None:
+        return []
+    factors = [""]
+    depth = 0
+    for letter in match[1]:
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            factors.append("")
+        else:
+            factors[-1] += letter
+    return [factor.strip() for factor in factors]
 
 
 _MOST_REFERENCES = 8

@@ -699,11 +699,25 @@ def take_directives(directives: Sequence[Directive], findings: Findings) -> None
 def _take_select(directive: Directive, findings: Findings) -> None:
     """Take the nodes of PBS's `select`; what it asks of each node belongs in the site's file."""
     line = directive.line
-    nodes, _, resources = directive.value.partition(":")
+    nodes, resources = _nodes_and_resources(directive.value)
     findings.read(f"{JOB}.nodes", Word(nodes, line), "#PBS -l select", whole)
     if resources and resources != findings.site.directives.get("select"):
         text = f"#PBS -l select={directive.value}"
         findings.leave_to_site(line, text, "directives.select", resources)
+
+
+def _nodes_and_resources(request: str) -> tuple[str, str]:
+    """Return the nodes of a request of PBS, and what is asked of each.
+
+    Nodes of several kinds are no number of nodes: they stay the request as it is written.
+
+    >>> _nodes_and_resources("4:ppn=8"), _nodes_and_resources("4:ppn=8+2:ppn=4")
+    (('4', 'ppn=8'), ('4:ppn=8+2:ppn=4', ''))
+    """
+    if "+" in request:
+        return request, ""
+    nodes, _, resources = request.partition(":")
+    return nodes, resources
 
 
 _TORQUE = ("pbs", "msub")
@@ -714,7 +728,7 @@ def _take_torque_nodes(directive: Directive, findings: Findings) -> None:
     """Take the nodes of `-l nodes=4:ppn=8`, and report what is asked of each node."""
     line = directive.line
     sign = f"{_SIGNS[directive.queue]}-l nodes".replace("--", "-")
-    nodes, _, resources = directive.value.partition(":")
+    nodes, resources = _nodes_and_resources(directive.value)
     findings.read(f"{JOB}.nodes", Word(nodes, line), sign, whole)
     if resources:
         findings.leave_to_site(line, f"{sign}={directive.value}", "directives", resources)

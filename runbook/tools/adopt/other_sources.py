@@ -173,7 +173,13 @@ _NEGATED = {
 }
 """Arguments whose option is the opposite, by the name that the program prints."""
 _RENAMED = {"virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank"}
-_WITHOUT_ROW = ("data-path", "attention-dropout", "exit-duration-in-mins", "tokenizer-type")
+_WITHOUT_ROW = (
+    "data-path",
+    "attention-dropout",
+    "exit-duration-in-mins",
+    "num-layers-per-virtual-pipeline-stage",
+    "tokenizer-type",
+)
 """Options that are read by other means than a row of the table."""
 _COMPUTED = re.compile(
     r"world_size|rank|local_rank|data_parallel_size|padded_vocab_size|params_dtype|consumed_\w+"
@@ -183,6 +189,11 @@ _COMPUTED = re.compile(
     r"|transformer_pipeline_model_parallel_size|encoder_\w+|decoder_\w+|kv_channels"
     r"|max_tokens_to_oom|model_parallel_size"
 )
+"""Arguments of a log that the program has computed from others, unless they have a row of the table."""
+SET_BY_PROGRAM = re.compile(
+    r"world_size|rank|local_rank|data_parallel_size|params_dtype|consumed_\w+"
+)
+"""Arguments that the program sets whatever a file of --yaml-cfg says; the others are the user's."""
 
 
 def is_log(text: str) -> bool:
@@ -201,16 +212,19 @@ def script_of_log(text: str, name: str) -> Script:
 
 
 def script_of_arguments(
-    printed: Mapping[str, tuple[str, int]], lines: Sequence[str], name: str
+    printed: Mapping[str, tuple[str, int]],
+    lines: Sequence[str],
+    name: str,
+    computed: re.Pattern[str] = _COMPUTED,
 ) -> Script:
     """Return what Megatron's arguments, under the names that it prints, say of a training.
 
-    `printed` has the value and the line of each.
+    `printed` has the value and the line of each; those that match `computed` say nothing.
     """
     shell_words = [Word("pretrain_gpt.py", 1)]
     uncounted = 0
     for argument, (value, line) in printed.items():
-        option = _option_words(argument, value)
+        option = _option_words(argument, value, computed)
         uncounted += not option and value not in ("None", "False")
         shell_words += [Word(visible(mask(word)), line) for word in option]
 
@@ -271,7 +285,7 @@ def _printed(lines: Sequence[str]) -> dict[str, tuple[str, int]]:
     return printed
 
 
-def _option_words(argument: str, value: str) -> list[str]:
+def _option_words(argument: str, value: str, computed: re.Pattern[str]) -> list[str]:
     """Return the words with which an argument is given.
 
     Return None if the argument is off, or if another one has the same meaning.
@@ -281,10 +295,13 @@ def _option_words(argument: str, value: str) -> list[str]:
             return [f"--{_NEGATED[argument]}"]
         return []
 
-    if value in ("None", "") or argument in _NEGATED or _COMPUTED.fullmatch(argument):
+    if value in ("None", "") or argument in _NEGATED:
         return []
     name = _RENAMED.get(argument, argument.replace("_", "-"))
-    is_known = name in OPTIONS or name in _WITHOUT_ROW
+    has_row = name in OPTIONS
+    if computed.fullmatch(argument) and not has_row:
+        return []
+    is_known = has_row or name in _WITHOUT_ROW
     matters = rank_of(name) is Rank.TRAINING and value not in ("0", "0.0", "[]", "1")
     if not is_known and not matters:
         return []

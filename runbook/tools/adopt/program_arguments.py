@@ -171,7 +171,7 @@ def take_options(shell_words: Sequence[Word], findings: Findings, framework: str
     """
     kind: ModelKind = {}
     attention_dropout: Word | None = None
-    for word, name, values in pairs(shell_words):
+    for word, name, values in sorted(pairs(shell_words), key=_needs_layout):
         if not name:
             why = "a word for the training program that no option takes"
             findings.leave(word.line, word.shown, why)
@@ -189,7 +189,37 @@ def take_options(shell_words: Sequence[Word], findings: Findings, framework: str
         else:
             _take_special(word, name, values, findings, framework)
     _attention_dropout(attention_dropout, findings)
+    _settle_loss_fusion(shell_words, findings)
     return kind
+
+
+def _needs_layout(option: tuple[Word, str, list[Word]]) -> bool:
+    """Return whether an option is read after the layers and stages, wherever it stands."""
+    _, name, _ = option
+    return name == "num-layers-per-virtual-pipeline-stage"
+
+
+def _settle_loss_fusion(shell_words: Sequence[Word], findings: Findings) -> None:
+    """Take the implementation of the loss where the program is told to fuse it, in any order.
+
+    By itself it asks for nothing: Megatron prints its default into every log.
+    """
+    is_fused = False
+    implementation: Word | None = None
+    for _, name, values in pairs(shell_words):
+        if name == "cross-entropy-loss-fusion":
+            is_fused = True
+        elif name == "cross-entropy-fusion-impl" and values:
+            implementation = values[0]
+    if implementation is None:
+        return
+    source = "--cross-entropy-fusion-impl"
+    if is_fused:
+        findings.read("training.loss_fusion", implementation, source, str)
+        return
+    findings.drop("training.loss_fusion")
+    why = "without --cross-entropy-loss-fusion it asks for nothing"
+    findings.does(implementation.line, f"{source} {implementation.shown}", why)
 
 
 def _take_special(

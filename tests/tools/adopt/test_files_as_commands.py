@@ -149,3 +149,54 @@ def test_what_may_set_any_name_leaves_no_recipe_known(text):
 def test_a_name_after_a_star_import_is_known():
     (call,) = recipe_calls(f"from settings import *\nNODES = 2\n{RECIPE}", "mine.py")
     assert all(value.known for value in call.values)
+
+
+def texts_of(text: str, *, is_nemo: bool) -> str:
+    """Return the words of a file's training."""
+    script = (script_of_nemo_file if is_nemo else script_of_megatron_file)("mine.yaml", text)
+    assert script is not None
+    return " ".join(word.text for word in script.commands[0].words)
+
+
+@pytest.mark.parametrize(
+    ("ours", "wanted"),
+    [
+        ("max_steps: '${multiply:100,${trainer.k}}'", "max_steps=${multiply:100,${trainer.k}}"),
+        ("max_steps: '${trainer.k}'", "max_steps=${trainer.k}"),
+        ("max_steps: '${multiply:${.n},${.m}}', n: 3, m: '${multiply:2,${.n}}'", "max_steps=18"),
+        ("max_steps: '${multiply:2,${multiply:3,4}}'", "max_steps=24"),
+        ("max_steps: '${.n}', n: '${.max_steps}'", "max_steps=${.n}"),
+    ],
+)
+def test_products_and_references_are_filled_in_or_stay_visible(ours, wanted):
+    assert f"trainer.{wanted} " in texts_of(NEMO.replace("max_steps: 100", ours), is_nemo=True)
+
+
+def test_what_nothing_fills_in_is_reported():
+    text = NEMO.replace("lr: 3e-4", "lr: '${model.nolr}'")
+    script = script_of_nemo_file("mine.yaml", text)
+    assert script is not None
+    findings = adopt_script(script, "mine.yaml", "mine", PROJECT).findings
+    assert any("${model.nolr}" in remark.text for remark in findings.leftovers)
+
+
+def test_what_a_file_of_megatron_gives_is_not_taken_for_computed():
+    model = "kv_channels: 128, num_layers_per_virtual_pipeline_stage: 1"
+    text = MEGATRON.replace("num_layers: 24", f"num_layers: 24, {model}").replace(
+        "bf16: True", "bf16: True, pipeline_model_parallel_size: 4"
+    )
+    more = "decoder_first_pipeline_num_layers: 6\nstart_weight_decay: 0.1\nhidden_size: 2048\n"
+    script = script_of_megatron_file("mine.yaml", text + more)
+    assert script is not None
+    words = " ".join(word.text for word in script.commands[0].words)
+    assert "--decoder-first-pipeline-num-layers 6" in words
+    assert any("hidden_size as 1024 in line 1" in note for note in script.notes)
+    findings = adopt_script(script, "mine.yaml", "mine", PROJECT).findings
+    remarks = [remark.text for remark in findings.leftovers]
+    assert "--kv-channels 128" in remarks and "--start-weight-decay 0.1" in remarks
+    assert findings.value("parallel.virtual_pipeline") == 6
+
+
+def test_the_length_of_an_encoder_is_the_sequence_of_a_file_of_megatron():
+    text = MEGATRON.replace("seq_length", "encoder_seq_length")
+    assert "--encoder-seq-length 1024" in texts_of(text, is_nemo=False)

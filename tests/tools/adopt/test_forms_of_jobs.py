@@ -351,3 +351,34 @@ def test_requests_that_the_queue_does_not_read_are_said():
     adoption = adopted(script)
     assert values(adoption)["jobs.training.nodes"] == 2
     assert "(line 4)" in " ".join(adoption.script.notes)
+
+
+REQUESTS = {
+    "#OAR -l {mem_core > 3000}/nodes=2/gpu=1,walltime=4:00:00": {
+        "l": "{mem_core > 3000}",
+        "nodes": "2",
+        "gpu": "1",
+        "walltime": "4:00:00",
+    },
+    "#OAR -l /cluster=2/nodes=4/gpu=8": {"cluster": "2", "nodes": "8", "gpu": "8"},
+    "#OAR -l /switch=BEST/nodes=4": {"switch": "BEST", "nodes": "BEST x 4"},
+    "#OAR -l /nodes=1+/nodes=2,walltime=2": {"nodes": "/nodes=1+/nodes=2", "walltime": "2"},
+    "#DSUB -nn 4": {"nn": "4"},
+    "#DSUB -oo out -N 4": {"oo": "out", "N": "4"},
+    "# flux: -N4": {"N": "4"},
+    "#FLUX:-N4": {"N": "4"},
+}
+
+
+@pytest.mark.parametrize("request_line", REQUESTS)
+def test_no_word_of_a_request_is_lost(request_line):
+    directives = directives_of(request_line)
+    assert {entry.name: entry.value for entry in directives} == REQUESTS[request_line]
+
+
+@pytest.mark.parametrize("request_text", ["nodes=4:ppn=8:gpus=4+2:ppn=4", "select=4:x=8+2:x=4"])
+def test_nodes_of_several_kinds_are_reported(request_text):
+    adoption = adopted(f"#PBS -l {request_text}\ntorchrun --nproc_per_node 8 {TRAIN}")
+    assert values(adoption)["jobs.training.nodes"] == 2  # one of 8 devices, as nodes of 4
+    amount = request_text.partition("=")[2]
+    assert any(amount in remark.text for remark in adoption.findings.leftovers)

@@ -122,3 +122,17 @@ def test_our_trainer_is_not_given_what_megatron_lm_alone_has() -> None:
     train_with_own_trainer(findings, "another tokenizer")
     assert "training.loss_fusion" not in findings.carried
     assert "--cross-entropy-fusion-impl" in [remark.text for remark in findings.leftovers]
+
+
+@pytest.mark.parametrize("implementation", ["native", "te"])
+def test_a_loss_is_fused_by_its_flag_in_any_order(implementation: str) -> None:
+    settings = load("azure-175b")
+    flag = ["--cross-entropy-loss-fusion"]
+    named = ["--cross-entropy-fusion-impl", implementation]
+    key = "training.loss_fusion"
+    assert read_back(settings, flag + named).value(key) == implementation
+    assert read_back(settings, named + flag).value(key) == implementation
+    assert read_back(settings, flag).value(key) == "native"
+    alone = read_back(settings, named)
+    assert key not in alone.carried
+    assert f"--cross-entropy-fusion-impl {implementation}" in [one.text for one in alone.automatic]
