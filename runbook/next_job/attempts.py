@@ -34,6 +34,20 @@ _EXPLAIN_KILLS = frozenset(
     kind.name for kind in (kinds.HOST_MEMORY, kinds.NODE, kinds.PREEMPTED, kinds.TIME_LIMIT)
 )
 """Failures that the scheduler reports after it has killed the ranks."""
+_CAN_KILL = frozenset(
+    kind.name
+    for kind in (
+        kinds.DEVICE_MEMORY,
+        kinds.HOST_MEMORY,
+        kinds.SHARED_MEMORY,
+        kinds.LIMITS,
+        kinds.DISK,
+    )
+)
+"""Failures after which a process may be killed from outside.
+
+Others, such as a tracker without a network, were survived if the process ended by a kill.
+"""
 ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
 
 
@@ -199,8 +213,8 @@ def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailur
 def _explain_kill(job: EndedJob, attempt: Attempt) -> _JobFailure:
     """Return why a rank was killed: the cause that the log names, if there is one.
 
-    It still counts as a kill if the job made steps, because it may have survived that cause, and if
-    nobody has to change anything first.
+    It still counts as a kill if the job made steps, because it may have survived that cause, if the
+    cause kills no process, and if nobody has to change anything first.
     """
     cause = _cause_before(kinds.KILLED, job.log_lines, _EXPLAIN_KILLS)
     if cause is None:
@@ -209,7 +223,8 @@ def _explain_kill(job: EndedJob, attempt: Attempt) -> _JobFailure:
     known = _known_failure(cause, job.nodes)
     evidence = f"{job.reason}; the log names {cause.name}: {cause.evidence}"
     explained = replace(known, evidence=evidence)
-    if attempt.made_a_step or cause.decision is not NextStep.FIX_FIRST:
+    was_survived = attempt.made_a_step or cause.name not in _CAN_KILL
+    if was_survived or cause.decision is not NextStep.FIX_FIRST:
         return replace(explained, cause=EndCause.KILLED, signature=EndCause.KILLED)
     return explained
 

@@ -221,6 +221,7 @@ def test_what_comes_after_a_hang_does_not_explain_it(run):
 
 
 KILLED = "srun: error: node2: task 1: Killed\n"
+FOLDER = "mkdir: cannot create directory '/scratch/x': File exists\n"
 OOM_KILL = (
     "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. "
     "Some of the step tasks have been OOM Killed.\n"
@@ -233,6 +234,7 @@ OOM_KILL = (
         (DISK + KILLED, EndCause.DISK_FULL, kinds.DISK.name, "No space left"),
         (KILLED + OOM_KILL, EndCause.OTHER, kinds.HOST_MEMORY.name, "oom_kill event"),
         (KILLED + DISK, EndCause.KILLED, EndCause.KILLED, ""),
+        (FOLDER + KILLED, EndCause.KILLED, EndCause.KILLED, kinds.STORAGE.name),
         (KILLED, EndCause.KILLED, EndCause.KILLED, ""),
     ],
 )
