@@ -168,19 +168,3 @@ def test_long_words_of_a_log_are_read_in_linear_time():
     assert not is_log(edge)
     script_of_log(f"----- arguments -----\n{'a' * 40_000}\n----- end of arguments -----\n", "log")
     assert time.process_time() - began < 1
-
-
-@pytest.mark.parametrize("fuses", [False, True])
-def test_a_loss_is_fused_only_where_a_log_says_so(tmp_path, fuses):
-    path = tmp_path / "train.log"
-    arguments = ("cross_entropy_fusion_impl ... te", f"cross_entropy_loss_fusion ... {fuses}")
-    text = "\n".join(f"[default0]:  {argument}" for argument in arguments)
-    stage = "[default0]:  decoder_first_pipeline_num_layers ... 5"
-    world = "[default0]:  world_size"
-    path.write_text(LOG.replace(world, f"{text}\n{stage}\n{world}"))
-    report = adopt_files([path], tmp_path / "mine.yaml")
-    verdicts = {row.option: row.verdict.value for row in report.proof}
-    assert ("--cross-entropy-loss-fusion" in verdicts) == fuses
-    assert verdicts["--cross-entropy-fusion-impl"] == "dropped"  # by our own trainer, or unused
-    assert "--decoder-first-pipeline-num-layers" in verdicts
-    assert "unaccounted for" not in verdicts.values()
