@@ -108,7 +108,11 @@ def test_what_render_wrote_is_read_back_as_the_same_keys(name: str) -> None:
 
 @pytest.mark.parametrize("loss_fusion", ["auto", "native", "te"])
 def test_gradients_in_bf16_and_a_fused_loss_are_read_back(loss_fusion: str) -> None:
-    words = ["training.reduce_in_bf16=true", f"training.loss_fusion={loss_fusion}"]
+    words = [
+        "training.precision=bf16",
+        "training.reduce_in_bf16=true",
+        f"training.loss_fusion={loss_fusion}",
+    ]
     settings = load("azure-175b", set_words=words)
     findings = read_back(settings, arguments(settings))
     assert findings.value("training.reduce_in_bf16") is True
