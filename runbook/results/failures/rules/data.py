@@ -186,7 +186,7 @@ DATA_RULES = (
     Rule(
         kind=STORAGE,
         patterns=(r"couldn't chdir to .*going to",),
-        example="slurmstepd: error: couldn't chdir to `/scratch/u': No such file or directory: going "
+        example="slurmstepd: error: couldn't chdir to `/fast/u': No such file or directory: going "
         "to /tmp instead",
         source="Slurm, a message of slurmstepd",
         level=Level.SYMPTOM,
