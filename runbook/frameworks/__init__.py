@@ -158,7 +158,7 @@ _WRITTEN_OTHERWISE = (
     "parallel.virtual_pipeline",
     "parallel.zero_stage",
 )
-"""Keys that a framework is told in another unit, in several options, or by the job around it."""
+"""Keys that a framework gets in another unit, as several options, or from the job's script."""
 
 
 def _refuse_unknown(settings: Settings) -> None:

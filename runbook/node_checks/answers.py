@@ -51,7 +51,7 @@ class PartState(Enum):
 
 @dataclass(frozen=True)
 class PartAnswer:
-    """One line with a node's findings for a part, or the reason why there are none."""
+    """What a node found in one part, on one line; otherwise the reason why it found nothing."""
 
     rung: str
     node: str

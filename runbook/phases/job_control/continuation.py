@@ -48,7 +48,7 @@ def note_start(open_phase: OpenPhase, step: PhaseStep) -> None:
 
 
 def _identity(open_phase: OpenPhase, step: PhaseStep) -> dict[str, object]:
-    """Return what identifies a training beside its plan.
+    """Return the values other than its plan that identify a training.
 
     These are our version of the phase, and the checksums of the tokens.
     """

@@ -30,7 +30,7 @@ class JobStep:
     step: PhaseStep
     scheduler: Scheduler
     slow_gate: Gate
-    """This takes minutes, and the run need not be locked for others meanwhile."""
+    """It runs before the run is locked, because it takes minutes and others may use the run."""
     gate: Gate
     """This runs while the run is held, whatever an earlier cell has shown."""
     why_continued: Callable[[], str]
