@@ -87,6 +87,10 @@ class JobFolder:
         """The folder of the run, which is the job's working directory."""
         return self.path.parent.parent
 
+    def decision_kept_for(self, job_id: str) -> Path:
+        """The decision after a job of a chain, where the next job keeps it while it takes over."""
+        return self.path / f"{self.decision.name}.{job_id}"
+
     def was_submitted(self) -> bool:
         """Whether a job was ever submitted from this folder, by the runbook or by hand."""
         return self.record.exists() or self.started.exists()

@@ -314,10 +314,11 @@ class QueueScheduler(Scheduler):
         status = self._status_of_newest(folder, number)
         if not status.final:
             return status
+        follower = self._waiting_follower(folder, status)
         # The next job of its chain began in the meantime.
         if self._number(folder) != number:
             return self.state(folder)
-        return self._waiting_follower(folder, status) or status
+        return follower or status
 
     def _status_of_newest(self, folder: JobFolder, number: str) -> JobStatus:
         """Return the status of the job that began last in a folder, or of the first one."""
@@ -667,8 +668,10 @@ def _chain_goes_on(folder: JobFolder, status: JobStatus) -> bool:
     """Return whether the next job of a chain trains, by the rule of chain.sh.j2."""
     if folder.cancelled.exists() or folder.stop_requested.exists():
         return False
-    if job_folder.read_started(folder) is None:
-        # The next job is moving the previous job's files away, or no job has begun.
+    start = job_folder.read_started(folder)
+    # Without a start, no job has begun or the next one is moving the previous job's files away. It
+    # moves the decision first.
+    if start is None or folder.decision_kept_for(start.job_id).exists():
         return True
 
     decision = job_folder.read_text(folder.decision)

@@ -116,6 +116,34 @@ def test_a_folder_is_pending_while_the_next_job_of_its_chain_will_train(
     assert status.job_id == ("slurm-13" if state is JobState.PENDING else "slurm-12")
 
 
+def test_a_job_that_takes_over_is_no_end_of_the_chain(queue, scheduler, folder):
+    """It moves the decision aside before the start of the job before it (chain.sh.j2)."""
+    began(folder, 12)
+    ended(folder, 137, "go on")
+    folder.decision.rename(folder.path / "decision.slurm-12")
+    queue.states = {"13": JobState.RUNNING, "14": JobState.PENDING}
+    status = scheduler.state(folder)
+    assert (status.state, status.job_id) == (JobState.PENDING, "slurm-13")
+
+
+def test_a_job_that_has_taken_over_while_it_was_asked_for_counts(queue, scheduler, folder):
+    began(folder, 12)
+    ended(folder, 137, "go on")
+
+    def take_over(job):
+        if job == "12":
+            return None
+        for name in ("decision", "exit_code", "reason"):
+            (folder.path / name).unlink(missing_ok=True)
+        began(folder, 14)
+        folder.heartbeat.write_text(f"{time.time():.0f} 1.0 another\n")
+        return None
+
+    queue.ask = take_over
+    status = scheduler.state(folder)
+    assert (status.state, status.job_id) == (JobState.RUNNING, "slurm-14")
+
+
 def test_a_queue_that_does_not_answer_is_no_end_of_the_chain(queue, scheduler, folder, monkeypatch):
     """A watcher that took it for one would begin a second chain in the same folders."""
     began(folder, 12)
