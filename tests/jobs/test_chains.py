@@ -132,12 +132,12 @@ def test_a_job_that_has_taken_over_while_it_was_asked_for_counts(queue, schedule
 
     def take_over(job):
         if job == "12":
-            return None
+            return
         for name in ("decision", "exit_code", "reason"):
             (folder.path / name).unlink(missing_ok=True)
         began(folder, 14)
         folder.heartbeat.write_text(f"{time.time():.0f} 1.0 another\n")
-        return None
+        return
 
     queue.ask = take_over
     status = scheduler.state(folder)
