@@ -102,6 +102,11 @@ class PhaseMessage(Message):
         "{folder_name} is a folder that --as made. Name the run, and give its values again: "
         "runbook ladder {run} --as NAME --set KEY=VALUE."
     )
+    LADDER_TIME_LEFT = "At this pace, the {rungs} rungs that are left take about {time}."
+    LADDER_TIMES_NOT_MEASURED = (
+        "The times are estimates for another CPU, and yours may take twice as long: no smoke test "
+        "has measured a step on this machine."
+    )
     LADDER_WITH_ANOTHER_BUDGET = (
         "{folder_name} was begun with {designed_for}, and {requested} are asked for: its rungs "
         "do not change. Leave the budget out to go on with them, or begin another ladder by --as "
@@ -235,6 +240,7 @@ class PhaseMessage(Message):
         "{folder_name} stopped in {to_phase}. The same command goes on from there once the cause "
         "is fixed: {message}"
     )
+    RUNG_TOOK = "{name}: {measured}; planned were {planned}"
     RUNG_WITHOUT_LOSS = "{folder_name} has no loss on held-out text after its last step."
     RUN_FILE_EXISTS = (
         "{path_name} exists already and was not written by this form. Choose another file name."

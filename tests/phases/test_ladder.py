@@ -13,7 +13,13 @@ from runbook.cli.ladder import ladder as ladder_command
 from runbook.core.errors import DataError, ParamsError
 from runbook.core.units import show_device_hours
 from runbook.forecast.messages import ForecastMessage
-from runbook.phases.ladder.climb import TOKENS_STEP, FinishedRung, rung_folder, share_tokens
+from runbook.phases.ladder.climb import (
+    TOKENS_STEP,
+    FinishedRung,
+    Pace,
+    rung_folder,
+    share_tokens,
+)
 from runbook.phases.ladder.ladder_plan import (
     LADDER_FILE,
     START_SECONDS,
@@ -154,6 +160,24 @@ def test_a_ladder_fits_its_budget():
         devices=2,
     ):
         plan_ladder("local", SMALL_BATCH, budget_seconds=30)
+
+
+def test_a_ladder_on_an_unmeasured_cpu_reports_that_its_times_are_estimates():
+    local_ladder = plan_ladder("local", SMALL_BATCH)
+    cluster_ladder = plan_ladder("lumi-13b", ["training.framework=runbook"])
+    assert PhaseMessage.LADDER_TIMES_NOT_MEASURED.fill() in local_ladder.notes
+    assert PhaseMessage.LADDER_TIMES_NOT_MEASURED.fill() not in cluster_ladder.notes
+
+
+def test_the_time_left_follows_the_pace_of_the_trained_rungs():
+    rungs = plan_ladder("local", SMALL_BATCH).rungs
+    pace = Pace()
+    assert pace.seconds_left(rungs) is None
+    pace.add(rungs[0], 2 * (rungs[0].seconds + START_SECONDS))
+    planned_left = sum(rung.seconds + START_SECONDS for rung in rungs[1:])
+    assert pace.seconds_left(rungs[1:]) == pytest.approx(2 * planned_left)
+    without_time = replace(rungs[1], seconds=None)
+    assert pace.seconds_left([without_time]) is None
 
 
 def test_a_ladder_that_was_begun_keeps_its_rungs(tmp_path):

@@ -1,15 +1,17 @@
 """Training the rungs of a ladder, each as a recorded run, and reading what they reached."""
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.core.errors import ParamsError, RunbookError
+from runbook.core.units import show_duration
 from runbook.forecast.laws import Runs
 from runbook.forecast.tables import TrainingRow, as_runs
 from runbook.params import Settings
-from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung
+from runbook.phases.ladder.ladder_plan import START_SECONDS, Ladder, PlannedRung
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import train_name
 from runbook.phases.runner import RunRequest, run_phases
@@ -36,12 +38,36 @@ class FinishedRung:
     loss: float
 
 
+@dataclass
+class Pace:
+    """Planned and measured seconds of the rungs that this call has trained."""
+
+    planned_seconds: float = 0.0
+    measured_seconds: float = 0.0
+
+    def add(self, planned: PlannedRung, measured_seconds: float) -> None:
+        """Count a rung. A rung without a planned time counts for nothing."""
+        if planned.seconds is None:
+            return
+        self.planned_seconds += planned.seconds + START_SECONDS
+        self.measured_seconds += measured_seconds
+
+    def seconds_left(self, rungs: Sequence[PlannedRung]) -> float | None:
+        """Return the seconds that more rungs will take at this pace, or None if unknown."""
+        times = [rung.seconds for rung in rungs if rung.seconds is not None]
+        if not self.planned_seconds or len(times) < len(rungs):
+            return None
+        planned_left = sum(times) + START_SECONDS * len(rungs)
+        return planned_left * self.measured_seconds / self.planned_seconds
+
+
 def climb(ladder: Ladder, settings: Settings, say: Say) -> list[FinishedRung]:
     """Train every rung that is not yet trained, the smallest first.
 
     Raise `RunbookError` if one fails.
     """
     finished = []
+    pace = Pace()
     for position, planned in enumerate(ladder.rungs):
         folder = rung_folder(ladder, settings, planned)
         say(
@@ -49,14 +75,46 @@ def climb(ladder: Ladder, settings: Settings, say: Say) -> list[FinishedRung]:
             f"tokens"
         )
         share_tokens(settings, ladder, folder)
+        was_done = read_rung(folder, planned) is not None
+        started = time.monotonic()
         _train(ladder, planned, first=position == 0, say=say)
+        seconds = time.monotonic() - started
         done = read_rung(folder, planned)
         if done is None:
             raise RunbookError(PhaseMessage.RUNG_WITHOUT_LOSS, folder_name=folder.name)
         say(f"{planned.name}: loss {done.loss:.4f}")
         finished.append(done)
+        if not was_done:
+            pace.add(planned, seconds)
+            _report_time(planned, seconds, pace, ladder.rungs[position + 1 :], say)
 
     return finished
+
+
+def _report_time(
+    planned: PlannedRung,
+    seconds: float,
+    pace: Pace,
+    rungs_left: Sequence[PlannedRung],
+    say: Say,
+) -> None:
+    """Report how long a rung took, how long it was to take, and what is left at this pace."""
+    if planned.seconds is None:
+        return
+    say(
+        PhaseMessage.RUNG_TOOK.fill(
+            name=planned.name,
+            measured=show_duration(seconds),
+            planned=show_duration(planned.seconds + START_SECONDS),
+        )
+    )
+    seconds_left = pace.seconds_left(rungs_left)
+    if rungs_left and seconds_left is not None:
+        say(
+            PhaseMessage.LADDER_TIME_LEFT.fill(
+                rungs=len(rungs_left), time=show_duration(seconds_left)
+            )
+        )
 
 
 def _train(

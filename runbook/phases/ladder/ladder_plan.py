@@ -138,7 +138,12 @@ def plan_ladder(
         own_hours = plan.time[FULL].device_hours or 0.0
         hours = max(DEFAULT_SHARE * own_hours, DEFAULT_SECONDS * family.devices / 3600)
 
-    return _fit_budget(ladder, family, count, hours)
+    fitted = _fit_budget(ladder, family, count, hours)
+    is_cpu = settings.site.hardware.device == "cpu"
+    if is_cpu and plan.calibration[FULL] is None:
+        note = PhaseMessage.LADDER_TIMES_NOT_MEASURED.fill()
+        return replace(fitted, notes=(note, *fitted.notes))
+    return fitted
 
 
 def _fit_budget(
