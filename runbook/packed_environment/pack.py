@@ -1,4 +1,4 @@
-"""Pack an environment: on a login node, once, and again where its files have changed."""
+"""Packs an environment on a login node, and packs it again if its files have changed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from runbook.packed_environment.manifest import (
 )
 
 KEPT_ARCHIVES = 2
-"""The newest ones: a job that waits in a queue reads the one that it was submitted with."""
+"""Number of newest archives to keep.
+
+A queued job still reads the archive that was the newest when it was submitted.
+"""
 
 
 def find_sources(interpreter: Interpreter, package: Path) -> list[contents.PackedSource]:
-    """Return what is packed; raise `PackError` where that makes no sense."""
+    """Return the sources to pack; raise `PackError` if packing is pointless."""
     if not interpreter.is_virtual and interpreter.base_is_on_nodes:
         raise PackError(
             f"{interpreter.executable} belongs to the system, which each node has itself. "

@@ -1,4 +1,4 @@
-"""What a job asks of its queue, its variables, modules, containers and mounts, compared with the site's own."""
+"""Compare a job's queue requests, variables, modules, containers and mounts with the site's."""
 
 import json
 import math
@@ -41,7 +41,7 @@ _OURS = {
 
 
 def take_variables(script: Script, findings: Findings) -> None:
-    """Take the job's variables; those that the site does not set belong in its file."""
+    """Take the job's variables, and report those that the site file should set."""
     site = findings.site
     group_of = {name: group for group, values in site.environment.items() for name in values}
     last_settings = {setting.name: setting for setting in script.settings}
@@ -62,7 +62,7 @@ def take_variables(script: Script, findings: Findings) -> None:
 
 
 def _take_unset(script: Script, group_of: Mapping[str, str], findings: Findings) -> None:
-    """Report the variables that the script unsets and the site too."""
+    """Report the variables that both the script and the site unset."""
     for line, match in script.matching(r"^\s*unset\s+(\w+)"):
         name = match[1]
         if name in group_of and findings.site.environment[group_of[name]][name] is None:
@@ -117,7 +117,7 @@ def take_modules(script: Script, findings: Findings) -> None:
 
 
 def _loaded_modules(command_words: Sequence[str]) -> Sequence[str]:
-    """Return the modules that a command loads; none where it is another command."""
+    """Return the modules that a command loads, or none if it is not `module load`."""
     if command_words[:2] == ["module", "load"]:
         return command_words[2:]
     if command_words[0] == "ml":
@@ -126,7 +126,7 @@ def _loaded_modules(command_words: Sequence[str]) -> Sequence[str]:
 
 
 def _take_activation(command: StartedProgram, findings: Findings) -> None:
-    """Report an activation: the site's setup does the same, or its file may have it."""
+    """Report an activation: either the site's setup already does it, or the site file can."""
     text = " ".join([command.name, *(word.shown for word in command.words[1:])])
     file = text.rpartition(" ")[2].lstrip("./")
     setup = findings.site.setup
@@ -139,7 +139,7 @@ def _take_activation(command: StartedProgram, findings: Findings) -> None:
 
 
 _LAUNCHERS = ("deepspeed", "torchrun", "mpiexec", "mpirun", "aprun", "srun")
-"""Of several around a training the first one counts."""
+"""Launchers by precedence: if several of them start a training, the first in this list applies."""
 _OUR_NAME = {"mpirun": "mpiexec", "aprun": "mpiexec"}
 _COUNTS = (
     (("torchrun",), ("nnodes",), "jobs.training.nodes"),
@@ -148,15 +148,15 @@ _COUNTS = (
     (("deepspeed",), ("num-nodes",), "jobs.training.nodes"),
     (("srun",), ("nodes", "N"), "jobs.training.nodes"),
 )
-"""Programs with their options for a number of nodes or devices."""
+"""Programs, their options for a number of nodes or devices, and the key that the number sets."""
 _STARTERS = ("torchrun", "deepspeed")
-"""Programs that start a process on each device of a node, whatever started them."""
+"""Programs that start one process per device on a node, no matter which launcher started them."""
 _COUNTS_OF_RANKS = ((("mpiexec", "mpirun"), ("ppn", "npernode"), "jobs.training.devices_per_node"),)
-"""Options that count devices, where no starter stands between them and the training."""
+"""Options that count devices, unless one of `_STARTERS` runs between launcher and training."""
 
 
 def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
-    """Take the launcher, container image and mounts, nodes and devices that the launch names."""
+    """Take the launcher, container image, mounts, nodes and devices of a launch."""
     outermost = next((name for name in _LAUNCHERS if name in launch.programs), "")
     launcher = _OUR_NAME.get(outermost, outermost)
     if launcher and launcher != findings.site.launcher:
@@ -179,7 +179,7 @@ def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
 
 
 def _take_resource_sets(jsrun: Sequence[Word], findings: Findings) -> None:
-    """Take the devices of a node that LSF's jsrun counts as resource sets of a host and devices of a set."""
+    """Take the devices per node from jsrun (LSF): resource sets per host x devices per set."""
     sets_per_host = option(jsrun, "rs-per-host", "r")
     devices_per_set = option(jsrun, "gpu-per-rs", "g")
     if sets_per_host is None or devices_per_set is None:
@@ -267,7 +267,7 @@ _HANDLED_ELSEWHERE = json.loads(Path(__file__).with_suffix(".json").read_text(en
 
 _READ: dict[str, tuple[str, Callable[[str], Any]]] = {
     "USE_SEQUENCE_PARALLEL": ("parallel.sequence", truth),
-    # micro-batches a step of each copy; the batch follows when all is known
+    # Micro-batches per step on each replica; the global batch is computed once all values are known
     "GAS": ("gas", whole),
     "PARTITION": ("jobs.data.partition", str),
 }
@@ -287,9 +287,9 @@ def take_knobs(
     *,
     over: bool,
 ) -> None:
-    """Take every variable that a document's script would read.
+    """Take every variable that a script of the site's document reads.
 
-    `over` off where options of the script say more.
+    With `over` off, options of the script take precedence.
     """
     for name, value in values.items():
         if name in _READ:
@@ -325,11 +325,11 @@ def take_knobs(
 
 
 _READERS: dict[type[Any], Callable[[str], Any]] = {bool: truth, float: float, int: whole}
-"""How a value is read, by the type of its key; others are text."""
+"""The reader of a value, by the type of its key; other types are read as text."""
 
 
 def key_of(name: str) -> str:
-    """Return the key that a document's variable means; empty if it means none.
+    """Return the key that a document's variable sets, or an empty text if it sets none.
 
     >>> key_of("TENSOR_MODEL_PARALLEL_SIZE"), key_of("mp_size"), key_of("NNODES"), key_of("PATH")
     ('parallel.tensor', 'parallel.tensor', 'jobs.training.nodes', '')
@@ -355,7 +355,7 @@ def leave_unknown(script: Script, values: Mapping[str, Word], findings: Findings
 
 
 def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
-    """Take a model: MODEL_SIZE_KEY in capitals, or NeMo's size."""
+    """Take the model from the document's MODEL_SIZE_KEY (in capitals) or from NeMo's size."""
     # LUMI's model_size is a number of billions, for a name
     if re.fullmatch(r"[\d.]+", value.text):
         return
@@ -372,7 +372,7 @@ def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
 
 
 def _shared_folder(value: Word, findings: Findings) -> None:
-    """Take a folder on the shared file system; of AWS's source:target the target."""
+    """Take a folder on the shared file system; for a source:target mount (AWS), the target."""
     text = value.text.rpartition(":")[2]
     placeholder = not text.startswith("/") or "username" in text or "your-" in text
     if value.known and not placeholder:
@@ -398,7 +398,7 @@ def _data_path(value: Word, findings: Findings) -> None:
 
 
 def _dataset(text: str, line: int, findings: Findings) -> None:
-    """Take the dataset that a text names, which settles what was left over of token files."""
+    """Take the dataset that a text names, and drop the remarks about token files."""
     dataset = dataset_of(text)
     if not dataset:
         return
@@ -409,7 +409,7 @@ def _dataset(text: str, line: int, findings: Findings) -> None:
 
 
 def _sequence_type(value: Word, findings: Findings) -> None:
-    """SP_TYPE: megatron cuts along the tensor ranks, ds exchanges heads for sequence (Ulysses)."""
+    """Take SP_TYPE: megatron is sequence parallelism over the tensor ranks, ds is Ulysses."""
     if value.text == "megatron":
         findings.take("parallel.sequence", True, value.line, "SP_TYPE=megatron")
     elif value.text == "ds":
@@ -453,9 +453,9 @@ JOB = "jobs.training"
 
 
 def clock(text: str) -> str:
-    """Return a time limit as the run file has it.
+    """Return one of Slurm's time limits as the run file writes it.
 
-    Slurm's bare number is minutes. Raise `ValueError` if it is none.
+    A bare number is minutes. Raise `ValueError` if the text is not a time limit.
 
     >>> clock("30"), clock("1-00:00:00"), clock("01:00:00"), clock('"45:00"')
     ('00:30:00', '24:00:00', '01:00:00', '00:45:00')
@@ -467,7 +467,7 @@ def clock(text: str) -> str:
 
 
 def _devices(text: str) -> int:
-    """Return the last number of gpu:a100:4, which counts the devices.
+    """Return the device count, which is the last number of a text such as gpu:a100:4.
 
     Raise `ValueError` if there is none.
     """
@@ -515,11 +515,11 @@ def grid_clock(text: str) -> str:
 
 
 _SECONDS_OF = (1, 60, 3600, 86_400)
-"""Of the parts of a time limit, from its end: seconds, minutes, hours, days."""
+"""Seconds per part of a time limit, from its last part: seconds, minutes, hours, days."""
 
 
 def _nodes_of_shape(text: str) -> int:
-    """Return the nodes of Fujitsu's `node=4x4x3`, or of a plain number."""
+    """Return the number of nodes of Fujitsu's `node=4x4x3`, or of a plain number."""
     return math.prod(int(edge) for edge in text.partition(":")[0].split("x"))
 
 
@@ -610,7 +610,7 @@ _MSUB: dict[str, tuple[str, Callable[[str], object]]] = {
     "q": (f"{JOB}.partition", str),
     "A": ("jobs.account", str),
 }
-"""Of Moab, whose -N is the job's name, and of CEA's Bridge, whose -N counts nodes and -T seconds."""
+"""Options of Moab (-N is the job's name) and of CEA's Bridge (-N counts nodes, -T seconds)."""
 _FLUX: dict[str, tuple[str, Callable[[str], object]]] = {
     "N": (f"{JOB}.nodes", whole),
     "nodes": (f"{JOB}.nodes", whole),
@@ -659,16 +659,16 @@ _OTHER_QUEUES = {
     "flux": "Flux",
     "dsub": "Donau",
 }
-"""Queues that no site here has: what they are asked beside nodes and time is left out."""
+"""Queues that no site here has. Their requests are left out, except for nodes and time."""
 _OUR_DIRECTIVES = json.loads(
     Path(__file__).with_name("directives.json").read_text(encoding="utf-8")
 )
 
 
 def take_directives(directives: Sequence[Directive], findings: Findings) -> None:
-    """Take the values of the lines that ask a queue for something.
+    """Take the values of a script's directives.
 
-    What the site asks for already, or the runbook always gives, needs no key.
+    Values that the site file already has, or that the runbook always sets, need no key.
     """
     for directive in directives:
         name = directive.name
@@ -697,7 +697,7 @@ def take_directives(directives: Sequence[Directive], findings: Findings) -> None
 
 
 def _take_select(directive: Directive, findings: Findings) -> None:
-    """Take the nodes of PBS's `select`; what it asks of each node belongs in the site's file."""
+    """Take the nodes of PBS's `select`; its resources per node belong in the site file."""
     line = directive.line
     nodes, resources = _nodes_and_resources(directive.value)
     findings.read(f"{JOB}.nodes", Word(nodes, line), "#PBS -l select", whole)
@@ -707,9 +707,9 @@ def _take_select(directive: Directive, findings: Findings) -> None:
 
 
 def _nodes_and_resources(request: str) -> tuple[str, str]:
-    """Return the nodes of a request of PBS, and what is asked of each.
+    """Return the number of nodes in a PBS request, and the resources of each node.
 
-    Nodes of several kinds are no number of nodes: they stay the request as it is written.
+    A request for several kinds of nodes is returned unchanged, because it has no single number.
 
     >>> _nodes_and_resources("4:ppn=8"), _nodes_and_resources("4:ppn=8+2:ppn=4")
     (('4', 'ppn=8'), ('4:ppn=8+2:ppn=4', ''))
@@ -721,11 +721,11 @@ def _nodes_and_resources(request: str) -> tuple[str, str]:
 
 
 _TORQUE = ("pbs", "msub")
-"""Queues that may ask for nodes as Torque does."""
+"""Queues that accept Torque's `-l nodes=`."""
 
 
 def _take_torque_nodes(directive: Directive, findings: Findings) -> None:
-    """Take the nodes of `-l nodes=4:ppn=8`, and report what is asked of each node."""
+    """Take the nodes of `-l nodes=4:ppn=8`, and report the resources per node."""
     line = directive.line
     sign = f"{_SIGNS[directive.queue]}-l nodes".replace("--", "-")
     nodes, resources = _nodes_and_resources(directive.value)
@@ -735,7 +735,7 @@ def _take_torque_nodes(directive: Directive, findings: Findings) -> None:
 
 
 def drop_defaults(findings: Findings, one_task: bool) -> None:
-    """Leave out what a job gets anyway, so that the run file says what is special."""
+    """Drop the values that a job gets by default, so that the run file holds only the others."""
     hardware = findings.site.hardware
     usual_tasks = 1 if one_task else findings.devices_per_node
     tasks_per_node = findings.number(f"{JOB}.tasks_per_node") or usual_tasks
@@ -751,9 +751,9 @@ def drop_defaults(findings: Findings, one_task: bool) -> None:
 
 
 def drop_ssh(findings: Findings) -> None:
-    """Start DeepSpeed's training on several nodes by torchrun, and under PBS by mpiexec.
+    """Replace DeepSpeed's launcher on several nodes by torchrun, and under PBS by mpiexec.
 
-    DeepSpeed's own launcher needs ssh, which a queue's nodes rarely allow.
+    DeepSpeed's launcher needs ssh, which nodes of a queue rarely allow.
     """
     carried = findings.carried.get("jobs.launcher")
     if carried is None:

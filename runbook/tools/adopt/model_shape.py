@@ -1,4 +1,4 @@
-"""Which model a script trains: a model of the catalogue, with the sizes that the script has otherwise."""
+"""The model that a script trains: a model of the catalogue and the sizes that differ from it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -25,7 +25,7 @@ _KINDS: dict[str, str | float] = {
 def take_shape(
     models: Mapping[str, Model], kind: Mapping[str, str | float], findings: Findings
 ) -> None:
-    """Set `model`, with `training.shape` only where the catalogue has no such model."""
+    """Set `model`, and `training.shape` only if the catalogue has no such model."""
     shape = findings.shape
     missing = [name for name in _CORE_FIELDS if not shape[name]]
     named_model = models.get(str(findings.value("model", "")))
@@ -61,7 +61,7 @@ def _let_model_stand_in(
     missing: Sequence[str],
     findings: Findings,
 ) -> None:
-    """Take the nearest model where the script does not give all that decides which one it is."""
+    """Take the nearest model if the script lacks a size that identifies the model."""
     unknown = f"the script gives no {', '.join(missing)}"
     findings.take("model", name, 0, f"stands in: {unknown}")
     findings.unknown_model = unknown
@@ -79,7 +79,10 @@ def _drop_implied(
     *,
     keep_widths: bool,
 ) -> None:
-    """Drop the sizes that the model has anyway; the widths are settled later with `keep_widths`."""
+    """Drop the sizes that the model has by default.
+
+    With `keep_widths`, the widths are kept; they are settled later.
+    """
     for field, value in shape.items():
         if keep_widths and field in _WIDTHS:
             continue
@@ -88,11 +91,11 @@ def _drop_implied(
 
 
 _WIDTHS = ("ffn_hidden", "kv_heads")
-"""Sizes whose default depends on others."""
+"""Sizes whose default depends on other sizes."""
 
 
 def _shorten_smoke_test(model: Model, findings: Findings) -> None:
-    """Give the smoke test no longer sequences than the positions, where those are fewer than the model's."""
+    """Limit the smoke test's sequences to the positions, if there are fewer than in the model."""
     positions = findings.number("training.shape.positions")
     if 0 < positions < model.sequence_length:
         line = findings.carried["training.shape.positions"].line
@@ -101,9 +104,9 @@ def _shorten_smoke_test(model: Model, findings: Findings) -> None:
 
 
 def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings: Findings) -> None:
-    """Leave out positions of rotary angles, which have no table.
+    """Drop the number of positions for rotary embeddings, which have no table.
 
-    A learned table that stands in gets as many rows.
+    If a model with learned positions stands in, its table gets enough rows.
     """
     if full_kind["position_embedding"] != "rope":
         return
@@ -123,7 +126,7 @@ def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings
 def _with_room_for_tokenizer(
     models: Mapping[str, Model], findings: Findings
 ) -> Mapping[str, Model]:
-    """Return the models that have a row for each token of GPT-2, where the source names that tokenizer."""
+    """Return the models with a row for each GPT-2 token, if the source uses that tokenizer."""
     if findings.tokenizer_kind != "GPT2BPETokenizer":
         return models
     return {name: model for name, model in models.items() if model.vocabulary >= GPT2_VOCABULARY}
@@ -135,7 +138,7 @@ def _take_widths(
     full_kind: Mapping[str, str | float],
     findings: Findings,
 ) -> None:
-    """Set the widths that depend on others, wherever the model would have another than the script's program.
+    """Set the widths that depend on other sizes if the model's default differs from the program's.
 
     The program's defaults: 4 x hidden, 2/3 of it with gates, and as many key-value heads as heads.
     """
@@ -160,7 +163,7 @@ def _take_widths(
 
 
 def _default_ffn_hidden(hidden: int, full_kind: Mapping[str, str | float]) -> int:
-    """Return Megatron's default width: 4 x hidden, of gated activations 2/3 of it in steps of 64."""
+    """Return Megatron's default width: 4 x hidden, or 2/3 of it in steps of 64 if gated."""
     if full_kind["activation"] == "swiglu":
         return int(4 * hidden * 2 / 3 / 64) * 64
     return 4 * hidden
@@ -178,7 +181,7 @@ def _of_nearest_kind(
 
 
 def _other_fields(model: Model, kind: Mapping[str, str | float]) -> list[str]:
-    """Return the properties of a kind that a model has otherwise."""
+    """Return the properties in which a model differs from a kind."""
     fields = []
     for field in _KINDS:
         if field in kind and getattr(model, field) != kind[field]:
@@ -192,7 +195,7 @@ def _report_kind(
     kind: Mapping[str, str | float],
     findings: Findings,
 ) -> None:
-    """Report each property that the model has otherwise than the script asks, and keep it for a new entry."""
+    """Report each property that differs from the script, and keep it for a new catalogue entry."""
     full_kind = {field: getattr(model, field) for field in _KINDS} | dict(kind)
     other_fields = _other_fields(model, kind)
     for field in other_fields:
@@ -213,20 +216,21 @@ def _report_kind(
 _PADDING = 1024
 """Rows that a padded vocabulary may have beyond the tokenizer's."""
 _CORE_FIELDS = ("layers", "hidden", "heads")
-"""Fields of a shape without which there is no model to look for."""
+"""Fields of a shape without which no model can be looked up."""
 
 
 def _drop_shape_of_named_model(model: Model, shape: Mapping[str, int], findings: Findings) -> None:
-    """Drop what a model that the script names has anyway, where some of its shape is given too."""
+    """Drop the sizes that the named model has too."""
     for name in SHAPE_FIELDS:
         if shape[name] and shape[name] == getattr(model, name):
             findings.drop(f"training.shape.{name}")
 
 
 def take_uneven_stages(framework: str, findings: Findings) -> None:
-    """Take a layout that counts embedding and output layer as two layers more.
+    """Take a layout that counts the embedding and the output layer as two more layers.
 
-    BLOOM's fork divides its 70 layers over 12 stages so. No pinned fork has its option; our trainer has.
+    BLOOM's fork divides its 70 layers over 12 stages this way. No pinned fork has this option, but
+    our trainer has.
     """
     layers = findings.number("training.shape.layers")
     pipeline = findings.number("parallel.pipeline", 1)
@@ -247,7 +251,7 @@ def take_uneven_stages(framework: str, findings: Findings) -> None:
 
 
 def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None:
-    """Set the model of a NeMo training: its own file's, or one of the kind that it asks for."""
+    """Set the model of a NeMo training: the model of its file, or one of the kind it asks for."""
     findings = evidence.findings
     _ask_for_nemo_model(evidence)
     if is_other_kind(kind, findings):
@@ -265,7 +269,7 @@ def is_other_kind(kind: Mapping[str, str | float], findings: Findings) -> bool:
 
 
 def _ask_for_nemo_model(evidence: Evidence) -> None:
-    """Ask for the model where a file of NeMo's says which one it is, and neither a size nor overrides do."""
+    """Ask for the model if only a configuration file of NeMo determines it."""
     findings = evidence.findings
     arguments = evidence.launches[-1].arguments
     size = program_arguments.size_of(arguments)
@@ -284,7 +288,7 @@ def _ask_for_nemo_model(evidence: Evidence) -> None:
 
 
 def _drop_shape_of_nemo(models: Mapping[str, Model], findings: Findings) -> None:
-    """Drop what the model of NeMo's own file has anyway."""
+    """Drop the sizes and the sequence length that the model of NeMo's file has by default."""
     model = models.get(str(findings.value("model", "")))
     if model is None:
         return
@@ -305,7 +309,7 @@ def _is_implied(
     shape: Mapping[str, int],
     field: str,
 ) -> bool:
-    """Return whether the model has this value of a field already, written out or as its default."""
+    """Return whether the model already has this value of a field, explicitly or by default."""
     model_value = getattr(model, field)
     if value in (0, model_value):
         return True
@@ -328,13 +332,13 @@ def _implied(model: Model, shape: Mapping[str, int], field: str) -> int:
 def _nearest_model(
     models: Mapping[str, Model], shape: Mapping[str, int], findings: Findings
 ) -> str:
-    """Return the name of the model that is nearest to a shape, a sequence length and the site."""
+    """Return the name of the model nearest to a shape, a sequence length and the site."""
     distances = {name: _distance(model, shape, findings) for name, model in models.items()}
     return min(distances, key=distances.__getitem__)
 
 
 def _distance(model: Model, shape: Mapping[str, int], findings: Findings) -> tuple[float, ...]:
-    """Return how far a model is from a shape, what matters most first."""
+    """Return a sort key for the distance of a model from a shape, the largest differences first."""
     sequence = findings.number("training.sequence_length")
     core = [field for field in _CORE_FIELDS if shape[field]]
     other_core = sum(getattr(model, field) != shape[field] for field in core)
@@ -359,7 +363,7 @@ def _size_of_layers(layers: int, hidden: int) -> int:
 
 
 def _num_other_sizes(model: Model, shape: Mapping[str, int]) -> int:
-    """Count the sizes beside layers, hidden and heads that a model has otherwise."""
+    """Count the sizes in which a model differs, apart from layers, hidden and heads."""
     count = 0
     for field in ("kv_heads", "ffn_hidden", "positions"):
         size = shape[field] or _implied(model, shape, field)

@@ -1,9 +1,9 @@
 """The proof of an adoption.
 
-Every option of the script next to the option that the run file renders.
+It shows every option of the script next to the option that the run file renders.
 
-An option is the same, changed, dropped or added, each with its reason. One that is none of these is
-unaccounted for, and a run file with such an option never passes.
+An option is the same, changed, dropped or added, each with its reason. An option without a reason
+is unaccounted for, and such a run file never passes.
 """
 
 import json
@@ -34,7 +34,7 @@ from runbook.tools.adopt.script import Script, Word
 
 
 class OptionVerdict(StrEnum):
-    """What became of an option."""
+    """The result of comparing an option of the script with the run file."""
 
     UNACCOUNTED = "unaccounted for"
     CHANGED = "changed"
@@ -45,18 +45,18 @@ class OptionVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class ProvenOption:
-    """One option of the two commands."""
+    """One option, as the script and the run file have it."""
 
     option: str
     """Its name, as the program spells it."""
     script: str
-    """Its value in the script; empty for an option without one, and where the script lacks it."""
+    """Its value in the script; empty for a flag, or if the script does not have the option."""
     rendered: str
     """Its value in the run file's command."""
     verdict: OptionVerdict
     why: str
     line: int
-    """Of the script; 0 if the script lacks it."""
+    """Line in the script; 0 if the script does not have the option."""
     known_rank: Rank | None = None
     """How much a key of another program's configuration matters.
 
@@ -65,7 +65,7 @@ class ProvenOption:
 
     @property
     def rank(self) -> Rank:
-        """How much it matters."""
+        """How much the option matters."""
         if self.known_rank:
             return self.known_rank
         return rank_of(self.option.lstrip("-").removeprefix("deepspeed_config "))
@@ -73,7 +73,7 @@ class ProvenOption:
 
 @dataclass(frozen=True)
 class RenderedPhase:
-    """The run file's own command, as far as it can be rendered."""
+    """The command that the run file renders, as far as it can be rendered."""
 
     settings: Settings
     phase: PhasePlan
@@ -97,9 +97,9 @@ def prove(
 
 
 def unlisted_words(arguments: Sequence[Word], rows: Sequence[ProvenOption]) -> list[ProvenOption]:
-    """Return a row, unaccounted for, for each word of a command that no row of the proof shows.
+    """Return an unaccounted-for row for each word of a command that no row of the proof shows.
 
-    This counts letters and knows nothing of options: a reader that drops a word is found out here.
+    This compares words without parsing options, so it notices a parser that drops a word.
     """
     num_shown: Counter[str] = Counter()
     for row in rows:
@@ -116,16 +116,16 @@ def unlisted_words(arguments: Sequence[Word], rows: Sequence[ProvenOption]) -> l
 
 
 _PREFIX_OF_LAUNCHER = re.compile(r"^[+~]*training[.=]")
-"""NeMo's launcher has it before each override of a training, and the rows of the proof do not."""
+"""Prefix of overrides of a training in NeMo's launcher. The rows of the proof do not have it."""
 
 
 def _letters_of_words(text: str) -> Counter[str]:
-    """Count the words of a text, with dashes instead of underscores and nothing between them."""
+    """Count the words of a text; every character but letters and digits separates two words."""
     return Counter(re.findall(r"[^\W_]+", text))
 
 
 class _Proof:
-    """What the comparison of two commands needs."""
+    """Compares the script's command with the run file's."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class _Proof:
         self.values = _rendered_values(framework, rendered) if rendered else {}
 
     def rows(self, arguments: Sequence[Word]) -> Iterator[ProvenOption]:
-        """Yield a row for each option of the script, and for each that is added."""
+        """Yield a row for each option of the script, and for each option that is added."""
         script_options = list(_options(self.framework, arguments))
         last_lines = {name: position for position, (name, _, _) in enumerate(script_options)}
         for position, (name, word, values) in enumerate(script_options):
@@ -174,7 +174,7 @@ class _Proof:
         return ProvenOption(name, text, rendered, verdict, why, word.line)
 
     def _base_file(self, name: str, word: Word, values: Sequence[Word]) -> ProvenOption:
-        """Return the row of the file that a training of NeMo starts from."""
+        """Return the row for the configuration file that a NeMo training starts from."""
         rendered = f"model: {self.findings.value('model')}"
         if self.findings.absent_file:
             why = f"{self.findings.absent_file} is not at hand"
@@ -189,7 +189,7 @@ class _Proof:
         return ProvenOption(option, "", "", OptionVerdict.DROPPED, remark.why, word.line)
 
     def _extra_words(self, name: str, values: Sequence[Word]) -> Iterator[ProvenOption]:
-        """Yield a row for each word after an option that takes fewer, unless the run file has it too."""
+        """Yield a row for each surplus word after an option, unless the run file has it too."""
         most = _most_values(name, self.table.get(name))
         if most is None or len(values) <= most or len(values) == len(self.values.get(name, [])):
             return
@@ -197,7 +197,7 @@ class _Proof:
             yield self._loose_word(value)
 
     def _option(self, name: str, word: Word, values: Sequence[Word]) -> ProvenOption:
-        """Return what became of one option of the script."""
+        """Return the row for one option of the script."""
         rendered = self.values.get(name)
         if rendered is not None:
             rendered_text = " ".join(rendered)
@@ -214,7 +214,7 @@ class _Proof:
         return self._row(name, word, values, "", verdict, why)
 
     def _by_key(self, name: str, word: Word, values: Sequence[Word]) -> ProvenOption | None:
-        """Return what became of an option whose key says the same under another name, or as a default."""
+        """Return the row for an option that the run has under another name or as a default."""
         option = self.table.get(name)
         carried = self._carried_from(name)
         if option and option.key.startswith("model."):
@@ -238,7 +238,10 @@ class _Proof:
         values: Sequence[Word],
         text: str,
     ) -> ProvenOption:
-        """Return the row of an option whose key has its value, unless the run's program lacks the key."""
+        """Return the row of an option whose key has its value.
+
+        It counts as dropped if the run's program has no option for the key.
+        """
         if self.rendered is not None:
             framework = self.rendered.settings.run.training.framework
             if not honours(framework, key):
@@ -253,7 +256,7 @@ class _Proof:
         word: Word,
         values: Sequence[Word],
     ) -> ProvenOption | None:
-        """Return what became of an option that names a property of the model."""
+        """Return the row for an option that sets a property of the model."""
         field = option.key.removeprefix("model.")
         script_value = _wanted(option, values)
         if self.rendered is None:
@@ -282,14 +285,14 @@ class _Proof:
             return None
 
     def _carried_from(self, name: str) -> CarriedValue | None:
-        """Return the value that an option became; None if it became none."""
+        """Return the run file's value that came from an option, or None."""
         for carried in self.findings.carried.values():
             if carried.source in (f"--{name}", name):
                 return carried
         return None
 
     def _reason(self, name: str, values: Sequence[Word]) -> str:
-        """Return why an option is not as the script has it; empty if nothing says so."""
+        """Return why an option differs from the script, or an empty text if no reason is known."""
         option = self.table.get(name)
         if name in _FILES_OF_GPT2 and self._has_other_tokenizer():
             return f"it goes with {self.findings.tokenizer_kind}: data.tokenizer names the file"
@@ -304,7 +307,7 @@ class _Proof:
         return self._source_of_key(name, option) or _REASONS.get(name, "")
 
     def _starts_of_remarks(self, name: str, option: Option | None) -> list[str]:
-        """Return how the texts of remarks about an option begin, the most telling first."""
+        """Return the starts of remarks about an option, the most specific first."""
         starts = []
         if name == "vocab-size":
             starts.append("the model's vocabulary=")
@@ -320,9 +323,9 @@ class _Proof:
         return self.findings.tokenizer_kind not in ("", "GPT2BPETokenizer")
 
     def _source_of_key(self, name: str, option: Option | None) -> str:
-        """Return where the value of an option's key comes from instead.
+        """Return the other source that set an option's key.
 
-        The text is empty if the value comes from the option itself.
+        Return an empty text if the option itself set it.
         """
         for key in _keys_of(option):
             carried = self.findings.carried.get(key)
@@ -331,7 +334,7 @@ class _Proof:
         return ""
 
     def _remark_starting(self, start: str) -> Remark | None:
-        """Return the remark whose text is this option, with its value or without."""
+        """Return the remark whose text is this option, with or without its value."""
         for remark in (*self.findings.leftovers, *self.findings.automatic):
             follows = remark.text[len(start) : len(start) + 1]
             is_whole = start[-1] in "= " or start == "token files" or follows in ("", " ", "=")
@@ -340,11 +343,11 @@ class _Proof:
         return None
 
     def _remark_with(self, text: str) -> Remark | None:
-        """Return the remark about a word that is no option."""
+        """Return the remark about a word that is not an option."""
         return next((remark for remark in self.findings.leftovers if remark.text == text), None)
 
     def _added(self, name: str, names_in_script: set[str]) -> ProvenOption:
-        """Return the row of an option that the script lacks, with the reason for it."""
+        """Return the row for an option that only the run file has, with the reason for it."""
         value = " ".join(self.values[name])
         return ProvenOption(
             name, "", value, OptionVerdict.ADDED, self._reason_to_add(name, names_in_script), 0
@@ -369,7 +372,7 @@ class _Proof:
         return _REASONS.get(name, "always given")
 
     def _options_of_key(self, key: str, names: set[str]) -> list[str]:
-        """Return the options among `names` that say the same as a key."""
+        """Return the options among `names` that set the same key."""
         twins = []
         for name in names:
             option = self.table.get(name)
@@ -378,13 +381,13 @@ class _Proof:
         return twins
 
     def launcher_rows(self, launch: Launch) -> Iterator[ProvenOption]:
-        """Yield a row for each option of the programs that start the ranks."""
+        """Yield a row for each option of the launchers."""
         for program, program_words in launch.parts:
             for words in _groups(program_words):
                 yield self._launcher_row(program, words)
 
     def _launcher_row(self, program: str, words: Sequence[Word]) -> ProvenOption:
-        """Return what became of an option of a launcher or a container."""
+        """Return the verdict and reason for an option of a launcher or a container."""
         first = words[0]
         name = first.text.partition("=")[0].lstrip("-").replace("_", "-")
         text = " ".join(word.shown for word in words)
@@ -431,7 +434,7 @@ class _Proof:
         return _flat(json.loads(deepspeed_file(self.rendered.settings, self.rendered.phase)))
 
     def _document_verdict(self, name: str, value: Any, actual: Any) -> tuple[OptionVerdict, str]:
-        """Return what became of an entry of DeepSpeed's configuration, and why."""
+        """Return the verdict and reason for an entry of DeepSpeed's configuration."""
         if actual is not None and same_value(value, actual):
             return OptionVerdict.SAME, ""
         section, _, leaf = name.partition(".")
@@ -456,10 +459,7 @@ class _Proof:
         return None
 
     def _why_not_in_document(self, name: str, value: Any, carried: CarriedValue | None) -> str:
-        """Return why an entry of DeepSpeed's configuration is not the run file's.
-
-        The text is empty if there is no such reason.
-        """
+        """Return why an entry of DeepSpeed's configuration differs from the run file, or ''."""
         if value is None:
             return "its value is known only while the script runs"
         if carried:
@@ -477,7 +477,7 @@ class _Proof:
 
 
 def _most_values(name: str, option: Option | None) -> int | None:
-    """Return how many words an option takes; None if nobody here knows."""
+    """Return how many words an option takes, or None if that is unknown."""
     if name in _TAKE_ONE_WORD:
         return 1
     if option is None or option.name in _TAKE_A_LIST:
@@ -496,34 +496,34 @@ _TAKE_ONE_WORD = (
     "tokenizer-type",
     "vocab-size",
 )
-"""Options that are read by functions of their own."""
+"""Options that have their own parsers."""
 _TAKE_A_LIST = ("model.optim.betas", "model.rampup_batch_size", "model.data.splits_string", "split")
-"""Options whose list is one word, or several."""
+"""Options whose list is written as one word or as several."""
 
 
 def _accounted(verdict: OptionVerdict, why: str) -> OptionVerdict:
-    """Return a verdict that has a reason; without one the option is unaccounted for."""
+    """Return a verdict if it has a reason; without a reason the option is unaccounted for."""
     if why:
         return verdict
     return OptionVerdict.UNACCOUNTED
 
 
 def _keys_of(option: Option | None) -> Sequence[str]:
-    """Return the keys of a run file that an option says; none for an option that is not known."""
+    """Return the run-file keys that an option sets, or none for an unknown option."""
     if option is None:
         return ()
     return option.keys
 
 
 def _is_about_entry(text: str, section: str, leaf: str) -> bool:
-    """Return whether the text of a remark is about an entry of a section of DeepSpeed's configuration."""
+    """Return whether a remark is about an entry of DeepSpeed's configuration."""
     if text == f"DeepSpeed's {section}" or text.startswith(f"DeepSpeed's {section} "):
         return True
     return bool(leaf) and text.startswith(f"DeepSpeed's {section}: ") and leaf in text
 
 
 def _groups(program_words: Sequence[Word]) -> Iterator[list[Word]]:
-    """Yield each option of a launcher with the words behind it."""
+    """Yield each option of a launcher with the words after it."""
     group: list[Word] = []
     for word in program_words:
         if group and word.text.startswith("-"):
@@ -559,7 +559,7 @@ _REASONS = {
 
 
 def _reason_of_zero(name: str, values: Sequence[Word]) -> str:
-    """Return why a length of 0 is another number in the run file's command.
+    """Return why the run file's command has another number for a length of 0.
 
     The text is empty for other options.
     """
@@ -579,11 +579,11 @@ _ZERO_LENGTHS = {
 
 
 _BASE_FILE = ("--config-name", "--config-path", "-cn", "-cp")
-"""Hydra's options of the file that a training starts from."""
+"""Hydra's options that name the configuration file of a training."""
 
 
 def _options(framework: str, arguments: Sequence[Word]) -> Iterator[tuple[str, Word, list[Word]]]:
-    """Yield each option's name, its word and its values; a word that is no option has no name."""
+    """Yield each option's name, word and values; a word that is not an option has an empty name."""
     if framework != "nemo":
         for word, name, values in pairs(arguments):
             yield name, word, values
@@ -605,10 +605,10 @@ def _options(framework: str, arguments: Sequence[Word]) -> Iterator[tuple[str, W
 
 
 def _rendered_values(framework: str, rendered: RenderedPhase) -> dict[str, list[str]]:
-    """Return the words after each option that the run file renders, by its name with dashes.
+    """Return the values of each option that the run file renders, by its name with dashes.
 
-    Where the site has no checkout of the script's program, our own trainer reads plan.json: then the
-    same values are written in the program's own options.
+    If the site has no checkout of the script's program, the run uses our own trainer, which reads
+    plan.json. The same values are then written as the program's options.
     """
     settings = rendered.settings
     try:
@@ -625,7 +625,7 @@ def _rendered_values(framework: str, rendered: RenderedPhase) -> dict[str, list[
 
 
 def _wanted(option: Option, values: Sequence[Word]) -> Any:
-    """Return the value that an option asks for; None if it cannot be told."""
+    """Return the value that an option sets, or None if it is unknown."""
     if option.means is not None:
         return option.means
     if option.read is None or not values:
@@ -676,17 +676,17 @@ def _flat(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 
 def unaccounted(rows: Sequence[ProvenOption]) -> list[ProvenOption]:
-    """Return the options that nothing accounts for."""
+    """Return the options that are unaccounted for."""
     return [row for row in rows if row.verdict is OptionVerdict.UNACCOUNTED]
 
 
 def shown_names(rows: Sequence[ProvenOption], framework: str) -> list[ProvenOption]:
-    """Return rows whose options are spelt as on the command line."""
+    """Return rows with their options spelled as on the command line."""
     if framework == "nemo":
         return list(rows)
     shown_rows = []
     for row in rows:
-        if " " in row.option:  # a word, or an entry of DeepSpeed's configuration
+        if " " in row.option:  # A word, or an entry of DeepSpeed's configuration
             shown_rows.append(row)
         else:
             shown_rows.append(replace(row, option=f"--{row.option}"))

@@ -1,6 +1,6 @@
-"""What a job did in the sandbox.
+"""The trace of a job in the sandbox.
 
-Its variables and the programs it started, with the lines of the script.
+It has the job's variables and the programs it started, with the script's line numbers.
 """
 
 import codecs
@@ -46,7 +46,7 @@ from runbook.tools.adopt.script import (
 
 
 class LineNumbers:
-    """Lines of all files that were read, numbered through."""
+    """Lines of all files that were read, in one continuous numbering."""
 
     def __init__(self, scripts: Mapping[str, str]) -> None:
         self.lines: list[str] = []
@@ -55,20 +55,20 @@ class LineNumbers:
             self.add(name, text)
 
     def add(self, name: str, text: str) -> None:
-        """Number the lines of a file, once."""
+        """Number the lines of a file, unless it is numbered already."""
         if name not in self.first:
             self.first[name] = len(self.lines) + 1
             self.lines += lines_of(text)
 
     def line(self, number: int) -> str:
-        """Return a line by its number; empty for a number that no line has."""
+        """Return a line by its number, or an empty text if there is no such line."""
         if 0 < number <= len(self.lines):
             return self.lines[number - 1]
         return ""
 
     @property
     def places(self) -> dict[int, str]:
-        """How each line is called: `line 12`, or `payload.sh:12` where there are several files."""
+        """The name of each line: `line 12`, or `payload.sh:12` if there are several files."""
         places = {0: "line 0"}
         last_number = len(self.lines)
         for name, first in self.first.items():  # a later file takes its lines from the one before
@@ -79,7 +79,7 @@ class LineNumbers:
         return defaultdict(lambda: last, places)  # a line after the last is called as the last
 
     def of(self, file: str, line: int, files: Mapping[str, str]) -> int:
-        """The number of a file's line; 0 for a file that is not the job's."""
+        """Return the number of a line of a file, or 0 if the file is not part of the job."""
         name = re.sub(r"^\.block-\d+/", "", file)
         if name not in self.first:
             if file not in files:
@@ -89,7 +89,7 @@ class LineNumbers:
 
 
 class WordLines:
-    """The line of each word: where its option stands, or where the variable got its value."""
+    """Finds the line of each word: the line of its option, or the line that set its variable."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.rows: list[tuple[int, str]] = []
@@ -99,7 +99,7 @@ class WordLines:
                 self.rows.append((number, line))
 
     def command(self, command: StartedProgram) -> StartedProgram:
-        """Return a command whose words know their lines."""
+        """Return a command with the line of each word filled in."""
         if command.kind in ("quiet", "answer"):
             return command
         located_words = [command.words[0]]
@@ -118,21 +118,21 @@ class WordLines:
     def _line_of_name(self, text: str) -> int:
         """Return the line of an option's or override's name.
 
-        The result is 0 if the word is not such a name, or is on no line.
+        Return 0 if the word is not such a name, or if no line contains it.
         """
         if not _is_named(text):
             return 0
         return self._last_line(_whole(text.partition("=")[0]))
 
     def _line_of_named(self, text: str, named_line: int) -> int:
-        """Return the line of a word with a name: of its value, where it has one behind `=`."""
+        """Return the line of a named word, or the line that sets the value of `name=value`."""
         name, equals, _ = text.partition("=")
         if equals:
             return self._line_of_value(named_line, name)
         return named_line
 
     def _line_after(self, before: str, text: str, option_line: int) -> int:
-        """Return the line of a word without a name, which may be the value of the option before it."""
+        """Return the line of a word that may be the value of the option before it."""
         if before.startswith("--"):
             return self._line_of_value(option_line, before)
         if len(text) > _SHORT_WORD:
@@ -174,14 +174,14 @@ class WordLines:
 
 
 _SHORT_WORD = 2
-"""Letters of a word that cannot be told from the same letters in other words."""
+"""Words of at most this many letters are not searched for: other words may contain them."""
 _ONLY_A_VARIABLE = r"^[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?\s*(?:[;#].*)?$"
 
 
 def _group_of(pattern: str, text: str) -> str:
-    """Return what the first group of a pattern has in a text.
+    """Return the text that the first group of a pattern matches.
 
-    The result is empty if the text lacks the pattern.
+    Return an empty text if the pattern does not match.
     """
     match = re.search(pattern, text)
     if match is None:
@@ -190,11 +190,11 @@ def _group_of(pattern: str, text: str) -> str:
 
 
 _MOST_CHAINED = 5
-"""Variables that are followed, each of which is set to the next one."""
+"""Longest chain of variables, each set to the next one, that is followed."""
 
 
 def _is_named(text: str) -> bool:
-    """Return whether a word is an option or an override, which has a name to look for."""
+    """Return whether a word is an option or an override, so that its name can be searched for."""
     name, equals, _ = text.partition("=")
     is_option = text.startswith("-") and len(name) > 2
     is_override = bool(equals) and re.fullmatch(r"[+~\w.]+", name) is not None
@@ -202,7 +202,7 @@ def _is_named(text: str) -> bool:
 
 
 def _whole(name: str) -> str:
-    """Return the pattern of an option's name that is no part of a longer one."""
+    """Return a pattern that matches an option's name, but not as part of a longer name."""
     return rf"(?<![\w-]){re.escape(name)}(?![\w-])"
 
 
@@ -210,7 +210,10 @@ _EVENT = re.compile(
     "\036([^\035\036]*)\035|^\001++([^\002\n]*)\002([0-9]{0,9})\002([^\003\n]*)\003(.*)$",
     re.MULTILINE,
 )
-"""A record of a stub, or a traced command. A script may write into its trace: nothing is read twice."""
+"""Matches a stub's record or a traced command.
+
+A script may write into its own trace, so no text is parsed twice.
+"""
 _ASSIGNS = re.compile(
     r"(?:(export|declare|typeset|local"
     r"|readonly)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)",
@@ -227,11 +230,11 @@ class RunTrace:
     commands: list[StartedProgram] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
-    """What each variable has now."""
+    """The current value of each variable."""
     steps: list[tuple[str, int]] = field(default_factory=list)
     """Each traced command's name and line."""
     called: list[str] = field(default_factory=list)
-    """Programs that were called by a full path."""
+    """Programs that were called by an absolute path."""
     exit_code: int | None = None
     """None if the job was stopped at the limit."""
 
@@ -241,11 +244,11 @@ def follow(
     beside: Mapping[str, str],
     starts_training: Starts,
 ) -> Script:
-    """Run the first of `files` in the sandbox, with the rest at hand, and report what it did.
+    """Run the first of `files` in the sandbox, next to the others, and report what it did.
 
-    A job that ends before it starts a training is run again with what it lacked: programs called by
-    their path, arguments of its own, and at last without `exit`. A job that submits another one is
-    followed into that. Raises `ParamsError` if two of `files` have one name.
+    If the job ends before it starts a training, it is run again with what was missing: programs
+    called by their path, command-line arguments, and finally with `exit` disabled. If the job
+    submits another job, that job is run too. Raises `ParamsError` if two of `files` have one name.
     """
     scripts = {}
     for name, text in files:
@@ -280,7 +283,7 @@ def follow(
 
 
 _MOST_SUBMITTED = 2
-"""Jobs that are followed, each of which is submitted by the one before."""
+"""Longest chain of jobs, each submitted by the one before, that is followed."""
 
 
 def _first_job(main: str, scripts: Mapping[str, str], beside: Mapping[str, str]) -> SandboxJob:
@@ -308,12 +311,12 @@ def _directives(scripts: Mapping[str, str]) -> list[Directive]:
 
 
 def _visible_directive(directive: Directive) -> Directive:
-    """Return a directive without the characters that steer a terminal, which a script may write there."""
+    """Return a directive without terminal control characters, which a script may contain."""
     return replace(directive, name=visible(directive.name), value=visible(directive.value))
 
 
 def _notes_of_late_directives(scripts: Mapping[str, str]) -> list[str]:
-    """Return a note for each file with requests to its queue that the queue does not read."""
+    """Return a note for each file that has directives which the queue does not read."""
     notes = []
     for name, text in scripts.items():
         late = [] if is_prose(text) else late_directives(text)
@@ -326,7 +329,7 @@ def _notes_of_late_directives(scripts: Mapping[str, str]) -> list[str]:
 
 
 def _submitted_file(arguments: Sequence[str], job: SandboxJob) -> str:
-    """Return the file of the job that the arguments of a queue's command name, or a name for a new one."""
+    """Return the job's file that a submit command names, or a name for a new file."""
     for argument in arguments:
         for name in job.files:
             if argument.endswith(name):
@@ -335,21 +338,21 @@ def _submitted_file(arguments: Sequence[str], job: SandboxJob) -> str:
 
 
 def _moved(directives: Sequence[Directive], offset: int) -> list[Directive]:
-    """Return directives whose lines are counted from an earlier file's first line."""
+    """Return directives with an offset added to their line numbers."""
     return [replace(entry, line=entry.line + offset) for entry in directives]
 
 
 def _blocks_in_place(page: str) -> str:
-    """Return the code blocks of a page as one text, in which each line keeps its number."""
+    """Return the code blocks of a page as one text that keeps their line numbers."""
     blocks = [lines_of(block) for block in code_blocks(page)]
     rows = zip_longest(*blocks, fillvalue="")
     return "\n".join("".join(row) for row in rows)  # each line is in one block at most
 
 
 def _page_as_job(main: str, page: str, texts: Mapping[str, str]) -> dict[str, str]:
-    """Make a page's blocks files that one shell reads in turn.
+    """Write a page's code blocks to files that one shell sources in turn.
 
-    So a block that bash cannot read leaves the others alone.
+    A block that bash cannot parse then does not break the others.
     """
     files = dict(texts)
     sources = []
@@ -363,19 +366,19 @@ def _page_as_job(main: str, page: str, texts: Mapping[str, str]) -> dict[str, st
 
 @dataclass
 class _Attempts:
-    """The runs of a job until it starts a training, and what the next one gets."""
+    """Repeated runs of a job until it starts a training, and what the next run is given."""
 
     job: SandboxJob
     missing: list[str] = field(default_factory=list)
-    """Programs that the job calls by their path, and that are not here."""
+    """Programs that the job calls by an absolute path and that do not exist here."""
     arguments: list[str] = field(default_factory=list)
     retry: Retry = FIRST_RUN
     is_redirected: bool = False
-    """Whether the job's commands write their output nowhere."""
+    """Whether the output of the job's commands is discarded."""
     notes: list[str] = field(default_factory=list)
 
     def help(self, trace: RunTrace) -> bool:
-        """Give the next run what this one lacked. Return whether there was something to give."""
+        """Prepare the next run with what this one lacked. Return whether anything was added."""
         return (
             self._give_arguments()
             or self._keep_going(trace)
@@ -462,7 +465,7 @@ def _with_arguments(
     starts_training: Starts,
     numbers: LineNumbers,
 ) -> RunTrace:
-    """Return the trace of a run with a marker for each argument that a job needs and did not get.
+    """Return the trace of a run with a placeholder for each argument that the job did not get.
 
     Without markers, options would lack values and paths would lack folders. Return `trace` if the
     job needs no arguments, or starts no training with them.
@@ -488,7 +491,10 @@ _RAN_AS_A_RANK = (
 
 
 def _has_unstarted_launcher(trace: RunTrace) -> bool:
-    """Return whether bash came to a launcher and could not start it, as where its output file has no folder."""
+    """Return whether bash reached a launcher but could not start it.
+
+    This happens if the folder of its output file does not exist.
+    """
     programs = namespaces.stub_programs()
     launchers = {*programs["starter"], *programs["step"], *programs["python"]}
     recorded = {command.name for command in trace.commands}
@@ -501,7 +507,10 @@ _WRITES_A_FILE = re.compile(r"<<|\b(?:cat|echo|printf|sed|scontrol|tee|grep|awk)
 
 
 def _without_output_files(script: str) -> str:
-    """Return a script whose commands write their output nowhere, but for those that write a file on purpose."""
+    """Return the script with output files replaced by /dev/null.
+
+    Commands whose purpose is to write a file keep theirs.
+    """
     lines = []
     for line in lines_of(script):
         if _WRITES_A_FILE.search(line):
@@ -512,7 +521,7 @@ def _without_output_files(script: str) -> str:
 
 
 def _gave_up(trace: RunTrace) -> bool:
-    """Return whether a job ended with an error, or by `exit`: some give up with exit code 0."""
+    """Return whether a job ended with an error or by `exit`; some jobs give up with exit code 0."""
     return trace.exit_code != 0 or (bool(trace.steps) and trace.steps[-1][0] == "exit")
 
 
@@ -537,7 +546,7 @@ def _why_stopped(
 
 
 def _absent_programs(trace: RunTrace, job: SandboxJob, stubs: Sequence[str]) -> list[str]:
-    """Return the programs that were called by a path where no file of the job and no stub is."""
+    """Return programs called by an absolute path that is neither a file of the job nor a stub."""
     recorded = {command.words[0].text for command in trace.commands}
     job_files = {f"{FOLDER}/{name}" for name in job.files}
     known_programs = {*recorded, *job_files, *stubs}
@@ -546,7 +555,7 @@ def _absent_programs(trace: RunTrace, job: SandboxJob, stubs: Sequence[str]) -> 
 
 
 def _submitted(job: SandboxJob, trace: RunTrace, numbers: LineNumbers) -> SandboxJob | None:
-    """Return the job that this one gives to a queue last, with what it exports.
+    """Return the last job that this one submits, with its exported variables.
 
     Return None if it submits no job.
     """
@@ -611,7 +620,7 @@ def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
 def _name_in_job(file: str, folder: str) -> str:
     """Return a file's path inside the job's folder.
 
-    Of a file elsewhere its name, of none an empty text.
+    Return the bare name of a file elsewhere, and an empty text if there is no file.
     """
     if not file:
         return ""
@@ -627,10 +636,7 @@ def _assign(
     row: str,
     trace: RunTrace,
 ) -> None:
-    """Note a traced assignment of the shell, and how it is written in its row.
-
-    Arrays are left out.
-    """
+    """Record a traced assignment and its source text. Arrays are left out."""
     keyword, name, index, is_appended, text = assignment.groups()
     is_array = text.startswith("(") or bool(index)
     unquoted = None if is_array else _unquoted(text)
@@ -656,7 +662,7 @@ def _step(
     folder: str,
     trace: RunTrace,
 ) -> None:
-    """Note a traced command of the shell: a program, whose record follows, or a builtin."""
+    """Record a traced shell command: a builtin, or a program whose stub record follows."""
     first, *names = text.split() or [""]
     if first == "unset":
         for name in names:
@@ -676,7 +682,7 @@ def _step(
 
 
 def _record_python(text: str, number: int, trace: RunTrace) -> None:
-    """Note a Python that was started by the full path of the machine's own, where no stub can stand."""
+    """Record a Python that was started by its absolute path, which no stub can replace."""
     try:
         shell_words = [visible(word) for word in shlex.split(text)]
     except ValueError:
@@ -694,7 +700,7 @@ def _record_python(text: str, number: int, trace: RunTrace) -> None:
 
 
 def _record(text: str, trace: RunTrace) -> None:
-    """Note one call of a stub: the program that it stood for, its words, variables and files."""
+    """Record one call of a stub: the program it stood in for, its words, variables and files."""
     head, *parts = _TRACED_LINE.sub("", text).split("\034")
     fields = head.split("\037")
     if fields[0] == "exit":
@@ -704,14 +710,14 @@ def _record(text: str, trace: RunTrace) -> None:
 
 
 _TRACED_LINE = re.compile("^\001+[^\n]*\n?", re.MULTILINE)
-"""A command of bash's trace that came between."""
+"""A command of bash's trace that was written in the middle of a record."""
 _NUM_FIELDS = 6
 _NUM_PARTS = 3
-"""Of a record, as stubs/record.sh writes it."""
+"""Number of parts in a record, as stubs/record.sh writes it."""
 
 
 def _record_program(fields: Sequence[str], parts: Sequence[str], trace: RunTrace) -> None:
-    """Note a program from the fields of its record and the parts after them."""
+    """Record a program from the fields of its record and the parts after them."""
     kind, path, identity, parent, _, num_own_words = fields
     shell_words, variables, files = (visible_parts(part) for part in parts)
     shell_words = shell_words[:-1]
@@ -748,7 +754,7 @@ def _words_of_line(values: Mapping[str, str], line: int) -> dict[str, Word]:
 
 
 def _exit_code(fields: Sequence[str]) -> int | None:
-    """Return a job's exit code; None if it was stopped at the limit, or gave none."""
+    """Return a job's exit code, or None if it was stopped at the limit or reported none."""
     if not fields or not is_count(fields[0]):
         return None
     code = int(fields[0])
@@ -779,9 +785,9 @@ def _line_of_call(path: str, parent: str, trace: RunTrace) -> int:
 
 
 def _forget_prefix_assignments(line: int, trace: RunTrace) -> None:
-    """Drop the values of a line that starts a program.
+    """Drop the variables that the line of a program sets.
 
-    NAME=value before a command is for that command alone.
+    NAME=value before a command applies to that command only.
     """
     for setting in trace.settings:
         if setting.line == line and not setting.exported:
@@ -789,7 +795,7 @@ def _forget_prefix_assignments(line: int, trace: RunTrace) -> None:
 
 
 def visible_parts(text: str) -> list[str]:
-    """Return the parts of a record, without the control characters that a script may write."""
+    """Return the parts of a record without control characters, which a script may have written."""
     return [visible(part) for part in text.split("\037")]
 
 

@@ -1,6 +1,6 @@
-"""Ends of processes: what a launcher prints when a rank is gone.
+"""Failure rules for the end of a process: the lines a launcher prints when a rank has ended.
 
-Everything here follows from something else.
+Such a line is always the consequence of another failure, never the cause.
 """
 
 from runbook.results.failures.kinds import KILLED, PEER_DIED, PROGRAM_ENDED

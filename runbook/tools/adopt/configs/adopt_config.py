@@ -1,4 +1,4 @@
-"""A configuration of another program becomes a run file, with a question for what is unknown."""
+"""Turns another program's configuration into a run file, with a question for each unknown value."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,13 +32,17 @@ _LARGEST_SIZES = {
     "jobs.training.devices_per_node": 1000,
     "jobs.training.nodes": 100_000,
 }
-"""Sizes beyond any machine and model.
+"""Upper limits of sizes.
 
-The plan counts through ranks and layers, which would take hours.
+Planning loops over ranks and layers, so a larger size would take hours.
 """
 _UNKNOWN_SHARE = 0.5
 _ENOUGH_KEYS = 20
-"""A share of unknown keys beyond the first, in a file of this many, makes it another program's."""
+"""Minimum number of keys.
+
+A file with this many keys, of which more than `_UNKNOWN_SHARE` are unknown, belongs to another
+program.
+"""
 _SPELLED_TWICE = (
     "jobs.training.nodes",
     "jobs.training.devices_per_node",
@@ -49,9 +53,9 @@ _SPELLED_TWICE = (
     "parallel.pipeline",
     "parallel.context",
 )
-"""Keys whose two spellings in one configuration have to say the same."""
+"""Keys that a configuration may set under two names, which must then agree."""
 _NO_VALUE = (ValueError, KeyError, TypeError, IndexError, OverflowError)
-"""What the reader of a key raises where the program's value is none of ours."""
+"""Exceptions that a key's reader raises if our key has no such value."""
 
 
 def adopt_config(
@@ -92,9 +96,9 @@ def adopt_config(
 
 
 def our_values(row: CarriedKey, value: ConfigValue) -> dict[str, Any]:
-    """Return the values of our keys that a value of the program becomes.
+    """Convert a value of the program to values of our keys.
 
-    The result is empty if our keys have no such value.
+    Return no values if our keys cannot express it.
     """
     try:
         ours = row.read(value.value)
@@ -106,10 +110,10 @@ def our_values(row: CarriedKey, value: ConfigValue) -> dict[str, Any]:
 
 
 def _kind_of(config: ProgramConfig) -> ModelKind:
-    """Return the kind of model that a configuration trains unless a key says otherwise."""
+    """Return the kind of model that a configuration trains by default."""
     if config.model:
         return {**config.format.kind, **config.model.kind}
-    # Most recipes that the table does not have are a Llama's
+    # Most recipes that are not in the table train a Llama
     if config.format in (NEMO_2, MEGATRON_BRIDGE):
         return {**config.format.kind, **LLAMA}
     return {**config.format.kind}
@@ -130,7 +134,7 @@ def _script_of(config: ProgramConfig, files: Sequence[NamedText]) -> Script:
 
 
 def _refuse_unknown_program(config: ProgramConfig, name: str) -> None:
-    """Raise `ParamsError` where most keys are none of the program's: those of a speech model."""
+    """Raise `ParamsError` if the program has no such keys, as in a speech model's file."""
     unknown = [value.name for value in config.values if config.format.row(value.name) is None]
     num_keys = len(config.values)
     if num_keys >= _ENOUGH_KEYS and len(unknown) > _UNKNOWN_SHARE * num_keys:
@@ -150,7 +154,7 @@ def _take_values(
     findings: Findings,
     kind: ModelKind,
 ) -> None:
-    """Take every value that has a key: defaults first, then the file's own in the file's order."""
+    """Take every value that has a key: first the defaults, then the file's values in order."""
     for value in values.values():
         row = config.format.row(value.name)
         if not isinstance(row, CarriedKey) or row.key == "model" or not value.known:
@@ -169,7 +173,7 @@ def _take_values(
 def _ask_about_contradiction(
     config: ProgramConfig, key: str, ours: Any, value: ConfigValue, findings: Findings
 ) -> None:
-    """Ask which of two explicit values counts.
+    """Ask which of two explicit values applies.
 
     A recipe's later assignment replaces the earlier one.
     """
@@ -184,7 +188,7 @@ def _ask_about_contradiction(
 
 
 def _note_other_model(config: ProgramConfig, findings: Findings) -> None:
-    """Note each key that makes the model another one than a dense GPT."""
+    """Record each key that makes the model something other than a dense GPT."""
     for value in config.values:
         row = config.format.row(value.name)
         if not isinstance(row, DroppedKey) or not row.other_model:
@@ -195,7 +199,7 @@ def _note_other_model(config: ProgramConfig, findings: Findings) -> None:
 
 
 def _ask_for_unknown(config: ProgramConfig, findings: Findings) -> None:
-    """Ask for each value that only the running program knows."""
+    """Ask for each value that is only known while the program runs."""
     for value in config.values:
         row = config.format.row(value.name)
         if isinstance(row, CarriedKey) and not value.known:
@@ -219,7 +223,7 @@ def _refuse_impossible_sizes(findings: Findings) -> None:
 
 
 def _drop_what_counts_for_nothing(findings: Findings) -> None:
-    """Drop values that a run file refuses where its other values give them no meaning."""
+    """Drop values that a run file rejects because another value makes them meaningless."""
     if findings.value("training.recompute", "none") != "full":
         findings.drop("training.recompute_method", "training.recompute_num_layers")
 
@@ -235,7 +239,7 @@ def _drop_what_counts_for_nothing(findings: Findings) -> None:
 
 
 def _leave_offload(findings: Findings) -> None:
-    """Note that the optimizer's states stay on the device, where the program offloads them."""
+    """If the program offloads the optimizer's states, record that ours keeps them on the device."""
     if findings.value("training.offload"):
         carried = findings.carried["training.offload"]
         why = "our own trainer keeps the optimizer's states on the device"

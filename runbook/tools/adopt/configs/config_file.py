@@ -16,15 +16,12 @@ from runbook.tools.adopt.configs.safe_values import safe_name, safe_value
 from runbook.tools.adopt.messages import AdoptMessage
 
 _MOST_VALUES = 3000
-"""Values with a key. The largest public configuration that was read has 300."""
+"""Most values with a key. The largest public configuration we have seen has 300."""
 _MOST_NODES = 20_000
-"""Values, sections and items of lists that are read.
-
-Aliases of YAML can repeat each other without end.
-"""
+"""Most values, sections and list items that are read. YAML aliases can expand exponentially."""
 _MOST_DEPTH = 40
 _MOST_LETTERS = 200
-"""Letters of a dotted key."""
+"""Most characters in a dotted key."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class ConfigValue:
     value: Any
     """A number, a text, a truth value, None, or a list of them."""
     line: int
-    """0: the program's own default."""
+    """Line in the file; 0 if the value is the program's default."""
     known: bool = True
     """Whether the value can be read without running the program."""
 
@@ -49,7 +46,7 @@ class ConfigValue:
 
 
 def toml_values(text: str, file_name: str) -> list[ConfigValue]:
-    """Return the values of a TOML file. Raise `ParamsError` if it is none."""
+    """Return the values of a TOML file. Raise `ParamsError` if it is not valid TOML."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -57,7 +54,7 @@ def toml_values(text: str, file_name: str) -> list[ConfigValue]:
             AdoptMessage.NOT_TOML, file_name=file_name, reason=safe_value("", str(error))
         ) from error
     except (ValueError, RecursionError) as error:
-        # A number of 6,000 digits, 3,000 brackets
+        # tomllib raises these for a number of 6,000 digits and for 3,000 nested brackets
         raise ParamsError(
             AdoptMessage.TOML_NOT_READABLE, file_name=file_name, name=type(error).__name__
         ) from error
@@ -117,7 +114,7 @@ class _Reader:
     ) -> Iterator[ConfigValue]:
         """Yield each value of nested tables with its dotted key.
 
-        Without a line of its own its table's.
+        A value without a known line gets the line of its table.
         """
         for key, value in tree.items():
             name = f"{prefix}{key}"
@@ -178,7 +175,7 @@ class _Reader:
         depth: int,
         name: str,
     ) -> Any:
-        """Return a node without dotted keys: a scalar, a list, a section in a mixed list."""
+        """Return a node as a plain value: a scalar, a list, or a section inside a mixed list."""
         self._count(depth, name)
         if isinstance(node, yaml.SequenceNode):
             return [self._plain(item, depth + 1, name) for item in node.value]
@@ -197,7 +194,7 @@ class _Reader:
         depth: int,
         name: str,
     ) -> Any:
-        """Return a value of TOML, its items counted."""
+        """Return a TOML value as a plain value, and count its items."""
         self._count(depth, name)
         if isinstance(value, list):
             return [self._counted(item, depth + 1, name) for item in value]
@@ -206,7 +203,7 @@ class _Reader:
         return value
 
     def _count(self, depth: int, name: str) -> None:
-        """Raise `ParamsError` if a file is deeper, longer or wider than a configuration."""
+        """Raise `ParamsError` if a file is nested too deeply, or has too many or too long keys."""
         self.nodes += 1
         if len(name) > _MOST_LETTERS:
             shown_name = safe_name(name[:60])
@@ -253,12 +250,12 @@ class _Reader:
 
 
 def _is_list_of_tables(value: object) -> TypeGuard[list[dict[str, object]]]:
-    """Return whether a list of TOML has tables only."""
+    """Return whether a TOML list contains only tables."""
     return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
 
 
 def _is_list_of_sections(node: yaml.SequenceNode) -> bool:
-    """Return whether a list has sections only, as nanotron's data_stages."""
+    """Return whether a list contains only sections, such as nanotron's data_stages."""
     return bool(node.value) and all(isinstance(item, yaml.MappingNode) for item in node.value)
 
 
@@ -271,7 +268,7 @@ def safe(value: ConfigValue) -> ConfigValue:
 
 
 def by_name(values: Sequence[ConfigValue]) -> dict[str, ConfigValue]:
-    """Return the last value of each key, in the order of these last values."""
+    """Return the last value of each key, ordered by where these values are."""
     last: dict[str, ConfigValue] = {}
     for value in values:
         last.pop(value.name, None)

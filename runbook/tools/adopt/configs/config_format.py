@@ -1,4 +1,4 @@
-"""How the configuration of another program is read: its keys, its defaults, and its last step."""
+"""Rules for reading another program's configuration: its keys, defaults and last step."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.program_arguments import ModelKind
 
 Values = Mapping[str, ConfigValue]
-"""The last value of each dotted key."""
+"""The last value of each key, by dotted key."""
 
 
 @dataclass(frozen=True)
 class OtherProgram:
-    """Something that differs because our trainer is another program."""
+    """A difference that exists because our trainer is another program."""
 
     topic: str
     theirs: str
@@ -24,29 +24,29 @@ class OtherProgram:
 
 @dataclass(frozen=True)
 class ConfigFormat:
-    """How the configuration of a program is read."""
+    """Rules for reading the configuration of one program."""
 
     program: str
-    """As people call it."""
+    """The program's usual name."""
     rows: tuple[KeyRow, ...]
     """Rows by precedence: the first row that matches a key applies."""
     defaults: Mapping[str, Any]
-    """What the program takes where a key is missing, by dotted key."""
+    """The program's defaults, by dotted key."""
     kind: ModelKind
-    """The kind of model that the program trains unless a key says otherwise."""
+    """The kind of model that the program trains by default."""
     differences: tuple[OtherProgram, ...]
     finish: Callable[[Values, Findings, ModelKind], None]
-    """Compute what no single key says, such as the global batch."""
+    """Computes values that need several keys, such as the global batch."""
     signs: frozenset[str] = field(default_factory=frozenset)
-    """Dotted keys, or sections ending with a dot, of which two make a file this program's."""
+    """Dotted keys, or sections with a final dot. Two of them identify the program's files."""
 
     def row(self, name: str) -> KeyRow | None:
-        """Return the row of a key; None if the table has none."""
+        """Return the row that matches a key, or None."""
         return next((row for row in self.rows if row.matches(name)), None)
 
 
 def number(values: Values, name: str, default: float = 0) -> float:
-    """Return a number of a configuration; the default where it is none, or has no end."""
+    """Return a number, or the default if the value is not a finite number."""
     if name not in values:
         return default
     value = values[name].value
@@ -55,12 +55,12 @@ def number(values: Values, name: str, default: float = 0) -> float:
 
 
 def whole_number(values: Values, name: str, default: int = 0) -> int:
-    """Return a whole number of a configuration; the default where it is none."""
+    """Return a whole number, or the default if the value is not one."""
     return int(number(values, name, default))
 
 
 def text(values: Values, *names: str) -> str:
-    """Return the first text that a configuration has under these names; empty if it has none."""
+    """Return the first text that a configuration has under these names, or an empty text."""
     for name in names:
         value = value_of(values, name)
         if isinstance(value, str) and value:
@@ -69,7 +69,7 @@ def text(values: Values, *names: str) -> str:
 
 
 def value_of(values: Values, name: str) -> Any:
-    """Return the value of a key; None if the configuration does not have it."""
+    """Return the value of a key, or None if the configuration does not have it."""
     return values[name].value if name in values else None
 
 
@@ -79,5 +79,5 @@ def is_on(values: Values, name: str) -> bool:
 
 
 def line_of(values: Values, *names: str) -> int:
-    """Return the line of the first of these keys that the file has; 0 if it has none."""
+    """Return the line of the first of these keys that the file has, or 0."""
     return next((values[name].line for name in names if name in values), 0)

@@ -1,4 +1,4 @@
-"""The proof of a configuration: what the file says of each key, and what the run has for it."""
+"""The proof of a configuration: the value of each key in the file and in the run."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ _SITE_KEYS = ("jobs.", "training.save", "training.keep", "training.async")
 
 @dataclass(frozen=True)
 class _KeyVerdict:
-    """What became of a key."""
+    """The result of comparing a key with the run file."""
 
     verdict: OptionVerdict
     rendered: str = ""
-    """Our value, as it is shown."""
+    """Our value, formatted for people."""
     why: str = ""
     """Why it differs."""
 
@@ -41,7 +41,7 @@ class _KeyVerdict:
 def prove_config(
     config: ProgramConfig, findings: Findings, rendered: RenderedPhase | None
 ) -> list[ProvenOption]:
-    """Compare the keys of a configuration with those of the run file, the unaccounted first."""
+    """Compare a configuration with the run file, key by key. Unaccounted keys come first."""
     last = {value.name: value for value in config.values}
     rows: list[ProvenOption] = []
     for value in config.values:
@@ -58,7 +58,7 @@ def prove_config(
 
 
 def differences(config: ProgramConfig) -> list[dict[str, object]]:
-    """Return a row for each thing that differs because our trainer is another program."""
+    """Return a row for each difference that exists because our trainer is another program."""
     return [
         {"what": item.topic, config.format.program: item.theirs, "here": item.ours}
         for item in config.format.differences
@@ -79,7 +79,7 @@ def _proven(value: ConfigValue, row: KeyRow | None, key_verdict: _KeyVerdict) ->
 
 
 def _verdict_of_replaced(row: KeyRow | None) -> _KeyVerdict:
-    """Return what became of a key that a later line sets again."""
+    """Return the result for a key that a later line sets again."""
     if row is None:
         return _KeyVerdict(OptionVerdict.UNACCOUNTED)
     return _KeyVerdict(OptionVerdict.DROPPED, why="given again in a later line, which counts")
@@ -91,7 +91,7 @@ def _verdict(
     findings: Findings,
     rendered: RenderedPhase | None,
 ) -> _KeyVerdict:
-    """Return what became of a key: by its row, or unaccounted for without one."""
+    """Return the result for a key. A key without a row is unaccounted for."""
     if isinstance(row, DroppedKey):
         return _verdict_of_dropped(value, row)
     if isinstance(row, CarriedKey):
@@ -100,7 +100,7 @@ def _verdict(
 
 
 def _verdict_of_dropped(value: ConfigValue, row: DroppedKey) -> _KeyVerdict:
-    """Return what became of a dropped key: the same if its value asks for nothing."""
+    """Return the result for a dropped key, which is "same" if the value has no effect."""
     if value.value is None or value.value in row.same_if:
         return _KeyVerdict(OptionVerdict.SAME)
     return _KeyVerdict(OptionVerdict.DROPPED, why=row.why)
@@ -109,7 +109,7 @@ def _verdict_of_dropped(value: ConfigValue, row: DroppedKey) -> _KeyVerdict:
 def _verdict_of_carried(
     value: ConfigValue, row: CarriedKey, findings: Findings, rendered: RenderedPhase | None
 ) -> _KeyVerdict:
-    """Return what became of a key that has one of ours."""
+    """Return the result for a key that corresponds to one of ours."""
     if row.key == "model":
         return _verdict_of_model(findings)
 
@@ -134,7 +134,7 @@ def _verdict_of_carried(
 def _why_changed(
     value: ConfigValue, row: CarriedKey, findings: Findings, *, has_value: bool
 ) -> str:
-    """Return why our value differs, or that we have none; empty if nothing says so."""
+    """Return why our value differs or is missing, or an empty text if no reason is known."""
     why = row.why or _why_otherwise(value, row.keys, findings)
     if why or has_value:
         return why
@@ -142,7 +142,7 @@ def _why_changed(
 
 
 def _verdict_of_model(findings: Findings) -> _KeyVerdict:
-    """Return what became of a model's name: changed where the catalogue does not have it."""
+    """Return the result for a model's name, which changes if the catalogue does not have it."""
     text = f"model: {findings.value('model')}"
     question = findings.questions.get("model", "")
     verdict = OptionVerdict.CHANGED if question else OptionVerdict.SAME
@@ -165,7 +165,7 @@ def _actual(key: str, findings: Findings, rendered: RenderedPhase | None) -> Any
 
 
 def _why_otherwise(value: ConfigValue, keys: Sequence[str], findings: Findings) -> str:
-    """Return why the run has another value than the file; empty if nothing says so."""
+    """Return why the run's value differs from the file's, or '' if no reason is known."""
     for key in keys:
         carried = findings.carried.get(key)
         if carried and carried.source != value.name:
@@ -180,7 +180,7 @@ def _why_otherwise(value: ConfigValue, keys: Sequence[str], findings: Findings) 
 
 
 def _added(names: set[str], findings: Findings) -> Iterator[ProvenOption]:
-    """Yield a row for each value of the run file that no key of the configuration says."""
+    """Yield a row for each value of the run file that no key of the configuration sets."""
     for carried in findings.carried.values():
         if carried.source in names or carried.key in ("site", "training.framework"):
             continue
@@ -197,7 +197,7 @@ def _added(names: set[str], findings: Findings) -> Iterator[ProvenOption]:
 
 
 def _rank(row: KeyRow) -> Rank:
-    """Return how much a key matters: by its reason, or by our key."""
+    """Return how much a key matters, judged by its reason or by our key."""
     if isinstance(row, CarriedKey):
         return _rank_of_carried(row)
     if isinstance(row, DroppedKey) and row.why in _LOGGING_REASONS:

@@ -1,4 +1,4 @@
-"""The functions of a Python file that can be followed: plain ones, whose calls say what they get."""
+"""Functions of a Python file that can be followed: their arguments are known from the calls."""
 
 import ast
 from collections import Counter
@@ -22,32 +22,32 @@ from runbook.tools.adopt.configs.syntax import (
 _MOST_FOLLOWED = 300
 _DEEPEST = 10
 _MOST_NODES = 100_000
-"""Nodes of the syntax of all functions that are followed; a file may have 60,000."""
+"""Most syntax nodes in all followed calls together; a file may have 60,000."""
 _LAZY = ast.Yield | ast.YieldFrom | ast.Await | ast.Global | ast.Nonlocal
 """Syntax that delays a function's effect, or makes it depend on more than its arguments."""
 
 
 @dataclass
 class FileFunctions:
-    """The functions of a file."""
+    """The functions and calls of a file."""
 
     plain: Mapping[str, ast.FunctionDef]
-    """Functions at the top of the file, by a name that nothing else there has."""
+    """Top-level functions whose name nothing else at the top level has, by name."""
     calls: Mapping[str, list[ast.Call]]
     """The calls of each name; `run.Partial(f, nodes=4)` is one of `f`."""
     with_result: frozenset[str]
-    """Functions that return something else than a literal."""
+    """Functions that return something other than a literal."""
     changing_names: frozenset[str]
-    """Names at the top of the file that functions set, or that it sets more than once."""
+    """Module-level names that a function sets, or that are set more than once."""
     num_followed: int = field(default=0, init=False)
     num_nodes: int = field(default=0, init=False)
     depth: int = field(default=0, init=False)
 
     def follow(self, call: ast.Call) -> ast.FunctionDef | None:
-        """Return the function that a call by its name starts; None if it cannot be followed.
+        """Return the function that a call runs, or None if it cannot be followed.
 
-        `leave` ends what this begins. Calls of calls, and all of them together, are limited: a file
-        could write a call without end.
+        Call `leave` at its end. The depth of calls and their total number are limited, because a
+        file could recurse forever.
         """
         function = self.plain.get(call.func.id) if isinstance(call.func, ast.Name) else None
         if function is None or arguments_given(function, call) is None:
@@ -62,11 +62,11 @@ class FileFunctions:
         return function
 
     def leave(self) -> None:
-        """End the function that is followed."""
+        """Leave the function that is being followed."""
         self.depth -= 1
 
     def names_at_top(self, scope: Scope) -> Scope:
-        """Return the names of the top of the file whose one value functions see."""
+        """Return the module-level names whose only value is visible in functions."""
         names = Scope(dict(scope.names))
         names.forget(self.changing_names)
         return names
@@ -74,7 +74,7 @@ class FileFunctions:
     def scope_of_call(
         self, function: ast.FunctionDef, call: ast.Call, caller: Scope, top: Scope
     ) -> Scope:
-        """Return what is known in a function that a call starts."""
+        """Return the names that are known inside a called function."""
         scope = self.names_at_top(top)
         scope.forget(parameters(function))
         scope.forget(bound_names(function.body))
@@ -106,7 +106,7 @@ def functions_of(tree: ast.Module) -> FileFunctions:
 
 
 def _is_plain(function: ast.FunctionDef) -> bool:
-    """Return whether the syntax of a function says what a call of it does."""
+    """Return whether the effect of calling a function can be read from its syntax."""
     has_stars = function.args.vararg is not None or function.args.kwarg is not None
     if has_stars or function.decorator_list:
         return False
@@ -129,7 +129,10 @@ def _global_names(tree: ast.Module) -> Iterator[str]:
 
 
 def _names_set_again(tree: ast.Module) -> Iterator[str]:
-    """Yield each name that the top of a file sets more than once: a call between sees the first."""
+    """Yield each module-level name that is set more than once.
+
+    A call between two assignments sees the first value.
+    """
     counts: Counter[str] = Counter()
     for statement in own_statements(tree.body):
         if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
@@ -140,7 +143,10 @@ def _names_set_again(tree: ast.Module) -> Iterator[str]:
 
 
 def _calls_by_function(tree: ast.Module) -> dict[str, list[ast.Call]]:
-    """Return the calls of each function, and of a `run.Partial` of it as a call without it."""
+    """Return the calls of each function.
+
+    `run.Partial(f, x)` counts as the call `f(x)`.
+    """
     calls: dict[str, list[ast.Call]] = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):

@@ -1,4 +1,4 @@
-"""GPT-NeoX's YAML files, several of which make one configuration."""
+"""GPT-NeoX's YAML files. Several files can form one configuration."""
 
 from runbook.tools.adopt.configs.config_format import (
     ConfigFormat,
@@ -53,7 +53,7 @@ _LOSS_SCALES = (
 
 
 def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
-    """Compute what several keys say together."""
+    """Compute the values that depend on several keys."""
     _take_precision(values, findings)
     _take_widths(values, findings, kind)
     _take_norm_epsilon(values, kind)
@@ -66,7 +66,7 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_precision(values: Values, findings: Findings) -> None:
-    """Take the precision that `precision`, `bf16` or `fp16` says, in this order."""
+    """Take the precision from the first of `precision`, `bf16` and `fp16` that is set."""
     name = ""
     precision = "fp32"
     if text(values, "precision"):
@@ -90,7 +90,7 @@ def _take_precision(values: Values, findings: Findings) -> None:
 
 
 def _take_widths(values: Values, findings: Findings, kind: ModelKind) -> None:
-    """Compute the width of a gated block, and drop positions that rotary angles do not have."""
+    """Compute the width of a gated block. Drop the positions if rotary embeddings are used."""
     if kind["position_embedding"] == "rope":
         findings.drop("training.shape.positions")
     if kind["activation"] != "swiglu":
@@ -105,7 +105,7 @@ def _take_widths(values: Values, findings: Findings, kind: ModelKind) -> None:
         findings.take("training.shape.ffn_hidden", llama_width, line, source)
         return
 
-    # Since then two thirds are shared by the gate and the input
+    # Since 2024 the gate and the input share two thirds of the width
     width = findings.number("training.shape.ffn_hidden", 4 * hidden)
     multiple = max(1, whole_number(values, "mlp_multiple_of", 1))
     third = int(width * 2 / 3) // 2
@@ -127,7 +127,7 @@ def _take_norm_epsilon(values: Values, kind: ModelKind) -> None:
 
 
 def _take_decay(values: Values, findings: Findings) -> None:
-    """Take a decay that is given as a share of the steps, and a cosine for a shape of its own."""
+    """Take a decay given as a fraction of the steps; replace unknown decay shapes by a cosine."""
     iterations = findings.number("training.iterations")
     share = number(values, "lr_decay_fraction")
     if share and iterations and "lr_decay_iters" not in values:
@@ -142,7 +142,7 @@ def _take_decay(values: Values, findings: Findings) -> None:
 
 
 def _take_tokenizer(values: Values, findings: Findings) -> None:
-    """Take GPT-2's tokenizer, which is GPT-NeoX's default; ask for the file of another one."""
+    """Take GPT-2's tokenizer, which is the default; ask for the file of any other tokenizer."""
     kind = text(values, "tokenizer_type")
     if kind in ("", "GPT2BPETokenizer"):
         line = line_of(values, "tokenizer_type", "vocab_file")
@@ -153,21 +153,21 @@ def _take_tokenizer(values: Values, findings: Findings) -> None:
 
 
 def _lower_zero_stage(values: Values, findings: Findings) -> None:
-    """Take ZeRO's stage 1 instead of 2 and 3, which our trainer does not have."""
+    """Replace ZeRO stages 2 and 3, which our trainer does not have, by stage 1."""
     if findings.number("parallel.zero_stage") > 1:
         line = line_of(values, "zero_optimization.stage")
         findings.take("parallel.zero_stage", 1, line, "stages 2 and 3 are DeepSpeed's")
 
 
 def _leave_other_positions(values: Values, findings: Findings) -> None:
-    """Note positions that no model here has, such as ALiBi."""
+    """Record position embeddings that no model here has, such as ALiBi."""
     positions = text(values, "pos_emb")
     if positions not in ("", "rotary", "learned"):
         findings.leave(line_of(values, "pos_emb"), f"pos_emb {positions}", NO_SUCH_PART)
 
 
 def _take_accumulation(values: Values, findings: Findings) -> None:
-    """Take the steps of accumulation where no global batch is given, and ask for the nodes."""
+    """Take the accumulation steps if no global batch is given, and ask for the nodes."""
     if "train_batch_size" in values:
         return
     if "global_num_gpus" not in values and "num_nodes" not in values:
@@ -180,7 +180,7 @@ def _take_accumulation(values: Values, findings: Findings) -> None:
 
 
 def _drop_uneven_saves(values: Values, findings: Findings) -> None:
-    """Drop an interval of saves that is a share or a logarithm."""
+    """Drop a save interval that is a fraction or logarithmic."""
     is_given = "checkpoint_factor" in values
     if is_given and not isinstance(value_of(values, "checkpoint_factor"), int):
         findings.drop("training.save_interval")

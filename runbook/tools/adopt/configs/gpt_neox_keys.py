@@ -1,4 +1,4 @@
-"""The keys of GPT-NeoX's YAML files, which are spelled with `-` as well.
+"""The keys of GPT-NeoX's YAML files. They may be spelled with `-` or `_`.
 
 Read from EleutherAI/gpt-neox (megatron/neox_arguments/neox_args.py and deepspeed_args.py, 2026-11).
 """
@@ -372,4 +372,4 @@ DEFAULTS: dict[str, Any] = {
     "split": "969, 30, 1",
     "checkpoint_activations": False,
 }
-"""What GPT-NeoX takes where a file does not say it (neox_args.py, deepspeed_args.py)."""
+"""GPT-NeoX's defaults (neox_args.py, deepspeed_args.py)."""

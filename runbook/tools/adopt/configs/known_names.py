@@ -22,7 +22,7 @@ _NAMED = (
     | ast.MatchAs
     | ast.MatchStar
 )
-"""Kinds of syntax nodes that assign the name which they contain."""
+"""Kinds of syntax nodes that assign the name they contain."""
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Scope:
     def learn(self, name: str, value: Any) -> None:
         """Record the value of a name if it is immutable; a list may be changed by its methods.
 
-        A secret under an innocent name would be revealed wherever the name is used.
+        A secret with an innocent name would be revealed wherever the name is used.
         """
         has_room = len(self.names) < _MOST_NAMES
         if is_scalar(value) and has_room and not is_secret_name(name):

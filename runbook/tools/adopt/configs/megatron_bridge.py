@@ -1,4 +1,4 @@
-"""Megatron Bridge: its YAML, and its recipes in Python, `cfg.train.train_iters = 100`."""
+"""Megatron Bridge's YAML files and Python recipes (`cfg.train.train_iters = 100`)."""
 
 from runbook.tools.adopt.configs.config_format import (
     ConfigFormat,
@@ -37,7 +37,7 @@ _DIFFERENCES = (
 
 
 def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
-    """Name the model, and compute what several keys say together."""
+    """Set the model, and compute the values that depend on several keys."""
     take_recipe_model(values, findings)
     _take_mock_text(values, findings)
     _take_evaluation(values, findings)
@@ -49,7 +49,7 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_mock_text(values: Values, findings: Findings) -> None:
-    """Take synthetic text where no text is named."""
+    """Take synthetic text if no dataset is named."""
     has_blend = value_of(values, "dataset.blend") is not None
     is_blend_null = "dataset.blend" in values and not has_blend
     has_path = "dataset.data_path" in values
@@ -59,7 +59,7 @@ def _take_mock_text(values: Values, findings: Findings) -> None:
 
 
 def _take_evaluation(values: Values, findings: Findings) -> None:
-    """Take the recipes' evaluation where the file has no interval."""
+    """Take the recipes' evaluation if the file has no interval."""
     if "validation.eval_interval" in values or "train.eval_interval" in values:
         return
     source = "the recipes' common part"

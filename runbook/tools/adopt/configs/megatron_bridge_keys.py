@@ -47,7 +47,7 @@ _RESTARTS = "jobs.training.restarts and spares"
 _COUNTS_WHERE_ON = "counts where it is on"
 _MIXED_PRECISION_SAYS_IT = "mixed_precision says it"
 _PRECISION_SIGNS = {"bf16": "bf16", "fp16": "fp16", "32": "fp32"}
-"""Signs of a precision in a word such as `bf16_mixed`; the first counts."""
+"""Substrings that identify a precision, as in `bf16_mixed`. The first match applies."""
 
 
 def _precision(value: Any) -> str:
@@ -64,7 +64,7 @@ def _seconds(minutes: Any) -> int:
     return 60 * integer(minutes)
 
 
-# TrainingConfig and ValidationConfig; evaluation stood in the first in earlier versions
+# TrainingConfig and ValidationConfig; earlier versions have evaluation in TrainingConfig
 _TRAIN_ROWS = (
     *in_section(
         "train",
@@ -262,4 +262,4 @@ DEFAULTS: dict[str, Any] = {
     "ddp.overlap_grad_reduce": True,
     "ddp.overlap_param_gather": True,
 }
-"""What the recipes have in common (recipes/common.py, _pretrain_common)."""
+"""Defaults that all recipes share (recipes/common.py, _pretrain_common)."""

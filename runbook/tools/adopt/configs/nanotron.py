@@ -1,4 +1,4 @@
-"""nanotron's YAML files, whose batch, devices and schedule come from several keys each."""
+"""nanotron's YAML files. The batch, the devices and the schedule each depend on several keys."""
 
 from runbook.tools.adopt.configs.config_format import (
     ConfigFormat,
@@ -52,7 +52,7 @@ _DIFFERENCES = (
 
 
 def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
-    """Compute what several keys say together."""
+    """Compute the values that depend on several keys."""
     _take_nodes(values, findings)
     _take_global_batch(values, findings)
     _take_schedule(values, findings)
@@ -84,7 +84,7 @@ def _take_global_batch(values: Values, findings: Findings) -> None:
 
 
 def _take_schedule(values: Values, findings: Findings) -> None:
-    """Take nanotron's schedule: decay after the warm-up, or after a stable part."""
+    """Take nanotron's schedule: decay after the warm-up, or after a constant phase."""
     style = text(values, f"{_SCHEDULE}.lr_decay_style") or "linear"
     line = line_of(values, f"{_SCHEDULE}.lr_decay_style")
     if style == "1-sqrt":
@@ -112,7 +112,7 @@ def _take_schedule(values: Values, findings: Findings) -> None:
 def _take_stable_schedule(
     findings: Findings, style: str, start: int, length: int, line: int
 ) -> None:
-    """Take a decay of `length` steps that begins at step `start`, after a stable part."""
+    """Take a decay of `length` steps that begins at step `start`, after a constant phase."""
     end = start + length
     is_wsd = "lr_decay_starting_step after the warm-up"
     findings.take("training.schedule", "wsd", line, is_wsd)

@@ -32,7 +32,10 @@ _EIGHT_BITS = {
     "fp8_subchannel": "blockwise",
     "fp8": "delayed",
 }
-"""Scaling by a sign of a precision's name (recipes/precision/mixed_precision.py); the first counts."""
+"""8-bit scaling by a substring of the precision's name. The first match applies.
+
+Source: recipes/precision/mixed_precision.py.
+"""
 _DIFFERENCES = (
     OtherProgram(
         topic="trainer",
@@ -57,7 +60,7 @@ _DIFFERENCES = (
 
 
 def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
-    """Name the model, and compute what several keys say together."""
+    """Set the model, and compute the values that depend on several keys."""
     take_recipe_model(values, findings)
     _take_mock_text(values, findings)
     _take_recipe_defaults(values, findings)
@@ -76,7 +79,7 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def take_recipe_model(values: Values, findings: Findings) -> None:
-    """Take the model of the recipe, or of its class, unless the file gives a shape of its own."""
+    """Take the model of the recipe or of its class, unless the file sets its own shape."""
     model_class = text(values, "model.config._target_")
     name = model_class or text(values, "recipe")
     line = line_of(values, "model.config._target_", "recipe")
@@ -108,14 +111,14 @@ def _take_mock_text(values: Values, findings: Findings) -> None:
 
 
 def _take_recipe_defaults(values: Values, findings: Findings) -> None:
-    """Take the schedule and the precision that every recipe has unless it says otherwise."""
+    """Take the default schedule and precision of all recipes."""
     line = line_of(values, "optim.lr_scheduler._target_")
     findings.take("training.schedule", "cosine", line, "CosineAnnealing", over=False)
     findings.take("training.precision", "bf16", 0, "bf16_mixed is the recipes' default", over=False)
 
 
 def _take_eight_bits(values: Values, findings: Findings) -> None:
-    """Take the scaling of 8 bits that a mixed precision such as `bf16_with_fp8_mixed` has."""
+    """Take the 8-bit scaling of a mixed precision such as `bf16_with_fp8_mixed`."""
     precision = text(values, "trainer.plugins._target_")
     for sign, scaling in _EIGHT_BITS.items():
         if sign in precision:
@@ -125,7 +128,7 @@ def _take_eight_bits(values: Values, findings: Findings) -> None:
 
 
 def _take_least_rate(values: Values, findings: Findings) -> None:
-    """Take a tenth of the peak where the file does not say the least learning rate."""
+    """Take a tenth of the peak if the file does not set the minimum learning rate."""
     if "optim.lr_scheduler.min_lr" in values or "optim.min_lr" in values:
         return
     peak = findings.value("training.learning_rate", _PEAK)
@@ -134,7 +137,7 @@ def _take_least_rate(values: Values, findings: Findings) -> None:
 
 
 def _take_saves(values: Values, findings: Findings) -> None:
-    """Take no checkpoints where they are off; ask for the interval where NeMo counts minutes."""
+    """Turn checkpoints off if NeMo's are off; ask for the interval if NeMo's is in minutes."""
     is_given = "trainer.enable_checkpointing" in values
     is_off = is_given and not is_on(values, "trainer.enable_checkpointing")
     has_none = "log.ckpt" in values and value_of(values, "log.ckpt") is None

@@ -1,4 +1,4 @@
-"""The configuration of another program: which program's it is, and its values by dotted key."""
+"""The configuration of another program: the program it belongs to, and its values by dotted key."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,26 +34,26 @@ _YAML_ENDINGS = {".yaml", ".yml"}
 _CONFIG_ENDINGS = {".toml", ".py", *_YAML_ENDINGS}
 _ENOUGH_SIGNS = 2
 _FINE_TUNES = re.compile(r"(?:^|_)(?:sft|lora|dpo|grpo)(?:_|$)")
-"""Parts of the names of torchtitan's functions that configure a fine-tuning."""
+"""Substrings in the names of torchtitan's functions that configure fine-tuning."""
 _OTHER_LAYERS = re.compile(r"rwkv|mamba|flux|retnet")
-"""Parts of the names of those that train something else than a model of attention."""
+"""Substrings in the names of torchtitan's functions that train models without attention."""
 
 NamedText = tuple[str, str]
-"""The name of a file, and its text."""
+"""A file's name and text."""
 
 
 @dataclass(frozen=True)
 class ProgramConfig:
-    """The configuration of another program, read."""
+    """A configuration of another program that has been read."""
 
     format: ConfigFormat
     values: tuple[ConfigValue, ...]
-    """The file's own, in its order."""
+    """The file's values, in the file's order."""
     notes: tuple[str, ...] = ()
 
     @property
     def with_defaults(self) -> dict[str, ConfigValue]:
-        """The last value of each key, and the program's own where the file has none."""
+        """The last value of each key, or the program's default if the file does not set it."""
         defaults = {**self.format.defaults, **self._recipe_layout()}
         values = [ConfigValue(name, value, 0) for name, value in defaults.items()]
         values += [value for value in self.values if value.known]
@@ -61,20 +61,20 @@ class ProgramConfig:
 
     @property
     def recipe(self) -> str:
-        """The recipe that the file begins with; empty if it begins with none."""
+        """The recipe that the file starts from, or an empty text."""
         name = by_name(self.values).get("recipe")
         return str(name.value) if name else ""
 
     @property
     def model(self) -> ModelRecipe | None:
-        """The model of its class, or of the recipe; None if neither table has it."""
+        """The model of its class or its recipe, or None if neither is in a table."""
         model_class = by_name(self.values).get("model.config._target_")
         if model_class:
             return recipe_of_class(str(model_class.value))
         return recipe_of(self.recipe)
 
     def _recipe_layout(self) -> Mapping[str, object]:
-        """Return what the recipe sets itself."""
+        """Return the values that the recipe itself sets."""
         recipe = recipe_of(self.recipe)
         if recipe is None or self.format is not NEMO_2:
             return {}
@@ -82,10 +82,10 @@ class ProgramConfig:
 
 
 def read_config(files: Sequence[NamedText], launch_number: int = 0) -> ProgramConfig | None:
-    """Return the configuration that files are; None if they are something else, such as a script.
+    """Return the configuration in files, or None if they contain something else, such as a script.
 
-    Of several recipes in a Python file the file's default counts, or number `launch_number`.
-    Raise `ParamsError` if a second file, or the number, would count for nothing.
+    If a Python file has several recipes, its default is used, or number `launch_number`. Raise
+    `ParamsError` if a second file or the number would have no effect.
     """
     endings = {Path(name).suffix for name, _ in files}
     if endings and endings <= _YAML_ENDINGS:
@@ -105,7 +105,7 @@ def read_config(files: Sequence[NamedText], launch_number: int = 0) -> ProgramCo
 
 
 def _refuse_launch_number(launch_number: int, files: Sequence[NamedText]) -> None:
-    """Raise `ParamsError` where --launch is given for a configuration, which is one training."""
+    """Raise `ParamsError` if --launch is given for a configuration, which has only one training."""
     if launch_number:
         names = ", ".join(name for name, _ in files)
         raise ParamsError(AdoptMessage.ONE_TRAINING, launch_number=launch_number, names=names)
@@ -120,7 +120,7 @@ def _read_toml(name: str, text: str) -> ProgramConfig:
 
 
 def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
-    """Return the configuration of YAML files; a later file counts over an earlier one."""
+    """Return the configuration of YAML files. A later file overrides an earlier one."""
     first_name = files[0][0]
     numbers = LineNumbers(dict(files))
     values: list[ConfigValue] = []
@@ -129,7 +129,7 @@ def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
         values += [replace(value, line=value.line + offset) for value in yaml_values(text, name)]
 
     best = max(_YAML_FORMATS, key=lambda config_format: _count_signs(config_format, values))
-    # Lightning's own command line names classes so; what they train is anybody's
+    # Lightning's command line names classes this way, but their models are not known
     is_lightnings = any(value.name.endswith(".class_path") for value in values)
     if is_lightnings or _count_signs(best, values) < _ENOUGH_SIGNS:
         raise ParamsError(AdoptMessage.NOT_A_CONFIGURATION, files=first_name)
@@ -141,20 +141,20 @@ def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
 
 
 def _count_signs(config_format: ConfigFormat, values: Sequence[ConfigValue]) -> int:
-    """Count the signs of a format that the keys of a file have."""
+    """Count the keys of a file that identify a format."""
     names = {value.name for value in values}
     return sum(_has_sign(names, sign) for sign in config_format.signs)
 
 
 def _has_sign(names: Iterable[str], sign: str) -> bool:
-    """Return whether keys have a sign: a key, or a section that ends with a dot."""
+    """Return whether the keys contain a sign: a key, or a section with a final dot."""
     if sign.endswith("."):
         return any(name.startswith(sign) for name in names)
     return sign in names
 
 
 def _refuse_other_layers(values: Sequence[ConfigValue], name: str) -> None:
-    """Raise `ParamsError` if a configuration's layers are none of attention: Mamba, RWKV, gMLP."""
+    """Raise `ParamsError` if a configuration has layers without attention: Mamba, RWKV, gMLP."""
     for value in values:
         layers = _other_layers(value)
         if layers:
@@ -164,7 +164,7 @@ def _refuse_other_layers(values: Sequence[ConfigValue], name: str) -> None:
 
 
 def _other_layers(value: ConfigValue) -> str:
-    """Return the layers that a value asks for instead of attention; empty if it asks for none."""
+    """Return the layers that a value sets instead of attention, or an empty text."""
     if value.name.endswith(".is_mamba_config") and value.value is True:
         return "mamba"
     if value.name == "attention_config":
@@ -174,7 +174,7 @@ def _other_layers(value: ConfigValue) -> str:
 
 
 def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig:
-    """Return the recipe of a Python file. Raise `ParamsError` if it calls none."""
+    """Return the recipe of a Python file. Raise `ParamsError` if the file calls no recipe."""
     calls = recipe_calls(text, name)
     if not calls and re.search(r"pretrain_recipe|_pretrain_config|Trainer\.Config", text):
         raise ParamsError(
@@ -209,7 +209,7 @@ def _chosen(calls: Sequence[RecipeCall], factory: str, launch_number: int, name:
 def _torchtitan_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str) -> ProgramConfig:
     """Return a function's configuration of torchtitan.
 
-    Raise `ParamsError` if it is a fine-tuning's, or one of layers that are none of attention.
+    Raise `ParamsError` if it configures fine-tuning or a model without attention.
     """
     layers = _OTHER_LAYERS.search(call.function)
     if layers:
@@ -234,7 +234,7 @@ def _torchtitan_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str)
 def _recipe_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str) -> ProgramConfig:
     """Return a recipe of NeMo 2 or Megatron Bridge.
 
-    Raise `ParamsError` if its model is no dense GPT.
+    Raise `ParamsError` if its model is not a dense GPT.
     """
     if is_other_model(call.recipe):
         raise ParamsError(

@@ -1,4 +1,7 @@
-"""What one statement changes in a recipe: an assignment, an element of a list, the call of a known function."""
+"""Changes that one statement makes to a recipe.
+
+A statement can assign a value, add an element to a list, or call a known function.
+"""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -16,7 +19,7 @@ from runbook.tools.adopt.configs.syntax import (
 )
 
 _HELPERS = ("set_primary_perf_configs",)
-"""Functions that change a recipe, whose keyword arguments have rows."""
+"""Functions that change a recipe. Their keyword arguments have rows."""
 _STARTERS = ("run.run", "nemo_run.run", "run.cli.main", "pretrain", "llm.pretrain")
 """Functions that start the training of a recipe and change nothing in it."""
 _STARTER_ARGUMENTS = frozenset(
@@ -43,11 +46,14 @@ _READABLE = (
     "data.seq_length",
     "log.name",
 )
-"""Numbers and names of a recipe: to read one, for an executor, changes nothing."""
+"""Attributes of a recipe that are numbers or names.
+
+Reading one of them, for an executor, changes nothing.
+"""
 
 
 def changes_of(variable: str, statement: ast.AST, reader: ValueReader) -> list[ConfigValue] | None:
-    """Return what a statement changes in a variable's configuration; None if that is not understood."""
+    """Return the changes that a statement makes to a configuration, or None if it is unclear."""
     if _changes_nothing(variable, statement):
         return []
     if isinstance(statement, ast.AugAssign):
@@ -62,7 +68,7 @@ def changes_of(variable: str, statement: ast.AST, reader: ValueReader) -> list[C
 
 
 def starts_with(statement: ast.stmt, recipe: ast.Call) -> bool:
-    """Return whether a statement starts the training of the recipe that it makes, and no more."""
+    """Return whether a statement only starts the training of the recipe it creates."""
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return False
     call = statement.value
@@ -72,7 +78,7 @@ def starts_with(statement: ast.stmt, recipe: ast.Call) -> bool:
 
 
 def is_readable(name: str) -> bool:
-    """Return whether a part of a recipe is a number or a name, which no function can change."""
+    """Return whether a part of a recipe is a number or a name, and so immutable."""
     return name in _READABLE
 
 
@@ -101,7 +107,7 @@ def _reads_numbers(statement: ast.AST, variable: str) -> bool:
 
 
 def _augmented(variable: str, statement: ast.AugAssign) -> list[ConfigValue] | None:
-    """Return the change of `recipe.data.global_batch_size *= 2`, whose result is not known."""
+    """Return the change of `recipe.data.global_batch_size *= 2`, whose result is unknown."""
     name = path_in(statement.target, variable)
     if not name:
         return None
@@ -122,14 +128,14 @@ def _assigned(
 
 
 def _is_given_away(value: ast.expr, variable: str, reader: ValueReader) -> bool:
-    """Return whether a function gets the whole recipe that cannot be followed."""
+    """Return whether the whole recipe is passed to a function that cannot be followed."""
     if not isinstance(value, ast.Call) or not uses_whole([value], variable):
         return False
     return dotted(value.func) not in reader.plain
 
 
 def _called(call: ast.Call, variable: str, reader: ValueReader) -> list[ConfigValue] | None:
-    """Return what the call of a function changes; None if nobody here knows the function."""
+    """Return the changes that a function call makes, or None if the function is unknown."""
     function = dotted(call.func)
     if function in _HARMLESS or function.startswith(_LOGGERS):
         return []
@@ -147,7 +153,7 @@ def _added(
     """Return the element that a call adds to a list: `recipe.trainer.callbacks.append(x)`."""
     if uses_whole(call.args, variable) or call.keywords or not call.args:
         return None
-    # Each element has a key of its own: a later one does not replace an earlier one
+    # Each element gets its own key, so that a later element does not replace an earlier one
     key = f"{name}_{call.lineno}"
     element = call.args[-1]
     items = element.elts if isinstance(element, ast.List | ast.Tuple) else [element]
@@ -162,7 +168,7 @@ def _added(
 def _given_to(
     function: str, call: ast.Call, variable: str, reader: ValueReader
 ) -> list[ConfigValue] | None:
-    """Return what a function changes that is given the whole recipe."""
+    """Return the changes of a function that receives the whole recipe."""
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     is_whole = [dotted(argument) == variable for argument in arguments]
     if not any(is_whole):

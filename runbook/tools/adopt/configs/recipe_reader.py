@@ -1,4 +1,4 @@
-"""Reads the statements of a Python file that make a recipe and change it, in their order."""
+"""Reads the statements of a Python file that create and change a recipe, in order."""
 
 import ast
 import itertools
@@ -39,9 +39,9 @@ TRAINER_CONFIG = "Trainer.Config"
 MOST_CALLS = 100
 _MOST_VARIABLES = 300
 _MOST_MENTIONED = 50
-"""Configurations in one statement: each is looked up in the whole statement."""
+"""Most configurations in one statement. Each of them is searched for in the whole statement."""
 _MOST_BRANCHES = 200
-"""Branches around one statement. An early return is one around all that follows it."""
+"""Most branches around one statement. An early return is a branch around all that follows it."""
 _NO_OBJECTS = frozenset(
     (
         "ceil",
@@ -60,14 +60,17 @@ _NO_OBJECTS = frozenset(
         "sum",
     )
 )
-"""Functions that return numbers, texts or what somebody put in a dictionary."""
+"""Functions that return numbers, texts or an element of a dictionary."""
 Makers = Mapping[str, bool]
-"""Functions that make recipes; true if each call makes a configuration of its own: torchtitan's."""
+"""Functions that make recipes, by name.
+
+The value is True if each call makes a new configuration, as torchtitan's functions do.
+"""
 
 
 @dataclass(frozen=True)
 class FileContext:
-    """What all readers of a file share."""
+    """State that all readers of a file share."""
 
     functions: FileFunctions
     makers: Makers
@@ -77,14 +80,14 @@ class FileContext:
 
 @dataclass
 class RecipeReader:
-    """Reads the statements of one function, or of the top of the file."""
+    """Reads the statements of one function, or of the module level."""
 
     context: FileContext
     function: str
-    """Its name; empty at the top of the file."""
+    """The function's name; empty at module level."""
     scope: Scope
     top: Scope
-    """The names at the top of the file."""
+    """The module-level names."""
     start: Branches = ()
     """The branches around the call of a function that is followed."""
     is_followed: bool = False
@@ -93,9 +96,9 @@ class RecipeReader:
     calls: list[OpenConfig] = field(default_factory=list)
     """Calls of recipes."""
     callers: list[OpenConfig] = field(default_factory=list)
-    """Calls of the makers; each has its maker's name instead of a recipe's."""
+    """Calls of the functions that make recipes; each has the function's name as recipe."""
     returned: list[tuple[Branches, list[HeldConfig]]] = field(default_factory=list)
-    """What each return statement that was read returns, and the branches around it."""
+    """The value of each return statement that was read, and the branches around it."""
 
     def read(self, body: Sequence[ast.stmt], path: Branches) -> None:
         """Read statements below the branches of `path`."""
@@ -127,9 +130,9 @@ class RecipeReader:
             self.scope.assign(statement)
 
     def _may_have_left(self, statement: ast.stmt) -> bool:
-        """Return whether a branch may have left the function, so that what follows is not sure.
+        """Return whether a branch may have left the function, so that later statements may not run.
 
-        A branch that has nothing to do with a recipe starts no training when it leaves.
+        A branch that returns without using a recipe starts no training, so it does not count.
         """
         if isinstance(statement, Function | ast.ClassDef | ast.Return):
             return False
@@ -177,7 +180,7 @@ class RecipeReader:
     def _branch(
         self, bodies: Sequence[Sequence[ast.stmt]], statement: ast.stmt, path: Branches
     ) -> None:
-        """Read branches of which one is taken: each begins as if the others were not there."""
+        """Read alternative branches. Each starts from the same state."""
         names_before = dict(self.scope.names)
         bindings_before = dict(self.bindings)
         names_after = []
@@ -199,13 +202,13 @@ class RecipeReader:
         self._forget_objects(names)
 
     def _forget_objects(self, names: Sequence[str]) -> None:
-        """Forget the objects of variables; the changes of a recipe still count."""
+        """Forget the objects of variables. Changes to a recipe still apply."""
         for name in names:
             if name in self.bindings and not self._is_recipe(name):
                 del self.bindings[name]
 
     def _header(self, nodes: Sequence[ast.AST], statement: ast.stmt, path: Branches) -> None:
-        """Report a statement whose head does something with a recipe: a loop over its callbacks."""
+        """Report a compound statement whose head uses a recipe, such as a loop over callbacks."""
         mentioned = self._mentioned(nodes)
         if not mentioned:
             return
@@ -214,9 +217,9 @@ class RecipeReader:
             self._add(variable, unread, path)
 
     def _definition(self, statement: Function | ast.ClassDef, path: Branches) -> None:
-        """Report the statements of an inner function that change a recipe around it.
+        """Report the statements of an inner function that change a recipe of the outer one.
 
-        A default is given to the function at once: `def tune(r=recipe)`.
+        A default argument, as in `def tune(r=recipe)`, is bound at the definition.
         """
         self._header(head_nodes(statement), statement, path)
         if self._mentioned(statement.body):
@@ -233,7 +236,7 @@ class RecipeReader:
     def _later_statement(
         self, statement: ast.stmt, local_names: Container[str], path: Branches
     ) -> None:
-        """Report what one statement of an inner function changes in a recipe around it."""
+        """Report the changes that a statement of an inner function makes to an outer recipe."""
         if isinstance(statement, ast.If | ast.While) and is_passive(statement.test):
             return
         mentioned = self._mentioned(head_nodes(statement))
@@ -246,23 +249,23 @@ class RecipeReader:
                 self._add(variable, unread, path)
 
     def _mentioned(self, nodes: Sequence[ast.AST]) -> list[str]:
-        """Return the variables of configurations that an expression or a statement mentions."""
+        """Return the variables in an expression or a statement that hold configurations."""
         if not self.bindings:
             return []
         names = names_in(nodes)
         return [variable for variable in self.bindings if variable in names]
 
     def _is_recipe(self, variable: str) -> bool:
-        """Return whether a variable holds a recipe or a part of one, and no object alone."""
+        """Return whether a variable holds a recipe or part of one, not just a separate object."""
         return _has_recipe(self.bindings[variable])
 
     def _is_object(self, variable: str) -> bool:
-        """Return whether a variable holds an object, which may be a part of a recipe by now."""
+        """Return whether a variable holds an object, which may have become part of a recipe."""
         held_configs = self.bindings[variable]
         return object_in(held_configs) is not None or not _has_recipe(held_configs)
 
     def _simple(self, statement: ast.stmt, path: Branches) -> None:
-        """Read a statement without statements of its own."""
+        """Read a simple statement."""
         assigned = assigned_call(statement)
         if assigned is None:
             self._changes(statement, path)
@@ -281,7 +284,7 @@ class RecipeReader:
             self._return(statement, path)
 
     def _return(self, statement: ast.Return, path: Branches) -> None:
-        """Note what a statement returns."""
+        """Record what a statement returns."""
         held_configs: list[HeldConfig] = []
         if isinstance(statement.value, ast.Name):
             held_configs = self.bindings.get(statement.value.id, [])
@@ -290,7 +293,7 @@ class RecipeReader:
         self.returned.append((path, held_configs))
 
     def _changes(self, statement: ast.stmt, path: Branches) -> None:
-        """Add what a statement changes in the configurations that it mentions."""
+        """Add the changes that a statement makes to the configurations it mentions."""
         mentioned = self._mentioned([statement])
         if not mentioned:
             return
@@ -305,7 +308,7 @@ class RecipeReader:
         self._add_changes(changed, statement, path)
 
     def _rebind(self, statement: ast.stmt) -> None:
-        """Forget the objects of variables that a statement sets, or give one another name."""
+        """Forget the objects of variables that a statement sets, or give an object a new name."""
         value = getattr(statement, "value", None)
         held_configs: list[HeldConfig] = []
         if isinstance(value, ast.Name):
@@ -316,9 +319,10 @@ class RecipeReader:
             self.bindings |= dict.fromkeys(names, held_configs)
 
     def _open_nested(self, statement: ast.stmt, call: ast.Call | None, path: Branches) -> None:
-        """Begin the recipes that are made inside a statement: `run.run(tune(pretrain_recipe()))`.
+        """Begin the recipes that a statement creates inside: `run.run(tune(pretrain_recipe()))`.
 
-        What is done with one is not read, unless it is given to what starts the training.
+        What happens to such a recipe is not read, unless it is passed directly to a function that
+        starts the training.
         """
         for node in ast.walk(statement):
             if not isinstance(node, ast.Call) or node is call:
@@ -336,7 +340,7 @@ class RecipeReader:
     def _open_recipe(
         self, statement: ast.stmt, variable: str, call: ast.Call, path: Branches
     ) -> None:
-        """Begin the recipe of a call; the variable's earlier one is not changed any more."""
+        """Begin the recipe of a call. The variable's earlier recipe gets no more changes."""
         self._add_unread_arguments(statement, call, path)
         opened = self._opened(recipe_of(call), call, path)
         targets = assigned_targets(statement)
@@ -350,13 +354,13 @@ class RecipeReader:
         self.bindings |= {name: [HeldConfig(opened)] for name in names}
 
     def _returns_recipe(self, call: ast.Call) -> bool:
-        """Return whether a call gives back a recipe that a function of the file made."""
+        """Return whether a call returns a recipe that a function of the file made."""
         maker = dotted(call.func)
         is_maker = self.context.makers.get(maker) is False
         return is_maker and maker in self.context.functions.with_result
 
     def _add_unread_arguments(self, statement: ast.stmt, call: ast.Call, path: Branches) -> None:
-        """Report a statement that gives a recipe to what makes another one."""
+        """Report a statement that passes a recipe to a function that makes another recipe."""
         for variable in self._mentioned([call]):
             if self._is_recipe(variable):
                 self._add_unread(variable, statement, path)
@@ -380,7 +384,7 @@ class RecipeReader:
     def _is_maker(self, variable: str, call: ast.Call) -> bool:
         """Return whether a call makes a recipe by a function of the file, for a variable.
 
-        Where each call makes a configuration of its own, a function may return it without a name.
+        If each call makes a new configuration, a function may return it without a variable.
         """
         makes_own = self.context.makers.get(dotted(call.func))
         return makes_own is not None and (bool(variable) or makes_own)
@@ -397,8 +401,8 @@ class RecipeReader:
     def _opened_made(self, call: ast.Call, path: Branches) -> OpenConfig:
         """Begin the recipe that a function of the file makes.
 
-        Only a maker's one caller is sure to count, unless each call makes a configuration of its
-        own.
+        The changes are certain only if the function has one caller, or if each call makes a new
+        configuration.
         """
         maker = dotted(call.func)
         num_calls = len(self.context.functions.calls.get(maker, []))
@@ -408,7 +412,7 @@ class RecipeReader:
         return opened
 
     def _call(self, statement: ast.stmt, variable: str, call: ast.Call, path: Branches) -> None:
-        """Read a statement that gives a variable what a call returns."""
+        """Read a statement that assigns the result of a call to a variable."""
         inner = self._follow(call, path)
         if inner is None:
             self._changes(statement, path)
@@ -418,7 +422,7 @@ class RecipeReader:
 
         holds_recipe = variable in self.bindings and self._is_recipe(variable)
         if holds_recipe and variable in names_in([call]) and not _has_recipe(held_configs):
-            # A copy, or what only the running program knows: later changes still count
+            # A copy, or a value known only at run time: later changes still apply
             if inner is not None:
                 self._add_unread(variable, statement, path)
             return
@@ -437,7 +441,7 @@ class RecipeReader:
         return new_object
 
     def _follow(self, call: ast.Call, path: Branches) -> "RecipeReader | None":
-        """Read the function of the file that a call starts; None if it cannot be followed."""
+        """Read the function of the file that a call runs; return None if it cannot be followed."""
         functions = self.context.functions
         function = functions.follow(call)
         if function is None:
@@ -464,9 +468,9 @@ class RecipeReader:
     def _bindings_given(
         self, function: ast.FunctionDef, call: ast.Call
     ) -> dict[str, list[HeldConfig]] | None:
-        """Return the configurations that a call gives to parameters.
+        """Return the configurations that a call passes to parameters.
 
-        Return None if an argument does something else with a recipe.
+        Return None if an argument uses a recipe in another way.
         """
         by_parameter: dict[str, list[HeldConfig]] = {}
         for name, node in (arguments_given(function, call) or {}).items():
@@ -480,14 +484,14 @@ class RecipeReader:
         return by_parameter
 
     def result(self) -> list[HeldConfig]:
-        """Return what a followed function returns for sure; empty if that is open."""
+        """Return what a followed function certainly returns; empty if that is uncertain."""
         if len(self.returned) != 1:
             return []
         path, held_configs = self.returned[0]
         return held_configs if path == self.start else []
 
     def _value_reader(self, path: Branches) -> ValueReader:
-        """Return a reader of expressions at this place of the file."""
+        """Return a reader for expressions at this point of the file."""
 
         def follow(call: ast.Call) -> list[HeldConfig] | None:
             functions = self.context.functions
@@ -504,7 +508,7 @@ class RecipeReader:
         return ValueReader(self.scope, self.bindings, self.context.functions.plain, follow)
 
     def _bind_parts(self, reader: ValueReader, held_configs: Sequence[HeldConfig]) -> None:
-        """Let changes of an object count for the configuration that it became a part of."""
+        """Apply an object's changes to the configuration of which it became a part."""
         for variable, name in reader.used:
             parts = [binding.part(name) for binding in held_configs]
             self.bindings[variable] = [*self.bindings.get(variable, []), *parts]
@@ -515,7 +519,7 @@ class RecipeReader:
             binding.add(value, path)
 
     def _add_changes(self, variables: Sequence[str], statement: ast.stmt, path: Branches) -> None:
-        """Add what a statement changes in the configurations of several variables."""
+        """Add the changes that a statement makes to the configurations of several variables."""
         if len(variables) > _MOST_MENTIONED:
             raise ParamsError(
                 f"line {statement.lineno}: one statement with over {_MOST_MENTIONED} recipes and "
@@ -529,9 +533,9 @@ class RecipeReader:
         self._add(variable, _unread(statement), path)
 
     def _add_change(self, variable: str, statement: ast.AST, path: Branches) -> None:
-        """Add what a statement changes in a variable's configuration.
+        """Add the changes that a statement makes to a variable's configuration.
 
-        The statement itself where that is not understood.
+        If the statement is not understood, add the statement itself.
         """
         reader = self._value_reader(path)
         changes = changes_of(variable, statement, reader)
@@ -545,7 +549,7 @@ class RecipeReader:
 
 
 def _makes_object(function: str) -> bool:
-    """Return whether a function may make a part of a configuration, and no number or text."""
+    """Return whether a function may create an object of a configuration, not a number or a text."""
     return bool(function) and function.rpartition(".")[2] not in _NO_OBJECTS
 
 
@@ -555,15 +559,15 @@ def _has_recipe(held_configs: Sequence[HeldConfig]) -> bool:
 
 
 def _unread(statement: ast.AST) -> ConfigValue:
-    """Return a statement that is not understood, named by its line; of a loop its head."""
+    """Return a statement that is not understood, named by its line; for a loop only its head."""
     line = getattr(statement, "lineno", 1)
     return ConfigValue(f"line {line}", source_of_head(statement), line, known=False)
 
 
 def _merged(ends: Sequence[Mapping[str, list[HeldConfig]]]) -> dict[str, list[HeldConfig]]:
-    """Return what variables hold after branches of which one is taken.
+    """Return what variables hold after alternative branches.
 
-    An object that not every branch has is no sure one: another unknown one stands beside it.
+    An object that not every branch has is uncertain, so an unknown object is added to it.
     """
     merged: dict[str, list[HeldConfig]] = {}
     for variable in dict.fromkeys(itertools.chain.from_iterable(ends)):
@@ -582,7 +586,7 @@ def _merged(ends: Sequence[Mapping[str, list[HeldConfig]]]) -> dict[str, list[He
 
 
 def _only_gives(statement: ast.stmt, variable: str) -> bool:
-    """Return whether a statement only gives an object to something else: `recipe.data = data`."""
+    """Return whether a statement only stores an object elsewhere: `recipe.data = data`."""
     if isinstance(statement, ast.Return):
         return True
     if not isinstance(statement, ast.Assign | ast.AnnAssign):

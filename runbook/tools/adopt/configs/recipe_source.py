@@ -1,7 +1,7 @@
-"""Recipes in Python, read as text: each call of a recipe, its keyword arguments and the changes after it.
+"""Recipes in Python files: each recipe call, its keyword arguments and later changes.
 
-Nothing of the file is executed. A value that only a running program knows is kept as its source
-text, and so is each statement that does something with a recipe which adopt does not understand.
+The file is parsed but never executed. A value that is known only at run time is kept as source
+text, and so is each statement that uses a recipe in a way adopt does not understand.
 """
 
 import ast
@@ -27,34 +27,34 @@ from runbook.tools.adopt.configs.shared_recipes import FunctionReading, read_sha
 from runbook.tools.adopt.configs.syntax import Function, dotted, source_of
 
 _MOST_NODES = 60_000
-"""Nodes of a file's syntax tree: some 5,000 lines."""
+"""Most nodes in a file's syntax tree: about 5,000 lines."""
 _DEEPEST_FUNCTION = 20
 _MOST_COPIES = 5
 
 
 @dataclass(frozen=True)
 class RecipeCall:
-    """One call of a recipe, and what its file changes in it."""
+    """One call of a recipe, and the changes that its file makes."""
 
     recipe: str
     """The recipe's name: llama3_8b."""
     function: str
-    """The function around the call; empty at the top of the file."""
+    """The function around the call; empty at module level."""
     line: int
     values: tuple[ConfigValue, ...]
     is_bridge: bool
-    """Whether it is Megatron Bridge's, not NeMo's."""
+    """Whether the recipe is Megatron Bridge's, not NeMo's."""
 
     @property
     def is_torchtitan(self) -> bool:
-        """Whether it is a torchtitan configuration, which has its function's name."""
+        """Whether it is a torchtitan configuration, which is named after its function."""
         return self.recipe == TRAINER_CONFIG
 
 
 def recipe_calls(text: str, file_name: str) -> list[RecipeCall]:
     """Return every call of a recipe in a Python file, in order.
 
-    Raise `ParamsError` if it is no Python.
+    Raise `ParamsError` if the file is not valid Python.
     """
     try:
         tree = _parsed(text)
@@ -76,14 +76,17 @@ def recipe_calls(text: str, file_name: str) -> list[RecipeCall]:
 
 
 def _parsed(text: str) -> ast.Module:
-    """Parse a Python file, without the warnings of newer Pythons about its strings: they are its author's."""
+    """Parse a Python file.
+
+    Suppress Python's warnings about the file's strings, which only its author can change.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(text)
 
 
 def default_factory(text: str) -> str:
-    """Return the function that a file names as its default recipe; empty if it names none."""
+    """Return the function that a file names as its default recipe, or an empty text."""
     for node in ast.walk(_parsed(text)):
         if isinstance(node, ast.keyword) and node.arg == "default_factory":
             return dotted(node.value)
@@ -102,7 +105,7 @@ def _as_recipe_call(config: OpenConfig) -> RecipeCall:
 
 @dataclass(frozen=True)
 class _Reading:
-    """What one reading of a file found."""
+    """The result of reading a file once."""
 
     calls: list[OpenConfig]
     """Calls of recipes."""
@@ -111,14 +114,14 @@ class _Reading:
 
 
 def _read_file(tree: ast.Module) -> list[OpenConfig]:
-    """Return the calls of recipes at the top of a file and in its functions.
+    """Return the calls of recipes at module level and in functions.
 
     The first reading finds the functions that make recipes, the second what their callers change.
     """
     makers = _makers(_read_once(tree, {}).calls)
     reading = _read_once(tree, makers)
     for _ in range(_MOST_COPIES):
-        # A torchtitan function that begins with another one's configuration makes one, too
+        # A torchtitan function that starts from another function's configuration makes one, too
         more_makers = _copying_functions(reading.callers, makers)
         if not more_makers:
             break
@@ -137,7 +140,7 @@ def _read_file(tree: ast.Module) -> list[OpenConfig]:
 
 
 def _rewriting_calls(tree: ast.Module) -> list[ConfigValue]:
-    """Return each call of a file that may set any name or change any recipe, named by its line."""
+    """Return each call that may set any name or change any recipe, named by its line."""
     calls: list[ConfigValue] = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or dotted(node.func) not in _REWRITES:
@@ -151,11 +154,11 @@ def _rewriting_calls(tree: ast.Module) -> list[ConfigValue]:
 
 _REWRITES = ("exec", "eval", "globals", "locals", "vars", "execfile", "runpy.run_path")
 _MOST_REWRITING = 20
-"""Calls that are named: one is enough that the run file does not pass."""
+"""Most calls that are named. A single one is enough to reject the run file."""
 
 
 def _count_for_maker(caller: OpenConfig, calls: Sequence[OpenConfig]) -> None:
-    """Add the changes of a caller to the recipes of the function that it calls."""
+    """Add a caller's changes to the recipes of the function that it calls."""
     for call in calls:
         if call.function == caller.recipe:
             call.values += caller.values
@@ -166,16 +169,16 @@ def _makers(calls: Sequence[OpenConfig]) -> dict[str, bool]:
 
 
 def _copying_functions(callers: Sequence[OpenConfig], makers: Makers) -> list[str]:
-    """Return the functions, not yet makers, that begin with a configuration of their own."""
+    """Return the functions, not yet known as makers, that create a configuration first."""
     copying = [caller.function for caller in callers if makers[caller.recipe]]
     return [name for name in copying if name and name not in makers]
 
 
 def _changed_copies(calls: Sequence[OpenConfig], copies: Sequence[OpenConfig]) -> list[OpenConfig]:
-    """Return a configuration for each function that makes another function's and changes it.
+    """Return a configuration for each function that calls another maker and changes its result.
 
-    Each call of a torchtitan function makes a configuration of its own, and a function may begin
-    with one that was changed already.
+    Each call of a torchtitan function makes a new configuration, and a function may start from one
+    that another function has already changed.
     """
     by_function = {call.function: call for call in calls if call.recipe == TRAINER_CONFIG}
     changed: list[OpenConfig] = []
@@ -191,7 +194,7 @@ def _changed_copies(calls: Sequence[OpenConfig], copies: Sequence[OpenConfig]) -
 
 
 def _read_once(tree: ast.Module, makers: Makers) -> _Reading:
-    """Read the top of a file, each of its functions, and what these change in one another's recipes."""
+    """Read the module level, each function, and the changes they make to each other's recipes."""
     context = FileContext(functions_of(tree), makers)
     names = Scope()
     top = RecipeReader(context, "", names, names)
@@ -217,10 +220,7 @@ def _read_functions(
     readings: list[FunctionReading],
     depth: int = 0,
 ) -> None:
-    """Read each function below a node.
-
-    In an inner one the names of the outer ones are not known.
-    """
+    """Read each function below a node. Inner functions do not know the outer functions' names."""
     if depth > _DEEPEST_FUNCTION:
         raise ParamsError(
             f"functions in functions, more than {_DEEPEST_FUNCTION} deep, are no recipe."

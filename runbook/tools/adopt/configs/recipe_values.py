@@ -1,4 +1,7 @@
-"""Values of expressions in a recipe: literals, and configurations such as `run.Config(Data, seq_length=4096)`."""
+"""Values of expressions in a recipe: literals and configurations.
+
+A configuration is a call such as `run.Config(Data, seq_length=4096)`.
+"""
 
 import ast
 import itertools
@@ -14,17 +17,20 @@ from runbook.tools.adopt.configs.syntax import last_name, source_of
 Branches = tuple[int, ...]
 """The branches around a statement."""
 _CONFIG_CALLS = ("Config", "Partial")
-"""nemo_run's calls that hold the keyword arguments of another class."""
+"""Calls of nemo_run that wrap the keyword arguments of another class."""
 _MOST_LETTERS = 200
 _MOST_VALUES = 5000
-"""Values of a recipe. The largest public one that was read has 200."""
+"""Most values in a recipe. The largest public recipe we have seen has 200."""
 _MOST_PART_VALUES = 300
-"""Values of an object, which can be a part of several others, and so on."""
+"""Most values in an object. Objects can be parts of several others, so their number can explode."""
 
 
 @dataclass(eq=False)
 class OpenConfig:
-    """A configuration whose changes are being read: a recipe, or an object that may become part of one."""
+    """A configuration whose changes are being read.
+
+    It is a recipe, or an object that may become part of one.
+    """
 
     recipe: str
     """The recipe's name; empty for an object."""
@@ -35,10 +41,10 @@ class OpenConfig:
     is_bridge: bool = False
     values: list[ConfigValue] = field(default_factory=list)
     is_certain: bool = True
-    """Whether changes outside of branches happen for sure."""
+    """Whether changes outside of branches certainly happen."""
 
     def add(self, value: ConfigValue, path: Branches) -> None:
-        """Add a change that a statement below the branches of `path` makes, if it is reached."""
+        """Add a change by a statement inside the branches of `path`, which may not be reached."""
         if len(self.values) >= _MOST_VALUES:
             raise ParamsError(
                 f"line {value.line}: a recipe of over {_MOST_VALUES:,} values is none that can be "
@@ -52,7 +58,7 @@ class OpenConfig:
             self.values.append(replace(value, value=source, known=False))
 
     def take_part(self, call: ast.Call, values: Iterator[ConfigValue]) -> None:
-        """Take the values of the object that a call makes; only its source where they are too many."""
+        """Take the values of the object that a call makes, or its source if there are too many."""
         self.values = list(itertools.islice(values, _MOST_PART_VALUES + 1))
         if len(self.values) > _MOST_PART_VALUES:
             self.values = [ConfigValue("", source_of(call), call.lineno, known=False)]
@@ -64,31 +70,31 @@ class OpenConfig:
 
 @dataclass(frozen=True)
 class HeldConfig:
-    """What a variable holds: a configuration, or a part of one."""
+    """The value of a variable: a configuration, or a part of one."""
 
     config: OpenConfig
     prefix: str = ""
     """The part's dotted key; empty for the whole."""
 
     def part(self, path: str) -> "HeldConfig":
-        """Return what an attribute holds."""
+        """Return the value of an attribute."""
         return HeldConfig(self.config, joined(self.prefix, path))
 
     def add(self, value: ConfigValue, path: Branches) -> None:
-        """Add a change of the part."""
+        """Add a change to the part."""
         self.config.add(under(self.prefix, value), path)
 
 
 Bindings = Mapping[str, Sequence[HeldConfig]]
-"""What each variable holds; several where a branch decides."""
+"""The values of each variable; several values if a branch decides which one it has."""
 Follow = Callable[[ast.Call], Sequence[HeldConfig] | None]
-"""Reads the function of the file that a call starts, and returns what it returns."""
+"""Reads the function that a call runs, and returns its result."""
 
 
 def object_in(held_configs: Sequence[HeldConfig]) -> OpenConfig | None:
-    """Return the one object that a variable holds; None if it holds none, or several.
+    """Return the single object that a variable holds, or None if it holds none or several.
 
-    An object that became a part of a recipe is held as such a part as well.
+    An object that became part of a recipe is also held as that part.
     """
     objects = [binding for binding in held_configs if not binding.config.recipe]
     is_part_elsewhere = all(binding.prefix for binding in held_configs if binding.config.recipe)
@@ -99,7 +105,7 @@ def object_in(held_configs: Sequence[HeldConfig]) -> OpenConfig | None:
 
 @dataclass
 class ValueReader:
-    """Reads expressions where the values of some names are known."""
+    """Evaluates expressions in which the values of some names are known."""
 
     scope: Scope
     bindings: Bindings
@@ -107,10 +113,10 @@ class ValueReader:
     """Functions of the file that can be followed."""
     follow: Follow
     used: list[tuple[str, str]] = field(default_factory=list)
-    """Variables that became a part of a configuration, each with the part's dotted key."""
+    """Variables that became part of a configuration, each with the part's dotted key."""
 
     def values(self, name: str, node: ast.expr) -> Iterator[ConfigValue]:
-        """Yield the value of an expression; of a configuration each of its keyword arguments."""
+        """Yield the value of an expression, or each keyword argument of a configuration."""
         if len(name) > _MOST_LETTERS:
             raise ParamsError(f"line {node.lineno}: a key of over {_MOST_LETTERS} letters.")
         if isinstance(node, ast.IfExp):
@@ -144,7 +150,7 @@ class ValueReader:
         return node.body if truth else node.orelse
 
     def _values_of_variable(self, name: str, node: ast.Name) -> Iterator[ConfigValue]:
-        """Yield the values of the one object that a variable holds."""
+        """Yield the values of the single object that a variable holds."""
         held_object = object_in(self.bindings[node.id])
         if held_object is None:
             yield ConfigValue(name, source_of(node), node.lineno, known=False)
@@ -154,7 +160,7 @@ class ValueReader:
             yield under(name, value)
 
     def _values_of_call(self, name: str, call: ast.Call) -> Iterator[ConfigValue]:
-        """Yield the values of a configuration, or of what a function of the file returns."""
+        """Yield the values of a configuration, or of the result of one of the file's functions."""
         returned = self.follow(call)
         if returned is not None:
             for binding in returned:
@@ -175,22 +181,22 @@ def class_of(node: ast.expr) -> str:
 
 
 def _is_config(call: ast.Call) -> bool:
-    """Return whether a call of nemo_run holds the arguments of another class."""
+    """Return whether a call of nemo_run wraps the arguments of another class."""
     return last_name(call.func) in _CONFIG_CALLS and bool(call.args)
 
 
 def _target(call: ast.Call) -> ast.expr:
-    """Return what a call makes, or what it holds the arguments of."""
+    """Return the class that a call creates, or whose arguments it wraps."""
     return call.args[0] if _is_config(call) else call.func
 
 
 def joined(prefix: str, name: str) -> str:
-    """Return a dotted key of two parts, of which one may be empty."""
+    """Join two parts of a dotted key, either of which may be empty."""
     return f"{prefix}.{name}" if prefix and name else prefix or name
 
 
 def under(prefix: str, value: ConfigValue) -> ConfigValue:
-    """Return a value under a prefix; a statement that is named by its line keeps its name."""
+    """Return a value with a prefix before its key; a statement named by its line keeps its name."""
     if value.name.startswith("line "):
         return value
     return replace(value, name=joined(prefix, value.name))

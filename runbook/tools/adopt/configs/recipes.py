@@ -1,4 +1,4 @@
-"""Recipes of NeMo 2 and Megatron Bridge: which model each trains, and what each sets.
+"""The recipes of NeMo 2 and Megatron Bridge: the model that each trains and its settings.
 
 Read from NVIDIA/NeMo (nemo/collections/llm/recipes, 2025-09) and NVIDIA-NeMo/Megatron-Bridge
 (2026-08).
@@ -30,10 +30,10 @@ GPT: ModelKind = {"activation": "gelu"}
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    """What a recipe trains."""
+    """The model that a recipe trains."""
 
     model: str = ""
-    """The catalogue's name; empty if `shape` says it."""
+    """The model's name in the catalogue; empty if `shape` defines the model."""
     shape: Mapping[str, int] = field(default_factory=dict)
     kind: ModelKind = field(default_factory=dict)
     vocabulary: int = 0
@@ -66,7 +66,7 @@ def _layout(
 
 
 def _qwen_layout(tensor: int = 1) -> dict[str, object]:
-    """Return the layout of a Qwen's recipe, which has a small batch."""
+    """Return the layout of a Qwen recipe, which has a small batch."""
     return _layout(tensor=tensor, global_batch=32, micro_batch=2, sequence_length=4096)
 
 
@@ -197,7 +197,7 @@ _CLASSES: Mapping[str, ModelRecipe] = {
     "Qwen2Config7B": _QWEN_2_7B,
     "Qwen25Config7B": _QWEN_2_7B,
 }
-"""Classes of a model's sizes (nemo/collections/llm/gpt/model): model.config._target_."""
+"""Classes that hold a model's sizes (nemo/collections/llm/gpt/model), in model.config._target_."""
 OTHER_MODELS = (
     "mixtral",
     "deepseek",
@@ -226,11 +226,11 @@ OTHER_MODELS = (
     "glm45",
     "minimax",
 )
-"""Parts of the names of recipes whose models are no dense GPT."""
+"""Substrings in the names of recipes whose models are not dense GPTs."""
 
 
 def recipe_of(name: str) -> ModelRecipe | None:
-    """Return a recipe by its name, with the length that some names end with.
+    """Return a recipe by its name; some names end with a sequence length.
 
     Return None if the table has no such recipe.
 
@@ -251,10 +251,10 @@ def recipe_of(name: str) -> ModelRecipe | None:
 
 
 def recipe_of_class(path: str) -> ModelRecipe | None:
-    """Return the model of a class such as `llm.Llama31Config8B`; None if the table has none."""
+    """Return the model of a class such as `llm.Llama31Config8B`, or None."""
     return _CLASSES.get(path.rpartition(".")[2])
 
 
 def is_other_model(name: str) -> bool:
-    """Return whether a recipe trains something that is no dense GPT."""
+    """Return whether a recipe trains a model other than a dense GPT."""
     return any(part in name for part in OTHER_MODELS)

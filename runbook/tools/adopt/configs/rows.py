@@ -1,4 +1,4 @@
-"""Rows that give a key of another program its key in the run file, or why it has none."""
+"""Rows that map another program's keys to keys of the run file, or explain why there is none."""
 
 import math
 import re
@@ -15,7 +15,7 @@ ONE = (1,)
 UNSET_OR_OFF = (None, False)
 UNSET_OR_ONE = (None, 1)
 UNSET_OFF_OR_ONE = (None, False, 1)
-"""Values that ask for nothing, so that a key with one of them can be left out without a loss."""
+"""Values that have no effect, so that a key with such a value can be left out."""
 
 PERFORMANCE = "how fast, not what: our trainer chooses its own kernels"
 LOGGING = "our trainer logs by itself, into the run's folder"
@@ -40,18 +40,18 @@ EVEN_STAGES = "parallel.first_stage_layers and last_stage_layers"
 OWN_CLASS = "the program's own class"
 MODEL_CLASS = "the model's class"
 BATCH_RAMP = "training.rampup_start, rampup_increment, rampup_samples"
-"""Reasons that several programs share."""
+"""Reasons that apply to several programs."""
 
 
 @dataclass(frozen=True)
 class KeyRow:
-    """One key of another program, or several by a pattern."""
+    """A row for one key of another program, or for several keys that match a pattern."""
 
     name: str
     """The dotted key; `*` stands for any text."""
 
     def matches(self, name: str) -> bool:
-        """Return whether a dotted key is this row's."""
+        """Return whether the row applies to a dotted key."""
         if "*" not in self.name:
             return self.name == name
         return self._pattern.fullmatch(name) is not None
@@ -64,32 +64,35 @@ class KeyRow:
 
 @dataclass(frozen=True)
 class DroppedKey(KeyRow):
-    """A key that no key of the run file has."""
+    """A key that the run file has no key for."""
 
     why: str = field(kw_only=True)
     """Why its value is dropped."""
     same_if: tuple[Any, ...] = field(default=(), kw_only=True)
-    """Values with which nothing is lost."""
+    """Values that can be dropped without losing anything."""
     other_model: str = field(default="", kw_only=True)
-    """What other values add to the model, so that it is no dense GPT: experts. Empty: nothing."""
+    """What any other value adds to the model, such as experts, so that it is not a dense GPT.
+
+    Empty if other values add nothing.
+    """
 
 
 @dataclass(frozen=True)
 class CarriedKey(KeyRow):
-    """A key whose value is taken as it stands."""
+    """A key whose value is copied unchanged."""
 
     key: str
-    """Our key; `model.FIELD` for a property of the model's kind."""
+    """Our key, or `model.FIELD` for a property of the kind of model."""
     why: str = field(default="", kw_only=True)
-    """Why our value differs, where it does."""
+    """Why our value differs, if it does."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All keys of ours that the value sets."""
+        """All of our keys that the value sets."""
         return (self.key,)
 
     def read(self, value: Any) -> Any:
-        """Return our value for the program's. Raise ValueError or KeyError where we have none."""
+        """Convert the program's value to ours. Raise ValueError or KeyError if there is none."""
         return value
 
 
@@ -110,7 +113,7 @@ class DecimalKey(CarriedKey):
 
 
 class SwitchKey(CarriedKey):
-    """A key that is true or false; null is off."""
+    """A key that is true or false; null means false."""
 
     def read(self, value: Any) -> bool:
         """Read true, false or null."""
@@ -127,10 +130,10 @@ class TextKey(CarriedKey):
 
 @dataclass(frozen=True)
 class ChosenKey(CarriedKey):
-    """A key with one of a few values, each of which has another name here."""
+    """A key with a few possible values, which have other names here."""
 
     choices: Mapping[Any, Any]
-    """Our value for each of the program's, which are spelled with small letters."""
+    """Our value for each of the program's values, which are in lower case."""
 
     def read(self, value: Any) -> Any:
         """Read one of the choices."""
@@ -140,7 +143,7 @@ class ChosenKey(CarriedKey):
 
 @dataclass(frozen=True)
 class ConvertedKey(CarriedKey):
-    """A key whose value becomes another one."""
+    """A key whose value is converted."""
 
     convert: Callable[[Any], Any]
 
@@ -151,7 +154,7 @@ class ConvertedKey(CarriedKey):
 
 @dataclass(frozen=True)
 class PairKey(CarriedKey):
-    """A key with two numbers, each of which has a key here."""
+    """A key with two numbers that are two separate keys here."""
 
     second_key: str
 
@@ -168,7 +171,7 @@ class PairKey(CarriedKey):
 
 
 def in_section(section: str, *rows: KeyRow) -> tuple[KeyRow, ...]:
-    """Return rows whose names begin with a section's.
+    """Return rows with a section's name in front of theirs.
 
     >>> in_section("train", IntegerKey("steps", "training.iterations"))[0].name
     'train.steps'
@@ -180,7 +183,7 @@ _LARGEST_NUMBER = 2**63
 
 
 def is_bounded(value: float) -> bool:
-    """Return whether a number has an end, and one that 64 bits hold: .nan and .inf have none."""
+    """Return whether a number is finite and fits into 64 bits."""
     return math.isfinite(value) and abs(value) <= _LARGEST_NUMBER
 
 
@@ -200,7 +203,7 @@ def decimal(value: Any) -> float:
 
 
 def switch(value: Any) -> bool:
-    """Read true or false; null is off.
+    """Read true or false; null means false.
 
     Raise ValueError for anything else, such as "False" or "${x:y}".
     """
@@ -212,34 +215,34 @@ def switch(value: Any) -> bool:
 
 
 def word(value: Any) -> str:
-    """Read a text. Raise ValueError for anything else: a list would become one text."""
+    """Read a text. Raise ValueError for anything else; a list must not be turned into text."""
     if not isinstance(value, str):
         raise ValueError(value)
     return value
 
 
 def zero_if_off(value: Any) -> int:
-    """Read a switch that is off as an interval of 0. Raise ValueError if it is on."""
+    """Read a switch that is off as an interval of 0. Raise ValueError if the switch is on."""
     if value:
         raise ValueError(value)
     return 0
 
 
 def chunks_or_one(value: Any) -> int:
-    """Read the virtual stages of a pipeline rank; null is one."""
+    """Read the number of virtual stages per pipeline rank; null means 1."""
     return 1 if value is None else integer(value)
 
 
 def at_least_zero(value: Any) -> int:
-    """Read an interval; -1 is never."""
+    """Read an interval; -1 means never."""
     return max(0, integer(value))
 
 
 def at_least_one(value: Any) -> int:
-    """Read a number of stages; 0 is no pipeline."""
+    """Read a number of stages; 0 means no pipeline."""
     return max(1, integer(value))
 
 
 def without_spaces(value: Any) -> str:
-    """Read shares such as `969, 30, 1`."""
+    """Read split ratios such as `969, 30, 1`."""
     return word(value).replace(" ", "")

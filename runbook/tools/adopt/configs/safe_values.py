@@ -1,4 +1,4 @@
-"""Values of a configuration that can be shown: no secret, no control character."""
+"""Makes values of a configuration safe to show: no secrets, no control characters."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _MORE_SECRETS = re.compile(
     r"|(?:^|_)(?:secret|password|api_?key|access_?key)s$",
     re.IGNORECASE,
 )
-"""Names that a configuration has and a command line has not.
+"""Names of secrets that occur in configurations but not on command lines.
 
 `tokens` alone is nanotron's section.
 """
@@ -47,9 +47,10 @@ def safe_name(name: str) -> str:
 
 
 def safe_value(name: str, value: Any) -> Any:
-    """Return a value that can be shown, masked where its dotted key names a secret.
+    """Return a value that can be shown, masked if its dotted key names a secret.
 
-    Switches and null are no secrets. Raise OverflowError for a whole number of more than 64 bits.
+    Booleans and null are never secrets. Raise OverflowError for a whole number of more than 64
+    bits.
 
     >>> safe_value("hf_token", 4711), safe_value("lr", 1e-4)
     ('...', 0.0001)

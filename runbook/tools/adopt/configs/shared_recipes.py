@@ -1,4 +1,4 @@
-"""Recipes that a file holds where another function reaches them: an attribute, a global name."""
+"""Recipes that several functions can reach, through an attribute or a global name."""
 
 import ast
 from collections import Counter
@@ -19,7 +19,7 @@ from runbook.tools.adopt.configs.syntax import (
 
 @dataclass(frozen=True)
 class FunctionReading:
-    """One function of a file that was read, or the top of the file."""
+    """One function of a file that was read, or its module level."""
 
     node: Function | ast.Module
     reader: RecipeReader
@@ -27,22 +27,22 @@ class FunctionReading:
 
 @dataclass(frozen=True)
 class _SharedRecipe:
-    """A recipe by the name under which several functions know it."""
+    """A recipe, and the name under which several functions use it."""
 
     name: str
     held_configs: list[HeldConfig]
     binder: Function | ast.Module
-    """The function, or the file, that gives the recipe its name."""
+    """The function, or the module level, that binds the recipe to its name."""
 
     def reaches(self, function: Function) -> bool:
-        """Return whether a function may change the recipe, and nobody has read yet what it does.
+        """Return whether a function may change the recipe and has not been read yet.
 
-        What follows the recipe at the top of the file was read from there.
+        Module-level statements after the recipe have been read already.
         """
         return self.binder is not function and bool(self.unread_in(function))
 
     def unread_in(self, function: Function) -> list[HeldConfig]:
-        """Return the configurations whose changes in a function were not read from their binder."""
+        """Return the configurations whose changes in a function are still unread."""
         if not isinstance(self.binder, ast.Module):
             return self.held_configs
         return [held for held in self.held_configs if held.config.line > function.lineno]
@@ -51,9 +51,9 @@ class _SharedRecipe:
 def read_shared_recipes(
     tree: ast.Module, top: Scope, context: FileContext, readings: Sequence[FunctionReading]
 ) -> None:
-    """Add what functions change in a recipe that another function, or the file, has made.
+    """Add the changes that functions make to a recipe from elsewhere in the file.
 
-    Nobody knows when they are called: no such change is sure.
+    It is unknown when these functions are called, so no such change is certain.
     """
     shared = [recipe for reading in readings for recipe in _recipes_of(reading)]
     if not shared:
@@ -75,7 +75,7 @@ def read_shared_recipes(
 
 
 def _check_number(shared: Sequence[_SharedRecipe]) -> None:
-    """Raise `ParamsError` if a name may mean too many recipes: each gets the changes of all."""
+    """Raise `ParamsError` if a name may refer to too many recipes, as each gets all changes."""
     num_recipes = Counter[str]()
     for recipe in shared:
         num_recipes[recipe.name] += len(recipe.held_configs)
@@ -86,7 +86,7 @@ def _check_number(shared: Sequence[_SharedRecipe]) -> None:
 
 
 def _recipes_of(reading: FunctionReading) -> Iterator[_SharedRecipe]:
-    """Yield the recipes of a function that other functions reach."""
+    """Yield the recipes of a function that other functions can reach."""
     outer_names = global_names(reading.node)
     for name, held_configs in reading.reader.bindings.items():
         is_shared = "." in name or name in outer_names or isinstance(reading.node, ast.Module)
@@ -95,7 +95,7 @@ def _recipes_of(reading: FunctionReading) -> Iterator[_SharedRecipe]:
 
 
 def _outer_functions(node: ast.AST) -> Iterator[Function]:
-    """Yield the functions that are inside no other one."""
+    """Yield the functions that are not inside another function."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):
             yield child
@@ -106,7 +106,7 @@ def _outer_functions(node: ast.AST) -> Iterator[Function]:
 def _bindings_in(
     function: Function, shared: Sequence[_SharedRecipe]
 ) -> dict[str, list[HeldConfig]]:
-    """Return the shared recipes that a function mentions by a name that is not its own."""
+    """Return the shared recipes that a function mentions by a name it does not define."""
     own_names = set(bound_names(function.body)) - global_names(function)
     own_names |= {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
     names = names_in([function]) - own_names
@@ -118,9 +118,9 @@ def _bindings_in(
 
 
 def _is_before_calls(statement: ast.stmt) -> bool:
-    """Return whether a statement at the top of a file changes no recipe that a function made.
+    """Return whether a module-level statement leaves the recipes of functions unchanged.
 
-    `recipe = None` says that there is such a name.
+    `recipe = None` only declares the name.
     """
     if isinstance(statement, Function | ast.ClassDef):
         return True
@@ -146,14 +146,14 @@ def _read_later(
     context: FileContext,
     bindings: dict[str, list[HeldConfig]],
 ) -> None:
-    """Read what statements change in shared recipes, as a branch that may be taken."""
+    """Read the changes that statements make to shared recipes, as a branch that may be taken."""
     if bindings:
         reader = RecipeReader(context, name, scope, top, bindings=bindings)
         reader.read(body, (next(context.branches),))
 
 
 def _drop_repeated(config: OpenConfig, number: int) -> None:
-    """Drop the values after the first ones of a configuration that the first ones have as well."""
+    """Drop later values of a configuration that repeat one of the first values."""
     earlier = config.values[:number]
     known = {(value.line, value.name, repr(value.value)) for value in earlier}
     for value in config.values[number:]:

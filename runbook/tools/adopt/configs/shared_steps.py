@@ -1,29 +1,29 @@
-"""Last steps that several programs' configurations share."""
+"""Final steps that several programs' formats share."""
 
 from runbook.tools.adopt.configs.config_format import Values, line_of, text
 from runbook.tools.adopt.findings import Findings
 
 
 def take_tokenizer_file(values: Values, *names: str, findings: Findings) -> None:
-    """Take the tokenizer's file where the first of these keys is a full path; else ask for it."""
+    """Take the tokenizer's file if the first of these keys is an absolute path; else ask for it."""
     name = next((name for name in names if name in values), names[-1])
     findings.ask_for_tokenizer(text(values, name), line_of(values, name), name)
 
 
 def turn_saves_off(findings: Findings, line: int) -> None:
-    """Take no checkpoints."""
+    """Turn checkpoints off."""
     findings.take("training.save_interval", 0, line, "checkpoints are off")
     findings.drop("training.async_save")
 
 
 def turn_evaluation_off(findings: Findings, line: int) -> None:
-    """Take no evaluation where it would have no batches."""
+    """Turn evaluation off if it would have no batches."""
     findings.take("training.eval_interval", 0, line, "no batches to validate with")
     findings.drop("training.eval_iterations")
 
 
 def take_nodes_of(world: int, findings: Findings, *, line: int, source: str) -> None:
-    """Take a number of devices as nodes of the site's size, or as a part of one node."""
+    """Convert a number of devices to nodes of the site's size, or to a part of one node."""
     devices_per_node = findings.devices_per_node
     nodes = -(-world // devices_per_node)
     findings.take("jobs.training.nodes", max(1, nodes), line, source)
@@ -32,11 +32,11 @@ def take_nodes_of(world: int, findings: Findings, *, line: int, source: str) -> 
 
 
 def drop_single_chunk(findings: Findings) -> None:
-    """Drop a virtual pipeline of one chunk, which is none."""
+    """Drop a virtual pipeline of one chunk, which has no effect."""
     if findings.number("parallel.virtual_pipeline", 1) <= 1:
         findings.drop("parallel.virtual_pipeline")
 
 
 def leave_schedule(findings: Findings, line: int, name: str) -> None:
-    """Note a shape of the learning rate's decay that our schedules do not have."""
+    """Record a shape of the learning-rate decay that our schedules do not have."""
     findings.leave(line, name, "our schedules fall linearly, as a cosine or exponentially")

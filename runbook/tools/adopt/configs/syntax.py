@@ -1,4 +1,4 @@
-"""Questions about the syntax of a Python file, which is read and never executed."""
+"""Queries about the syntax of a Python file, which is parsed but never executed."""
 
 import ast
 import copy
@@ -17,11 +17,11 @@ _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambd
 _OF_BODIES = ast.stmt | ast.ExceptHandler | ast.match_case
 _BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 _ACTIVE = ast.Call | ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom
-"""Expressions that may do something."""
+"""Expressions that may have a side effect."""
 
 
 def dotted(node: ast.AST) -> str:
-    """Return a name with its attributes, `recipe.trainer`; empty for anything else."""
+    """Return a dotted name such as `recipe.trainer`, or '' for any other expression."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute) and len(parts) < _LARGEST_PATH:
         parts.append(node.attr)
@@ -37,7 +37,7 @@ def last_name(node: ast.AST) -> str:
 
 
 def names_in(nodes: Sequence[ast.AST]) -> set[str]:
-    """Return each name, and each name with attributes, that is used below nodes."""
+    """Return each name and each dotted name that is used below nodes."""
     names: set[str] = set()
     for node in nodes:
         for item in ast.walk(node):
@@ -47,7 +47,7 @@ def names_in(nodes: Sequence[ast.AST]) -> set[str]:
 
 
 def global_names(node: ast.AST) -> set[str]:
-    """Return the names that a function declares as another scope's."""
+    """Return the names that a function declares global or nonlocal."""
     names: set[str] = set()
     for item in ast.walk(node):
         if isinstance(item, ast.Global | ast.Nonlocal):
@@ -56,7 +56,7 @@ def global_names(node: ast.AST) -> set[str]:
 
 
 def uses_whole(nodes: Sequence[ast.AST], variable: str) -> bool:
-    """Return whether a variable is used below nodes, and not only its attributes."""
+    """Return whether the variable itself, and not only its attributes, is used below nodes."""
     uses = 0
     for node in nodes:
         for item in ast.walk(node):
@@ -68,7 +68,7 @@ def uses_whole(nodes: Sequence[ast.AST], variable: str) -> bool:
 
 
 def path_in(target: ast.expr, variable: str) -> str:
-    """Return the dotted key of a recipe's attribute; empty if the target is something else."""
+    """Return the dotted key of a recipe's attribute, or '' for any other target."""
     name = dotted(target)
     if name.startswith(f"{variable}."):
         return name.removeprefix(f"{variable}.")
@@ -90,19 +90,19 @@ def assigned_call(statement: ast.stmt) -> tuple[str, ast.Call] | None:
 
 
 def assigned_targets(statement: ast.stmt) -> list[ast.expr]:
-    """Return what an assignment sets."""
+    """Return the targets of an assignment."""
     if isinstance(statement, ast.AnnAssign):
         return [statement.target]
     return statement.targets if isinstance(statement, ast.Assign) else []
 
 
 def is_compound(statement: ast.stmt) -> bool:
-    """Return whether a statement has statements of its own: a loop, a function."""
+    """Return whether a statement contains other statements, as a loop or a function does."""
     return isinstance(statement, ast.Match) or hasattr(statement, "body")
 
 
 def head_nodes(statement: ast.stmt) -> list[ast.AST]:
-    """Return the expressions of a loop's or a function's head; a simple statement itself."""
+    """Return the expressions in the head of a loop or a function, or a simple statement itself."""
     if not is_compound(statement):
         return [statement]
     children = ast.iter_child_nodes(statement)
@@ -110,7 +110,7 @@ def head_nodes(statement: ast.stmt) -> list[ast.AST]:
 
 
 def statements_in(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements and those inside them, also those of functions and classes."""
+    """Yield statements and all statements inside them, including functions and classes."""
     for statement in body:
         for node in ast.walk(statement):
             if isinstance(node, ast.stmt):
@@ -118,7 +118,7 @@ def statements_in(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def is_main_test(test: ast.expr) -> bool:
-    """Return whether a test asks whether the file is the program that was started."""
+    """Return whether a test is `__name__ == "__main__"`."""
     return ast.unparse(test).replace('"', "'") == "__name__ == '__main__'"
 
 
@@ -128,7 +128,7 @@ def is_passive(node: ast.AST | None) -> bool:
 
 
 def is_truth_value(statement: ast.stmt) -> bool:
-    """Return whether a statement gives a plain name a truth value that calls nothing."""
+    """Return whether a statement assigns a boolean without any call to a plain name."""
     if not isinstance(statement, ast.Assign):
         return False
     is_name = all(isinstance(target, ast.Name) for target in statement.targets)
@@ -137,7 +137,7 @@ def is_truth_value(statement: ast.stmt) -> bool:
 
 
 def own_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements and those inside them, but not those of functions and classes."""
+    """Yield statements and all statements inside them, except those in functions and classes."""
     for statement in body:
         yield statement
         if isinstance(statement, _DEFINITIONS):
@@ -155,9 +155,9 @@ def returns(body: Sequence[ast.stmt]) -> list[ast.Return]:
 
 
 def source_of(node: ast.AST) -> str:
-    """Return an expression or a statement as it is written, short.
+    """Return the source of an expression or a statement, shortened.
 
-    Without literals where it names a secret.
+    Literals are masked if the source names a secret.
     """
     text = " ".join(ast.unparse(node).split())
     names = re.findall(r"[\w-]+", text)
@@ -167,7 +167,7 @@ def source_of(node: ast.AST) -> str:
 
 
 def source_of_head(statement: ast.AST) -> str:
-    """Return a simple statement as it is written; of one with a body its head alone."""
+    """Return the source of a simple statement, or only the head of a compound statement."""
     if not isinstance(statement, ast.stmt) or not is_compound(statement):
         return source_of(statement)
     head = copy.copy(statement)

@@ -1,4 +1,4 @@
-"""torchtitan's TOML files, and what several of their keys say together.
+"""torchtitan's TOML files, and the values that depend on several of their keys.
 
 Newer versions are configured in Python: torchtitan_source.py gives their values the same keys.
 """
@@ -33,9 +33,9 @@ _MODELS = {
     ("llama2", "13b"): "llama-2-13b",
     ("llama2", "70b"): "llama-2-70b",
 }
-"""Catalogue's name of each of torchtitan's flavors (torchtitan/models/llama3/__init__.py)."""
+"""Catalogue names of torchtitan's flavors (torchtitan/models/llama3/__init__.py)."""
 OTHER_MODELS = ("deepseek", "llama4", "moe", "gpt_oss", "kimi", "flux", "muse", "mixtral", "glm4")
-"""Parts of the names of torchtitan's models that are no dense GPT."""
+"""Substrings in the names of torchtitan's models that are not dense GPTs."""
 _DEBUG_SHAPE = {"layers": 6, "hidden": 256, "heads": 16, "ffn_hidden": 768}
 """Flavor debugmodel. Its feed-forward block is 2/3 of 4 x hidden, rounded up to 256."""
 _KIND: ModelKind = {
@@ -75,7 +75,7 @@ _DIFFERENCES = (
 
 
 def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
-    """Compute what several keys say together."""
+    """Compute the values that depend on several keys."""
     _take_model(values, findings, kind)
     _take_schedule(values, findings)
     take_tokenizer_file(values, "model.hf_assets_path", "model.tokenizer_path", findings=findings)
@@ -87,7 +87,7 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
-    """Take the catalogue's model of a name and a flavor; ask for the shape of another one."""
+    """Take the catalogue's model for a name and a flavor; ask for the shape of any other model."""
     name = text(values, "model.name").lower()
     flavor = text(values, "model.flavor").lower()
     line = line_of(values, "model.flavor", "model.name")
@@ -107,7 +107,7 @@ def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_schedule(values: Values, findings: Findings) -> None:
-    """Take torchtitan's schedule: a decay after the warm-up, or after a stable part."""
+    """Take torchtitan's schedule: a decay after the warm-up, or after a constant phase."""
     line = line_of(values, "lr_scheduler.decay_type", "lr_scheduler.decay_ratio", "optimizer.lr")
     shape = text(values, "lr_scheduler.decay_type", "lr_scheduler.lr_decay_type") or "linear"
     if shape == "sqrt":
@@ -129,7 +129,7 @@ def _take_schedule(values: Values, findings: Findings) -> None:
 
 
 def _take_nodes(values: Values, findings: Findings) -> None:
-    """Compute the nodes of a fixed data-parallel size; ask for them where it takes all."""
+    """Compute the nodes from a fixed data-parallel size; ask for them if it uses all devices."""
     replicas = max(1, _degree(values, "data_parallel_replicate_degree", 1))
     shards = _degree(values, "data_parallel_shard_degree", -1)
     if shards <= 0:
@@ -172,7 +172,7 @@ def _take_batches(values: Values, findings: Findings) -> None:
 
 
 def _degree(values: Values, name: str, default: int) -> int:
-    """Return a degree, which stood in other sections in earlier versions."""
+    """Return a degree, which is in another section in earlier versions."""
     for section in ("parallelism", "training", "experimental"):
         if f"{section}.{name}" in values:
             return whole_number(values, f"{section}.{name}", default)
@@ -180,7 +180,7 @@ def _degree(values: Values, name: str, default: int) -> int:
 
 
 def _take_saves(values: Values, findings: Findings) -> None:
-    """Take no checkpoints unless they are turned on."""
+    """Turn checkpoints off unless the file turns them on."""
     has_saves = is_on(values, "checkpoint.enable_checkpoint")
     if not has_saves and not is_on(values, "checkpoint.enable"):
         line = line_of(values, "checkpoint.enable_checkpoint", "checkpoint.enable")
@@ -188,7 +188,7 @@ def _take_saves(values: Values, findings: Findings) -> None:
 
 
 def _take_evaluation(values: Values, findings: Findings) -> None:
-    """Take no evaluation unless it is turned on."""
+    """Turn evaluation off unless the file turns it on."""
     if not is_on(values, "validation.enable"):
         line = line_of(values, "validation.enable")
         source = "torchtitan validates only where it is told to"
@@ -196,7 +196,7 @@ def _take_evaluation(values: Values, findings: Findings) -> None:
 
 
 def _take_eight_bits(values: Values, findings: Findings) -> None:
-    """Take 8 bits where a converter or an old switch asks for them."""
+    """Turn 8-bit products on if a converter or an old switch asks for them."""
     converters = value_of(values, "model.converters") or []
     if isinstance(converters, list):
         names = " ".join(map(str, converters))

@@ -48,7 +48,7 @@ def _recompute(mode: Any) -> str:
 
 
 def _zero_stage(degree: Any) -> int:
-    """Read a degree of sharding: 1 is none, -1 is all that there are."""
+    """Read a degree of sharding: 1 means none, -1 means all devices."""
     return 0 if integer(degree) == 1 else 1
 
 
@@ -132,7 +132,7 @@ _TRAINING_ROWS = in_section(
     ),
     DroppedKey("gc_debug", why=LOGGING),
 )
-# job_config.py, Parallelism; the degrees stood in [training] and [experimental] in 2024
+# job_config.py, Parallelism; in 2024 the degrees were in [training] and [experimental]
 _LAYOUT_ROWS = in_section(
     "*",
     DroppedKey(
@@ -276,4 +276,4 @@ DEFAULTS: dict[str, Any] = {
     "checkpoint.interval": 500,
     "parallelism.data_parallel_shard_degree": -1,
 }
-"""What torchtitan takes where a file does not say it (job_config.py)."""
+"""torchtitan's defaults (job_config.py)."""

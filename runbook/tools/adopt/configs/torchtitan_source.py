@@ -1,7 +1,7 @@
 """torchtitan's configurations in Python: functions that return a `Trainer.Config`.
 
-Read from pytorch/torchtitan, 2026 (torchtitan/models/llama3/config_registry.py). They get the
-dotted keys of the TOML files, so that one table reads both.
+Read from pytorch/torchtitan, 2026 (torchtitan/models/llama3/config_registry.py). Their values get
+the dotted keys of the TOML files, so that one table reads both.
 """
 
 import ast
@@ -16,20 +16,20 @@ _SECTIONS = {
     "validator.": "validation.",
     "profiler.": "profiling.",
 }
-"""Sections whose name in TOML is another one."""
+"""Sections that have another name in TOML."""
 _KEYS = {
     "hf_assets_path": "model.hf_assets_path",
     "model_spec.converters": "model.converters",
     "training.max_context_length": "training.seq_len",
 }
-"""Keys whose name in TOML is another one."""
+"""Keys that have another name in TOML."""
 _TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
 _CHECKPOINT_CLASS = "activation_checkpoint._target_"
 _MODES = {"SelectiveAC": "selective", "FullAC": "full"}
 
 
 def titan_values(call: RecipeCall) -> tuple[ConfigValue, ...]:
-    """Return the values of a configuration by the keys of a TOML file."""
+    """Return the values of a configuration under the keys of a TOML file."""
     name = _model_name(call.function)
     values = [ConfigValue("model.name", name, call.line)]
     for value in call.values:
@@ -62,7 +62,7 @@ def _as_in_toml(value: ConfigValue) -> ConfigValue:
 
 
 def _literal(value: ConfigValue) -> ConfigValue:
-    """Return a value that was kept as source, where the source is a text."""
+    """Return the text in a value that was kept as source, if the source is a string literal."""
     try:
         text = ast.literal_eval(value.shown)
     except (ValueError, SyntaxError):
