@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
@@ -179,19 +178,3 @@ def test_the_hooks_hold_the_same_words_as_make_check():
         "lint-imports",
     ):
         assert hook in hooks
-
-
-def test_the_page_of_known_failures_is_that_of_the_code():
-    from runbook.results.failures.finder import anchor
-    from runbook.results.failures.kinds import KINDS
-
-    page = (MASTERS / "docs" / "when-it-fails.md").read_text()
-    written = runpy.run_path(str(MASTERS / "tools" / "write_help.py"))["markdown"]()
-    assert page == written, "write it anew: python tools/write_help.py"
-    for one in KINDS:
-        assert f"## {one.name}\n" in page
-        assert anchor(one.name).replace("-", "").isalnum()
-    for phase in PHASES:
-        assert (
-            "(../docs/when-it-fails.md)" in (MASTERS / "notebooks" / f"{phase}.ipynb").read_text()
-        )
