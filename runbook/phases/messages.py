@@ -103,6 +103,10 @@ class PhaseMessage(Message):
         "runbook ladder {run} --as NAME --set KEY=VALUE."
     )
     LADDER_TIME_LEFT = "At this pace, the {rungs} rungs that are left take about {time}."
+    LADDER_TIMES_BY_A_CORE = (
+        "The times follow from {gflops:.0f} GFLOP/s, which one core of this machine reached just "
+        "now in a matrix product."
+    )
     LADDER_TIMES_NOT_MEASURED = (
         "The times are estimates for another CPU, and yours may take twice as long: no smoke test "
         "has measured a step on this machine."

@@ -71,16 +71,18 @@ def load_plan(
     set_words: Sequence[str],
     *,
     measured: bool = False,
+    core_flops: float = 0.0,
 ) -> tuple[Settings, Plan]:
     """Return a run's settings and plan, without a folder.
 
-    With `measured`, smoke tests that ran here correct the step times.
+    With `measured`, smoke tests that ran here correct the step times; with `core_flops`, the
+    measured FLOP/s of a core.
     """
     settings = load_named(run, set_words)
     calibrations = None
     if measured:
         calibrations = machine.known_calibrations(settings, runs_folder(settings.project))
-    return settings, machine.make_plan_here(settings, calibrations)
+    return settings, machine.make_plan_here(settings, calibrations, core_flops)
 
 
 def render_jobs(settings: Settings, plan: Plan) -> dict[str, RenderedJob]:

@@ -43,6 +43,8 @@ class Machine:
     """
     memory_bytes: int = 0
     """Main memory; 0: not known."""
+    core_flops: float = 0.0
+    """FLOP/s of one core in a matrix product of the run's precision; 0: not measured."""
 
 
 SMOKE_KEYS = Keys(

@@ -3,13 +3,16 @@
 import contextlib
 import json
 import platform
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
+from runbook.core import shell
 from runbook.core.checks import Check
-from runbook.core.errors import DataError, RecordError
+from runbook.core.errors import DataError, ProgramError, RecordError
 from runbook.core.files import write_text
 from runbook.params import Settings
 from runbook.params.schema.site import Site
@@ -23,6 +26,10 @@ from runbook.results.history import History
 from runbook.runs.packed_environments import environment_checks
 from runbook.runs.run_files import read_plan_file
 from runbook.tokens.vocabulary_size import read_vocabulary_size
+
+PROBE = "runbook.training.probe"
+PROBE_SECONDS = 120.0
+"""Longest time of the probe, which imports torch, perhaps from a cold file system."""
 
 CALIBRATION_FILE = "smoke/calibration.json"
 CPU_FACTS = Path("/proc/cpuinfo")
@@ -45,10 +52,39 @@ def measure_machine(site: Site) -> Machine | None:
     )
 
 
-def make_plan_here(settings: Settings, measured: Calibrations | None = None) -> Plan:
-    """The plan of a run, with this machine's cores and memory where the run's jobs run on it."""
+def make_plan_here(
+    settings: Settings,
+    measured: Calibrations | None = None,
+    core_flops: float = 0.0,
+) -> Plan:
+    """The plan of a run, with this machine's cores and memory where the run's jobs run on it.
+
+    `core_flops` is what `measure_core_flops` returned. It is for a plan that nothing calibrates.
+    """
     checks = [*tokenizer_checks(settings), *environment_checks(settings)]
-    return make_plan(settings, measure_machine(settings.site), measured, checks)
+    machine = measure_machine(settings.site)
+    if machine and core_flops:
+        machine = replace(machine, core_flops=core_flops)
+    return make_plan(settings, machine, measured, checks)
+
+
+def measure_core_flops(settings: Settings) -> float:
+    """Return the FLOP/s of one core of this machine in a matrix product of the run's precision.
+
+    It takes some seconds, most of them to import torch. Return 0 if the run does not compute on
+    this machine's CPU, or if torch cannot be started.
+    """
+    site = settings.site
+    if site.scheduler != "local" or site.hardware.device != "cpu":
+        return 0.0
+    python = site.python or sys.executable
+    precision = settings.run.training.precision
+    argv = [python, "-m", PROBE, "--only-torch", "--device", "cpu", "--format", precision]
+    try:
+        answer = shell.run(argv, timeout=PROBE_SECONDS).out
+        return float(json.loads(answer.splitlines()[-1])["core_flops"])
+    except (ProgramError, ValueError, LookupError, TypeError):
+        return 0.0
 
 
 def tokenizer_checks(settings: Settings) -> list[Check]:

@@ -63,7 +63,10 @@ def main() -> int:
     if arguments.device == CPU:
         hide_gpus()
     if arguments.only_torch:
-        sys.stdout.write(json.dumps(_look_at_torch() | _time_devices()) + "\n")
+        torch_facts = _look_at_torch() | _time_devices()
+        if arguments.format:
+            torch_facts["core_flops"] = _core_flops(arguments.format)
+        sys.stdout.write(json.dumps(torch_facts) + "\n")
         return 0
 
     die_with_launcher(ranks)
@@ -278,6 +281,27 @@ def _time_device(device: Any) -> Facts:
     }
 
 
+def _core_flops(number_format: str) -> float | None:
+    """Return the FLOP/s of one core in a matrix product as the trainer computes it.
+
+    Return None on a GPU.
+    """
+    import torch
+
+    from runbook.training import cpu
+
+    if on_gpu():
+        return None
+    # Not gpt_model's table: importing it loads megatron-core
+    dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+    cpu.widen_half_matmuls()
+    torch.set_num_threads(1)
+    rows = MATRIX_SIZE[False]
+    matrix = torch.ones(rows, rows, dtype=dtypes[number_format])
+    seconds = _quickest_seconds(lambda: cpu.product(matrix, matrix, None))
+    return 2 * rows**3 / seconds
+
+
 def _quickest_seconds(action: Callable[[], object]) -> float:
     """Return the seconds of the quickest of some rounds.
 
@@ -425,6 +449,12 @@ def _arguments() -> argparse.Namespace:
         "--only-torch",
         action="store_true",
         help="look at torch and the devices alone, and print it",
+    )
+    parser.add_argument(
+        "--format",
+        default="",
+        choices=("", "bf16", "fp16", "fp32"),
+        help="with --only-torch: also time a core's matrix product in this number format",
     )
     parser.add_argument(
         "--layout", default="", help="tensor x pipeline x context parallel sizes, such as 2x4x1"

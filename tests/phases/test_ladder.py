@@ -42,6 +42,7 @@ from runbook.phases.ladder.service import LadderRequest, find_ladder
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.plan_service import load_plan
 from runbook.plan_file.phase_names import FULL
+from runbook.runs.machine import measure_core_flops
 from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.runs.step import write_mark
 
@@ -167,6 +168,31 @@ def test_a_ladder_on_an_unmeasured_cpu_reports_that_its_times_are_estimates():
     cluster_ladder = plan_ladder("lumi-13b", ["training.framework=runbook"])
     assert PhaseMessage.LADDER_TIMES_NOT_MEASURED.fill() in local_ladder.notes
     assert PhaseMessage.LADDER_TIMES_NOT_MEASURED.fill() not in cluster_ladder.notes
+
+
+def test_times_follow_the_measured_speed_of_a_core():
+    words = [*SMALL_BATCH, "training.precision=bf16"]
+    planned = plan_ladder("local", words, budget_seconds=420)
+    slow_core = plan_ladder("local", words, budget_seconds=420, measure_core=lambda settings: 95e9)
+    assert slow_core.seconds == pytest.approx(420, rel=0.1)
+    assert slow_core.rungs[-1].rung.flops < 0.6 * planned.rungs[-1].rung.flops
+    assert PhaseMessage.LADDER_TIMES_BY_A_CORE.fill(gflops=95) in slow_core.notes
+
+
+def test_a_core_is_timed_by_a_real_product():
+    settings, _ = load_plan("local", SMALL_BATCH)
+    assert measure_core_flops(settings) > 1e9
+    cluster, _ = load_plan("lumi-13b", ())
+    assert measure_core_flops(cluster) == 0
+
+
+def test_an_environment_without_torch_times_no_core(tmp_path):
+    settings, _ = load_plan("local", SMALL_BATCH)
+    bare_python = tmp_path / "python"
+    bare_python.write_text("#!/bin/sh\nexit 1\n")
+    bare_python.chmod(0o755)
+    site = settings.site.model_copy(update={"python": str(bare_python)})
+    assert measure_core_flops(replace(settings, site=site)) == 0
 
 
 def test_the_time_left_follows_the_pace_of_the_trained_rungs():

@@ -4,7 +4,7 @@ Its rungs fit a budget, and are kept in ladder.json once the first of them is tr
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -52,6 +52,8 @@ class PlannedRung:
     seconds: float | None = None
     device_hours: float | None = None
     cost: float | None = None
+    is_measured: bool = False
+    """Whether a smoke test on this machine has timed a similar step."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,12 @@ def plan_ladder(
     count: int = 5,
     budget_seconds: float = 0.0,
     budget_device_hours: float = 0.0,
+    measure_core: Callable[[Settings], float] | None = None,
 ) -> Ladder:
     """Return the ladder that a run's budget allows. Nothing is written.
 
-    The default budget is 1% of the run's own device-hours, and at least ten minutes.
+    The default budget is 1% of the run's own device-hours, and at least ten minutes. `measure_core`
+    times a core of this machine, for rungs whose steps no smoke test has timed.
     """
     settings, plan = load_plan(run, set_words, measured=True)
     framework = settings.run.training.framework
@@ -138,12 +142,16 @@ def plan_ladder(
         own_hours = plan.time[FULL].device_hours or 0.0
         hours = max(DEFAULT_SHARE * own_hours, DEFAULT_SECONDS * family.devices / 3600)
 
-    fitted = _fit_budget(ladder, family, count, hours)
+    core_flops = measure_core(settings) if measure_core else 0.0
+    fitted = _fit_budget(ladder, family, count, hours, core_flops)
     is_cpu = settings.site.hardware.device == "cpu"
-    if is_cpu and plan.calibration[FULL] is None:
-        note = PhaseMessage.LADDER_TIMES_NOT_MEASURED.fill()
-        return replace(fitted, notes=(note, *fitted.notes))
-    return fitted
+    is_measured = all(planned.is_measured for planned in fitted.rungs)
+    if not is_cpu or is_measured:
+        return fitted
+    note = PhaseMessage.LADDER_TIMES_NOT_MEASURED.fill()
+    if core_flops:
+        note = PhaseMessage.LADDER_TIMES_BY_A_CORE.fill(gflops=core_flops / 1e9)
+    return replace(fitted, notes=(note, *fitted.notes))
 
 
 def _fit_budget(
@@ -151,6 +159,7 @@ def _fit_budget(
     family: Family,
     count: int,
     hours: float,
+    core_flops: float,
 ) -> Ladder:
     """Return the ladder whose rungs use this many device-hours.
 
@@ -171,7 +180,7 @@ def _fit_budget(
     largest = most_flops
     for _ in range(BUDGET_ROUNDS):
         designed = design_rungs(family, count, largest)
-        planned = tuple(_planned(ladder, rung) for rung in designed)
+        planned = tuple(_planned(ladder, rung, core_flops) for rung in designed)
         fitted = replace(ladder, rungs=planned)
         used = fitted.device_hours
         if used is None:
@@ -210,8 +219,13 @@ def _notes(rungs: Sequence[LadderRung]) -> tuple[str, ...]:
     )
 
 
-def _planned(ladder: Ladder, rung: LadderRung) -> PlannedRung:
-    _, plan = load_plan(ladder.run, [*ladder.set_words, *rung.words()], measured=True)
+def _planned(ladder: Ladder, rung: LadderRung, core_flops: float = 0.0) -> PlannedRung:
+    set_words = [*ladder.set_words, *rung.words()]
+    _, plan = load_plan(ladder.run, set_words, measured=True)
+    is_measured = plan.calibration[FULL] is not None
+    # What a smoke test measured already contains the speed of the machine's cores.
+    if core_flops and not is_measured:
+        _, plan = load_plan(ladder.run, set_words, core_flops=core_flops)
     time = plan.time[FULL]
     name = f"{ladder.name}-{rung.number}"
     return PlannedRung(
@@ -220,6 +234,7 @@ def _planned(ladder: Ladder, rung: LadderRung) -> PlannedRung:
         time.seconds,
         time.device_hours,
         time.cost,
+        is_measured,
     )
 
 

@@ -35,6 +35,7 @@ from runbook.plan_file.schema import read_plan
 from runbook.planning import Plan
 from runbook.results.figures.ladder_figure import ForecastPoint, LadderPoint, ladder_figure
 from runbook.results.history import read_validation
+from runbook.runs.machine import measure_core_flops
 from runbook.runs.run_folder import runs_folder
 from runbook.runs.run_names import named_run
 from runbook.runs.step import read_mark
@@ -115,6 +116,7 @@ def find_ladder(request: LadderRequest) -> LadderState:
             count=request.rungs or 5,
             budget_seconds=60 * request.minutes,
             budget_device_hours=request.device_hours,
+            measure_core=measure_core_flops,
         )
         return LadderState(ladder, folder, ())
 

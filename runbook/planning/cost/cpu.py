@@ -7,7 +7,8 @@ copies matrices into its own order, and a freed block is not always the right si
 The rates were measured on one core of an AMD EPYC with AVX-512 BF16 (torch 2.13, 2026-11-22); the
 other figures were fitted to the idle steps of fourteen trainings there (17.7 M to 356 M parameters,
 sequences of 256 to 1,024, two processes): the worst is 9 % off. Another CPU differs by clock and
-units; a smoke test's measurement corrects that.
+units. A smoke test's measurement corrects that; before one, a ladder times a matrix product and
+scales all parts by it.
 """
 
 from runbook.core.checks import Check, judge
@@ -122,7 +123,12 @@ def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] 
     path = cpu_path(precision, machine.flags if machine else frozenset())
     if path is None:
         return None, PlanningMessage.CPU_NOT_KNOWN.fill(precision=precision)
-    parts = _step_parts(choice, cores, CORE_FLOPS[path])
+    core_flops = CORE_FLOPS[path]
+    parts = _step_parts(choice, cores, core_flops)
+    if machine and machine.core_flops:
+        slowdown = core_flops / machine.core_flops
+        parts = {name: seconds * slowdown for name, seconds in parts.items()}
+        core_flops = machine.core_flops
     if choice.nodes == 1:
         where = f"{cores} cores"
     else:
@@ -131,7 +137,7 @@ def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] 
     products_share = parts["products"] / sum(parts.values())
     basis = PlanningMessage.CPU_BASIS.fill(
         cores=where,
-        gflops=CORE_FLOPS[path] / 1e9,
+        gflops=core_flops / 1e9,
         path=path,
         share=products_share,
     )
