@@ -63,6 +63,9 @@ def ours(inputs: list[Path], prefix: Path, workers: int, encoder: str = "auto") 
     ]
 
 
+NO_CHECKOUT = "{folder} is no checkout of Megatron-LM: it has no tools/preprocess_data.py"
+
+
 @dataclass(frozen=True)
 class Megatron:
     """A checkout of Megatron-LM, and what it needs to start on a CPU without network."""
@@ -76,9 +79,7 @@ class Megatron:
     def found(cls, folder: Path, python: Path | None) -> Megatron:
         """Add to it what it needs: GPT-2 as a model folder, and a name that Python 3.11 lacks."""
         if not (folder / "tools" / "preprocess_data.py").is_file():
-            raise SystemExit(
-                f"{folder} is no checkout of Megatron-LM: it has no tools/preprocess_data.py"
-            )
+            raise SystemExit(NO_CHECKOUT.format(folder=folder))
         extra = folder / ".runbook-benchmark"
         vocabulary = extra / "gpt2"
         vocabulary.mkdir(parents=True, exist_ok=True)

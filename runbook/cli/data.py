@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runbook.cli.messages import CliMessage
 from runbook.cli.options import AS_JSON, AT_LEAST_1
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     """Return the prefix of the output's names. Refuse a folder without a name after it."""
     if value.endswith("/") or Path(value).name in ("", ".."):
         folder = value.rstrip("/") or "."
-        raise click.BadParameter(f"{value!r} is a folder; add a name, such as {folder}/corpus")
+        raise click.BadParameter(CliMessage.FOLDER_NOT_A_PREFIX.fill(value=value, folder=folder))
 
     return Path(value)
 
@@ -176,7 +177,7 @@ def _tokenize_share(
 
     numbers = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", share)
     if numbers is None:
-        raise click.BadParameter(f"{share!r} is not I/N, such as 0/32", param_hint="--share")
+        raise click.BadParameter(CliMessage.NOT_A_SHARE.fill(share=share), param_hint="--share")
     index = int(numbers[1])
     count = int(numbers[2])
     with Progress("tokenize", unit="bytes", stream=sys.stderr) as progress:
@@ -191,8 +192,8 @@ def _tokenize_share(
     before = ""
     if new_shards != total:
         before = f", {total - new_shards} were done before"
-    shards = f"{new_shards} of {total} shards made"
-    click.echo(f"share {share}: {shards}{before}; run without --share to join them")
+    text = CliMessage.SHARE_MADE.fill(share=share, made=new_shards, total=total, before=before)
+    click.echo(text)
 
 
 def _report_tokens(manifest: Manifest) -> None:
@@ -203,13 +204,16 @@ def _report_tokens(manifest: Manifest) -> None:
         f"{file['name']} ({show_bytes(file['bytes'])})" for file in manifest.files.values()
     )
     if manifest.reused:
-        done = "done before, nothing to do"
+        done = CliMessage.TOKENIZED_BEFORE.fill()
     else:
-        done = f"done in {show_duration(manifest.seconds['wall'])}"
+        done = CliMessage.TOKENIZED_NOW.fill(duration=show_duration(manifest.seconds["wall"]))
 
     if manifest.reused_shards and not manifest.reused:
         done += f", {manifest.reused_shards} of {len(manifest.shards)} shards from an earlier run"
-    click.echo(f"{done}: {manifest.documents:,} documents, {manifest.tokens:,} tokens -> {files}")
+    text = CliMessage.TOKENIZED.fill(
+        done=done, documents=manifest.documents, tokens=manifest.tokens, files=files
+    )
+    click.echo(text)
 
 
 def _report_left_out(manifest: Manifest) -> None:
@@ -222,10 +226,8 @@ def _report_left_out(manifest: Manifest) -> None:
     left_out = manifest.skipped_records + manifest.skipped_files
     if not left_out:
         return
-    click.echo(
-        f"left out: {manifest.skipped_records:,} records, {manifest.skipped_files:,} files",
-        err=True,
-    )
+    text = CliMessage.LEFT_OUT.fill(records=manifest.skipped_records, files=manifest.skipped_files)
+    click.echo(text, err=True)
     for problem in manifest.problems:
         click.echo(f"  {problem}", err=True)
     if left_out > len(manifest.problems):
@@ -267,10 +269,13 @@ def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
     click.echo(CheckTable(checks).as_text())
     failed = [check.name for check in checks if check.verdict == "fail"]
     if failed or not checks:
-        click.echo(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}", err=True)
+        text = CliMessage.CHECKS_FAILED.fill(
+            number_of_failed=len(failed), number=len(checks), names=", ".join(failed)
+        )
+        click.echo(text, err=True)
         raise click.exceptions.Exit(1)
 
-    click.echo(f"{len(checks)} checks, none failed")
+    click.echo(CliMessage.CHECKS_PASSED.fill(number=len(checks)))
 
 
 @data.command()
@@ -312,7 +317,10 @@ def show(
         cut_note = ""
         if len(document.ids) < document.tokens:
             cut_note = f", the first {len(document.ids)}"
-        click.secho(f"document {document.number}: {document.tokens} tokens{cut_note}", bold=True)
+        heading = CliMessage.DOCUMENT.fill(
+            number=document.number, tokens=document.tokens, cut_note=cut_note
+        )
+        click.secho(heading, bold=True)
         click.echo("|".join(document.pieces))
         click.echo()
 
@@ -368,12 +376,19 @@ def download(
         )
 
     if downloaded.fetched:
-        fetched = f"{downloaded.fetched:,} fetched in {show_duration(downloaded.seconds)}"
+        fetched = CliMessage.FETCHED.fill(
+            number=downloaded.fetched, duration=show_duration(downloaded.seconds)
+        )
     else:
-        fetched = "all were there"
+        fetched = CliMessage.ALL_WERE_THERE.fill()
 
-    files = f"{downloaded.files:,} files, {show_bytes(downloaded.bytes)}"
-    click.echo(f"{files} in {downloaded.folder}: {fetched}; none is missing")
+    text = CliMessage.DOWNLOADED.fill(
+        files=downloaded.files,
+        size=show_bytes(downloaded.bytes),
+        folder=downloaded.folder,
+        fetched=fetched,
+    )
+    click.echo(text)
     if entry.kind == "tokenized":
         prefixes = [path.with_suffix("") for path in sorted(downloaded.folder.rglob("*.bin"))]
         _verify(prefixes, checksums=False)

@@ -8,18 +8,27 @@ from runbook.plan_file.diagnostics import Message
 class CliMessage(Message):
     """Messages about the command line."""
 
+    ALL_WERE_THERE = "all were there"
     ANY_EXTRA = (
         "pip install 'gpt3-runbook[all]' brings all that a run needs, 'gpt3-runbook[{extra}]' "
         "this one"
     )
     BAD_OPTION = "{opts}: {error}."
+    CHECKS_FAILED = "{number_of_failed} of {number} checks failed: {names}"
+    CHECKS_PASSED = "{number} checks, none failed"
+    DOCUMENT = "document {number}: {tokens} tokens{cut_note}"
+    DOWNLOADED = "{files:,} files, {size} in {folder}: {fetched}; none is missing"
     DRAFTED_FROM = "Drafted from the answers of: {source}."
+    FETCHED = "{number:,} fetched in {duration}"
     FILL_IN_VALUES = "fill in the {marked} values marked FILL_IN in {site}; "
+    FOLDER_NOT_A_PREFIX = "{value!r} is a folder; add a name, such as {folder}/corpus"
     FORECAST_OF_CURVE = (
         "After {share:.0%} of the steps: the last validation loss will be {loss:.4f} ({low:.4f} "
         "to {high:.4f} in 80% of forecasts)"
     )
     KEPT = "exists and was kept"
+    LEFT_OUT = "left out: {records:,} records, {files:,} files"
+    NOT_A_SHARE = "{share!r} is not I/N, such as 0/32"
     NO_BAD_NODE = "No node of {site} is known as bad."
     NO_RECORD_IN_LOGS = (
         "No record was found in {targets}: {reason}. Give the log of the last rank, where "
@@ -33,4 +42,10 @@ class CliMessage(Message):
         "{folder}: {phase} is running, and {files} of it will be recorded when it ends. Verify "
         "again then."
     )
+    SHARE_MADE = (
+        "share {share}: {made} of {total} shards made{before}; run without --share to join them"
+    )
     THERE_ARE_COMMANDS = "There are {commands}."
+    TOKENIZED = "{done}: {documents:,} documents, {tokens:,} tokens -> {files}"
+    TOKENIZED_BEFORE = "done before, nothing to do"
+    TOKENIZED_NOW = "done in {duration}"

@@ -42,6 +42,7 @@ class PhaseMessage(Message):
         "again, or give this set a folder of its own with --as NAME."
     )
     DATA_FOLDER = "data.folder is {folder!r}, from {where}: {error}"
+    DOCUMENTS_OF_TEXT = "{size} in {documents:,} documents, {empty:,} of them empty"
     DO_PHASE_AGAIN = (
         "Or do {phase} again, which keeps the present files in history/: runbook run {run} "
         "--redo {phase}"
@@ -53,6 +54,7 @@ class PhaseMessage(Message):
         "one step at full size runs and every stage fits its device, or nothing is submitted"
     )
     EXPORT_EXISTS = "{path} exists already: {why}. Remove it, or give another folder with --out."
+    FETCHED_NOW = "{files:,} files, {size} in {folder}: {fetched:,} fetched now"
     FINISHED_BEFORE_THE_STOP = "The job finished before it could be stopped at iteration {at}."
     FIRST_FAILED_RANK = "rank {rank} on {node}: {step}{error_text}{later_failures}{hung}"
     FOLDER_OF_A_SUBMITTED_JOB = (
@@ -67,6 +69,11 @@ class PhaseMessage(Message):
     GPUS_HIDDEN = "GPUs of a node are hidden from its processes"
     GPU_IN_USE = "GPU {number} {use} %, {memory} MiB"
     GPU_MEMORY_IN_USE = "{host} {number}: {memory} in use"
+    HAS_EVERY_FILE = "Nothing is fetched: {home}, which data.folder names, has every file."
+    HAS_OTHER_FILES = (
+        "Nothing is fetched: {home}, which data.folder names, holds other files than {name}'s; "
+        "they are read as they are."
+    )
     HISTORY_NOT_KEPT = "not kept, which is PBS's default"
     IMAGE_NOT_READABLE = "{image}: {reason}"
     IMAGE_OF_NO_KIND = "{image} is neither SquashFS nor SIF"

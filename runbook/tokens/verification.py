@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +16,27 @@ from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.tokenize_options import Manifest, TokenFiles, read_manifest
 from runbook.tokens.tokenizer import load_tokenizer
+
+
+class TokenCheck(StrEnum):
+    """The subject of a check of token files, as records name it."""
+
+    HEADER = "header"
+    LENGTHS = "lengths"
+    OFFSETS = "offsets"
+    SIZES = "sizes"
+    DOCUMENT_INDEX = "document index"
+    MANIFEST = "manifest"
+    COUNTS = "counts"
+    NOTHING_LOST = "nothing lost"
+    BAD_INPUT = "bad input"
+    SHARDS = "shards"
+    TOKEN_RANGE = "token range"
+    END_OF_DOCUMENT = "end of document"
+    DUPLICATES = "duplicates"
+    BIN_CHECKSUM = "sha256 of .bin"
+    IDX_CHECKSUM = "sha256 of .idx"
+
 
 AGAIN = "Tokenize again: remove the two files and run the same command."
 ONE_SHORT = (
@@ -42,7 +64,7 @@ def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
     except DataError as error:
         return [
             Check(
-                "header",
+                TokenCheck.HEADER,
                 "fail",
                 str(error),
                 rule,
@@ -54,14 +76,14 @@ def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
         f"{reader.num_sequences:,} sequences, {reader.num_documents:,} documents, "
         f"{reader.dtype.name}"
     )
-    checks = [Check("header", "pass", value, rule)]
+    checks = [Check(TokenCheck.HEADER, "pass", value, rule)]
     checks += _index_checks(reader)
     try:
         manifest = read_manifest(prefix)
     except DataError as error:
         checks.append(
             Check(
-                "manifest",
+                TokenCheck.MANIFEST,
                 "warn",
                 str(error),
                 "a manifest is next to the two files",
@@ -102,14 +124,14 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
         value = "no sequence"
 
     yield judge(
-        "lengths",
+        TokenCheck.LENGTHS,
         reader.num_sequences > 0 and smallest > 0,
         value,
         rule,
         AGAIN,
     )
     yield judge(
-        "offsets",
+        TokenCheck.OFFSETS,
         not fault,
         fault or "each follows the one before",
         "pointers rise by the lengths",
@@ -122,7 +144,7 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
     is_one_short = missing > 0 and missing in (reader.num_sequences, reader.num_documents)
     remedy = ONE_SHORT if is_one_short else AGAIN
     yield judge(
-        "sizes",
+        TokenCheck.SIZES,
         total == reader.num_tokens,
         value,
         "lengths add up to the size of the .bin",
@@ -139,7 +161,7 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
     if not rises:
         value += ", not rising"
     yield judge(
-        "document index",
+        TokenCheck.DOCUMENT_INDEX,
         good,
         value,
         f"rises from 0 to the {reader.num_sequences:,} sequences",
@@ -158,7 +180,7 @@ def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
         "tokens"
     )
     yield judge(
-        "counts",
+        TokenCheck.COUNTS,
         counted == promised,
         counted,
         f"as in the manifest: {promised}",
@@ -170,7 +192,7 @@ def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
         f"{manifest.skipped_records:,} bad, {manifest.dropped:,} left out by choice"
     )
     yield judge(
-        "nothing lost",
+        TokenCheck.NOTHING_LOST,
         manifest.records == out,
         value,
         "records read = written + bad + left out",
@@ -180,7 +202,7 @@ def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
     value = f"{manifest.skipped_records:,} records, {manifest.skipped_files:,} files"
     remedy = "See `problems` in the manifest: " + "; ".join(manifest.problems[:2])
     yield judge(
-        "bad input",
+        TokenCheck.BAD_INPUT,
         left_out == 0,
         value,
         "every record and file could be read",
@@ -193,7 +215,7 @@ def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
     )
     value = f"{len(manifest.shards)} shards"
     yield judge(
-        "shards",
+        TokenCheck.SHARDS,
         joined,
         value,
         "each begins in the .bin where the one before ends",
@@ -220,9 +242,9 @@ def _content_checks(
     is_inside = lowest >= 0 and highest < vocabulary
     rule = f"tokens lie between 0 and {vocabulary - 1:,}"
     yield judge(
-        "token range",
+        TokenCheck.TOKEN_RANGE,
         is_inside,
-        f"{lowest} to {highest:,}",
+        TokenMessage.TOKEN_RANGE.fill(lowest=lowest, highest=highest),
         rule,
         AGAIN,
     )
@@ -230,11 +252,15 @@ def _content_checks(
     if eod is not None:
         yield _eod_check(reader, int(eod))
     yield _duplicates(reader)
-    for name, sha256 in (("bin", bin_sum.hexdigest()), ("idx", sha256_of(files.idx))):
+    sums = (
+        ("bin", TokenCheck.BIN_CHECKSUM, bin_sum.hexdigest()),
+        ("idx", TokenCheck.IDX_CHECKSUM, sha256_of(files.idx)),
+    )
+    for name, code, sha256 in sums:
         promised = str(manifest.files[name]["sha256"])
         rule = f"as in the manifest: {promised[:16]}..."
         yield judge(
-            f"sha256 of .{name}",
+            code,
             sha256 == promised,
             sha256[:16] + "...",
             rule,
@@ -273,10 +299,10 @@ def _duplicates(reader: IndexedReader) -> Check:
 
     copies = len(sample) - len(np.unique(sample))
     share = copies / len(sample) if len(sample) else 0.0
-    value = f"{copies:,} of {len(sample):,} sampled documents repeat another ({share:.2%})"
+    value = TokenMessage.SAMPLED_REPEATS.fill(copies=copies, sampled=len(sample), share=share)
     rule = "fewer than 1 in 20 documents repeat another"
     return judge(
-        "duplicates",
+        TokenCheck.DUPLICATES,
         share < 0.05,
         value,
         rule,
@@ -292,9 +318,11 @@ def _eod_check(reader: IndexedReader, eod: int) -> Check:
         inside = last[(last >= 0) & (last < reader.num_tokens)]
         wrong += len(last) - len(inside) + int((reader.tokens[inside] != eod).sum())
 
-    value = f"{reader.num_sequences - wrong:,} of {reader.num_sequences:,}"
+    value = TokenMessage.DOCUMENTS_END.fill(
+        ended=reader.num_sequences - wrong, documents=reader.num_sequences
+    )
     return judge(
-        "end of document",
+        TokenCheck.END_OF_DOCUMENT,
         wrong == 0,
         value,
         f"every document ends with token {eod}",

@@ -15,31 +15,52 @@ from backports import zstd
 from suite.messages import assert_about, containing, refuses, says
 
 from runbook.core.errors import DataError
+from runbook.plan_file.diagnostics import Statement
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.progress import DataProgress
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.pipeline.tokenize_options import TokenizeOptions, read_manifest
 from runbook.tokens.sources.input_files import cut_shards
-from runbook.tokens.verification import verify
+from runbook.tokens.verification import TokenCheck, verify
 
 from .reference import expected, json_lines, made
 
 GOOD = ["first document", "second document", "third document"]
+
+
+def invalid_json(error: str) -> Statement:
+    """Return the fault of a line whose JSON has this error."""
+    return TokenMessage.INVALID_JSON.of(error=containing(error))
+
+
 BAD_LINES = {
-    "invalid JSON": (b'{"text": "cut of', "invalid JSON: Unterminated string"),
-    "two records": (b'{"text":"a"} {"text":"b"}', "invalid JSON: Extra data"),
-    "no key": (b'{"txt": "a", "id": 1}', "no key 'text'; its keys: 'txt', 'id'"),
-    "null": (b'{"text": null}', "'text' is a null, not a text"),
-    "number": (b'{"text": 12}', "'text' is a number, not a text"),
-    "list": (b'["text"]', "the record is a list, not an object"),
-    "invalid UTF-8": (b'{"text": "caf\xe9"}', "invalid UTF-8"),
-    "lone surrogate": (b'{"text": "a\\ud800b"}', "a lone surrogate \\ud800"),
-    "raw NUL": (b'{"text": "a\x00b"}', "invalid JSON: Invalid control character"),
+    "invalid JSON": (b'{"text": "cut of', invalid_json("Unterminated string")),
+    "two records": (b'{"text":"a"} {"text":"b"}', invalid_json("Extra data")),
+    "no key": (
+        b'{"txt": "a", "id": 1}',
+        TokenMessage.NO_TEXT_KEY.of(text_key="text", keys="'txt', 'id'"),
+    ),
+    "null": (b'{"text": null}', TokenMessage.NOT_A_TEXT.of(text_key="text", kind="null")),
+    "number": (b'{"text": 12}', TokenMessage.NOT_A_TEXT.of(text_key="text", kind="number")),
+    "list": (b'["text"]', TokenMessage.NOT_AN_OBJECT.of(kind="list")),
+    "invalid UTF-8": (
+        b'{"text": "caf\xe9"}',
+        TokenMessage.INVALID_UTF8.of(reason="invalid continuation byte", byte=13),
+    ),
+    "lone surrogate": (b'{"text": "a\\ud800b"}', TokenMessage.LONE_SURROGATE.of(half="\\ud800")),
+    "raw NUL": (b'{"text": "a\x00b"}', invalid_json("Invalid control character")),
     "nested": (
         b'{"text": "a", "deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-        "invalid JSON: nested too deeply",
+        invalid_json(TokenMessage.NESTED_TOO_DEEPLY.fill()),
     ),
 }
+
+
+def tells(text: str, source: Path, line: int, byte: int, reason: Statement) -> bool:
+    """Whether a text tells of this record, with its file, line, byte and fault."""
+    place = TokenMessage.PLACE_IN_LINES.fill(line=line, byte=byte)
+    is_named = says(text, TokenMessage.RECORD_LEFT_OUT, path=source, place=place)
+    return is_named and says(text, reason.message, **reason.values)
 
 
 def with_bad_line(bad: bytes) -> bytes:
@@ -54,8 +75,8 @@ def test_bad_record_stops_with_file_line_and_byte(tmp_path: Path, kind: str) -> 
     with pytest.raises(DataError) as caught:
         prepare([source], tmp_path / "out")
     offset = len(json_lines(GOOD[:2]))
-    assert str(caught.value).startswith(f"{source}, line 3, byte {offset}: {reason}")
-    assert says(str(caught.value), TokenMessage.BAD_RECORD)
+    assert caught.value.message is TokenMessage.BAD_RECORD
+    assert tells(str(caught.value.values["problem"]), source, 3, offset, reason)
     assert not (tmp_path / "out_text_document.bin").exists()
     assert not (tmp_path / "out.manifest.json").exists()
 
@@ -69,9 +90,9 @@ def test_bad_record_is_left_out_and_counted(tmp_path: Path, kind: str, policy: s
     manifest = prepare([source], tmp_path / "out", TokenizeOptions(bad_records=policy))
     assert made(tmp_path / "out") == expected(GOOD)
     assert (manifest.records, manifest.documents, manifest.skipped_records) == (4, 3, 1)
-    assert f"{source}, line 3, byte {len(json_lines(GOOD[:2]))}: {reason}" in manifest.problems[0]
+    assert tells(manifest.problems[0], source, 3, len(json_lines(GOOD[:2])), reason)
     warned = [check for check in verify(tmp_path / "out") if check.verdict != "pass"]
-    assert [check.name for check in warned] == ["bad input"]
+    assert [check.name for check in warned] == [TokenCheck.BAD_INPUT]
     assert (tmp_path / "out.quarantine").exists() == (policy == "quarantine")
     if policy == "quarantine":
         kept = json.loads((tmp_path / "out.quarantine").read_text())
@@ -114,15 +135,18 @@ def damaged(kind: str, good: bytes) -> bytes:
     return b"<html><body>429 Too Many Requests</body></html>"
 
 
-REASONS = {
-    "truncated": "it is cut off: ",
-    "bit-flipped": "(at byte ",
-    "second frame cut": "it is cut off: ",
-    "error page": "it begins with b'<html><body>429 Too Many",
+KINDS = ("truncated", "bit-flipped", "second frame cut", "error page")
+REASONS_SAID = {
+    "truncated": TokenMessage.CUT_OFF.of(),
+    "second frame cut": TokenMessage.CUT_OFF.of(),
+    "error page": TokenMessage.PERHAPS_AN_ERROR_PAGE.of(
+        head=b"<html><body>429 Too Many Requests</body></html>"[:40]
+    ),
 }
+"""What is said of a damage that can be named; a flipped bit is anything to a decompressor."""
 
 
-@pytest.mark.parametrize("kind", REASONS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_damaged_zst_stops_or_is_left_out_whole(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
@@ -132,9 +156,17 @@ def test_damaged_zst_stops_or_is_left_out_whole(tmp_path: Path, kind: str) -> No
     (folder / "c.jsonl.zst").write_bytes(zstd.compress(json_lines(GOOD[1:])))
     with pytest.raises(DataError) as caught:
         prepare([folder], tmp_path / "out")
-    assert str(caught.value).startswith(f"{folder / 'b.jsonl.zst'}: ")
-    assert REASONS[kind] in str(caught.value)
-    assert "Fetch the file again and compare its checksum" in str(caught.value)
+    assert_about(
+        caught.value,
+        TokenMessage.BROKEN_FILE,
+        path=folder / "b.jsonl.zst",
+        remedy=TokenMessage.FETCH_AGAIN.fill(),
+    )
+    if kind in REASONS_SAID:
+        reason = REASONS_SAID[kind]
+        assert says(str(caught.value.values["reason"]), reason.message, **reason.values)
+    else:
+        assert int(str(caught.value.values["offset"])) > 0
     manifest = prepare([folder], tmp_path / "out", TokenizeOptions(bad_records="quarantine"))
     assert made(tmp_path / "out") == expected(GOOD)
     assert (manifest.skipped_files, manifest.skipped_records) == (1, 0)
@@ -150,7 +182,11 @@ def test_truncated_gzip_and_xz_are_noticed(tmp_path: Path) -> None:
     for ending, pack in ((".gz", gzip.compress), (".xz", lzma.compress)):
         source = tmp_path / f"in.jsonl{ending}"
         source.write_bytes(pack(json_lines(GOOD * 500))[:-20])
-        with refuses(DataError, TokenMessage.BROKEN_FILE, reason=containing("it is cut off")):
+        with refuses(
+            DataError,
+            TokenMessage.BROKEN_FILE,
+            reason=containing(TokenMessage.CUT_OFF.fill(error="")),
+        ):
             prepare([source], tmp_path / "out")
 
 
@@ -173,7 +209,14 @@ def test_empty_file_stops_or_is_left_out_and_counted(tmp_path: Path, name: str) 
     manifest = prepare([good, source], tmp_path / "out", TokenizeOptions(bad_records="skip"))
     assert made(tmp_path / "out") == expected(GOOD)
     assert (manifest.skipped_files, manifest.skipped_records) == (1, 0)
-    assert f"{source}: it is empty" in manifest.problems[0]
+    assert says(
+        manifest.problems[0],
+        TokenMessage.BROKEN_FILE,
+        path=source,
+        reason=TokenMessage.EMPTY_FILE.fill(),
+        offset=0,
+        remedy=TokenMessage.FETCH_AGAIN.fill(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,6 +288,8 @@ def test_a_file_that_changes_or_vanishes_while_read(tmp_path: Path, what: str) -
     for file in files:
         file.write_bytes(json_lines(GOOD * 20_000))  # more than one block
 
+    size = files[0].stat().st_size
+
     def meddle() -> None:
         if what == "vanishes":
             files[0].unlink()
@@ -259,12 +304,18 @@ def test_a_file_that_changes_or_vanishes_while_read(tmp_path: Path, what: str) -
             TokenizeOptions(shard_bytes=10**9, workers=1),
             progress=Meddler(meddle),
         )
-    assert str(files[0]) in str(caught.value)
-    assert ("vanished" if what == "vanishes" else "it changed since the work was planned") in str(
-        caught.value
+    if what == "vanishes":
+        reason = TokenMessage.VANISHED.fill()
+        remedy = TokenMessage.FETCH_AGAIN.fill()
+    else:
+        reason = TokenMessage.CHANGED_SINCE_PLANNED.fill(
+            size=size, current_size=size + len(json_lines(["one more"]))
+        )
+        remedy = TokenMessage.LET_NOTHING_WRITE.fill()
+    assert_about(
+        caught.value, TokenMessage.BROKEN_FILE, path=files[0], reason=reason, remedy=remedy
     )
     if what == "changes":
-        assert "Let no other program write to it, and run again" in str(caught.value)
         manifest = prepare(files, tmp_path / "out", TokenizeOptions(workers=1))
         assert manifest.documents == 120_001
 
@@ -355,7 +406,8 @@ def test_a_bad_record_between_carriage_returns_is_named_with_its_own_byte(tmp_pa
     source.write_bytes(b'{"text": "one"}\r{"text": 2}\r{"text": "three"}\n')
     manifest = prepare([source], tmp_path / "out", TokenizeOptions(bad_records="skip"))
     assert (manifest.documents, manifest.skipped_records) == (2, 1)
-    assert "byte 16: 'text' is a number, not a text" in manifest.problems[0]
+    reason = TokenMessage.NOT_A_TEXT.of(text_key="text", kind="number")
+    assert tells(manifest.problems[0], source, 1, 16, reason)
 
 
 def test_a_record_is_read_as_deep_as_pythons_json_reads_it(tmp_path):

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from suite.messages import containing, says
 
 from runbook.cli.data import data
+from runbook.cli.messages import CliMessage
 from runbook.core.errors import DataError, ParamsError
+from runbook.tokens.messages import TokenMessage
+from runbook.tokens.verification import TokenCheck
 
 from .reference import json_lines
 from .server import Behaviour, serving
@@ -25,18 +29,25 @@ def test_tokenize_verify_show(tmp_path: Path) -> None:
     source.write_bytes(json_lines(["Hello world", "", "a second one"]))
     made = call("tokenize", source, "--out", tmp_path / "out", "--workers", 1)
     assert made.exit_code == 0
-    assert made.stdout.startswith("done in ")
-    assert (
-        ": 3 documents, 7 tokens -> out_text_document.bin (14 B), out_text_document.idx (90 B)"
-        in made.stdout
+    assert says(
+        made.stdout,
+        CliMessage.TOKENIZED,
+        done=containing(CliMessage.TOKENIZED_NOW.fill(duration="")),
+        documents=3,
+        tokens=7,
+        files="out_text_document.bin (14 B), out_text_document.idx (90 B)",
     )
-    assert "files 1 of 1, shards 1 of 1, " in made.stderr
+    for fact in ("files", "shards"):
+        assert f"{fact} 1 of 1" in made.stderr
     again = call("tokenize", source, "--out", tmp_path / "out")
-    assert again.stdout.startswith("done before, nothing to do: 3 documents")
+    done = CliMessage.TOKENIZED_BEFORE.fill()
+    assert says(again.stdout, CliMessage.TOKENIZED, done=done, documents=3, tokens=7)
     verified = call("verify", tmp_path / "out")
-    assert (verified.exit_code, verified.stdout.splitlines()[-1]) == (0, "14 checks, none failed")
+    passed = CliMessage.CHECKS_PASSED.fill(number=14)
+    assert (verified.exit_code, verified.stdout.splitlines()[-1]) == (0, passed)
     shown = call("show", tmp_path / "out", "--document", 0)
-    assert "document 0: 3 tokens\nHello| world|<|endoftext|>" in shown.stdout
+    heading = CliMessage.DOCUMENT.fill(number=0, tokens=3, cut_note="")
+    assert f"{heading}\nHello| world|<|endoftext|>" in shown.stdout
 
 
 def test_failed_check_is_exit_1(tmp_path: Path) -> None:
@@ -46,7 +57,9 @@ def test_failed_check_is_exit_1(tmp_path: Path) -> None:
     (tmp_path / "out_text_document.bin").write_bytes(b"\x01\x02" * 3)
     verified = call("verify", tmp_path / "out")
     assert verified.exit_code == 1
-    assert "checks failed: end of document, sha256 of .bin" in verified.stderr
+    names = ", ".join([TokenCheck.END_OF_DOCUMENT, TokenCheck.BIN_CHECKSUM])
+    values = {"number_of_failed": 2, "number": 14, "names": names}
+    assert says(verified.stderr, CliMessage.CHECKS_FAILED, **values)
 
 
 def test_left_out_records_are_told(tmp_path: Path) -> None:
@@ -57,16 +70,19 @@ def test_left_out_records_are_told(tmp_path: Path) -> None:
     assert stopped.exception.exit_code == 1
     skipped = call("tokenize", source, "--out", tmp_path / "out", "--bad-records", "skip")
     assert skipped.exit_code == 0
-    assert (
-        f"left out: 1 records, 0 files\n  {source}, line 1, byte 0: invalid JSON" in skipped.stderr
-    )
+    assert says(skipped.stderr, CliMessage.LEFT_OUT, records=1, files=0)
+    place = TokenMessage.PLACE_IN_LINES.fill(line=1, byte=0)
+    reason = containing(TokenMessage.INVALID_JSON.fill(error=""))
+    values = {"path": source, "place": place, "reason": reason}
+    assert says(skipped.stderr, TokenMessage.RECORD_LEFT_OUT, **values)
 
 
 def test_wrong_usage_is_exit_2(tmp_path: Path) -> None:
     assert call("tokenize", "--out", tmp_path / "out").exit_code == 2
     wrong = call("tokenize", "x", "--out", "y", "--bad-records", "ignore")
     assert wrong.exit_code == 2
-    assert "'ignore' is not one of 'stop', 'skip', 'quarantine'" in wrong.stderr
+    for word in ("--bad-records", "ignore", "stop", "skip", "quarantine"):
+        assert word in wrong.stderr
 
 
 @pytest.mark.parametrize("out", ["", ".", "..", "/", "somewhere/"])
@@ -75,7 +91,9 @@ def test_a_folder_is_no_prefix(tmp_path: Path, out: str) -> None:
     source.write_bytes(json_lines(["Hello world"]))
     wrong = call("tokenize", source, "--out", out)
     assert wrong.exit_code == 2
-    assert "is a folder; add a name, such as" in wrong.stderr
+    folder = out.rstrip("/") or "."
+    values = {"value": out, "folder": folder}
+    assert says(wrong.stderr, CliMessage.FOLDER_NOT_A_PREFIX, **values)
 
 
 def test_download_of_a_dataset_of_the_project(
@@ -104,8 +122,12 @@ def test_download_of_a_dataset_of_the_project(
         )
         fetched = call("download", "mine")
         assert (fetched.exit_code, fetched.exception) == (0, None)
-        assert f"1 files, 16 B in {tmp_path / 'texts'}: 1 fetched in" in fetched.stdout
-        assert "all were there; none is missing" in call("download", "mine").stdout
+        downloaded = {"files": 1, "size": "16 B", "folder": tmp_path / "texts"}
+        once = containing(CliMessage.FETCHED.fill(number=1, duration=""))
+        assert says(fetched.stdout, CliMessage.DOWNLOADED, **downloaded, fetched=once)
+        again = call("download", "mine").stdout
+        nothing = CliMessage.ALL_WERE_THERE.fill()
+        assert says(again, CliMessage.DOWNLOADED, **downloaded, fetched=nothing)
     with serving(Behaviour(files={"/mirror/a.jsonl": json_lines(["two"])})) as server:
         mirrored = call(
             "download", "mine", "--folder", "other", "--url", f"{server.address}/mirror"
@@ -142,22 +164,25 @@ def test_token_files_are_verified_when_they_arrive(
     pair = {f"/{name}": (tmp_path / "made" / name).read_bytes() for name in names}
     with serving(Behaviour(files=pair)) as server:
         fetched = call("download", "mine", "--url", server.address)
-        assert (fetched.exit_code, fetched.stdout.splitlines()[-1]) == (0, "6 checks, none failed")
+        passed = CliMessage.CHECKS_PASSED.fill(number=6)
+        assert (fetched.exit_code, fetched.stdout.splitlines()[-1]) == (0, passed)
     with serving(Behaviour(files=pair | {f"/{names[0]}": b"odd"})) as server:
         broken = call("download", "mine", "--folder", "other", "--url", server.address)
         assert broken.exit_code == 1
-        assert "checks failed: header" in broken.stderr
+        assert says(broken.stderr, CliMessage.CHECKS_FAILED, names=TokenCheck.HEADER)
 
 
 def test_shares_of_an_array_job(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(["Hello world"]))
     first = call("tokenize", source, "--out", tmp_path / "out", "--share", "0/2")
-    assert first.stdout == "share 0/2: 1 of 1 shards made; run without --share to join them\n"
-    assert "done in" in call("tokenize", source, "--out", tmp_path / "out").stdout
+    text = CliMessage.SHARE_MADE.fill(share="0/2", made=1, total=1, before="")
+    assert first.stdout == f"{text}\n"
+    joined = call("tokenize", source, "--out", tmp_path / "out")
+    assert says(joined.stdout, CliMessage.TOKENIZED_NOW)
     wrong = call("tokenize", source, "--out", tmp_path / "out", "--share", "1")
     assert wrong.exit_code == 2
-    assert "'1' is not I/N, such as 0/32" in wrong.stderr
+    assert says(wrong.stderr, CliMessage.NOT_A_SHARE, share="1")
     for share in ("\u00b2/3", "-1/2", "0/2/3", "a/b"):
         assert (
             call("tokenize", source, "--out", tmp_path / "out", f"--share={share}").exit_code == 2

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, refuses, says
 
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p02_data import phase as data
 from runbook.phases.p02_data import phase as phase
 from runbook.phases.phase_steps import TOKENIZE
 from runbook.results.figures.plan_figures import length_figure, source_figure
+from runbook.runs.messages import RunMessage
 from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.runs.step import ChangedOutputError, mark_path
 from runbook.tokens.pipeline.tokenize import prepare
@@ -72,7 +75,12 @@ def test_a_phase_by_hand_shows_plan_and_counts(
     print(data.show_plan_beside(open_phase))
     data.show_documents(open_phase)
     said = told()
-    assert f"documents, {EDGE_TEXTS.count('')} of them empty" in said
+    assert says(
+        said,
+        PhaseMessage.DOCUMENTS_OF_TEXT,
+        documents=len(EDGE_TEXTS) + 1,
+        empty=EDGE_TEXTS.count(""),
+    )
     assert "none differs" in said and "other" in said
     assert "tokens" in said and "not known" not in said.split("Planned and found")[0]
     assert "An| ordinary| document|." in said
@@ -92,7 +100,12 @@ def test_changed_token_files_are_refused_and_neither_made_again_nor_recorded(
     tokens = next(open_phase.folder.rglob("*.bin"))
     changed = tokens.read_bytes()[:-2] + b"\1\0"
     tokens.write_bytes(changed)
-    with pytest.raises(ChangedOutputError, match=rf"{tokens.name}.*--redo"):
+    with refuses(
+        ChangedOutputError,
+        RunMessage.STEP_OUTPUT_CHANGED,
+        fault=containing(tokens.name),
+        remedy=containing("--redo"),
+    ):
         phase.tokenize(open_run(*words, runs=runs))
     assert tokens.read_bytes() == changed
     assert mark.read_bytes() == recorded
@@ -114,6 +127,6 @@ def test_ready_token_files_are_shown_and_verified_not_made(
     print(data.show_plan_beside(open_phase))
     data.show_documents(open_phase)
     said = told()
-    assert "1 pairs of token files were made elsewhere; they are read as they are" in said
+    assert says(said, PhaseMessage.TOKEN_FILES_MADE_ELSEWHERE, number_of_ready=1)
     assert "mine_text_document" in said
     assert open_phase.session.results["documents"] == len(EDGE_TEXTS)

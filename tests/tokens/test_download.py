@@ -211,9 +211,12 @@ def test_missing_files_are_named(server: Behaviour, tmp_path: Path) -> None:
     assert says(
         str(caught.value), TokenMessage.FILES_MISSING, number_of_faults=2, number_of_files=6
     )
-    assert "part_1.jsonl.zst: HTTP 404 Not Found\n  part_4.jsonl.zst: HTTP 404 Not Found\n" in str(
-        caught.value
-    )
+    not_found = TokenMessage.HTTP_STATUS.fill(status=404, reason="Not Found")
+    faults = [
+        TokenMessage.FILE_FAULT.fill(file=f"part_{number}.jsonl.zst", fault=not_found)
+        for number in (1, 4)
+    ]
+    assert caught.value.values["reasons"] == "\n  ".join(faults)
 
 
 def test_error_page_instead_of_a_file(server: Behaviour, tmp_path: Path) -> None:

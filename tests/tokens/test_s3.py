@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from backports import zstd
 from moto.server import ThreadedMotoServer
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
 
 from runbook.core.errors import DataError
 from runbook.params.schema.entries import Dataset, SourceFile
@@ -157,7 +157,12 @@ def test_wrong_content_is_no_file(bucket: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         download(dataset(url="s3://bucket/wrong", files=wrong), project=tmp_path)
     assert "part_1.jsonl.zst: sha256 " in str(caught.value)
-    assert "part_2.jsonl.zst: it begins with b'<html>' and is no .zst file" in str(caught.value)
+    assert says(
+        str(caught.value),
+        TokenMessage.FILE_FAULT,
+        file="part_2.jsonl.zst",
+        fault=TokenMessage.OTHER_CONTENT.fill(head=b"<html>", suffix=".zst"),
+    )
     assert not [path for path in (tmp_path / "texts").iterdir() if path.name != ".download.lock"]
 
 

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from suite.messages import refuses
+from suite.messages import assert_about, refuses
 
 from runbook.core.errors import DataError
 from runbook.params.schema.entries import Dataset, FileGroup, SourceFile
@@ -64,11 +64,21 @@ def test_every_wrong_file_is_named(tmp_path: Path) -> None:
     ]
     with pytest.raises(DataError) as caught:
         dataset_files(dataset(files=listed), project=tmp_path)
-    assert str(caught.value) == (
-        f"3 of 4 files of the dataset 'Tests' are missing or not the ones that the catalogue names, in "
-        f"{tmp_path / 'texts'}:\n  b.txt: 4 bytes, 5 expected\n  c.txt: 4 bytes, 3 expected\n"
-        "  d.txt: missing\n"
-        f"Fetch these again (runbook data download NAME --folder {tmp_path / 'texts'}), or correct the catalogue."
+    faults = {
+        "b.txt": TokenMessage.FILE_SIZE.fill(size=4, expected=5),
+        "c.txt": TokenMessage.FILE_SIZE.fill(size=4, expected=3),
+        "d.txt": TokenMessage.FILE_MISSING.fill(),
+    }
+    assert_about(
+        caught.value,
+        TokenMessage.DATASET_INCOMPLETE,
+        number_of_wrong=3,
+        number_of_listed=4,
+        title="Tests",
+        home=tmp_path / "texts",
+        wrong="\n  ".join(
+            TokenMessage.FILE_FAULT.fill(file=name, fault=fault) for name, fault in faults.items()
+        ),
     )
     wrong_sum = SourceFile(path="c.txt", sha256="0" * 64)
     assert file_fault(tmp_path / "texts", listed[0]) == ""

@@ -7,13 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from suite.messages import says
 
 from runbook import params
 from runbook.params.schema.entries import Dataset, FileGroup, SourceFile, TextShare
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p02_data import phase as data
 from runbook.phases.token_inputs import text_home
 from runbook.planning import make_plan
 from runbook.planning.data_plan import text_place
+from runbook.planning.messages import PlanningMessage
 from runbook.tokens.sources.dataset_files import dataset_files, has_every_file
 from runbook.tokens.sources.download import download
 
@@ -72,9 +75,10 @@ def test_the_text_counts_on_the_volume_that_it_goes_to() -> None:
         for check in make_plan(azure("jobs.stage=/stage")).checks
         if check.name == "volume shared"
     ]
-    assert "834 GiB of text slimpajama" in volume.value
+    text = PlanningMessage.VOLUME_TEXT.fill(name="slimpajama")
+    assert says(volume.value, PlanningMessage.VOLUME_PART, size="834 GiB", kind=text)
     elsewhere = make_plan(azure("jobs.stage=/stage", "data.folder=/elsewhere"))
-    assert "text slimpajama" not in str([check.value for check in elsewhere.checks])
+    assert not [check for check in elsewhere.checks if text in check.value]
 
 
 def fetch(text: TextShare, project: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -92,11 +96,12 @@ def test_what_is_missing_in_data_folder_is_downloaded_to_it(
         files = [SourceFile(path=name) for name in names]
         dataset = Dataset(**KNOWN, url=server.address, files=files)
         text = TextShare("mine", 1.0, dataset, str(home))
-        assert "2 files" in fetch(text, tmp_path, capsys)
+        fetched = {"files": 2, "folder": home}
+        assert says(fetch(text, tmp_path, capsys), PhaseMessage.FETCHED_NOW, **fetched, fetched=2)
         (home / "b.jsonl").unlink()
-        assert "1 fetched now" in fetch(text, tmp_path, capsys)
+        assert says(fetch(text, tmp_path, capsys), PhaseMessage.FETCHED_NOW, **fetched, fetched=1)
         asked = len(server.requests)
-        assert "has every file" in fetch(text, tmp_path, capsys)
+        assert says(fetch(text, tmp_path, capsys), PhaseMessage.HAS_EVERY_FILE, home=home)
         assert len(server.requests) == asked, "nobody is asked: a node may have no network"
 
 
@@ -106,7 +111,7 @@ def test_other_text_in_data_folder_is_read_as_it_is(
     (tmp_path / "other.jsonl").write_bytes(json_lines(["mine"]))
     dataset = Dataset(**KNOWN, url="http://127.0.0.1:9", files=[SourceFile(path="a.jsonl")])
     said = fetch(TextShare("mine", 1.0, dataset, str(tmp_path)), tmp_path, capsys)
-    assert "holds other files than mine's; they are read as they are" in said
+    assert says(said, PhaseMessage.HAS_OTHER_FILES, home=tmp_path, name="mine")
 
 
 def test_files_under_the_names_of_the_documents_own_script_are_taken(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from suite.messages import says
 
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.tokenize import prepare
-from runbook.tokens.verification import AGAIN, ONE_SHORT, sample_documents, verify
+from runbook.tokens.verification import AGAIN, ONE_SHORT, TokenCheck, sample_documents, verify
 
 from .reference import EDGE_TEXTS, json_lines
 
@@ -34,21 +34,7 @@ def failed(prefix: Path) -> list[str]:
 
 def test_whole_files_pass_every_check(prefix: Path) -> None:
     assert [(check.name, check.verdict) for check in verify(prefix)] == [
-        (name, "pass")
-        for name in (
-            *(
-                "header",
-                "lengths",
-                "offsets",
-                "sizes",
-                "document index",
-                "counts",
-                "nothing lost",
-                "bad input",
-                "shards",
-            ),
-            *("token range", "end of document", "duplicates", "sha256 of .bin", "sha256 of .idx"),
-        )
+        (name, "pass") for name in TokenCheck if name is not TokenCheck.MANIFEST
     ]
 
 
@@ -56,17 +42,23 @@ def test_one_flipped_token(prefix: Path) -> None:
     content = bytearray(part(prefix, "bin").read_bytes())
     content[0] ^= 1
     part(prefix, "bin").write_bytes(content)
-    assert failed(prefix) == ["sha256 of .bin"]
+    assert failed(prefix) == [TokenCheck.BIN_CHECKSUM]
 
 
 def test_token_outside_the_vocabulary_and_lost_end(prefix: Path) -> None:
     tokens = np.fromfile(part(prefix, "bin"), dtype="<u2")
     tokens[-1] = 60_000
     tokens.tofile(part(prefix, "bin"))
-    assert failed(prefix) == ["token range", "end of document", "sha256 of .bin"]
-    told = {check.name: check for check in verify(prefix)}
-    assert told["token range"].value == "0 to 60,000"
-    assert told["end of document"].value == "15 of 16"
+    assert failed(prefix) == [
+        TokenCheck.TOKEN_RANGE,
+        TokenCheck.END_OF_DOCUMENT,
+        TokenCheck.BIN_CHECKSUM,
+    ]
+    checks = {check.name: check for check in verify(prefix)}
+    token_range = TokenMessage.TOKEN_RANGE.fill(lowest=0, highest=60_000)
+    assert checks[TokenCheck.TOKEN_RANGE].value == token_range
+    ends = TokenMessage.DOCUMENTS_END.fill(ended=15, documents=16)
+    assert checks[TokenCheck.END_OF_DOCUMENT].value == ends
 
 
 def test_index_whose_lengths_lack_the_end_of_document(prefix: Path) -> None:
@@ -75,7 +67,12 @@ def test_index_whose_lengths_lack_the_end_of_document(prefix: Path) -> None:
     lengths = np.frombuffer(content, dtype="<i4", count=16, offset=34) - 1
     content[34 : 34 + 64] = lengths.astype("<i4").tobytes()
     part(prefix, "idx").write_bytes(content)
-    assert failed(prefix) == ["offsets", "sizes", "end of document", "sha256 of .idx"]
+    assert failed(prefix) == [
+        TokenCheck.OFFSETS,
+        TokenCheck.SIZES,
+        TokenCheck.END_OF_DOCUMENT,
+        TokenCheck.IDX_CHECKSUM,
+    ]
 
 
 def test_an_index_one_token_short_for_each_document_is_explained(prefix: Path) -> None:
@@ -86,7 +83,11 @@ def test_an_index_one_token_short_for_each_document_is_explained(prefix: Path) -
     content[34 : 34 + 64] = lengths.astype("<i4").tobytes()
     content[34 + 64 : 34 + 64 + 128] = pointers.tobytes()
     part(prefix, "idx").write_bytes(content)
-    assert failed(prefix) == ["sizes", "end of document", "sha256 of .idx"]
+    assert failed(prefix) == [
+        TokenCheck.SIZES,
+        TokenCheck.END_OF_DOCUMENT,
+        TokenCheck.IDX_CHECKSUM,
+    ]
     sizes = next(check for check in verify(prefix) if check.name == "sizes")
     assert sizes.remedy == ONE_SHORT
     part(prefix, "bin").write_bytes(part(prefix, "bin").read_bytes()[:-2])
@@ -135,12 +136,15 @@ def test_repeated_documents_are_counted(tmp_path: Path, monkeypatch: pytest.Monk
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(texts))
     prepare([source], tmp_path / "out")
-    told = {check.name: check for check in verify(tmp_path / "out")}
-    assert told["duplicates"].value == "100 of 1,001 sampled documents repeat another (9.99%)"
-    assert told["duplicates"].verdict == "warn"
+    checks = {check.name: check for check in verify(tmp_path / "out")}
+    repeats = checks[TokenCheck.DUPLICATES]
+    assert repeats.value == TokenMessage.SAMPLED_REPEATS.fill(
+        copies=100, sampled=1001, share=100 / 1001
+    )
+    assert repeats.verdict == "warn"
     monkeypatch.setattr("runbook.tokens.verification.SAMPLED_DOCUMENTS", 250)
-    told = {check.name: check for check in verify(tmp_path / "out")}
-    number = int(told["duplicates"].value.split(" of ")[1].split()[0])
+    checks = {check.name: check for check in verify(tmp_path / "out")}
+    number = int(checks[TokenCheck.DUPLICATES].value.split(" of ")[1].split()[0])
     assert 150 < number < 450
 
 

@@ -141,16 +141,13 @@ def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
     dataset = text.dataset
     home = text_home(open_phase.settings, text)
     if text.folder and has_every_file(home, dataset):
-        show_text(f"Nothing is fetched: {home}, which data.folder names, has every file.")
+        show_text(PhaseMessage.HAS_EVERY_FILE.fill(home=home))
         return
 
     promised = [place_of(home, file) for file in expected_files(dataset)]
     is_begun = any(path.exists() for path in promised)
     if text.folder and holds_dataset(home, dataset) and not is_begun:
-        show_text(
-            f"Nothing is fetched: {home}, which data.folder names, holds other files than "
-            f"{text.name}'s; they are read as they are."
-        )
+        show_text(PhaseMessage.HAS_OTHER_FILES.fill(home=home, name=text.name))
         return
 
     with open_phase.hold("downloading"), Progress("download", unit="bytes") as progress:
@@ -162,8 +159,12 @@ def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
         )
 
     show_text(
-        f"{summary.files:,} files, {show_bytes(summary.bytes)} in {summary.folder}: "
-        f"{summary.fetched:,} fetched now"
+        PhaseMessage.FETCHED_NOW.fill(
+            files=summary.files,
+            size=show_bytes(summary.bytes),
+            folder=summary.folder,
+            fetched=summary.fetched,
+        )
     )
 
 
@@ -503,8 +504,9 @@ def _manifest_facts(manifests: list[Manifest]) -> list[tuple[str, str]]:
         ("input", _input_text(manifests)),
         (
             "text",
-            f"{show_bytes(text_bytes)} in {total('documents'):,} documents, {total('empty'):,} of "
-            "them empty",
+            PhaseMessage.DOCUMENTS_OF_TEXT.fill(
+                size=show_bytes(text_bytes), documents=total("documents"), empty=total("empty")
+            ),
         ),
         ("tokens", f"{total('tokens'):,}, {end_tokens:,} of them ends of documents"),
         ("bytes of text to a token", f"{bytes_per_token:.2f}"),

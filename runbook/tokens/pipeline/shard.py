@@ -153,9 +153,9 @@ class ShardMaker:
         # Counting lines reads the file again, so do it for a few records only.
         elif stops or work.counts.skipped_records < MAX_PROBLEMS:
             line = line_number(segment, bad.offset)
-            at = f"line {line}, {at}"
+            at = TokenMessage.PLACE_IN_LINES.fill(line=line, byte=bad.offset)
 
-        problem = f"{segment.path}, {at}: {bad.reason}"
+        problem = TokenMessage.RECORD_LEFT_OUT.fill(path=segment.path, place=at, reason=bad.reason)
         if stops:
             raise DataError(TokenMessage.BAD_RECORD, problem=problem)
 

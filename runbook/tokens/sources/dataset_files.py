@@ -380,7 +380,7 @@ def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str
     Return an empty text if the list shows no fault.
     """
     fault = content_fault(place_of(folder, file), file, checksums=checksums)
-    return fault and f"{file.path}: {fault}"
+    return fault and TokenMessage.FILE_FAULT.fill(file=file.path, fault=fault)
 
 
 def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool = True) -> str:
@@ -389,11 +389,11 @@ def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool 
     Return an empty text if nothing is wrong.
     """
     if not path.is_file():
-        return "missing"
+        return TokenMessage.FILE_MISSING.fill()
     size = path.stat().st_size
     suffix = Path(file.path).suffix
     if file.bytes and size != file.bytes:
-        return f"{size} bytes, {file.bytes} expected"
+        return TokenMessage.FILE_SIZE.fill(size=size, expected=file.bytes)
     if size == 0:
         return "empty"
     if not checksums:
@@ -401,9 +401,9 @@ def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool 
     with path.open("rb") as content:
         head = content.read(6)
     if not head.startswith(_MAGIC.get(suffix, b"")):
-        return f"it begins with {head!r} and is no {suffix} file (an error page?)"
+        return TokenMessage.OTHER_CONTENT.fill(head=head, suffix=suffix)
     if file.sha256 and (sha256 := sha256_of(path)) != file.sha256.lower():
-        return f"sha256 {sha256}, {file.sha256} expected"
+        return TokenMessage.FILE_CHECKSUM.fill(sha256=sha256, expected=file.sha256)
     if isinstance(file, RemoteFile) and file.md5:
         with path.open("rb") as content:
             md5 = hashlib.file_digest(

@@ -17,7 +17,6 @@ from typing import Any
 
 from runbook.core.errors import DataError
 from runbook.tokens.messages import TokenMessage
-from runbook.tokens.sources import input_files
 from runbook.tokens.sources.input_files import (
     BLOCK,
     HEAD_BYTES,
@@ -81,7 +80,7 @@ def decode_plain(piece: bytes) -> str:
     try:
         return piece.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadTextError(f"invalid UTF-8: {error.reason}") from None
+        raise BadTextError(TokenMessage.INVALID_UTF8_PIECE.fill(reason=error.reason)) from None
 
 
 @dataclass(frozen=True)
@@ -249,31 +248,29 @@ class Parser:
         try:
             record = _loads(line.rstrip(_WHITE))
         except UnicodeDecodeError as error:
-            raise BadTextError(
-                f"invalid UTF-8: {error.reason} at byte {error.start} of the line"
-            ) from None
+            reason = TokenMessage.INVALID_UTF8.fill(reason=error.reason, byte=error.start)
+            raise BadTextError(reason) from None
         except ValueError as error:
-            raise BadTextError(f"invalid JSON: {error}") from None
+            raise BadTextError(TokenMessage.INVALID_JSON.fill(error=error)) from None
         except RecursionError:
-            raise BadTextError("invalid JSON: nested too deeply") from None
+            nested = TokenMessage.NESTED_TOO_DEEPLY.fill()
+            raise BadTextError(TokenMessage.INVALID_JSON.fill(error=nested)) from None
 
         if not isinstance(record, dict):
-            raise BadTextError(f"the record is a {_json_name(record)}, not an object")
+            raise BadTextError(TokenMessage.NOT_AN_OBJECT.fill(kind=_json_name(record)))
         if self.text_key not in record:
             keys = ", ".join(map(repr, list(record)[:8])) or "none"
-            raise BadTextError(f"no key {self.text_key!r}; its keys: {keys}")
+            raise BadTextError(TokenMessage.NO_TEXT_KEY.fill(text_key=self.text_key, keys=keys))
 
         text = record[self.text_key]
         if not isinstance(text, str):
-            raise BadTextError(f"{self.text_key!r} is a {_json_name(text)}, not a text")
+            reason = TokenMessage.NOT_A_TEXT.fill(text_key=self.text_key, kind=_json_name(text))
+            raise BadTextError(reason)
         try:
             text.encode()
         except UnicodeEncodeError as error:
             half = f"\\u{ord(text[error.start]):04x}"
-            reason = (
-                f"a lone surrogate {half}, half of a UTF-16 pair, is no character and has no tokens"
-            )
-            raise BadTextError(reason) from None
+            raise BadTextError(TokenMessage.LONE_SURROGATE.fill(half=half)) from None
 
         return text
 
@@ -370,7 +367,9 @@ def _one_text(segment: Segment, max_record_bytes: int) -> DocumentBatch:
     if length > max_record_bytes:
         return _too_long(0, LongRecord(content[:HEAD_BYTES], length), max_record_bytes)
     if not content:
-        raise BrokenFileError(segment.path, 0, input_files.EMPTY, input_files.AGAIN)
+        raise BrokenFileError(
+            segment.path, 0, TokenMessage.EMPTY_FILE.fill(), TokenMessage.FETCH_AGAIN.fill()
+        )
     batch = DocumentBatch(records=1, read_bytes=len(content))
     try:
         if len(content) > HUGE:
@@ -415,7 +414,9 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
                     elif isinstance(value, str):
                         batch.texts.append(value)
                     else:
-                        reason = f"{text_key!r} is {_json_name(value)}, not a text"
+                        reason = TokenMessage.NOT_A_TEXT.fill(
+                            text_key=text_key, kind=_json_name(value)
+                        )
                         batch.bad.append(BadRecord(row, reason, repr(value).encode()))
 
                     row += 1

@@ -584,7 +584,7 @@ class Fetcher:
         from urllib3.util import Retry
 
         status = response.status_code
-        reason = f"HTTP {response.status_code} {response.reason}"
+        reason = TokenMessage.HTTP_STATUS.fill(status=status, reason=response.reason)
         seconds = Retry().get_retry_after(response.raw)  # a number or a date
         hub_window = _WINDOW.search(response.headers.get("RateLimit", ""))
         if hub_window:

@@ -312,11 +312,6 @@ RAW_BLOCK = 4 << 20
 SMALL_BUFFER = 64 << 10
 """Size of the buffer of plain text; larger reads go straight into the block."""
 XZ_BLOCK = 128 << 10
-EMPTY = "it is empty: a download, or a compression, that failed?"
-AGAIN = (
-    "Fetch the file again and compare its checksum; or leave such files out with --bad-records "
-    "skip."
-)
 
 
 class _XzStream(io.RawIOBase):
@@ -392,13 +387,18 @@ def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
     """
     path = Path(segment.path)
     if segment.size == 0:
-        raise BrokenFileError(segment.path, 0, EMPTY, AGAIN)
+        raise BrokenFileError(
+            segment.path, 0, TokenMessage.EMPTY_FILE.fill(), TokenMessage.FETCH_AGAIN.fill()
+        )
     try:
         _refuse_change(path, segment)
         raw = path.open("rb", buffering=0)
     except OSError as error:
         raise BrokenFileError(
-            segment.path, 0, f"it cannot be opened: {error.strerror}", AGAIN
+            segment.path,
+            0,
+            f"it cannot be opened: {error.strerror}",
+            TokenMessage.FETCH_AGAIN.fill(),
         ) from None
 
     kind, compression = kind_of(path)
@@ -421,17 +421,14 @@ def _refuse_change(path: Path, segment: Segment) -> None:
         current = path.stat()
     except FileNotFoundError:
         raise BrokenFileError(
-            segment.path, 0, "it was there when the work was planned, and vanished", AGAIN
+            segment.path, 0, TokenMessage.VANISHED.fill(), TokenMessage.FETCH_AGAIN.fill()
         ) from None
 
     if (current.st_size, current.st_mtime_ns) != (segment.size, segment.mtime_ns):
-        reason = (
-            f"it changed since the work was planned ({segment.size} bytes then, {current.st_size} "
-            "now)"
+        reason = TokenMessage.CHANGED_SINCE_PLANNED.fill(
+            size=segment.size, current_size=current.st_size
         )
-        raise BrokenFileError(
-            segment.path, 0, reason, "Let no other program write to it, and run again."
-        )
+        raise BrokenFileError(segment.path, 0, reason, TokenMessage.LET_NOTHING_WRITE.fill())
 
 
 def _decompressed(file: Any, compression: str) -> Any:
@@ -499,17 +496,15 @@ def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFil
     """
     reason = str(error) or type(error).__name__
     if isinstance(error, EOFError):
-        reason = "it is cut off: " + reason
+        reason = TokenMessage.CUT_OFF.fill(error=reason)
     elif isinstance(error, OSError) and error.errno is not None:
         reason = f"reading failed: {error.strerror}"
 
     with suppress(OSError), Path(segment.path).open("rb") as file:
         if (head := file.read(40)).lstrip()[:1] in (b"<", b"{"):
-            reason += (
-                f"; it begins with {head!r}: an error page or plain text saved under this name?"
-            )
+            reason = TokenMessage.PERHAPS_AN_ERROR_PAGE.fill(reason=reason, head=head)
 
-    return BrokenFileError(segment.path, offset, reason, AGAIN)
+    return BrokenFileError(segment.path, offset, reason, TokenMessage.FETCH_AGAIN.fill())
 
 
 class LongRecord(bytearray):
@@ -543,7 +538,9 @@ def read_blocks(
             yield from _whole_lines(stream, position, end, max_record_bytes)
 
         if segment.whole and not stream.tell():
-            raise BrokenFileError(segment.path, 0, EMPTY, AGAIN)
+            raise BrokenFileError(
+                segment.path, 0, TokenMessage.EMPTY_FILE.fill(), TokenMessage.FETCH_AGAIN.fill()
+            )
 
 
 def _whole_lines(
