@@ -41,7 +41,7 @@ from runbook.training.health import heartbeat
 from runbook.training.health.heartbeat import HeartbeatFile
 from runbook.training.health.watchdog import HEARTBEAT_SECONDS, HangReports, Watchdog, make_watchdog
 from runbook.training.ranks import Ranks
-from runbook.training.report import StepRecord, TrainingReport
+from runbook.training.training_log import StepRecord, TrainingLog
 
 RANKS = (8, 200, 1024, 10_000)
 RANKS_PER_MACHINE = 8
@@ -207,7 +207,7 @@ class ControlPlane:
 
     def steps(self, num_steps: int) -> dict[str, Any]:
         """Rank 0 and the last rank report steps; every rank compares the times where they were exchanged."""
-        reports = [TrainingReport(self.spec, self.ranks(rank)) for rank in (0, self.num_ranks - 1)]
+        logs = [TrainingLog(self.spec, self.ranks(rank)) for rank in (0, self.num_ranks - 1)]
         detector = StragglerDetector(1)
         every = exchange_interval(self.num_ranks)
         times = 0
@@ -215,13 +215,13 @@ class ControlPlane:
         rank_0 = 0.0
         with OPERATIONS.counting(self.folder) as counts:
             for number in range(1, num_steps + 1):
-                for report in reports:
-                    report.step(step_record(number), 0, 0)
+                for log in logs:
+                    log.step(step_record(number), 0, 0)
                 if number % every == 0:
                     times += 1
                     exchanged = ExchangedTimes(number, every, seconds)
-                    for report in reports:
-                        report.rank_times(exchanged)
+                    for log in logs:
+                        log.rank_times(exchanged)
                     begun = time.process_time()
                     detector.look(exchanged, number * STEP_SECONDS)
                     rank_0 += time.process_time() - begun
@@ -265,7 +265,7 @@ class ControlPlane:
         begun = time.process_time()
         tracemalloc.start()
         with OPERATIONS.counting(self.folder) as counts:
-            TrainingReport(self.spec, self.ranks(0)).earlier_starts()
+            TrainingLog(self.spec, self.ranks(0)).earlier_starts()
             history = read_metrics(self.folder / "metrics.jsonl")
             straggler_table(history)
         peak = tracemalloc.get_traced_memory()[1]

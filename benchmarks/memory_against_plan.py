@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.phases.plan_service import load_plan
-from runbook.planning.cost.speed import calibrate
+from runbook.planning.cost.calibration import calibrate
 from runbook.runs.run_files import write_plan_file
 
 STEPS = 9

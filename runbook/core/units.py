@@ -7,6 +7,7 @@ import re
 GIB = 2**30
 """Bytes of a GiB."""
 DAY_SECONDS = 86_400.0
+GIGABYTE = 10**9
 _BINARY = {
     "KiB": 2**10,
     "MiB": 2**20,

@@ -13,15 +13,11 @@ from runbook.phases import training_results
 from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
 from runbook.records.manifest import changed_records, write_manifest
-from runbook.records.pages import run_pages
+from runbook.records.pages.front_page import FrontPage, write_front_page
 from runbook.records.pages.runs_index import write_runs_index
 from runbook.records.run_state import RunState, read_run, run_verdict
 from runbook.results import run_tables
-from runbook.results.forecast_scores import (
-    calibration_text,
-    read_scores_of_all,
-    shown_in_unit,
-)
+from runbook.results.forecast_scores import calibration_text, read_scores_of_all, shown_in_unit
 from runbook.results.history import PHENOMENON, read_scores
 from runbook.results.metrics import history_frame
 from runbook.results.scores import as_scores, worse
@@ -35,7 +31,7 @@ def write_report(folder: Path, *, manifest: bool = False) -> Path:
     `manifest` is passed at the end of a phase: its output files are recorded too. A report records
     only its own pages.
     """
-    page = run_pages.write_campaign(folder, read_front_page(folder))
+    page = write_front_page(folder, read_front_page(folder))
     write_runs_index(folder.parent)
     if manifest:
         write_manifest(folder, read_run(folder).phase)
@@ -49,7 +45,7 @@ def write_checked_report(folder: Path) -> Path:
     phase ends, its own files are newer than the manifest.
     """
     front_page = read_front_page(folder)._replace(changed=changed_files(folder))
-    page = run_pages.write_campaign(folder, front_page)
+    page = write_front_page(folder, front_page)
     write_runs_index(folder.parent)
     return page
 
@@ -70,7 +66,7 @@ def file_notebook(notebook: Path, folder: Path) -> str:
     return f"{notebook} is filed as {filed.notebook.relative_to(folder)}: {filed.state}"
 
 
-def read_front_page(folder: Path) -> run_pages.FrontPage:
+def read_front_page(folder: Path) -> FrontPage:
     """Show what the model wrote before and after, and the numbers that readers want first.
 
     The plan stands next to the results.
@@ -88,7 +84,7 @@ def read_front_page(folder: Path) -> run_pages.FrontPage:
         tiles = training_results.headline(trained[-1], rates)
 
     facts = [*_bad_node_facts(folder, settings), *_forecast_facts(folder.parent)]
-    return run_pages.FrontPage(
+    return FrontPage(
         sample,
         comparison,
         tiles,

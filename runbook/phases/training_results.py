@@ -17,7 +17,7 @@ from runbook.phases.open_phase import OpenPhase
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.accelerators import find_accelerator
-from runbook.planning.cost.speed import Speed
+from runbook.planning.cost.time_and_money import Speed
 from runbook.planning.make_plan import Plan
 from runbook.results import plan_versus_actual as versus
 from runbook.results import wall_time

@@ -11,9 +11,10 @@ from itertools import pairwise
 
 from runbook.core.checks import Check, counted
 from runbook.core.units import DAY_SECONDS, show_bytes, show_count, show_duration
+from runbook.planning.cost.checkpoint_size import Storage
 from runbook.planning.cost.cpu import FORWARD_SHARE
-from runbook.planning.cost.endurance import Endurance, Storage
-from runbook.planning.cost.speed import Speed
+from runbook.planning.cost.long_training import LongTraining
+from runbook.planning.cost.time_and_money import Speed
 from runbook.planning.layout import Choice
 from runbook.planning.schedule import duration, learning_rate
 from runbook.planning.sizes import whole
@@ -67,7 +68,7 @@ class PlannedCosts:
 
     storage: Storage
     speed: Speed
-    endurance: Endurance
+    endurance: LongTraining
 
 
 def advise(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:

@@ -13,10 +13,11 @@ from runbook.params.settings import Settings
 from runbook.plan_file.schema import Layout, Recompute
 from runbook.planning.cost import flops, memory
 from runbook.planning.cost.accelerators import Accelerator
+from runbook.planning.cost.calibration import Calibrations
 from runbook.planning.cost.iteration import iteration
 from runbook.planning.cost.memory import RESERVE
-from runbook.planning.cost.speed import Calibrations, estimate
 from runbook.planning.cost.step_inputs import modelled_device, setup_for
+from runbook.planning.cost.time_and_money import estimate
 from runbook.planning.layout import Choice, Machine, full_choice
 from runbook.planning.layout_rules import check_layout
 from runbook.planning.messages import PlanningMessage

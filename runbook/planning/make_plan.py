@@ -20,10 +20,12 @@ from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import HasShape, ModelShape, PhasePlan, PlannedModel
 from runbook.planning.advice import PlannedCosts, advise
 from runbook.planning.cost import flops, memory
+from runbook.planning.cost.calibration import Calibration, Calibrations
+from runbook.planning.cost.checkpoint_size import Storage, storage
 from runbook.planning.cost.cpu import check_cpu
-from runbook.planning.cost.endurance import Endurance, Storage, endurance, storage
-from runbook.planning.cost.speed import Calibration, Calibrations, Speed, estimate
+from runbook.planning.cost.long_training import LongTraining, estimate_long_training
 from runbook.planning.cost.step_inputs import check_device, peak_of
+from runbook.planning.cost.time_and_money import Speed, estimate
 from runbook.planning.data_plan import (
     GPT2_END_OF_DOCUMENT,
     DataPlan,
@@ -132,7 +134,7 @@ class Plan:
     checkpoint: dict[str, Storage]
     time: dict[str, Speed]
     calibration: dict[str, Calibration | None]
-    endurance: Endurance
+    endurance: LongTraining
     checks: tuple[Check, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -261,7 +263,7 @@ def _plan(
         checkpoint=stores,
         time=speeds,
         calibration=calibrations,
-        endurance=endurance(
+        endurance=estimate_long_training(
             by_phase[FULL], settings.run.jobs.training, stores[FULL].checkpoint_bytes, speeds[FULL]
         ),
         checks=(),

@@ -5,12 +5,12 @@ from difflib import get_close_matches
 
 from runbook.core.checks import Check, counted, judge
 from runbook.core.table import UNKNOWN, Table
-from runbook.core.units import parse_duration, show_bytes, show_clock, show_count
+from runbook.core.units import GIGABYTE, parse_duration, show_bytes, show_clock, show_count
 from runbook.params.schema.run_file import JOB_SECTIONS, Job
 from runbook.params.schema.site import QueueLimit, Site, Tier, Volume
 from runbook.params.settings import Settings
 from runbook.plan_file.schema import Precision
-from runbook.planning.cost.endurance import GIGABYTE, checkpoint_bytes
+from runbook.planning.cost.checkpoint_size import checkpoint_bytes
 from runbook.planning.messages import PlanningMessage
 
 

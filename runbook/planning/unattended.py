@@ -9,14 +9,14 @@ from runbook.core.checks import Check, counted
 from runbook.core.units import show_duration
 from runbook.params import Settings
 from runbook.plan_file.phase_names import FULL
-from runbook.planning.cost.endurance import Endurance
+from runbook.planning.cost.long_training import LongTraining
 from runbook.planning.messages import PlanningMessage
 
 CHAIN = "jobs.training.chain"
 SPARES = "jobs.training.spares"
 
 
-def check_unattended(settings: Settings, endurance: Endurance) -> Iterator[Check]:
+def check_unattended(settings: Settings, endurance: LongTraining) -> Iterator[Check]:
     """Yield a check for the chain and for the spare nodes, if the run requests them."""
     job = settings.job(FULL)
     if job.chain > 1:
@@ -25,7 +25,7 @@ def check_unattended(settings: Settings, endurance: Endurance) -> Iterator[Check
         yield _spares_check(settings, job.nodes, job.spares)
 
 
-def _chain_check(settings: Settings, endurance: Endurance, chain: int) -> Check:
+def _chain_check(settings: Settings, endurance: LongTraining, chain: int) -> Check:
     name = f"{FULL}: chain"
     obstacle = _obstacle(settings)
     if obstacle:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runbook.core.units import show_duration
+from runbook.core.units import GIGABYTE, show_duration
 from runbook.plan_file.fewer_replicas import allowed_nodes
 from runbook.plan_file.hang_limits import HangLimits
 from runbook.plan_file.phase_names import FULL
-from runbook.planning.cost.endurance import FAILURE_SOURCE, GIGABYTE, seconds_between_failures
+from runbook.planning.cost.failure_rate import FAILURE_SOURCE, seconds_between_failures
 from runbook.planning.cost.fault_simulation import (
     FAULT_KINDS,
     FAULT_SOURCE,

@@ -12,7 +12,7 @@ from runbook.core import shell
 from runbook.core.checks import Check, counted
 from runbook.core.errors import JobError, ParamsError
 from runbook.core.locks import hold_file
-from runbook.core.units import show_bytes, show_duration
+from runbook.core.units import GIGABYTE, show_bytes, show_duration
 from runbook.jobs.render.templating import quote, site_commands
 from runbook.jobs.render.training_job import PACKAGE
 from runbook.packed_environment import contents
@@ -31,7 +31,6 @@ from runbook.packed_environment.manifest import (
 )
 from runbook.packed_environment.pack import find_sources, pack
 from runbook.params import Settings
-from runbook.planning.cost.endurance import GIGABYTE
 from runbook.planning.useful_time import ASSUMED_GIGABYTES_A_NODE, ASSUMED_GIGABYTES_AT_MOST
 from runbook.runs.messages import RunMessage
 

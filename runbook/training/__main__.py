@@ -44,14 +44,14 @@ def train_rank(
     from runbook.plan_file import limits
     from runbook.plan_file.fewer_replicas import plan_of_attempt
     from runbook.training import cpu, process_groups
-    from runbook.training.report import TrainingReport
+    from runbook.training.training_log import TrainingLog
 
     injected_faults.armed = injected_faults.faults_from(os.environ, ranks.rank)
     use_planned_device(spec.device)
     spec = plan_of_attempt(spec, ranks.world_size)
     limits.check(spec, ranks.world_size, fp16=on_gpu() or injected_faults.armed.has("fp16"))
     cpu.answer_for_cpu()
-    report = TrainingReport(spec, ranks)
+    log = TrainingLog(spec, ranks)
     watchdog = make_watchdog(spec, ranks, os.environ)
     try:
         if watchdog:
@@ -63,15 +63,15 @@ def train_rank(
         from runbook.training.checkpoints import state
         from runbook.training.loop import TrainingLoop
 
-        spec = report.spec = state.keep_checkpoint_padding(spec)
+        spec = log.spec = state.keep_checkpoint_padding(spec)
         if watchdog:
             heartbeat = watchdog.heartbeat
         else:
             heartbeat = HeartbeatWriter(ranks.rank)
 
-        code = TrainingLoop(spec, report, stopping, heartbeat, until).train()
+        code = TrainingLoop(spec, log, stopping, heartbeat, until).train()
     except Exception as error:
-        report.event("failed", message=f"{type(error).__name__}: {error}")
+        log.event("failed", message=f"{type(error).__name__}: {error}")
         if isinstance(error, RuntimeError) and "gloo" in str(error):
             raise TrainingError(TrainingMessage.RANK_GONE, error=error) from None
 
@@ -79,7 +79,7 @@ def train_rank(
     finally:
         if watchdog:
             watchdog.stop()
-        report.close()
+        log.close()
 
     process_groups.leave_process_groups()
     return code

@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from runbook.training.job_output import say
 from runbook.training.ranks import cores_of_rank, on_gpu
-from runbook.training.report import say
 
 SLAB_BYTES = 512 * 2**20
 """Memory is pinned by so much at once, and by less at first; a larger tensor gets a slab of its

@@ -28,11 +28,7 @@ from runbook.plan_file.slow_ranks import ExchangedTimes, StragglerDetector
 from runbook.training import cpu, data_cache, token_files
 from runbook.training.batch_reader import BatchReader, ReadAhead
 from runbook.training.checkpoints import folders, state
-from runbook.training.checkpoints.state import (
-    LoadedCheckpoint,
-    PendingSave,
-    TrainingProgress,
-)
+from runbook.training.checkpoints.state import LoadedCheckpoint, PendingSave, TrainingProgress
 from runbook.training.data_cache import CacheCheck
 from runbook.training.datasets import make_datasets
 from runbook.training.engines.engine import (
@@ -49,6 +45,7 @@ from runbook.training.health.bad_steps import BadStep, BadStepPolicy
 from runbook.training.health.capacity import DiskWatch, MemoryWatch
 from runbook.training.health.heartbeat import HeartbeatWriter
 from runbook.training.health.stopping import SIGNALS, StopConditions
+from runbook.training.job_output import say
 from runbook.training.kernels.compile_faults import is_said_by, slower_kernels, watch_compiler
 from runbook.training.messages import TrainingMessage
 from runbook.training.near.copies import NearCopies, SaveAccount
@@ -61,9 +58,9 @@ from runbook.training.process_groups import (
     wait_for_gpu,
 )
 from runbook.training.ranks import on_gpu
-from runbook.training.report import StepRecord, TrainingReport, say
 from runbook.training.sample_order import DataParallelShare
 from runbook.training.sampling import draw_token
+from runbook.training.training_log import StepRecord, TrainingLog
 
 
 def make_engine(spec: PhasePlan, *, draw: bool = True) -> TrainingEngine:
@@ -92,7 +89,7 @@ class TrainingLoop:
     def __init__(
         self,
         spec: PhasePlan,
-        report: TrainingReport,
+        log: TrainingLog,
         stopping: StopConditions,
         heartbeat: HeartbeatWriter,
         until: int = 0,
@@ -100,7 +97,7 @@ class TrainingLoop:
         """`until`: end after this step without a save; 0: at the end of the training."""
         self.spec = spec
         self.until = until
-        self.report = report
+        self.log = log
         self.compiler_faults = watch_compiler()
         self.heartbeat = heartbeat
         self.stopping = stopping
@@ -121,7 +118,7 @@ class TrainingLoop:
         """Iteration of the newest checkpoint on the shared file system."""
         self.near: NearCopies | None = None
         if spec.checkpoint.near_interval and not until:
-            self.near = NearCopies(spec, self.engine, report)
+            self.near = NearCopies(spec, self.engine, log)
         self.stepper = Stepper(spec, self.engine, stopping)
         self.disk = DiskWatch(spec)
         self.stragglers = StragglerDetector(spec.parallel.pipeline)
@@ -155,7 +152,7 @@ class TrainingLoop:
             stop_request = self._step(train)
             self._report_compiler_faults()
             if progress.iteration == self.until:
-                self.report.event("replayed", iteration=progress.iteration)
+                self.log.event("replayed", iteration=progress.iteration)
                 return FINISHED
 
             at_end = progress.iteration >= total
@@ -164,7 +161,7 @@ class TrainingLoop:
             if reason and not at_end:
                 self._save()
                 self._end_near()
-                self.report.event("stopped", iteration=progress.iteration, signal=reason)
+                self.log.event("stopped", iteration=progress.iteration, signal=reason)
                 return STOPPED
 
             self._save_if_due(at_end=at_end)
@@ -176,7 +173,7 @@ class TrainingLoop:
             with self.heartbeat.during("proving"):
                 self._prove_smoke_test(train)
 
-        self.report.event("finished", iteration=progress.iteration)
+        self.log.event("finished", iteration=progress.iteration)
         return FINISHED
 
     def _do_between_steps(self, validation: Any, *, at_end: bool) -> None:
@@ -219,23 +216,23 @@ class TrainingLoop:
         if loaded is None and self.near is not None and self.near.is_spoiled:
             raise TrainingError(TrainingMessage.COPY_NOT_LOADED)
 
-        starts = share_value(self.report.earlier_starts())
+        starts = share_value(self.log.earlier_starts())
         if loaded is not None:
             self._refuse_other_training(loaded)
             vars(self.progress).update(vars(loaded.progress))
             # On all ranks, because they skip a spike together.
-            recent = share_value(self.report.recent_steps(self.progress.iteration))
+            recent = share_value(self.log.recent_steps(self.progress.iteration))
             self.stepper.watch.remember(recent)
             self.saved_order = loaded.data_cache
             self._pass_over_again()
 
         self.progress.segment = max(starts, self.progress.segment + 1 if loaded else 0)
-        self.report.begin(self.progress.segment)
+        self.log.begin(self.progress.segment)
         if (
             not self.spec.log.measured_tflops
             and self.spec.duration.iterations >= SHORTEST_MEASURED_ITERATIONS
         ):
-            self.report.measured_tflops = measured_tflops(self.spec.precision.format)
+            self.log.measured_tflops = measured_tflops(self.spec.precision.format)
 
         counted = self.engine.num_parameters()
         planned = self.spec.model.parameters
@@ -252,7 +249,7 @@ class TrainingLoop:
             self.near.begin()
             start["near"] = self.near.lineage
 
-        self.report.event("started", world_size=self.spec.parallel.world_size, **start)
+        self.log.event("started", world_size=self.spec.parallel.world_size, **start)
         self._report_replicas()
         self._report_slower_kernels()
         if loaded is not None:
@@ -263,7 +260,7 @@ class TrainingLoop:
         if torch.distributed.get_rank() != 0:
             return
         # Also of a plan that allows no fewer ones: the start before may have had another plan.
-        change = replicas_change(self.spec, self.report.earlier_events())
+        change = replicas_change(self.spec, self.log.earlier_events())
         if change is not None:
             self._say(
                 TrainingMessage.FEWER_REPLICAS_TRAIN.fill(
@@ -273,7 +270,7 @@ class TrainingLoop:
                     num_microbatches=change.num_microbatches,
                 )
             )
-            self.report.event(REPLICAS_CHANGED, iteration=self.progress.iteration, **vars(change))
+            self.log.event(REPLICAS_CHANGED, iteration=self.progress.iteration, **vars(change))
 
     def _report_slower_kernels(self) -> None:
         """Report why the trainer's own kernels are not used, once for each reason."""
@@ -290,7 +287,7 @@ class TrainingLoop:
         """Report why steps take longer than planned. Rank 0 writes an event as well."""
         rank = torch.distributed.get_rank()
         say(f"rank {rank} on {socket.gethostname()}: {reason}")
-        self.report.event("slower_kernels", reason=reason)
+        self.log.event("slower_kernels", reason=reason)
 
     def _compare_order(self, cache: CacheCheck) -> None:
         """Report what was built again of the cached order.
@@ -300,7 +297,7 @@ class TrainingLoop:
         if changed := cache.changed:
             folder = self.spec.data.cache
             self._say(f"{folder}: changed after it was built, so built again: {', '.join(changed)}")
-            self.report.event("data_cache_rebuilt", folder=folder, files=changed)
+            self.log.event("data_cache_rebuilt", folder=folder, files=changed)
 
         other_order = data_cache.other_order(self.saved_order, cache.checksums)
         if other_order and not self.spec.checkpoint.resume_changed:
@@ -316,7 +313,7 @@ class TrainingLoop:
     def _report_resume(self, loaded: LoadedCheckpoint) -> None:
         for problem in loaded.problems:
             self._say(f"checkpoint passed over: {problem}")
-            self.report.event("checkpoint_broken", message=problem)
+            self.log.event("checkpoint_broken", message=problem)
 
         if loaded.problems:
             self._say(
@@ -325,13 +322,13 @@ class TrainingLoop:
 
         if loaded.tracker_fault:
             self._say(f"{loaded.tracker_fault}: written anew from the checkpoints that are there")
-            self.report.event("tracker_rebuilt", message=loaded.tracker_fault)
+            self.log.event("tracker_rebuilt", message=loaded.tracker_fault)
 
         for change in loaded.changes + loaded.harmless:
             self._say(f"{loaded.folder} was trained with {change}; going on with the plan's")
         where = "" if loaded.source == SHARED else f" ({loaded.source})"
         self._say(f"going on from iteration {self.progress.iteration} in {loaded.folder}{where}")
-        self.report.event(
+        self.log.event(
             "resumed",
             source=loaded.source,
             iteration=self.progress.iteration,
@@ -345,7 +342,7 @@ class TrainingLoop:
     def _pass_over_again(self) -> None:
         """Skip again what an earlier segment skipped, if it ended before its next save."""
         if "rollback" in (self.spec.limits.nan_policy, self.spec.limits.spike_policy):
-            earlier = share_value(self.report.rolled_back())
+            earlier = share_value(self.log.rolled_back())
             passed_over = self.progress.passed_over
             consumed_samples = self.progress.consumed_samples
             missing = []
@@ -381,19 +378,19 @@ class TrainingLoop:
         # Else the step was passed over, and its record has no loss to judge.
         was_computed = bool(record.parts) or record.loss is not None
         alarms = [*self.stepper.watch.look(record)] if was_computed else []
-        if self.report.ranks.is_last:
-            self.report.alarms(alarms)
+        if self.log.ranks.is_last:
+            self.log.alarms(alarms)
         if self.stepper.is_replayed:
             self._report_replay()
 
-        self.report.alarms(self.stepper.memory.agree(self.stepper.leaks))
+        self.log.alarms(self.stepper.memory.agree(self.stepper.leaks))
         # The space of a save in progress is already taken
-        if self.report.ranks.rank == 0 and was_computed and self.pending is None:
-            self.report.alarms(self.disk.look(record.iteration, record.seconds))
+        if self.log.ranks.rank == 0 and was_computed and self.pending is None:
+            self.log.alarms(self.disk.look(record.iteration, record.seconds))
 
         steps = [bad] if bad else self._spike(record, alarms)
         action = self._answer(steps) if steps else ""
-        self.report.step(record, self.progress.skipped, self.progress.nan)
+        self.log.step(record, self.progress.skipped, self.progress.nan)
         if not steps:
             self.bad_steps.in_a_row = 0
         elif action == "rollback":
@@ -409,10 +406,10 @@ class TrainingLoop:
         times = self.stepper.rank_times
         if times is None:
             return
-        self.report.rank_times(times)
-        rank = self.report.ranks.rank
+        self.log.rank_times(times)
+        rank = self.log.ranks.rank
         slow = self.stragglers.look(times, time.monotonic())
-        self.report.alarms(alarm for alarm in slow if alarm.rank == rank)
+        self.log.alarms(alarm for alarm in slow if alarm.rank == rank)
 
     def _report_replay(self) -> None:
         """Write what was computed twice, and report ranks that got something else.
@@ -421,10 +418,10 @@ class TrainingLoop:
         """
         replayer = self.stepper.replayer
         for line in replayer.lines():
-            self.report.replay(line)
-        rank = self.report.ranks.rank
+            self.log.replay(line)
+        rank = self.log.ranks.rank
         findings = [finding for finding in replayer.last.findings if finding.rank == rank]
-        self.report.alarms(finding.as_alarm() for finding in findings)
+        self.log.alarms(finding.as_alarm() for finding in findings)
 
     def _spike(self, record: StepRecord, alarms: list[Alarm]) -> list[BadStep]:
         """Return the steps of a spike that is now certain, if the plan rolls back before them."""
@@ -464,7 +461,7 @@ class TrainingLoop:
             has_checkpoint = run_on_first_rank(lambda: bool(folders.candidates(root)[0]))
         action = self.bad_steps.action(bad, has_checkpoint=has_checkpoint)
         for step in steps:
-            self.report.event("bad_step", **step.as_event(), policy=policy, action=action)
+            self.log.event("bad_step", **step.as_event(), policy=policy, action=action)
         if action == "stop":
             raise self.bad_steps.error(bad)
         self._say(
@@ -487,13 +484,13 @@ class TrainingLoop:
         self.progress.segment = segment
         # A later, broken checkpoint is saved again
         self.saved_iteration = self.progress.iteration
-        self.report.segment = segment
+        self.log.segment = segment
         lineage = {}
         if self.near is not None:
             self.near.begin_lineage()
             lineage["near"] = self.near.lineage
 
-        self.report.event(
+        self.log.event(
             "rolled_back",
             iteration=self.progress.iteration,
             folder=self._relative(loaded.folder),
@@ -507,9 +504,9 @@ class TrainingLoop:
         loss = self._loss(validation, iterations * batch.num_microbatches)
         samples = iterations * batch.global_
         iteration = self.progress.iteration
-        self.report.validation(iteration, loss, samples, time.monotonic() - start)
-        if self.report.ranks.is_last:
-            self.report.alarms(self.stepper.watch.look_at_evaluation(iteration, loss))
+        self.log.validation(iteration, loss, samples, time.monotonic() - start)
+        if self.log.ranks.is_last:
+            self.log.alarms(self.stepper.watch.look_at_evaluation(iteration, loss))
 
     def _loss(self, dataset: Any, num_microbatches: int) -> float:
         """Return the mean loss of the first micro-batches of a dataset, over all ranks."""
@@ -556,9 +553,9 @@ class TrainingLoop:
         self.newest_shared = saved.iteration
         self.stopping.saved(saved.seconds)
         self.disk.saved(saved.bytes)
-        if self.report.ranks.is_last:
-            self.report.alarms(self.stepper.watch.look_at_save(saved.iteration, saved.seconds))
-        self.report.event("saved", **{**vars(saved), "folder": self._relative(saved.folder)})
+        if self.log.ranks.is_last:
+            self.log.alarms(self.stepper.watch.look_at_save(saved.iteration, saved.seconds))
+        self.log.event("saved", **{**vars(saved), "folder": self._relative(saved.folder)})
         self._report_near()
 
     def _save_near(self) -> None:
@@ -575,7 +572,7 @@ class TrainingLoop:
     def _report_near(self) -> None:
         """Record the cost of copies in node memory since the last record, if there were any."""
         if self.near is not None and (self.near.account.copies or self.near.account.left_out):
-            self.report.event("near_saved", **vars(self.near.account))
+            self.log.event("near_saved", **vars(self.near.account))
             self.near.account = SaveAccount()
 
     def _end_near(self) -> None:
@@ -590,7 +587,7 @@ class TrainingLoop:
         """
         seconds, speed = sum_speed(MESSAGE_BYTES, NETWORK_ROUNDS)
         ranks = self.spec.parallel.world_size
-        self.report.event(
+        self.log.event(
             "network",
             ranks=ranks,
             bytes=MESSAGE_BYTES,
@@ -605,7 +602,7 @@ class TrainingLoop:
         between = self._loss(train, 1)
         loaded = state.load_checkpoint(self.spec, self.engine)
         after = self._loss(train, 1)
-        self.report.event(
+        self.log.event(
             "reloaded",
             iteration=loaded.progress.iteration if loaded else None,
             saved_iteration=self.progress.iteration,
@@ -643,7 +640,7 @@ class TrainingLoop:
             if ids[-1] == spec.sampling.end_of_document:
                 break
 
-        self.report.sample(self.progress.iteration, prompt, ids[len(prompt) :])
+        self.log.sample(self.progress.iteration, prompt, ids[len(prompt) :])
 
     def _say(self, text: str) -> None:
         if torch.distributed.get_rank() == 0:
@@ -959,7 +956,6 @@ def _check_writable(folder: Path) -> None:
 
 MESSAGE_BYTES = 32 * 2**20
 NETWORK_ROUNDS = 3
-
 
 PEAK_SIZES = {"cpu": 1024, "cuda": 8192}
 PEAK_REPEATS = 4

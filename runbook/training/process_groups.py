@@ -19,9 +19,9 @@ from torch.distributed import distributed_c10d
 
 from runbook.plan_file.errors import FAILED, TrainingError
 from runbook.plan_file.schema import PhasePlan
+from runbook.training.job_output import say
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import Ranks, claim_gpu, on_gpu, own_gpu
-from runbook.training.report import say
 
 T = TypeVar("T")
 

@@ -8,16 +8,11 @@ from typing import Any
 import pytest
 
 from runbook.params.schema.site import QueueLimit
-from runbook.planning.cost.endurance import (
-    Endurance,
-    added_share,
-    checkpoint_bytes,
-    daly,
-    endurance,
-    jobs_in_a_row,
-    seconds_between_failures,
-)
-from runbook.planning.cost.speed import estimate
+from runbook.planning.cost.checkpoint_size import checkpoint_bytes
+from runbook.planning.cost.failure_rate import seconds_between_failures
+from runbook.planning.cost.long_training import LongTraining, estimate_long_training, jobs_in_a_row
+from runbook.planning.cost.save_interval import added_share, daly
+from runbook.planning.cost.time_and_money import estimate
 from runbook.planning.layout import full_choice
 from runbook.planning.messages import PlanningMessage
 
@@ -37,13 +32,13 @@ AZURE = {
 
 def found(
     sections: dict[str, Any], nodes: int = 16, site: dict[str, Any] | None = None, **job: Any
-) -> Endurance:
+) -> LongTraining:
     sections = {**sections, "jobs": {"training": {"nodes": nodes, **job}}}
     settings = build(sections, model="175b", device="H100-SXM", site=site or {})
     choice = full_choice(settings)
     time = estimate(choice, None)
     size = checkpoint_bytes(174_615_846_912, choice.training.precision)
-    return endurance(choice, settings.run.jobs.training, size, time)
+    return estimate_long_training(choice, settings.run.jobs.training, size, time)
 
 
 def test_azures_write_times_in_one_unit() -> None:
@@ -104,7 +99,7 @@ def test_energy_only_where_the_power_is_known() -> None:
     assert known.energy_basis == PlanningMessage.POWER.fill(watts=700)
     choice = full_choice(build())
     time = estimate(choice, TWO_CORES)
-    here = endurance(choice, build().run.jobs.training, 10**8, time)
+    here = estimate_long_training(choice, build().run.jobs.training, 10**8, time)
     assert (here.energy_kwh, here.energy_basis) == (
         None,
         PlanningMessage.POWER_NOT_KNOWN.fill(device="cpu"),

@@ -16,13 +16,13 @@ from runbook.plan_file.kept_checkpoints import most_at_once
 from runbook.plan_file.schema import Checkpoint, Layout, ModelShape, Precision
 from runbook.planning import Check, make_plan
 from runbook.planning.cost import cpu
-from runbook.planning.cost.cpu import PROCESS_BYTES
-from runbook.planning.cost.endurance import (
+from runbook.planning.cost.checkpoint_size import (
     Storage,
     bytes_per_parameter,
     checkpoint_bytes,
     storage,
 )
+from runbook.planning.cost.cpu import PROCESS_BYTES
 from runbook.planning.cost.memory import (
     StageMemory,
     all_stages,
@@ -49,7 +49,6 @@ GPT3 = ModelShape(
     padded_vocabulary=51200,
 )
 
-
 UNCUT = Layout(
     tensor=1,
     pipeline=1,
@@ -60,7 +59,6 @@ UNCUT = Layout(
     world_size=1,
     zero_stage=1,
 )
-
 
 STATES = [
     # Megatron's distributed optimizer (docs/dist_optimizer.md): whole, then shared over d copies

@@ -13,7 +13,7 @@ from runbook.core.errors import RecordError
 from runbook.records.logbook import add_note, make_entry, write_logbook
 from runbook.records.manifest import note_files, verify_run, write_manifest
 from runbook.records.messages import RecordMessage
-from runbook.records.pages import run_pages
+from runbook.records.pages.front_page import FrontPage, write_front_page
 
 EVENTS = [
     (
@@ -245,7 +245,7 @@ def test_a_secret_in_a_note_is_written_nowhere_and_steering_characters_are_shown
     said = add_note(run_folder, f"took {' and '.join(secrets)} \x1b]0;owned\x07 \u202e")
     assert said.startswith("Noted: took hf_A... and ghp_... and AKIA... and sig=...")
     assert said.endswith(r"\u001b]0;owned\u0007 \u202e (what looks like a secret was cut out)")
-    run_pages.write_campaign(run_folder, run_pages.FrontPage(None, [], []))
+    write_front_page(run_folder, FrontPage(None, [], []))
     for file in (path for path in run_folder.rglob("*") if path.is_file()):
         text = file.read_text(errors="replace")
         assert [secret for secret in secrets if secret in text] == [], file.name

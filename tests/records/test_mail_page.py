@@ -14,7 +14,8 @@ from runbook.core.checks import Check
 from runbook.plan_file.phase_names import PHASES
 from runbook.records.manifest import verify_run
 from runbook.records.pages import attachments
-from runbook.records.pages.run_pages import FrontPage, without_repeated_remarks, write_campaign
+from runbook.records.pages.front_page import FrontPage, write_front_page
+from runbook.records.pages.plan_section import without_repeated_remarks
 from runbook.records.pages.summary import summarize
 from runbook.records.run_state import read_run
 from runbook.records.twin import write_twin
@@ -34,7 +35,7 @@ def finished_run(runs, *open_checks):
 
 
 def mailed(run_folder, outcome=None):
-    write_campaign(run_folder, outcome)
+    write_front_page(run_folder, outcome)
     return (run_folder / "report.html").read_text()
 
 

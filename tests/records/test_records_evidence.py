@@ -29,7 +29,7 @@ from runbook.records.manifest import (
     write_manifest,
 )
 from runbook.records.messages import RecordMessage
-from runbook.records.pages.run_pages import FrontPage
+from runbook.records.pages.front_page import FrontPage
 from runbook.records.twin import find_twin, read_twin, twin_as_dict, twin_path, write_twin
 
 

@@ -17,9 +17,9 @@ from runbook.core.checks import Check
 from runbook.core.curves import loss_curve
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import said_by_html, set_aside
+from runbook.records.pages.front_page import FrontPage, write_front_page
 from runbook.records.pages.notebook_page import LARGEST_PAGE, report
 from runbook.records.pages.page_parts import show_value
-from runbook.records.pages.run_pages import FrontPage, write_campaign
 from runbook.records.pages.runs_index import write_runs_index
 from runbook.records.run_state import read_run, read_runs
 from runbook.runs.status import status_of_all
@@ -313,7 +313,7 @@ def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
     outcome = FrontPage(
         ("the <b>of</b>", "Alice was"), [row], [("Speed", "9,001 tokens/s", "113% of the plan")]
     )
-    shown = Page(write_campaign(run_folder, outcome).read_text()).text
+    shown = Page(write_front_page(run_folder, outcome).read_text()).text
     assert "the <b>of</b>" in shown
     assert "Alice was" in shown
     assert "wall time1 min 6 s, planned 1 min (+10.7%)" in shown
@@ -341,14 +341,14 @@ SCORES = [
 
 def test_scores_are_on_the_front_page_and_a_fall_is_said(tmp_path):
     run_folder = write_run(tmp_path / "runs")
-    shown = Page(write_campaign(run_folder, FrontPage(scores=SCORES)).read_text()).text
+    shown = Page(write_front_page(run_folder, FrontPage(scores=SCORES)).read_text()).text
     card = shown.partition("Contents")[0]
     assert "Bits per byte3.5better, from 4.59" in card
     assert "Minimal pairs right0.395worse, from 0.44" in card
     assert "Worse after the training: all minimal pairs, right (share), from 0.44 to 0.395" in card
     assert card.count("Worse after") == 1 and "participle" not in card
     assert "Scores before and after" in shown
-    assert "Scores before" not in Page(write_campaign(run_folder).read_text()).text
+    assert "Scores before" not in Page(write_front_page(run_folder).read_text()).text
 
 
 def test_scores_are_in_the_index_of_all_runs(tmp_path):
@@ -375,14 +375,14 @@ def test_the_time_of_all_phases_says_which_executions_it_counts(tmp_path):
         (run_folder / "records" / name).write_bytes(
             (tmp_path / "other/toy/records" / name).read_bytes()
         )
-    text = Page(write_campaign(run_folder).read_text()).text
+    text = Page(write_front_page(run_folder).read_text()).text
     assert "2 min 30 s, the newest execution of each; 5 min with one earlier" in text
 
 
 def test_campaign_and_index_survive_a_broken_record_and_an_open_one(tmp_path):
     run_folder = write_run(tmp_path / "runs")
     (run_folder / "records" / "02-data.json").write_text("{}")
-    write_campaign(run_folder)
+    write_front_page(run_folder)
     run = read_run(run_folder)
     assert (run.state, run.verdict) == ("unreadable", "fail")
     assert "is not the twin of a notebook" in (run_folder / "index.html").read_text()
@@ -443,7 +443,7 @@ def test_a_broken_or_half_written_folder_is_listed_as_what_it_is(tmp_path, broke
     assert read_run(runs / "whole").state == "1 of 7 done"
     listed = [line.split("  ")[0] for line in status_of_all(runs).splitlines()[2:]]
     assert [name for name in listed if name] == ["broken <b>", "whole"]
-    write_campaign(runs / "broken <b>")
+    write_front_page(runs / "broken <b>")
 
 
 def test_a_loss_that_is_no_number_is_listed_as_that(tmp_path):

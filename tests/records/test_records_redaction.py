@@ -16,8 +16,8 @@ from made_run import TWIN, announced, data, notebook, write_run
 from suite.messages import refuses
 
 from runbook.core.errors import RecordError
+from runbook.records.pages.front_page import FrontPage
 from runbook.records.pages.html_rewriting import Rewriter
-from runbook.records.pages.run_pages import FrontPage
 from runbook.tools.redact import redacted_copy
 from runbook.tools.redact.messages import RedactMessage
 from runbook.tools.redact.redacted_copy import private_words, write_redacted

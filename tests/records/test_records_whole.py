@@ -14,9 +14,9 @@ from runbook.core.errors import RunbookError
 from runbook.records.engine.execute import file_finished_notebook
 from runbook.records.manifest import verify_run
 from runbook.records.messages import RecordMessage
+from runbook.records.pages.front_page import write_front_page
 from runbook.records.pages.notebook_page import LARGEST_PAGE, write_html
 from runbook.records.pages.page_parts import links_for, write_help
-from runbook.records.pages.run_pages import write_campaign
 from runbook.records.pages.whole_report import write_whole_report
 from runbook.records.run_state import evidence_links
 
@@ -42,7 +42,7 @@ def test_the_whole_report_is_one_page_with_its_own_anchors_and_no_link_to_a_part
 
 def test_made_again_from_the_same_pages_it_is_the_same(run):
     before = write_whole_report(run).read_bytes()
-    write_campaign(run)
+    write_front_page(run)
     assert write_whole_report(run).read_bytes() == before
 
 
@@ -76,7 +76,7 @@ def test_script_log_and_metrics_of_the_newest_job_are_linked(run):
     page = write_html(run, "04-training").read_text()
     for name, target in (("Script", "jobs/04-training-10/job.sh"), ("Metrics", "metrics.jsonl")):
         assert f'<a href="../{target}">{name}</a>' in page
-    assert '<a href="jobs/04-training-10/out">log</a>' in write_campaign(run).read_text()
+    assert '<a href="jobs/04-training-10/out">log</a>' in write_front_page(run).read_text()
 
 
 def test_a_failure_leads_to_its_remedy(tmp_path):

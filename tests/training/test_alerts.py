@@ -9,7 +9,7 @@ from threading import Event, Thread
 import pytest
 
 from runbook.plan_file import schema
-from runbook.training.report import AlertSender
+from runbook.training.alerts import AlertSender
 
 from . import specs
 
@@ -113,7 +113,7 @@ def test_a_command_that_nobody_allowed_is_not_started_and_said_once(tmp_path, mo
     for name, value in allow(tmp_path, allowed.format(tmp_path / "started")).items():
         monkeypatch.setenv(name, value)
     said = []
-    monkeypatch.setattr("runbook.training.report.say", said.append)
+    monkeypatch.setattr("runbook.training.alerts.say", said.append)
     alerts = AlertSender(schema.parse(specs.spec(log={"alarm_command": command})))
     for number in range(2):
         alerts.send(f"alarm {number}", {"event": "alarm"})
@@ -130,9 +130,9 @@ def test_a_command_that_nobody_allowed_is_not_started_and_said_once(tmp_path, mo
 def test_a_slow_channel_holds_nothing_up(webhook, monkeypatch):
     address, posted = webhook
     monkeypatch.setenv("ALARM_ADDRESS", f"{address}/slow")
-    monkeypatch.setattr("runbook.training.report.CHANNEL_SECONDS", 1.0)
+    monkeypatch.setattr("runbook.training.alerts.CHANNEL_SECONDS", 1.0)
     said = []
-    monkeypatch.setattr("runbook.training.report.say", said.append)
+    monkeypatch.setattr("runbook.training.alerts.say", said.append)
     alerts = AlertSender(schema.parse(specs.spec(log={"alarm_webhook": "env:ALARM_ADDRESS"})))
     start = time.monotonic()
     for number in range(3):
@@ -148,7 +148,7 @@ def test_a_slow_channel_holds_nothing_up(webhook, monkeypatch):
 def test_what_is_posted_is_json_where_a_number_is_none(webhook, monkeypatch):
     address, posted = webhook
     monkeypatch.setenv("ALARM_ADDRESS", address)
-    monkeypatch.setattr("runbook.training.report.say", pytest.fail)
+    monkeypatch.setattr("runbook.training.alerts.say", pytest.fail)
     alerts = AlertSender(schema.parse(specs.spec(log={"alarm_webhook": "env:ALARM_ADDRESS"})))
     alerts.send("the loss is no number", {"event": "alarm", "value": float("nan")})
     alerts.close()

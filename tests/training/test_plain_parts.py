@@ -16,11 +16,11 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import differences
 from runbook.plan_file.learning_rate import LearningRate
 from runbook.plan_file.schema import parse
-from runbook.training import report
+from runbook.training import training_log
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import ranks_from
-from runbook.training.report import StepRecord
 from runbook.training.sample_order import DataParallelShare
+from runbook.training.training_log import StepRecord
 
 from . import specs
 
@@ -177,7 +177,7 @@ class TestLogLine:
     now = datetime.datetime(2026, 11, 21, 2, 3, 4, 567)
 
     def test_it_is_megatron_lms(self):
-        assert report.training_line(self.averaged, 100, 123.45, self.now) == (
+        assert training_log.training_line(self.averaged, 100, 123.45, self.now) == (
             " [2026-11-21 02:03:04.000567] iteration       12/     100 | consumed samples:           96 |"
             " elapsed time per iteration (ms): 500.0 | throughput per GPU (TFLOP/s/GPU): 123.5 |"
             " learning rate: 6.000000E-04 | global batch size:     8 | lm loss: 1.050000E+01 | loss scale: 1.0 |"
@@ -186,17 +186,17 @@ class TestLogLine:
 
     def test_an_interval_without_a_loss_has_no_loss_in_its_line(self):
         skipped = replace(self.averaged, loss=None, grad_norm=math.nan)
-        line = report.training_line(skipped, 100, 123.45, self.now)
+        line = training_log.training_line(skipped, 100, 123.45, self.now)
         assert "lm loss" not in line and "grad norm" not in line
         assert re.search(r"global batch size: {5}8 \| loss scale: 1\.0 \| number of skipped", line)
 
     def test_validation_has_the_perplexity(self):
-        rule, line, again = report.validation_lines(1000, 2.5).split("\n")
+        rule, line, again = training_log.validation_lines(1000, 2.5).split("\n")
         assert line == (
             " validation loss at iteration 1000 | lm loss value: 2.500000E+00 | lm loss PPL: 1.218249E+01 | "
         )
         assert rule == again == "-" * (len(line) + 1)
-        assert report.perplexity(30.0) == math.exp(20)
+        assert training_log.perplexity(30.0) == math.exp(20)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from runbook.records.engine.execution_end import (
 )
 from runbook.records.manifest import note_files, set_aside, write_manifest
 from runbook.records.messages import RecordMessage
+from runbook.records.pages.front_page import write_front_page
 from runbook.records.pages.notebook_page import ERROR_TAG, write_html
-from runbook.records.pages.run_pages import write_campaign
 from runbook.records.pages.runs_index import write_runs_index
 from runbook.records.session import MIME, read_master
 from runbook.records.twin import (
@@ -125,7 +125,7 @@ def write_record(
     write_text(path, ipynb.notebook_text(notebook))
     write_twin(twin, twin_path(run_folder, twin.phase))
     report = write_html(run_folder, twin.phase)
-    write_campaign(run_folder)
+    write_front_page(run_folder)
     write_manifest(run_folder, ended_phase, [path, report, twin_path(run_folder, twin.phase)])
     write_runs_index(run_folder.parent)
 

@@ -13,16 +13,9 @@ from runbook.core.table import Row
 from runbook.core.units import in_words
 from runbook.params.yaml12 import dotted, read_file
 from runbook.plan_file.phase_names import PHASES
+from runbook.records.pages.front_page import INDEX_SCORES
 from runbook.records.pages.overlay import LIVE_FOLDER, MOST_RUNS, OverlayCurve, overlay_curves
-from runbook.records.pages.page_parts import (
-    TEMPLATES,
-    Scripts,
-    head,
-    page,
-    show_value,
-    write_help,
-)
-from runbook.records.pages.run_pages import INDEX_SCORES
+from runbook.records.pages.page_parts import TEMPLATES, Scripts, head, page, show_value, write_help
 from runbook.records.run_state import KEY_NUMBERS, RunState, read_runs
 from runbook.results.compare import differing_rows
 from runbook.results.scores import Score, read_main_scores

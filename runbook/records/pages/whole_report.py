@@ -23,9 +23,9 @@ def write_whole_report(run_folder: Path) -> Path:
     links["../index.html"] = "#record"
     # Without the moment of writing the file is the same when it is made again from the same pages.
     body = _Body("footer.soft", lambda value: links.get(value, value))
-    campaign = body.rewrite((run_folder / "index.html").read_text(encoding="utf-8"))
+    front_page = body.rewrite((run_folder / "index.html").read_text(encoding="utf-8"))
     sections = []
-    size = len(campaign)
+    size = len(front_page)
     for phase, path in pages.items():
         text = path.read_text(encoding="utf-8")
         note = ""
@@ -42,9 +42,9 @@ def write_whole_report(run_folder: Path) -> Path:
     start = head(
         f"{run_folder.name}: report with records",
         code_colours(),
-        scripts=scripts_inside("<script" in campaign),
+        scripts=scripts_inside("<script" in front_page),
     )
-    whole = campaign.replace("</main>", "\n".join([*sections, "</main>"]), 1)
+    whole = front_page.replace("</main>", "\n".join([*sections, "</main>"]), 1)
     text = (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{start}\n</head>\n'
         f"<body>\n{whole}\n</body>\n</html>\n"

@@ -20,7 +20,6 @@ from runbook.jobs.job_end import EndCause, JobEnd
 from runbook.jobs.job_folder import JobState
 from runbook.next_job.decisions import Action, Attempt, decide_restart
 from runbook.planning import Plan
-from runbook.planning.cost.endurance import daly
 from runbook.planning.cost.fault_simulation import (
     HANG,
     MAINTENANCE,
@@ -36,6 +35,7 @@ from runbook.planning.cost.fault_simulation import (
     middle,
     with_interval,
 )
+from runbook.planning.cost.save_interval import daly
 from runbook.planning.useful_time import FaultCosts, fault_costs, possible_copies
 from runbook.tools.drills.messages import DrillMessage
 

@@ -9,7 +9,7 @@ from runbook.core.errors import RecordError
 from runbook.core.files import utc_now, write_text
 from runbook.phases.run_report import changed_files, read_front_page
 from runbook.plan_file.phase_names import PHASES
-from runbook.records.pages import run_pages
+from runbook.records.pages.front_page import Surroundings, write_front_page
 from runbook.records.pages.notebook_page import write_html
 from runbook.records.pages.runs_index import write_runs_index
 from runbook.tools.publish.messages import PublishMessage
@@ -119,5 +119,5 @@ def copy_whole_run(folder: Path, site: Path) -> str:
             write_html(copy, phase)
 
     front_page = read_front_page(folder)._replace(changed=changed_files(folder))
-    run_pages.write_campaign(copy, front_page, surroundings=run_pages.Surroundings.SITE)
+    write_front_page(copy, front_page, surroundings=Surroundings.SITE)
     return folder.name

@@ -24,7 +24,8 @@ from runbook.core.files import write_text
 from runbook.phases.run_report import changed_files, read_front_page
 from runbook.plan_file.phase_names import PHASES
 from runbook.records import twin as ipynb
-from runbook.records.pages import page_parts, run_pages
+from runbook.records.pages import page_parts
+from runbook.records.pages.front_page import REPORT_NAME, FrontPage, Surroundings, write_front_page
 from runbook.records.pages.notebook_page import write_html
 from runbook.tools.redact.messages import RedactMessage
 from runbook.tools.redact.redaction import WHOLE_PATH, Redactor, keep_pictures
@@ -107,12 +108,12 @@ def write_redacted(folder: Path, out: Path | None = None) -> Path:
     for phase in PHASES:
         _write_record(redactor, folder, out, phase)
     front_page = read_front_page(folder)._replace(changed=changed_files(folder))
-    outcome = run_pages.FrontPage(*redactor.value([*front_page]))
-    run_pages.write_campaign(
+    outcome = FrontPage(*redactor.value([*front_page]))
+    write_front_page(
         out,
         outcome,
         shown_as=redactor.text(folder.name),
-        surroundings=run_pages.Surroundings.NONE,
+        surroundings=Surroundings.NONE,
     )
     _write_help(out)
     return out / "index.html"
@@ -132,7 +133,7 @@ def _write_help(out: Path) -> None:
     such neighbour.
     """
     page_parts.write_help(out)
-    pages = [out / "index.html", out / run_pages.REPORT_NAME, *(out / "records").glob("*.html")]
+    pages = [out / "index.html", out / REPORT_NAME, *(out / "records").glob("*.html")]
     for page in pages:
         to_top = "" if page.parent == out else "../"
         shared = f'"../{to_top}{page_parts.HELP_NAME}'

@@ -25,6 +25,7 @@ from runbook.training.checkpoints import folders, torch_dist
 from runbook.training.checkpoints.folders import CheckpointFolder
 from runbook.training.engines.engine import CommonState, TrainingEngine
 from runbook.training.health import injected_faults
+from runbook.training.job_output import say
 from runbook.training.messages import TrainingMessage
 from runbook.training.process_groups import (
     reduce_number,
@@ -33,7 +34,6 @@ from runbook.training.process_groups import (
     seed_ranks,
 )
 from runbook.training.ranks import on_gpu
-from runbook.training.report import say
 
 _SHAPE_KEYS = (
     "layers",

@@ -24,6 +24,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.checkpoints import state
 from runbook.training.checkpoints.state import LoadedCheckpoint, TrainingProgress
 from runbook.training.engines.engine import CommonState, OwnTensor, TrainingEngine
+from runbook.training.job_output import say
 from runbook.training.near import places, state_file
 from runbook.training.near.exchange import Exchange
 from runbook.training.near.nodes import NodeMap, transfer_rounds
@@ -38,13 +39,9 @@ from runbook.training.near.which_copy import (
     choose_copies,
     load_history,
 )
-from runbook.training.process_groups import (
-    reduce_number,
-    share_value,
-    wait_for_gpu,
-)
+from runbook.training.process_groups import reduce_number, share_value, wait_for_gpu
 from runbook.training.ranks import cores_of_rank, on_gpu
-from runbook.training.report import TrainingReport, say
+from runbook.training.training_log import TrainingLog
 
 T = TypeVar("T")
 
@@ -60,11 +57,11 @@ class NearCopies:
         self,
         spec: PhasePlan,
         engine: TrainingEngine,
-        report: TrainingReport,
+        log: TrainingLog,
     ) -> None:
         self.spec = spec
         self.engine = engine
-        self.report = report
+        self.log = log
         self.rank = torch.distributed.get_rank()
         self.lineage = share_value(secrets.token_hex(8))
         """Random name of this segment, which its copies carry."""
@@ -156,9 +153,7 @@ class NearCopies:
 
     def _list(self) -> "Listing":
         """List this node's files, and gather what all nodes hold and what earlier starts tried."""
-        history = share_value(
-            load_history(self.report.earlier_events()) if self.rank == 0 else None
-        )
+        history = share_value(load_history(self.log.earlier_events()) if self.rank == 0 else None)
         assert history is not None
         files, problems = self._files_here()
         about_node: tuple[list[HeldCopy], list[str]] = ([], [])
@@ -209,12 +204,12 @@ class NearCopies:
         readers = [self.nodes.holder(copy.rank, copy.node) for copy in copies]
         read_here = [copy for copy in copies if readers[copy.rank] == self.rank]
         # Recorded before anything is read: a start that dies here counts as a try too.
-        self.report.event("near_verifying", iteration=choice.iteration, near=choice.lineage)
+        self.log.event("near_verifying", iteration=choice.iteration, near=choice.lineage)
         faults = self._faults(lambda copy: files[copy].fault(self.threads), read_here)
         if not faults:
             faults = self._bring(choice, readers, files)
         if not faults:
-            self.report.event("near_loading", iteration=choice.iteration, near=choice.lineage)
+            self.log.event("near_loading", iteration=choice.iteration, near=choice.lineage)
             opened = state_file.open_state(self.place.path(choice.iteration, self.rank))
             faults = self._faults(lambda _: self._fill(opened), [copies[self.rank]])
             self.is_spoiled = bool(faults)
@@ -356,7 +351,7 @@ class NearCopies:
         if self._loaded is not None:
             loaded = self._loaded
             self._loaded = None
-            self.report.event("near_continued", iteration=loaded.iteration, near=loaded.lineage)
+            self.log.event("near_continued", iteration=loaded.iteration, near=loaded.lineage)
 
     # While training
 
@@ -468,7 +463,7 @@ class NearCopies:
         Always False.
         """
         self._say(f"no more near copies, the training goes on without them: {faults[0]}")
-        self.report.event("near_off", message=faults[0])
+        self.log.event("near_off", message=faults[0])
         return False
 
     # Helpers of this class
@@ -490,7 +485,7 @@ class NearCopies:
             facts = {"iteration": choice.iteration, "near": choice.lineage}
         for problem in problems:
             self._say(f"near copy passed over: {problem}")
-            self.report.event("near_broken", message=problem, **facts)
+            self.log.event("near_broken", message=problem, **facts)
 
     def _say(self, text: str) -> None:
         if self.rank == 0:

@@ -1,4 +1,4 @@
-"""What a run reports.
+"""Log of a training.
 
 Log lines in Megatron-LM's form, metrics.jsonl, events.jsonl, TensorBoard, alarms.
 """
@@ -8,37 +8,23 @@ import dataclasses
 import datetime
 import json
 import math
-import os
-import shlex
 import socket
 import statistics
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
-from threading import Thread, current_thread
 from typing import Any
-from urllib.error import URLError
 
 from runbook.plan_file.alarms import WINDOW, Alarm
-from runbook.plan_file.allowed_commands import allowed_commands_file, how_to_allow, is_allowed
-from runbook.plan_file.json_records import append_line, as_line
+from runbook.plan_file.json_records import append_line
 from runbook.plan_file.recent_steps import RecentStep, read_recent_steps
 from runbook.plan_file.schema import FLOPS_CONVENTION, PhasePlan
 from runbook.plan_file.slow_ranks import ExchangedTimes
+from runbook.training.alerts import AlertSender
+from runbook.training.job_output import say
 from runbook.training.ranks import Ranks
 from runbook.training.trackers.processes import TrackerProcesses
-
-
-def say(text: str) -> None:
-    """Print a line of the job's output immediately. A closed output does not end the training."""
-    with contextlib.suppress(OSError):
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
 
 
 @dataclass(frozen=True)
@@ -62,7 +48,7 @@ class StepRecord:
     parts: dict[str, float]
 
 
-class TrainingReport:
+class TrainingLog:
     """Writes on behalf of all ranks: events from rank 0, everything else from the last rank."""
 
     def __init__(self, spec: PhasePlan, ranks: Ranks) -> None:
@@ -363,114 +349,3 @@ def validation_lines(iteration: int, loss: float) -> str:
 def perplexity(loss: float) -> float:
     """Return the exponential of the loss, with Megatron-LM's cap."""
     return math.exp(min(20.0, loss))
-
-
-class NotAllowedError(Exception):
-    """A command that the user has not allowed. The text says how to allow it."""
-
-
-CHANNEL_SECONDS = 10.0  # Seconds to wait for an answer
-
-
-class AlertSender:
-    """The alarm channels of one training. Neither a slow nor a broken one delays it."""
-
-    def __init__(self, spec: PhasePlan) -> None:
-        self.spec = spec
-        # The thread that sends it, by key
-        self._broken: dict[str, Thread] = {}
-        self._threads: list[Thread] = []
-
-    def send(self, text: str, event: Mapping[str, object]) -> None:
-        """Send a text, to the webhook with the event it is about, in a thread for each channel."""
-        run = self.spec.root.resolve().name
-        log = self.spec.log
-        channels = (
-            ("alarm_webhook", post, log.alarm_webhook),
-            ("alarm_command", pipe, log.alarm_command),
-        )
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        for key, channel, address in channels:
-            if address.strip():
-                arguments = (key, channel, address, {"run": run, "text": f"{run}: {text}", **event})
-                self._threads.append(
-                    Thread(
-                        target=self._send,
-                        args=arguments,
-                        daemon=True,
-                    )
-                )
-                # No more threads: the alarm is in the log anyway
-                with contextlib.suppress(RuntimeError):
-                    self._threads[-1].start()
-
-    def _send(
-        self,
-        key: str,
-        channel: Any,
-        address: str,
-        content: dict[str, object],
-    ) -> None:
-        try:
-            channel(address, content)
-        except NotAllowedError as error:
-            if self._broken.setdefault(key, current_thread()) is current_thread():
-                say(
-                    f"training.{key} is not started, and the training goes on: it is in the "
-                    f"run file, and not in "
-                    f"your own {allowed_commands_file()}. If you wrote or read it: {error}"
-                )
-        except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
-            if self._broken.setdefault(key, current_thread()) is current_thread():
-                # The error's own text is left out, because it may contain the address.
-                names = ("code", "reason", "returncode", "strerror")
-                detail = next(
-                    (value for name in names if (value := getattr(error, name, None))), ""
-                )
-                say(
-                    f"training.{key} could not send an alarm, and the training goes on: "
-                    f"{type(error).__name__} {detail}"
-                )
-
-    def close(self) -> None:
-        """Wait briefly for alarms that are being sent."""
-        # A channel that fails at its limit is still reported
-        end = time.monotonic() + CHANNEL_SECONDS + 2.0
-        for thread in filter(Thread.is_alive, self._threads):
-            thread.join(max(0.0, end - time.monotonic()))
-
-
-def post(reference: str, content: Mapping[str, object]) -> None:
-    """Send JSON by POST to the address that `env:NAME` or `file:PATH` contains."""
-    kind, _, target = reference.partition(":")
-    if kind == "env":
-        address = os.environ.get(target, "")
-    else:
-        address = Path(target).expanduser().read_text("utf-8")
-
-    if not address.strip().startswith(("http://", "https://")):
-        raise URLError(f"{reference} holds no http:// or https:// address")
-    request = urllib.request.Request(
-        address.strip(), as_line(content), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=CHANNEL_SECONDS):
-        pass
-
-
-def pipe(command: str, content: Mapping[str, object]) -> None:
-    """Run a command with the text on its standard input, if the user has allowed the command."""
-    if not is_allowed(command):
-        raise NotAllowedError(how_to_allow(command))
-    # A child process that stays behind holds no pipe of ours
-    silent, text = (
-        subprocess.DEVNULL,
-        f"{content['text']}\n".encode(),
-    )
-    subprocess.run(
-        shlex.split(command),
-        input=text,
-        timeout=CHANNEL_SECONDS,
-        check=True,
-        stdout=silent,
-        stderr=silent,
-    )

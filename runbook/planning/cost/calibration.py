@@ -1,0 +1,104 @@
+"""Correction of planned step times by what a smoke test measured."""
+
+import contextlib
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.json_records import OMIT_DEFAULT, from_json
+from runbook.planning.cost import flops
+from runbook.planning.layout import Choice
+from runbook.planning.messages import PlanningMessage
+
+LIKE = 30.0
+"""A step of another run counts as similar to the measured one if its operations differ by at most
+this factor. A toy model's steps are mostly overhead and are no evidence for a large one's.
+"""
+
+FEWEST = 3
+"""Minimum number of steps for a factor, after the first, which loads and compiles."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """One smoke test's measured steps, compared with the plain plan for it."""
+
+    factor: float
+    measured_seconds: float
+    predicted_seconds: float
+    steps: int
+    machine: str
+    """Identifies the machine: its CPU and cores if the jobs run here, else site and device."""
+    engine: str
+    precision: str
+    operations: float
+    """Operations of one step, in our convention."""
+    run: str
+    measured: str
+    """Time of the measurement, as an ISO date."""
+    warned: bool = field(default=False, metadata=OMIT_DEFAULT)
+    """The smoke test passed only with a warning, so it rescales no other run."""
+
+    @property
+    def text(self) -> str:
+        """Return the factor and its source, for people."""
+        return PlanningMessage.CORRECTED_BY_SMOKE_TEST.fill(
+            factor=self.factor, run=self.run, measured=self.measured[:10]
+        )
+
+
+def read_calibration(content: Any) -> Calibration | None:
+    """Return the calibration in the JSON that `as_json` wrote, or None if it is not one."""
+    with contextlib.suppress(RefusedError):
+        calibration = from_json(
+            Calibration, content, name="the calibration", failure="this is no calibration:"
+        )
+        figures = (calibration.factor, calibration.predicted_seconds, calibration.operations)
+        if all(0 < figure < math.inf for figure in figures):
+            return calibration
+
+    return None
+
+
+def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> float | None:
+    """Return the factor for predicted steps.
+
+    It is the median of the measured steps, without the first, over the prediction.
+
+    Return None if there are too few steps, or if one of them or the prediction is no valid time.
+
+    >>> calibrate([30.0, 12.0, 11.0, 13.0, 12.0], 10.0), calibrate([30.0, 12.0, 11.0], 10.0)
+    (1.2, None)
+    """
+    steps = measured_seconds[1:]
+    if len(steps) < FEWEST or predicted_seconds <= 0:
+        return None
+    if not all(0 < seconds < math.inf for seconds in steps):
+        return None
+    return statistics.median(steps) / predicted_seconds
+
+
+@dataclass(frozen=True)
+class Calibrations:
+    """All measurements of smoke tests, and the machine that the plan is for."""
+
+    machine: str
+    found: tuple[Calibration, ...] = ()
+
+    def holds_for(self, choice: Choice) -> Calibration | None:
+        """Return the newest one for the same machine, engine and number format, or None.
+
+        Its step must be similar to this phase's.
+        """
+        operations = flops.flops(choice.shape, choice.global_batch)
+        circumstances = (self.machine, choice.program, choice.training.precision)
+        like = [
+            calibration
+            for calibration in self.found
+            if (calibration.machine, calibration.engine, calibration.precision) == circumstances
+            and 1 / LIKE <= operations / calibration.operations <= LIKE
+        ]
+        return max(like, key=lambda calibration: calibration.measured, default=None)

@@ -1,0 +1,64 @@
+"""Size of a checkpoint, and the disk space that a training's checkpoints need."""
+
+from dataclasses import dataclass
+
+from runbook.plan_file.kept_checkpoints import all_saves, most_at_once
+from runbook.plan_file.schema import PhasePlan, Precision
+
+
+def bytes_per_parameter(precision: Precision) -> int:
+    """Return the checkpoint bytes a parameter.
+
+    They cover the weights in the training format, fp32 master weights unless that format is fp32,
+    and Adam's two moments.
+
+    >>> bytes_per_parameter("bf16"), bytes_per_parameter("fp32")
+    (14, 12)
+    """
+    return 4 + 8 if precision == "fp32" else 2 + 12
+
+
+def checkpoint_bytes(parameters: int, precision: Precision) -> int:
+    """Return the bytes of one complete checkpoint.
+
+    >>> checkpoint_bytes(174_615_846_912, "bf16")
+    2444621856768
+    """
+    return parameters * bytes_per_parameter(precision)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The disk space that the checkpoints of one phase need."""
+
+    bytes_per_parameter: int
+    checkpoint_bytes: int
+    num_checkpoints: int
+    """Largest number of checkpoints at once: the retained ones, and the one being written.
+
+    It is 0 if nothing is saved.
+    """
+    disk_bytes: int
+
+
+KEEPS_ALL = ("megatron-lm", "megatron-deepspeed")
+"""Programs that never delete a checkpoint.
+
+Megatron-LM's `--save-retain-interval` is off by default, and Megatron-DeepSpeed has no such option.
+"""
+
+
+def storage(phase: PhasePlan, program: str) -> Storage:
+    """Return the largest disk usage of a phase's checkpoints.
+
+    `program` is the engine or framework that writes them.
+    """
+    size = checkpoint_bytes(phase.model.parameters, phase.precision.format)
+    count_most = all_saves if program in KEEPS_ALL else most_at_once
+    num_checkpoints = count_most(phase.checkpoint, phase.duration.iterations)
+    return Storage(
+        bytes_per_parameter=bytes_per_parameter(phase.precision.format),
+        checkpoint_bytes=size,
+        num_checkpoints=num_checkpoints,
+        disk_bytes=size * num_checkpoints,
+    )

@@ -1,0 +1,111 @@
+"""Needs of a long training in addition to its steps: saves, consecutive jobs and energy."""
+
+import math
+from dataclasses import dataclass, field
+
+from runbook.core.units import GIGABYTE, four_digits, parse_duration
+from runbook.params.schema.run_file import Job
+from runbook.params.schema.site import Site
+from runbook.plan_file.json_records import OMIT_DEFAULT
+from runbook.planning.cost.energy import estimate_energy
+from runbook.planning.cost.failure_rate import FAILURE_SOURCE, seconds_between_failures
+from runbook.planning.cost.save_interval import Saves, saves_to_tier
+from runbook.planning.cost.time_and_money import Speed
+from runbook.planning.layout import Choice
+
+
+@dataclass(frozen=True)
+class LongTraining:
+    """Costs of one training phase in addition to its steps; None for costs that cannot be known.
+
+    `plan.json` has them under `endurance`.
+    """
+
+    saves: tuple[Saves, ...]
+    interval_seconds: float | None
+    """Chosen time between two saves, in seconds."""
+    hours_between_failures: float | None
+    failure_source: str
+    walltime_seconds: int
+    """Time limit of one job, by its own setting or its queue's. It is 0 if no limit is known."""
+    jobs: int | None
+    """Number of consecutive jobs, each resuming from the one before."""
+    energy_kwh: float | None
+    """Energy at the accelerators' full board power.
+
+    The other parts of the nodes, and cooling, use more.
+    """
+    energy_basis: str
+    spares: int = field(default=0, metadata=OMIT_DEFAULT)
+    """Nodes that the job occupies in addition to those that train."""
+    devices_per_node: int = field(default=0, metadata=OMIT_DEFAULT)
+    """Devices of a node that the job uses. 0 means all devices of a node of the site."""
+
+
+def jobs_in_a_row(seconds: float, walltime: float, reserve: float) -> int | None:
+    """Return the number of jobs for a training if each reserves time for its last save.
+
+    Return None if no job makes progress.
+
+    >>> jobs_in_a_row(30 * 86400, 2 * 86400, 600), jobs_in_a_row(3600, 7200, 600), jobs_in_a_row(9999, 600, 600)
+    (16, 1, None)
+    """
+    useful = walltime - reserve
+    return math.ceil(seconds / useful) if useful > 0 else None
+
+
+def estimate_long_training(
+    choice: Choice,
+    job: Job,
+    checkpoint_bytes: int,
+    time: Speed,
+) -> LongTraining:
+    """Return what one training phase needs in addition to its steps, at its expected speed."""
+    site = choice.site
+    step_seconds = time.seconds_per_iteration
+    between_failures = None if choice.on_cpu else seconds_between_failures(choice.layout.world_size)
+    interval = None
+    if step_seconds and choice.training.save_interval:
+        interval = step_seconds * choice.training.save_interval
+    saves = tuple(
+        saves_to_tier(tier, bandwidth * GIGABYTE, checkpoint_bytes, interval, between_failures)
+        for tier, bandwidth in site.write_bandwidth.items()
+    )
+    walltime = _walltime(site, job)
+    reserve = 2 * min((save.write_seconds for save in saves), default=0.0)
+    jobs = None
+    if time.seconds is not None and walltime:
+        jobs = jobs_in_a_row(time.seconds, walltime, reserve)
+    hours_between_failures = None
+    failure_source = ""
+    if between_failures is not None:
+        hours_between_failures = four_digits(between_failures / 3600)
+        failure_source = FAILURE_SOURCE
+
+    energy, basis = estimate_energy(site, time.device_hours)
+    per_node = choice.devices_per_node
+    return LongTraining(
+        saves=saves,
+        interval_seconds=None if interval is None else four_digits(interval),
+        hours_between_failures=hours_between_failures,
+        failure_source=failure_source,
+        walltime_seconds=walltime,
+        jobs=jobs,
+        energy_kwh=energy,
+        energy_basis=basis,
+        spares=job.spares,
+        devices_per_node=0 if per_node == site.hardware.devices_per_node else per_node,
+    )
+
+
+def _walltime(site: Site, job: Job) -> int:
+    """Return the seconds that one job may take, by its own limit or its queue's.
+
+    Return 0 if no limit is known.
+    """
+    if job.walltime:
+        return job.walltime
+    queue = site.queues.get(job.partition)
+    if queue and queue.max_walltime:
+        return parse_duration(queue.max_walltime)
+    return 0

@@ -1,0 +1,61 @@
+"""Seconds of one step, from the model for its device.
+
+On a CPU `cpu` models the step, on an accelerator `iteration`; an accelerator that is not in its
+table, but whose peak the site gives, runs at an assumed `ACCELERATOR_EFFICIENCY` of it.
+"""
+
+from dataclasses import asdict
+
+from runbook.planning.cost import flops
+from runbook.planning.cost.cpu import cpu_step
+from runbook.planning.cost.iteration import iteration
+from runbook.planning.cost.step_inputs import modelled_device, peak_of, setup_for
+from runbook.planning.layout import Choice, Machine
+from runbook.planning.messages import PlanningMessage
+
+ACCELERATOR_EFFICIENCY = 0.35
+"""Share of the datasheet's peak, in the megatron-full convention.
+
+Published runs reach 0.29 (MI250X) to 0.5 (H100).
+"""
+
+
+def modelled_step(
+    choice: Choice, machine: Machine | None
+) -> tuple[float | None, str, dict[str, float] | None]:
+    """Return the seconds of one step, their source, and its parts on a known accelerator."""
+    if choice.on_cpu:
+        step, basis = cpu_step(choice, machine)
+        return (sum(step.values()) if step else None), basis, None
+
+    precision = choice.training.precision
+    hardware = choice.site.hardware
+    device = modelled_device(choice)
+    peak = peak_of(choice.site, precision)
+    if peak is None:
+        reason = PlanningMessage.NO_PEAK_OF_DEVICE.fill(
+            precision=precision,
+            device=hardware.device,
+        )
+        return None, reason, None
+    if not isinstance(device, str):
+        time = iteration(setup_for(choice, device))
+        basis = PlanningMessage.MODELLED.fill(device=device.name, peak=peak, precision=precision)
+        if choice.own_trainer and choice.deepspeed and choice.layout.zero_stage == 3:
+            basis += ", the host's time in ZeRO 3 by one training on one H200"
+        return time.seconds, basis, asdict(time)
+
+    rate = peak * 1e12 * ACCELERATOR_EFFICIENCY * choice.layout.world_size
+    operations = flops.flops(choice.shape, choice.global_batch)
+    if choice.training.recompute == "full":
+        extra = 1 + choice.recomputed / 3
+    else:
+        extra = 1.0
+
+    basis = PlanningMessage.ASSUMED_SHARE.fill(
+        share=ACCELERATOR_EFFICIENCY,
+        peak=peak,
+        device=hardware.device,
+        precision=precision,
+    )
+    return operations * extra * (1 + choice.bubble) / rate, basis, None

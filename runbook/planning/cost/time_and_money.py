@@ -1,0 +1,101 @@
+"""Time and money of a training phase: its steps and evaluations, device-hours and price."""
+
+from dataclasses import dataclass
+
+from runbook.core.units import four_digits
+from runbook.planning.cost import flops
+from runbook.planning.cost.calibration import Calibration
+from runbook.planning.cost.cpu import FORWARD_SHARE
+from runbook.planning.cost.step_inputs import peak_of
+from runbook.planning.cost.step_time import modelled_step
+from runbook.planning.layout import Choice, Machine
+from runbook.planning.schedule import duration
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Expected speed of one phase.
+
+    Every figure is None if `basis` states why it cannot be known.
+    """
+
+    seconds_per_iteration: float | None
+    seconds: float | None
+    tokens_per_second: float | None
+    tflops_per_device: float | None
+    tflops_convention: str
+    device_hours: float | None
+    cost: float | None
+    basis: str
+    mfu: float | None = None
+    """Share of the datasheet's peak in our convention; None if the device has no datasheet's
+    peak."""
+    parts: dict[str, float] | None = None
+    """Seconds of a step by part; None if a step is not modelled part by part."""
+
+
+def estimate(
+    choice: Choice, machine: Machine | None, calibration: Calibration | None = None
+) -> Speed:
+    """Return the step time, and the time of the whole phase with its evaluations.
+
+    Loading and checkpoints are not included.
+    """
+    layout = choice.layout
+    step, basis, parts = modelled_step(choice, machine)
+    if step is None:
+        return Speed(
+            None,
+            None,
+            None,
+            None,
+            flops.OURS,
+            None,
+            None,
+            basis,
+        )
+
+    factor = 1.0
+    if calibration:
+        factor = calibration.factor
+        basis = f"{basis}, {calibration.text}"
+
+    step *= factor
+    seconds = step * (duration(choice).iterations + evaluation_batches(choice) * FORWARD_SHARE)
+    device_hours = seconds * layout.world_size / 3600
+    price = choice.site.price_per_device_hour
+    step_flops = flops.flops(choice.shape, choice.global_batch)
+    tflops_per_device = step_flops / step / layout.world_size / 1e12
+    peak = peak_of(choice.site, choice.training.precision)
+    return Speed(
+        seconds_per_iteration=four_digits(step),
+        seconds=four_digits(seconds),
+        tokens_per_second=four_digits(choice.global_batch * choice.sequence_length / step),
+        tflops_per_device=four_digits(tflops_per_device),
+        tflops_convention=flops.OURS,
+        device_hours=four_digits(device_hours),
+        cost=None if price is None else four_digits(device_hours * price),
+        basis=basis,
+        mfu=four_digits(tflops_per_device / peak) if peak else None,
+        parts=_scaled(parts, factor),
+    )
+
+
+def _scaled(parts: dict[str, float] | None, factor: float) -> dict[str, float] | None:
+    """Return the parts that take time, multiplied by the factor."""
+    if parts is None:
+        return None
+    scaled: dict[str, float] = {}
+    for name, seconds in parts.items():
+        if seconds:
+            scaled[name] = four_digits(seconds * factor)
+
+    return scaled
+
+
+def evaluation_batches(choice: Choice) -> int:
+    """Return the number of batches in all evaluations of a phase."""
+    training = choice.training
+    if not (training.eval_interval and training.eval_iterations):
+        return 0
+    return duration(choice).iterations // training.eval_interval * training.eval_iterations

@@ -1,0 +1,258 @@
+"""Front page of a run, and the report to mail.
+
+Without a `FrontPage`, the page compares the plan with what came true where plan and results of a
+twin share a key.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from runbook.core.checks import counted
+from runbook.core.curves import loss_curve, sparkline
+from runbook.core.errors import RecordError
+from runbook.core.files import utc_now
+from runbook.core.table import Row
+from runbook.core.units import show_duration
+from runbook.records.logbook import LogbookEntry, write_logbook
+from runbook.records.pages.attachments import attachments
+from runbook.records.pages.loss_charts import Chart, loss_charts
+from runbook.records.pages.notebook_page import card_facts, seconds_taken
+from runbook.records.pages.page_parts import TEMPLATES, head, page, scripts_inside, write_and_note
+from runbook.records.pages.phases_table import phase_row
+from runbook.records.pages.plan_section import (
+    numbers_in_plan_and_results,
+    planned_row,
+    without_repeated_remarks,
+)
+from runbook.records.pages.summary import Briefing, checks_of, summarize
+from runbook.records.run_state import RunState, read_run
+from runbook.records.twin import Twin, read_twin
+from runbook.results.scores import Score, as_scores, show_score, worse
+
+SPARK_WIDTH = 20
+
+
+class FrontPage(NamedTuple):
+    """What the front page shows in addition to the records.
+
+    Made by whoever knows plan and prices.
+    """
+
+    # Text before and after training
+    sample: tuple[str, str] | None = None
+    # Phase, what, planned, actual, ratio, remark
+    comparison: Sequence[Row] = ()
+    # Name, value, what stands next to it
+    tiles: Sequence[tuple[str, str, str]] = ()
+    # What, measure, samples, before and after the training
+    scores: Sequence[Row] = ()
+    # Sources of the page that were changed after they were recorded
+    changed: Sequence[str] = ()
+    # Further names and values, such as nodes known as bad
+    facts: Sequence[tuple[str, str]] = ()
+
+
+REPORT_NAME = "report.html"
+
+
+class PageContent(NamedTuple):
+    """The content of both pages of a run, by the names in their templates."""
+
+    run: RunState
+    changed: Sequence[str]
+    summary: Briefing
+    tiles: Sequence[tuple[str, str, str]]
+    facts: Sequence[tuple[str, str]]
+    spark: str
+    charts: Sequence[Chart]
+    chart_script: str
+    logbook: Sequence[LogbookEntry]
+    curve_around: Callable[[float], Markup]
+    rows: Sequence[SimpleNamespace]
+    sample: tuple[str, str] | None
+    scores: Sequence[Score]
+    worse: Sequence[str]
+    comparison: Sequence[Row]
+
+
+class Surroundings(StrEnum):
+    """What exists next to a run's folder, so that its page has no broken links."""
+
+    RUNS = "runs"
+    """Other runs, and the manifest of this one."""
+    SITE = "site"
+    """Copies of other runs, without manifests."""
+    NONE = "none"
+
+
+def write_front_page(
+    run_folder: Path,
+    outcome: FrontPage | None = None,
+    *,
+    shown_as: str = "",
+    surroundings: Surroundings = Surroundings.RUNS,
+) -> Path:
+    """Write runs/<run>/index.html, and report.html: the same for a mail, with nothing outside it.
+
+    `shown_as` is the name on the page where it is not the folder's.
+    """
+    run = read_run(run_folder)
+    run = replace(run, name=shown_as) if shown_as else run
+    has_others = surroundings is Surroundings.RUNS
+    content = _page_content(run, outcome or FrontPage(), with_others=has_others)
+    mailed = page(
+        "mail.html.j2",
+        **content._asdict(),
+        head=head(f"{run.name}: report", scripts=scripts_inside(bool(content.charts))),
+        open_checks=[row for row in checks_of(run) if row.check.verdict != "pass"],
+        passed=[row for row in checks_of(run) if row.check.verdict == "pass"],
+        attachments=attachments(run_folder),
+        # Without the time of writing, the same records produce the same file.
+        state_of=f"{run.changed:%Y-%m-%d %H:%M} UTC",
+    )
+    write_and_note(run_folder, REPORT_NAME, mailed)
+    text = page(
+        "front_page.html.j2",
+        **content._asdict(),
+        head=head(f"{run.name}: report", scripts=scripts_inside(bool(content.charts))),
+        answer=_answer(run),
+        has_index=surroundings is not Surroundings.NONE,
+        has_manifest=surroundings is Surroundings.RUNS,
+        written=_written_at(),
+    )
+    return write_and_note(run_folder, "index.html", text)
+
+
+def _page_content(run: RunState, outcome: FrontPage, *, with_others: bool) -> PageContent:
+    charts = loss_charts(run.folder, with_others=with_others)
+    main_points = charts[0].points if charts else []
+    scores = as_scores(outcome.scores)
+    comparison = [
+        planned_row(row) for row in outcome.comparison or numbers_in_plan_and_results(run)
+    ]
+    return PageContent(
+        run=run,
+        changed=outcome.changed,
+        summary=summarize(run, main_points, scores),
+        tiles=[*_loss_tiles(outcome, main_points), *_score_tiles(scores)],
+        facts=[*_facts(run), *outcome.facts],
+        spark=sparkline([loss for _, loss in main_points], SPARK_WIDTH),
+        charts=charts,
+        chart_script=(TEMPLATES / "chart.js").read_text(encoding="utf-8"),
+        logbook=write_logbook(run.folder),
+        curve_around=partial(_curve_around, main_points),
+        rows=[phase_row(run.folder, phase) for phase in run.phases],
+        sample=outcome.sample,
+        scores=scores,
+        worse=[score.worse_text() for score in worse(scores)],
+        comparison=without_repeated_remarks(comparison),
+    )
+
+
+def _curve_around(points: Sequence[tuple[float, float]], iteration: float) -> Markup:
+    """Draw the loss for 100 iterations before and after an iteration."""
+    near = [point for point in points if abs(point[0] - iteration) <= 100]
+    return loss_curve([("loss", near)])
+
+
+def _written_at() -> str:
+    return f"{utc_now()[:19].replace('T', ' ')} UTC"
+
+
+def _answer(run: RunState) -> str:
+    """Return one sentence about whether the run succeeded, and what failed."""
+    num_done = sum(phase.state == "done" for phase in run.phases)
+    progress = f"{num_done} of {len(run.phases)} phases done"
+    num_checks = 0
+    failed_checks = []
+    bad_ends = []
+    for phase in run.phases:
+        if phase.state not in ("done", "not run"):
+            bad_ends.append(f"{phase.phase}: {phase.state}")
+        for check in phase.twin.checks if phase.twin else ():
+            num_checks += 1
+            if check.verdict != "pass":
+                failed_checks.append(f"{phase.phase}: {check.name} ({check.verdict})")
+
+    problems = "; ".join([*bad_ends, *failed_checks])
+    return f"{progress}; {problems or counted(num_checks, 'check') + ', all passed'}"
+
+
+INDEX_SCORES = {"bits per byte": "bits per byte", "right (share)": "minimal pairs right"}
+"""Measures that a list of runs shows, with the titles of their columns."""
+
+
+def _loss_tiles(
+    outcome: FrontPage, points: Sequence[tuple[float, float]]
+) -> Sequence[tuple[str, str, str]]:
+    """The tiles of whoever knows plan and prices, else the loss alone; none without losses."""
+    if not points:
+        return ()
+    return outcome.tiles or [("Loss", f"{points[-1][1]:.4g}", f"from {points[0][1]:.4g}")]
+
+
+def _score_tiles(scores: Sequence[Score]) -> list[tuple[str, str, str]]:
+    """Return a tile for each score that a list of runs shows too."""
+    tiles = []
+    for measure, name in INDEX_SCORES.items():
+        of_measure = [score for score in scores if score.measure == measure]
+        for score in of_measure:
+            title = f"{name[0].upper()}{name[1:]}"
+            if len(of_measure) > 1:
+                title += f", {score.what}"
+            if score.before is None:
+                beside = "not measured before the training"
+            else:
+                beside = f"{score.change}, from {show_score(score.before)}"
+
+            tiles.append((title, show_score(score.after), beside))
+
+    return tiles
+
+
+def _facts(run: RunState) -> list[tuple[str, str]]:
+    twins = [phase.twin for phase in run.phases if phase.twin is not None]
+    if not twins:
+        return []
+    # The newest phase's facts, but since the first phase began; how long all took follows.
+    since_first = replace(twins[-1], started=min(twin.started for twin in twins))
+    facts = []
+    for name, value in card_facts(since_first):
+        if name != "Took":
+            facts.append((name, value))
+
+    total_seconds = sum(map(seconds_taken, twins))
+    if not total_seconds:
+        return facts
+    took = f"{show_duration(total_seconds)}, the newest execution of each"
+    earlier = _earlier_twins(run)
+    if earlier:
+        if len(earlier) == 1:
+            number = "one earlier"
+        else:
+            number = f"{len(earlier)} earlier ones"
+
+        with_earlier_seconds = total_seconds + sum(map(seconds_taken, earlier))
+        took += f"; {show_duration(with_earlier_seconds)} with {number}"
+
+    return [*facts, ("All phases took", took)]
+
+
+def _earlier_twins(run: RunState) -> list[Twin]:
+    """Return the twins of earlier executions, without those that cannot be read."""
+    twins = []
+    for phase in run.phases:
+        for name in phase.earlier:
+            if name.endswith(".json"):
+                with contextlib.suppress(RecordError):
+                    twins.append(read_twin(run.folder / name))
+
+    return twins

@@ -1,0 +1,46 @@
+"""Rows of the table of phases on a run's front page.
+
+Each value of a row is a column in `templates/front_page.html.j2` and `templates/mail.html.j2`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+from runbook.core.checks import Check
+from runbook.core.units import show_duration
+from runbook.records.pages.notebook_page import seconds_taken
+from runbook.records.pages.page_parts import links_for, result_rows
+from runbook.records.run_state import KEY_NUMBERS, PhaseState, evidence_links
+
+LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
+
+SHOWN_RESULTS = 6
+"""Numbers of a phase in the table; the others are in the phase's own report."""
+
+
+def phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
+    """Return the values of one phase, each for a column or for the text of a failure."""
+    twin = phase.twin
+    reports = [(LINK_WORDS[name.rpartition(".")[2]], name) for name in phase.files]
+    reason = phase.problem or (twin.reason if twin else "")
+    results = [row for row in (result_rows(twin) if twin else []) if row.is_number]
+    # First what a list of runs shows too
+    results.sort(key=lambda row: row.key not in KEY_NUMBERS)
+    return SimpleNamespace(
+        phase=phase.phase,
+        state=phase.state,
+        verdict=twin.verdict if twin else "",
+        reason="" if phase.state == "running" else reason,
+        helped=links_for(reason, "../"),
+        took=show_duration(seconds_taken(twin)) if twin and twin.ended else "",
+        checks=_checks_text(twin.checks) if twin else "",
+        results=results[:SHOWN_RESULTS],
+        links=[*reports, *evidence_links(run_folder, phase.phase)],
+        earlier=phase.earlier,
+    )
+
+
+def _checks_text(checks: Sequence[Check]) -> str:
+    num_passed = sum(check.verdict == "pass" for check in checks)
+    return f"{num_passed} of {len(checks)} passed" if checks else ""
