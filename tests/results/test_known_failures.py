@@ -503,6 +503,42 @@ def test_two_causes_of_one_line_are_told_apart_by_a_check():
     assert failure.check
 
 
+SEEN_SINCE = (
+    (
+        "ValueError: Size mismatch between saved torch.Size([257152, 2048]) and current: "
+        "torch.Size([131661824])",
+        "checkpoint does not fit",
+    ),
+    ("b5192: error: Credential signature check: Credential replayed", "launcher failed"),
+    ("error: Invalid job credential from 51525@10.145.200.11", "launcher failed"),
+    ("Speed 2178 samples/sec   Loss nan   LearningRate 0.001   Epoch: 0", "NaN in the loss"),
+    ("MisconfigurationException: You requested GPUs: [0]", "no GPU for a rank"),
+    (
+        "RuntimeError: The current installed version of g++ (4.8.5) is less than the minimum "
+        "required version by CUDA 11.7 (6.0.0).",
+        "extension build failed",
+    ),
+)
+"""Of RLinf#655, openpmix#2031, insightface#2262, singularity#6203 and flash-attention#246."""
+
+
+@pytest.mark.parametrize(("line", "name"), SEEN_SINCE)
+def test_words_of_more_programs_are_known(line, name):
+    assert [failure.name for failure in find_failures([line])] == [name]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[08:52:43 TP5] Using default MoE config. Config file not found at /opt/E=160,N=192.json",
+        "[I1127 17:14:18.968356 Store.cpp:1354] [c10d] uv_loop_close failed with:-16 errn:EBUSY",
+        "average loss  nanmean of 3 batches",
+    ],
+)
+def test_words_of_programs_that_go_on_are_no_failure(line):
+    assert find_failures([line]) == []
+
+
 def test_every_kind_has_its_class_in_the_map_of_the_exam():
     classes = json.loads((SAMPLES / "exam_map.json").read_text())
     assert set(classes) == {kind.name for kind in KINDS}

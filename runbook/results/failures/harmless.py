@@ -75,6 +75,9 @@ _HARMLESS = re.compile(
             # torch looks for the monitoring libraries of other vendors' GPUs.
             r"libamd_smi\.so: cannot open",
             r"Terminating (?:StepId|job step)|Job step aborted: Waiting",
+            # A program that finds no tuned settings goes on with its own.
+            r"[Uu]sing (?:the )?defaults?\b.{0,120}\bnot found\b",
+            r"\bnot found\b.{0,120}\busing (?:the )?defaults?\b",
         )
     )
 )
@@ -88,7 +91,7 @@ _INFORMATION = re.compile(
             r"\w+Warning:",
             r"^\[?W\d* ",
             r"\[W\d* ",
-            r"^I\d{4} |\bI tensorflow/",
+            r"^\[?I\d{4} |\bI tensorflow/",
         )
     )
 )

@@ -307,5 +307,6 @@ SIGNAL_WORDS = (
     "wrong",
     "xid",
     "yaml.",
+    "you requested",
     "zero",
 )

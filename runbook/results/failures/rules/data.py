@@ -58,6 +58,7 @@ DATA_RULES = (
         patterns=(
             r"[Gg]lobal shape mismatch",
             r"size mismatch for",
+            r"[Ss](?:ize|hape) mismatch.{0,60}\b(?:saved|checkpoint|loaded)\b",
             r"Error\(s\) in loading state_dict",
             r"(?:Missing|Unexpected) key\(s\) in state_dict",
             r"used a DP world size",

@@ -138,6 +138,7 @@ DEVICE_RULES = (
             r"Attempting to deserialize object on CUDA device \d+ but",
             r"gres/gpu count (?:reported )?lower",
             r"requested \d+ GPUs?,? but only",
+            r"[Yy]ou requested (?:gpu|GPU)s?: \[",
             r"is_available\(\) is False",
             r"No GPU\(s\)",
             r"Can't find any GPU",

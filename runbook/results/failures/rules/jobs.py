@@ -317,6 +317,9 @@ JOB_RULES = (
                 r"|_server_read|Zero Bytes)"
             ),
             r"Unable to create step",
+            r"Invalid job credential",
+            r"[Cc]redential (?:signature check|replayed|expired|revoked)",
+            r"Munge decode failed",
             r"More (?:tasks|processors) requested than",
             r"Task count specification",
             r"There are not enough slots",

@@ -2,6 +2,7 @@
 
 from runbook.results.failures.kinds import (
     DEVICE_MEMORY,
+    FABRIC,
     GPU_STACK,
     HOST_MEMORY,
     LIMITS,
@@ -95,6 +96,16 @@ MEMORY_RULES = (
             "allocate memory"
         ),
         source="NVIDIA/nccl#1191",
+    ),
+    # NCCL before 2.14 prints no reason. A queue or a region that cannot be made is locked memory's
+    # fault in every thread that tells the end.
+    Rule(
+        kind=LIMITS,
+        patterns=(r"ibv_(?:create_cq|reg_mr\w*)(?:\(\))? failed\s*$",),
+        example="spark01:9:9 [0] misc/ibvwrap.cc:268 NCCL WARN Call to ibv_create_cq failed",
+        source="NVIDIA/nccl#380, cause as in openucx/ucx#8229",
+        also=FABRIC,
+        check="`ulimit -l` inside the job: if it is unlimited, the fault is the fabric's.",
     ),
     Rule(
         kind=LIMITS,

@@ -25,6 +25,8 @@ PROGRAM_RULES = (
         patterns=(
             r"found (?:NaN|Inf|nan|inf)\b.{0,40}(?:loss|grad|norm|forward|backward)",
             r"[Ll]oss (?:is|was|became|=|:) ?(?:nan|NaN|[+-]?inf|Inf)",
+            # Columns of a table, without a sign between name and value
+            r"\b[Ll]oss\s+(?:nan|NaN)\b",
             r"Unexpected result nan",
             r"number of nan iterations: +[1-9]",
             r"(?:gradient|grad).{0,30}(?:is|are|contains?|has) (?:nan|NaN|inf|non-?finite)",

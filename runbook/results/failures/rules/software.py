@@ -151,6 +151,7 @@ SOFTWARE_RULES = (
             r"\.(?:h|hpp|cuh?|c|cc|cpp|cxx)[:(]\d+(?:[:,]\d+)*\)?: (?:fatal |internal compiler )?error:",
             r"error: identifier \".{0,60}\" is undefined",
             r"unsupported GNU version",
+            r"installed version of \S+ \(.{0,20}\) is (?:less|greater) than the (?:min|max)imum required",
             r"make: \*\*\*",
             r"error: #error",
             r"make: .{0,60}[Cc]ommand not found",
