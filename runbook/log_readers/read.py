@@ -318,7 +318,9 @@ class LogReader:
         self.failures.note_progress(self.num_records())
         log.first_error = self.failures.first_error()
         # An exception that no rule recognizes takes the place of the remedies for its effects.
-        if log.first_error is None or not log.first_error.explains_effects:
+        if log.first_error is not None and log.first_error.explains_effects:
+            log.effects = self.failures.found()
+        else:
             log.failures = self.failures.found()
             log.cause = self.failures.cause()
         divergence = find_divergence(log.records)

@@ -135,6 +135,8 @@ class ParsedLog:
     """The first error that no rule recognizes.
 
     None if the log names a failure that is no effect of it."""
+    effects: list[Failure] = field(default_factory=list)
+    """Known failures that the first error explains. They are left out of `failures`."""
     facts: Facts | None = None
     """None if the log has no MLPerf line."""
 

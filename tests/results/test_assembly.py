@@ -213,6 +213,7 @@ def test_json_is_one_object_with_the_keys_promised(tmp_path):
         "failures",
         "cause",
         "first_error",
+        "effects",
         "alarms",
     ]
     assert list(found["records"][0]) == [

@@ -134,6 +134,61 @@ def test_the_command_shows_an_exception_instead_of_the_remedy(tmp_path, monkeypa
     assert (page["failures"], page["cause"]) == ([], None)
 
 
+def test_effects_of_other_ranks_are_listed_below_the_exception(tmp_path, monkeypatch, capsys):
+    content = f"{CUDNN}\n{TIMEOUT}\n{TIMEOUT}\n{CLOSED}\n"
+    text, page = outputs_of(content, tmp_path, monkeypatch, capsys)
+    effects = [(one["name"], one["line"], one["rank"], one["count"]) for one in page["effects"]]
+    assert effects == [(kinds.TIMEOUT.name, 2, 5, 2), (kinds.PEER_DIED.name, 4, 6, 1)]
+    for name, line, rank, count in effects:
+        assert says(
+            text,
+            SummaryMessage.FAILURE,
+            label="EFFECT",
+            name=name,
+            count=count,
+            line=line,
+            place=f", rank {rank}",
+            evidence=content.splitlines()[line - 1],
+        )
+
+
+OF_RANK_3 = f"[rank3]: {CUDNN}"
+
+
+@pytest.mark.parametrize("effect", [TIMEOUT, CLOSED])
+def test_an_effect_that_stands_above_the_exception_of_another_rank_hides_it_not(
+    effect, tmp_path, monkeypatch, capsys
+):
+    """The output of ranks may follow each other, so lines are not in the order of time."""
+    text, page = outputs_of(f"{effect}\n{OF_RANK_3}\n", tmp_path, monkeypatch, capsys)
+    first_error = page["first_error"]
+    assert (first_error["line"], first_error["rank"]) == (2, 3)
+    assert not first_error["precedes_all"] and first_error["followed_by"] == [page["cause"]["name"]]
+    assert says(text, SummaryMessage.FIRST_ERROR, line=2, place=", rank 3", evidence=CUDNN)
+    assert finder_of(effect).cause().remedy in text
+    assert page["effects"] == []
+
+
+def test_an_exception_below_an_effect_of_its_own_rank_explains_nothing():
+    assert finder_of(TIMEOUT, f"[rank5]: {CUDNN}").first_error() is None
+    assert finder_of(TIMEOUT, CUDNN).first_error() is None
+
+
+def test_an_exception_that_a_rank_survived_hides_not_that_of_another_rank():
+    finder = finder_of(f"[rank5]: {CUDNN}", OF_RANK_3, TIMEOUT)
+    first_error = finder.first_error()
+    assert (first_error.line, first_error.rank, first_error.explains_effects) == (2, 3, True)
+
+
+def test_a_weak_sign_of_another_rank_hides_no_exception():
+    signalled = "[rank6]: RuntimeError: ncclInvalidUsage: This usually reflects invalid usage"
+    finder = finder_of(OF_RANK_3, signalled)
+    assert finder.first_error().line == 1
+    assert not finder.first_error().explains_effects
+    assert finder.cause().name == kinds.VISIBILITY.name
+    assert finder_of(OF_RANK_3, f"[rank6]: {DISK}").first_error() is None
+
+
 def outputs_of(content, folder, monkeypatch, capsys):
     """Return the summary of a log and its page in JSON."""
     log = folder / "err"

@@ -173,12 +173,13 @@ class FailureFinder:
         Return None if the log names a failure that is no effect of it.
         """
         failures = self.found()
-        if any(failure.name not in EFFECTS for failure in failures):
-            return None
-        error = self._first_error.first_before([failure.line for failure in failures])
-        if error is None or any(_is_survived(error, failure) for failure in failures):
-            return None
-        return replace(error, followed_by=tuple(failure.name for failure in failures))
+        for error in self._first_error.candidates(has_failure=bool(failures)):
+            if all(_may_follow(failure, error) for failure in failures):
+                precedes_all = all(_follows(failure, error) for failure in failures)
+                names = tuple(failure.name for failure in failures)
+                return replace(error, followed_by=names, precedes_all=precedes_all)
+
+        return None
 
     def cause(self) -> Failure | None:
         """Return the earliest failure of the strongest level.
@@ -319,6 +320,22 @@ class FailureFinder:
             self._root_rank = int(rank[1])
         elif _EXIT_STATUS.search(line):
             self._in_root_cause = False
+
+
+def _may_follow(failure: Failure, error: FirstError) -> bool:
+    """Return whether a failure may be an effect of an error that no rule recognizes."""
+    if _follows(failure, error):
+        return not _is_survived(error, failure)
+    # The output of one rank may stand below that of the ranks that lost it.
+    are_ranks_known = error.rank is not None and failure.rank is not None
+    is_of_other_rank = are_ranks_known and error.rank != failure.rank
+    is_effect = failure.name in EFFECTS or failure.level is not Level.CAUSE
+    return error.is_exception and is_of_other_rank and is_effect and failure.is_specific
+
+
+def _follows(failure: Failure, error: FirstError) -> bool:
+    """Return whether a failure is a usual effect of an error, and stands below it."""
+    return failure.name in EFFECTS and error.line < failure.line
 
 
 def _is_survived(error: FirstError, effect: Failure) -> bool:

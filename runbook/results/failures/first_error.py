@@ -3,10 +3,13 @@
 Lines such as a lost connection or a timeout follow from another rank's error. If no rule recognizes
 that error, its line is shown beside the remedy for a timeout. Only an exception takes the place of
 such a remedy: other lines with the words of an error are printed where nothing is wrong, too.
+
+A log may hold the output of one rank after that of another, so a lost connection may stand above
+the exception of the rank that was lost. Such an exception is shown, too, and replaces no remedy.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from runbook.results.failures.log_line import LogLine
@@ -68,25 +71,38 @@ class FirstError:
     is_exception: bool = False
     """Whether the line is that of an exception, and not only one with the words of an error."""
     followed_by: tuple[str, ...] = ()
-    """Names of the later failures that are usually effects of an error."""
+    """Names of the failures that are usually effects of an error."""
+    precedes_all: bool = True
+    """Whether its line precedes all these failures."""
 
     @property
     def explains_effects(self) -> bool:
         """Whether the remedies for what followed are of no use."""
-        return self.is_exception and bool(self.followed_by)
+        return self.is_exception and self.precedes_all and bool(self.followed_by)
+
+
+MAX_PROCESSES = 10_000
+
+
+_Process = tuple[int | None, str]
+"""A process's rank and host, as far as its lines name them."""
 
 
 class FirstErrorFinder:
-    """Examines lines as they arrive, and remembers the first error since the last step."""
+    """Examines lines as they arrive, and remembers each process's first errors since the last step.
+
+    Lines without a rank are attributed to a single process of their host.
+    """
 
     def __init__(self) -> None:
-        self._exception: FirstError | None = None
-        self._error: FirstError | None = None
-        self._hint: FirstError | None = None
+        self._exceptions: dict[_Process, FirstError] = {}
+        self._errors: dict[_Process, FirstError] = {}
+        self._hints: dict[_Process, FirstError] = {}
 
     def look(self, log_line: LogLine, number: int) -> None:
         """Look at a line that no rule recognizes."""
-        if self._exception is not None:
+        process = (log_line.rank, log_line.host)
+        if process in self._exceptions or len(self._exceptions) >= MAX_PROCESSES:
             return
         text = log_line.text
         if _UNTELLING.search(text) or _OF_COMMUNICATION.search(text):
@@ -94,27 +110,24 @@ class FirstErrorFinder:
         evidence = text.strip()[:MAX_EVIDENCE]
         seen = FirstError(number, evidence, log_line.rank, log_line.host)
         if _EXCEPTION.search(text):
-            self._exception = replace(seen, is_exception=True)
-        elif self._error is None and _ERROR.search(text):
-            self._error = seen
-        elif self._hint is None and _HINT.search(text):
-            self._hint = seen
+            self._exceptions[process] = replace(seen, is_exception=True)
+        elif process not in self._errors and _ERROR.search(text):
+            self._errors[process] = seen
+        elif process not in self._hints and _HINT.search(text):
+            self._hints[process] = seen
 
     def note_progress(self) -> None:
         """Forget the errors, because the training survived them."""
-        self._exception = None
-        self._error = None
-        self._hint = None
+        self._exceptions.clear()
+        self._errors.clear()
+        self._hints.clear()
 
-    def first_before(self, lines: Sequence[int]) -> FirstError | None:
-        """Return the first error if it precedes all these lines of failures, otherwise None.
+    def candidates(self, *, has_failure: bool) -> Iterator[FirstError]:
+        """Yield exceptions, then other errors, each kind by line.
 
-        An exception counts before other errors. Without a failure, only a line that is certainly an
-        error counts.
+        Words of an error count only if the log names a failure.
         """
-        candidates = [self._exception, self._error, self._hint if lines else None]
-        for error in candidates:
-            if error is not None and all(error.line < line for line in lines):
-                return error
-
-        return None
+        yield from self._exceptions.values()
+        yield from self._errors.values()
+        if has_failure:
+            yield from self._hints.values()

@@ -23,4 +23,4 @@ class SummaryMessage(Message):
     DECISION = "Then: {advice}"
     FIRST_ERROR = "UNKNOWN CAUSE, first error (line {line}{place}): {evidence}"
     NO_REMEDY = "No rule recognizes this line, so there is no remedy for it here."
-    MAY_FOLLOW = "Read on from it: what follows may be its effect ({effects})."
+    MAY_FOLLOW = "Read on from it: these may be its effects ({effects})."

@@ -51,6 +51,7 @@ def summary(log: ParsedLog) -> str:
         lines += failure_lines(failure, is_cause=failure == log.cause)
     if log.first_error is not None:
         lines += first_error_lines(log.first_error)
+    lines += [f"  {_headline(effect, 'EFFECT')}" for effect in log.effects]
     return "\n".join(lines)
 
 
@@ -107,17 +108,7 @@ def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
     label = "CAUSE" if is_cause else _LABELS[failure.level]
     if failure.overcome:
         label = "OVERCOME"
-    rank = "" if failure.rank is None else f", rank {failure.rank}"
-    host = f" on {failure.host}" if failure.host else ""
-    line = SummaryMessage.FAILURE.fill(
-        label=label,
-        name=failure.name,
-        count=failure.count,
-        line=failure.line,
-        place=f"{rank}{host}",
-        evidence=failure.evidence,
-    )
-    yield f"  {line}"
+    yield f"  {_headline(failure, label)}"
     if is_cause or not failure.overcome:
         yield f"    {failure.remedy}"
     if is_cause:
@@ -126,12 +117,29 @@ def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
         yield f"    Or {failure.also}: {failure.check}"
 
 
+def _headline(failure: Failure, label: str) -> str:
+    """Return the first line about a failure: its kind, count and place."""
+    return SummaryMessage.FAILURE.fill(
+        label=label,
+        name=failure.name,
+        count=failure.count,
+        line=failure.line,
+        place=_place(failure),
+        evidence=failure.evidence,
+    )
+
+
+def _place(where: Failure | FirstError) -> str:
+    """Return rank and host for a message, as far as the line names them."""
+    rank = "" if where.rank is None else f", rank {where.rank}"
+    host = f" on {where.host}" if where.host else ""
+    return f"{rank}{host}"
+
+
 def first_error_lines(error: FirstError) -> Iterator[str]:
     """Yield an error that no rule recognizes, and what followed it."""
-    rank = "" if error.rank is None else f", rank {error.rank}"
-    host = f" on {error.host}" if error.host else ""
     line = SummaryMessage.FIRST_ERROR.fill(
-        line=error.line, place=f"{rank}{host}", evidence=error.evidence
+        line=error.line, place=_place(error), evidence=error.evidence
     )
     yield f"  {line}"
     yield f"    {SummaryMessage.NO_REMEDY.fill()}"
