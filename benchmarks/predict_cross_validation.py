@@ -100,7 +100,6 @@ START = Coefficients(
     attention_second=1.7,
     elementwise=1.0,
     eager=1.6,
-    unfused=1.0,
     unfused_elsewhere=2.0,
     tuned=0.7,
     scores=32.0,

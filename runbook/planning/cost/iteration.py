@@ -21,15 +21,15 @@ from runbook.planning.cost.own_kernels import OWN_KERNELS, OwnKernels
 
 _SUSTAINED = MappingProxyType(
     {
-        "V100": 0.745,
+        "V100": 0.742,
         "A100": 0.801,
-        "H100": 0.668,
-        "H100-500W": 0.574,
+        "H100": 0.671,
+        "H100-500W": 0.578,
         "Blackwell": 0.58,
         "Blackwell Ultra": 0.741,
-        "MI250X": 0.503,
+        "MI250X": 0.504,
         "MI300X": 0.45,
-        "PVC": 0.395,
+        "PVC": 0.396,
         "L40S": 0.55,
     }
 )
@@ -44,41 +44,38 @@ class Coefficients:
 
     sustained: Mapping[str, float] = field(default_factory=lambda: _SUSTAINED)
     """Share of the 16-bit peak that large matrix products sustain at the power limit, by family."""
-    fp8: float = 0.963
+    fp8: float = 0.972
     """The same share for fp8 products, as a factor of the 16-bit share."""
-    attention: float = 0.397
+    attention: float = 0.398
     """Speed of the first FlashAttention relative to large matrix products, outside a vendor's own stack."""
-    attention_hopper: float = 0.643
+    attention_hopper: float = 0.639
     """The same relative speed on H100, for kernels that were written for the A100."""
-    attention_second: float = 1.43
+    attention_second: float = 1.42
     """Speed of FlashAttention-2 relative to the first."""
-    elementwise: float = 2.22
+    elementwise: float = 2.3
     """Bytes that norms, activations, residuals and dropout move, relative to fused code, which
     reads and writes each once."""
-    eager: float = 1.95
+    eager: float = 1.91
     """The factor by which these bytes grow without a compiler or fused kernels."""
-    unfused: float = 0.653
-    """The same factor for DeepSpeed's forks of Megatron that use only their own fused CUDA kernels.
-    """
-    unfused_elsewhere: float = 5.35
-    """The same factor if those kernels do not exist (AMD, Intel), or if ZeRO's hooks and copies are
-    added."""
+    unfused_elsewhere: float = 5.08
+    """The same factor for DeepSpeed's forks of Megatron if their own fused kernels do not exist
+    (AMD, Intel), or if ZeRO's hooks and copies are added."""
     tuned: float = 0.833
     """The same factor for a vendor's own tuned stack."""
-    scores: float = 30.2
+    scores: float = 30.8
     """Bytes that both passes move for each attention score, if the scores are stored."""
-    tensor_tuned: float = 0.242
+    tensor_tuned: float = 0.278
     """Share of tensor-parallel communication that a vendor's own stack waits for on Hopper and
     later. Its Transformer Engine sends while it multiplies. Elsewhere the share is 1.
     """
-    links: float = 0.791
+    links: float = 0.771
     """Share of the links' datasheet bandwidth that collectives reach."""
-    network: float = 0.754
+    network: float = 0.755
     """Share of the network's stated bandwidth that collectives reach."""
-    sharded_shown: float = 0.359
+    sharded_shown: float = 0.349
     """Share of the communication of PyTorch's first FSDP that is exposed
     (`StepSetup.first_sharding`)."""
-    overlap_power: float = 2.84
+    overlap_power: float = 2.88
     """How sharply communication of shared states hides behind work.
 
     1 means not at all, and infinity means wholly.
@@ -93,20 +90,20 @@ class Coefficients:
     microbatch_operators: float = 90.9
     """Operators that a stage launches for each micro-batch outside its layers: embedding, output
     layer, loss, sends and the schedule."""
-    launch_power: float = 4.52
+    launch_power: float = 4.48
     """How sharply the host's launching hides behind the device's work.
 
     1 means not at all, and infinity means wholly.
     """
-    step_milliseconds: float = 7.2
+    step_milliseconds: float = 7.15
     """Time of a step outside its micro-batches, except in DeepSpeed's forks.
 
     It includes the gradient norm that all ranks wait for, clipping, and the host's start with an
     empty launch queue.
     """
-    latency_microseconds: float = 7.98
+    latency_microseconds: float = 8.17
     """Minimum time of a collective for each doubling of its ranks, within a node."""
-    jitter: float = 0.00533
+    jitter: float = 0.00526
     """Time that each doubling of the devices beyond eight adds, because all wait for the slowest.
     """
 
@@ -130,6 +127,21 @@ They cover norms, residuals, dropout and activation.
 """
 _SHARED_BYTES = 20.0
 """The part of these bytes that tensor parallelism divides only together with sequence parallelism.
+"""
+_FORKS_BYTES = 42.0
+"""The same bytes in DeepSpeed's forks of Megatron with their own fused CUDA kernels.
+
+Counted in the layer that vTrain copies from Megatron-DeepSpeed (VIA-Research/vTrain f8dda8473a48,
+src/model/gpt_modeling.py): two norms read and write (8), bias, dropout and residual are one kernel
+that reads two tensors and writes one and a mask (14 for two), bias and GeLU are another on four
+times the width (16), and the context is transposed (4). No fitted factor multiplies them.
+"""
+_FORKS_SHARED_BYTES = 22.0
+"""The part of these bytes that tensor parallelism does not divide: norms, dropout and residual."""
+_FORKS_BANDWIDTH = 0.88
+"""Share of the datasheet's bandwidth that a copy reaches, which these kernels are assumed to reach.
+
+Measured on an H200: 4.24 of 4.8 TB/s (docs/measurements/gpu-h200.md).
 """
 _BACKWARD = 1.8
 """Bytes of the backward pass relative to the forward pass."""
@@ -608,10 +620,10 @@ class StepModel:
         setup = self.setup
         layout = setup.layout
         shape = self.setup.shape
-        coefficients = self.coefficients
         inner = shape.ffn_hidden * (1.5 if shape.gated else 1) / (4 * shape.hidden)
-        split = (_FORWARD_BYTES - _SHARED_BYTES) * inner / layout.tensor
-        whole = _SHARED_BYTES / (layout.tensor if layout.sequence else 1)
+        forward_bytes, shared_bytes = self._forward_bytes
+        split = (forward_bytes - shared_bytes) * inner / layout.tensor
+        whole = shared_bytes / (layout.tensor if layout.sequence else 1)
         activation = 0.0
         if setup.plain_activation:
             activation = _PLAIN_ACTIVATION_BYTES * inner / layout.tensor
@@ -620,12 +632,7 @@ class StepModel:
             casts = _FP8_CASTS / layout.tensor
         if setup.fp8_recipe in _BLOCK_RECIPES and not self._own:
             casts *= _BLOCK_CASTS
-        if self._own:
-            factor = self._own.elementwise
-        else:
-            factor = coefficients.elementwise * self._kernel_factor
-
-        token_bytes = (split + whole + casts) * factor + activation
+        token_bytes = (split + whole + casts) * self._kernel_factor + activation
         moved = self._tokens * shape.hidden * token_bytes * self._width / 2
         return moved / self._kernel_bandwidth
 
@@ -638,16 +645,32 @@ class StepModel:
         return device.memory_bandwidth
 
     @property
-    def _kernel_factor(self) -> float:
-        """Return the bytes that the framework's kernels move, relative to fused kernels."""
-        coefficients = self.coefficients
-        code = self.setup.code
-        if code == "unfused":
-            if self._has_fused_kernels:
-                return coefficients.unfused
-            return coefficients.unfused_elsewhere
+    def _runs_forks_kernels(self) -> bool:
+        """Whether the layers are DeepSpeed's forks of Megatron with their own fused kernels."""
+        return self.setup.code == "unfused" and self._has_fused_kernels
 
-        return {"eager": coefficients.eager, "fused": 1.0, "tuned": coefficients.tuned}[code]
+    @property
+    def _forward_bytes(self) -> tuple[float, float]:
+        """Return the counted bytes of a layer's forward pass: all, and those that ranks share."""
+        if self._runs_forks_kernels:
+            return _FORKS_BYTES, _FORKS_SHARED_BYTES
+        return _FORWARD_BYTES, _SHARED_BYTES
+
+    @property
+    def _kernel_factor(self) -> float:
+        """Return the bytes that the framework's kernels move, relative to the counted ones."""
+        if self._own:
+            return self._own.elementwise
+        if self._runs_forks_kernels:
+            return 1 / _FORKS_BANDWIDTH
+        coefficients = self.coefficients
+        factors = {
+            "unfused": coefficients.unfused_elsewhere,
+            "eager": coefficients.eager,
+            "fused": 1.0,
+            "tuned": coefficients.tuned,
+        }
+        return coefficients.elementwise * factors[self.setup.code]
 
     def bandwidth(self, span: int) -> float:
         """Return the bandwidth in bytes a second between ranks that span this many devices."""

@@ -4,12 +4,12 @@ from runbook.planning.cost.iteration import CALIBRATED, StepSetup
 
 NODE_COUNTS = ("one node", "many nodes")
 HALF_WIDTHS: dict[tuple[str, str], float] = {
-    ("", "one node"): 0.146,
-    ("A100", "one node"): 0.169,
-    ("H100", "one node"): 0.234,
-    ("", "many nodes"): 0.116,
-    ("A100", "many nodes"): 0.120,
-    ("H100", "many nodes"): 0.114,
+    ("", "one node"): 0.141,
+    ("A100", "one node"): 0.158,
+    ("H100", "one node"): 0.231,
+    ("", "many nodes"): 0.115,
+    ("A100", "many nodes"): 0.119,
+    ("H100", "many nodes"): 0.113,
 }
 """Half of the interval as a share of the number; '' is any other family.
 
