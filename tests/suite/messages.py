@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +87,15 @@ def says(text: str, message: Message | str, /, **values: object) -> bool:
     A part of a rule's text, such as `PlanCode.LENGTH.message.value`, is a message too. Values that
     are not given may be any. White space counts as one blank: a terminal breaks lines.
     """
+    return re.search(_pattern_of_message(message, values), text, re.DOTALL) is not None
+
+
+def count_of(text: str, message: Message | str, /, **values: object) -> int:
+    """Return how often a longer text has this message with these values."""
+    return len(re.findall(_pattern_of_message(message, values), text, re.DOTALL))
+
+
+def _pattern_of_message(message: Message | str, values: Mapping[str, object]) -> str:
     template = message if isinstance(message, str) else message.value
     pattern = ""
     names = set()
@@ -99,7 +108,7 @@ def says(text: str, message: Message | str, /, **values: object) -> bool:
 
     unknown = values.keys() - names
     assert not unknown, f"{template!r} has no value {sorted(unknown)}, only {sorted(names)}"
-    return re.search(pattern, text, re.DOTALL) is not None
+    return pattern
 
 
 def _pattern_of(literal: str) -> str:
@@ -131,6 +140,14 @@ def problem_of(error: BaseException, key: str) -> Problem:
     keys = [problem.key for problem in error.problems]
     assert key in keys, keys
     return error.problems[keys.index(key)]
+
+
+def has_problem(
+    error: BaseException, where: str, key: str, message: Message, /, **values: object
+) -> bool:
+    """Whether an error about parameters reports this key, written there, for this rule."""
+    problem = problem_of(error, key)
+    return problem.where == where and has_rule(problem, message, **values)
 
 
 def has_rule(problem: Problem, message: Message, /, **values: object) -> bool:
