@@ -27,7 +27,7 @@ from runbook.params.schema.keys import (
     sections,
 )
 from runbook.params.schema.run_file import Run
-from runbook.params.schema.value_types import is_name
+from runbook.params.schema.value_types import BrokenRuleError, is_name
 from runbook.params.secrets import find_token
 from runbook.params.yaml12 import YamlDocument, nest, read_mapping, read_scalar
 from runbook.plan_file.diagnostics import Statement
@@ -286,7 +286,7 @@ class LayerStack:
             rule = ParamsMessage.ONE_OF_A_GROUP.of(number_of_stated=len(stated), meaning=meaning)
             self.problems.append(Problem(" and ".join(stated), ", ".join(wheres), rule))
 
-        where = f"{layer.leaves[stated[0]].where}, where {stated[0]} is given instead"
+        where = ParamsMessage.GIVEN_INSTEAD.fill(where=layer.leaves[stated[0]].where, key=stated[0])
         for key in group:
             if key not in layer.leaves and self.value(key) not in (None, 0, 0.0):
                 self.chains[key].append(Origin(layer.name, where, 0))
@@ -305,6 +305,8 @@ def rule_of(error: Any, key: str, names: Sequence[str] = ()) -> Statement:
     """
     kind = str(error["type"])
     context = error.get("ctx") or {}
+    if kind == "value_error" and isinstance(context["error"], BrokenRuleError):
+        return context["error"].rule
     if kind == "value_error":
         return ParamsMessage.BROKEN_RULE.of(text=str(context["error"]).removesuffix("."))
     if kind == "string_pattern_mismatch":

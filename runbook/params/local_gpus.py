@@ -69,7 +69,9 @@ def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -
     local_hardware = hardware.model_copy(
         update={"device": names[0], "devices_per_node": number, "device_memory": memory}
     )
-    source = f"{program} on this machine: {len(gpus)} x {names[0]}, {show_bytes(memory)} each"
+    source = ParamsMessage.GPUS_OF_THIS_MACHINE.fill(
+        program=program, number=len(gpus), name=names[0], memory=show_bytes(memory)
+    )
     facts = {**site.facts, "hardware.device": Fact(source=source)}
     return site.model_copy(update={"hardware": local_hardware, "facts": facts})
 

@@ -76,14 +76,14 @@ class InvalidParams(ParamsError):
         if len(texts) == 1:
             head = texts[0]
         else:
-            head = f"{len(texts)} things cannot be used."
+            head = ParamsMessage.MANY_THINGS.fill(number=len(texts))
 
         if len(texts) > 1:
             rows = [f"\n  {number}. {text}" for number, text in enumerate(texts, 1)]
         else:
             rows = []
 
-        super().__init__(f"{title}: {head} Nothing was written.{''.join(rows)}")
+        super().__init__(ParamsMessage.INVALID_PARAMS, title=title, head=head, rows="".join(rows))
 
 
 def statement_of(error: ParamsError) -> Statement:
@@ -188,7 +188,9 @@ def differences(text: str, where: str) -> list[Problem]:
             old = ...
 
         if (type(old), old) != (type(new), new):
-            readings = f"takes {node.value} for {_as_read(old)}; YAML 1.2 for {_as_read(new)}"
+            readings = ParamsMessage.READINGS.fill(
+                word=node.value, old=_as_read(old), new=_as_read(new)
+            )
             rule = ParamsMessage.YAML_VERSIONS_DIFFER.of(
                 readings=readings, remedy=_remedy(node.value, old, new)
             )
@@ -202,16 +204,17 @@ def _as_read(value: Any) -> str:
     if value is ...:
         return "an error"
     if isinstance(value, str):
-        return f'the text "{value}"'
-    kind = "a truth value" if isinstance(value, bool) else "a number"
-    return "nothing" if value is None else f"{show(value)} ({kind})"
+        return ParamsMessage.READ_AS_TEXT.fill(text=value)
+    if isinstance(value, bool):
+        return ParamsMessage.READ_AS_TRUTH_VALUE.fill(value=show(value))
+    return "nothing" if value is None else ParamsMessage.READ_AS_NUMBER.fill(value=show(value))
 
 
 def _remedy(text: str, old: Any, new: Any) -> str:
     if isinstance(new, int | float):
         return write_scalar(new)
     if isinstance(old, bool):
-        return f'"{text}" for the word, or {show(old)} for the truth value'
+        return ParamsMessage.WORD_OR_TRUTH_VALUE.fill(word=text, truth_value=show(old))
     if isinstance(old, int | float) and ":" not in text:
         return f'"{text}" for the text, or {write_scalar(old)} for the number'
     return f'"{text}"'

@@ -131,10 +131,10 @@ class Settings:
         Loading this text yields the same run.
         """
         variant = f" Variant {self.variant}." if self.variant else ""
+        # The words stay as they are: 00-plan of an older folder would otherwise run again.
+        head = ParamsMessage.HEAD_OF_RUN_YAML.fill(name=self.name, variant=variant)
         return (
-            # The words stay as they are: 00-plan of an older folder would otherwise run again.
-            f"# What was asked of run {self.name}: every value, those taken by default "
-            f"too.{variant}\n"
+            f"{head}\n"
             "# Written by runbook; `runbook why RUN KEY` tells where a value came from.\n"
             + write_tree(nest(self.values()), remark=_remark)
         )
@@ -154,7 +154,7 @@ def why(settings: Settings, name: str) -> str:
     fact = settings.site.facts.get(f"defaults.{name}")
     if fact:
         date = f", {fact.date}" if fact.date else ""
-        lines.append(f"  source: {fact.source}{date}")
+        lines.append(ParamsMessage.SOURCE_OF_VALUE.fill(source=fact.source, date=date))
 
     if key.documents:
         lines.append(ParamsMessage.IN_THE_DOCUMENTS.fill(documents=", ".join(key.documents)))
@@ -258,7 +258,7 @@ def require_values(settings: Settings) -> None:
         remedy = (
             f"Write it into the run file, or --set {key}=VALUE; --placeholders renders without it."
         )
-        where = f"required by params/sites/{site}.yaml"
+        where = ParamsMessage.REQUIRED_BY.fill(site=site)
         problems.append(
             Problem(key, where, ParamsMessage.REQUIRED_VALUE.of(meaning=meaning, remedy=remedy))
         )

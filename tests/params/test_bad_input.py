@@ -3,19 +3,32 @@
 from pathlib import Path
 
 import pytest
-from suite.messages import says
+from suite.messages import (
+    assert_about,
+    containing,
+    has_problem,
+    has_rule,
+    problem_of,
+    says,
+)
 
 from runbook.core.errors import ParamsError
 from runbook.params import load
 from runbook.params.messages import ParamsMessage
 
 
-def told(project: Path, text_or_name: str, words=(), write=None) -> str:
+def refused(project: Path, text_or_name: str, words=(), write=None) -> ParamsError:
+    """Return the error of a run that cannot be used."""
     name = write(text_or_name) if write else text_or_name
     with pytest.raises(ParamsError) as error:
         load(name, project=project, set_words=list(words))
     assert error.value.exit_code == 2
-    return str(error.value)
+    return error.value
+
+
+def told(project: Path, text_or_name: str, words=(), write=None) -> str:
+    """Return the text of the error of a run that cannot be used."""
+    return str(refused(project, text_or_name, words, write))
 
 
 def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
@@ -165,32 +178,40 @@ def test_a_wrong_run_file_is_told_by_line(project: Path, write, text, answer):
 
 def test_a_wrong_value_is_told_even_where_a_higher_layer_covers_it(project: Path, write):
     text = "run: mine\nmodel: tiny\ntraining: {iterations: 3, seed: -1}\n"
-    assert "training.seed = -1 (params/mine.yaml:3): must be greater than or equal to 0." in told(
-        project, text, ["training.seed=3"], write
-    )
+    problem = problem_of(refused(project, text, ["training.seed=3"], write), "training.seed")
+    assert (problem.value, problem.where) == (-1, "params/mine.yaml:3")
+    assert has_rule(problem, ParamsMessage.BROKEN_RULE, kind="greater_than_equal", ge=0)
 
 
 def test_wrong_names_of_runs_and_variants_list_the_nearest(project: Path):
-    assert (
-        told(project, "tiy")
-        == "There is no run 'tiy': params/tiy.yaml does not exist. Did you mean toy?"
-    )
-    assert told(project, "zzz").endswith("The runs are: other, toy.")
-    assert told(project, "").startswith("run: no run is named.")
-    assert "params/variants/toy.yaml has no wid. Did you mean wide?" in told(project, "toy:wid")
+    no_such_run = ParamsMessage.NO_SUCH_RUN
+    error = refused(project, "tiy")
+    path = "params/tiy.yaml"
+    assert_about(error, no_such_run, word="tiy", path=path, hint="Did you mean toy?")
+    assert_about(refused(project, "zzz"), no_such_run, hint=containing("other, toy"))
+    assert_about(refused(project, ""), ParamsMessage.NO_RUN_NAMED)
+    error = refused(project, "toy:wid")
+    values = {
+        "where": "params/variants/toy.yaml",
+        "name": "wid",
+        "suggestion": "Did you mean wide?",
+    }
+    assert has_rule(error.problems[0], ParamsMessage.NO_SUCH_NAME, **values)
     assert says(told(project, "other:wide"), ParamsMessage.RUN_WITHOUT_VARIANTS)
-    assert told(project, str(project / "params/tuy.yaml")).endswith(
-        "there is no such run file. Did you mean toy.yaml or other.yaml?"
+    assert_about(
+        refused(project, str(project / "params/tuy.yaml")),
+        ParamsMessage.NO_SUCH_RUN_FILE,
+        suggestion=" Did you mean toy.yaml or other.yaml?",
     )
-    assert told(project, "models").startswith("There is no run 'models'")
+    assert_about(refused(project, "models"), no_such_run, word="models")
 
 
 def test_variants_keep_the_runs_name_and_must_be_mappings(project: Path):
     (project / "params/variants/toy.yaml").write_text("a: {run: x}\nb: 3\nc:\n")
     assert says(told(project, "toy:a"), ParamsMessage.NAME_OUTSIDE_RUN_FILE)
-    assert "variant = 3 (params/variants/toy.yaml:2): must be a mapping of keys to values." in told(
-        project, "toy:b"
-    )
+    problem = problem_of(refused(project, "toy:b"), "variant")
+    assert (problem.value, problem.where) == (3, "params/variants/toy.yaml:2")
+    assert has_rule(problem, ParamsMessage.NOT_A_MAPPING)
     assert load("toy:c", project=project).name == "toy--c"
 
 
@@ -199,54 +220,69 @@ def test_a_broken_site_file_is_told_with_its_faults(project: Path):
     site.write_text(
         "site: lokal\ntitle: x\nscheduler: local\nhardware: {device: cpu, devices_per_node: 2}\n"
     )
-    assert "site = lokal (params/sites/local.yaml:1): must be local, the file's own name." in told(
-        project, "toy"
-    )
+    problem = problem_of(refused(project, "toy"), "site")
+    assert (problem.value, problem.where) == ("lokal", "params/sites/local.yaml:1")
+    assert has_rule(problem, ParamsMessage.NOT_THE_FILES_NAME, name="local")
     site.write_text("site: local\ntitle: x\nscheduler: lsf\nhardwear: {}\n")
-    text = told(project, "toy")
-    assert "scheduler = lsf (params/sites/local.yaml:3): must be 'local', 'slurm' or 'pbs'." in text
-    assert (
-        "hardwear (params/sites/local.yaml:4): there is no such key. Did you mean hardware?" in text
-    )
-    assert "hardware (params/sites/local.yaml): is missing; it has no default." in text
+    error = refused(project, "toy")
+    scheduler = problem_of(error, "scheduler")
+    assert (scheduler.value, scheduler.where) == ("lsf", "params/sites/local.yaml:3")
+    kind = {"kind": "literal_error", "expected": "'local', 'slurm' or 'pbs'"}
+    assert has_rule(scheduler, ParamsMessage.BROKEN_RULE, **kind)
+    unknown_key = ParamsMessage.UNKNOWN_KEY
+    assert has_problem(error, "params/sites/local.yaml:4", "hardwear", unknown_key, near="hardware")
+    without_default = ParamsMessage.WITHOUT_DEFAULT
+    assert has_problem(error, "params/sites/local.yaml", "hardware", without_default)
     site.write_text(
         "site: local\ntitle: x\nscheduler: local\nhardware: {device: cpu, devices_per_node: 2}\n"
         "defaults: {run: x, model: tiny}\n"
     )
-    assert "defaults.run (params/sites/local.yaml:5): cannot be a site's default" in told(
-        project, "toy"
-    )
+    error = refused(project, "toy")
+    not_a_default = ParamsMessage.NOT_A_DEFAULT
+    assert has_problem(error, "params/sites/local.yaml:5", "defaults.run", not_a_default)
 
 
 def test_a_broken_catalogue_entry_is_told_only_when_it_is_used(project: Path):
     with (project / "params/models.yaml").open("a") as models:
         models.write("bad: {label: x, layers: 0, hidden: 8, heads: 2, source: test}\n")
     assert load("toy", project=project)
-    assert "bad.layers = 0 (params/models.yaml:4): must be greater than 0." in told(
-        project, "toy", ["model=bad"]
-    )
+    problem = problem_of(refused(project, "toy", ["model=bad"]), "bad.layers")
+    assert (problem.value, problem.where) == (0, "params/models.yaml:4")
+    assert has_rule(problem, ParamsMessage.BROKEN_RULE, kind="greater_than", gt=0)
 
 
 def test_no_smoke_model_can_be_chosen_from_a_catalogue_without_it(project: Path):
     (project / "params/models.yaml").write_text(
         "tiny: {label: t, layers: 1, hidden: 8, heads: 1, source: test}\n"
     )
-    assert 'training.smoke.model = "375m" (built-in): params/models.yaml has no 375m' in told(
-        project, "toy"
-    )
+    problem = problem_of(refused(project, "toy"), "training.smoke.model")
+    assert (problem.value, problem.where) == ("375m", "built-in")
+    values = {"where": "params/models.yaml", "name": "375m"}
+    assert has_rule(problem, ParamsMessage.NO_SUCH_NAME, **values)
 
 
 def test_check_refuses_what_papermill_reads_otherwise(project: Path, write):
     assert load("toy", project=project)
     with pytest.raises(ParamsError) as error:
         load("toy", project=project, portable=True)
-    assert str(error.value) == (
-        "Parameters of run toy: 2 things cannot be used. Nothing was written.\n"
-        "  1. training.learning_rate (params/toy.yaml:6): YAML 1.1, as papermill -f reads, takes 6e-5 for the text "
-        '"6e-5"; YAML 1.2 for 6.0e-5 (a number). Write 6.0e-5.\n'
-        "  2. jobs.training.walltime (params/toy.yaml:13): YAML 1.1, as papermill -f reads, takes 12:00:00 for 43200 "
-        '(a number); YAML 1.2 for the text "12:00:00". Write "12:00:00".'
+    assert len(error.value.problems) == 2
+    rate = ParamsMessage.READINGS.fill(
+        word="6e-5",
+        old=ParamsMessage.READ_AS_TEXT.fill(text="6e-5"),
+        new=ParamsMessage.READ_AS_NUMBER.fill(value="6.0e-5"),
     )
+    walltime = ParamsMessage.READINGS.fill(
+        word="12:00:00",
+        old=ParamsMessage.READ_AS_NUMBER.fill(value=43200),
+        new=ParamsMessage.READ_AS_TEXT.fill(text="12:00:00"),
+    )
+    differ = ParamsMessage.YAML_VERSIONS_DIFFER
+    values = {"readings": rate, "remedy": "6.0e-5"}
+    key = "training.learning_rate"
+    assert has_problem(error.value, "params/toy.yaml:6", key, differ, **values)
+    values = {"readings": walltime, "remedy": '"12:00:00"'}
+    key = "jobs.training.walltime"
+    assert has_problem(error.value, "params/toy.yaml:13", key, differ, **values)
     name = write(
         "run: mine\nmodel: tiny\ntraining: {iterations: 3, learning_rate: 6.0e-5}\njobs: {4: {walltime: '12:00:00'}}\n"
     )

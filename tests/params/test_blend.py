@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, says
 
 from runbook.core.errors import ParamsError
 from runbook.params import load
+from runbook.params.messages import ParamsMessage, ScaleDownReason
 from runbook.params.schema.value_types import parse_blend
 
 MINE = """\
@@ -100,7 +102,13 @@ def test_a_blend_of_texts_that_are_not_here_is_rehearsed_with_the_corpus(project
     other.write_text(other.read_text() + "data: {dataset: corpus, blend: 'corpus 1, far 1'}\n")
     settings = load("other", project=project, set_words=["site=local", "model=tiny"])
     assert settings.blend == ()
-    assert "some of its texts are not here" in settings.scaled_down()["data.blend"]
+    assert says(
+        settings.scaled_down()["data.blend"],
+        ParamsMessage.SCALED_DOWN,
+        value=containing("corpus 1, far 1"),
+        site="local",
+        reason=ScaleDownReason.SOME_TEXTS_MISSING.fill(),
+    )
 
 
 def test_blanks_are_no_blend():

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from suite.messages import has_rule, problem_of
+from suite.messages import check_about, has_rule, problem_of
 
 from runbook.core.errors import ParamsError, PlanError
 from runbook.jobs.render.training_job import render_job
@@ -15,6 +15,8 @@ from runbook.params.local_gpus import AMD, NVIDIA, visible_gpus
 from runbook.params.messages import ParamsMessage
 from runbook.planning import make_plan
 from runbook.planning.cost.accelerators import find_accelerator
+from runbook.planning.messages import PlanningMessage
+from runbook.planning.rule_codes import PlanCode
 
 CLONE = Path(__file__).parents[2]
 H100 = "NVIDIA H100 80GB HBM3"
@@ -87,11 +89,12 @@ def test_n_gpus_are_planned_for_one_process_each(machine, number):
         "device": H100,
         "devices_per_node": number,
         "device_memory": 81559 * 2**20,
-        "source": f"nvidia-smi on this machine: {number} x {H100}, 79.6 GiB each",
+        "source": ParamsMessage.GPUS_OF_THIS_MACHINE.fill(
+            program="nvidia-smi", number=number, name=H100, memory="79.6 GiB"
+        ),
     }
-    assert (
-        content.time["04-training"].basis
-        == "modelled part by part for H100-SXM5 (989.4 TFLOP/s, bf16)"
+    assert content.time["04-training"].basis == PlanningMessage.MODELLED.fill(
+        device="H100-SXM5", peak=989.4, precision="bf16"
     )
 
 
@@ -111,7 +114,9 @@ def test_amd_gpus_are_asked_of_rocm_smi(machine, monkeypatch, variable):
     monkeypatch.setenv(variable, "4,5")
     content = plan()[1]
     assert content.phases["04-training"].parallel.world_size == 2
-    assert content.computes_on.source == f"rocm-smi on this machine: 2 x {MI300X}, 192 GiB each"
+    assert content.computes_on.source == ParamsMessage.GPUS_OF_THIS_MACHINE.fill(
+        program="rocm-smi", number=2, name=MI300X, memory="192 GiB"
+    )
     assert find_accelerator(content.phases["04-training"].device).name == "MI300X"
 
 
@@ -128,9 +133,9 @@ def test_more_processes_than_gpus_are_refused(machine):
     machine(nvidia=[H100])
     with pytest.raises(PlanError) as caught:
         plan("jobs.training.devices_per_node=2")
-    assert [(check.name, check.value) for check in caught.value.checks] == [
-        ("04-training: devices on a node", "2 of 1 devices a node of local-gpu has")
-    ]
+    (check,) = caught.value.checks
+    values = {"devices_per_node": 2, "site_devices": 1, "site": "local-gpu"}
+    assert check_about([check], PlanCode.DEVICES_ON_NODE, "04-training", **values)
 
 
 @pytest.mark.parametrize("why", ["no program", "no driver", "hidden"])
@@ -142,11 +147,9 @@ def test_without_a_gpu_the_plan_says_so_and_what_to_do(machine, monkeypatch, why
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(PlanError) as caught:
         plan()
-    assert "1. GPUs: site local-gpu computes on the GPUs of this machine, and none is seen" in str(
-        caught.value
-    )
-    assert "2. " not in str(caught.value)
-    assert "or compute on the CPU: --set site=local." in str(caught.value)
+    (check,) = caught.value.checks
+    assert check_about([check], PlanCode.NO_GPU_SEEN, site="local-gpu")
+    assert "--set site=local." in check.remedy
 
 
 def test_gpus_of_different_kinds_are_refused_until_some_are_chosen(machine, monkeypatch):
@@ -190,15 +193,17 @@ def test_only_a_site_of_this_machine_may_ask_it(machine, tmp_path):
         path.write_text((CLONE / "params" / name).read_text())
     site = project / "params/sites/local-gpu.yaml"
     site.write_text(site.read_text().replace("scheduler: local", "scheduler: slurm"))
-    with pytest.raises(
-        ParamsError,
-        match=r"hardware\.device auto asks this machine, and scheduler slurm runs the jobs",
-    ):
+    with pytest.raises(ParamsError) as caught:
         load("local", set_words=["site=local-gpu"], project=project)
+    values = {"auto": "auto", "scheduler": "slurm"}
+    (problem,) = caught.value.problems
+    assert has_rule(problem, ParamsMessage.AUTO_ASKS_THIS_MACHINE, **values)
     site.write_text(
         site.read_text()
         .replace("scheduler: slurm", "scheduler: local")
         .replace("auto", "H100-SXM5")
     )
-    with pytest.raises(ParamsError, match=r"devices_per_node is 0, which only device auto allows"):
+    with pytest.raises(ParamsError) as caught:
         load("local", set_words=["site=local-gpu"], project=project)
+    (problem,) = caught.value.problems
+    assert has_rule(problem, ParamsMessage.NO_DEVICES_PER_NODE, auto="auto")

@@ -53,7 +53,9 @@ def test_a_higher_layer_changes_the_kind_of_duration(project: Path):
     assert (training.iterations, training.samples, training.tokens) == (10, 0, 0)
     assert origins(settings, "training.tokens")[-1] == (
         "command line",
-        "--set training.iterations=10, where training.iterations is given instead",
+        ParamsMessage.GIVEN_INSTEAD.fill(
+            where="--set training.iterations=10", key="training.iterations"
+        ),
         0,
     )
 

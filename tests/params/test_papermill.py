@@ -5,8 +5,10 @@ import logging
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, says
 
 from runbook.params import PARAMETERS, load
+from runbook.params.messages import ParamsMessage
 
 pytestmark = pytest.mark.notebooks
 
@@ -59,10 +61,9 @@ def test_p_and_f_and_load_are_equal(project: Path, execute, caplog):
 
 
 def test_two_runs_mixed_and_unknown_names_stop_the_notebook(execute):
-    assert execute("-p", "run", "toy", "-f", "params/other.yaml").startswith(
-        "Two runs are mixed: run is toy, but site"
-    )
-    assert (
-        "trainng = 3 (papermill): a notebook has no such parameter. Did you mean training?"
-        in execute("-p", "run", "toy", "-p", "trainng", "3")
-    )
+    answer = execute("-p", "run", "toy", "-f", "params/other.yaml")
+    assert says(answer, ParamsMessage.TWO_RUNS_MIXED, run="toy", foreign=containing("site"))
+    hint = containing("training?")
+    answer = execute("-p", "run", "toy", "-p", "trainng", "3")
+    assert "trainng = 3" in answer
+    assert says(answer, ParamsMessage.UNKNOWN_PARAMETER, hint=hint)

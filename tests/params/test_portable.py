@@ -7,6 +7,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runbook.params.messages import ParamsMessage
 from runbook.params.problems import PapermillLoader, differences, read_as_papermill
 from runbook.params.yaml12 import read_mapping, write_scalar
 
@@ -81,10 +82,14 @@ def test_key_and_line_are_told():
         ("jobs.training.walltime", "x.yaml:4"),
         ("no", "x.yaml:5"),
     ]
-    assert str(found("a: no\n")[0][2]) == (
-        'YAML 1.1, as papermill -f reads, takes no for false (a truth value); YAML 1.2 for the text "no". '
-        'Write "no" for the word, or false for the truth value.'
+    readings = ParamsMessage.READINGS.fill(
+        word="no",
+        old=ParamsMessage.READ_AS_TRUTH_VALUE.fill(value="false"),
+        new=ParamsMessage.READ_AS_TEXT.fill(text="no"),
     )
+    remedy = ParamsMessage.WORD_OR_TRUTH_VALUE.fill(word="no", truth_value="false")
+    rule = ParamsMessage.YAML_VERSIONS_DIFFER.of(readings=readings, remedy=remedy)
+    assert found("a: no\n")[0][2] == rule
 
 
 def test_papermill_reads_as_our_copy_of_its_loader_does():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from runbook.params import load, run_names
+from runbook.params.messages import ParamsMessage, ScaleDownReason
 from runbook.planning import make_plan
 
 CLONE = Path(__file__).parents[2]
@@ -26,32 +27,42 @@ def test_nothing_changes_at_home(name):
     assert load(name, project=CLONE).scaled_down() == {}
 
 
+def change(value: object, reason: str) -> str:
+    """Return what is said of a value that does not fit the local site."""
+    return ParamsMessage.SCALED_DOWN.fill(value=value, site="local", reason=reason)
+
+
 def test_each_change_says_what_was_asked_and_why():
     told = load("azure-175b", set_words=["site=local", "model=tiny"], project=CLONE).scaled_down()
+    framework = ScaleDownReason.NO_SUCH_FRAMEWORK.fill(framework="megatron-lm")
+    over_2_devices = ScaleDownReason.MODEL_OVER_DEVICES.fill(devices=2)
+    no_more_nodes = ScaleDownReason.NO_MORE_NODES.fill()
     assert told == {
-        "data.dataset": "slimpajama does not fit site local: the text is not here; the shipped corpus is",
-        "data.drop_sources": "RedPajamaBook does not fit site local: the sources are those of the other text",
-        "data.held_out": "15 does not fit site local: the corpus has too few files; data.split cuts each",
-        "jobs.smoke.nodes": "2 does not fit site local: it has no more nodes",
-        "jobs.training.nodes": "16 does not fit site local: it has no more nodes",
-        "parallel.pipeline": "16 does not fit site local: the model goes over 2 devices",
-        "parallel.tensor": "8 does not fit site local: the model goes over 2 devices",
-        "training.framework": "megatron-lm does not fit site local: it has no megatron-lm; our own trainer runs",
-        "training.precision": "fp16 does not fit site local: torch has no fp16 training on a CPU",
+        "data.dataset": change("slimpajama", ScaleDownReason.CORPUS_IS_HERE.fill()),
+        "data.drop_sources": change(
+            "RedPajamaBook", ScaleDownReason.SOURCES_OF_THE_OTHER_TEXT.fill()
+        ),
+        "data.held_out": change(15, ScaleDownReason.CORPUS_HAS_FEW_FILES.fill()),
+        "jobs.smoke.nodes": change(2, no_more_nodes),
+        "jobs.training.nodes": change(16, no_more_nodes),
+        "parallel.pipeline": change(16, over_2_devices),
+        "parallel.tensor": change(8, over_2_devices),
+        "training.framework": change("megatron-lm", framework),
+        "training.precision": change("fp16", ScaleDownReason.NO_FP16_ON_A_CPU.fill()),
     }
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "reason"),
     [
-        (["parallel.tensor=1"], "one tensor rank has the whole sequence"),
-        (["training.engine=deepspeed"], "our own trainer cuts no sequence under DeepSpeed"),
+        (["parallel.tensor=1"], ScaleDownReason.ONE_TENSOR_RANK),
+        (["training.engine=deepspeed"], ScaleDownReason.NO_SEQUENCE_UNDER_DEEPSPEED),
     ],
 )
-def test_a_sequence_is_cut_only_where_tensor_ranks_are_left_for_it(words, why):
+def test_a_sequence_is_cut_only_where_tensor_ranks_are_left_for_it(words, reason):
     settings = load("azure-175b", set_words=["site=local", "model=tiny", *words], project=CLONE)
     assert not settings.run.parallel.sequence
-    assert settings.scaled_down()["parallel.sequence"] == f"True does not fit site local: {why}"
+    assert settings.scaled_down()["parallel.sequence"] == change(True, reason.fill())
 
 
 def test_the_queue_of_the_small_machine_itself_is_kept(tmp_path):
@@ -88,10 +99,8 @@ def test_a_batch_that_does_not_divide_becomes_the_nearest_that_does():
     ]
     settings = load("polaris-25b", set_words=words, project=CLONE)
     assert settings.run.training.global_batch == 2
-    assert (
-        settings.scaled_down()["training.global_batch"]
-        == "1 does not fit site local: it divides by 2"
-    )
+    divides = ScaleDownReason.DIVIDES_BY.fill(step=2)
+    assert settings.scaled_down()["training.global_batch"] == change(1, divides)
 
 
 def test_the_local_run_itself_is_refused_where_it_does_not_fit():

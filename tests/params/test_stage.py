@@ -30,7 +30,7 @@ def test_all_that_is_missing_is_listed_at_once():
     with pytest.raises(ParamsError) as caught:
         require_values(load("polaris-25b", project=CLONE))
     account = problem_of(caught.value, "jobs.account")
-    assert account.where == "required by params/sites/polaris.yaml"
+    assert account.where == ParamsMessage.REQUIRED_BY.fill(site="polaris")
     assert has_rule(account, ParamsMessage.REQUIRED_VALUE, meaning=containing("ALCF"))
     stage = problem_of(caught.value, "jobs.stage")
     assert stage.where == account.where

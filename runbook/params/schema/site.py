@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from runbook.params.messages import ParamsMessage
 from runbook.params.schema.value_types import (
+    BrokenRuleError,
     Bytes,
     Framework,
     Name,
@@ -134,10 +136,7 @@ class Hardware(Strict):
     @model_validator(mode="after")
     def _check_devices(self) -> Hardware:
         if self.devices_per_node == 0 and self.device != AUTO:
-            raise ValueError(
-                f"devices_per_node is 0, which only device {AUTO} allows. Write how many a node "
-                "has."
-            )
+            raise BrokenRuleError(ParamsMessage.NO_DEVICES_PER_NODE, auto=AUTO)
 
         return self
 
@@ -349,10 +348,8 @@ class Site(Strict):
     @model_validator(mode="after")
     def _check_auto(self) -> Site:
         if self.hardware.device == AUTO and self.scheduler != "local":
-            raise ValueError(
-                f"hardware.device {AUTO} asks this machine, and scheduler {self.scheduler} runs "
-                "the jobs on others. "
-                "Name their accelerator."
+            raise BrokenRuleError(
+                ParamsMessage.AUTO_ASKS_THIS_MACHINE, auto=AUTO, scheduler=self.scheduler
             )
 
         return self

@@ -17,8 +17,17 @@ from pydantic import (
 )
 
 from runbook.core.units import parse_bytes, parse_count, parse_duration
+from runbook.params.messages import ParamsMessage
 from runbook.params.secrets import is_reference
 from runbook.plan_file.schema import TRACKERS
+
+
+class BrokenRuleError(ValueError):
+    """Raised if a value breaks a rule, which it has as data."""
+
+    def __init__(self, message: ParamsMessage, /, **values: object) -> None:
+        self.rule = message.of(**values)
+        super().__init__(str(self.rule))
 
 
 class Strict(BaseModel):
@@ -71,7 +80,7 @@ def _number(value: Any) -> Any:
         hint = ""
         if value.strip()[:1].isdigit():
             hint = "; write it without quotes"
-        raise ValueError(f"{value!r} is text, not a number{hint}")
+        raise BrokenRuleError(ParamsMessage.TEXT_NOT_A_NUMBER, value=value, hint=hint)
 
     return value
 
@@ -168,11 +177,7 @@ def tracker_names_text(text: str) -> str:
     """Return the text as it is. Raise `ValueError` if it is not a list of trackers."""
     for name in parse_names(text):
         if name not in TRACKERS:
-            raise ValueError(
-                f"{name} is no tracker that the trainer feeds. Name some of {', '.join(TRACKERS)}. "
-                "Addresses and "
-                "keys belong into the tracker's own environment variables (docs/trackers.md)."
-            )
+            raise BrokenRuleError(ParamsMessage.NO_TRACKER, name=name, trackers=", ".join(TRACKERS))
 
     return text
 
