@@ -80,9 +80,9 @@ def raise_if_failed(checks: Iterable[Check]) -> None:
     failed = tuple(check for check in checks if check.verdict == "fail")
     if failed:
         if len(failed) == 1:
-            head = "One thing does"
+            head = CoreMessage.ONE_THING.fill()
         else:
-            head = f"{len(failed)} things do"
+            head = CoreMessage.MANY_THINGS.fill(number=len(failed))
 
         lines = [f"  {number}. {check.as_text()}" for number, check in enumerate(failed, 1)]
         raise PlanError(

@@ -35,3 +35,5 @@ class CoreMessage(Message):
     THINGS_DO_NOT_FIT = "{things} not fit together; nothing was written or started:"
     NO_VERDICT = "check {name!r}: verdict {verdict!r} is none of {verdicts}"
     RECORD_UNREADABLE = "{path} is not {meaning} ({problem}). {remedy}"
+    ONE_THING = "One thing does"
+    MANY_THINGS = "{number} things do"

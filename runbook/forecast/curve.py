@@ -168,10 +168,7 @@ def _warnings(curve: PartialCurve, share: float, distance: float) -> tuple[str, 
     if share < EARLIEST_SHARE:
         warnings.append(f"only {share:.0%} of the steps are done; fitted curves hold at least 30%")
     if distance > FAR_FROM_FITTED:
-        warnings.append(
-            "no fitted curve is like this one (length, schedule or slope): the interval is "
-            f"{MOST_WIDENING:g} times as wide"
-        )
+        warnings.append(ForecastMessage.CURVE_UNLIKE_FITTED_ONES.fill(widening=MOST_WIDENING))
 
     return tuple(warnings)
 

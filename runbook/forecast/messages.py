@@ -14,6 +14,10 @@ class ForecastMessage(Message):
         "The curve has {number_of_points} validation losses after step 0; a forecast needs at "
         "least {fewest_points}."
     )
+    CURVE_UNLIKE_FITTED_ONES = (
+        "no fitted curve is like this one (length, schedule or slope): the interval is "
+        "{widening:g} times as wide"
+    )
     FAR_TARGET = (
         "the target takes {ratio:,.0f} times the compute of the largest run; no backtest reaches "
         "over {farthest_ratio:,.0f} times, so the interval is {widening:g} times as wide"

@@ -180,3 +180,4 @@ class PlanningMessage(Message):
     )
     VOLUME_PART = "{size} of {kind}"
     VOLUME_TEXT = "text {name}"
+    MEMORY_OF_THE_NODE = "the node's memory"

@@ -16,6 +16,7 @@ from benchmarks.fit_curve_forecast import (
 )
 from runbook.core.errors import DataError
 from runbook.forecast.curve import (
+    MOST_WIDENING,
     forecast_change,
     forecast_curve,
     load_coefficients,
@@ -112,7 +113,8 @@ def test_a_curve_unlike_all_fitted_ones_is_told_and_wide():
     points = tuple(CurvePoint(float(step), 3.0 - 0.2 * math.log10(step)) for step in steps)
     strange = forecast_curve(PartialCurve(points, 10_000_000.0, 0.0))
     usual = forecast_curve(part_of(CURVES[20], 0.5))
-    assert any("no fitted curve is like this one" in warning for warning in strange.warnings)
+    unlike = ForecastMessage.CURVE_UNLIKE_FITTED_ONES.fill(widening=MOST_WIDENING)
+    assert unlike in strange.warnings
     assert strange.high - strange.low > 3 * (usual.high - usual.low)
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
 
 from runbook.core.errors import DataError
 from runbook.forecast.final_loss import (
     FAR_WIDENING,
+    FARTHEST_RATIO,
     FEWEST_FOR_CHOICE,
     USUAL_SCORE,
     forecast_final_losses,
@@ -101,7 +102,8 @@ def test_too_few_runs_and_runs_of_one_size_are_refused():
 def test_a_forecast_over_a_thousand_times_the_compute_says_so_and_is_wider():
     near, far = forecast_final_losses(LADDER, chinchilla([5e9, 5e10], [20]))
     assert near.warnings == ()
-    assert "no backtest reaches" in far.warnings[0]
+    values = {"farthest_ratio": FARTHEST_RATIO, "widening": FAR_WIDENING}
+    assert says(far.warnings[0], ForecastMessage.FAR_TARGET, **values)
     near_width = np.log(near.high / near.loss) / np.sqrt(near.decades + 0.3)
     far_width = np.log(far.high / far.loss) / np.sqrt(far.decades + 0.3)
     assert far_width == pytest.approx(FAR_WIDENING * near_width)

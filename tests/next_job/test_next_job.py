@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from suite.messages import says
+from suite.messages import containing, says
 
 from runbook.next_job.__main__ import main, may_start_again_here
 from runbook.next_job.decisions import RECOVERY_SECONDS, Attempt
@@ -198,7 +200,13 @@ def test_a_hang_is_explained_by_the_cause_that_the_log_names_before_it(run):
     assert run.end()[0] == "stop"
     event = ended_event(run)
     assert (event["cause"], event["failure"]) == (EndCause.DISK_FULL, kinds.DISK.name)
-    assert "rank 1 on node1" in event["evidence"] and "No space left" in event["evidence"]
+    assert says(event["evidence"], NextJobMessage.RANK_IN_CODE, rank=1, host="node1")
+    assert says(
+        event["evidence"],
+        NextJobMessage.CAUSE_NAMED_BEFORE,
+        cause_name=kinds.DISK.name,
+        evidence=containing(os.strerror(errno.ENOSPC)),
+    )
 
 
 def test_what_a_training_may_have_survived_is_named_and_stops_nothing(run):

@@ -290,7 +290,9 @@ def test_all_broken_rules_come_in_one_error(refusal: Callable[..., str]) -> None
         model=odd(layers=5, heads=3),
     )
     lines = text.splitlines()
-    assert lines[0] == CoreMessage.THINGS_DO_NOT_FIT.fill(things="10 things do")
+    assert lines[0] == CoreMessage.THINGS_DO_NOT_FIT.fill(
+        things=CoreMessage.MANY_THINGS.fill(number=10)
+    )
     expected = [
         "data split",
         "03-smoke-test: world size",

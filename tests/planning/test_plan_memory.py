@@ -254,7 +254,8 @@ def test_processes_on_a_cpu_share_the_nodes_memory(
     )
     assert says(check.value, PlanningMessage.STATES_ALONE, states="740 MiB")
     assert says(check.value, PlanningMessage.MEMORY_AVAILABLE, available="1.00 GiB")
-    assert check.rule == PlanningMessage.MEMORY_RULE.fill(memory="the node's memory")
+    memory = PlanningMessage.MEMORY_OF_THE_NODE.fill()
+    assert check.rule == PlanningMessage.MEMORY_RULE.fill(memory=memory)
 
 
 def test_memory_of_the_site_is_used_where_nobody_looked() -> None:

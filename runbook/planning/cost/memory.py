@@ -537,7 +537,7 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
     fullest = memory.fullest_stage
     if choice.on_cpu:
         who = f"{choice.devices_per_node} processes"
-        memory_name = "the node's memory"
+        memory_name = PlanningMessage.MEMORY_OF_THE_NODE.fill()
     else:
         least_bytes = max(memory.least_by_stage)
         who = f"stage {fullest.stage}, the fullest,"
