@@ -44,8 +44,8 @@ def logs(
     """Show the log of RUN's newest job, or parse log FILEs of any known program.
 
     Several files are one run, in the order given; gz, xz and zst are unpacked. With --json, --csv
-    or --to, RUN stands for the metrics of its training. Exit code 1 if no record, no evaluation and
-    no known failure was found.
+    or --to, RUN means the metrics of its training. Exit code 1 if no record, no evaluation and no
+    known failure was found.
     """
     if as_json + as_csv + bool(to) > 1:
         raise click.UsageError(CliMessage.ONE_LOG_OUTPUT.fill())
@@ -86,7 +86,7 @@ def _print_log(log: ParsedLog, *, as_json: bool, as_csv: bool) -> None:
 
 
 def _names_run(target: str) -> bool:
-    """Whether a word names a run: no such file exists, and it has no dot and no slash."""
+    """Return whether a word names a run: it has no dot and no slash, and no such file exists."""
     return not Path(target).exists() and not set("/.") & set(target)
 
 
@@ -102,7 +102,7 @@ def _require_records(log: ParsedLog, targets: tuple[str, ...]) -> None:
 
 
 def _hides_effects(log: ParsedLog) -> bool:
-    """Whether the log names known failures that its first error explains."""
+    """Return whether the log contains known failures that its first error explains."""
     return log.first_error is not None and log.first_error.explains_effects
 
 

@@ -1,4 +1,4 @@
-"""Faults on purpose, in a small training on this machine.
+"""Drills: deliberate faults in a small training on this machine.
 
-Each drill breaks one thing and judges how the training ends.
+Each drill breaks one thing and checks how the training ends.
 """

@@ -1,4 +1,4 @@
-"""Bench of the drills: a temporary project, a warm trainer, a small run and its verdict."""
+"""Test bench for drills: a temporary project, a warm trainer, a small run and its verdict."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ hardware: {{device: cpu, nodes: 1, devices_per_node: {ranks}, cores_per_node: {r
 
 
 class Bench:
-    """Bench that is opened once for all drills; slow preparations are done once."""
+    """Test bench that is opened once for all drills, so that slow preparations are done once."""
 
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
         self._stack = contextlib.ExitStack()
         self.references: dict[tuple[str, ...], dict[int, float]] = {}
-        """Losses of undisturbed trainings, by the values that they were trained with."""
+        """Losses of undisturbed trainings, by their parameter values."""
 
     def __enter__(self) -> Bench:
         self.root = Path(
@@ -145,10 +145,7 @@ class Bench:
         return [process for process in processes.values() if still_runs(process)]
 
     def end_left(self) -> list[str]:
-        """Kill the processes that did not end by themselves within some seconds.
-
-        Return them in words.
-        """
+        """Kill the processes that have not ended after some seconds. Return their descriptions."""
         wait_until(lambda: not self.left(), 5)
         killed = []
         for process in self.left():
@@ -250,8 +247,8 @@ class DrillRun:
         prefix = self.folder / self.open_phase.phase_plan.data.train[0].prefix
         if not prefix.with_name(prefix.name + ".idx").exists():
             write_tokens(prefix)
-            # The mark vouches for no file, so damage that a drill does to the tokens reaches the
-            # trainer, as on a failing disk.
+            # The marker covers no file, so the trainer sees damage that a drill does to the tokens,
+            # as on a failing disk.
             write_mark(
                 self.folder,
                 TOKENIZE,
@@ -275,7 +272,7 @@ class DrillRun:
         return folder
 
     def one_job(self, faults: str = "") -> JobStatus:
-        """Run one job to its end; nothing is started after it."""
+        """Run one job to its end, without starting another job after it."""
         self.launch(faults)
         return jobs.follow(self.open_phase)
 
@@ -314,7 +311,7 @@ class DrillRun:
             thread.join(1)
 
     def change_plan(self, change: Callable[[dict[str, Any]], None]) -> None:
-        """Change the trainer's plan, as a person does who edits plan.json."""
+        """Change the trainer's plan, as if a person edited plan.json."""
         path = self.folder / "plan.json"
         content = json.loads(path.read_text())
         change(content["phases"][FULL])
@@ -330,7 +327,7 @@ class DrillRun:
         return [event for event in events if not names or event.get("event") in names]
 
     def losses(self) -> dict[int, float]:
-        """Return the loss by iteration; of a repeated iteration, the last counts."""
+        """Return the loss by iteration. For a repeated iteration, return the last loss."""
         return {int(row["iteration"]): row["loss"] for row in self.rows()}
 
     def samples(self) -> dict[int, int]:
@@ -468,7 +465,7 @@ class DrillEnding:
     ) -> None:
         """Record whether a rule of the drill holds.
 
-        A broken rule is reported with the evidence, if there is any.
+        A broken rule is reported with evidence, if available.
         """
         (self.passed if holds else self.broken).append(text if holds else evidence or text)
 
@@ -516,7 +513,7 @@ def judge_ending(
     orphans: list[str],
     seconds: float,
 ) -> DrillVerdict:
-    """Return the verdict: pass if every rule held and no process was left.
+    """Return the verdict, which is a pass if every rule held and no process was left running.
 
     >>> judge_ending("x", DrillEnding("nothing", passed=["all is well"]), [], 1.0).detail
     'all is well; no processes left'

@@ -46,11 +46,11 @@ CAUSES = {
     NODE.name: EndCause.NODE_UNREACHED,
     MAINTENANCE.name: EndCause.NODE_UNREACHED,
 }
-"""The cause of each failure as the job rules see it; every other kind is `EndCause.OTHER`."""
+"""The cause that the job rules see for each kind of failure. Other kinds are `EndCause.OTHER`."""
 REMEMBERED = 8
 """Number of newest attempts that the rules see.
 
-It exceeds any budget, and older attempts failed at other steps.
+It is larger than any limit on restarts, and older attempts failed at other steps.
 """
 FAILED = 1
 """Exit code of a failed job."""
@@ -76,7 +76,7 @@ class RealRules:
 
 
 def _attempt(failure: CampaignFailure, number: int) -> Attempt:
-    """Return the failure as the rules would read it from a job's files."""
+    """Return the failure in the form in which the rules read it from a job's files."""
     return Attempt(
         job=f"04-training-{number}",
         end=JobEnd(JobState.FAILED, FAILED, cause=_cause(failure.kind)),
@@ -93,7 +93,7 @@ def _cause(kind: FaultKind) -> EndCause:
 
 @dataclass(frozen=True)
 class CampaignRow:
-    """One way to run the campaign, as the median of many.
+    """One way to run the campaign, as the median of many simulations.
 
     Shares are of the device time, spare nodes included.
     """
@@ -107,13 +107,13 @@ class CampaignRow:
     detection: float
     saves: float
     fewer_nodes: float
-    """Share of the time that was lost because steps took longer with fewer nodes than planned."""
+    """Share of the time lost because steps took longer with fewer nodes than planned."""
     failures: float
     jobs: float
     stops: float
     """Number of failures that the rules leave to a person."""
     near_restarts: float
-    """Starts from copies in node memory."""
+    """Number of starts from copies in node memory."""
     waiting_days: float
     """Time that was spent in queues and waiting for a person, while no device is allocated."""
 
@@ -154,7 +154,7 @@ class Campaign:
 
 @dataclass(frozen=True)
 class CampaignTerms:
-    """How long a campaign lasts, and how its failures are handled."""
+    """The length of a campaign, and how its failures are handled."""
 
     seconds: float
     restarts: int
@@ -164,7 +164,7 @@ class CampaignTerms:
     queue: float
     """Seconds that a new job waits in the queue."""
     person: float
-    """Seconds until a person responds to a failure that the rules leave to them."""
+    """Seconds until a person responds to a failure that the rules leave to a person."""
     writes_copies: bool = False
     """Whether the trainer can write copies to node memory."""
 

@@ -29,7 +29,7 @@ BOUNDARIES = ("begin", "shards", "metadata", "rename", "tracker", "pruning")
 
 
 def kill_in_save(bench: Bench) -> DrillEnding:
-    """SIGKILL at every boundary of a save, each in a job of its own."""
+    """Send SIGKILL at every boundary of a save, each time in a separate job."""
     set_words = ("training.save_interval=2",)
     case = DrillRun(bench, "kill-in-save", *set_words)
     ending = DrillEnding(f"SIGKILL in a save: {', '.join(BOUNDARIES)}")
@@ -65,7 +65,7 @@ def kill_in_save(bench: Bench) -> DrillEnding:
 
 
 def damaged_checkpoints(bench: Bench) -> DrillEnding:
-    """A bit flipped, a shard cut short, a shard gone: one checkpoint after the other, until none is whole."""
+    """Flip a bit, truncate a shard or delete one, until no checkpoint is intact."""
     case = DrillRun(bench, "damaged")
     ending = DrillEnding("one bit flipped, one shard truncated, one deleted")
     case.one_job("kill:rank=1,step=13")
@@ -117,7 +117,7 @@ def damaged_checkpoints(bench: Bench) -> DrillEnding:
 
 
 def lost_tracker(bench: Bench) -> DrillEnding:
-    """A tracker that is empty, holds garbage, or is gone."""
+    """Empty the tracker, overwrite it with garbage, and delete it."""
     case = DrillRun(bench, "tracker")
     ending = DrillEnding("the tracker is emptied, overwritten with garbage, deleted")
     case.one_job("kill:rank=1,step=9")
@@ -137,7 +137,7 @@ def lost_tracker(bench: Bench) -> DrillEnding:
 
 
 def disk_full(bench: Bench) -> DrillEnding:
-    """No file can grow beyond 200 kB from step 9 on."""
+    """Limit the size of files to 200 kB from step 9 on."""
     case = DrillRun(bench, "disk-full")
     ending = DrillEnding("no file can grow beyond 200 kB from step 9 on (RLIMIT_FSIZE)")
     failure = case.train(f"full:bytes=200000,step=9,job={FULL}")
@@ -166,10 +166,7 @@ def disk_full(bench: Bench) -> DrillEnding:
 
 
 def other_layout(bench: Bench) -> DrillEnding:
-    """Saved by two data-parallel ranks, taken up by two stages and by two tensor ranks.
-
-    And by another model.
-    """
+    """Save with two replicas; resume with two stages, two tensor ranks, and another model."""
     first = DrillRun(bench, "reshape-from")
     first.one_job("kill:rank=1,step=9")
     ending = DrillEnding(
@@ -236,7 +233,7 @@ def _cut_shard(path: Path) -> None:
 
 
 def bad_numbers(bench: Bench) -> DrillEnding:
-    """A loss that is NaN under each policy, a spike that heals, and fp16 gradients that overflow."""
+    """Inject a NaN loss under each policy, a spike that recovers, and fp16 overflows."""
     ending = DrillEnding(
         "the loss of step 9 is NaN (policies stop, skip, rollback); 3 times too high; fp16 "
         "overflows"
@@ -287,7 +284,7 @@ def bad_numbers(bench: Bench) -> DrillEnding:
 
 
 def bad_data(bench: Bench) -> DrillEnding:
-    """Token files cut short, of another type, with ids the model does not know, empty, gone: refused at the start."""
+    """Train on token files that are damaged, empty, missing, of another type or vocabulary."""
     ending = DrillEnding(f"token files: {', '.join(DAMAGES)}")
     for number, (name, damage) in enumerate(DAMAGES.items()):
         case = DrillRun(bench, f"data-{number}")
@@ -318,7 +315,7 @@ def _cut_tokens(prefix: Path) -> None:
 
 
 def _other_type(prefix: Path) -> None:
-    """Make the index state four bytes a token, while the tokens have two."""
+    """Make the index claim four bytes per token, although the tokens have two."""
     path = _file_of(".idx", prefix)
     content = bytearray(path.read_bytes())
     magic, version, _, sequences, documents = INDEX_HEADER.unpack_from(content)

@@ -1,4 +1,4 @@
-"""The twenty drills by name: how they are chosen, and done one after the other."""
+"""The twenty drills by name. Chooses drills, and runs them one after the other."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ DRILLS: dict[str, Drill] = {
 
 
 def chosen_drills(names: Sequence[str]) -> list[str]:
-    """Return the drills that were named, or all drills without a name.
+    """Return the named drills, or all drills if none is named.
 
-    A name may be its number alone, or its words alone.
+    A drill may be named by its number or its words alone.
 
     >>> chosen_drills(["1", "same-failure"])
     ['01-kill-rank', '17-same-failure']
@@ -52,14 +52,14 @@ def chosen_drills(names: Sequence[str]) -> list[str]:
 
 
 def summary(name: str) -> str:
-    """Return what a drill does, in one line."""
+    """Return the one-line description of a drill."""
     return (DRILLS[name].__doc__ or "").strip().partition("\n")[0]
 
 
 def _drill_named(word: str) -> str:
-    """Return the name of the drill that a word means.
+    """Return the name of the drill that a word refers to.
 
-    Raise `ParamsError` with the nearest ones.
+    Raise `ParamsError` with the nearest names if there is none.
     """
     for name in DRILLS:
         number, _, label = name.partition("-")
@@ -92,7 +92,7 @@ def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:
 def do_attempts(names: Sequence[str], log: TextIO, *, again: bool) -> Iterator[DrillVerdict]:
     """Yield the verdicts of all drills.
 
-    With `again`, the verdicts of second attempts at failed drills follow.
+    With `again`, those of second attempts at failed drills follow.
     """
     failed = []
     for verdict in do_drills(names, log):

@@ -1,4 +1,4 @@
-"""The report of drills: a line for each verdict, the score, and docs/measurements/drills.md."""
+"""Reports of drills: a line for each verdict, the score, and docs/measurements/drills.md."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ a second, so restarts cost a far larger share than in a real training.
 
 
 def page_text(verdicts: Sequence[DrillVerdict], date: str, commit: str) -> str:
-    """Return the page in Markdown: the table, then why a drill failed."""
+    """Return the page in Markdown: the table, then the reasons why drills failed."""
     when = f"Last run {date} at {commit or 'an unknown commit'}"
     machine = f"{platform.machine()}, Python {platform.python_version()}"
     lines = [f"{when}, {machine}: **{score(verdicts)}**.\n"]
@@ -74,7 +74,7 @@ def verdict_line(verdict: DrillVerdict) -> str:
 
 
 def score(verdicts: Sequence[DrillVerdict]) -> str:
-    """Say how many drills ended as they should, and how many of them at the second attempt only."""
+    """Report how many drills ended as they should, and how many needed a second attempt."""
     last_verdicts = {verdict.name: verdict for verdict in verdicts}.values()
     passed = [verdict for verdict in last_verdicts if verdict.verdict == "pass"]
     second_attempts = sum(verdict.attempt > 1 for verdict in passed)

@@ -1,4 +1,4 @@
-"""Faults on purpose, for drills.
+"""Deliberate faults for drills.
 
 They are off unless the environment variable RUNBOOK_FAULTS names the fault, its place and its time.
 
@@ -53,12 +53,12 @@ class Fault:
         return self.where.get(key, str(value)) == str(value)
 
     def number(self, key: str, otherwise: float) -> float:
-        """Return a number that the fault was given."""
+        """Return a numeric value of the fault."""
         return float(self.where.get(key, otherwise))
 
 
 class Faults:
-    """The faults of this rank in this job."""
+    """Faults for this rank in this job."""
 
     def __init__(self, faults: list[Fault]) -> None:
         self._faults = faults

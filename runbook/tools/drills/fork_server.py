@@ -1,8 +1,8 @@
-"""Fork server: imports torch and megatron-core once, and forks a rank of a training for each request.
+"""Fork server: imports torch and megatron-core once, and forks a training rank for each request.
 
-Drills and tests start a job dozens of times; a forked rank starts in a fraction of a second, and
-is a process of its own that can be killed, stopped and traced like any other. This file is run in
-two ways, both without the package's other modules:
+Drills and tests start jobs dozens of times. A forked rank starts in a fraction of a second, and is
+a separate process that can be killed, stopped and traced like any other. This file is run in two
+ways, both without the package's other modules:
 
 - `python -m runbook.tools.drills.fork_server SOCKET [MODULE]...` serves, with these modules imported too. Its owner is the
   first connection: when that closes, all ranks are ended, and then the server.
@@ -37,7 +37,7 @@ MODULES = (
     "runbook.training.loop",
     "runbook.training.engines.megatron_engine",
 )
-"""The trainer is imported by name, and only here, in a process of its own."""
+"""The trainer is imported by name, and only here, in a separate process."""
 POLL_SECONDS = 0.02
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -61,8 +61,8 @@ class RankRequest:
     def send(self, server: str, outputs: Sequence[int]) -> socket.socket:
         """Request this rank from the server, with these files as its standard output and error.
 
-        The rank lives only while the connection stays open. Two lines come back: {"pid":
-        ...}, and {"code": ...} when the rank has ended.
+        The rank lives only while the connection stays open. The server replies with two lines:
+        {"pid": ...}, and {"code": ...} when the rank has ended.
         """
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(server)
@@ -151,7 +151,7 @@ class ForkServer:
 
 
 def _answer(connection: socket.socket, key: str, value: int) -> None:
-    # The client was killed in the meantime. Its end is read next, and ends the rank.
+    # The client has been killed. Its closed connection is read next, which ends the rank.
     with contextlib.suppress(OSError):
         connection.sendall(json.dumps({key: value}).encode() + b"\n")
 
@@ -174,9 +174,9 @@ def _receive(connection: socket.socket) -> tuple[RankRequest, list[int]]:
 
 
 def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
-    """Run the function and end.
+    """Run the function and exit.
 
-    An exception propagates and ends this process, as it ends a rank that was not forked.
+    An exception ends this process, as it ends a rank that was not forked.
     """
     for number, file in zip((1, 2), files, strict=True):
         os.dup2(file, number)
@@ -200,7 +200,7 @@ def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
 
 def serve(path: str, modules: Sequence[str]) -> None:
     """Import the modules, listen on the socket, and serve."""
-    # Drills compute on the CPU. A forked rank would inherit what the imports learned about devices.
+    # Drills compute on the CPU. A forked rank would inherit the devices that the imports detected.
     importlib.import_module("runbook.training.ranks").hide_gpus()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -63,7 +63,7 @@ def end_well(
 
 
 def kill_rank(bench: Bench) -> DrillEnding:
-    """SIGKILL to one rank in the middle of a step."""
+    """Send SIGKILL to one rank in the middle of a step."""
     case = DrillRun(bench, "kill-rank")
     ending = DrillEnding("SIGKILL to rank 1 at step 11")
     failure = case.train("kill:rank=1,step=11,job=04-training")
@@ -72,7 +72,7 @@ def kill_rank(bench: Bench) -> DrillEnding:
         row["time"] for row in case.rows() if row["iteration"] == 10
     )
     ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
-    # On a busy machine rank 0 is killed later, and the evidence continues with that.
+    # On a busy machine rank 0 is killed later, and the evidence then mentions that too.
     names_rank = first["evidence"].startswith("rank 1 ended with exit code 137 (signal 9)")
     ending.rule(names_rank, "the rank is named")
     ending.action = f"all ranks ended, resumed from step {case.events('resumed')[-1]['iteration']}"
@@ -80,7 +80,7 @@ def kill_rank(bench: Bench) -> DrillEnding:
 
 
 def kill_launcher(bench: Bench) -> DrillEnding:
-    """SIGKILL to the job's script; the ranks are python processes of their own, as on a cluster."""
+    """Send SIGKILL to the job's script; the ranks are separate processes, as on a cluster."""
     case = DrillRun(bench, "kill-launcher", "site=cold")
     ending = DrillEnding("SIGKILL to the job's script at step 5")
     case.launch("slow:seconds=0.2")
@@ -104,7 +104,7 @@ def kill_launcher(bench: Bench) -> DrillEnding:
 
 
 def preemption(bench: Bench) -> DrillEnding:
-    """SIGTERM to the script, SIGUSR1 and SIGTERM to single ranks, one job after the other."""
+    """Send SIGTERM to the script, then SIGUSR1 and SIGTERM to single ranks, in separate jobs."""
     case = DrillRun(bench, "preempt")
     ending = DrillEnding("SIGTERM to the script, SIGUSR1 to rank 0, SIGTERM to rank 1")
     faults = (
@@ -129,7 +129,7 @@ def preemption(bench: Bench) -> DrillEnding:
 
 
 def hang(bench: Bench) -> DrillEnding:
-    """One rank is stopped by SIGSTOP, in the next job another one sleeps forever."""
+    """Stop one rank with SIGSTOP; in the next job, make another rank sleep forever."""
     limit = 20
     set_words = (f"training.process_group_timeout={limit}",)
     case = DrillRun(bench, "hang", *set_words)
@@ -175,7 +175,7 @@ def slow_ranks(run: DrillRun) -> list[dict[str, Any]]:
 
 
 def straggler(bench: Bench) -> DrillEnding:
-    """A rank that takes twice as long, one that takes 1.2 times as long, and a training in which all ranks are slow."""
+    """Slow one rank by a factor of 2, one by a factor of 1.2, and then all ranks."""
     set_words = ("training.iterations=56", "training.save_interval=0")
     everybody = "slow:seconds=0.12"
     even, near, case = (DrillRun(bench, name, *set_words) for name in ("even", "near", "slow"))
@@ -215,10 +215,7 @@ def straggler(bench: Bench) -> DrillEnding:
 
 
 def node_loss(bench: Bench) -> DrillEnding:
-    """Two of four ranks are gone at once, as with a node.
-
-    Then a job that is killed again and again.
-    """
+    """Kill two of four ranks at once, as if a node failed. Then kill a job again and again."""
     set_words = ("site=four",)
     case = DrillRun(bench, "node", *set_words)
     ending = DrillEnding("SIGKILL to ranks 2 and 3 of 4 at once (a node of two)")
@@ -248,7 +245,7 @@ def node_loss(bench: Bench) -> DrillEnding:
 
 
 def same_failure(bench: Bench) -> DrillEnding:
-    """An error at the same step of two jobs, and one at two different steps."""
+    """Raise an error at the same step of two jobs, then at two different steps."""
     ending = DrillEnding("an exception at step 6 of every job; then at steps 6 and 11")
     case = DrillRun(bench, "same-step")
     failure = case.train("raise:rank=0,step=6")
@@ -275,7 +272,7 @@ MARGIN_SECONDS = 15
 
 
 def rendezvous(bench: Bench) -> DrillEnding:
-    """A port that is taken, rank 0 or rank 1 missing, an address that is nobody's."""
+    """Start with a port in use, rank 0 or rank 1 missing, or an address that does not resolve."""
     case = DrillRun(bench, "meeting", f"training.process_group_timeout={TIMEOUT_SECONDS}")
     ending = DrillEnding(
         "port in use; rank 0 missing; rank 1 missing; an address that does not resolve"
@@ -309,7 +306,7 @@ def rendezvous(bench: Bench) -> DrillEnding:
 def _start_ranks(
     case: DrillRun, ranks: Sequence[int], changes: Mapping[str, str]
 ) -> tuple[float, list[Finished]]:
-    """Start the given ranks of two by hand, and return how long they took and what they printed."""
+    """Start the given ranks of two by hand. Return how long they took and their output."""
     command = [
         str(case.bench.root / "python"),
         "-m",
@@ -376,10 +373,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stale_lock(bench: Bench) -> DrillEnding:
-    """The lock of a killed process is taken over, with a notice.
-
-    That of a living one is respected.
-    """
+    """Take over the lock of a killed process, but respect the lock of a living one."""
     case = DrillRun(bench, "lock")
     ending = DrillEnding("a process is killed while it holds the run's lock; then one that lives")
     dead = _run_python(HOLD_AND_DIE, str(case.folder))
@@ -414,10 +408,7 @@ def stale_lock(bench: Bench) -> DrillEnding:
 
 
 def kernel_restart(bench: Bench) -> DrillEnding:
-    """The kernel dies after it submitted the job.
-
-    The next one, and a cell run twice, find the job.
-    """
+    """Kill the kernel after it submitted the job; a new kernel and a repeated cell find the job."""
     case = DrillRun(bench, "kernel")
     ending = DrillEnding("the kernel is killed right after it launched the job; cells run again")
     dead = _run_python(LAUNCH_AND_DIE, str(bench.root), *case.words, f"as={case.name}")
@@ -447,7 +438,7 @@ def kernel_restart(bench: Bench) -> DrillEnding:
 
 
 def vanished_outputs(bench: Bench) -> DrillEnding:
-    """TensorBoard's folder, the log's reader and metrics.jsonl vanish while it trains."""
+    """Remove TensorBoard's folder, the log's reader and metrics.jsonl during the training."""
     case = DrillRun(bench, "vanish")
     ending = DrillEnding(
         "standard output unread, TensorBoard's folder and metrics.jsonl moved away at step 5"
@@ -475,10 +466,7 @@ def vanished_outputs(bench: Bench) -> DrillEnding:
 
 
 def clocks(bench: Bench) -> DrillEnding:
-    """The clock is set back an hour.
-
-    A job comes near its time limit; an exit duration is reached.
-    """
+    """Set the clock back an hour; let a job approach its time limit and reach an exit duration."""
     ending = DrillEnding(
         "clock set back by an hour at step 9; a time limit of 40 s; an exit duration of 3 s"
     )
@@ -488,7 +476,7 @@ def clocks(bench: Bench) -> DrillEnding:
         all(0 < row["seconds"] < 60 for row in case.rows()), "step times do not depend on the clock"
     )
     limited = DrillRun(bench, "limit", "jobs.training.walltime=00:00:40", "training.iterations=100")
-    # Steps take 50 s, which is more than the limit, however fast the rest is.
+    # The steps alone take 50 s, which is more than the limit.
     text = limited.train("slow:seconds=0.5")
     stopped = limited.events("stopped")
     ended = limited.events("ended")
@@ -498,8 +486,8 @@ def clocks(bench: Bench) -> DrillEnding:
         "stopped before the limit",
     )
     ending.rule(all(event["exit_code"] in (75, 0) for event in ended), "exit code 75 each time")
-    # Ending the processes after that may take longer than the reserve on a busy machine, and costs
-    # nothing.
+    # On a busy machine, ending the processes afterwards may take longer than the reserve. That
+    # loses nothing.
     submitted = [event["time"] for event in limited.events("submitted")]
     late = []
     for begin, stop in zip(submitted, stopped, strict=False):

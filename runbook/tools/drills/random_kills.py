@@ -1,6 +1,6 @@
 """Fifty kills at random moments of one training.
 
-The training ends, nothing is lost, and nothing is trained twice.
+The training must finish, without losing or repeating samples.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ CALM_STEPS = 60
 LONGEST_DELAY_SECONDS = 0.8
 """Longest delay after the step that a kill waits for.
 
-It lets a kill fall anywhere in steps, saves and starts.
+With it, a kill can hit any point of a step, a save or a start.
 """
 STUCK_SECONDS = 120
 PLANNED_RESTARTS = "term:rank=0,step=12,job=04-training; " + "; ".join(
     f"term:rank=0,step={step},job=04-training-{number}"
     for number, step in enumerate((20, 28, 36, 44), 2)
 )
-"""Five planned restarts of a calm training, and as many afterwards.
+"""Planned restarts of a calm training. They are done before the kills and again afterwards.
 
-A single restart takes anything from 0.5 to 1.2 s.
+A single restart takes between 0.5 and 1.2 s.
 """
 
 
 @dataclass(frozen=True)
 class Kill:
-    """A kill of one process of a job, with its moment."""
+    """A kill of one process of a job, and its time."""
 
     job: str
     victim: str
@@ -71,7 +71,7 @@ class Kill:
 
 @dataclass
 class Killer:
-    """Killer of a random process of the training at each next random step."""
+    """Kills a random process of the training at each of the drawn steps."""
 
     case: DrillRun
     kills: int
@@ -80,7 +80,7 @@ class Killer:
     done: list[Kill] = field(default_factory=list)
 
     def run(self) -> None:
-        """Run until all kills are done; each one ends another job."""
+        """Run until all kills are done. Each kill ends another job."""
         draw = random.Random(self.seed)
         for step in self.steps_to_wait_for(draw):
             if not self._wait(lambda step=step: self._furthest() >= step, 20 * STUCK_SECONDS):  # type: ignore[misc]
@@ -145,7 +145,7 @@ class Killer:
 
 
 def random_kills(bench: Bench) -> DrillEnding:
-    """Fifty SIGKILLs at random moments to a rank or to the job's script."""
+    """Send fifty SIGKILLs at random moments to a rank or to the job's script."""
     return kill_often(bench, KILLS, STEPS)
 
 
@@ -322,7 +322,7 @@ class KillsAfterSteps:
 
 
 SIMULATIONS = 21
-"""Simulations with other moments of the kills.
+"""Number of simulations, each with kills at other moments.
 
 Their median is compared with the measured goodput.
 """
@@ -358,11 +358,11 @@ def campaign_parts(
 
 @dataclass(frozen=True)
 class Pauses:
-    """Mean seconds from the end of a step to the beginning of the next one in the same job."""
+    """Mean seconds from the end of a step to the beginning of the next step in the same job."""
 
     between_steps: float
     behind_save: float
-    """The same after a step that was saved: the writing, what follows it, and the usual pause."""
+    """Mean seconds after a step with a save: the save itself and the usual pause."""
 
 
 def pauses_between_steps(trainings: Sequence[Sequence[Step]]) -> Pauses:
@@ -390,7 +390,7 @@ def pauses_between_steps(trainings: Sequence[Sequence[Step]]) -> Pauses:
 
 
 def simulated_campaign(killer: Killer, parts: CampaignParts, noticed: float) -> Account:
-    """Return the account of the campaign with the median goodput, of many with as many kills.
+    """Return the campaign with the median goodput among many with the same number of kills.
 
     `noticed` is the mean of the seconds from a kill to its detection.
     """
@@ -460,7 +460,7 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
 
 @dataclass(frozen=True)
 class Costs:
-    """Cost of as many kills if nothing is wasted.
+    """Cost of the same number of kills if no time is wasted.
 
     docs/measurements/drills.md explains it in words.
     """
@@ -474,18 +474,15 @@ class Costs:
     """Seconds of one checkpoint, in the calm training."""
     kills_in_training: int
     kills_in_start: int
-    """Kills that hit a job before its first step.
-
-    They lose the part of the start that was done, but no step.
-    """
+    """Kills that hit a job before its first step. They lose part of a start, but no step."""
     start_seconds_lost: float
 
     def goodput(self, account: WallTime, steps: int) -> float:
-        """Productive time / (productive time + restarts + half a save interval for each + lost starts + saves).
+        """Return the goodput of a run with the same number of kills that wastes no time.
 
-        The goodput of a run that is interrupted as often, when nothing is wasted that need not be:
-        noticing a failure costs nothing; one that comes before a job's first step costs the start
-        as far as it had come.
+        It is productive time / (productive time + restarts + half a save interval for each + lost
+        starts + saves). Detecting a failure costs nothing, and a failure before a job's first step
+        costs the part of the start that was done.
         """
         productive = account.parts["productive"]
         half_interval = productive / steps * SAVE_INTERVAL / 2
@@ -497,7 +494,7 @@ class Costs:
 
 
 def costs_of(calm: Sequence[WallTime], kills: Sequence[Kill], case: DrillRun) -> Costs:
-    """Seconds measured in calm trainings, and counts from the training that was killed."""
+    """Durations measured in calm trainings, and counts from the training with kills."""
     submitted = {event["job"]: float(event["time"]) for event in case.events("submitted")}
     times = sorted(float(row["time"]) for row in case.rows())
     began = {kill: submitted.get(kill.job, kill.at) for kill in kills}

@@ -1,4 +1,4 @@
-"""The warm trainer: a fork server whose whole life this process controls."""
+"""The warm trainer: a fork server that this process starts and ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WARM_SECONDS = 240.0
 class WarmTrainer:
     """Server that forks ranks for any client that sends a `RankRequest` to its socket.
 
-    It ends with this process, however that ends.
+    It ends when this process ends, for whatever reason.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -31,9 +31,9 @@ class WarmTrainer:
         self._owner = socket.socket(socket.AF_UNIX)
 
     def start(self, *modules: str, cwd: Path | None = None) -> None:
-        """Start it and wait until it listens.
+        """Start the server and wait until it listens.
 
-        It also imports these modules, which may lie in the folder `cwd`.
+        It also imports these modules, which may be in the folder `cwd`.
         """
         package = str(Path(__file__).parents[1])
         error = self.folder / "warm.err"
@@ -65,7 +65,10 @@ class WarmTrainer:
         self._owner.connect(str(self.socket_path))
 
     def close(self) -> None:
-        """Close our connection, which makes it end all ranks and itself; kill it if it does not."""
+        """Close our connection, so that the server ends all ranks and itself.
+
+        Kill it if it does not end.
+        """
         self._owner.close()
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
@@ -74,7 +77,7 @@ class WarmTrainer:
 
 
 def still_runs(process: psutil.Process) -> bool:
-    """Return whether a process exists and is no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:

@@ -14,7 +14,7 @@ from runbook.tools.speed.parts import GapPart
 from runbook.tools.speed.planned_choice import choice_of, fits_device
 
 _LEAST_GAIN = 0.004
-"""Smallest share of a step that a change has to save in order to be named."""
+"""Smallest share of a step that a change has to save in order to be reported."""
 
 
 class Speedup(NamedTuple):
@@ -82,7 +82,7 @@ def modelled_parts(
 
 
 def _changes(setup: StepSetup, facts: Facts, table_shape: ModelShape | None) -> Iterator[Speedup]:
-    """Yield every change that has a sign, whether it saves time or not."""
+    """Yield every change that some evidence suggests, whether it saves time or not."""
     yield from _work_changes(setup)
     yield from _communication_changes(setup)
     yield _bubble_change(setup)
@@ -245,7 +245,7 @@ def _layout_change(setup: StepSetup) -> Speedup:
 def _space(
     setup: StepSetup, *, zero_stages: tuple[int, ...], micro_batches: tuple[int, ...]
 ) -> SearchSpace:
-    """Return what the planner's search may vary; recomputation stays as it is."""
+    """Return the options that the planner's search may vary. Recomputation is fixed."""
     return SearchSpace(
         micro_batches=micro_batches,
         recompute=("full",) if setup.recompute == "full" else ("none",),
@@ -255,7 +255,7 @@ def _space(
 
 
 def _fitting(setup: StepSetup, space: SearchSpace) -> Iterator[StepSetup]:
-    """Yield the planner's layouts that fit a training's devices, as input of the step model."""
+    """Yield the planner's layouts for a training's devices, as input of the step model."""
     for choice in layouts(choice_of(setup), space):
         layout = choice.layout
         if layout.pipeline > 1 and layout.virtual_pipeline != setup.layout.virtual_pipeline:

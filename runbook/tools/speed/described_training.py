@@ -70,7 +70,7 @@ def _cells(
     switched_off: set[str],
     billions: float,
 ) -> dict[str, str]:
-    """Return the facts as the cells of a row of published results."""
+    """Return the facts in the columns of a row of published results."""
     replicas = numbers["dp"] * (numbers["tp"] or 1) * (numbers["pp"] or 1)
     cells = {"n_accel": f"{replicas:.0f}"}
     cells |= facts
@@ -89,7 +89,7 @@ def _cells(
     if "weights" in switched_off:
         cells["code"] = "eager"
     if numbers["experts"] > 1:
-        # A token is computed by the experts that it is sent to.
+        # Only the experts to which a token is routed compute it.
         ffn_width = numbers["ffn"] or 4 * numbers["hidden"]
         experts_per_token = numbers["experts_a_token"] or 2
         cells["ffn"] = f"{ffn_width * experts_per_token:.0f}"
@@ -98,7 +98,7 @@ def _cells(
 
 
 def _usual_precision(accelerator: str) -> str:
-    """Return the format of a training that states none: fp16 on devices without bf16."""
+    """Return the default precision of a device: bf16, or fp16 if the device has no bf16."""
     device = find_accelerator(accelerator)
     return "bf16" if device is None or "bf16" in device.peaks else "fp16"
 
@@ -109,12 +109,12 @@ def _with_options(
     numbers: Mapping[str, float],
     switched_off: set[str],
 ) -> StepSetup:
-    """Return the set-up with the options that rows of published results do not have."""
+    """Return the set-up with the options that published results have no column for."""
     layout = setup.layout
     shows_gradients = "overlap_gradients" in switched_off and layout.zero_stage < 2
     global_batch = setup.global_batch
     if "global_batch" not in facts:
-        # Every layout of these devices, and every micro-batch, has to divide an assumed batch.
+        # An assumed batch must be divisible by every micro-batch and every layout of these devices.
         sequences_per_device = max(1.0, global_batch / layout.world_size)
         global_batch = 2 ** round(math.log2(sequences_per_device)) * layout.world_size
 

@@ -29,7 +29,7 @@ from runbook.tools.speed.published_rows import billions_in
 from runbook.tools.speed.signs import signs
 
 _OTHER_FLOPS = 0.07
-"""If two figures of one speed differ by a larger share, they count different operations."""
+"""Two figures for the same speed that differ by more than this count different operations."""
 _CONTRADICTION = 0.35
 """If two figures differ by a larger share, they contradict each other.
 
@@ -63,12 +63,12 @@ class Explanation:
     source: str
     """Source of the expectation."""
     planned: float | None = None
-    """Seconds of a step that the plan's step model expects for this exact setup."""
+    """Seconds per step that the plan's step model predicts for this exact setup."""
     step_tflop: float = 0.0
     """Operations of a step on one device, in 1e12 (convention: megatron-full)."""
 
     def as_dict(self) -> dict[str, object]:
-        """Return plain values. What is not known is None."""
+        """Return plain values. Unknown values are None."""
         values: dict[str, object] = dict(vars(self))
         times = {"expected": self.expected, "planned": self.planned, "reached": self.reached}
         for name, seconds in times.items():
@@ -175,9 +175,9 @@ def explain(
 
 
 def _logged_seconds(steady: float, measured: Sequence[GapPart]) -> float:
-    """Return the seconds of a step by the log, or 0 if no step is timed.
+    """Return the seconds per step from the log, or 0 if no step is timed.
 
-    Timers alone, without a step's own time, are parts of the stated step time.
+    Timers without a step time are parts of the stated step time.
     """
     if not steady:
         return 0.0
@@ -192,7 +192,7 @@ def _without_model(
     missing: Sequence[str],
     reason: str,
 ) -> Explanation:
-    """Return what is known if no step model covers the training, for `reason`."""
+    """Return the known values if no step model covers the training, because of `reason`."""
     reached = _logged_seconds(steady, measured)
     stated = float(facts.get("expected.seconds") or 0)
     parts = fill(reached - (stated or steady), measured, [*signs(text, reached)])
@@ -212,7 +212,7 @@ def _with_signs(
     measured: Sequence[GapPart],
     modelled: Sequence[GapPart],
 ) -> tuple[list[GapPart], list[GapPart]]:
-    """Return modelled parts, marked if the text names them, and named causes without a price."""
+    """Return the modelled parts, marked if the text names them, and named causes without a time."""
     named = {part.name: part for part in signs(text, reached)}
     marked = [replace(part, is_printed=part.name in named) for part in modelled]
     priced = {part.name for part in (*measured, *modelled)}
@@ -225,7 +225,7 @@ _NOTHING_REACHED = (
 
 
 def _missing_words(facts: Facts, models: Mapping[str, Model]) -> list[str]:
-    """Return arguments for --set that would supply what nothing states.
+    """Return arguments for --set that would supply the missing facts.
 
     A model's name also states its sizes.
     """
@@ -270,7 +270,7 @@ def _printed_convention(log: ParsedLog, steady: float, step_tflop: float) -> lis
 
 
 def _convention_part(reached: float, reached_by_unit: Mapping[str, float]) -> list[GapPart]:
-    """Return the part of the gap that comes from a convention: two figures of one speed differ."""
+    """Return the part of the gap that arises because two figures use different conventions."""
     fastest = min(reached_by_unit.values(), default=reached)
     if fastest >= (1 - _OTHER_FLOPS) * reached:
         return []
@@ -287,7 +287,7 @@ class _UnpricedCause:
     """A cause whose time no model predicts."""
 
     holds: bool
-    """Whether its sign was found."""
+    """Whether evidence for it was found."""
     name: str
     most: float
     """Largest share of a step that it may take."""
@@ -301,7 +301,7 @@ def _unpriced_parts(
     log: ParsedLog,
     reached: float,
 ) -> list[GapPart]:
-    """Return the causes that have a sign in the log and no price.
+    """Return the causes with evidence in the log whose time cannot be predicted.
 
     Each comes with the largest share of a step that it may take.
     """
@@ -321,7 +321,7 @@ def _unpriced_causes(
     facts: Facts,
     last_iteration: int,
 ) -> tuple[_UnpricedCause, ...]:
-    """Return every cause without a price."""
+    """Return every cause whose time cannot be predicted."""
     tensor = setup.layout.tensor
     experts = float(facts.get("experts") or 1)
     expert_ranks = float(facts.get("experts_over") or 1)

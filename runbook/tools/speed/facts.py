@@ -25,7 +25,7 @@ Facts = dict[str, str]
 
 
 class _Fact(NamedTuple):
-    """A fact, with the run file's key under which programs print it and people write it."""
+    """A fact, and the names under which programs print it and people write it."""
 
     name: str
     key: str = ""
@@ -135,7 +135,7 @@ KEYS = [
     *(f"expected.{unit}" for unit in _UNITS),
     *(f"reached.{unit}" for unit in _UNITS),
 ]
-"""Keys that `--set` accepts, also under a run file's own key (parallel.tensor for tp)."""
+"""Keys that `--set` accepts. A run file's key works too (parallel.tensor for tp)."""
 NEEDED = (
     "accelerator=H100-SXM5",
     "n_accel=16",
@@ -155,7 +155,7 @@ _DEVICE_COUNT = (
     r"(?<!have )(?<!has )(\d+) ?(?:x|×)? ?(?:GPUs?\b|(?:NVIDIA )?[ABHV]\d00)"
     r"(?! (?:per|a|in each|on each|each) )"
 )
-"""Number of all devices. A node's number is none: "nodes have 8 GPUs"."""
+"""Matches the total number of devices, but not the number per node ("nodes have 8 GPUs")."""
 _NODES_TIMES_DEVICES = r"(?<![\w.])(\d+) ?[x×] ?(\d+) ?[x×]? ?(?:GPUs?\b|(?:NVIDIA )?[ABHV]\d00)"
 """Number of nodes, and of devices in each: "4x8 A100"."""
 _NODES_OF_DEVICES = (
@@ -192,7 +192,7 @@ _NEMO = r"NeMo|trainer\.devices"
 
 
 def read_words(words: Sequence[str]) -> Facts:
-    """Return the facts of `--set KEY=VALUE`.
+    """Return the facts that `--set KEY=VALUE` gives.
 
     Raise `ParamsError` for an unknown key, with the nearest ones, and for a value that should be a
     number and is not.
@@ -250,8 +250,8 @@ def facts_of_run(choice: Choice) -> Facts:
 def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
     """Return everything that a text and the printed arguments of a program state.
 
-    Of several values the last one counts. Of several speeds the highest was expected and the lowest
-    was reached.
+    If a fact has several values, the last one applies. If there are several speeds, the highest was
+    expected and the lowest was reached.
     """
     # Lines of losses and of iterations are results, so their numbers are not arguments.
     lines = [line for line in text.splitlines() if line.count("|") < 3 and "loss" not in line]
@@ -292,7 +292,7 @@ def _nodes_and_devices(text: str) -> list[tuple[str, str]]:
 
 
 def _is_accepted(key: str, value: str) -> bool:
-    """Return whether a word after a fact's name is a value of it."""
+    """Return whether the word after a fact's name is its value."""
     if key == "accelerator":
         return find_accelerator(value) is not None
     if key not in _ACCEPTED:
@@ -301,7 +301,7 @@ def _is_accepted(key: str, value: str) -> bool:
 
 
 def _our_value(key: str, value: str) -> str:
-    """Return a value as the columns of `plan --predict` have it."""
+    """Return a value in the form that the columns of `plan --predict` use."""
     if key in NUMBERS:
         return value
     plain = value.rstrip(".").lower()
@@ -322,7 +322,7 @@ def _accumulated_batch(text: str, facts: Facts) -> Facts:
 
 
 def _flag_facts(text: str) -> Facts:
-    """Return what options without a value state."""
+    """Return the facts that options without a value state."""
     facts = Facts()
     for name, key in _FLAGS:
         for flag, value in option_flags(key).items():

@@ -25,7 +25,7 @@ READ_FOR_FACTS = 4 * 2**20
 def show_gap(open_phase: OpenPhase) -> View:
     """Show why a step of the run's training takes longer than expected.
 
-    A picture and a table whose parts add up.
+    The result is a figure, and a table whose parts add up to the gap.
     """
     training = read_results(open_phase.folder, open_phase.plan, FULL)
     metrics = open_phase.folder / training.phase_plan.log.metrics
@@ -56,7 +56,7 @@ def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str])
 
 
 def gap_figure(explanation: Explanation) -> Any:
-    """Draw a waterfall from the expected time of a step to the reached time."""
+    """Draw a waterfall chart from the expected step time to the reached one."""
     parts = explanation.parts
     names = ["expected", *(part.name for part in parts), "reached"]
     expected = explanation.expected or 0.0

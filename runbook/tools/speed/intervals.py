@@ -1,4 +1,4 @@
-"""Intervals of 80 % about predicted speeds, by family of devices and count of nodes."""
+"""80 % intervals around predicted speeds, by device family and number of nodes."""
 
 from runbook.planning.cost.iteration import CALIBRATED, StepSetup
 
@@ -11,17 +11,17 @@ HALF_WIDTHS: dict[tuple[str, str], float] = {
     ("A100", "many nodes"): 0.119,
     ("H100", "many nodes"): 0.113,
 }
-"""Half of the interval as a share of the number; '' is any other family.
+"""Half-width of the interval as a share of the prediction; '' is any other family.
 
 It is conformal, on rows whose source the fit had not seen (`benchmarks.predict_cross_validation`,
 2026-11-27).
 """
 _UNCALIBRATED = 2.0
-"""Factor of the width for a family of which no training was published."""
+"""Factor by which the interval is wider for a family without published trainings."""
 
 
 def node_count(setup: StepSetup) -> str:
-    """Return the word for a set-up's number of nodes, one of `NODE_COUNTS`."""
+    """Return the class of a set-up's number of nodes, one of `NODE_COUNTS`."""
     one_node, many_nodes = NODE_COUNTS
     if setup.layout.world_size <= setup.device.devices_per_node:
         return one_node
@@ -29,7 +29,7 @@ def node_count(setup: StepSetup) -> str:
 
 
 def half_width(setup: StepSetup) -> float:
-    """Return half of the interval as a share of the predicted speed."""
+    """Return the half-width of the interval as a share of the predicted speed."""
     nodes = node_count(setup)
     family = setup.device.family
     width = HALF_WIDTHS.get((family, nodes), HALF_WIDTHS["", nodes])

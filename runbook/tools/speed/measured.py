@@ -1,4 +1,4 @@
-"""Time that steps of a log lose to warm-up, saves, slow steps, restarts, data, stragglers."""
+"""Time that a log's steps lose to warm-up, saves, slow steps, restarts, data and stragglers."""
 
 import re
 import statistics
@@ -20,13 +20,16 @@ _REMEDIES = {
     "communication": "let gradients be reduced behind the backward pass; measure an all-reduce",
     "data wait": "put the tokens on a faster disk; use more workers",
 }
-"""What to do about the time that steps lose, by its cause."""
+"""Remedies for the time that steps lose, by cause."""
 _SLOW = 1.3
 """A slow step takes longer than this many times the median."""
 _GROWN = 1.1
-"""Steps grow if the last third takes this many times the first third, with the middle between."""
+"""Step times grow if the last third's is this many times the first third's.
+
+The middle third's must be in between.
+"""
 _LEAST_TO_GROW = 12
-"""Fewest steps from which growth is judged."""
+"""Minimum number of steps for judging growth."""
 _LEAST_SHARE = 0.002
 """Causes that lose a smaller share of all steps are left out."""
 _WARM_UP_STEPS = 10
@@ -123,7 +126,7 @@ def _printed_waits(text: str) -> list[GapPart]:
 
 
 def _seconds_before_growth(seconds: list[float]) -> float:
-    """Return the time of a step before steps began to take longer and longer; 0 if they do not.
+    """Return the step time before steps began to grow, or 0 if they do not grow.
 
     >>> _seconds_before_growth([1.0] * 6 + [1.2] * 6 + [1.4] * 6), _seconds_before_growth([1.0] * 30)
     (1.0, 0.0)

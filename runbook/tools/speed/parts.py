@@ -19,7 +19,7 @@ class GapPart:
     is_printed: bool = False
     """Whether the program itself printed the cause.
 
-    Such a cause comes before those that only a model expects.
+    Printed causes come before those that only a model predicts.
     """
 
     def as_row(self) -> dict[str, str | float]:
@@ -34,11 +34,11 @@ class GapPart:
 
 
 def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
-    """Return parts that add up to the gap, those of printed causes first.
+    """Return parts that add up to the gap, printed causes first.
 
-    Within a group the largest comes first; the unexplained part comes last. Each group takes what
-    the groups before it left. If a group is larger than that, all of its parts shrink by the same
-    factor. Without a gap only printed causes remain, without seconds.
+    Within a group the largest comes first; the unexplained part comes last. Each group gets the
+    part of the gap that earlier groups left. If a group is larger than that, all of its parts
+    shrink by the same factor. Without a gap only printed causes remain, without seconds.
     """
     remaining = max(0.0, gap)
     parts = list[GapPart]()

@@ -98,7 +98,7 @@ def accumulation(text: str) -> int:
 
 
 def is_stated(pattern: str, text: str) -> bool:
-    """Return whether a text has a pattern that no word before it denies or calls forgotten."""
+    """Return whether a text matches a pattern that no earlier word denies or calls forgotten."""
     matches = re.finditer(pattern, text, re.IGNORECASE)
     return any(not _is_unused(_line_before(text, match.start())) for match in matches)
 
@@ -122,14 +122,14 @@ _TIME = r"(?<![\w.])(\d+(?:\.\d+)?) ?(?:s|secs?|seconds|ms)\b(?!/)"
 _LISTED_TIMES = (
     r"((?:\d+(?:\.\d+)?(?:,| then| to|,? and) ?){2,}\d+(?:\.\d+)?) ?(?:s|secs?|seconds|ms)\b"
 )
-"""Times that share the unit of the last."""
+"""Matches a list of times with one unit, after the last time."""
 _OTHER_COMPARISON = (
     r"\b(?:nodes?|gpus?|ranks?|[tpd]p|batch|forward|backward|optimizer|reduce\w*|gather\w*|"
     r"data|load\w*|seq\w*|layers?|experts?|with|without|save\w*|checkpoint\w*)\b"
 )
-"""Words between times that differ because of something else than the progress of one run."""
+"""Words between times that differ for a reason other than the progress of one run."""
 _LEAST_TIMES = 3
-"""Fewest times that show a growth."""
+"""Minimum number of times that shows growth."""
 _GROWTH = (1.1, 20.0)
 """Range of the ratio of the last time to the first."""
 
@@ -156,7 +156,7 @@ def growing_times(text: str) -> str:
 
 
 def _grow(figures: Sequence[str]) -> bool:
-    """Return whether each time is longer than the one before, and the last one clearly so."""
+    """Return whether each time is longer than the one before, with a large enough total growth."""
     times = [*map(float, figures)]
     if len(times) < _LEAST_TIMES or not times[0]:
         return False
@@ -166,7 +166,7 @@ def _grow(figures: Sequence[str]) -> bool:
 
 
 def _stated_formats(text: str) -> set[str]:
-    """Return the formats of numbers that a training uses, by its text."""
+    """Return the number formats that a training uses, according to its text."""
     formats = set()
     for match in re.finditer(_FORMAT, text, re.IGNORECASE):
         if not _is_unused(_line_before(text, match.start())):

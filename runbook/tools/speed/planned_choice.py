@@ -1,4 +1,4 @@
-"""A described training in the planner's terms, so that its memory and layouts are the planner's."""
+"""A described training in the planner's terms, so that the planner computes memory and layouts."""
 
 import math
 from dataclasses import replace
@@ -41,7 +41,7 @@ def choice_of(setup: StepSetup) -> Choice:
 
 
 def fits_device(setup: StepSetup) -> bool:
-    """Return whether the planner finds that this training fits the memory of its device."""
+    """Return whether the training fits in its device's memory, according to the planner."""
     needed = fullest_device(choice_of(setup), keeps_scores=not setup.flash)
     return fits(needed, setup.device)
 
@@ -60,7 +60,7 @@ def _model(shape: ModelShape) -> Model:
         kv_heads=shape.kv_heads,
         ffn_hidden=shape.ffn_hidden,
         sequence_length=shape.sequence_length,
-        # Sequences longer than the catalogue's have a learned position for each token.
+        # Sequences longer than the catalogue's get a learned position for each token.
         positions=max(shape.positions, shape.sequence_length),
         vocabulary=shape.vocabulary,
         tied_embeddings=shape.tied_embeddings,

@@ -1,6 +1,6 @@
-"""Speed of a training that somebody describes in a table.
+"""Predicts the speed of a training that a table row describes.
 
-Stated rules fill in the shape, the layout and the rest.
+Documented rules fill in the shape, the layout and other missing values.
 """
 
 import math
@@ -24,19 +24,19 @@ from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.published_rows import NEEDED, PublishedRow, read_row
 
 SHAPE_TOLERANCE = 0.08
-"""Largest share by which the parameters of a catalogue's model may differ from those given."""
+"""Largest relative difference between the catalogue's and the stated number of parameters."""
 MICRO_TOKENS = 16384
-"""Most tokens of a micro-batch, if its size is not given and there is no pipeline."""
+"""Most tokens in a micro-batch, if its size is not given and there is no pipeline."""
 TUNED_MICRO_TOKENS = 8192
-"""The same in a vendor's own recipes without tensor parallelism.
+"""Most tokens in a micro-batch of a vendor's recipe without tensor parallelism.
 
-NeMo's recipes of 2024 and 2025 have as many or fewer on H100.
+NeMo's recipes of 2024 and 2025 have at most this many on H100.
 """
 PIPELINE_MICRO_TOKENS = 2048
-"""The same with a pipeline; a single sequence may be longer."""
+"""Most tokens in a micro-batch with a pipeline; a single sequence may be longer."""
 DEFAULT_SEQUENCE = 2048
 ASSUMED_DEVICES = 64
-"""Assumed number of devices of a row that states none."""
+"""Assumed number of devices if a row states none."""
 _BATCH_TOKENS = (
     (2, 0.5e6),
     (10, 1e6),
@@ -46,9 +46,9 @@ _BATCH_TOKENS = (
 """Tokens of a global batch for models with fewer than this many billions of parameters."""
 _LARGEST_BATCH_TOKENS = 16e6
 VOCABULARY_TOLERANCE = 0.02
-"""Largest share by which a vocabulary may differ from the stated one, because of padding."""
+"""Largest relative difference from the stated vocabulary, due to padding."""
 WIDEST = 256
-"""Most units of width for each layer, in a model whose name states only its size."""
+"""Largest ratio of hidden size to layers, for a model whose name states only its size."""
 _MIXTURE_OF_EXPERTS = r"\bmoe\b|mixtral|deepseek|\ba\d+b\b|gpt[- ]oss"
 
 
@@ -67,7 +67,7 @@ class Prediction:
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """Range of tokens/s of a device that contains 80 % of such rows (`intervals`)."""
+        """Range of tokens/s/device that contains 80 % of such rows (`intervals`)."""
         if self.setup is None or self.tokens_s_per_accel is None:
             return None, None
         spread = half_width(self.setup)
@@ -100,7 +100,7 @@ class Prediction:
 
 
 def check_columns(columns: Iterable[str] | None) -> None:
-    """Raise `ParamsError` if a file with these columns is not a table of results."""
+    """Raise `ParamsError` if these columns are not those of a table of results."""
     names = list(columns or ())
     missing = [name for name in NEEDED if name not in names]
     if not missing:
@@ -116,7 +116,7 @@ def predict_rows(
 ) -> list[Prediction]:
     """Return one prediction for each row, in order.
 
-    The columns with the answers are never read.
+    The columns with the measured speed are never read.
     """
     return [predict(read_row(number, cells), models) for number, cells in enumerate(rows, 1)]
 
@@ -159,7 +159,7 @@ class AssumedValue(StrEnum):
 
 
 class Assumption(NamedTuple):
-    """Return the assumed value in words for people."""
+    """Return the assumption as text for people."""
 
     value: AssumedValue
     text: str
@@ -210,9 +210,10 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
 
 
 def _with_stated_parameters(model: Model, row: PublishedRow) -> Model:
-    """Return the model, with a gated feed-forward or an output layer of its own if only so its parameters fit.
+    """Return the model, with a gated feed-forward or an untied output layer if its size needs it.
 
-    No column says either, but layers, widths and vocabulary with the count of parameters do.
+    No column states these two, but they follow from the layers, widths, vocabulary and number of
+    parameters.
     """
     parameters = row.billions * 1e9
     length = row.sequence_length
@@ -229,7 +230,7 @@ def _with_stated_parameters(model: Model, row: PublishedRow) -> Model:
 
 
 def _with_billions(row: PublishedRow, models: Mapping[str, Model]) -> PublishedRow:
-    """Return the row with the parameters of the catalogue's model that is part of its name."""
+    """Return the row with the parameter count of the catalogue's model that its name contains."""
     if row.billions:
         return row
     name = _catalogue_name(row.model, models)
@@ -239,7 +240,7 @@ def _with_billions(row: PublishedRow, models: Mapping[str, Model]) -> PublishedR
 
 
 def _catalogue_name(text: str, models: Mapping[str, Model]) -> str:
-    """Return the longest name of the catalogue in a model's name, or "".
+    """Return the longest catalogue name that a model's name contains, or "".
 
     "Nemotron 22B" is nemotron-22b, though 22b is a model too.
     """
@@ -322,8 +323,8 @@ def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, st
     """Return the shape of a row's model and its source.
 
     It is the catalogue's model of that name, else the nearest in size with heads of 64 to 160. If
-    its count of parameters is off, hidden is scaled by the 0.4th power of the ratio of parameters
-    (a multiple of 128), and the layers to the count.
+    its parameter count differs, hidden is scaled by the ratio of the counts to the power of 0.4
+    (rounded to a multiple of 128), and the number of layers makes up the remainder.
     """
     parameters = row.billions * 1e9
     length = row.sequence_length
@@ -366,7 +367,7 @@ def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Mode
         family = dict(models)
     if "gpt" in row.model.lower():
         return family
-    # The catalogue's test shapes are far wider than deep. Nobody trains such a model.
+    # The catalogue's test models have very few layers for their width. Nobody trains such a model.
     usual = {}
     for name, model in family.items():
         if model.hidden <= WIDEST * model.layers:
@@ -388,12 +389,12 @@ def _with_vocabulary(models: Mapping[str, Model], vocabulary: int) -> Mapping[st
 
 
 def _size_error(model: Model, sequence_length: int, parameters: float) -> float:
-    """Return the share by which a model's count of parameters is off."""
+    """Return the relative error of a model's parameter count."""
     return abs(_parameter_count(model, sequence_length) / parameters - 1)
 
 
 def _name_words(text: str) -> set[str]:
-    """Return the words of a model's name, and its names in the catalogue: nemotron-22b, llama-3-8b."""
+    """Return the words of a model's name, and those joined by "-" (nemotron-22b, llama-3-8b)."""
     plain = text.lower()
     in_order = re.findall(r"[a-z0-9.]+", plain)
     name_words = {*in_order, *map("-".join, pairwise(in_order))}
@@ -481,7 +482,7 @@ def _tensor_and_pipeline(
 ) -> tuple[int, int]:
     """Return tensor and pipeline size.
 
-    Sizes that are not given are the smallest with which the states fit into 60 % of the memory.
+    If a size is not given, it is the smallest with which the states fit in 60 % of the memory.
     """
     stated = row.layout
     if stated.tensor and stated.pipeline:
@@ -520,10 +521,10 @@ def _least_that_fit(row: PublishedRow, device: Accelerator) -> tuple[int, int]:
 
 
 def _state_bytes(row: PublishedRow, devices: int, model_parallel: int) -> float:
-    """Return bytes of weights, gradients and optimizer states on one device.
+    """Return the bytes of weights, gradients and optimizer states on one device.
 
-    A parameter takes 6 bytes for bf16 weight and fp32 gradient, and 12 for the states, which ZeRO
-    divides among the replicas.
+    A parameter takes 6 bytes for its bf16 weight and fp32 gradient, and 12 for the optimizer
+    states, which ZeRO shards over the replicas.
     """
     replicas = max(1, devices // model_parallel) if row.layout.zero_stage else 1
     parameters = row.billions * 1e9 / model_parallel
@@ -546,7 +547,7 @@ def _usual_batch(row: PublishedRow, layout: Layout, sequence_length: int) -> int
 def _micro_batch(setup: StepSetup) -> int:
     """Return the largest micro-batch that divides a replica's sequences.
 
-    Without a pipeline it keeps within `MICRO_TOKENS` and the memory, with one within
+    Without a pipeline the limits are `MICRO_TOKENS` and the memory; with a pipeline the limit is
     `PIPELINE_MICRO_TOKENS`.
     """
     layout = setup.layout
@@ -604,7 +605,7 @@ def _sequence_bytes(setup: StepSetup) -> float:
 def _chunks(row: PublishedRow, shape: ModelShape, pipeline: int) -> int:
     """Return the interleaved chunks that a vendor's recipe would use.
 
-    There are two or more if the code is tuned and they divide the layers of a stage.
+    There are at least two if the code is tuned and they divide a stage's layers.
     """
     if pipeline == 1 or not row.interleaves:
         return 1

@@ -35,7 +35,7 @@ _RECOMPUTE = (
     (r"factor 3|no act", "none"),
     (r"factor 4|narayanan|\bhfu\)|megatron-deepspeed|bigscience|metaseq|argonne", "full"),
 )
-"""Phrases of a source about recomputation. The first pattern that matches counts."""
+"""Phrases of a source about recomputation. The first matching pattern applies."""
 _SIZES = {
     "layers": "layers",
     "hidden": "hidden",
@@ -59,7 +59,7 @@ _FP8_RECIPES = ("delayed", "tensorwise", "current", "blockwise", "mxfp8", "hybri
 
 
 def _as_they_are(*values: str) -> dict[str, str]:
-    """Return a mapping in which each word stands for itself."""
+    """Return a mapping from each word to itself."""
     return {value: value for value in values}
 
 
@@ -73,13 +73,13 @@ _WORDS = {
     "cuda_graphs": {**_YES_OR_NO, "none": "no", "full": "yes"},
     "fp8_recipe": _as_they_are(*_FP8_RECIPES),
 }
-"""Words of the optional columns."""
+"""Words that the optional columns accept."""
 _VOCABULARY = r"\bv(?:ocab(?:ulary)?)?[ =]+(\d{4,})"
 """Words that state the vocabulary of a model: "vocab 131072", "V=250880"."""
 _RECIPES_IN_WORDS = ((r"mx[- ]?fp8|fp8[- ]mx", "mxfp8"), (r"fp8[- ]?blockwise", "blockwise"))
-"""Recipes of fp8 by a source's words; recipes not listed are planned like these."""
+"""FP8 recipes by a source's words; recipes not listed here are planned like these."""
 _LARGEST_NUMBER = 1e9
-"""A larger number in a cell is taken for a typing error and counts as not given."""
+"""A larger number in a cell is treated as a typing error and ignored."""
 _TUNED_SOFTWARE = (
     r"nemo|meta internal|megascale|transformer engine|megatron-(bridge|core)|mlperf"
     r"|nvidia\b(?!.*deepspeed)"
@@ -98,14 +98,14 @@ _CONVENTIONS = (
     (r"full s\^2|full[- ]attention|2205\.05198|app\. a", "megatron-full"),
     (r"throughput_calculator|megatron-deepspeed", "megatron-deepspeed-f4"),
 )
-"""Names in `flops.CONVENTIONS` by a source's words. The first pattern that matches counts."""
+"""Names in `flops.CONVENTIONS` by a source's words. The first matching pattern applies."""
 _CAUSAL_SOFTWARE = r"core (0\.1[2-9]|0\.2|1\.)|nemo 25\.(09|1)|nemo 26|megatron-bridge"
-"""Versions that count causal attention as half."""
+"""Versions that count half of the attention operations, because it is causal."""
 _MEGATRONS_LOSS = r"megatron-(lm|core|deepspeed)|bigscience|gpt-neox"
 _FUSED_LOSS_OF_NEMO = "2024"
 """NeMo 1.23 of early 2024 still calls Megatron's own (nemo/collections/nlp, gpt_model.py)."""
 _EARLY_STOP = "2023-10"
-"""PyTorch 2.1, whose recomputation stops early."""
+"""PyTorch 2.1 and later, in which recomputation stops early."""
 _BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
 
 
@@ -131,7 +131,7 @@ class PublishedRow:
     flash: bool
     code: str
     interleaves: bool
-    """Whether its recipes interleave stages if the row does not say."""
+    """Whether its recipes interleave stages, if the row does not state it."""
     half_sums: bool
     first_sharding: bool
     stops_early: bool
@@ -167,7 +167,7 @@ class _Cells:
         return int(_number(self.text(name)))
 
     def size(self, name: str) -> int:
-        """Return the number of an optional column, or 0. Note a cell without a number."""
+        """Return the number in an optional column, or 0. Add a note for a cell without a number."""
         count = self.count(name)
         if self.text(name) and not count:
             self._note(name)
@@ -176,7 +176,7 @@ class _Cells:
     def word(self, name: str) -> str:
         """Return our word for a cell of an optional column, or ''.
 
-        Note an unknown word.
+        Add a note for an unknown word.
         """
         text = self.text(name).lower().removesuffix(".0")
         if text and text not in _WORDS[name]:
@@ -184,7 +184,7 @@ class _Cells:
         return _WORDS[name].get(text, "")
 
     def gbit_s(self, name: str) -> float:
-        """Return a bandwidth in Gbit/s, or 0. Note a cell that is not a bandwidth."""
+        """Return a bandwidth in Gbit/s, or 0. Add a note for a cell that is not a bandwidth."""
         text = self.text(name)
         bandwidth = re.fullmatch(r"(\d+(?:\.\d+)?) ?(gb/s|gbps|gbit/s)?", text.lower())
         if bandwidth:
@@ -207,7 +207,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
     note = row.text("note")
     context = " ".join((software, note)).lower()
     stated = " ".join((software, row.text("flops_convention"), note)).lower()
-    # The cells with words come first, because `unknown` names them in this order.
+    # The cells with words are read first, because `unknown` lists them in this order.
     flash = row.word("flash")
     cuda_graphs = row.word("cuda_graphs")
     fp8_recipe = row.word("fp8_recipe")
@@ -262,7 +262,7 @@ def _sizes(row: _Cells, stated: str) -> dict[str, int]:
 
 
 def _fitting_count(cell: str) -> int:
-    """Return the number at the beginning of a cell, or the one that is said to fit, or 0.
+    """Return the number that a cell states to fit, else its first number, else 0.
 
     >>> _fitting_count("8"), _fitting_count("1 (as printed; 2 fits)"), _fitting_count("")
     (8, 2, 0)
@@ -274,7 +274,7 @@ def _fitting_count(cell: str) -> int:
 def _stated_tensor(context: str) -> int:
     """Return the tensor-parallel size that a text states, or 0.
 
-    "Megatron TP" without a number is taken for 8.
+    "Megatron TP" without a number counts as 8.
     """
     tensor = _number_after(r"(?:\btp ?=? ?|xtp)(\d+)", context)
     if not tensor and "megatron tp" in context:
@@ -301,9 +301,9 @@ def billions_in(model: str) -> float:
 
 
 def convention(text: str, software: str = "", date: str = "") -> str:
-    """Return the name in `flops.CONVENTIONS` that a source's words mean.
+    """Return the name in `flops.CONVENTIONS` for a source's words.
 
-    If the words do not name one, it is the usual one of its software.
+    The default is the usual convention of its software.
 
     >>> convention("Megatron-DeepSpeed factor 4, V=250880"), convention("6N + 12 l d s per token")
     ('megatron-deepspeed-f4', 'llm-foundry')
@@ -331,7 +331,7 @@ def convention(text: str, software: str = "", date: str = "") -> str:
 
 
 def zero_stage(text: str) -> int:
-    """Return the ZeRO stage that a text means: which states are sharded over the replicas.
+    """Return the ZeRO stage that a text describes.
 
     >>> [zero_stage(word) for word in ("fsdp full_shard", "shard_grad_op", "zero-2", "torch ddp", "megatron-lm")]
     [3, 2, 2, 0, 1]
@@ -373,7 +373,7 @@ def has_interleaving(text: str) -> bool:
 
 
 def has_first_flash(text: str, date: str) -> bool:
-    """Return whether fused attention is the first FlashAttention, which its second replaced in 2023.
+    """Return whether fused attention is FlashAttention 1, which version 2 replaced in 2023.
 
     >>> has_first_flash("llm-foundry", "2023-24"), has_first_flash("flashattention-2", "2023-08")
     (True, False)
@@ -388,8 +388,8 @@ def has_first_flash(text: str, date: str) -> bool:
 def has_half_sums(text: str, precision: str) -> bool:
     """Return whether FSDP reduces gradients in 16 bits.
 
-    llm-foundry's tables have "PURE" for each row of precision bf16, and "DEFAULT", with sums in 32
-    bits, for each of amp_bf16.
+    llm-foundry's tables list "PURE" for rows with precision bf16, and "DEFAULT", which sums in 32
+    bits, for rows with amp_bf16.
 
     >>> has_half_sums("llm-foundry + composer fsdp", "bf16"), has_half_sums("torchtitan", "bf16")
     (True, False)
@@ -398,10 +398,11 @@ def has_half_sums(text: str, precision: str) -> bool:
 
 
 def has_fused_loss(text: str, date: str) -> bool:
-    """Return whether few kernels make the loss: in today's NeMo and in PyTorch's programs, not in Megatron's own.
+    """Return whether the loss is computed by a few fused kernels.
 
-    NeMo of 2023 took Megatron's (`step_inputs.setup_for` plans it so). A program without a date is
-    a new one.
+    This holds for current NeMo and for PyTorch programs, but not for Megatron-LM. NeMo of 2023 used
+    Megatron's loss (`step_inputs.setup_for` plans it this way). A program without a date counts as
+    new.
 
     >>> has_fused_loss("megatron-core r0.8.0", "2024"), has_fused_loss("nemo, megatron-core", "")
     (False, True)
@@ -414,12 +415,13 @@ def has_fused_loss(text: str, date: str) -> bool:
 
 
 def stops_early(text: str, precision: str, date: str) -> bool:
-    """Return whether a program recomputes by PyTorch 2.1 or later, or by JAX (`StepSetup.stops_early`).
+    """Return whether recomputation is done by PyTorch 2.1 or later, or by JAX.
 
-    JAX's compiler drops what nothing needs.
+    See `StepSetup.stops_early`. JAX's compiler drops unused results.
 
-    llm-foundry measured its rows of precision bf16 with PyTorch 1.13, and those of amp_bf16 with
-    2.1 (benchmarking/sweep.sh of May and of October 2023). A program without a date is a new one.
+    llm-foundry measured its rows with precision bf16 with PyTorch 1.13, and those with amp_bf16
+    with 2.1 (benchmarking/sweep.sh of May and of October 2023). A program without a date counts as
+    new.
 
     >>> [stops_early("llm-foundry, fsdp", name, "2023-24") for name in ("bf16", "amp_bf16")]
     [False, True]
@@ -461,7 +463,7 @@ def _number(text: str) -> float:
 
 
 def _devices(text: str, accelerator: str) -> int:
-    """Return the devices of a cell that counts devices or nodes, or 0."""
+    """Return the number of devices from a cell that counts devices or nodes, or 0."""
     count = int(_number(text))
     if "node" not in text.lower():
         return count
@@ -470,7 +472,7 @@ def _devices(text: str, accelerator: str) -> int:
 
 
 def _precision(text: str, context: str) -> str:
-    """Return our name of a precision, from its cell or else from the context.
+    """Return our name for a precision, from its cell or else from the context.
 
     The default is bf16.
     """
@@ -482,6 +484,6 @@ def _precision(text: str, context: str) -> str:
 
 
 def _number_after(pattern: str, text: str) -> int:
-    """Return the number that a pattern's first group finds, or 0."""
+    """Return the number that a pattern's first group matches, or 0."""
     match = re.search(pattern, text)
     return int(match[1]) if match else 0

@@ -1,6 +1,6 @@
 """Causes that a text or a log names itself.
 
-No model is needed to suspect them, and none predicts their time.
+They can be suspected without a model, but no model predicts their time.
 """
 
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ _MANY_NODES = (
 _SLOWER_ON_MANY_NODES = (
     rf"\b{_SLOWER}\b[^.]{{0,80}}\b{_MANY_NODES}|{_MANY_NODES}[^.]{{0,100}}\b{_SLOWER}\b"
 )
-"""Phrases about one node against many: the difference between them is the network."""
+"""Phrases that compare one node with many. The difference between them is the network."""
 _SWITCHED_OFF = (
     r"[\"']?[ \t]*(?:[:=]|\.{2,})?\s*"
     r"(?:(?:\w*[{(][^{}()]{0,200}?|\.)?\bdevice[\"']?\s*[:=]\s*)?"
     r"[\"']?(?:<offloaddeviceenum\.)?(?:none|null|false|no|0)\b"
     r"|\.(?!device)\w"
 )
-"""Text after a DeepSpeed option that shows that nothing is offloaded.
+"""Matches text after a DeepSpeed option which shows that nothing is offloaded.
 
 It is a value, or the section's `device`; the section's other keys (`offload_param.pin_memory`) do
 not matter. DeepSpeed prints its complete configuration, where options that nobody set are None.
@@ -52,11 +52,11 @@ class _Sign:
     pattern: str
     """Pattern for a text in lower case.
 
-    A denial counts directly before the pattern's group, or before the whole match if it has no
+    A denial must be directly before the pattern's group, or before the whole match if it has no
     group.
     """
     most: float
-    """Largest share of a step that the cause may take, if nothing predicts it."""
+    """Largest share of a step that the cause may take, if no model predicts it."""
     remedy: str
 
 
@@ -141,7 +141,7 @@ _SIGNS = (
 
 
 def signs(text: str, reached: float) -> Iterator[GapPart]:
-    """Yield each cause that a text names, with the largest share of a step that it may have."""
+    """Yield each cause that a text names, with the largest share of a step that it may take."""
     plain = text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     named = set[str]()
     for sign in _SIGNS:

@@ -1,4 +1,4 @@
-"""Folders of checkpoints that are whole or not there: names, checksums, the tracker, what to load; no torch.
+"""Checkpoint folders, written atomically: names, checksums, the tracker, what to load; no torch.
 
 A checkpoint is written as `iter_0000050.part`, gets its `metadata.json` with the sha256 of every
 file last, and is renamed; the tracker `latest_checkpointed_iteration.txt` follows by rename. So a
@@ -44,7 +44,7 @@ class CheckpointFolder:
     metadata: dict[str, Any]
 
     def shards(self) -> set[str]:
-        """The files of its folder of shards that have a checksum."""
+        """Shard files with a recorded checksum."""
         shards: set[str] = set()
         for name in self.metadata["files"]:
             if name.startswith(f"{SHARDS}/"):
@@ -64,7 +64,7 @@ def wait_for_deletions() -> None:
 
 
 def _delete(folder: Path, *, in_background: bool) -> None:
-    """Delete a folder, which takes seconds for many gigabytes: 4.7 s for 18 GB beside an H200."""
+    """Delete a folder, which takes seconds for many gigabytes (18 GB: 4.7 s on an H200 node)."""
     if not in_background:
         shutil.rmtree(folder)
         return
@@ -101,9 +101,9 @@ def seal_checkpoint(
     *,
     in_background: bool = False,
 ) -> Path:
-    """Seal, rename, point the tracker at it, then remove what the plan does not keep.
+    """Seal and rename a checkpoint, update the tracker, and remove superseded checkpoints.
 
-    `in_background`: the removed ones are renamed here and deleted by a thread, until
+    With `in_background`, old checkpoints are renamed here and deleted by a thread; see
     `wait_for_deletions`.
     """
     root = part.parent
@@ -143,7 +143,7 @@ def write_tracker(root: Path, iteration: int) -> None:
 
 
 def tracked_iteration(root: Path) -> int | None:
-    """Return the iteration that the tracker names, or None if it is missing, empty or garbage."""
+    """Return the iteration in the tracker, or None if it is missing, empty or corrupt."""
     try:
         text = (root / TRACKER).read_text(encoding="ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):
@@ -153,9 +153,9 @@ def tracked_iteration(root: Path) -> int | None:
 
 
 def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
-    """Point the tracker at a checkpoint; after a kill it may be one behind.
+    """Point the tracker at a checkpoint. After a kill it may be one checkpoint behind.
 
-    Its fault if any, and the newest iteration.
+    Return its fault, if any, and the newest iteration.
     """
     tracker = root / TRACKER
     named = tracked_iteration(root)
@@ -184,8 +184,8 @@ def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
 def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
     """Return the checkpoints, newest first, and the faults of those that cannot be opened.
 
-    The folders decide, not the tracker: it may be older than the newest checkpoint (killed
-    between the two renames), empty or garbage.
+    The tracker is not used, because it may be corrupt, empty, or older than the newest checkpoint
+    (after a kill between the two renames).
     """
     checkpoints = []
     problems = []
@@ -217,12 +217,12 @@ _COUNTS = ("iteration", "consumed_samples", "segment", "skipped", "nan")
 def check_metadata(metadata: Mapping[str, Any]) -> None:
     """Raise `ValueError` if the metadata of a checkpoint is not as the loader expects.
 
-    Types are checked, and that every file lies in the checkpoint's folder. The seal alone proves
-    nothing: it is a checksum, which anybody can make, and finds changes by accident only.
+    It checks types, and that every file is in the checkpoint's folder. The seal is not enough: it
+    is a checksum that anybody can compute, so it only detects accidental changes.
     """
     for key in _COUNTS:
         value = metadata.get(key, 0)
-        # To isinstance, `True` is an int, but it is no count.
+        # isinstance accepts `True` as an int, but it is not a count.
         if type(value) is not int or value < 0:
             raise ValueError(f"{key} is {value!r}, and a whole number is needed")
 
@@ -261,7 +261,7 @@ def _check_file_names(files: object) -> None:
 def require_file(path: Path) -> None:
     """Raise `OSError` if a path is not a regular file.
 
-    To open a pipe waits forever, and a device has no end.
+    Opening a pipe would block forever, and reading a device may never end.
     """
     if path.exists() and not path.is_file():
         raise OSError(
@@ -270,15 +270,14 @@ def require_file(path: Path) -> None:
 
 
 def has_checkpoints(root: Path) -> bool:
-    """Whether a checkpoint was ever completed here."""
+    """Return whether a checkpoint was ever completed here."""
     return bool(checkpoint_folders(root)) or (root / TRACKER).exists()
 
 
 def checksum_fault(checkpoint: CheckpointFolder, files: list[str], threads: int = 1) -> str:
-    """What is wrong with these files of a checkpoint: the file, what is expected and what is there.
+    """Return the first fault among these files, with expected and actual checksum, or ''.
 
-    Or nothing. So many threads read them; Python lets other threads run while it computes a
-    checksum.
+    `threads` threads read the files; Python releases its lock while it computes a checksum.
     """
     check = functools.partial(_file_fault, checkpoint)
     if threads == 1:

@@ -1,4 +1,7 @@
-"""Hugging Face folders: a model of `transformers` for each of ours, its config, and its weights in and out."""
+"""Hugging Face folders: import and export of weights and configs.
+
+Each of our models has a corresponding `transformers` model.
+"""
 
 import functools
 import json
@@ -27,7 +30,7 @@ _NOT_OURS = (
     "add_cross_attention",
     "scale_attn_by_inverse_layer_idx",
 )
-"""Keys that make another model where they are set."""
+"""Keys that make the model a different one if they are set."""
 _HARMLESS = frozenset(
     {
         *("_name_or_path", "architectures", "model_type", "torch_dtype", "dtype"),
@@ -36,7 +39,7 @@ _HARMLESS = frozenset(
         *("_attn_implementation", "_attn_implementation_autoset", "attn_implementation"),
         *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id"),
         *("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"),
-        # how text is drawn, and heads for other tasks
+        # text generation, and heads for other tasks
         *("temperature", "top_k", "top_p", "typical_p", "do_sample", "max_length", "min_length"),
         *("num_beams", "num_beam_groups", "num_return_sequences", "early_stopping"),
         *("repetition_penalty", "encoder_no_repeat_ngram_size", "no_repeat_ngram_size"),
@@ -45,7 +48,7 @@ _HARMLESS = frozenset(
         *("output_scores", "summary_type", "summary_use_proj", "summary_activation"),
         *("summary_proj_to_labels", "summary_first_dropout", "id2label", "label2id", "num_labels"),
         *("problem_type", "finetuning_task", "prefix", "tokenizer_class", "classifier_dropout"),
-        # dropout while it is trained, and the order of the same sums
+        # dropout during training, and the order of summation
         *("hidden_dropout", "residual_dropout", "embedding_dropout", "pretraining_tp"),
         *("reorder_and_upcast_attn", "chunk_size_feed_forward", "torchscript", "use_bfloat16"),
         *("tf_legacy_loss", "max_window_layers", "scale_attn_by_inverse_layer_idx"),
@@ -54,9 +57,9 @@ _HARMLESS = frozenset(
         *("rope_scaling", "rope_parameters", "use_sliding_window", "layer_types"),
     }
 )
-"""Keys of config.json that do not change what a model computes, and those that are looked at by themselves."""
+"""Keys of config.json that do not change what a model computes, or that are checked separately."""
 _FIXED: dict[str, object] = {
-    # Matters with cross attention alone, which is refused
+    # Only matters with cross attention, which is refused
     "is_decoder": (False, True),
     "is_encoder_decoder": (False,),
     "tie_encoder_decoder": (False,),
@@ -80,36 +83,36 @@ _ALIASES = {
         "n_ctx": "n_positions",
     }
 }
-"""Other names of the same value, which `transformers` takes too.
-
-Where both are given the last one counts.
-"""
+"""Aliases that `transformers` also accepts. If both names are given, the last one applies."""
 _ROTARY_KEYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 _FLOAT32_BYTES = 4
 PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")
 _SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "lm_head.weight")
-"""What a folder may hold besides weights: masks and angles that older versions saved, a copy of a tied head."""
+"""Tensors other than weights that a folder may contain.
+
+They are masks and angles saved by older versions, and the copy of a tied head.
+"""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A model of `transformers` that computes what one of ours does.
+    """A `transformers` model that computes the same as one of ours.
 
-    hugging_face.json has them all.
+    hugging_face.json lists them all.
     """
 
     architecture: str
-    # Values that our model has to have
+    # Values that our model must have
     needed: dict[str, object]
     # Our value for each key of its config
     values: dict[str, str]
     constants: dict[str, object]
-    # Its keys that switch biases on, and for which of our modules
+    # Its keys that switch biases on, with our modules that they apply to
     biases: dict[str, list[str]]
-    # Its module for each of ours; several for a matrix that we have in one
+    # Its module for each of ours; several if it splits one of our matrices
     modules: dict[str, list[str]]
-    # By the model type that is imported: what absent keys mean, what has biases
+    # By imported model type: what absent keys mean, and which modules have biases
     reads: dict[str, dict[str, Any]]
 
 
@@ -121,9 +124,9 @@ def kinds() -> dict[str, Kind]:
 
 
 def kind_of(model: PlannedModel) -> str:
-    """The `model_type` that computes what our model does.
+    """Return the `model_type` that computes what our model does.
 
-    `RefusedError` says in what it is none.
+    Raise `RefusedError` with the differences if there is none.
     """
     reasons = []
     for name, kind in kinds().items():
@@ -153,7 +156,7 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
     for their_key, modules in kind.biases.items():
         config[their_key] = all(_has_bias(module, model) for module in modules)
 
-    # A negative number says that the tokenizer has no such token.
+    # A negative number means that the tokenizer has no such token.
     token = end_of_document if end_of_document >= 0 else None
     config |= {"bos_token_id": token, "eos_token_id": token, "torch_dtype": "float32"}
     if "rope_theta" in config:
@@ -168,10 +171,10 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
 
 
 def _their_names(model: PlannedModel, kind: Kind) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each weight that a model of ours may have, and its name or names there."""
+    """Return each weight that our model may have, with its name or names in `transformers`."""
     shape = model.shape
     for ours, theirs in kind.modules.items():
-        # A tied head is the embedding, which is written once.
+        # A tied head is the embedding itself, which is written only once.
         if ours == "output_layer" and shape.tied_embeddings:
             continue
 
@@ -189,7 +192,7 @@ def _their_names(model: PlannedModel, kind: Kind) -> Iterator[tuple[str, tuple[s
 
 
 def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
-    """Shape of a weight of the whole model."""
+    """Return the shape of a weight of the whole model."""
     hidden = model.shape.hidden
     ffn_rows = 2 * model.shape.ffn_hidden if model.shape.gated else model.shape.ffn_hidden
     qkv_heads = model.shape.heads + 2 * model.shape.kv_heads
@@ -225,12 +228,12 @@ def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
 
 
 def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch.Tensor]:
-    """One of our weights as `transformers` keeps it.
+    """Convert one of our weights to the form of `transformers`.
 
-    In our matrix of queries, keys and values the queries of a group of heads come before its key
-    and its value. GPT-2 has all queries, then all keys, then all values in one matrix, and its
-    matrices are [in, out]; the others have three matrices, and a gate apart from what it gates.
-    Rotary pairs are (i, i + size / 2) in both.
+    In our query-key-value matrix, the queries of a group of heads come before the group's key and
+    value. GPT-2 has all queries, then all keys, then all values in one matrix, and its matrices are
+    [in, out]. The other models have three matrices, and a separate gate. Rotary pairs are (i, i +
+    size / 2) in both.
     """
     shape = model.shape
     is_gpt2 = shape.position_embedding == "learned"
@@ -254,7 +257,7 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
 
 
 def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.Tensor:
-    """The reverse of `to_theirs`; rows of the padded vocabulary, which no loss counts, are zero."""
+    """Reverse `to_theirs`. Rows of the padded vocabulary, which no loss uses, are zero."""
     shape = model.shape
     is_gpt2 = shape.position_embedding == "learned"
     if is_gpt2 and "linear_" in name:
@@ -277,7 +280,7 @@ def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.
 
 
 def _shapes_there(name: str, model: PlannedModel) -> list[tuple[int, ...]]:
-    # The meta device has shapes and no memory.
+    # Tensors on the meta device have shapes but no memory.
     weight = torch.empty(_our_shape(name, model), device="meta")
     return [tuple(part.shape) for part in to_theirs(name, weight, model)]
 
@@ -291,14 +294,14 @@ def export_folder(
 ) -> dict[str, object]:
     """Write config.json and the weights in float32, in files of at most `shard_bytes`.
 
-    One weight is in memory at a time: the whole of a large model does not fit there.
+    Only one weight is in memory at a time, because a large model does not fit as a whole.
     """
     config = config_of(model, end_of_document)
     their_names = dict(_their_names(model, kinds()[str(config["model_type"])]))
     absent = {name for name in their_names if _lacks_bias(name, model)}
-    # Refuses a checkpoint without a weight before anything is written.
+    # Rejects a checkpoint that lacks a weight before anything is written.
     whole.stored_names(their_names.keys() - absent, masters=True)
-    # GPT-2 has biases in any case, so absent ones are written as zeros.
+    # GPT-2 always has biases, so absent biases are written as zeros.
     if config["model_type"] != "gpt2":
         for name in absent:
             del their_names[name]
@@ -339,7 +342,7 @@ def export_folder(
 
 
 def _make_empty_folder(folder: Path) -> None:
-    """Make `folder`; `RefusedError` where it holds something, since nothing is written over."""
+    """Create `folder`. Raise `RefusedError` if it is not empty, since nothing is overwritten."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_empty = not any(folder.iterdir())
@@ -382,7 +385,7 @@ def _read_weight(
     *,
     is_absent: bool,
 ) -> torch.Tensor:
-    """Return a weight in float32, zeros where our model has none; check its shape."""
+    """Return a weight in float32, or zeros if our model lacks it. Check its shape."""
     shape = _our_shape(name, model)
     if is_absent:
         return torch.zeros(shape)
@@ -430,7 +433,7 @@ def _write_header(stream: BinaryIO, shapes: Mapping[str, tuple[int, ...]]) -> No
         start = end
 
     text = json.dumps(header).encode()
-    # Padded, so that the tensors behind it are aligned to eight bytes.
+    # Padded, so that the tensors after it are aligned to eight bytes.
     text += b" " * (-len(text) % 8)
     stream.write(len(text).to_bytes(8, "little") + text)
 
@@ -441,7 +444,7 @@ def check_shapes(
     planned: Mapping[str, tuple[int, ...]],
     ignored: tuple[str, ...],
 ) -> None:
-    """`RefusedError` where a weight is missing, has another shape, or has no place in our model."""
+    """Raise `RefusedError` if a weight is missing, misshapen, or not part of our model."""
     for name, shape in planned.items():
         if not stored.get(name):
             raise RefusedError(TrainingMessage.WEIGHT_MISSING, folder=folder, name=name)
@@ -466,17 +469,20 @@ def check_shapes(
 
 
 class SourceWeights:
-    """Weights of another program as a state to save, each of which `read_weight` reads when it is written."""
+    """Weights of another program as a state to save.
 
-    # There is nothing to copy before
+    `read_weight` reads each weight when it is written.
+    """
+
+    # There is nothing to copy beforehand
     host_copies = None
 
     def __init__(self, model: PlannedModel, names: Iterable[str]) -> None:
-        """Those of our weights that are read from there."""
+        """Names of our weights that are read from the other program's files."""
         self.model, self._ours = model, {stored_key(ours): ours for ours in names}
 
     def sharded_state(self) -> State:
-        """All weights by their shapes alone."""
+        """Return all weights as shapes without data."""
         shapes = {}
         for key, ours in self._ours.items():
             shapes[key] = torch.empty(_our_shape(ours, self.model), device="meta")
@@ -488,7 +494,7 @@ class SourceWeights:
         }
 
     def common_state(self) -> CommonState:
-        """No step was made."""
+        """No training step has been made."""
         return CommonState(0, {})
 
 
@@ -498,7 +504,7 @@ class ImportedWeights(SourceWeights):
     def __init__(self, folder: Path, model: PlannedModel) -> None:
         """Compare config.json, names and shapes with the plan's model.
 
-        `RefusedError` names each difference.
+        Raise `RefusedError` with each difference.
         """
         biased = _check_config(folder, model)
         self._files = _SafetensorsFiles(folder)
@@ -522,13 +528,13 @@ class ImportedWeights(SourceWeights):
         super().__init__(model, self._names)
 
     def _refuse_bias(self, names: Iterable[str], folder: Path) -> None:
-        """`RefusedError` where a bias that our model lacks is not zero."""
+        """Raise `RefusedError` if a bias that our model lacks is not zero."""
         for name in names:
             if bool(self._files.read(name).any()):
                 raise RefusedError(TrainingMessage.BIAS_NOT_ZERO, folder=folder, name=name)
 
     def read_weight(self, key: str) -> torch.Tensor:
-        """Its parts there, joined as ours is; zeros where the folder lacks a bias."""
+        """Read a weight's parts and join them like ours; a bias that the folder lacks is zero."""
         ours = self._ours[key]
         parts = [self._files.read(name) for name in self._names[ours]]
         if parts:
@@ -539,7 +545,7 @@ class ImportedWeights(SourceWeights):
 def _check_config(folder: Path, model: PlannedModel) -> set[str]:
     """Return our modules that have biases in the folder.
 
-    `RefusedError` names each value that is not the plan's.
+    Raise `RefusedError` with each value that differs from the plan.
     """
     path = folder / "config.json"
     theirs = _read_config(path)
@@ -559,7 +565,8 @@ def _check_config(folder: Path, model: PlannedModel) -> set[str]:
     _refuse_unknown(path, theirs, kind)
     values = _meaning(theirs, kind, model)
     planned = _planned_values(kind, model)
-    # Several names of one function; both sides are given the same name before they are compared.
+    # One function has several names, so both sides are mapped to the same name before the
+    # comparison.
     for key in planned.keys() & {"activation_function", "hidden_act"}:
         for activations in (planned, values):
             activation = activations.get(key)
@@ -590,9 +597,9 @@ def _read_config(path: Path) -> dict[str, object]:
 
 
 def _planned_values(kind: Kind, model: PlannedModel) -> dict[str, object]:
-    """Return what config.json has to say for the weights to be of the plan's model."""
-    # Dropout and the first weights do not change what trained weights compute, nor does the
-    # longest text where positions are angles.
+    """Return the values that config.json must have for weights of the plan's model."""
+    # Dropout and initialization do not change what trained weights compute. With rotary positions,
+    # the longest sequence does not either.
     free = {"dropout", "init_std"}
     if model.shape.position_embedding == "rope":
         free.add("positions")
@@ -611,9 +618,9 @@ def _planned_values(kind: Kind, model: PlannedModel) -> dict[str, object]:
 
 
 def _refuse_unknown(path: Path, theirs: Mapping[str, object], kind: Kind) -> None:
-    """`RefusedError` where config.json has a key that nobody here knows, or two names with different values.
+    """Raise `RefusedError` for an unknown key, or for two names with different values.
 
-    A key that is not known may make another model: what is known is accepted, the rest is refused.
+    An unknown key of config.json may change the model, so only known keys are accepted.
     """
     model_type = str(theirs["model_type"])
     aliases = _ALIASES.get(model_type, {})
@@ -664,7 +671,7 @@ def _is_full_attention(layer_types: object) -> bool:
 
 
 def _refuse_scaled_positions(path: Path, theirs: Mapping[str, object]) -> None:
-    """`RefusedError` where either mapping of rotary positions is more than the default."""
+    """Raise `RefusedError` if a mapping of rotary positions is not the default one."""
     for key in ("rope_scaling", "rope_parameters"):
         rotary = theirs.get(key)
         if rotary is None:
@@ -686,7 +693,7 @@ def _refuse_scaled_positions(path: Path, theirs: Mapping[str, object]) -> None:
 
 
 def _refuse_two_values(path: Path, theirs: Mapping[str, object]) -> None:
-    """`RefusedError` where a value of the rotary positions is given in several places, and not the same."""
+    """Raise `RefusedError` if a value of the rotary positions is given twice and differs."""
     mappings = [theirs, theirs.get("rope_scaling"), theirs.get("rope_parameters")]
     for name in ("rope_theta", "partial_rotary_factor"):
         values = []
@@ -709,10 +716,10 @@ def _shown(value: object) -> str:
 
 
 def _meaning(theirs: dict[str, object], kind: Kind, model: PlannedModel) -> dict[str, object]:
-    """A config.json with what it means by the keys that it lacks."""
+    """Return a config.json with its defaults filled in."""
     model_type = str(theirs.get("model_type"))
     rotary: dict[str, object] = {}
-    # transformers 4 writes the first name, 5 the second.
+    # transformers 4 writes the first name, transformers 5 the second.
     for key in ("rope_scaling", "rope_parameters"):
         rotary.update(theirs.get(key) or {})  # type: ignore[call-overload]
 
@@ -731,7 +738,7 @@ def _meaning(theirs: dict[str, object], kind: Kind, model: PlannedModel) -> dict
         if values.get(key) is None:
             values[key] = default
 
-    # Qwen 2 writes a window that it does not use.
+    # Qwen 2 writes a sliding window that it does not use.
     if model_type == "qwen2" and not theirs.get("use_sliding_window"):
         values["sliding_window"] = None
     values["rope_type"] = rotary.get("rope_type") or rotary.get("type") or "default"
@@ -746,13 +753,16 @@ _EIGHT_BITS = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F
 
 
 class _SafetensorsFiles:
-    """All tensors of a folder's .safetensors files by name; no file of another format is opened."""
+    """Return all tensors of a folder's .safetensors files by name.
+
+    No file of another format is opened.
+    """
 
     def __init__(self, folder: Path) -> None:
         try:
             from safetensors import SafetensorError, safe_open
         except ImportError:
-            # An image of torch and megatron-core alone
+            # An image with only torch and megatron-core
             raise RefusedError(TrainingMessage.SAFETENSORS_MISSING) from None
 
         self._folder = folder
@@ -775,10 +785,7 @@ class _SafetensorsFiles:
         self._check_index(folder / "model.safetensors.index.json")
 
     def _add(self, path: Path, file: Any) -> None:
-        """Take the names of a file.
-
-        `RefusedError` where a weight is there twice, by whatever name.
-        """
+        """Take the names of a file. Raise `RefusedError` if a weight occurs twice."""
         for name in file.offset_keys():
             if _plain(name) in self._files:
                 raise RefusedError(
@@ -793,7 +800,7 @@ class _SafetensorsFiles:
             self._places[_plain(name)] = path.name
 
     def _check_index(self, path: Path) -> None:
-        """`RefusedError` where the index, if there is one, says that a weight is elsewhere than it is."""
+        """Raise `RefusedError` if the index, if any, places a weight in the wrong file."""
         if not path.exists():
             return
         try:
@@ -813,7 +820,10 @@ class _SafetensorsFiles:
                 )
 
     def check(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """`RefusedError` where a tensor is missing, has another shape or format, or has no place in our model."""
+        """Raise `RefusedError` for a missing, unknown or unexpected tensor.
+
+        Shape and format must be those of our model.
+        """
         for name in shapes:
             if _plain(name) in self._files:
                 self._refuse_format(name)
@@ -822,13 +832,13 @@ class _SafetensorsFiles:
         for plain_name, (file, stored_name) in self._files.items():
             shapes_there[plain_name] = tuple(file.get_slice(stored_name).get_shape())
 
-        # What the model asks for, by the names of the model; then what it does not ask for.
+        # First the tensors that the model needs, by its names; then those that it does not need.
         compared = {name: shapes_there.pop(_plain(name), ()) for name in shapes}
         compared |= shapes_there
         check_shapes(self._folder, compared, shapes, _BUFFERS)
 
     def _refuse_format(self, name: str) -> None:
-        """`RefusedError` where a tensor is in eight bits or fewer, or in double precision."""
+        """Raise `RefusedError` if a tensor has at most eight bits per number, or has 64."""
         file, stored_name = self._files[_plain(name)]
         number_format = file.get_slice(stored_name).get_dtype()
         if number_format in ("F64", *_EIGHT_BITS):
@@ -840,11 +850,11 @@ class _SafetensorsFiles:
             )
 
     def read(self, name: str) -> torch.Tensor:
-        """One tensor in float32."""
+        """Return one tensor in float32."""
         file, there = self._files[_plain(name)]
         return finite(file.get_tensor(there), self._folder, name).float()
 
 
 def _plain(name: str) -> str:
-    """A weight's name without that of the model it was saved in."""
+    """Return a weight's name without the prefix of the model that it was saved in."""
     return name.removeprefix("transformer.").removeprefix("model.")

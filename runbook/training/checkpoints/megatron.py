@@ -1,4 +1,7 @@
-"""Megatron-LM's own checkpoints (`torch_dist`, or a file for each rank), read without running code from them."""
+"""Reads Megatron-LM's checkpoints without running code from them.
+
+They are in the `torch_dist` format, or have one file per rank.
+"""
 
 import argparse
 import json
@@ -27,12 +30,15 @@ from runbook.training.messages import TrainingMessage
 _MEGATRON: dict[str, Any] = json.loads(
     Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
 )
-"""Its arguments that make another model where they are set (`not_ours`), what a version without one
-did (`absent`), parts of names before megatron-core (`older_names`), weights that tensor ranks cut,
-and what is none."""
+"""Facts about Megatron-LM's checkpoints.
+
+`not_ours` has the arguments that change the model if they are set, `absent` the behavior of
+versions that lack an argument, and `older_names` the names from before megatron-core. The other
+entries list weights that tensor parallelism splits, and tensors that are not weights.
+"""
 _CUT_ROWS = (*PADDED, *_MEGATRON["cut_rows"])
 Stored: TypeAlias = dict[str, tuple[tuple[int, ...], Callable[[], torch.Tensor]]]
-"""The shape of each weight, and what reads it."""
+"""The shape of each weight, and the function that reads it."""
 
 
 class MegatronWeights(SourceWeights):
@@ -41,7 +47,7 @@ class MegatronWeights(SourceWeights):
     def __init__(self, folder: Path, model: PlannedModel) -> None:
         """Compare arguments, names and shapes with the plan's model.
 
-        `RefusedError` names each difference.
+        Raise `RefusedError` with each difference.
         """
         shapes = our_shapes(model)
         super().__init__(model, shapes)
@@ -88,7 +94,7 @@ class MegatronWeights(SourceWeights):
         check_shapes(folder, stored_shapes, planned_shapes, ignored)
 
     def read_weight(self, key: str) -> torch.Tensor:
-        """All of its pieces in float32; rows of the padded vocabulary are zero."""
+        """Return a whole weight in float32. Rows of the padded vocabulary are zero."""
         value = finite(self._read[key](), self._folder, key).float()
         if key in PADDED:
             return to_ours(key, [value[: self.model.shape.vocabulary]], self.model)
@@ -96,7 +102,7 @@ class MegatronWeights(SourceWeights):
 
 
 def _newest(folder: Path) -> Path:
-    """The folder of the iteration that the tracker names; without a tracker, the folder itself."""
+    """Return the folder of the tracker's iteration, or the folder itself if there is no tracker."""
     tracker = folder / "latest_checkpointed_iteration.txt"
     if not tracker.is_file():
         return folder
@@ -111,9 +117,9 @@ def _newest(folder: Path) -> Path:
 
 
 def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int, int, int]:
-    """Return the padded vocabulary and the sizes of tensor and pipeline.
+    """Return the padded vocabulary and the tensor and pipeline sizes.
 
-    `RefusedError` names what the plan has otherwise.
+    Raise `RefusedError` with each difference from the plan.
     """
     if not isinstance(content, dict):
         raise RefusedError(
@@ -128,10 +134,10 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
 
     stored = _stored_arguments(arguments)
     planned = _planned_arguments(model)
-    # A padded vocabulary is a multiple that depends on the stored layout, not on the plan's.
+    # The padding of the vocabulary depends on the stored layout, not on the plan's.
     if getattr(stored, "padded_vocab_size", None) != model.shape.vocabulary:
         multiple = max(1, stored.make_vocab_size_divisible_by * stored.tensor_model_parallel_size)
-        # Rounded up, in whole numbers.
+        # Integer division, rounded up.
         num_multiples = -(-model.shape.vocabulary // multiple)
         planned["padded_vocab_size"] = num_multiples * multiple
 
@@ -145,13 +151,16 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
 
 
 def _stored_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Return the options of the program that saved, with what older versions mean by absent ones."""
+    """Return the options of the program that saved.
+
+    Options that older versions lack get the value that these versions imply.
+    """
     values: dict[str, Any] = dict(_MEGATRON["absent"])
     for key, value in vars(arguments).items():
         if value is not None:
             values[key] = value
 
-    # An option that is switched off says the same as an absent one.
+    # An option that is switched off means the same as an absent one.
     for key in _MEGATRON["not_ours"]:
         if not values.get(key):
             values[key] = None
@@ -166,7 +175,7 @@ def _stored_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
 
 
 def _planned_arguments(model: PlannedModel) -> dict[str, object]:
-    """Return the options with which Megatron-LM makes the plan's model."""
+    """Return the options with which Megatron-LM builds the plan's model."""
     shape = model.shape
     has_rotary = shape.position_embedding == "rope"
     values: dict[str, object] = {
@@ -192,14 +201,17 @@ def _planned_arguments(model: PlannedModel) -> dict[str, object]:
         values["max_position_embeddings"] = shape.positions
 
     if not shape.gated:
-        # GPT-2's GELU, with tanh; Megatron-LM's other one is by the error function.
+        # GPT-2's GELU uses tanh; Megatron-LM's other GELU uses the error function.
         values["bias_gelu_fusion"] = True
 
     return values
 
 
 def _shards(folder: Path, described: metadata.Metadata) -> Stored:
-    """The weights of a `torch_dist` folder; Megatron-LM has those of all layers in one tensor."""
+    """Return the weights of a `torch_dist` folder.
+
+    Megatron-LM stores a weight of all layers as one tensor.
+    """
     tensors = dict[str, Any]()
     places = {}
     for index, storage in described.storage_data.items():
@@ -246,13 +258,13 @@ def _rank_files(
 ) -> Stored:
     """Return the weights in the files of all tensor and pipeline ranks.
 
-    Shapes are known at once; a weight is joined when it is read, so that one is in memory at a
-    time.
+    Shapes are known immediately. A weight's parts are joined when it is read, so that only one
+    weight is in memory at a time.
     """
     stages = _read_stages(folder, tensor, pipeline)
     pieces_by_key: dict[str, list[torch.Tensor]] = {}
     first_layer = 0
-    # An interleaved pipeline passes all stages with its first chunk, then all with its second.
+    # An interleaved pipeline runs through the first chunks of all stages, then the second chunks.
     for chunk in _chunk_names(stages[0][0]):
         for ranks in stages:
             num_layers = 0
@@ -274,10 +286,10 @@ def _rank_files(
 
 
 def _read_stages(folder: Path, tensor: int, pipeline: int) -> list[list[Any]]:
-    """Return what each file holds: the tensor ranks of the first stage, then those of the next."""
+    """Return the content of each file, ordered by pipeline stage and then tensor rank."""
     stages = []
     for stage in range(pipeline):
-        # Megatron-LM leaves the stage out of the name where there is one only.
+        # Megatron-LM omits the stage from the name if there is only one.
         stage_suffix = f"_{stage:03d}" if pipeline > 1 else ""
         ranks = []
         for rank in range(tensor):
@@ -298,7 +310,7 @@ def _chunk_names(content: Iterable[str]) -> list[str]:
 def _with_layer_of_model(name: str, first_layer: int) -> tuple[str, int]:
     """Return a weight's name with its layer in the whole model, and its layer in the chunk or -1.
 
-    `first_layer` is the number of layers before the chunk, which counts its own from zero.
+    `first_layer` is the number of layers before the chunk. Layers in a chunk are numbered from 0.
     """
     for older, newer in _MEGATRON["older_names"].items():
         name = name.replace(older, newer)
@@ -311,9 +323,9 @@ def _with_layer_of_model(name: str, first_layer: int) -> tuple[str, int]:
 
 
 def _join(key: str, pieces: list[torch.Tensor], gated: bool) -> torch.Tensor:
-    """The weight of all tensor ranks."""
+    """Join a weight's parts from all tensor ranks."""
     if "linear_fc1" in key and gated and key.endswith(_CUT_ROWS):
-        # A rank has its part of the gate, then of what it gates
+        # Each rank stores its part of the gate, then its part of the gated input
         halves = [piece.chunk(2) for piece in pieces]
         pieces = []
         for number in (0, 1):
@@ -328,7 +340,7 @@ def _join(key: str, pieces: list[torch.Tensor], gated: bool) -> torch.Tensor:
 
 
 def _tensors(content: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """All tensors of mappings within mappings, by their names with points between."""
+    """Return all tensors of nested mappings, by dotted name."""
     for name, value in content.items():
         if (
             isinstance(value, torch.Tensor)

@@ -106,7 +106,7 @@ def restore_random(random: SavedRandomStates) -> None:
 def tracker_states() -> dict[str, torch.Tensor]:
     """Return the states of megatron-core's tracker as tensors.
 
-    For CUDA graphs it has generators, which are no data.
+    For CUDA graphs the tracker has generators, which cannot be saved as data.
     """
     tensors = {}
     for name, state in get_cuda_rng_tracker().get_states().items():
@@ -121,7 +121,7 @@ def tracker_states() -> dict[str, torch.Tensor]:
 def restore_tracker_states(stored: Mapping[str, torch.Tensor]) -> None:
     """Set the states of megatron-core's tracker.
 
-    Generators stay the same objects, which CUDA graphs know.
+    Generators stay the same objects, because CUDA graphs refer to them.
     """
     tracker = get_cuda_rng_tracker()
     states: dict[str, torch.Tensor | torch.Generator] = dict(stored)
@@ -138,7 +138,7 @@ class SaveResult:
     """The cost of a save."""
 
     iteration: int
-    # From the start of the save until it was sealed
+    # Time from the start of the save until the checkpoint was sealed
     seconds: float
     # How long the training waited for it
     stall_seconds: float
@@ -180,7 +180,8 @@ class PendingSave:
             "data_cache": dict(data_cache or {}),
             "saved_at": time.time(),
         }
-        # From a GPU always: torch's writer copies tensor by tensor, each to new memory that is not pinned.
+        # On a GPU always copy: torch's writer would copy one tensor at a time to new, unpinned
+        # memory.
         copies = engine.host_copies if in_background or on_gpu() else None
         if copies is not None:
             copies.begin_save()
@@ -205,20 +206,23 @@ class PendingSave:
         self.stall_seconds = time.monotonic() - self.started
 
     def _begin(self) -> None:
-        """Find a full disk before gigabytes are written to it; a quota shows only while writing."""
+        """Detect a full disk before gigabytes are written.
+
+        An exceeded quota shows only while writing.
+        """
         part = folders.begin_checkpoint(self._part.parent, self.iteration)
         if (free := shutil.disk_usage(part).free) < self._needed:
             raise TrainingError(TrainingMessage.DISK_FULL, free=free)
 
     def is_written(self) -> bool:
-        """Whether all ranks have written their files. All ranks call it together."""
+        """Return whether all ranks have written their files. All ranks call it together."""
         ready = self._background is None or self._background.done()
         return bool(reduce_number(int(ready), torch.distributed.ReduceOp.MIN))
 
     def finish(self) -> SaveResult:
-        """Wait for the files, seal and rename.
+        """Wait for the files, seal the checkpoint and rename it.
 
-        `TrainingError` on all ranks, and nothing left, where one failed.
+        If a rank failed, remove the files and raise `TrainingError` on all ranks.
         """
         start = time.monotonic()
         write = self._background.result if self._background else self._writing.write
@@ -253,7 +257,7 @@ class PendingSave:
             yield
         except TrainingError as error:
             run_on_first_rank(lambda: shutil.rmtree(self._part, ignore_errors=True))
-            # One of the imported weights cannot be used
+            # An imported weight cannot be used
             if isinstance(error, RefusedError):
                 raise
             failure = TrainingError(
@@ -280,12 +284,12 @@ class LoadedCheckpoint:
     weights_only: bool
     # Fault of the tracker, which is rewritten; empty if there is none
     tracker_fault: str
-    # By how many iterations the newest, incomplete checkpoint was ahead
+    # Number of iterations by which the newest, incomplete checkpoint was ahead
     lost_iterations: int
     # sha256 of the cached order of the text; older checkpoints have none
     data_cache: dict[str, str]
     source: str = SHARED
-    """Where it was read: the shared disk, or copies in memory of own or partner nodes."""
+    """Source: the shared disk, or copies in the memory of this node or its partner."""
 
 
 LoadNear: TypeAlias = Callable[[int, int], LoadedCheckpoint | None]
@@ -338,7 +342,7 @@ def load_checkpoint(
 
 
 def _with_problems(near: LoadedCheckpoint, problems: list[str], newest: int) -> LoadedCheckpoint:
-    """Return the copy loaded from node memory, with the faults of what was skipped for it."""
+    """Return the copy loaded from node memory, with the faults of skipped checkpoints."""
     lost_iterations = max(0, newest - near.progress.iteration)
     return dataclasses.replace(near, problems=problems, lost_iterations=lost_iterations)
 
@@ -354,7 +358,7 @@ def _load_candidate(
     weights_only = metadata["engine"] != spec.engine
     stored = torch_dist.open_shards(checkpoint)
     engine.restore(stored.read, CommonState(**metadata["common"]), with_optimizer=not weights_only)
-    # What ZeRO shards does not change how a layout numbers its ranks.
+    # The ZeRO stage does not change how a layout numbers its ranks.
     same_ranks = {**metadata["parallel"], "zero_stage": 0} == {
         **dataclasses.asdict(spec.parallel),
         "zero_stage": 0,
@@ -362,8 +366,8 @@ def _load_candidate(
     if same_ranks:
         restore_random(run_on_all_ranks(lambda: stored.read_object(random_state().unique_key)))
     else:
-        # The ranks of another layout have no states to restore: draw new numbers, not those drawn
-        # before
+        # With another layout no rank has a state to restore, so reseed rather than repeat earlier
+        # numbers
         seed_ranks(spec.seed + 7919 * checkpoint.iteration, graphs=spec.tuning.cuda_graphs)
 
     root = spec.path(spec.checkpoint.folder)
@@ -406,7 +410,7 @@ def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], 
 
 
 def _verify(checkpoint: CheckpointFolder) -> str:
-    """Return the faults of the checkpoint's files, of which each rank verifies a share."""
+    """Return the faults of the checkpoint's files. Each rank verifies a share of the files."""
     rank = torch.distributed.get_rank()
     ranks = torch.distributed.get_world_size()
     problems = [""] * ranks
@@ -419,10 +423,10 @@ def _verify(checkpoint: CheckpointFolder) -> str:
 
 
 def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
-    """`spec` with the padded vocabulary of the newest checkpoint, where it has the same vocabulary and can be cut so.
+    """Return `spec` with the newest checkpoint's padded vocabulary, if it can be used.
 
-    By Megatron's rule the padding is a multiple of 128 x tensor, so that another cut would change
-    it.
+    It must have the same vocabulary and be divisible by the tensor size. Megatron pads to a
+    multiple of 128 x tensor, so another tensor size would change the padding.
     """
     model = spec.model
     tensor = spec.parallel.tensor
@@ -445,9 +449,9 @@ def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
 
 
 def _newest_padding(spec: PhasePlan) -> int:
-    """The padding of the newest checkpoint that says its vocabulary, where that is the plan's.
+    """Return the newest checkpoint's padded vocabulary.
 
-    Otherwise it is 0.
+    The result is 0 if its vocabulary is not the plan's.
     """
     checkpoints, _ = folders.candidates(spec.path(spec.checkpoint.folder))
     for checkpoint in checkpoints:

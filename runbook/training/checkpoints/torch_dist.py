@@ -1,17 +1,16 @@
 """The `torch_dist` layout: written by torch's plain writer, read without running code from it.
 
-megatron-core's own writer forks a process for each file and a manager, which outlive a killed rank
-and answer a full disk from afar. The same layout is written here by torch's plain writer, in this
-process, with fsync.
+megatron-core's own writer forks a manager and a process for each file. They outlive a killed rank,
+and report a full disk only indirectly. The same layout is written here by torch's plain writer, in
+this process, with fsync.
 
-torch's reader takes a whole stored tensor into memory for any part of it. `StoredShards` reads the
-bytes of a range alone, so that each rank needs no room but its own, and all copies together read
-each number once.
+torch's reader loads a whole stored tensor into memory to get any part of it. `StoredShards` reads
+only the bytes of a range, so that each rank needs memory only for its own part, and all replicas
+together read each number once.
 
-torch writes `.metadata` of a `torch_dist` folder as a pickle. It is read here with only the classes
-that describe tensors, and a checkpoint that asks for another one is refused with its name. What
-Megatron-LM's files hold besides (its arguments' enums, plans of who wrote what) becomes objects
-that do nothing.
+torch writes `.metadata` of a `torch_dist` folder as a pickle. Only the classes that describe
+tensors may be unpickled here; a checkpoint that names any other class is refused. Other content of
+Megatron-LM's files (enums of arguments, plans for writing) is replaced by objects that do nothing.
 """
 
 from __future__ import annotations
@@ -77,8 +76,8 @@ class ShardWriter:
     ) -> None:
         """Prepare to write `state` into the empty `folder`.
 
-        Where it is copied, training may change it at once. `read` gives a tensor of which the state
-        has only the shape, by its key, when it is written.
+        If the state is copied, training may change it immediately. `read` returns a tensor by its
+        key when it is written, if the state has only its shape.
         """
         self.folder = folder
         shards_by_key = _shards_by_key(state)
@@ -86,12 +85,13 @@ class ShardWriter:
         for shards in shards_by_key.values():
             tensors += [shard for shard in shards if isinstance(shard, ShardedTensor)]
 
-        # This comes before the copies, which remove the data from all shards.
+        # This must precede the copying, which removes the data from all shards.
         keys_without_data = {shard.key for shard in tensors if shard.data.is_meta}
         num_bytes = sum(shard.data.nbytes for shard in tensors)
         host_copies = {} if copies is None else _copy_to_host(tensors, copies)
         self._num_files, self._num_threads = _files_and_threads(num_bytes, is_read=read is not None)
-        # Copying ahead, torch would wait for the training's stream at every 10 MB, in up to a step each.
+        # If torch copied ahead, it would wait for the training's stream every 10 MB, each time up
+        # to a step.
         self._writer = FileSystemWriter(folder, sync_files=True, per_thread_copy_ahead=0)
         self._sums = _sum_while_writing(self._writer)
         self._planner = MCoreSavePlanner(flatten_state_dict=False)
@@ -102,7 +102,7 @@ class ShardWriter:
         self._plan = self._agree_on_plan(shards_by_key)
 
     def _agree_on_plan(self, shards_by_key: dict[str, list[Any]]) -> Any:
-        """Return what this rank writes. Rank 0 distributes what several ranks hold."""
+        """Return what this rank writes. Rank 0 distributes the tensors that several ranks hold."""
         is_first = torch.distributed.get_rank() == 0
         writer = self._writer
         planner = self._planner
@@ -121,7 +121,7 @@ class ShardWriter:
             agreed, self._metadata = planner.create_global_plan(local_plans)
             return writer.prepare_global_plan(agreed)
 
-        # On all ranks, so that an error of rank 0 is raised everywhere.
+        # All ranks call this, so that an error on rank 0 is raised everywhere.
         plans = run_on_all_ranks(plan_of_each_rank)
         received: list[Any] = [None]
         torch.distributed.scatter_object_list(received, plans)
@@ -173,15 +173,15 @@ class ShardWriter:
 
 FILE_BYTES = 2**30
 MOST_FILES = 4
-"""A rank on a GPU writes another file, by another thread, for this many bytes.
+"""Bytes per file. On a GPU, a rank writes another file with another thread for every so many bytes.
 
-On a CPU one, since its cores compute. Of weights that are read when they are written, torch keeps a
-whole file's in memory: they get as many as it takes.
+On a CPU it writes one file, because the cores compute. torch keeps all weights of a file in memory
+if they are read while they are written, so imported weights get as many files as necessary.
 """
 
 
 Place: TypeAlias = tuple[str, tuple[int, ...]]
-"""A part of a tensor: the tensor's name, and where in the whole the part begins."""
+"""A part of a tensor: the tensor's name, and the part's offset in it."""
 
 
 def _shards_by_key(state: State) -> dict[str, list[Shard]]:
@@ -206,7 +206,7 @@ def _files_and_threads(num_bytes: int, *, is_read: bool) -> tuple[int, int]:
     """
     num_files = 1 + num_bytes // FILE_BYTES
     if is_read:
-        # One at a time, so that only one imported weight is in memory.
+        # One file at a time, so that only one imported weight is in memory.
         return num_files, 1
 
     if not on_gpu():
@@ -240,8 +240,8 @@ def _lookup(
 def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place, torch.Tensor]:
     """Return copies of the tensors of shards, by place, and leave only the shapes in the shards.
 
-    A GPU's state that was brought together is on the host already. torch would describe pinned
-    tensors as pinned, and megatron-core cannot load what is described so.
+    A gathered state of a GPU is already on the host. torch would mark pinned tensors as pinned in
+    the metadata, and megatron-core cannot load such a checkpoint.
     """
     host = {}
     for shard in shards:
@@ -261,9 +261,9 @@ def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place
 
 
 def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
-    """The sha256 of every file that the writer will write, by name.
+    """Return the sha256 of every file that the writer will write, by name.
 
-    Its files are written from front to back.
+    The sums are complete once the files are written, which happens from front to back.
     """
     sums: dict[str, Any] = {}
     create = writer.fs.create_stream
@@ -297,9 +297,9 @@ def state_bytes(state: State) -> int:
 
 
 def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
-    """The shards of a verified checkpoint.
+    """Return the shards of a verified checkpoint.
 
-    Rank 0 reads what describes them, and tells the others.
+    Rank 0 reads their description and sends it to the other ranks.
     """
     folder = checkpoint.folder / folders.SHARDS
     return StoredShards(
@@ -308,9 +308,9 @@ def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
 
 
 PIECE_BYTES = 16 * 2**20
-"""So much of a file is on the host at once, in transit to where it belongs.
+"""Bytes of a file that are on the host at once, on their way to a tensor.
 
-A power of two for file systems' blocks.
+It is a power of two, to match the block size of file systems.
 """
 
 READ_ERRORS = (
@@ -340,7 +340,7 @@ class Box(NamedTuple):
 
     @classmethod
     def of(cls, offsets: Sequence[int], sizes: Sequence[int]) -> Box:
-        """The box of a part of a tensor.
+        """Return the box of a part of a tensor.
 
         >>> Box.of((4, 0), (2, 8)), Box.of((4,), (2,))
         (Box(top=4, left=0, height=2, width=8), Box(top=4, left=0, height=2, width=1))
@@ -358,7 +358,9 @@ class Box(NamedTuple):
         return Box(top, left, max(0, bottom - top), max(0, right - left))
 
     def flat_range(self, start: int, stop: int) -> Iterator[Box]:
-        """The boxes that hold these numbers, counted row by row: part of a row, whole rows, part of a row.
+        """Yield the boxes that cover a range of numbers, counted row by row.
+
+        They are part of a row, whole rows, and part of a row.
 
         >>> [tuple(box) for box in Box(10, 2, 5, 4).flat_range(3, 13)]
         [(10, 5, 1, 1), (11, 2, 2, 4), (13, 2, 1, 1)]
@@ -388,9 +390,9 @@ class StoredShards:
         start: int,
         into: torch.Tensor,
     ) -> None:
-        """Fill the flat `into` from this rank's part of a stored tensor, beginning at number `start`."""
+        """Fill the flat `into` from this rank's part of a stored tensor, from number `start` on."""
         first = 0
-        # Those of a factory follow one another
+        # Parts made by a factory follow one another
         for piece in each_shard(shard):
             last = first + piece.data.numel()
             low = max(start, first)
@@ -407,7 +409,7 @@ class StoredShards:
         return whole
 
     def read_object(self, key: str) -> Any:
-        """Return an object. Raise `RefusedError` if it is more than data."""
+        """Return an object. Raise `RefusedError` if it contains more than data."""
         ((_, storage),) = self._places_of(key)
         with self._open(key, storage) as (_, item):
             try:
@@ -425,11 +427,11 @@ class StoredShards:
         start: int,
         into: torch.Tensor,
     ) -> None:
-        """Fill `into` with the numbers of `piece` from its flattened position `start` on.
+        """Fill `into` with the numbers of `piece`, from position `start` of the flattened piece on.
 
-        A piece of an optimizer's state is a flat range of a matrix: up to three boxes, a part of a
-        row, whole rows, and a part of a row. Another layout stored other chunks of the matrix, so
-        each box is filled from the chunks that it overlaps.
+        A piece of an optimizer's state is a flat range of a matrix. It consists of up to three
+        boxes: part of a row, whole rows, and part of a row. Another layout stores the matrix in
+        other chunks, so each box is filled from the chunks that it overlaps.
         """
         described: Any = self.description.state_dict_metadata.get(piece.key)
         stored_size = tuple(getattr(described, "size", ()))
@@ -562,7 +564,7 @@ def _data_offset(
 
 
 def _without_ones(lengths: Iterable[int]) -> list[int]:
-    """Return a shape to compare: megatron-core puts a one before that of a layer's weight."""
+    """Return a shape for comparison: megatron-core adds a leading 1 to that of a layer's weight."""
     return [length for length in lengths if length != 1]
 
 
@@ -576,9 +578,9 @@ def _copy(
 ) -> None:
     """Copy a box out of a stored chunk, whose numbers begin at byte `data_start`.
 
-    By way of pieces of many rows on the host: under another layout a row is only a part of a stored
-    one, and a GPU's copy of each alone would take longer than its bytes. From a pinned piece a GPU
-    copies while the next piece is read; torch uses the memory again after the copy.
+    The copy goes through blocks of many rows on the host. With another layout, a row is only a part
+    of a stored row, and one GPU copy per row would take longer than moving its bytes. From a pinned
+    block the GPU copies while the next block is read; torch reuses the memory after the copy.
     """
     row_bytes = overlap.width * dtype.itemsize
     rows_per_piece = max(1, PIECE_BYTES // row_bytes)
@@ -648,17 +650,14 @@ _NOT_NEEDED = (
     "types.SimpleNamespace",
     "_io.BytesIO",
 )
-"""Classes and functions that Megatron-LM's files name in addition to tensors.
+"""Classes and functions, other than tensors, that Megatron-LM's files name.
 
 None of them is called.
 """
 
 
 class Placeholder:
-    """Replaces objects in a pickle that are not needed.
-
-    Nothing that is done with it has an effect.
-    """
+    """Replaces unneeded objects in a pickle. Its methods have no effect."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -685,12 +684,12 @@ class _BoundedReads:
         self.readline = stream.readline
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         self._check(size)
         return self._stream.read(size)
 
     def readinto(self, buffer: Any) -> int:
-        """The next bytes, into a buffer."""
+        """Read the next bytes into a buffer."""
         self._check(len(buffer))
         return self._stream.readinto(buffer)  # type: ignore[attr-defined,no-any-return]
 
@@ -700,9 +699,10 @@ class _BoundedReads:
 
 
 def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata.Metadata:
-    """What `.metadata` says.
+    """Return the description in `.metadata`.
 
-    Refuse what is more than data, leads elsewhere, or is not in `files`, if there are any.
+    Raise `RefusedError` if it contains more than data, points outside the folder, or names a file
+    that is not in `files` (if there are any).
     """
     try:
         folders.require_file(folder / ".metadata")
@@ -724,15 +724,15 @@ def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata
 
 COMMON_FILE = "common.pt"
 COMMON_STATE = "common_state"
-"""Since 0.19, megatron-core keeps what is no tensor as an object of this name among the shards."""
+"""Since 0.19, megatron-core stores everything but tensors as an object of this name."""
 MAX_COMMON_BYTES = 256 * 2**20
 """Arguments and counters take a few kilobytes. Larger objects are not read into memory."""
 
 
 def read_common(folder: Path, description: metadata.Metadata) -> Any:
-    """Return what a checkpoint says in addition to its tensors.
+    """Return the values in a checkpoint other than tensors.
 
-    `RefusedError` where it is more than data or missing.
+    Raise `RefusedError` if they are missing or contain more than data.
     """
     if (folder / COMMON_FILE).exists():
         return read_pickle(folder / COMMON_FILE)
@@ -767,15 +767,15 @@ def _bytes_of(folder: Path, storage: Any) -> io.BytesIO:
 
 
 def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
-    """What `torch.save` wrote, its tensors where they are in the file.
+    """Load the output of `torch.save`, with its tensors mapped to the file.
 
-    `RefusedError` where it is more than data. `name` stands for bytes in errors.
+    Raise `RefusedError` if it contains more than data. Errors use `name` if the source is bytes.
     """
     path = source if isinstance(source, Path) else name
     if isinstance(source, Path) and source.exists() and not source.is_file():
         raise RefusedError(TrainingMessage.NOT_A_PLAIN_FILE, source=source)
     registered = torch.serialization.get_safe_globals()
-    # megatron-core adds classes of its own, which would be instantiated
+    # megatron-core registers its own classes, which would be instantiated
     torch.serialization.clear_safe_globals()
     try:
         is_zip = zipfile.is_zipfile(source)
@@ -861,7 +861,7 @@ def _is_map_of_storage(content: object) -> bool:
 
 
 def _check_range(folder: Path, storage: Any) -> None:
-    """Raise `RefusedError` if a tensor is said to begin or end outside its file."""
+    """Raise `RefusedError` if a tensor begins or ends outside its file."""
     numbers = (storage.offset, storage.length)
     path = folder / str(storage.relative_path)
     size = path.stat().st_size if path.is_file() else None
@@ -903,7 +903,7 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
 
 
 def _described_bytes(tensor: metadata.TensorStorageMetadata) -> int | None:
-    """Return the size that a description states, or None if it describes no tensor."""
+    """Return the size in a description, or None if it does not describe a tensor."""
     try:
         num_bytes = math.prod(tensor.size) * tensor.properties.dtype.itemsize
         lengths = [*tensor.size]
@@ -912,6 +912,6 @@ def _described_bytes(tensor: metadata.TensorStorageMetadata) -> int | None:
     except (AttributeError, TypeError, OverflowError):
         return None
 
-    # To isinstance, `True` is an int, but it is no length.
+    # isinstance accepts `True` as an int, but it is not a length.
     is_shape = all(type(length) is int and length >= 0 for length in lengths)
     return num_bytes if is_shape else None

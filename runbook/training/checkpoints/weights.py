@@ -24,7 +24,10 @@ class WholeWeights:
     shards: torch_dist.StoredShards
 
     def stored_names(self, names: Iterable[str], *, masters: bool) -> dict[str, str]:
-        """Return the keys of stored weights; with `masters`, the optimizer's copies where it has some."""
+        """Return the keys of stored weights.
+
+        With `masters`, return the optimizer's float32 copies where they exist.
+        """
         described = self.shards.description.state_dict_metadata
         stored = {}
         for name in names:
@@ -72,10 +75,10 @@ READ_FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def finite(weight: torch.Tensor, folder: Path, name: str) -> torch.Tensor:
-    """The weight; `RefusedError` where it has other values than finite floating-point numbers of 16 or 32 bits.
+    """Return the weight; raise `RefusedError` unless all values are finite 16- or 32-bit floats.
 
-    Those of 64 bits would be rounded, and those of 8 bits mean something only with scales that are
-    elsewhere.
+    64-bit values would be rounded, and 8-bit values have no meaning without their scales, which are
+    stored elsewhere.
     """
     if weight.is_floating_point() and weight.dtype not in READ_FORMATS:
         raise RefusedError(
@@ -95,7 +98,10 @@ _FUSED_NORMS = {
     "input_layernorm": "self_attention.linear_qkv",
     "pre_mlp_layernorm": "mlp.linear_fc1",
 }
-"""megatron-core stores a norm with the matrix after it, as Transformer Engine fuses them."""
+"""Names of norms in a checkpoint.
+
+megatron-core stores a norm with the following matrix, because Transformer Engine fuses them.
+"""
 
 
 def stored_key(name: str) -> str:
@@ -112,7 +118,7 @@ def stored_key(name: str) -> str:
 def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
     """Return the newest complete checkpoint, or that of one iteration.
 
-    `RefusedError` says why there is none.
+    Raise `RefusedError` with the reason if there is none.
     """
     root = spec.path(spec.checkpoint.folder)
     checkpoints, problems = folders.candidates(root)

@@ -1,4 +1,4 @@
-"""What a training does about a step whose loss or gradients jumped or are not finite: skip, roll back, stop."""
+"""Reactions to a step whose loss or gradients jumped or are not finite: skip, roll back, stop."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ class BadStep:
     """A step whose update of the weights must not be kept."""
 
     iteration: int
-    # The number that is not finite, or that jumped
+    # Name of the value that is not finite, or that jumped
     fault: str
     value: float
     first_sample: int
     last_sample: int
     key: str = "nan_policy"
-    """Of `training` in the run file: what says what is done about it."""
+    """Key in the run file's `training` section that sets the policy."""
 
     def as_event(self) -> dict[str, object]:
         """Return the fields for events.jsonl: the step, what was wrong with it, and its samples."""
@@ -36,7 +36,7 @@ class BadStep:
 class BadStepPolicy:
     """Counts bad steps and decides what to do about them.
 
-    Alike on all ranks, which all see the same numbers.
+    All ranks see the same numbers, so they decide alike.
     """
 
     def __init__(self, spec: PhasePlan) -> None:
@@ -85,7 +85,7 @@ class BadStepPolicy:
     def _why_stopped(self, bad: BadStep) -> str:
         """Return why the policy ends the training here.
 
-        A policy that is not known here ends it too, by its name.
+        An unknown policy ends it too; the reason is then its name.
         """
         policy = self.policy(bad)
         if policy == "skip":

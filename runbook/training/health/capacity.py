@@ -1,6 +1,6 @@
-"""Memory and disk space that run out during a training.
+"""Detects during a training that memory or disk space will run out.
 
-The memory of a rank that leaks, and the disk of the checkpoints.
+It watches for a rank that leaks memory, and watches the file system of the checkpoints.
 """
 
 import os
@@ -34,15 +34,12 @@ CALM_SHARE = 0.9
 
 
 class MemoryWatch:
-    """Watches this rank's memory for a leak.
-
-    Of all ranks, the one that leaks fastest reports it.
-    """
+    """Watches this rank's memory for a leak. Only the rank that leaks fastest reports it."""
 
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
         self.bytes_per_step = 0.0
-        """The leak found here that is not reported yet; 0 if there is none."""
+        """The leak on this rank that is not reported yet, in bytes per step; 0 if there is none."""
         self._watches = {
             name: GrowthWatch(f"{name}_memory", show=in_bytes) for name in ("host", "device")
         }
@@ -96,7 +93,7 @@ class MemoryWatch:
         self.bytes_per_step = bytes_per_step
 
     def agree(self, bytes_per_step: list[float]) -> Iterator[Alarm]:
-        """Return what this rank has to report, now that all ranks know the leaks of all."""
+        """Return this rank's report, once all ranks have exchanged their leaks."""
         fastest = max(bytes_per_step, default=0.0)
         if fastest > 0.0:
             rank = torch.distributed.get_rank()
@@ -225,7 +222,7 @@ def first_without_room(
     num_bytes: int,
     saved: list[int],
 ) -> int:
-    """Return the iteration of the first save that does not fit beside the kept ones.
+    """Return the iteration of the first save that does not fit next to the kept checkpoints.
 
     The result is 0 if all fit.
     """

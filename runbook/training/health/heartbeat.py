@@ -1,6 +1,6 @@
 """Heartbeats of the ranks, which show what each one is doing.
 
-Each is a small file of its machine that costs no look-up to read or write.
+A machine's heartbeats share one small file that stays open, so reading and writing need no look-up.
 """
 
 import contextlib
@@ -22,7 +22,10 @@ from runbook.training.health.stacks import STACK_SIGNAL
 
 FOLDER_VARIABLE = "RUNBOOK_JOB_FOLDER"
 HEARTBEAT_SECONDS = 0.5
-"""Time between two heartbeats of a rank. A job has its own: `jobs/job_folder.py`, BEAT_SECONDS."""
+"""Time between two heartbeats of a rank.
+
+Jobs have another interval: BEAT_SECONDS in `jobs/job_folder.py`.
+"""
 
 
 @dataclass
@@ -32,8 +35,8 @@ class Heartbeat:
     rank: int
     host: str
     pid: int
-    # Clock ticks from the machine's start to the process's: with the pid it names one process for
-    # ever
+    # Clock ticks from boot to the start of the process; together with the pid they identify it
+    # uniquely
     start: int
     # The current step; 0 before the first
     step: int = 0
@@ -50,11 +53,11 @@ class Heartbeat:
     limit: float = 0.0
     # File on its machine from which its stacks can be read
     stacks: str = ""
-    # Counts of collectives by process group, and of messages by direction
+    # Number of collectives by process group, and of messages by direction
     entered: dict[str, int] = field(default_factory=dict)
     # What PyTorch's flight recorder shows for a stuck rank
     collectives: str = ""
-    # Whether it has begun a collective that has not yet taken its tensors
+    # Whether the rank has begun a collective that has not accepted its tensors yet
     inside: bool = False
 
     @property
@@ -76,9 +79,9 @@ def uptime() -> float:
 
 
 def process_start_ticks(pid: int) -> int:
-    """Return when a process started, in clock ticks.
+    """Return when a process started, in clock ticks after boot.
 
-    The result is 0 if there is no such process, and -1 if this cannot be known.
+    The result is 0 if there is no such process, and -1 if that cannot be determined.
     """
     if not Path("/proc/self/stat").exists():
         return -1
@@ -106,9 +109,8 @@ STALE_SECONDS = 5.0
 class HeartbeatFile:
     """The heartbeats of one machine's ranks, in shared memory with a slot for each rank.
 
-    It is opened once and then only read and written in place, so that no number of ranks troubles
-    the job's file system. Where the machine has no /dev/shm it is in the folder for temporary
-    files.
+    The file is opened once and then read and written in place, so that even many ranks put no load
+    on the job's file system. If the machine has no /dev/shm, the file is in the temporary folder.
     """
 
     def __init__(self, folder: Path, ranks: range) -> None:
@@ -117,10 +119,7 @@ class HeartbeatFile:
         self._descriptor = -1
 
     def open(self) -> None:
-        """Open it, on every rank that reads or writes it.
-
-        Raise `OSError` if that is not possible.
-        """
+        """Open the file, on every rank that reads or writes it. Raise `OSError` if that fails."""
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, 0o600)
 
@@ -183,7 +182,7 @@ class HeartbeatWriter:
     def open(self) -> None:
         """Write stacks whenever `STACK_SIGNAL` arrives.
 
-        They go into memory that others of this machine can read.
+        They go into memory that other processes of this machine can read.
         """
         if hasattr(os, "memfd_create"):
             self._stacks = os.fdopen(os.memfd_create(f"stacks-{self.rank}"), "w+", encoding="utf-8")
@@ -210,7 +209,7 @@ class HeartbeatWriter:
 
     @contextlib.contextmanager
     def during(self, activity: str, steps: int = 0) -> Iterator[None]:
-        """Record an activity other than a step, which is as much work as `steps` steps."""
+        """Record an activity other than a step, which is about as much work as `steps` steps."""
         self._work = steps
         self._begin(activity)
         try:

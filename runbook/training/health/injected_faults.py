@@ -1,9 +1,7 @@
 """The points at which a drill can inject a fault into a rank.
 
-Nothing, unless the environment variable RUNBOOK_FAULTS is set.
-
-What it can say, and what then happens, is in `runbook.tools.drills/faults.py`, next to this
-package.
+They do nothing unless the environment variable RUNBOOK_FAULTS is set.
+`runbook/tools/drills/faults.py` describes its values and their effects.
 """
 
 import importlib
@@ -30,9 +28,9 @@ class NoFaults:
         return loss
 
     def begin_computation(self, iteration: int, number: int) -> None:
-        """Called when a part of a step is computed, for the first time (0) or again (1, 2 ...).
+        """Called when a part of a step is computed for the first time (0) or again (1, 2 ...).
 
-        -1 is the computation of another replica.
+        The number is -1 for another replica's computation.
         """
 
     def flipped_bit(self, part: str, layer: int) -> tuple[int, int] | None:
@@ -51,9 +49,9 @@ armed = NoFaults()
 
 
 def faults_from(environment: Mapping[str, str], rank: int) -> NoFaults:
-    """Return the faults that the environment variable asks for.
+    """Return the faults that the environment variable sets.
 
-    Only those meant for this rank and the job of this folder.
+    Only faults for this rank and for the job of this folder are returned.
     """
     faults = NoFaults()
     text = environment.get(VARIABLE, "")

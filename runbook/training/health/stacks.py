@@ -1,4 +1,4 @@
-"""Stacks of another process on this machine, which writes them when it gets a signal."""
+"""Gets the stacks of another process on this machine, which writes them when it gets a signal."""
 
 import contextlib
 import os
@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 STACK_SIGNAL = signal.SIGUSR2
-"""A rank that gets it writes the stacks of all its threads to its file; it needs neither the GIL
-nor our own code.
+"""Signal at which a rank writes the stacks of all its threads to its file.
+
+Writing them needs neither the GIL nor our code.
 """
 POLL_SECONDS = 0.01
 
@@ -51,7 +52,7 @@ def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
 
 
 def is_pending(pid: int, number: int) -> bool:
-    """Whether a signal sent to a process is still pending."""
+    """Return whether a signal sent to a process is still pending."""
     return _has_signal(Path(f"/proc/{pid}/status"), "ShdPnd", number)
 
 
@@ -66,9 +67,9 @@ def threads_that_block(pid: int, number: int) -> set[str]:
 
 
 def _has_signal(status: Path, mask: str, number: int) -> bool:
-    """Whether a signal mask in /proc/<pid>/status contains a signal.
+    """Return whether a signal mask in /proc/<pid>/status contains a signal.
 
-    This is false if the process has ended.
+    The result is False if the process has ended.
     """
     try:
         text = status.read_text(encoding="utf-8", errors="replace")

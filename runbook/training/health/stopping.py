@@ -7,19 +7,20 @@ from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 SECONDS_LEFT_VARIABLE = "RUNBOOK_SECONDS_LEFT"
-"""Seconds the job still has when its ranks are started; the job's script knows. Absent: no limit is
-known.
+"""Environment variable with the seconds left to the job when its ranks start.
+
+The job's script sets it if it knows a time limit.
 """
 SMALLEST_RESERVE_SECONDS = 2.0
 LONGEST_GUESS_SECONDS = 600.0
 
 
 class StopConditions:
-    """Records signals and elapsed time. The training loop asks it between two steps.
+    """Decides when a training stops: on a signal, or when its time runs out.
 
-    Before the job's limit it keeps a reserve: twice the longest save seen so far and twice the
-    longest step, so that the last save is whole before the queue kills the job. Before the first
-    save a twentieth of the time counts as one.
+    The training loop asks it between two steps. It keeps a reserve before the job's limit, so that
+    the last save is complete before the queue kills the job: twice the longest save so far plus
+    twice the longest step. Until the first save, a save is assumed to take a twentieth of the time.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class StopConditions:
         return max(SMALLEST_RESERVE_SECONDS, 2 * self._longest_save + 2 * self._longest_step)
 
     def stop_request(self) -> int:
-        """The number of the signal that asked to stop, -1 for a time limit, 0 for neither."""
+        """The number of the signal that requested the stop, -1 for a time limit, 0 for neither."""
         if self._signal:
             return self._signal
         return -1 if self._clock() else 0

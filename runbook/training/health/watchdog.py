@@ -34,7 +34,7 @@ from runbook.training.health.heartbeat import (
 from runbook.training.health.stacks import ask_for_stacks, send_signals
 from runbook.training.ranks import Ranks, on_gpu
 
-# Of all machines together, while they look for a hung rank
+# Checks of the store per second by all machines together, while they look for a hung rank
 CHECKS_PER_SECOND = 100.0
 
 
@@ -48,23 +48,21 @@ class Hang:
 
 
 def silent_ranks(beats: Sequence[Heartbeat]) -> list[Hang]:
-    """Ranks of this machine without a heartbeat.
+    """Return the ranks of this machine without a recent heartbeat.
 
-    Stopped, swapped out, or something holds Python's lock.
+    They are stopped or swapped out, or something holds Python's lock.
     """
     return [Hang(beat, beat.age, "no sign of life") for beat in beats if beat.age > beat.limit]
 
 
 def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
-    """The ranks that the others wait for, among the heartbeats of all ranks.
+    """Return the ranks the others are waiting for; empty while any rank makes progress.
 
-    Nobody while one of them gets on.
-
-    A rank waits for another one of its groups that has entered fewer collectives, or for a message
-    that was not sent. Who is waited for and waits for nobody hangs. How a rank waits is not asked:
-    on a GPU it is in whatever copy or `.item()` comes first. Where all have entered as many, it is
-    the rank that is still inside of the last one; else it is nobody here, and the process groups'
-    time-out ends the job.
+    A rank waits for a rank of its groups that has entered fewer collectives, or that has not sent a
+    message. A rank is hung if others wait for it and it waits for no one. Where it blocks does not
+    matter: on a GPU it is the first copy or `.item()` after the wait began. If all ranks have
+    entered the same number of collectives, the hung ranks are those still inside the last. If that
+    is none or all of them, the process-group timeout ends the job.
     """
     if not all(beat.stuck for beat in beats):
         return []
@@ -83,7 +81,7 @@ def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
 
 
 def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int]]:
-    """Ranks that wait for another one by these counts, and ranks that one waits for."""
+    """Return the ranks that wait for another rank, and the ranks that are waited for."""
     groups: dict[str, list[tuple[int, int]]] = {}
     waiting = set[int]()
     awaited = set[int]()
@@ -95,7 +93,7 @@ def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int
                     waiting.add(rank)
                     awaited.add(sender)
             elif not key.startswith("send "):
-                # Who has sent more than was received need not wait
+                # A rank that has sent more messages than were received need not be waiting
                 groups.setdefault(key, []).append((count, rank))
 
     for members in groups.values():
@@ -109,10 +107,7 @@ def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int
 
 
 def _late_sender(key: str, count: int, counts: Mapping[int, Mapping[str, int]]) -> int | None:
-    """Return who has sent fewer messages than a rank began to receive.
-
-    Return None if nobody has.
-    """
+    """Return the sender that has sent fewer messages than a rank has begun to receive, or None."""
     route = key.removeprefix("recv ")
     sender = int(route.rpartition(" ")[2].partition(">")[0])
     if sender not in counts or counts[sender].get(f"send {route}", 0) >= count:
@@ -122,24 +117,22 @@ def _late_sender(key: str, count: int, counts: Mapping[int, Mapping[str, int]]) 
 
 @dataclass
 class HangReports:
-    """What the machines tell one another once nothing moves any more, at the ranks' store.
+    """Reports that machines exchange through the ranks' store once no rank makes progress.
 
-    No file is touched.
-
-    The first rank of a machine that is well reports the heartbeats of all its ranks, the first
-    machine reads all reports and names the rank that the others wait for, and the machine of that
-    rank ends it.
+    No file is touched. On each machine, the first healthy rank reports the heartbeats of all its
+    ranks. The first machine reads all reports and names the rank that the others wait for, and that
+    rank's machine ends it.
     """
 
     world_size: int
     local: range
-    # A connection of its own: the main thread may wait on its one
+    # A separate connection, because the main thread may be waiting on the other
     clone_store: Callable[[], Any]
     _store: Any = None
     _next_look: float = 0.0
 
     def find(self, beats: Sequence[Heartbeat], now: float) -> list[Hang]:
-        """The hung ranks of this machine; call it again and again."""
+        """Return the hung ranks of this machine. Call it repeatedly."""
         machines = self.world_size // len(self.local)
         machine = self.local.start // len(self.local)
         if len(beats) < len(self.local) or not all(beat.stuck for beat in beats):
@@ -158,7 +151,7 @@ class HangReports:
             self._judge_reports(machines)
         if not self._store.check(["hung"]):
             return []
-        # JSON has made texts of the ranks.
+        # In JSON, ranks are strings.
         reasons: dict[str, str] = json.loads(self._store.get("hung"))
         hangs = []
         for beat in beats:
@@ -168,7 +161,7 @@ class HangReports:
         return hangs
 
     def _withdraw(self, machine: int) -> None:
-        """Delete what was reported: something moves again, so it does not hold any more."""
+        """Delete this machine's report, because a rank makes progress again."""
         if not self._next_look:
             return
         self._store.delete_key(f"hang {machine}")
@@ -177,7 +170,7 @@ class HangReports:
         self._next_look = 0.0
 
     def _judge_reports(self, machines: int) -> None:
-        """Name the hung ranks of all machines, once each machine has reported."""
+        """Publish the hung ranks of all machines, once each machine has reported."""
         keys = [f"hang {number}" for number in range(machines)]
         if not self._store.check(keys):
             return
@@ -189,8 +182,9 @@ class HangReports:
 
 
 STACK_SECONDS = 6.0
-"""A rank is ended at 0.6 of the time-out, of at least 20 s: so much remains until the others end by
-themselves.
+"""Longest wait for the stacks of a hung rank.
+
+It is ended at 0.6 of a time-out of at least 20 s, so at least 8 s remain until the others time out.
 """
 STACK_LINES = 40
 HUNG_EXIT_CODE = 70
@@ -241,9 +235,9 @@ class Watchdog:
         self._thread.start()
 
     def join(self) -> None:
-        """Count the collectives from now on, at the same moment on all ranks.
+        """Start counting collectives.
 
-        They have just met.
+        All ranks have just synchronized, so they start at the same moment.
         """
         from torch.distributed import distributed_c10d
 
@@ -265,12 +259,12 @@ class Watchdog:
             self.look(time.monotonic())
 
     def look(self, now: float) -> None:
-        """Write this rank's heartbeat and look at those of the others on this machine."""
+        """Write this rank's heartbeat and check those of the other ranks on this machine."""
         if overslept(self._looked, now, HANG_SHARE * self._timeout):
             self._rested_until = now + HANG_SHARE * self._timeout / 2
         self._looked = now
         own_beat = self.heartbeat.current()
-        # Before others read that this rank is stuck, and end it
+        # Before other ranks read that this rank is stuck and end it
         self._show_collectives(own_beat)
         self.heartbeat.write(own_beat)
         self._raise_timeouts(own_beat.limit)
@@ -279,10 +273,7 @@ class Watchdog:
             self._end_hung([own_beat, *others], now)
 
     def _show_collectives(self, own_beat: Heartbeat) -> None:
-        """Keep the record of the collectives once this rank gets stuck.
-
-        Its heartbeat says what the record shows.
-        """
+        """Save the record of collectives once this rank gets stuck. The heartbeat summarizes it."""
         if not own_beat.stuck:
             self._shown = ""
         elif not self._shown and self._reports:
@@ -291,9 +282,9 @@ class Watchdog:
         own_beat.collectives = self._shown
 
     def _raise_timeouts(self, limit: float) -> None:
-        """Where steps take long, waits may as well.
+        """Raise the process groups' time-out if steps take long.
 
-        The process groups do not end what the watchdog does not.
+        The groups must not end a rank before the watchdog does.
         """
         unmeasured = UNMEASURED_SHARE * self._limits.timeout
         if self._reports and limit > HANG_SHARE * self._timeout and limit != unmeasured:
@@ -301,10 +292,7 @@ class Watchdog:
             raise_timeouts(self._timeout)
 
     def _end_hung(self, beats: Sequence[Heartbeat], now: float) -> None:
-        """End the hung ranks of this machine.
-
-        Only the first rank that has a heartbeat does.
-        """
+        """End the hung ranks of this machine. Only the first rank with a heartbeat does this."""
         own_beat = beats[0]
         silent = silent_ranks(beats)
         silent_numbers = {hang.beat.rank for hang in silent}
@@ -312,7 +300,7 @@ class Watchdog:
         if own_beat.rank != first_rank:
             return
         hangs = silent or self._find_stuck(beats, now)
-        # The newest heartbeat of a silent rank is old
+        # The last heartbeat of a silent rank is old
         step = max(beat.step for beat in beats)
         # This rank ends itself last.
         for hang in sorted(hangs, key=lambda hang: hang.beat.rank == own_beat.rank):
@@ -334,27 +322,27 @@ class Watchdog:
             return []
 
         if self._reports:
-            # The store is gone with rank 0's process
+            # The store ends with rank 0's process
             with contextlib.suppress(RuntimeError):
                 return self._reports.find(beats, now)
 
         return []
 
     def _has_ended(self, beat: Heartbeat) -> bool:
-        """Whether a rank's process is gone, or will be once its parent has seen its end."""
+        """Return whether a rank's process has ended, even if its parent has not reaped it yet."""
         if beat.pid in self._killed:
             return True
-        # Another start means that the number belongs to another process now; -1 is not known.
+        # Another start time means that the pid belongs to another process now; -1 means unknown.
         return process_start_ticks(beat.pid) not in (beat.start, -1)
 
     def _stacks(self, beat: Heartbeat) -> list[str]:
-        """Ask a rank for its stacks and keep them.
+        """Ask a rank for its stacks and save them.
 
-        One that was stopped has to continue for a moment to write them.
+        A stopped rank must continue for a moment to write them.
         """
         stopped = process_fields(beat.pid)[:1] == ["T"]
         text = ask_for_stacks(beat.pid, Path(beat.stacks), STACK_SECONDS)
-        # It would continue training with steps that its end takes away again
+        # Otherwise it would go on training, and those steps would be lost when it is ended
         if stopped:
             send_signals(beat.pid, signal.SIGSTOP)
         with contextlib.suppress(OSError):
@@ -382,7 +370,7 @@ class Watchdog:
             f"{hang.why} for {hang.seconds:.0f} s "
             f"(limit {beat.limit:.0f} s, {beat.activity}); it is ended. Its stacks: {stacks}"
         )
-        # The hung rank's own record, and that of a rank which waits for it.
+        # The records of the hung rank and of a rank that waits for it.
         collectives = {}
         lines = []
         for recorded in (beat, own_beat):
@@ -412,15 +400,15 @@ class Watchdog:
 
 
 def overslept(looked: float, now: float, limit: float) -> bool:
-    """Whether this process itself did not run for half the limit.
+    """Return whether this process itself did not run for half the limit.
 
-    The others may not have either.
+    The other ranks may not have run either.
     """
     return now - looked > limit / 2
 
 
 def make_watchdog(spec: PhasePlan, ranks: Ranks, environment: Mapping[str, str]) -> Watchdog | None:
-    """The watchdog of this rank; None if the job has no folder."""
+    """Return the watchdog of this rank, or None if the job has no folder."""
     folder = environment.get(FOLDER_VARIABLE, "")
     if not folder:
         return None
@@ -435,8 +423,9 @@ def make_watchdog(spec: PhasePlan, ranks: Ranks, environment: Mapping[str, str])
 
 
 _COLLECTIVES = re.compile("gather|reduce|scatter|broadcast|barrier|all_?to_?all")
-"""Methods of torch's ProcessGroup; whatever Python calls, megatron-core and DeepSpeed too, passes
-one of them.
+"""Methods of torch's ProcessGroup.
+
+All communication of megatron-core and DeepSpeed goes through one of them.
 """
 
 _entered: dict[str, int] = {}
@@ -445,7 +434,7 @@ _keys: dict[tuple[str, str, int], str] = {}
 
 
 def count_entries() -> None:
-    """Count from now on, whatever the backend; a second call does nothing."""
+    """Start counting, for any backend. A second call does nothing."""
     from torch.distributed import ProcessGroup
 
     if hasattr(ProcessGroup.allreduce, "__wrapped__"):
@@ -505,9 +494,9 @@ def message_key(
     own_rank: int,
     peer: int,
 ) -> str:
-    """Name under which a rank counts its messages to or from another.
+    """Return the name under which a rank counts its messages to or from another rank.
 
-    As `recv` on one side, `send` on the other.
+    The receiver counts them as `recv`, the sender as `send`.
 
     >>> message_key("3", "send", 0, 4), message_key("3", "recv", 4, 0)
     ('send 3 0>4', 'recv 3 0>4')
@@ -518,22 +507,22 @@ def message_key(
 
 
 def is_inside() -> bool:
-    """Whether this rank has begun a collective that has not taken its tensors.
+    """Return whether this rank has begun a collective that has not accepted its tensors.
 
-    It should last microseconds.
+    This state should last microseconds.
     """
     return bool(_inside)
 
 
 def entered() -> dict[str, int]:
-    """Return collectives by group, and messages by direction.
+    """Return the number of collectives by group and of messages by direction.
 
-    A group of this rank's that it has not used counts 0.
+    A group that this rank has not used counts 0.
     """
     from torch.distributed import distributed_c10d
 
     counts = dict[str, int]()
-    # A group is made at this moment
+    # A group is being created right now
     with contextlib.suppress(RuntimeError):
         counts = dict.fromkeys(distributed_c10d._world.pg_names.values(), 0)
     counts.update(list(_entered.items()))
@@ -541,11 +530,14 @@ def entered() -> dict[str, int]:
 
 
 KEEPS_ITS_TIMEOUT = "near copies"
-"""Description of a group for which only a thread waits, which notices a lost partner by itself."""
+"""Description of a group that only a background thread waits for.
+
+That thread detects a lost partner itself.
+"""
 
 
 def raise_timeouts(seconds: float) -> None:
-    """Let every wait of this rank's groups last so long, but of those that keep their own limit."""
+    """Set the time-out of this rank's groups, except of those that keep their own."""
     from torch.distributed import distributed_c10d
 
     for group in list(distributed_c10d._world.pg_names):
@@ -556,16 +548,17 @@ def raise_timeouts(seconds: float) -> None:
 
 
 ENTRIES_KEPT = 100
-"""Newest collectives in a file, besides all under way: some 50 kB, where all have a megabyte."""
+"""Number of newest collectives in a file, in addition to all unfinished ones.
+
+The file has about 50 kB; with all collectives it would have a megabyte.
+"""
 
 
 def switch_recorder_on(folder: Path) -> None:
-    """Let NCCL's groups record, and PyTorch dump on their time-out.
+    """Turn NCCL's flight recorder on, with a dump when a group times out.
 
-    The dump is a pickle, which nothing here reads.
-
-    The names are those of torch 2.10 to 2.13. Call it before the groups are made; what the job has
-    set stays.
+    The variables are those of torch 2.10 to 2.13. Call it before the groups are created. Variables
+    that the job has set are kept.
     """
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(folder / "torch-collectives-"))
@@ -573,12 +566,10 @@ def switch_recorder_on(folder: Path) -> None:
 
 
 def write_collectives(path: Path) -> str:
-    """Write this rank's record as JSON.
+    """Write this rank's record as JSON, and return a summary of it.
 
-    What it shows, empty if torch has none or one that cannot be read.
-
-    Whatever form a version of torch gives it: the thread that finds hung ranks must not end with
-    it.
+    The summary is empty if torch has no readable record. An unknown format must not raise an error,
+    because that would end the thread that finds hung ranks.
     """
     from torch._C import _distributed_c10d
 
@@ -591,7 +582,7 @@ def write_collectives(path: Path) -> str:
         entries = record.get("entries") or []
         old_under_way = [entry for entry in entries[:-ENTRIES_KEPT] if _is_under_way(entry)]
         record["entries"] = old_under_way + entries[-ENTRIES_KEPT:]
-        # What it shows is said all the same
+        # The summary is returned even if the file cannot be written
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(record), "utf-8")
@@ -602,7 +593,7 @@ def write_collectives(path: Path) -> str:
 
 
 def describe_collectives(entries: list[Any]) -> str:
-    """The oldest collective that is under way and the newest that is done."""
+    """Return a summary: the oldest unfinished collective and the newest finished one."""
     if not entries:
         return ""
     oldest_under_way = ""

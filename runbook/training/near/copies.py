@@ -1,4 +1,4 @@
-"""Copies in node memory: saving them, choosing which to load at a start, loading and removing them.
+"""Saves, chooses, loads and removes copies of the training state in node memory.
 
 All ranks call every method together. No copy is essential: if something goes wrong with one, it is
 reported once, and the training continues with the checkpoints on the shared file system.
@@ -69,10 +69,10 @@ class NearCopies:
         self.threads = min(MOST_THREADS, cores_of_rank()) if on_gpu() else 1
         self.account = SaveAccount()
         self._identity = identity_of(spec)
-        # Reset once a step has been made from it
+        # Reset once a step has been made from the loaded copies
         self._loaded: NearChoice | None = None
         self._pending: _PendingCopy | None = None
-        # Iteration of the newest copies that every rank has
+        # Iteration of the newest copies that every rank holds
         self._complete = -1
         self._exchange: Exchange | None = None
         self._place: NodePlace | None = None
@@ -84,7 +84,7 @@ class NearCopies:
 
     @property
     def place(self) -> NodePlace:
-        """This node's folder."""
+        """The training's folder on this node."""
         assert self._place is not None, "copies are off where there is no folder"
         return self._place
 
@@ -218,7 +218,7 @@ class NearCopies:
         self._bad.update(copy for copy, _ in faults)
         if faults:
             return None
-        # On all ranks together: DeepSpeed brings small weights together here.
+        # All ranks call this together, because DeepSpeed gathers small weights here.
         self.engine.finish_own(CommonState(**opened.header.common))
         state.restore_random(opened.read_random())
         return self._as_loaded(choice, opened)
@@ -246,7 +246,7 @@ class NearCopies:
 
             for faults_there in _gather(faults_here):
                 faults += faults_there
-            # In the next round, a rank would wait again for the partner that failed
+            # In the next round, a rank would again wait for the partner that failed
             if faults:
                 break
 
@@ -314,7 +314,7 @@ class NearCopies:
         )
 
     def begin(self) -> None:
-        """Keep the loaded copies until newer ones are complete, and check that there is room."""
+        """Keep the loaded copies until newer ones are complete, and check the available space."""
         if not self.is_on:
             return
         kept = set()
@@ -327,7 +327,7 @@ class NearCopies:
         lack = ""
         if self.is_first_on_node:
             self.place.remove_all_but(kept)
-            # The kept copies already exist, and are one of the two sets that need room.
+            # Two sets of copies need space, and the kept copies are one of them.
             there = sum(path.stat().st_size for path in kept if path.exists())
             lack = lack_of_room(self.place.folder, needed - there)
 
@@ -363,7 +363,7 @@ class NearCopies:
     ) -> None:
         """Write this rank's state, and send it to the partner while the training continues.
 
-        Nothing is written while the copies before are still in transit.
+        Nothing is written while the previous copies are still in transit.
         """
         if not self.is_on:
             return
@@ -401,7 +401,7 @@ class NearCopies:
         self.account.add(header.iteration, time.monotonic() - start)
 
     def _finish_pending(self, *, wait: bool = False) -> bool:
-        """Whether no copy is still in transit.
+        """Return whether no copy is in transit any more.
 
         A fault on one rank turns copies off on all ranks.
         """
@@ -444,7 +444,7 @@ class NearCopies:
     # At the end
 
     def begin_lineage(self) -> None:
-        """Remove all copies after a rollback, which makes the training take another course."""
+        """Remove all copies after a rollback, because the training continues differently."""
         self.lineage = share_value(secrets.token_hex(8))
         self._loaded = None
         self.end()
@@ -458,10 +458,7 @@ class NearCopies:
             self._place.remove_all_but(set())
 
     def _turn_off(self, faults: list[str]) -> bool:
-        """Say why no more copies are kept; those that are complete stay.
-
-        Always False.
-        """
+        """Report why no more copies are made, and return False. Complete copies stay."""
         self._say(f"no more near copies, the training goes on without them: {faults[0]}")
         self.log.event("near_off", message=faults[0])
         return False
@@ -494,28 +491,28 @@ class NearCopies:
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """What a start knows about the copies before it has read any."""
+    """Facts about the copies that a start knows before it reads one."""
 
     history: LoadHistory
     files: dict[CopyKey, OpenState]
-    """Of this node."""
+    """Files on this node."""
     held: list[HeldCopy]
-    """By all nodes."""
+    """Copies on all nodes."""
 
 
 @dataclasses.dataclass
 class SaveAccount:
-    """What the copies have cost since the last event about them."""
+    """Cost of the copies since the last event about them."""
 
     iteration: int = 0
-    """Of the newest one."""
+    """Iteration of the newest copy."""
     copies: int = 0
     left_out: int = 0
-    """Copies skipped because the ones before were still in transit."""
+    """Number of copies skipped because the previous ones were still in transit."""
     stall_seconds: float = 0.0
 
     def add(self, iteration: int, seconds: float) -> None:
-        """Count one copy."""
+        """Add the cost of one copy."""
         self.iteration = iteration
         self.copies += 1
         self.stall_seconds += seconds
@@ -548,11 +545,11 @@ class _PendingCopy:
         return ""
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Remove the files written so far."""
         self._part.unlink(missing_ok=True)
 
     def go_on(self) -> None:
-        """Hash and send in a thread."""
+        """Hash and send the copy in a thread."""
         executor = ThreadPoolExecutor(1, thread_name_prefix="near copy")
         self._future = executor.submit(self._seal_and_send)
         executor.shutdown(wait=False)
@@ -599,7 +596,7 @@ def _random_bytes() -> bytes:
 
 
 def identity_of(spec: PhasePlan) -> dict[str, object]:
-    """Return what two trainings must share for a rank's state to fit, as JSON values."""
+    """Return the values that two trainings must share for a rank's state to fit, as JSON values."""
     identity = {
         "fingerprint": spec.fingerprint,
         "engine": spec.engine,

@@ -1,7 +1,6 @@
-"""Sending files between partners: ranks with the same local rank on their nodes form a ring.
+"""Sends files between partners. Ranks with the same local rank form a ring across nodes.
 
-It uses gloo groups of its own, apart from those of the training, so that a thread can send while
-the training continues.
+It uses separate gloo groups, so that a thread can send while the training continues.
 """
 
 import abc
@@ -57,10 +56,10 @@ class Exchange:
         self._carry(_Incoming(self._group, path, source))
 
     def _carry(self, *flows: "_Flow") -> None:
-        """Move files block by block, all at once.
+        """Transfer files block by block, all at the same time.
 
-        A file that cannot be read or written does not stop the other side: that is raised at the
-        end.
+        A file that cannot be read or written does not stop the other side; its error is raised at
+        the end.
         """
         try:
             for flow in flows:
@@ -140,7 +139,7 @@ class _Flow(abc.ABC):
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
-        """Remember the first fault in the body, which is raised at the end."""
+        """Record the first error in the body, to raise it at the end."""
         try:
             yield
         except OSError as error:

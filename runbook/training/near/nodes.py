@@ -1,4 +1,4 @@
-"""Which ranks share a node, and which rank on another node holds a copy of their state."""
+"""Maps ranks to nodes, and to the partner rank on another node that holds a copy of their state."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class NodeMap:
-    """Which ranks are on which node.
-
-    Nodes are numbered from 0 in the order of their first ranks.
-    """
+    """The node of each rank. Nodes are numbered from 0 in the order of their first ranks."""
 
     node_of_rank: tuple[int, ...]
 
@@ -27,7 +24,7 @@ class NodeMap:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of the job."""
+        """Number of nodes in the job."""
         return max(self.node_of_rank) + 1
 
     def ranks_on(self, node: int) -> list[int]:
@@ -40,7 +37,7 @@ class NodeMap:
 
     @property
     def is_even(self) -> bool:
-        """Whether every node has as many ranks."""
+        """Whether every node has the same number of ranks."""
         counts = {len(self.ranks_on(node)) for node in range(self.num_nodes)}
         return len(counts) == 1
 
@@ -54,7 +51,7 @@ class NodeMap:
         return [list(ring) for ring in zip(*nodes, strict=True)]
 
     def partners(self, rank: int) -> tuple[int, int]:
-        """Return the rank that receives this one's state, and the rank whose state this one gets.
+        """Return the rank that receives this rank's state, and the rank whose state it receives.
 
         >>> NodeMap((0, 0, 1, 1, 2, 2)).partners(0)
         (2, 4)
@@ -69,7 +66,7 @@ class NodeMap:
 
 
 def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Return transfers (from rank, to rank) in rounds, each rank in at most one transfer a round.
+    """Group transfers (from rank, to rank) into rounds with at most one transfer per rank.
 
     All partners begin a round together, so that none waits while its partner is busy with another
     transfer.

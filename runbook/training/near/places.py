@@ -1,4 +1,4 @@
-"""The folder of one training in a node's memory: names of its files, and who may write there."""
+"""The folder of one training in a node's memory: its path, file names and permissions."""
 
 import contextlib
 import hashlib
@@ -25,7 +25,7 @@ class NodePlace:
 
     folder: Path
     node: str
-    """The same on ranks that see the same folder, and different on all others."""
+    """Equal on ranks that see the same folder, and different on all others."""
 
     def path(self, iteration: int, rank: int) -> Path:
         """Return the file of one rank's state."""
@@ -57,10 +57,7 @@ def training_name(spec: PhasePlan) -> str:
 
 
 STALE_SECONDS = 2 * 86_400.0
-"""Age at which copies count as those of an abandoned training.
-
-A running training writes more often.
-"""
+"""Age after which a training's copies count as abandoned. A running training writes more often."""
 
 
 def _remove_stale(top: Path, kept: str) -> None:
@@ -77,7 +74,7 @@ def _remove_stale(top: Path, kept: str) -> None:
 def top_folder(near_folder: str) -> Path:
     """Return the folder of all this user's trainings.
 
-    `TrainingError` where a variable is not set.
+    Raise `TrainingError` if a variable is not set.
     """
     expanded = os.path.expandvars(near_folder)
     if "$" in expanded:
@@ -86,10 +83,7 @@ def top_folder(near_folder: str) -> Path:
 
 
 def open_place(near_folder: str, training: str) -> NodePlace:
-    """Make the folder, accessible to this user only.
-
-    Raise `TrainingError` if that is not possible.
-    """
+    """Create the folder, accessible only to this user. Raise `TrainingError` if that fails."""
     user = os.getuid()
     top = top_folder(near_folder)
     try:

@@ -1,9 +1,9 @@
-"""Program that removes a training's copies from the memory of the node it runs on.
+"""Removes a training's copies from the memory of the node that this program runs on.
 
     python -m runbook.training.near.removal plan.json --phase 04-training
 
-A job runs it on each node when the training stops until a person acts: the copies are not needed
-soon, and the memory belongs to the next job. It needs no torch.
+A job runs it on each node when a training stops and waits for a person: the copies are not needed
+soon, and the next job needs the memory. The program does not need torch.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Room for copies on a node: in the folder, in memory, and within the job's own memory limit."""
+"""Checks that copies fit on a node: in the folder, in memory and within the job's memory limit."""
 
 import contextlib
 import shutil
@@ -9,19 +9,19 @@ from runbook.plan_file.alarms import in_bytes
 from runbook.training.health.capacity import host_bytes_left
 
 USABLE_SHARE = 0.9
-"""Share of the free memory to leave alone, as the training's own use varies by some percent."""
+"""Share of the free memory to leave unused, because the training's use varies by a few percent."""
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _FILES = (
     ("", "memory.max", "memory.current"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-"""For control groups version 2 and 1: the controller's folder, the limit, and its current use."""
+"""For control groups version 2 and 1: the controller's folder, and its files for limit and use."""
 _CACHE = ("inactive_file", "total_inactive_file")
 """Lines of memory.stat, by version: pages the kernel reclaims before it kills a process."""
 
 
 def lack_of_room(folder: Path, needed: int) -> str:
-    """Return why so many more bytes do not fit into a folder of node memory, or an empty text.
+    """Return why this many more bytes do not fit into a folder of node memory, or ''.
 
     Files in the folder occupy the node's memory, and count against the limit of the writer's job.
     """

@@ -5,8 +5,8 @@
     body         the random states (torch's plain format), then the tensors one after the other
     32 bytes     sha256 over the header and the sha256 of each block of the body
 
-The body is hashed by blocks, so that several threads can do it. A file that was cut off, or that
-has one other bit, does not verify.
+The body is hashed by blocks, so that several threads can do it. A truncated file, or one with a
+single flipped bit, does not verify.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ BLOCK_BYTES = 64 * 2**20
 LENGTH_BYTES = 8
 DIGEST_BYTES = 32
 MOST_HEADER_BYTES = 64 * 2**20
-"""A header takes about 100 bytes per tensor. A longer one is not read into memory."""
+"""Largest header that is read into memory, in bytes. A header takes about 100 bytes per tensor."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StateHeader:
     lineage: str
     shared_iteration: int
     identity: dict[str, Any]
-    """Training, layout and number format, which must match for the state to fit."""
+    """Training, layout and number format. They must match for the state to fit."""
     progress: dict[str, Any]
     common: dict[str, Any]
     data_cache: dict[str, str]
@@ -105,7 +105,7 @@ class OpenState:
         return load_plain(content)
 
     def read_into(self, tensors: Sequence[OwnTensor]) -> None:
-        """Fill this rank's tensors. Raise `TrainingError` if the file has different ones."""
+        """Fill this rank's tensors. Raise `TrainingError` if the file has different tensors."""
         shapes = [[own.name, own.tensor.nbytes] for own in tensors]
         if shapes != self.header.tensors:
             raise TrainingError(TrainingMessage.OTHER_TENSORS, path=self.path)
@@ -146,10 +146,7 @@ def write_body(
     tensors: Sequence[OwnTensor],
     threads: int,
 ) -> None:
-    """Write everything except the checksum.
-
-    The file may exist: its pages are used again.
-    """
+    """Write everything except the checksum. An existing file is reused, with its memory pages."""
     beginning = header.encoded()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -168,7 +165,7 @@ def write_body(
 
 
 def seal(path: Path, header: StateHeader, threads: int) -> None:
-    """Write the checksum at the end of a file whose body is whole."""
+    """Write the checksum at the end of a file whose body is complete."""
     start = len(header.encoded())
     descriptor = os.open(path, os.O_RDWR)
     try:
@@ -196,7 +193,7 @@ def digest_of(
 
 
 def write_all(descriptor: int, content: memoryview, offset: int) -> None:
-    """Write bytes at a place of a file; Linux writes 2 GiB at most at once."""
+    """Write bytes at an offset of a file. Linux writes at most 2 GiB per call."""
     while content:
         written = os.pwrite(descriptor, content, offset)
         content = content[written:]

@@ -1,18 +1,18 @@
-"""Which copies in node memory a start may load, given what the nodes hold and what was tried."""
+"""Chooses the copies in node memory that a start loads, from those held and those already tried."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 MOST_LOADS = 2
-"""At most this many starts load the same copies; the next one loads the shared checkpoint.
+"""Most starts that load the same copies. The next start loads the shared checkpoint.
 
 A training that keeps failing soon after it loaded the same copies may fail because of them.
 """
 
 
 class CopyKey(NamedTuple):
-    """One copy of one rank's state: which node holds it, and which state it is."""
+    """Identity of one copy of a rank's state: its node, iteration, segment and rank."""
 
     node: int
     rank: int
@@ -23,7 +23,7 @@ class CopyKey(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldCopy:
-    """A copy that a node holds, as described by the header of its file."""
+    """A copy on a node, as described by the header of its file."""
 
     key: CopyKey
     shared_iteration: int
@@ -54,20 +54,20 @@ class NearChoice:
 
 @dataclass(frozen=True)
 class LoadHistory:
-    """What the events of a training say about its copies."""
+    """The history of a training's copies, from its events."""
 
     lineages: frozenset[str]
-    """Segments whose copies belong to this training as it is now."""
+    """Segments whose copies belong to this training in its present course."""
     spent: frozenset[tuple[int, str]]
-    """Iteration and lineage of the copies that are not tried again."""
+    """Iteration and lineage of copies that are not tried again."""
 
 
 def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
-    """Return what events of one training, oldest first, say about its copies.
+    """Return the history of a training's copies from its events, oldest first.
 
-    A rollback leaves samples out, so that copies from before it are of another course. Copies that
-    were loaded and led to no step are not tried again, and none is loaded more often than
-    `MOST_LOADS`. As often may a start die while it verifies or brings them.
+    A rollback skips samples, so copies from before it belong to another course. Copies that were
+    loaded without a following step are not tried again, and no copies are loaded more than
+    `MOST_LOADS` times. The same limit holds for starts that die while they verify or fetch copies.
     """
     lineages: set[str] = set()
     loads: dict[tuple[int, str], int] = {}
@@ -83,7 +83,7 @@ def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
         elif name == "near_verifying":
             looks[copy] = looks.get(copy, 0) + 1
         elif name == "near_broken":
-            # That start survived, and recorded what was wrong with the copies
+            # That start survived, and recorded the faults of the copies
             looks.pop(copy, None)
         elif name == "near_loading":
             looks.pop(copy, None)
@@ -111,11 +111,11 @@ def choose_copies(
     newest_shared: int,
     bad: Collection[CopyKey] = (),
 ) -> NearChoice | None:
-    """Return the newest copies that every rank can load; None: take the shared checkpoint.
+    """Return the newest copies that every rank can load, or None to use the shared checkpoint.
 
-    Only copies newer than the iteration `newer_than` count. Copies that were written when the
-    shared file system had a newer checkpoint than `newest_shared` do not: somebody removed it to go
-    back.
+    Only copies newer than the iteration `newer_than` are used. Copies are ignored if the shared
+    file system had a checkpoint newer than `newest_shared` when they were written: somebody has
+    removed that checkpoint to go back.
     """
     by_state: dict[tuple[int, str], dict[int, list[CopyKey]]] = {}
     for copy in held:

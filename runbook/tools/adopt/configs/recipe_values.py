@@ -143,7 +143,7 @@ class ValueReader:
                 yield from self.values(joined(prefix, keyword.arg), keyword.value)
 
     def _chosen(self, node: ast.IfExp) -> ast.expr:
-        """Return the branch of a conditional expression whose test is known; else itself."""
+        """Return the branch that a conditional expression takes, or itself if that is unknown."""
         truth = self.scope.truth(node.test)
         if truth is None:
             return node
