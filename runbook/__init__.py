@@ -11,6 +11,6 @@ def open(run: str, phase: str = "04-training") -> Any:
 
     docs/explore.md shows what it has.
     """
-    # Not an import statement: the trainer starts inside a vendor's container without what this
-    # needs.
+    # Imported late: the trainer starts inside a vendor's container that lacks the packages needed
+    # here.
     return import_module("runbook.phases.explore").OpenRun(run, phase)

@@ -41,15 +41,15 @@ def thin(points: Points, max_points: int) -> list[tuple[float, float]]:
 
 
 BARS = "▁▂▃▄▅▆▇█"
-# Stands where no value is known
+# Shown if no value is known
 GAP = "·"
 
 
 def sparkline(values: Sequence[float | None], width: int = 40) -> str:
     """Return the values as bars from lowest to highest, at most `width` of them.
 
-    A gap stands where a value is missing or not finite. More values than bars are averaged in equal
-    groups, so a single spike in a long run becomes lower, not lost.
+    A missing or infinite value leaves a gap. More values than bars are averaged in equal groups, so
+    a single spike in a long run becomes lower, not lost.
 
     >>> sparkline([10.8, 9.0, None, 7.0, 3.6]), sparkline([2, 2, 2]), sparkline([])
     ('█▆·▄▁', '▁▁▁', '')
@@ -254,7 +254,7 @@ def _line(
     points: Points,
     index: int,
 ) -> Markup:
-    """Return a curve, and its name with a short piece of the same line before it."""
+    """Return a curve, and its name with a short sample of the line in front."""
     colour = COLOURS[index % len(COLOURS)]
     dashes = DASHES[index % len(DASHES)]
     look = f'stroke="{colour}" stroke-dasharray="{dashes}"'

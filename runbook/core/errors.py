@@ -16,7 +16,7 @@ class RunbookError(CodedError):
     exit_code = 1
 
     def _render_traceback_(self) -> list[str]:
-        """Return what a notebook shows instead of a traceback.
+        """Return the text that a notebook shows instead of a traceback.
 
         These errors are for the user, not about our code.
         """

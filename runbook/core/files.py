@@ -29,7 +29,7 @@ def write_text(
     mode: int = 0o666,
     error: type[RunbookError] = RecordError,
 ) -> None:
-    """Write a text to a temporary file beside the target, then rename it.
+    """Write a text to a temporary file next to the target, then rename it.
 
     The old file stays until the new one is complete.
     """
@@ -75,7 +75,7 @@ def read_json_record(
     remedy: str,
     error: type[RunbookError] = RecordError,
 ) -> Record | None:
-    """Return the dataclass that a JSON file holds; None if there is no file.
+    """Return the dataclass stored in a JSON file, or None if there is no file.
 
     Raise `RecordError` if a value is not strictly of its declared type.
 
@@ -136,7 +136,7 @@ def make_dated_folder(parent: Path, name: str) -> Path:
 
 
 def free_name(folder: Path, stem: str, suffixes: Sequence[str] = ("",)) -> str:
-    """Return a free name: no file or folder has it with any of these suffixes.
+    """Return a name that no file or folder has with any of these suffixes.
 
     It is `stem`, or `stem-2`, `stem-3`, ...
     """
@@ -199,7 +199,7 @@ class Tail:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return every complete line of a file as it is now, or none if there is no file."""
+    """Return every complete line that a file has now, or no lines if there is no file."""
     return Tail(path).read()
 
 

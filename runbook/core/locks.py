@@ -1,11 +1,11 @@
-"""One worker at a time on a run: a lock file that says who holds it and outlives no dead process.
+"""Lock files that let only one process at a time work on a run, and name the holder.
 
-The lock is the file's existence under its name, made by a hard link (or, where the file system has
-none, by exclusive creation): atomic on local and on network file systems, without flock, which many
-clusters do not mount. Only the death of a holder can be known on the holder's own machine, so only
-there is a lock taken over: by its process being gone, or by the machine having been restarted.
-The one who may take over is decided by a second link that is named after the dead holder's lock; it
-is looked at again under that right, so two takers never both win.
+A lock is held while its file exists. The file is created by a hard link (or by exclusive creation
+if the file system has no hard links). Both are atomic on local and network file systems, and do not
+need flock, which many clusters do not mount. The death of a holder can be detected only on the
+holder's machine, so a lock is taken over only there: if the process has ended, or the machine was
+rebooted. To take over, a process creates a second link named after the dead holder's lock, then
+reads the lock again. Only one process can create that link.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ WRITING_SECONDS = 5.0
 class Holder:
     """Who holds a lock, since when and for what purpose."""
 
-    # Becomes part of a file name.
+    # Part of a file name.
     token: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     what: str
     command: str
@@ -68,7 +68,7 @@ def hold(run_folder: Path, purpose: str) -> contextlib.AbstractContextManager[st
     """Hold a run while something changes its files.
 
     Yields a sentence about the dead holder whose lock was taken over, or an empty text. Raises
-    `HeldError` that says who holds the run, since when, on which host and for what.
+    `HeldError` with the holder of the run, the time, the host and the purpose.
     """
     return hold_file(run_folder / LOCK_NAME, purpose)
 
@@ -111,7 +111,7 @@ def hold_file(path: Path, purpose: str, *, wait_seconds: float = 0.0) -> Iterato
 def may_be_held(run_folder: Path) -> bool:
     """Return whether a run has a lock whose holder is not known to be dead.
 
-    A lock that cannot be read counts.
+    An unreadable lock counts as held.
     """
     holder = _read(run_folder.absolute() / LOCK_NAME)
     return holder is not None and not (isinstance(holder, Holder) and _dead(holder))
@@ -150,8 +150,8 @@ def _take_over(path: Path, dead: Holder, new_holder: Holder) -> bool:
     right = path.with_name(f"{path.name}.{dead.token}")
     if not _create(right, new_holder):
         claimant = _read(right)
-        # If that process died between claiming and replacing, the winner of its own claim continues
-        # in its place.
+        # If that process died between claiming and replacing, the process that claims its claim
+        # continues.
         if not (
             isinstance(claimant, Holder)
             and _dead(claimant)
@@ -177,7 +177,7 @@ def _create(path: Path, holder: Holder) -> bool:
         os.link(part, path)
         return True
     except FileExistsError:
-        # A network file system may have made the link and lost the answer.
+        # A network file system may have created the link even though its reply was lost.
         return part.stat().st_nlink == 2
     except OSError:  # This file system has no hard links.
         with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as stream:

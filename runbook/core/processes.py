@@ -26,7 +26,7 @@ class Standing(StrEnum):
 
     ALIVE = "alive"
     DEAD = "dead"
-    # The same host, but rebooted since.
+    # The same host, but it has been rebooted since.
     REBOOTED = "rebooted"
     # Another host or container, about which nothing is known from here.
     ELSEWHERE = "elsewhere"

@@ -47,7 +47,7 @@ def run(
     input: str = "",
     check: bool = True,
 ) -> Finished:
-    r"""Run a program to its end, without a shell, and return what it said.
+    r"""Run a program to its end, without a shell, and return its output.
 
     `env` holds changes to our own environment; None removes a variable. A program that is missing,
     takes longer than `timeout` seconds (its whole process group is then killed) or, unless `check`
@@ -135,8 +135,7 @@ def start_detached(
 ) -> int:
     """Start a program that outlives us, our terminal and our kernel, and return its process id.
 
-    It leads a session of its own, reads nothing, and appends its output to the files `out` and
-    `err`.
+    It runs in a new session, reads no input, and appends its output to the files `out` and `err`.
     """
     command = _command(argv, cwd, env)
     launcher = [
@@ -229,7 +228,7 @@ def _start(
             start_new_session=True,
         )
     except OSError as error:
-        # It is not a program, or there is no memory for another process.
+        # The file is not a program, or there is no memory for another process.
         raise ProgramError(
             CoreMessage.PROGRAM_NOT_STARTED, command=shlex.join(argv), reason=error.strerror
         ) from error

@@ -124,7 +124,7 @@ class Table:
         return f"<tr>{''.join(cells)}</tr>"
 
     def cell_html(self, column: str, text: str) -> str:
-        """Return the HTML of a cell's text. A subclass with cells of its own replaces it."""
+        """Return the HTML of a cell's text. A subclass with other cells overrides it."""
         return html_with_code(text)
 
     def as_markdown(self) -> str:
@@ -234,7 +234,7 @@ def show_value(value: Any) -> str:
 
 
 def _quantity(column: str, row: Row) -> str:
-    """Return the name that states a cell's unit: its column's, or that of its row."""
+    """Return the name that states a cell's unit: the name of its column or of its row."""
     if column not in VALUES or "what" not in row:
         return column
     unit = f" ({row['unit']})" if row.get("unit") else ""

@@ -200,7 +200,7 @@ def four_digits(value: float) -> float:
 def show_quantity(name: str, value: float) -> str:
     """Return a number in the unit that its name states.
 
-    Bytes and seconds get the best unit, counts are grouped, others have four digits.
+    Bytes and seconds get the best unit, counts get digit groups, other numbers four digits.
 
     >>> show_quantity("memory of a node (B)", 3718430392), show_quantity("seconds_per_iteration", 24.71584)
     ('3.46 GiB', '24.7 s')
@@ -246,7 +246,7 @@ def show_change(ratio: float) -> str:
 
 
 def in_words(name: str) -> str:
-    """Return the name of a result for people.
+    """Return the display name of a result.
 
     A unit that its value shows is left out.
 

@@ -2,10 +2,11 @@
 
 A Gaussian process forecasts how much the loss still falls. Its inputs are differences of the loss
 (moving a curve up or down changes nothing) at fixed parts of the steps done, the share of the steps
-after which the learning rate falls, and logarithms of steps. Each family of published curves has a
-process of its own: short trainings that compete for speed, and pre-trainings with a cosine or WSD
-schedule. Together they would blur each other's scales. The family whose curves are nearest counts
-most. `benchmarks/fit_curve_forecast.py` fits them and writes `curve_coefficients.json`.
+after which the learning rate falls, and logarithms of steps. Each family of published curves has
+its own process. The families are short trainings that compete for speed, and pre-trainings with a
+cosine or WSD schedule. Together they would blur each other's scales. The family with the nearest
+curves has the largest weight. `benchmarks/fit_curve_forecast.py` fits them and writes
+`curve_coefficients.json`.
 """
 
 import json
@@ -32,7 +33,7 @@ FEWEST_POINTS = 3
 SHARES_MEASURED = (0.35, 0.5, 0.65, 0.85)
 """Shares of the steps at which the interval was measured."""
 LENGTH = 2.0
-"""Distance over which curves are alike, in standard deviations of the inputs."""
+"""Length scale of the similarity of curves, in standard deviations of the inputs."""
 NOISE = 0.05
 LINEAR = 0.05
 """Variances of the noise and of the linear part, over the variance of the Gaussian part."""
@@ -68,7 +69,7 @@ class CurveModel:
     half_widths: Array
     """Half-width of the interval over the standard deviation at each of `SHARES_MEASURED`.
 
-    80% of the curves left out lie inside.
+    80% of the held-out curves are inside it.
     """
 
 
@@ -107,15 +108,16 @@ class ChangeForecast:
 
     change: float
     half_width: float
-    """80% of the curves of other recipes and sizes lie within it."""
+    """80% of the curves of other recipes and sizes are inside it."""
     distance: float
     """Distance to the nearest fitted curve, in standard deviations of the inputs of its family."""
 
 
 NEARNESS_POWER = 4.0
-"""A family counts by the distance of its nearest curve to the power -4.
+"""Families are weighted by the distance of their nearest curve to the power -4.
 
-With it 80 curves of other recipes were forecast as well as by the process of their own family.
+With this weighting, 80 curves of other recipes were forecast as accurately as with the process of
+their own family.
 """
 LEAST_DISTANCE = 1e-6
 
@@ -125,7 +127,7 @@ def forecast_change(
     inputs: Array,
     share: float,
 ) -> ChangeForecast:
-    """Return what the families forecast together, the nearest counting most."""
+    """Return the combined forecast of the families. The nearest family has the largest weight."""
     changes = []
     half_widths = []
     distances = []
@@ -155,8 +157,8 @@ as it gets, and a warning says so.
 def widening(distance: float) -> float:
     """Return the factor on the interval of a curve at this distance from the nearest fitted one.
 
-    With the square of the distance, intervals hold 75 to 96% of the curves of a track left out, and
-    69 to 100% of those of a schedule left out.
+    With the square of the distance, intervals contain 75 to 96% of the curves if a track is held
+    out, and 69 to 100% if a schedule is held out.
     """
     return min(max(distance**2, 1.0), MOST_WIDENING)
 
@@ -228,7 +230,7 @@ def _squared_distances(first: Array, second: Array) -> Array:
 def fit_coefficients(inputs: Array, changes: Array, weights: Array) -> CurveModel:
     """Fit the Gaussian process.
 
-    A part of a curve with a smaller weight counts as a noisier one.
+    A part of a curve with a smaller weight is treated as noisier.
     """
     means = inputs.mean(axis=0)
     deviations = inputs.std(axis=0) + 1e-6

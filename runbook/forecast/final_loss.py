@@ -1,6 +1,6 @@
 """The final loss of a larger training, with an interval, from finished smaller ones.
 
-Several laws are fitted (`laws.py`) and corrected by what they miss near the target. With few runs
+Several laws are fitted (`laws.py`) and corrected by their residuals near the target. With few runs
 they vote evenly: the forecast is their median. With sixty or more, a rolling backtest chooses one.
 The interval is conformal: it is as wide as the errors of the same method on backtests, and grows
 with the square root of the decades of compute extrapolated.
@@ -29,7 +29,7 @@ any backtest.
 FAR_WIDENING = 2.0
 
 CORRECTION_LENGTH = 1.0
-"""Distance over which residuals of the law are alike, in e-folds of size or tokens."""
+"""Length scale of the similarity of residuals, in e-folds of size or tokens."""
 CORRECTION_NOISE = 1.0
 """Part of a row's residual that is its own (seed, learning rate), over the part that its neighbours
 share.
@@ -40,7 +40,7 @@ USUAL_SCORE = 0.025
 says otherwise.
 """
 USUAL_SCORE_ROWS = 15
-"""The usual score counts as much as this many errors of the family's own backtests."""
+"""Weight of the usual score, as a number of errors of the family's own backtests."""
 MOST_OWN_WEIGHT = 0.5
 """Limit of the weight of the family's own backtests: errors of one backtest come from one law and
 are not independent.
@@ -159,7 +159,7 @@ def law_votes(
     targets: Runs,
     choices: Sequence[LawChoice],
 ) -> dict[LawChoice, Array]:
-    """Return what each law says of the targets, corrected by its residuals near them."""
+    """Return each law's predictions for the targets, corrected by its residuals near them."""
     weights = _correction_weights(runs, targets)
     predictions = {}
     for choice in choices:

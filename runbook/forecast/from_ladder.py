@@ -1,7 +1,7 @@
 """The final loss of a run, with an interval, from the rungs of its ladder.
 
-The line through the rungs forecasts a run with their tokens per parameter (`ladder_line.py`). How
-other sizes compare with it at the same compute is what the laws say (`final_loss.py`).
+The line through the rungs forecasts a run with their tokens per parameter (`ladder_line.py`). The
+laws (`final_loss.py`) give the loss of other sizes relative to it at the same compute.
 """
 
 from dataclasses import replace
@@ -62,7 +62,10 @@ def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
 
 
 def _by_line(runs: Runs, line: Runs, targets: Runs) -> LineVotes:
-    """Return the votes of the line; a target beside it gets the laws' ratio to the line as well."""
+    """Return the line's votes.
+
+    A target that is off the line is corrected by the laws' ratio to the line.
+    """
     tokens = tokens_on_line(targets, line)
     beside = ~is_on_line(targets, runs)
     on_line = np.where(beside, tokens, targets.tokens)
@@ -73,7 +76,7 @@ def _by_line(runs: Runs, line: Runs, targets: Runs) -> LineVotes:
 
 
 def _ratios_to_line(runs: Runs, line: Runs, targets: Runs) -> Array:
-    """Return what the laws say of each target, over what they say of the line at its compute."""
+    """Return the laws' loss for each target, relative to their loss for the line at its compute."""
     tokens = tokens_on_line(targets, line)
     params_per_token = line.params[-1] / line.tokens[-1]
     same_compute = replace(

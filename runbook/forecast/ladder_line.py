@@ -23,9 +23,9 @@ WEIGHT_POWERS = (3.0, 4.0, 5.0)
 sixteenth.
 """
 FEWEST_ON_LINE = 3
-"""A line needs two rungs, and one to see that it bends."""
+"""Minimum number of rungs: two for a line, and one to see whether it bends."""
 SAME_RATIO = 1.3
-"""Trainings whose tokens per parameter differ by less lie on one line."""
+"""Trainings whose tokens per parameter differ by a smaller factor are on one line."""
 UNEVEN = 0.04
 """Relative distance of a rung's loss from the line between its neighbours. In 14 of 15 ladders of
 stable trainings none was farther than 3.5 %; in the one whose learning rate was too high, 8.9 %.
@@ -34,7 +34,7 @@ stable trainings none was farther than 3.5 %; in the one whose learning rate was
 
 @dataclass(frozen=True)
 class LineVotes:
-    """What every floor and weight says of each target."""
+    """The loss of each target that every choice of floor and weight predicts."""
 
     losses: Array
     """A row for each vote, a column for each target."""
@@ -83,8 +83,8 @@ def _extended(
     floor: float,
     power: float,
 ) -> Array:
-    """Return floor + A / tokens^a, fitted to the logarithm of what lies above the floor."""
-    # A family may be below a floor that others have; then the line has none.
+    """Return floor + A / tokens^a, fitted to the logarithm of the loss above the floor."""
+    # A family's losses may be below a floor of other families. The line then has no floor.
     if line.loss.min() <= floor:
         floor = 0.0
     above_floor = np.log(line.loss - floor)
@@ -110,7 +110,7 @@ def line_errors(line: Runs) -> tuple[Array, Array]:
 
 
 def uneven_rungs(line: Runs) -> list[int]:
-    """Return the positions of rungs whose loss lies far from the line between their neighbours."""
+    """Return the positions of rungs whose loss is far from the line between their neighbours."""
     tokens = np.log(line.tokens)
     losses = np.log(line.loss)
     positions = []

@@ -24,8 +24,9 @@ EXPONENT_PENALTY = 0.1
 a high floor E.
 """
 HUBER_SCALE = 0.003
-"""Relative residual up to which a row counts by its square. Two seeds of a small model differ by
-about as much.
+"""Relative residual up to which the penalty is quadratic.
+
+Two seeds of a small model differ by about as much.
 """
 START_EXPONENTS = (0.15, 0.25, 0.35, 0.5, 0.7)
 STARTS_REFINED = 2
@@ -43,7 +44,7 @@ class Runs:
     params: Array
     """Parameters with embeddings."""
     params_no_embed: Array
-    """Parameters without embeddings; the same as `params` where a table has none."""
+    """Parameters without embeddings; equal to `params` if a table does not have them."""
     tokens: Array
     flops: Array
     loss: Array
@@ -225,7 +226,7 @@ def fit_law(runs: Runs, choice: LawChoice) -> Law:
 
 
 def _solve(problem: _Problem) -> Array:
-    """Return log E, log A, log B and the exponents of the best of several starts."""
+    """Return log E, log A, log B and the exponents of the best fit from several starting points."""
     count = 4 if problem.tied else 5
     lower = np.array(LOWER_BOUNDS[:count])
     upper = np.array(UPPER_BOUNDS[:count])

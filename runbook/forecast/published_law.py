@@ -1,4 +1,4 @@
-"""The published scaling law, for runs that have no ladder: what it says of a size and a length, and where it holds.
+"""The published scaling law, for runs without a ladder: its predictions and their valid range.
 
 Hoffmann et al. (arXiv:2203.15556) fitted L = E + A / N^a + B / D^b to more than 400 trainings; the
 numbers are those of the corrected fit by Besiroglu et al. (arXiv:2404.10102). It holds for their
@@ -37,7 +37,7 @@ MOST_OVER = 30.0
 
 @dataclass(frozen=True)
 class LawForecast:
-    """What the law says of one training, in nats."""
+    """The law's prediction for one training, in nats."""
 
     loss: float
     low: float
@@ -64,7 +64,7 @@ def widening(parameters: float, tokens: float) -> float:
 
 
 def published_loss(parameters: float, tokens: float) -> LawForecast:
-    """Return what the law says of a size and a length."""
+    """Return the law's prediction for a size and a length."""
     by_size = SIZE_TERM / parameters**SIZE_EXPONENT
     by_tokens = TOKEN_TERM / tokens**TOKEN_EXPONENT
     loss = FLOOR + by_size + by_tokens
@@ -74,7 +74,7 @@ def published_loss(parameters: float, tokens: float) -> LawForecast:
 
 
 def why_not(parameters: float, tokens: float) -> str:
-    """Return why the law says nothing of a training. The text is empty if the law covers it."""
+    """Return why the law does not apply to a training. The text is empty if the law covers it."""
     if parameters < SMALLEST_SIZE or parameters > MOST_OVER * LARGEST_SIZE:
         fitted = f"{SMALLEST_SIZE:,.0f} to {LARGEST_SIZE:,.0f}"
         return ForecastMessage.OUTSIDE_OF_LAW.fill(parameters=parameters, fitted=fitted)

@@ -1,4 +1,4 @@
-"""Forecasts of a table of planned trainings from a table of finished ones, each series by itself."""
+"""Forecasts a table of planned trainings from a table of finished ones, each series separately."""
 
 from collections import defaultdict
 

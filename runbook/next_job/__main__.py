@@ -1,10 +1,9 @@
-"""Program that a job runs at the end of each attempt: it writes what follows into the job's folder.
+"""Decides what follows an attempt of a job. The job runs this program at the end of each attempt.
 
     python -m runbook.next_job --job jobs/04-training --code 1 ...
 
 It reads the job's logs and the run's files. It writes `decision` (see `write_decision`), one event
-`ended`, and the nodes that the failure is to be blamed on. Standard library only, in Python 3.10's
-language.
+`ended`, and the nodes that caused the failure. Standard library only, in Python 3.10's language.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ def _number(text: str) -> int | None:
 def _state(folder: Path, code: int) -> JobState:
     """Return how the attempt ended.
 
-    The same rules as `job_folder.read_end` has for a whole job.
+    These are the rules that `job_folder.read_end` applies to a whole job.
     """
     if code == FINISHED:
         return JobState.DONE
@@ -138,8 +137,8 @@ def _state(folder: Path, code: int) -> JobState:
 def read_attempts(files: JobFiles, end: JobEnd, reason: str) -> list[tuple[str, Attempt]]:
     """Return the job's attempts, oldest first, each with the queue's id of its allocation.
 
-    The newest one has just ended as `end`. An earlier one that left no event `ended` was killed
-    with its script.
+    The newest one has just ended as `end`. An earlier attempt without an event `ended` was killed
+    together with its script.
     """
     slices = split_by_attempt(list(json_lines(files.events)), files.name)
     attempts = []
@@ -161,7 +160,7 @@ def read_attempts(files: JobFiles, end: JobEnd, reason: str) -> list[tuple[str, 
 
 
 def _earlier_attempt(files: JobFiles, events: Sequence[JobEvent]) -> Attempt:
-    """Return an attempt as its event `ended` describes it, or as killed if there is none."""
+    """Return an attempt from its event `ended`, or as killed if there is no such event."""
     ended = next((event for event in events if event.get("event") == "ended"), None)
     if ended is None:
         began_at, reached = read_steps(events, files.metrics)
@@ -243,7 +242,7 @@ def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
 def suspect_stage(files: JobFiles, stages: int) -> list[str]:
     """Return the nodes of a pipeline stage in which ranks of several nodes hung or were killed.
 
-    Which of the stage's nodes is to blame, nobody can tell. The result is empty in every other
+    It is unknown which of the stage's nodes caused the failure. The result is empty in every other
     case.
     """
     slices = split_by_attempt(list(json_lines(files.events)), files.name)
@@ -265,7 +264,7 @@ def hung_ranks(events: Sequence[JobEvent]) -> list[int]:
 
 
 def killed_nodes(log_lines: Sequence[str]) -> list[str]:
-    """Return the nodes of which srun says that a signal killed their tasks.
+    """Return the nodes whose tasks were killed by a signal, according to srun.
 
     >>> killed_nodes(["srun: error: n2: tasks 8-15: Killed", "srun: error: n1: task 0: Terminated"])
     ['n2']

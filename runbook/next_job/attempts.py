@@ -148,7 +148,7 @@ def _newest_event(events: Sequence[JobEvent], name: str) -> JobEvent | None:
 
 @dataclass(frozen=True)
 class _JobFailure:
-    """Why a job failed, for the decision and for people."""
+    """The cause of a job's failure, for the decision and for people."""
 
     cause: EndCause
     signature: str
@@ -218,7 +218,7 @@ def _explain_kill(job: EndedJob, attempt: Attempt) -> _JobFailure:
     """
     cause = _cause_before(kinds.KILLED, job.log_lines, _EXPLAIN_KILLS)
     if cause is None:
-        remedy = "If nobody did it, look for memory in the node's log (dmesg)."
+        remedy = "If nobody killed it, search the node's log (dmesg) for a lack of memory."
         return _JobFailure(EndCause.KILLED, EndCause.KILLED, job.reason, remedy)
     known = _known_failure(cause, job.nodes)
     evidence = f"{job.reason}; the log names {cause.name}: {cause.evidence}"
@@ -260,7 +260,7 @@ def _last_error(lines: Sequence[str]) -> str:
 
 
 def _is_decisive(failure: Failure) -> bool:
-    """Tell whether a failure says more than the last error of the program does."""
+    """Return whether a failure is more specific than the program's last error."""
     if failure.level is Level.SYMPTOM:
         return failure.decision is NextStep.FIX_FIRST
     return failure.level is Level.CAUSE
@@ -269,7 +269,7 @@ def _is_decisive(failure: Failure) -> bool:
 def _known_failure(failure: Failure, nodes: Sequence[str]) -> _JobFailure:
     cause = _CAUSE_OF.get(failure.name, EndCause.OTHER)
     bad_nodes = blamed_nodes(failure, nodes)
-    # Two errors that no rule knows need not be the same one.
+    # Two errors without a rule may differ.
     signature = failure.name if failure.is_specific else _without_numbers(failure.evidence)
     return _JobFailure(
         cause,

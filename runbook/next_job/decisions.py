@@ -1,9 +1,9 @@
-"""Rules for what follows a job.
+"""Rules that decide what follows a job.
 
-In this order: a finished one is done; one that a person ended stays ended; one that saved and
-stopped, or vanished, continues; a failure that would repeat stops at once; the same failure twice
-at one step stops; everything else is started again while the budget of restarts without a new step
-lasts.
+They apply in this order. A finished job is done. A job that a person ended stays ended. A job that
+saved and stopped, or vanished, is continued. A failure that would repeat stops the training at
+once, and so does the same failure twice at one step. Every other job is started again, as long as
+the budget of restarts without a new step lasts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Attempt:
     reason: str = ""
     """The job's own statement about its end.
 
-    For people: nothing is decided by it.
+    For people; no decision depends on it.
     """
     failure: str = ""
     """Signature of the failure, equal when the same failure happens again.
@@ -71,13 +71,13 @@ class Attempt:
 
     @property
     def made_a_step(self) -> bool:
-        """Whether it made at least one new step."""
+        """Whether the job made at least one new step."""
         return self.began_at is not None and self.reached > self.began_at
 
     def failed_like(self, earlier: Attempt) -> bool:
-        """Whether both failed alike at one step.
+        """Return whether both jobs failed in the same way at the same step.
 
-        What comes from outside is no sign of that: the budget bounds it.
+        An external cause does not indicate that; the budget limits its restarts.
         """
         if self.end.cause is None or self.end.cause in FROM_OUTSIDE or self.failing_step is None:
             return False

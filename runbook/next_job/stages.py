@@ -1,4 +1,4 @@
-"""Nodes of a pipeline stage, where a failure names ranks of one stage and no node for certain."""
+"""Finds the nodes of a pipeline stage if a failure names the stage's ranks but no certain node."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ PACKAGES = (
 )
 """Packages whose version must be the same on all nodes.
 
-A package that is missing everywhere is no fault.
+A package that is missing on all nodes is not a fault.
 """
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 SHARED_MEMORY = Path("/dev/shm")
@@ -92,7 +92,7 @@ def _hard_limit(kind: int) -> int | None:
 def look_at_memory() -> Facts:
     """Return the bytes of main memory, of the control group's limit, and of /dev/shm.
 
-    The limit is None if there is none.
+    The limit is None if the process has no limit.
     """
     shared = os.statvfs(SHARED_MEMORY)
     return {
@@ -113,7 +113,7 @@ def _memory_bytes(name: str) -> int:
 def look_at_scratch() -> Facts:
     """Return the node's own folder for temporary files, and its free bytes.
 
-    Raise an error if no file can be written to it.
+    Raise an error if the folder is not writable.
     """
     folder = Path(tempfile.gettempdir())
     with tempfile.NamedTemporaryFile(dir=folder) as stream:

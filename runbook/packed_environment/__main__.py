@@ -26,7 +26,7 @@ REFUSED = 2
 
 
 def main() -> int:
-    """Do what the command line says."""
+    """Run the command given on the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m runbook.packed_environment", description=__doc__
     )
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def describe(result: CopyResult) -> str:
-    """Return what a person reads in the job's log."""
+    """Return the message for the job's log."""
     if result.state is CopyState.UNPACKED:
         return (
             f"the Python environment was unpacked to {result.folder} in {result.seconds:.1f} s "

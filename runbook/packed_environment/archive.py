@@ -39,11 +39,14 @@ class ProgramFailed(Exception):
     def __init__(self, text: str, sha256: str) -> None:
         super().__init__(text)
         self.sha256 = sha256
-        """Of the whole archive, which was read to its end all the same."""
+        """Checksum of the whole archive, which is read to its end despite the error."""
 
 
 def default_compression() -> str:
-    """Return zstd where that program is here: a shared file system delivers fewer bytes to each node."""
+    """Return zstd if that program is installed.
+
+    The shared file system then delivers fewer bytes to each node.
+    """
     return ZSTD if shutil.which("zstd") else UNCOMPRESSED
 
 
@@ -106,7 +109,7 @@ def _add(tar: tarfile.TarFile, entry: PackedEntry, sources: Sequence[PackedSourc
         tar.addfile(info)
     elif stat.S_ISREG(mode):
         _add_file(tar, info, entry)
-    # Sockets and pipes are no part of an environment.
+    # Sockets and pipes do not belong to an environment.
 
 
 def _add_file(tar: tarfile.TarFile, info: tarfile.TarInfo, entry: PackedEntry) -> None:
@@ -136,8 +139,8 @@ def checksum(path: Path) -> str:
 def extract(archive: Path, folder: Path, compression: str) -> str:
     """Unpack an archive into a folder and return the sha256 of what was read.
 
-    Each byte is read once. Raise `ProgramFailed` with the words of tar or zstd; the caller compares
-    checksums before it believes them.
+    Each byte is read once. Raise `ProgramFailed` with the message of tar or zstd. The caller
+    compares checksums first, because damage may be the cause.
     """
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(archive.open("rb", buffering=0))
@@ -169,9 +172,9 @@ def extract(archive: Path, folder: Path, compression: str) -> str:
 def _open_stderr() -> IO[bytes]:
     """Return a file for a program's errors.
 
-    In memory where Python can: the disk that runs full is often that of temporary files, too.
+    The file is in memory if possible, because a full disk often holds the temporary files too.
     """
-    # A Python that was built for a glibc before 2.27 has none
+    # Python lacks memfd_create if it was built for a glibc before 2.27
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("stderr"), "w+b")
     return tempfile.TemporaryFile()
@@ -183,8 +186,8 @@ def _start(
     stderr: IO[bytes],
     stdout: IO[bytes] | None = None,
 ) -> subprocess.Popen[bytes]:
-    # A file, no pipe: a program that complains of each entry would wait until somebody reads it,
-    # and we wait until it takes our input
+    # A file instead of a pipe: a program with an error for each entry would block on a full pipe,
+    # while we wait for it to read our input
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -196,7 +199,7 @@ def _start(
 
 
 def _feed(stream: IO[bytes], target: IO[bytes]) -> str:
-    """Write a stream into a pipe, and return the sha256 of all of it, also where the pipe broke."""
+    """Write a stream into a pipe, and return the sha256 of the stream, even if the pipe breaks."""
     digest = hashlib.sha256()
     is_taken = True
     while piece := stream.read(PIECE):
@@ -205,7 +208,7 @@ def _feed(stream: IO[bytes], target: IO[bytes]) -> str:
             try:
                 target.write(piece)
             except BrokenPipeError:
-                # The checksum of the rest still says whether it is damaged
+                # The checksum of the whole stream still shows whether it is damaged
                 is_taken = False
 
     return digest.hexdigest()

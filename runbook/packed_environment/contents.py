@@ -17,7 +17,10 @@ COMPILED = "__pycache__"
 CONDA_FOLDERS = frozenset({"pkgs", "envs", "conda-bld"})
 """Folders of a conda installation that its base environment does not use: caches, other environments."""
 UNUSED_LIBRARY = frozenset({"test", "idlelib", "site-packages"})
-"""Folders of a standard library that no training imports; its packages only where they are seen."""
+"""Folders of a standard library that no training imports.
+
+Its packages are included only if the environment uses them.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,24 +52,24 @@ class PackedEntry:
 
     @property
     def file(self) -> Path:
-        """Return where it is now."""
+        """Return the present path of the file."""
         return self.source.folder / self.path
 
     @property
     def is_compiled(self) -> bool:
-        """Whether Python wrote it by itself, from a module."""
+        """Whether the file was compiled from a module by Python."""
         return COMPILED in PurePosixPath(self.path).parts
 
     @property
     def disk_bytes(self) -> int:
-        """Return what it takes on a disk."""
+        """Return the bytes that the entry occupies on disk."""
         if stat.S_ISREG(self.status.st_mode):
             return -(-self.status.st_size // BLOCK) * BLOCK
         return BLOCK if stat.S_ISDIR(self.status.st_mode) else 0
 
 
 def sources_of(interpreter: Interpreter, package: Path) -> list[PackedSource]:
-    """Return what has to be packed so that the interpreter runs elsewhere.
+    """Return the folders to pack so that the interpreter runs elsewhere.
 
     `package` is the folder that holds the package `runbook`.
     """
@@ -83,7 +86,7 @@ def _unused_of_conda(prefix: Path) -> frozenset[str]:
 
 
 def _base_source(interpreter: Interpreter) -> PackedSource:
-    """Return the installation: all of it where its packages are used, else what Python itself needs."""
+    """Return the installation: all of it if its packages are used, else the parts Python needs."""
     base = Path(interpreter.base_prefix).resolve()
     if interpreter.sees_base_packages:
         return PackedSource(BASE, base, excluded=_unused_of_conda(base))
@@ -100,7 +103,7 @@ def _base_source(interpreter: Interpreter) -> PackedSource:
 
 
 def part_of(source: PackedSource, entries: Sequence[PackedEntry]) -> PackedPart:
-    """Return what the manifest says of a source and its entries."""
+    """Return a source and its entries in the form of the manifest."""
     return PackedPart(
         name=source.name,
         folder=str(source.folder),
@@ -133,7 +136,7 @@ def _parents(source: PackedSource, root: str) -> Iterator[PackedEntry]:
 
 
 def _walk(source: PackedSource, folder: str) -> Iterator[PackedEntry]:
-    """Yield what lies in a folder, and in its folders, sorted by name."""
+    """Yield the entries of a folder and its subfolders, sorted by name."""
     absolute = source.folder / folder
     if not absolute.is_dir():
         return
@@ -150,9 +153,9 @@ def _walk(source: PackedSource, folder: str) -> Iterator[PackedEntry]:
 
 
 def fingerprint(entries: Iterable[PackedEntry]) -> str:
-    """Return a checksum of names, sizes, times and links, which any change of the environment changes.
+    """Return a checksum of names, sizes, times and links; any change to the files changes it.
 
-    Compiled files are left out: Python writes those by itself while jobs run.
+    Compiled files are left out, because Python writes them while jobs run.
     """
     digest = hashlib.sha256()
     for entry in entries:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import IO
 
 MAKING_SECONDS = 900.0
-"""For so long a process waits for another one that makes the copy. `timeout` in python.sh is longer."""
+"""Longest wait for another process that makes the copy. `timeout` in python.sh is longer."""
 IN_USE_SECONDS = 30.0
-"""For so long it waits where others use a copy that is not ready: they hold the lock until they end."""
+"""Longest wait while others use a copy that is not ready; they hold the lock until they end."""
 PAUSE_SECONDS = 0.1
 
 
 class LockTimeout(Exception):
-    """Another process kept the lock. The text says what it does with it."""
+    """Another process kept the lock. The text states what that process is doing."""
 
 
 def lock_file(copy: Path) -> Path:
@@ -26,11 +26,12 @@ def lock_file(copy: Path) -> Path:
 
 
 def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.ExitStack) -> bool:
-    """Return whether the copy is ready. Where it is not, hold its lock alone until the stack ends.
+    """Return whether the copy is ready, and hold its lock until the stack ends.
 
-    Where it is, the stack holds the shared lock, so nobody removes the copy before. A training
-    holds that one for days: whoever finds a copy ready waits for nobody. Raise `LockTimeout` where
-    another process keeps the lock, and the copy does not become ready.
+    If the copy is ready, the lock is shared, so that nobody can remove the copy. A training holds
+    it for days, so processes that find a copy ready must not wait. If the copy is not ready, the
+    lock is exclusive. Raise `LockTimeout` if another process keeps the lock and the copy does not
+    become ready.
     """
     stream = stack.enter_context(lock_file(copy).open("a"))
     began = time.monotonic()
@@ -42,7 +43,7 @@ def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.Ex
             # Never from shared to alone: two that do so wait for each other
             fcntl.flock(stream, fcntl.LOCK_UN)
             if _try(stream, fcntl.LOCK_EX):
-                # Another process may have made it between the two locks
+                # Another process may have made the copy between the two locks
                 return is_ready()
             used_since = used_since or time.monotonic()
             if time.monotonic() - used_since > IN_USE_SECONDS:
@@ -61,13 +62,13 @@ def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.Ex
 
 
 def try_lock(copy: Path, stack: contextlib.ExitStack) -> bool:
-    """Return whether nobody uses a copy; it is locked then until the stack ends."""
+    """Return whether a copy is unused. If so, it is locked until the stack ends."""
     stream = stack.enter_context(lock_file(copy).open("a"))
     return try_alone(stream)
 
 
 def try_alone(stream: IO[str]) -> bool:
-    """Return whether an open file is locked by this process alone now; others are not waited for."""
+    """Try to lock an open file exclusively, without waiting. Return whether that succeeded."""
     return _try(stream, fcntl.LOCK_EX)
 
 

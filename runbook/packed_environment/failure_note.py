@@ -15,9 +15,9 @@ from pathlib import Path
 from runbook.packed_environment.copy_lock import PAUSE_SECONDS, lock_file, try_alone
 
 FAILURE_SECONDS = 600.0
-"""Time during which the ranks of a job do not retry what one of them could not do."""
+"""Time during which the ranks of a job do not retry after one of them has failed."""
 VERDICT_SECONDS = 600.0
-"""Time that they wait for the rank that compares the shared environment."""
+"""Longest wait for the rank that compares the shared environment."""
 _PROBLEM = "problem"
 _DETAIL = "detail"
 _SHARED_IS_UNCHANGED = "shared_is_unchanged"
@@ -37,7 +37,7 @@ class FailureNote:
         return None
 
     def write_failure(self, problem: str, detail: str) -> None:
-        """Keep why there is no copy."""
+        """Record why there is no copy."""
         self._write({_PROBLEM: problem, _DETAIL: detail})
 
     def shared_is_unchanged(self) -> bool | None:
@@ -46,19 +46,19 @@ class FailureNote:
         return verdict if isinstance(verdict, bool) else None
 
     def write_verdict(self, shared_is_unchanged: bool) -> None:
-        """Keep whether the shared environment is the one that was packed."""
+        """Record whether the shared environment is unchanged since it was packed."""
         self._write({**self._read(), _SHARED_IS_UNCHANGED: shared_is_unchanged})
 
     def remove(self) -> None:
-        """Forget all of it. At worst two ranks compare then."""
+        """Remove the note. At worst, two ranks compare afterwards."""
         self.file.unlink(missing_ok=True)
         lock_file(self.file).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def one_at_a_time(self) -> Iterator[None]:
-        """Let one rank compare, and the others read what it wrote."""
+        """Let one rank compare, while the others wait for its result."""
         with contextlib.ExitStack() as stack:
-            # A full disk, perhaps: then each rank compares for itself
+            # If the lock cannot be created (full disk), each rank compares for itself
             with contextlib.suppress(OSError):
                 stream = stack.enter_context(lock_file(self.file).open("a"))
                 began = time.monotonic()

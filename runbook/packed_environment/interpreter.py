@@ -1,4 +1,4 @@
-"""What an interpreter says of itself, and which folders its environment consists of."""
+"""Facts that an interpreter reports about itself, and the folders of its environment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SYSTEM_PREFIXES = ("/usr", "/bin")
 
 
 class InterpreterError(Exception):
-    """An interpreter's answer has no facts, or its files are not where it says."""
+    """An interpreter reports no facts, or its files are not where it reports them."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Interpreter:
         return self.is_virtual and base_packages in self.search_path
 
     def outside(self, packed: Sequence[str]) -> tuple[str, ...]:
-        """Return the folders of its search path that lie in none of the packed folders."""
+        """Return the folders of its search path that are outside all packed folders."""
         folders = []
         for entry in self.search_path:
             is_folder = Path(entry).is_dir()

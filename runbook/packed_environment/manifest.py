@@ -10,7 +10,7 @@ from typing import Any
 SCHEMA = 1
 MANIFEST_NAME = "manifest.json"
 NAME_DIGITS = 16
-"""Digits of a checksum that stand in the names of archives and of copies on nodes."""
+"""Number of checksum digits in the names of archives and of copies on nodes."""
 
 BASE = "base"
 ENVIRONMENT = "environment"
@@ -23,7 +23,7 @@ class ManifestError(Exception):
 
 @dataclass(frozen=True)
 class PackedPart:
-    """One folder inside the archive, and where its files are from."""
+    """One folder inside the archive, and the source of its files."""
 
     name: str
     folder: str
@@ -50,9 +50,9 @@ class EnvironmentManifest:
     compression: str
     """`zstd`, or `none`."""
     fingerprint: str
-    """Of names, sizes and times of all files that were packed.
+    """Checksum over names, sizes and times of all packed files.
 
-    Another one: they changed.
+    It differs if the files have changed.
     """
     python: str
     """The interpreter inside the archive, such as environment/bin/python3.11."""
@@ -80,7 +80,7 @@ class EnvironmentManifest:
 
 
 def parse_manifest(text: str) -> EnvironmentManifest:
-    """Return the manifest that a text holds; raise `ManifestError` where it is none."""
+    """Return the manifest in a text; raise `ManifestError` if the text is not a manifest."""
     try:
         content = json.loads(text)
         parts = tuple(_parse_part(part) for part in content.pop("parts"))
@@ -101,7 +101,7 @@ def _parse_part(content: Any) -> PackedPart:
 
 
 def read_manifest(path: Path) -> EnvironmentManifest | None:
-    """Return the manifest in a file; None if there is no file."""
+    """Return the manifest in a file, or None if there is no file."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""The copy of a packed environment on a node's own disk: made once, under a lock, checked, removed.
+"""Makes, checks and removes the copy of a packed environment on a node's disk, under a lock.
 
 Every process that runs from a copy holds a shared lock on the file next to it (python.sh takes it,
-and Python inherits it). Who makes or removes a copy holds that lock alone, so nobody removes what
-somebody uses, whoever has died.
+and Python inherits it). A process that makes or removes a copy holds that lock exclusively, so no
+copy in use is removed, even if a process dies.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ READY = "ready"
 """File of a copy, written last. It holds the checksum of the archive."""
 ROOT_NAME = "runbook-environment"
 UNUSED_SECONDS = 86_400.0
-"""A copy of another environment that nobody has used for this long is removed."""
+"""Copies of other environments are removed once they have been unused for this long."""
 MEMORY_FOLDER = "/dev/shm"
-"""Each node's own, for notes of a node whose folder for copies cannot be used."""
+"""Folder in memory for notes of a node whose folder for copies cannot be used."""
 MARGIN = 1.02
-"""Of the room: folders of the file system itself."""
+"""Factor on the required space, for the file system's own metadata."""
 DISK_FULL_SIGNS = ("No space left", "Wrote only", "quota exceeded")
-"""What GNU tar 1.34 says of a full disk, in the C locale."""
+"""Error texts of GNU tar 1.34 for a full disk, in the C locale."""
 PROBE = (
     "import os, sys; print(os.path.realpath(sys.prefix)); print(os.path.realpath(sys.base_prefix))"
 )
@@ -57,9 +57,9 @@ class CopyState(StrEnum):
     UNPACKED = "unpacked"
     PRESENT = "present"
     SHARED = "shared"
-    """There is no copy, and the shared environment is still the one that was packed."""
+    """There is no copy, but the shared environment is unchanged since it was packed."""
     REFUSED = "refused"
-    """There is no copy, and the shared environment has changed: other nodes run another one."""
+    """There is no copy, and the shared environment has changed, so other nodes run another one."""
 
 
 class CopyProblem(StrEnum):
@@ -107,7 +107,7 @@ class CopyResult:
 
 
 def ensure_copy(manifest_path: Path, folder: str) -> CopyResult:
-    """Make the copy if it is not there, and say how this node gets its Python."""
+    """Make the copy if it is missing, and return how this node gets its Python."""
     began = time.monotonic()
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
@@ -151,7 +151,7 @@ def _require_manifest(path: Path) -> EnvironmentManifest:
 def shared_is_unchanged(manifest: EnvironmentManifest) -> bool:
     """Return whether the shared environment still has the files that were packed.
 
-    It asks for the status of each file: only if there is no copy.
+    This reads the status of each file, so it is done only if there is no copy.
     """
     for part in manifest.parts:
         source = contents.source_of_part(part)
@@ -192,7 +192,7 @@ def copies_folder(folder: str) -> Path:
 
 
 def _ensure(manifest: EnvironmentManifest, folder: str) -> tuple[Path, bool]:
-    """Return the copy, and whether it was made now."""
+    """Return the copy, and whether it was made just now."""
     root = copies_folder(folder)
     _make_root(root)
     copy = root / manifest.name
@@ -250,7 +250,7 @@ def _make_root(root: Path) -> None:
 
 
 def _require_own_folder(root: Path) -> None:
-    """Make a folder for this user alone; raise `CopyError` where that is not possible."""
+    """Create a folder for this user only; raise `CopyError` if that fails."""
     user = os.getuid()
     try:
         root.mkdir(
@@ -332,7 +332,7 @@ def _gigabytes(count: int) -> str:
 
 
 def _unpack(manifest: EnvironmentManifest, copy: Path) -> None:
-    """Unpack next to the copy's place, compare the checksum, rename, and see that Python starts."""
+    """Unpack next to the copy's path, compare the checksum, rename, and check that Python runs."""
     path = Path(manifest.archive)
     part = copy.with_name(f"{copy.name}.part")
     _remove_tree(part)
@@ -430,7 +430,7 @@ def _remove_unused(root: Path, wanted: Path) -> None:
 
 
 def _age(path: Path) -> float:
-    """Return the seconds since a copy was last made or used; a half-made one is old."""
+    """Return the seconds since a copy was made or last used; an incomplete copy counts as old."""
     try:
         return time.time() - path.stat().st_mtime
     except FileNotFoundError:
@@ -438,8 +438,8 @@ def _age(path: Path) -> float:
 
 
 def remove_copy(copy: Path) -> bool:
-    """Remove a copy unless somebody uses it; return whether it is gone."""
-    # A link is none of ours: _require_own_folder
+    """Remove a copy unless it is in use. Return whether it has been removed."""
+    # A link is never one of our folders (see _require_own_folder)
     if copy.parent.is_symlink() or not copy.parent.is_dir():
         return True
     with contextlib.ExitStack() as stack:
@@ -450,5 +450,5 @@ def remove_copy(copy: Path) -> bool:
         _remove_tree(copy.with_name(f"{copy.name}.part"))
         _note_of(copy).remove()
 
-        # The lock file stays: who waits for its lock would hold one that others no longer see.
+        # The lock file stays: otherwise a waiting process would get the lock of a deleted file.
     return True

@@ -12,8 +12,9 @@ from runbook.packed_environment.manifest import BASE, ENVIRONMENT
 
 CONFIG = "pyvenv.cfg"
 LIBRARY_FOLDER = "libpython"
-"""Folder of a copy with nothing but the interpreter's shared library, for LD_LIBRARY_PATH: a program built with one
-looks for it where it was installed.
+"""Folder with only the interpreter's shared library, for LD_LIBRARY_PATH.
+
+A program built with a shared library searches for it where it was installed.
 """
 LONGEST_SCRIPT = 1_000_000
 """Bytes. Larger files in bin/ are programs."""
@@ -23,7 +24,7 @@ _DIRECT = re.compile(rb"#!\s*\S*/(python[0-9.]*)([^\S\n][^\n]*)?\n")
 _THROUGH_SHELL = re.compile(
     rb"#!/bin/sh\n'''exec' \"?[^\n\"]*?/(python[0-9.]*)\"?( [^\n]*?)? \"\$0\" \"\$@\"\n' '''\n"
 )
-"""The same where the path was too long for a first line, as pip writes it."""
+"""First lines of a script if the path is too long for one line, as pip writes them."""
 
 
 def place_in_archive(path: str, sources: Sequence[PackedSource]) -> PurePosixPath | None:
@@ -41,10 +42,10 @@ def place_in_archive(path: str, sources: Sequence[PackedSource]) -> PurePosixPat
 
 
 def moved_link(entry: PackedEntry, sources: Sequence[PackedSource]) -> str:
-    """Return where a link leads in the archive.
+    """Return the target of a link in the archive.
 
-    One that stays inside its own folder is kept. One to another packed folder becomes relative, any
-    other absolute.
+    A link inside its own folder is kept. A link to another packed folder becomes relative, and any
+    other link absolute.
     """
     link = entry.file.readlink()
     direct = os.path.normpath(entry.file.parent.resolve() / link)
@@ -97,7 +98,7 @@ def moved_config(text: str, copy: Path) -> str:
 
 
 def link_library(content: Path) -> None:
-    """Link the interpreter's shared library, where it has one, from a folder of its own."""
+    """Link the interpreter's shared library, if it has one, from a separate folder."""
     for part in (BASE, ENVIRONMENT):
         libraries = sorted((content / part / "lib").glob("libpython*.so*"))
         for library in libraries:
@@ -110,7 +111,7 @@ def link_library(content: Path) -> None:
 
 
 def write_moved_config(content: Path, copy: Path) -> None:
-    """Let the unpacked environment in `content` find its installation, once it lies in `copy`."""
+    """Make the unpacked environment in `content` find its installation once it is in `copy`."""
     config = content / ENVIRONMENT / CONFIG
     if config.exists() and (content / BASE).is_dir():
         config.write_text(moved_config(config.read_text(encoding="utf-8"), copy), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""`python -m runbook.training.probe --out FOLDER`: what a rank's machine has, and how fast it reaches the others.
+"""`python -m runbook.training.probe --out FOLDER`: probe a rank's machine and its links to others.
 
 It is started as the trainer is and writes FOLDER/probe-<rank>.json. What cannot be known is null,
-with the reason. With --only-torch it looks at torch and the devices alone and prints what it found.
+with the reason. With --only-torch it examines only torch and the devices, and prints the result.
 """
 
 import argparse
@@ -43,21 +43,25 @@ MEETING_SECONDS = 120
 system.
 """
 GIVE_UP_SECONDS = 10
-"""torch's own time-out says more where it comes: it is given so much longer."""
+"""Extra time for torch's own time-out, whose error says more."""
 UNUSED_GROUPS = ("EXPERT", "HYBRID")
 """Words in the names of process groups that a dense model makes and never uses."""
 SUM_ROUNDS = 5
 CLOCK_ROUNDS = 5
-"""Comparisons of clocks, of which the closest counts: a rank that waits for a core reads its clock
-late.
+"""Number of clock comparisons.
+
+The closest is used, because a rank that waits for a core reads its clock late.
 """
 
 Facts = dict[str, object]
-"""What a rank found; each part is None until it was looked at, or where `errors` says why not."""
+"""Findings of a rank. A part is None until it is examined, or if `errors` has the reason."""
 
 
 def main() -> int:
-    """Look, reach the other ranks, write what was found; a part that fails says so in its place."""
+    """Examine the machine and the links to other ranks, and write the findings.
+
+    A part that fails leaves its error instead.
+    """
     arguments = _arguments()
     ranks = ranks_from(os.environ)
     if arguments.device == CPU:
@@ -70,7 +74,7 @@ def main() -> int:
         return 0
 
     die_with_launcher(ranks)
-    # NCCL then says which transport it took: sockets where the site names a fabric are a finding.
+    # NCCL then reports its transport. Sockets are a fault if the site names a fast network.
     os.environ.setdefault("NCCL_DEBUG", "INFO")
     os.environ.setdefault("NCCL_DEBUG_SUBSYS", "INIT,NET")
     errors: dict[str, str] = {}
@@ -133,7 +137,7 @@ def _installed_version(name: str) -> str | None:
 
 
 class Deadline:
-    """End this rank where a step with the others takes too long.
+    """End this rank if a step with the others takes too long.
 
     The step's name is left behind.
     """
@@ -155,7 +159,10 @@ class Deadline:
         members: Sequence[int],
         seconds: int = WAIT_SECONDS,
     ) -> Iterator[None]:
-        """Give the body this many seconds; before it starts, write which step it is and whose."""
+        """Limit the body to this many seconds.
+
+        Before it starts, write which step it is and for which rank.
+        """
         current = {
             "step": step,
             "ranks": list(members),
@@ -214,7 +221,7 @@ def write_speed(folder: Path, rank: int) -> Facts:
     finally:
         path.unlink(missing_ok=True)
 
-    # Zero where the file's time is within that moment
+    # Zero if the file's time is within that interval
     skew = max(0.0, before - written, written - after)
     speed = WRITTEN_BYTES / seconds
     return {
@@ -265,7 +272,7 @@ def _time_device(device: Any) -> Facts:
 
     cuda = on_gpu()
     rows = MATRIX_SIZE[cuda]
-    # bf16 is what GPUs train in; on a CPU without its instructions it says nothing.
+    # GPUs train in bf16; on a CPU without bf16 instructions its speed means nothing.
     number_format = torch.bfloat16 if cuda else torch.float32
     matrix = torch.ones(rows, rows, dtype=number_format, device=device)
     source = torch.ones(COPIED_BYTES[cuda] // 4, device=device)
@@ -305,7 +312,7 @@ def _core_flops(number_format: str) -> float | None:
 def _quickest_seconds(action: Callable[[], object]) -> float:
     """Return the seconds of the quickest of some rounds.
 
-    On a CPU those that this thread computed.
+    On a CPU, only those that this thread computed.
     """
     from runbook.training.process_groups import wait_for_gpu
 
@@ -332,8 +339,8 @@ class NamedGroup:
 def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
     """Make the trainer's process groups in its order, and sum over each that this rank is in.
 
-    `layout` is tensor x pipeline x context, such as 2x4x1. Only a group's first sum opens its
-    connections: one that can be made may still hang.
+    `layout` is tensor x pipeline x context, such as 2x4x1. Only the first sum of a group opens its
+    connections, so a group that can be created may still hang.
     """
     groups = _make_groups(layout, deadline)
     results = []
@@ -350,7 +357,7 @@ def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
 def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
     """Let megatron-core make its groups as the trainer does.
 
-    Return them in the order they were made.
+    Return the groups in the order of their creation.
     """
     import torch
     from megatron.core import parallel_state
@@ -471,5 +478,5 @@ def _arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # Exit handlers of gloo may wait for ranks that are gone
+    # Exit handlers of gloo may wait for ranks that have ended
     os._exit(code)

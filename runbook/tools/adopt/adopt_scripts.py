@@ -1,4 +1,7 @@
-"""`runbook adopt`: a job script becomes a run file, with a report of what was left over and which errors it has."""
+"""`runbook adopt`: turns a job script into a run file, with a report.
+
+The report lists settings that have no key, and errors in the script.
+"""
 
 import copy
 import dataclasses
@@ -68,28 +71,27 @@ _TEXT_ENDINGS = (
 
 @dataclass(frozen=True)
 class AdoptReport:
-    """What `runbook adopt` tells."""
+    """The report of `runbook adopt`."""
 
     adopted: Adoption
     path: Path
     refused: str
-    """Why `runbook check` would not take the run file; empty if it does."""
+    """Why `runbook check` rejects the run file; empty if it accepts it."""
     proof: Sequence[ProvenOption] = ()
-    """Every option of the script next to the run file's own; empty if the script starts no
-    training."""
+    """Every option of the script next to the run file's; empty if the script starts no training."""
     site_block: str = ""
-    """What to paste into the site's file."""
+    """Text to paste into the site file."""
     model_entry: str = ""
-    """What to paste into params/models.yaml; empty if the catalogue has the model."""
+    """Text to paste into params/models.yaml; empty if the catalogue has the model."""
     differences: Sequence[Row] = ()
-    """What differs because the trainer is another program.
+    """Differences due to another training program.
 
-    None for Megatron's and NeMo's own scripts.
+    Scripts of Megatron and NeMo have none.
     """
 
     @property
     def check(self) -> str:
-        """What `runbook check` says of the run file, or which options nothing accounts for."""
+        """The verdict of `runbook check` on the run file, or the unaccounted-for options."""
         lost = [row.option for row in unaccounted(self.proof)]
         findings = self.adopted.findings
         if self.refused:
@@ -108,7 +110,7 @@ class AdoptReport:
         return "passes"
 
     def as_dict(self) -> dict[str, object]:
-        """Return everything for --json."""
+        """Return the whole report for --json."""
         adopted = self.adopted
         findings = adopted.findings
         carried = {"key": "key", "value": "value", "from": "source"}
@@ -145,7 +147,7 @@ class AdoptReport:
         return rows
 
     def _launch_rows(self) -> list[Row]:
-        """Return a row for each training that the script starts, and whether it is the run file's."""
+        """Return a row for each training that the script starts. One of them is the run file's."""
         adopted = self.adopted
         places = adopted.script.places
         rows: list[Row] = []
@@ -165,7 +167,7 @@ class AdoptReport:
         return rows
 
     def _required_rows(self) -> list[Row]:
-        """Return a row for each key that the site requires and the script does not give."""
+        """Return a row for each key that the site requires and the script does not set."""
         rows: list[Row] = []
         for key, meaning in self.adopted.required.items():
             rows.append({"key": key, "what": meaning})
@@ -203,7 +205,7 @@ class AdoptReport:
         return "\n\n".join(parts)
 
     def _required_part(self) -> str:
-        """Return what a person has still to give, as a table or a sentence."""
+        """Return the values that a person must still supply, as a table or a sentence."""
         required = self._required_rows()
         title = "Still to be given, in the run file or by --set"
         if not required:
@@ -211,7 +213,7 @@ class AdoptReport:
         return Table(required, title).as_text()
 
     def _check_part(self) -> str:
-        """Return whether `runbook check` takes the run file, and what to do next."""
+        """Return whether `runbook check` accepts the run file, and what to do next."""
         name = str(self.path)
         if self.path.parent.name == "params":
             name = self.adopted.name
@@ -263,7 +265,7 @@ class AdoptReport:
         return parts
 
     def _different_rows(self, rank: Rank) -> list[Row]:
-        """Return a row for each option of a rank that is not the same in both commands."""
+        """Return a row for each option of a rank that differs between the two commands."""
         places = self.adopted.script.places
         rows: list[Row] = []
         for option in self.proof:
@@ -299,7 +301,7 @@ class AdoptReport:
         return rows
 
     def _leftover_rows(self) -> list[Row]:
-        """Return what is not carried over, but for the options, which the proof has."""
+        """Return the settings that are not carried over, except for options (see the proof)."""
         proven = {row.option for row in self.proof}
         places = self.adopted.script.places
         rows: list[Row] = []
@@ -317,7 +319,7 @@ class AdoptReport:
 
 
 def _table(title: str, rows: list[Row]) -> str:
-    """Return a table with the number of its rows in the title, or one line where it has none."""
+    """Return a table with its number of rows in the title, or one line if it has no rows."""
     if not rows:
         return f"{title}: none."
     return Table(rows, f"{title}: {len(rows)}").as_text()
@@ -330,11 +332,11 @@ def adopt(
     replace: bool = False,
     launch: int = 0,
 ) -> AdoptReport:
-    """Run the script in a sandbox, write the run file, and say whether `runbook check` accepts it.
+    """Run a script in a sandbox, write the run file, and report whether it passes `runbook check`.
 
     The small text files in the first script's folder are available in the sandbox, as copies. An
-    existing run file with other contents is refused, unless `replace`. Of several trainings the
-    last one counts, or the one that `launch` counts from 1.
+    existing run file with other contents is refused, unless `replace`. If there are several
+    trainings, the last one is used, or number `launch` (from 1).
     """
     project = params.project_root()
     path = _run_file_path(out, run_name(scripts[0]), project)
@@ -343,7 +345,8 @@ def adopt(
         script = script_of_log(log, scripts[0].name)
         adopted = adopt_script(script, scripts[0].name, path.stem, project, launch)
         return _write(adopted, path, project, replace=replace)
-    # A configuration is parsed as it is, and masked value by value: a masked text may be no TOML.
+    # A configuration is parsed unmasked and masked value by value, because masking may break its
+    # TOML.
     texts = [(script.name, _read(script)) for script in scripts]
     own_file = _script_of_own_file(texts)
     if own_file:
@@ -353,7 +356,7 @@ def adopt(
     if config:
         adopted = adopt_config(config, texts, path.stem, project)
         return _write(adopted, path, project, replace=replace, config=config)
-    # No secret goes into the sandbox, so that none can come out of it into the run file.
+    # No secret enters the sandbox, so that no secret can get from it into the run file.
     files = [(name, mask(text)) for name, text in texts]
     beside, left_out = _files_beside(scripts[0])
     adopted = adopt_text(files, path.stem, project, beside, launch)
@@ -385,7 +388,7 @@ def adopt_job(
     replace: bool = False,
     launch: int = 0,
 ) -> AdoptReport:
-    """Turn the script of a job that a queue knows into a run file, as `adopt` does with a script."""
+    """Turn the script of a queued job into a run file, as `adopt` does with a script."""
     project = params.project_root()
     name, text = submitted_script(job_id)
     path = _run_file_path(out, f"job-{job_id.partition('.')[0]}", project)
@@ -394,7 +397,7 @@ def adopt_job(
 
 
 def _run_file_path(out: Path | None, name: str, project: Path) -> Path:
-    """Return where the run file is written. Raise `ParamsError` if that is no name of one."""
+    """Return the path of the run file. Raise `ParamsError` if it is not a valid name."""
     path = out or project / "params" / f"{name}.yaml"
     if path.suffix not in (".yaml", ".yml"):
         raise ParamsError(AdoptMessage.NOT_A_YAML_NAME, path=path)
@@ -409,7 +412,7 @@ def _write(
     replace: bool,
     config: ProgramConfig | None = None,
 ) -> AdoptReport:
-    """Write the run file, unless another one is there, and return the report."""
+    """Write the run file, unless a different one exists, and return the report."""
     adopted, refused, rendered = _settled(adopted, project)
     if path.exists() and not replace and path.read_text(encoding="utf-8") != adopted.text:
         raise ParamsError(AdoptMessage.RUN_FILE_EXISTS, path=path)
@@ -422,10 +425,7 @@ def _write(
 
 
 def _log_text(path: Path) -> str:
-    """Return the beginning of a log with Megatron's printed arguments.
-
-    The text is empty if the file is not such a log.
-    """
+    """Return the beginning of a log with Megatron's printed arguments, or '' for other files."""
     try:
         with path.open("rb") as stream:
             text = stream.read(_MOST_BYTES_OF_LOG).decode("utf-8", errors="replace")
@@ -437,7 +437,7 @@ def _log_text(path: Path) -> str:
 
 
 _MOST_BYTES_OF_LOG = 4 << 20
-"""Of a log; the arguments are printed before the first step."""
+"""Bytes of a log that are read. The arguments are printed before the first step."""
 
 
 def _report(
@@ -447,7 +447,7 @@ def _report(
     rendered: RenderedPhase | None,
     project: Path,
 ) -> AdoptReport:
-    """Return the report of an adoption, with its proof and what there is to paste."""
+    """Return the report of an adoption, with its proof and the texts to paste."""
     findings = adopted.findings
     proof: list[ProvenOption] = []
     if adopted.launch:
@@ -463,9 +463,9 @@ def _report(
 
 
 def run_name(script: Path) -> str:
-    """Return the name of a run that a script's name gives.
+    """Return a run's name made from a script's name.
 
-    YAML reads some names as numbers or as true and false: these get a word in front.
+    Names that YAML reads as a number or as true or false get a prefix.
 
     >>> run_name(Path("a/04-gpt175B.sh")), run_name(Path("my job.sbatch")), run_name(Path("models.sh"))
     ('04-gpt175B', 'my-job', 'adopted-models')
@@ -495,7 +495,7 @@ def _read(path: Path) -> str:
         raise ParamsError(AdoptMessage.NOT_A_SCRIPT, path=path)
     return raw.decode(
         "utf-8-sig", errors="replace"
-    )  # with a byte order mark neither TOML nor Python
+    )  # A byte order mark is valid neither in TOML nor in Python
 
 
 _SECRET_NAME = re.compile(
@@ -504,13 +504,13 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _CODE = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".py")
-"""Files that are started, whatever they are called: count_tokens.py."""
+"""Files that are programs, even if the name suggests a secret (count_tokens.py)."""
 
 
 def is_secret_file(name: str, text: str) -> bool:
-    """Return whether a file is nothing but a secret.
+    """Return whether a file contains only a secret.
 
-    Its name says so, or it is one long word of letters and digits.
+    Its name suggests it, or it is one long word of letters and digits.
 
     >>> is_secret_file("hf_token.txt", "x"), is_secret_file("wandb", "0123456789abcdef01ab"), is_secret_file("a.py", "x")
     (True, True, False)
@@ -530,11 +530,9 @@ def _with_notes(script: Script, left_out: Mapping[str, str]) -> Script:
 def _files_beside(script: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Read the small text files next to a script, which it may start or read.
 
-    They are in its folder and the two levels below it; of the folder above it and of its checkout, those
-    that the script names.
-
-    Tokens in them are masked. Files that are nothing but a secret, or that cannot be read, are left
-    out; the second dictionary says why.
+    They are in the script's folder and two levels below it. In the folder above it and in its
+    checkout, only files that the script names are read. Tokens in them are masked. Files that
+    contain only a secret, or cannot be read, are left out; the second dictionary has the reasons.
     """
     folder = script.resolve().parent
     texts: dict[str, str] = {}
@@ -569,9 +567,10 @@ def _files_beside(script: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _files_above(script: Path, job_texts: Iterable[str]) -> dict[str, str]:
-    """Read the text files of the folder above a script's that the script or its files name.
+    """Read the text files in the parent folder that the script or its files name.
 
-    A template's name is enough; of deeper folders the path is named: `../configs/model.sh`.
+    For a template the name is enough; for files in deeper folders the path must be named:
+    `../configs/model.sh`.
     """
     folder = script.resolve().parent
     names = set()
@@ -588,11 +587,11 @@ def _files_above(script: Path, job_texts: Iterable[str]) -> dict[str, str]:
 
 _PATH_ABOVE = re.compile(r"(?<![\w.])\.\./((?:[\w-][\w.-]*/)*[\w-][\w.-]*)")
 _PATH_BELOW = re.compile(r"(?<![\w/.$}])(?<!\w-)(?:\./)?((?:\w[\w.-]*/)+\w[\w.-]*)")
-"""Paths as scripts write them, from the folder above and from the folder that a job starts in."""
+"""Paths as scripts write them: relative to the parent folder, or to the job's start folder."""
 
 
 def _named_paths(texts: Iterable[str], pattern: re.Pattern[str]) -> set[str]:
-    """Return the paths of a pattern that texts name."""
+    """Return the paths matching a pattern that texts name."""
     paths = set()
     for text in texts:
         paths.update(pattern.findall(text))
@@ -600,10 +599,10 @@ def _named_paths(texts: Iterable[str], pattern: re.Pattern[str]) -> set[str]:
 
 
 def _files_of_checkout(script: Path, job_texts: Iterable[str]) -> dict[str, str]:
-    """Read the text files that a job names by their path from a folder above the script's.
+    """Read the text files that a job names relative to a folder above the script.
 
     People submit from the top of a checkout: `sbatch jobs/train.sh`, which reads configs/model.sh.
-    Files are read within the checkout only, and within no other one.
+    Only files inside the script's own checkout are read.
     """
     folder = script.resolve().parent
     top = _top_of_checkout(folder)
@@ -620,7 +619,7 @@ def _files_of_checkout(script: Path, job_texts: Iterable[str]) -> dict[str, str]
 
 
 def _top_of_checkout(folder: Path) -> Path | None:
-    """Return the folder of the checkout that a folder is in; None if it is in none."""
+    """Return the checkout that contains a folder, or None."""
     for candidate in (folder, *folder.parents):
         if (candidate / ".git").exists():
             return candidate
@@ -651,7 +650,7 @@ _MOST_FILES = 300
 def _text_files(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder and of two levels below it that are text by their names.
 
-    No hidden one, no link, and none in a folder that is a link to one elsewhere.
+    Hidden files, links, and files in linked folders are left out.
     """
     for pattern in ("*", "*/*", "*/*/*"):
         for path in sorted(folder.glob(pattern)):
@@ -661,7 +660,7 @@ def _text_files(folder: Path) -> Iterator[Path]:
 
 
 def _is_text_file(path: Path, top: Path) -> bool:
-    """Return whether a path is a file within `top` that is text by its name, and no link."""
+    """Return whether a path is a file within `top`, with a text file's name, and not a link."""
     if path.suffix not in _TEXT_ENDINGS:
         return False
     try:
@@ -686,26 +685,26 @@ def _settled(adopted: Adoption, project: Path) -> tuple[Adoption, str, RenderedP
             break
         settled = rewritten(settled)
         tried = _tried(settled, project)
-    if tried.refused:  # stand-ins that help nothing would only hide what the source says
+    if tried.refused:  # stand-ins that do not help would only hide the source's values
         unsettled = dataclasses.replace(adopted, findings=as_read)
         return unsettled, first_try.refused, first_try.rendered
     return settled, tried.refused, tried.rendered
 
 
 _MOST_ROUNDS = 8
-"""Tries of a run file, each with other values left open."""
+"""Most attempts at a run file, each with other values left open."""
 
 
 @dataclass(frozen=True)
 class TriedRunFile:
-    """What `runbook check` says of a run file."""
+    """The verdict of `runbook check` on a run file."""
 
     refused: str
-    """Why it would not take the run file; empty if it would."""
+    """Why it rejects the run file; empty if it accepts it."""
     checks: tuple[Check, ...]
-    """The checks that failed, where values do not fit together."""
+    """The failed checks, if values are inconsistent."""
     rendered: RenderedPhase | None
-    """The run file's own training; None if none can be planned."""
+    """The run file's training, or None if it cannot be planned."""
 
 
 def _tried(adopted: Adoption, project: Path) -> TriedRunFile:

@@ -1,6 +1,6 @@
 """Adoption turns someone's job script into a run file.
 
-Defaults of its program fill in what the script leaves open.
+Defaults of its program fill in values that the script leaves open.
 """
 
 import math
@@ -71,7 +71,7 @@ class Adoption:
     launches: Sequence[Launch] = ()
     """Every training that the script starts, without repetitions."""
     source: str = ""
-    """What people call the job: the script's name."""
+    """The job's display name: the script's name."""
     launch: Launch | None = None
     """The launch that became the run file; None if only a document's variables were read."""
 
@@ -86,9 +86,9 @@ def adopt(
     """Run the first script in a sandbox and read what it started.
 
     The other scripts and the files `beside` it are available to it. If it starts several trainings,
-    the last one becomes the run file, or the one that `launch_number` counts, starting at 1. Raise
-    `ParamsError` if the script starts no training that can be read here, and sets nothing that a
-    document's script reads.
+    the last one becomes the run file, or number `launch_number` (from 1). Raise `ParamsError` if
+    the script starts no training that adopt can read, and sets no variable that a document's script
+    reads.
     """
     script = follow(files, beside or {}, _starts_training)
     script = with_configuration_files(script, {**(beside or {}), **dict(files[1:])})
@@ -102,7 +102,7 @@ def adopt_script(
     project: Path,
     launch_number: int = 0,
 ) -> Adoption:
-    """Turn the observations of a job into a run file; `file_name` is the job's name for people."""
+    """Turn the observations of a job into a run file; `file_name` is the job's display name."""
     calls = calls_of(script.commands)
     all_launches = different_launches(launches_of(script.commands))
     if not all_launches and not calls:
@@ -151,7 +151,7 @@ def _last(launches: Sequence[Launch]) -> Launch | None:
 
 
 def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
-    """Raise `ParamsError` with what a script starts instead of a training."""
+    """Raise `ParamsError` with the programs that a script starts instead of a training."""
     programs = other_programs(script.commands)
     starts = ""
     if programs:
@@ -165,7 +165,7 @@ def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
 
 
 def _sentences(notes: Sequence[str]) -> str:
-    """Return anything unusual about the run of a script as sentences, each after a space."""
+    """Return a sentence for anything unusual about the run of a script, each after a space."""
     return "".join(f" {note}." for note in notes)
 
 
@@ -289,7 +289,7 @@ def _site_of(script: Script, project: Path) -> Site:
 
 
 def _base(script: Script, launches: Sequence[Launch], calls: Sequence[DocumentCall]) -> str:
-    """Return the run that fills in what a script leaves to another file.
+    """Return the run that supplies the values that a script leaves to another file.
 
     The result is empty if the script is complete. The other file is a document's script, or NeMo's
     own.
@@ -810,7 +810,7 @@ def _take_program_defaults(findings: Findings, framework: str) -> None:
 
 
 def _evaluation(findings: Findings) -> None:
-    """Leave out the evaluation if the split leaves no text for validation."""
+    """Drop the evaluation if the split leaves no text for validation."""
     if findings.value("data.held_out") or not findings.value("data.split", "").endswith(",0,0"):
         return
     line = findings.carried["data.split"].line
@@ -863,9 +863,9 @@ def _carried_lengths(prefix: str, findings: Findings) -> list[CarriedValue]:
 
 
 def _devices_of_tasks(findings: Findings) -> None:
-    """Set one device for each task of a node.
+    """Set one device for each task on a node.
 
-    This holds if the queue's own launcher starts a rank for each task.
+    This applies if the queue's own launcher starts a rank for each task.
     """
     launcher = findings.value("jobs.launcher", findings.site.launcher)
     tasks = findings.carried.get("jobs.training.tasks_per_node")
@@ -895,7 +895,7 @@ def _nodes(findings: Findings) -> None:
 
 
 def _fit_nodes_to_site(findings: Findings) -> None:
-    """Count the site's nodes if the script's nodes have a multiple of their devices."""
+    """Convert to the site's nodes if the script's nodes have a multiple of their devices."""
     carried = findings.carried.get("jobs.training.devices_per_node")
     site_devices = findings.site.hardware.devices_per_node
     if carried is None or not isinstance(carried.value, int) or not site_devices:
@@ -932,7 +932,7 @@ def _batch(findings: Findings) -> None:
 def _end_ramp(sequences: int, findings: Findings) -> bool:
     """Use the first batch of a ramp that the devices divide.
 
-    This is for a source that does not say how the ramp ends. Return whether there is a ramp.
+    This is for a source that does not state how the ramp ends. Return whether there is a ramp.
     """
     start = findings.number("training.rampup_start")
     increment = findings.number("training.rampup_increment")

@@ -17,14 +17,14 @@ _INTERPOLATION = re.compile(r"\$\{(\.*)([\w.]+)\}")
 _PRODUCT = re.compile(r"\$\{multiply:(.*)\}")
 """A resolver of NeMo's launcher."""
 _HAS_NO_VALUE = (None, "???")
-"""What Hydra takes for a value that somebody else gives."""
+"""Hydra's mark for a value that must be supplied elsewhere."""
 
 
 def with_configuration_files(script: Script, texts: Mapping[str, str]) -> Script:
-    """Return a script whose NeMo trainings have the values of their file at hand before their overrides.
+    """Return a script whose NeMo trainings have their configuration file's values as overrides.
 
-    `texts` are the files at hand. A training whose file is elsewhere stays as it is, and the script
-    names the file.
+    `texts` are the available files. A training whose file is not available stays unchanged, and the
+    script names the file.
     """
     commands: list[StartedProgram] = []
     absent: dict[str, None] = {}
@@ -38,7 +38,7 @@ def with_configuration_files(script: Script, texts: Mapping[str, str]) -> Script
 
 
 def _file_of(command: StartedProgram) -> str:
-    """Return the configuration file that a command starts a training from; empty if it starts none."""
+    """Return the configuration file with which a command starts a training, or an empty text."""
     if _place_of_program(command.words) is None:
         return ""
     name, name_word = _option(command.words, "--config-name", "-cn")
@@ -59,7 +59,7 @@ def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProg
         return command
     try:
         values = yaml_values(text, name)
-    except ParamsError:  # not YAML: what it says stays unknown
+    except ParamsError:  # not YAML: its values stay unknown
         return command
     overrides = _overrides(command.words[position + 1 :])
     file_words = [
@@ -73,7 +73,7 @@ def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProg
 
 
 def _place_of_program(command_words: Sequence[Word]) -> int | None:
-    """Return which word is a program that reads Hydra's files; None if none is."""
+    """Return the index of the program that reads Hydra's files, or None."""
     for position, word in enumerate(command_words):
         if _READS_HYDRA.search(word.text):
             return position
@@ -81,7 +81,7 @@ def _place_of_program(command_words: Sequence[Word]) -> int | None:
 
 
 def _option(command_words: Sequence[Word], *names: str) -> tuple[str, Word | None]:
-    """Return the value of an option, written with = or as the next word, and the word of the option.
+    """Return an option's value, after = or in the next word, and the option's word.
 
     `names` are its spellings.
     """
@@ -96,16 +96,16 @@ def _option(command_words: Sequence[Word], *names: str) -> tuple[str, Word | Non
 
 
 _SIGNS = {"trainer.max_steps", "model.encoder_seq_length", "model.num_layers", "model.hidden_size"}
-"""Keys that every file of a GPT's training has."""
+"""Keys that every configuration of a GPT training has."""
 _SIGNS_OF_OTHERS = re.compile(
     r"model\.(peft|bert_|encoder\.|decoder\.|restore_from_path|data\.(train_ds|masked_lm|short_seq))"
     r".*|.*binary_head"
 )
-"""Keys of files that tune a model, or train a BERT or T5."""
+"""Keys of configurations that fine-tune a model, or train BERT or T5."""
 
 
 def script_of_nemo_file(name: str, text: str) -> Script | None:
-    """Return the training that a file of NeMo's GPTs describes; None if the file is another one.
+    """Return the training that a NeMo GPT configuration describes; None for other files.
 
     It is megatron_gpt_pretraining.py with the file's values as overrides.
     """
@@ -166,9 +166,9 @@ _SIGNS_OF_MEGATRON = {
 
 
 def _file_called(name: str, folder: str, texts: Mapping[str, str]) -> str:
-    """Return the text of a configuration file at hand.
+    """Return the text of an available configuration file.
 
-    The one in `folder` where several have its name.
+    If several have its name, return the one in `folder`.
     """
     stem = name.removesuffix(".yaml")
     if not stem:
@@ -180,7 +180,7 @@ def _file_called(name: str, folder: str, texts: Mapping[str, str]) -> str:
 
 
 def _common_tail(first: PurePosixPath, second: PurePosixPath) -> int:
-    """Return how many names two paths share at their ends."""
+    """Return how many trailing components two paths share."""
     count = 0
     for one_name, other_name in zip(reversed(first.parts), reversed(second.parts), strict=False):
         if one_name != other_name:
@@ -190,7 +190,7 @@ def _common_tail(first: PurePosixPath, second: PurePosixPath) -> int:
 
 
 def _overrides(command_words: Sequence[Word]) -> dict[str, object]:
-    """Return the values that a command line gives, by their names."""
+    """Return the values on a command line, by name."""
     overrides: dict[str, object] = {}
     for word in command_words:
         name, equals, text = word.text.partition("=")
@@ -219,7 +219,7 @@ def _resolved(
 def _content(name: str, value: object, by_name: Mapping[str, object], depth: int = 0) -> object:
     """Return a value with its reference or product filled in.
 
-    As it is written where that cannot be, so that it is reported.
+    If that is impossible, return it as written, so that it is reported.
     """
     if not isinstance(value, str) or depth > _MOST_REFERENCES:
         return value
@@ -238,14 +238,14 @@ def _content(name: str, value: object, by_name: Mapping[str, object], depth: int
 
 
 def _is_open(content: object) -> bool:
-    """Return whether a content has still a reference that nothing fills in."""
+    """Return whether a text still contains an unresolved reference."""
     return isinstance(content, str) and "${" in content
 
 
 def _product(
     name: str, factors: Sequence[str], by_name: Mapping[str, object], depth: int
 ) -> int | None:
-    """Return the product of numbers, references and products; None if a factor is no plain count."""
+    """Return the product of numbers, references and products; None if a factor is not a count."""
     product = 1
     for factor in factors:
         number = str(_content(name, factor, by_name, depth + 1))
@@ -256,7 +256,7 @@ def _product(
 
 
 def _factors(value: str) -> list[str]:
-    """Return the factors of a product as they are written; none if the value is no product.
+    """Return the factors of a product as written, or no factors if the value is not a product.
 
     >>> _factors("${multiply:4, ${multiply:2,${.hidden_size}}}")
     ['4', '${multiply:2,${.hidden_size}}']
@@ -293,7 +293,7 @@ def _referred_name(name: str, dots: str, path: str) -> str:
 
 
 def _text(value: object) -> str:
-    """Return a value as an override has it: lists in brackets."""
+    """Return a value in the form of an override, with lists in brackets."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_text, value))}]"
     return str(value)

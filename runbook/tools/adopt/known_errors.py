@@ -1,6 +1,6 @@
-"""Known errors of the five documents in a script.
+"""Finds known errors of the five documents in a script.
 
-In its text, in what it sets and starts, and in its numbers.
+They are in its text, in its variables and commands, or in its numbers.
 """
 
 import json
@@ -23,16 +23,16 @@ from runbook.tools.adopt.script import Script, Word
 
 @dataclass(frozen=True)
 class TextPattern:
-    """A pattern that gives an error away, wherever the text has it."""
+    """A pattern that reveals an error anywhere in the text."""
 
     number: int
     pattern: str
     problem: str
     remedy: str
     only_with: str = ""
-    """Another pattern that the text must have somewhere."""
+    """Another pattern that the text must match somewhere."""
     never_with: str = ""
-    """A pattern that clears the text."""
+    """A pattern that rules the error out."""
 
 
 _ROWS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ TEXT_PATTERNS = tuple(TextPattern(**row) for row in _ROWS)
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a script says and did, and the run file that it becomes."""
+    """A script, its observed actions, and its run file."""
 
     script: Script
     launches: Sequence[Launch]
@@ -50,21 +50,21 @@ class Evidence:
     models: Mapping[str, Model]
 
     def called(self, run: str) -> list[DocumentCall]:
-        """Starts of the scripts that this run was made from."""
+        """Calls of the scripts from which this run was derived."""
         return [call for call in self.calls if call.run == run]
 
     @property
     def model(self) -> Model | None:
-        """The model of the run file, with the script's own shape."""
+        """The run file's model with the script's shape."""
         model = self.models.get(str(self.findings.value("model", "")))
         shape = self.findings.shape
         return with_shape(model, shape) if model else None
 
 
 def errors_in(evidence: Evidence) -> list[KnownError]:
-    """Return all of them by number and line, each once a line.
+    """Return all errors by number and line, each at most once per line.
 
-    Of some numbers each problem once a line.
+    Some numbers stand for several problems; each of these is returned once per line.
     """
     errors = {}
     for detect in DETECTORS:
@@ -84,7 +84,7 @@ _SEVERAL_PROBLEMS = (15, 19, 27)
 
 
 def _texts(evidence: Evidence) -> Iterator[KnownError]:
-    """Each pattern at the first three lines that have it."""
+    """Yield the error of each pattern, at the first three lines that match it."""
     script = evidence.script
     for entry in TEXT_PATTERNS:
         if entry.never_with and re.search(entry.never_with, script.text):
@@ -178,7 +178,7 @@ def _intervals(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _written_out(evidence: Evidence, variable: str, name: str) -> Iterator[tuple[Word, Word]]:
-    """Yield an option and its value where its line does not name the variable."""
+    """Yield an option and its value if its line does not name the variable."""
     for launch in evidence.launches:
         for word, value in pairwise(launch.arguments):
             row = evidence.script.lines[word.line - 1] if word.line else ""
@@ -254,7 +254,7 @@ def _tokenizer(evidence: Evidence) -> Iterator[KnownError]:
 def _tokenizer_files(evidence: Evidence) -> list[tuple[Word, Word]]:
     """Return the vocabulary and merges of each launch.
 
-    Where no launch has both, those of the variables.
+    If no launch has both, return those of the variables.
     """
     files = []
     for launch in evidence.launches:
@@ -296,19 +296,19 @@ _OWN_FOLDERS = (
 
 @dataclass(frozen=True)
 class DocumentStart:
-    """The size and the folder that a document's script is started with.
+    """The size and the folder with which a document's script is called.
 
-    Empty if it takes its own.
+    Empty values mean its defaults.
     """
 
     line: int
     shape: tuple[str, str]
-    """Layers and hidden size."""
+    """Number of layers and hidden size."""
     folder: str
 
 
 def _start_of(call: DocumentCall) -> DocumentStart:
-    """Read a start's size and folder from its environment."""
+    """Read the size and folder of a call from its environment."""
 
     def value(name: str) -> str:
         word = call.command.environment.get(name)
@@ -347,7 +347,7 @@ def _checkpoints_of_launches(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _value(launch: Launch, name: str) -> str:
-    """Return the value of a launch's option; empty if it has none."""
+    """Return the value of a launch's option, or an empty text."""
     word = option(launch.arguments, name)
     return word.text if word else ""
 
@@ -431,9 +431,9 @@ def _nodes(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _nodes_of_program(evidence: Evidence) -> list[tuple[str, str, int]]:
-    """Return the numbers of nodes that variables and torchrun's options have.
+    """Return the node counts in variables and torchrun's options.
 
-    Each is a name, a number and a line.
+    Each has a name, a number and a line.
     """
     numbers = []
     for setting in evidence.script.settings:
@@ -543,7 +543,7 @@ def _asks_for_devices(evidence: Evidence) -> bool:
 
 
 def _options_by_name(launch: Launch) -> dict[str, Word]:
-    """Return the words of a launch that are options, by their names with dashes."""
+    """Return the options of a launch, by name with dashes."""
     by_name: dict[str, Word] = {}
     for word in launch.arguments:
         if word.text.startswith("--"):

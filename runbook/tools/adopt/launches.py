@@ -1,7 +1,4 @@
-"""The launch of a training in a script.
-
-Also the site, framework and document that the script belongs to.
-"""
+"""Finds the launches of trainings in a script, and the script's site, framework and document."""
 
 import json
 import re
@@ -17,7 +14,7 @@ from runbook.tools.adopt.script import Script, StartedProgram, Word
 _GPT = re.compile(
     r"(^|/)(pretrain_(gpt|mcore_gpt|llama|mcore)\w*|megatron_gpt_pretraining\w*)\.py$"
 )
-"""Programs that train a GPT, whatever they are given."""
+"""Programs that train a GPT, with any options."""
 _MAY_TRAIN = re.compile(
     r"(pretrain|train|finetun|sft|dpo|ppo|grpo)\w*(\.py|-cli)?$|run_recipe\.py$"
 )
@@ -25,7 +22,7 @@ _NEVER = re.compile(
     r"(preprocess|convert|merge|download|tokenize|evaluate|generate|generation|server|setup|test)\w*\.py$"
     r"|(_to_|2)(hf|huggingface|megatron|mcore|nemo|torch)\w*\.py$|(^|[/_])(infer|inference|eval)\w*\.py$"
 )
-"""Programs that prepare, convert, answer or judge, and train nothing."""
+"""Programs that prepare data, convert, generate or evaluate, and never train."""
 _MODULES = (
     "torch.distributed.run",
     "torch.distributed.launch",
@@ -33,12 +30,9 @@ _MODULES = (
     "accelerate.commands.launch",
 )
 _ENOUGH_OPTIONS = 4
-"""Of the known options, which make a script a training whatever its name is."""
+"""Number of known options that make a script of any name a training."""
 _ENOUGH_CORE_OPTIONS = 2
-"""Of these, such as have no other program's meaning.
-
---bf16 and --seed are options of many programs.
-"""
+"""Number of these that must be specific. --bf16 and --seed are options of many programs."""
 _CORE_OPTIONS = {
     "num-layers",
     "hidden-size",
@@ -63,13 +57,13 @@ class Launch:
     """One start of a training."""
 
     parts: tuple[tuple[str, tuple[Word, ...]], ...]
-    """Programs around the training script, outermost first, each with its own options."""
+    """Programs around the training script, outermost first, each with its options."""
     script: Word
     arguments: tuple[Word, ...]
     command: StartedProgram
 
     def part(self, *names: str) -> tuple[Word, ...]:
-        """The options of the first of these programs; none where it is not there."""
+        """Return the options of the first of these programs that occurs, or no options."""
         return next((shell_words for name, shell_words in self.parts if name in names), ())
 
     @property
@@ -79,7 +73,7 @@ class Launch:
 
 
 def different_launches(launches: Sequence[Launch]) -> list[Launch]:
-    """Return each launch once, where a loop or a rank starts the same training again."""
+    """Return each launch once, even if a loop or several ranks start the same training."""
     by_words: dict[tuple[str, ...], Launch] = {}
     for launch in launches:
         by_words.pop(_words_of(launch), None)  # the last start of several counts
@@ -96,7 +90,7 @@ class ForeignTraining:
     """One start of a training that adopt does not read."""
 
     framework: str
-    """Whose program it is; empty if nothing says so."""
+    """The framework that the program belongs to; empty if unknown."""
     script: Word
 
 
@@ -119,7 +113,7 @@ def foreign_trainings(commands: Sequence[StartedProgram]) -> list[ForeignTrainin
 
 
 def other_programs(commands: Sequence[StartedProgram]) -> list[str]:
-    """Return the Python programs that a job starts and that train nothing by their names, as people see them."""
+    """Return the Python programs of a job whose names show that they do not train."""
     programs: dict[str, None] = {}
     for command in commands:
         index = _script_place(command.words) if command.kind in ("starter", "python") else 0
@@ -129,9 +123,9 @@ def other_programs(commands: Sequence[StartedProgram]) -> list[str]:
 
 
 def is_ours(launch: Launch) -> bool:
-    """Return whether a launch trains a GPT by Megatron or NeMo.
+    """Return whether a launch trains a GPT with Megatron or NeMo.
 
-    By its program's name, else by its options.
+    The program's name decides, or else its options.
     """
     if _GPT.search(launch.script.text):
         return True
@@ -143,13 +137,13 @@ def is_ours(launch: Launch) -> bool:
 
 
 def _is_nemo_launcher(script: Word, shell_words: Sequence[Word]) -> bool:
-    """Return whether a program is the main.py of NeMo's launcher, which trains."""
+    """Return whether a program is the main.py of NeMo's launcher in a training stage."""
     has_override = any(_LAUNCHER_OVERRIDE.match(word.text) for word in shell_words)
     return has_override and script.text.endswith("main.py")
 
 
 def _has_enough_options(shell_words: Sequence[Word]) -> bool:
-    """Return whether words are Megatron's options or NeMo's overrides, and not just alike."""
+    """Return whether words are Megatron's options or NeMo's overrides, not merely similar ones."""
     names = {name for _, name, _ in pairs(shell_words)}
     core = names & _CORE_OPTIONS
     num_known = count_known(shell_words)
@@ -164,7 +158,7 @@ def option(shell_words: Sequence[Word], *names: str) -> Word | None:
 
     Return None if the option has no value.
 
-    Dashes and underscores in its name are alike.
+    Dashes and underscores in its name are equivalent.
     """
     last_value = None
     for word, after in zip_longest(shell_words, shell_words[1:]):
@@ -179,7 +173,7 @@ def option(shell_words: Sequence[Word], *names: str) -> Word | None:
 
 
 def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Launch | None:
-    """Return the launch that a command is; None if it starts no training."""
+    """Return the launch that a command represents, or None if it starts no training."""
     shell_words = command.words
     index = _place_of_script(command, commands)
     if index is None:
@@ -201,7 +195,7 @@ def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Laun
 
 
 _AROUND_A_TRAINING = ("step", "container", "wrapper", "starter")
-"""Kinds of the programs whose options belong to a launch."""
+"""Kinds of programs whose options belong to a launch."""
 
 
 def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]) -> int | None:
@@ -229,15 +223,15 @@ def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]
 
 
 def _is_started_on_devices(command: StartedProgram, shell_words: Sequence[Word]) -> bool:
-    """Return whether a starter of one process a device runs this command.
+    """Return whether a starter of one process per device runs this command.
 
-    What it starts trains something.
+    Such a command is a training.
     """
     return command.kind == "starter" or any(word.text in _MODULES for word in shell_words)
 
 
 def _python_file_place(shell_words: Sequence[Word]) -> int | None:
-    """Return which word is the first Python file; None if none is."""
+    """Return the index of the first Python file, or None."""
     for index, word in enumerate(shell_words):
         if word.text.endswith(".py") and not word.text.startswith("-"):
             return index
@@ -245,9 +239,9 @@ def _python_file_place(shell_words: Sequence[Word]) -> int | None:
 
 
 def _may_train(shell_words: Sequence[Word], index: int) -> bool:
-    """Return whether the program at this place may train anything.
+    """Return whether the program at this index may be a training.
 
-    By its name, else by its options.
+    Its name decides, or else its options.
     """
     script = shell_words[index]
     arguments = shell_words[index + 1 :]
@@ -275,7 +269,10 @@ def _part(program: StartedProgram) -> tuple[str, tuple[Word, ...]]:
 
 
 def _starter_name(shell_words: Sequence[Word]) -> str:
-    """Return a program's own name; of Python that runs a starter's module, the starter's name."""
+    """Return a program's name.
+
+    If Python runs the module of a starter, return the starter's name.
+    """
     module = option(shell_words[1:], "m")
     if module and module.text in _MODULES:
         if module.text.startswith("deepspeed"):
@@ -362,16 +359,15 @@ DOCUMENTS: tuple[tuple[str, str, str, set[str]], ...] = (
     ),
     ("slurm", "slurm-oscar", r"(^|/)megatron_ds_[ms]nmg\.slurm$", set()),
 )
-"""Of each document: its site, the run file that it became, its own scripts, and names that these
-read.
+"""For each document: its site, its run file, its scripts, and the variables that they read.
 
-The names tell a block of exports that starts nothing.
+The variables identify a block of exports that starts no program.
 """
 
 
 @dataclass(frozen=True)
 class DocumentCall:
-    """A document's script that is started with values for its knobs."""
+    """A document's script that is called with values for its variables."""
 
     run: str
     script: str
@@ -379,9 +375,9 @@ class DocumentCall:
 
 
 def site_of(script: Script, sites: Collection[str]) -> str:
-    """The site that a script of `render` names, else the one with most signs.
+    """Return the site that a rendered script names, else the site with the most evidence.
 
-    A Slurm script is never PBS's, and the other way round.
+    A Slurm script never belongs to a PBS site, and vice versa.
     """
     ours = script.matching(r"^# Run [\w.-]+, phase [\w-]+, site ([\w.-]+):")
     if ours and ours[0][1][1] in sites:
@@ -390,9 +386,9 @@ def site_of(script: Script, sites: Collection[str]) -> str:
 
 
 def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:
-    """Return the site that most signs in the script speak for, and their weight.
+    """Return the site with the most evidence in the script, and its weight.
 
-    Slurm's own with 0 if none does.
+    Without evidence it is the generic Slurm site with weight 0.
     """
     queues = {directive.queue for directive in script.directives}
     best = "slurm"
@@ -411,12 +407,12 @@ def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:
 
 
 def _sum_of_signs(text: str, signs: Sequence[tuple[str, int]]) -> int:
-    """Add up the weights of the patterns that a text has."""
+    """Return the sum of the weights of the patterns that a text matches."""
     return sum(weight for pattern, weight in signs if re.search(pattern, text, re.M | re.I))
 
 
 def framework_of(launches: Sequence[Launch]) -> str:
-    """Return whose training program is started, by its name, its options or its folder."""
+    """Return the framework of the started program, by its name, its options or its folder."""
     texts: list[str] = []
     programs: set[str] = set()
     names: set[str] = set()
@@ -435,12 +431,12 @@ def framework_of(launches: Sequence[Launch]) -> str:
 
 
 def _has_match(pattern: re.Pattern[str], texts: Sequence[str]) -> bool:
-    """Return whether any of the texts begins with a pattern."""
+    """Return whether any of the texts begins with a match of a pattern."""
     return any(pattern.match(text) for text in texts)
 
 
 def _framework_of_folder(command_line: str) -> str:
-    """Return whose program it is by the names of folders; Megatron-LM's where they do not say."""
+    """Return the framework by folder names. The default is Megatron-LM."""
     names_deepspeed = re.search(r"megatron-deepspeed", command_line, re.I)
     if names_deepspeed and "Megatron-LM" not in command_line:
         return "megatron-deepspeed"
@@ -456,7 +452,7 @@ _ONLY_MEGATRON_LM = {
     "use-mcore-models",
     "transformer-impl",
 }
-"""Options that Megatron-DeepSpeed's engine has no use for, whatever its folder is called."""
+"""Options that Megatron-DeepSpeed's engine cannot use, whatever its folder is called."""
 _NEMO_SIGN = re.compile(r"(training\.)?trainer\.|.*megatron_gpt_pretraining", re.DOTALL)
 _DEEPSPEED_SIGN = re.compile(r"--(deepspeed|zero[-_]stage)|.*pretrain_gpt_alcf", re.DOTALL)
 
@@ -475,19 +471,19 @@ def calls_of(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
 
 
 def _word_like(pattern: str, shell_words: Sequence[Word]) -> str:
-    """Return the first word that has a pattern; empty if none has it."""
+    """Return the first word that matches a pattern, or an empty word."""
     return next((word.text for word in shell_words if re.search(pattern, word.text)), "")
 
 
 def run_of(script: Script) -> str:
-    """Return the run whose script reads most of the names that are set.
+    """Return the run whose script reads most of the variables that are set.
 
-    Where none are set, the run of the machine that the text clearly speaks of.
+    If none are set, return the run of the machine that the text clearly names.
 
     The result is empty if neither identifies a run.
     """
     if script.matching(_WRITES_OPTIONS):
-        return ""  # it starts a program of its own, and is no block of exports
+        return ""  # it starts another program, so it is not a block of exports
     names = _names_with_values(script)
     _, run, _, knobs = max(DOCUMENTS, key=lambda document: len(names & document[3]))
     if len(names & knobs) >= _ENOUGH_KNOBS:
@@ -514,8 +510,11 @@ def _names_with_values(script: Script) -> set[str]:
 _WRITES_OPTIONS = (
     r"^[^#]*(--(num-layers|hidden-size|tensor-model-parallel-size)\b|\bmodel\.\w*parallel_size=)"
 )
-"""Where a script writes options of a training program itself."""
+"""Matches options of a training program in a script."""
 _ENOUGH_KNOBS = 2
-"""Of a document's variables: one, such as batch_size, is anybody's."""
+"""Number of a document's variables that identify it.
+
+A single one, such as batch_size, is too common.
+"""
 _CLEAR_SCORE = 4
-"""Weight of the signs from which on a text clearly speaks of one machine."""
+"""Weight of evidence from which on a text clearly refers to one machine."""

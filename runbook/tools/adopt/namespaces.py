@@ -1,9 +1,9 @@
-"""Run someone's job script where it can harm nothing: own namespaces, a root in memory, stub programs on its PATH.
+"""Sandbox for job scripts: separate namespaces, a root in memory, stub programs on the PATH.
 
-The job sees the machine's own programs read-only, an empty home, no network, no device and none of
-the user's files but copies of small text files: those next to the script, and those that it names
-in its checkout. Linux user namespaces (util-linux's `unshare`) make this possible without any
-right; where a machine forbids them, the script is not run at all.
+The job sees the machine's programs read-only, an empty home, no network and no device. Of the
+user's files it sees only copies of small text files: those next to the script, and those that it
+names in its checkout. Linux user namespaces (util-linux's `unshare`) make this possible without
+privileges. If a machine forbids them, the script is not run at all.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from runbook.tools.adopt.script import ASSUMED_DEVICES, ASSUMED_NODES, FOLDER, H
 SECONDS = 10
 MOST_PROCESSES = 96
 MOST_BYTES = 8 << 20
-"""Of the trace; a job that writes more is cut off there."""
+"""Largest trace. A job that writes more is cut off."""
 STUBS = Path(__file__).parent / "stubs"
 LAUNCHERS = ("step", "container", "starter", "submit")
 _NOBODY = 65534
@@ -57,7 +57,7 @@ def run_job(
     The sandbox holds `files` in `folder`.
 
     `missing` are absolute paths of programs that are not here: a stub takes the place of each.
-    Raises `ProgramError` where no sandbox can be made.
+    Raises `ProgramError` if no sandbox can be created.
     """
     absent = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if absent:
@@ -74,7 +74,8 @@ def run_job(
         finished = shell.run(
             [*cut_off, str(MOST_BYTES), *sandbox],
             timeout=seconds + 20,
-            # Nothing of ours: a job reads the environment of the shell around it in /proc/$PPID/environ.
+            # None of our variables: a job can read the outer shell's environment in
+            # /proc/$PPID/environ.
             env={**dict.fromkeys(os.environ), "PATH": _PATH},
             check=False,
         )
@@ -104,13 +105,14 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def _limits() -> list[str]:
-    """Return the programs before `unshare`, which limit the processes.
+    """Return the programs before `unshare`, which limit the number of processes.
 
-    Where we are root they give nobody's rights, because root has no limit.
+    As root they switch to the user nobody, because root has no limit.
     """
     own = os.geteuid()
     user = own or _NOBODY
-    # The kernel counts all of a user's threads against the limit, those of other sandboxes too.
+    # The kernel counts all of a user's threads against the limit, including those of other
+    # sandboxes.
     limit = [f"--nproc={MOST_PROCESSES + _num_threads_of(user)}"]
     if own == 0:
         nobody = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
@@ -131,7 +133,7 @@ def _num_threads_of(user: int) -> int:
 
 
 def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> None:
-    """Write what the sandbox is made of, readable by everyone: the job's files and the stubs."""
+    """Write the job's files and the stubs for the sandbox, readable by everyone."""
     os.chmod(stage, 0o755)  # noqa: PTH101 - the sandbox of root is entered as nobody
     (stage / "mount").mkdir()
     for name, text in files.items():
@@ -156,11 +158,11 @@ def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> Non
 
 
 def _stage_missing(root: Path, absent: str, program: str) -> None:
-    """Write what stands for a program that a job calls by `absent`, a path which is not here.
+    """Write a stub for a program that a job calls by the path `absent`, which does not exist here.
 
-    The path comes from the script, which may be hostile. As in the kernel, `..` does not lead out of
-    the sandbox's root, and a folder before a `..` has to be there. A path that the sandbox needs for
-    itself, or where no file can be, gets nothing.
+    The path comes from the script, which may be hostile. As in the kernel, `..` does not lead out
+    of the sandbox's root, and a folder before a `..` must exist. There is no stub at a path that
+    the sandbox itself needs, or where no file is possible.
     """
     *folders, name = absent.split("/")
     place = root
@@ -179,7 +181,7 @@ def _stage_missing(root: Path, absent: str, program: str) -> None:
 
 
 def _entered(folder: Path, part: str, root: Path) -> Path:
-    """Return the path that one part of a path leads to from `folder`, which is `root` or below it."""
+    """Return the path to which one component of a path leads from `folder`, at or below `root`."""
     if part in ("", "."):
         return folder
     if part != "..":
@@ -190,7 +192,7 @@ def _entered(folder: Path, part: str, root: Path) -> Path:
 
 
 def _is_reserved(place: PurePath) -> bool:
-    """Return whether the sandbox needs a place in its root for itself, as stubs/enter.sh makes it."""
+    """Return whether stubs/enter.sh needs a path in the sandbox's root for itself."""
     return place.parts[:1] in _RESERVED or place.parts[:2] in _RESERVED
 
 
@@ -212,7 +214,7 @@ _RESERVED = {
 
 
 def _write_stubs(programs: Path, launchers: Path) -> None:
-    """Write each stub under the names of all programs that it stands for.
+    """Write each stub under the names of all programs that it replaces.
 
     Launchers are listed by empty files.
     """
@@ -227,7 +229,7 @@ def _write_stubs(programs: Path, launchers: Path) -> None:
 
 
 def _program_for(name: str, files: Mapping[str, str]) -> str:
-    """Return what stands for a program that a job calls by a path which is not here."""
+    """Return the stub for a program that a job calls by a path which does not exist here."""
     if any(name in names for names in stub_programs().values()):
         return f"/adopt/bin/{name}"
     if name in files:
@@ -236,7 +238,7 @@ def _program_for(name: str, files: Mapping[str, str]) -> str:
 
 
 def stub_programs() -> dict[str, list[str]]:
-    """Return the names of the programs that each kind of stub stands for.
+    """Return the names of the programs that each kind of stub replaces.
 
     >>> "srun" in stub_programs()["step"], "torchrun" in stub_programs()["starter"]
     (True, True)
@@ -260,22 +262,22 @@ _GIVEN = re.compile(
 
 @dataclass
 class SandboxJob:
-    """A job as the sandbox gets it."""
+    """A job that is passed to the sandbox."""
 
     main: str
     files: Mapping[str, str]
     directives: Sequence[Directive]
     exports: Mapping[str, str] = field(default_factory=dict)
-    """What the shell that submitted it had set."""
+    """Variables of the shell that submitted the job."""
 
 
 _BLANK = re.compile(r"(?<![<&\w])<([A-Za-z][\w /.,:'-]*[\w.])>(?![>&(])")
 
 
 def filled_in(name: str, text: str) -> str:
-    """Return a script with markers for what its author left to fill in.
+    """Return a script with markers for its author's placeholders.
 
-    Bash cannot read <path to data>.
+    Bash cannot parse <path to data>.
     """
     if name.endswith((".json", ".py", ".txt", ".yaml", ".yml")):
         return text
@@ -284,33 +286,33 @@ def filled_in(name: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class JobSize:
-    """What a job asks its queue for."""
+    """The resources that a job requests from its queue."""
 
     directives: Mapping[str, str]
     nodes: int
     devices: int
-    """Devices of a node."""
+    """Devices per node."""
     tasks: int
-    """Tasks of a node."""
+    """Tasks per node."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """What one more run of a job gets, because the last one started no training."""
+    """Changes for another run of a job, after a run that started no training."""
 
     keep_going: bool = False
     """Whether `exit` is ignored."""
     as_a_rank: bool = False
-    """Whether MPI's variables say rank 0, and loops whose count nothing sets are entered once."""
+    """Whether MPI's variables are set to rank 0, and loops of unknown count are entered once."""
 
 
 FIRST_RUN = Retry()
 
 
 def environment(job: SandboxJob, retry: Retry) -> dict[str, str]:
-    """Return the variables of a job: what a queue and a login set, and markers.
+    """Return the variables of a job: those that a queue and a login set, and markers.
 
-    A marker stands for each name that the job reads and nothing sets. The job gets a file of its
+    Each variable that the job reads and nothing sets gets a marker. The job gets a file with its
     nodes' names.
     """
     size = _job_size(job)
@@ -327,7 +329,7 @@ def environment(job: SandboxJob, retry: Retry) -> dict[str, str]:
 
 
 def _queue_variables(job: SandboxJob, size: JobSize) -> dict[str, str]:
-    """Return what the queue sets that the job is written for; Slurm where nothing names one."""
+    """Return the variables that the job's queue sets. The default is Slurm."""
     queues = {directive.queue for directive in job.directives}
     # Its options may come from qsub's command line
     if "PBS_NODEFILE" in job.files[job.main]:
@@ -361,7 +363,7 @@ def _grid_engine_variables(size: JobSize) -> dict[str, str]:
 
 
 def _rank_variables(size: JobSize) -> dict[str, str]:
-    """Return the variables by which MPI libraries and PyTorch's launchers tell rank 0 what it is."""
+    """Return the variables with which MPI libraries and PyTorch's launchers identify rank 0."""
     world_size = str(size.nodes * size.devices)
     variables = dict.fromkeys(_RANKS, "0")
     variables |= dict.fromkeys(
@@ -383,11 +385,11 @@ _RANKS = (
     "PALS_RANKID",
     "PALS_LOCAL_RANKID",
 )
-"""A rank's number of all, and of its node: Open MPI, MVAPICH, Intel MPI, PMI and Cray's PALS."""
+"""Variables for global and local rank: Open MPI, MVAPICH, Intel MPI, PMI and Cray's PALS."""
 
 
 def _login_variables(size: JobSize, retry: Retry) -> dict[str, str]:
-    """Return what a login sets, and what the stubs read."""
+    """Return the variables that a login sets, and those that the stubs read."""
     login = {
         "PATH": "/adopt/bin:/usr/local/bin:/usr/bin:/bin",
         "HOME": HOME,
@@ -411,9 +413,9 @@ def _login_variables(size: JobSize, retry: Retry) -> dict[str, str]:
 def _unset_variables(
     job: SandboxJob, size: JobSize, queue_variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return a marker for each name that the job reads and nothing sets.
+    """Return a marker for each variable that the job reads and nothing sets.
 
-    Where the queue was asked for nodes, names of their number have it.
+    If the job requests nodes, variables for the number of nodes get that number.
     """
     unset = {name: not_set(name) for name in _never_set(job) if name not in queue_variables}
     if any(directive.name in _NODES for directive in job.directives):
@@ -422,7 +424,7 @@ def _unset_variables(
 
 
 def _real_run(job: SandboxJob) -> dict[str, str]:
-    """Return the answer no for each switch that makes a script only print its command by default."""
+    """Return "no" for each switch that by default makes a script only print its command."""
     answers = {}
     for name, default in _DRY_RUN.findall(_code_that_runs(job)):
         answers[name] = _NO[default]
@@ -431,14 +433,14 @@ def _real_run(job: SandboxJob) -> dict[str, str]:
 
 _DRY_RUN = re.compile(r"\$\{(\w*DRY_?RUN):?[-=][\"']?(1|true|True|yes)[\"']?\}")
 _NO = {"1": "0", "true": "false", "True": "False", "yes": "no"}
-"""How a script says no, by how it says yes."""
+"""The word for no, by the word that a script uses for yes."""
 
 
 _LOOP = re.compile(r"^([ \t]*for\s*\(\([^;\n]*;)([^;\n]*)(;[^\n]*\)\))", re.MULTILINE)
 
 
 def entered_once(name: str, script: str) -> str:
-    """Return a script whose counting loops run once where their count is zero or unknown.
+    """Return a script whose counting loops run once if their count is zero or unknown.
 
     >>> print(entered_once("job.sh", "for ((i=0; i < N; i++)); do"))
     for ((i=0; (ADOPT_LOOP_1++ < 1) || ( i < N); i++)); do
@@ -456,17 +458,20 @@ def entered_once(name: str, script: str) -> str:
 
 _NODE_FILE = ".nodes"
 _NAMES_OF_NODES = ("NODES", "NNODES", "NUM_NODES")
-"""Variables that a script compares as numbers; the queue was asked for this many nodes."""
+"""Variables for the number of nodes.
+
+Scripts compare them as numbers, so they get the requested number of nodes.
+"""
 
 
 _NODES = ("nodes", "select", "nnodes")
-"""How Slurm, PBS and LSF call the number of nodes."""
+"""Names for the number of nodes in Slurm, PBS and LSF."""
 
 
 def _job_size(job: SandboxJob) -> JobSize:
-    """Read the nodes, devices and tasks that a job asks for.
+    """Read the nodes, devices and tasks that a job requests.
 
-    The sandbox assumes some where it asks for none.
+    The sandbox assumes numbers for those not requested.
     """
     requests = {directive.name: directive.value for directive in job.directives}
     nodes = 0
@@ -532,9 +537,9 @@ def _pbs_variables(size: JobSize) -> dict[str, str]:
 
 
 def _number(text: str) -> int:
-    """Return the number that a text begins with.
+    """Return the number at the beginning of a text.
 
-    The result is 0 if there is no number, or one that is too large for a machine.
+    The result is 0 if there is no number, or if it is too large for any machine.
     """
     match = re.match(r"\d{1,6}(?!\d)", text)
     if match is None:
@@ -543,7 +548,7 @@ def _number(text: str) -> int:
 
 
 def _never_set(job: SandboxJob) -> list[str]:
-    """Return the names that the job reads, nothing sets, and it cannot do without."""
+    """Return the variables that the job requires and nothing sets."""
     text = _code_that_runs(job)
     reads = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", text))
     unset = reads - _names_set(text) - _names_tested(text)
@@ -573,11 +578,11 @@ def _names_set(text: str) -> set[str]:
 
 
 _SET_NAME = re.compile(r"(?<![\w${/.=:\"'-])[A-Za-z_]\w*")
-"""A name after `export` or `read`, and none that is read there: of `A=$B/c` it is A."""
+"""Matches a name that `export` or `read` sets: A in `A=$B/c`, but not B."""
 
 
 def _names_tested(text: str) -> set[str]:
-    """Return the variables that a shell text compares, or for which it has another value."""
+    """Return the variables that a shell text compares, or for which it has a default."""
     with_default = set(re.findall(r"\$\{([A-Za-z_]\w*)(?:\[[^]]*\])?:?[-=+?]", text))
     required = set(re.findall(r"\$\{([A-Za-z_]\w*):?\?", text))
     tested = set(re.findall(r"(?:-[znv]|!)\s+\"?\$?\{?([A-Za-z_]\w*)", text))
@@ -594,7 +599,8 @@ _END_OF_BLOCK = re.compile(r"^[ \t]*\}", re.MULTILINE)
 def _without_functions(script: str) -> str:
     """Return a script without the functions that it defines.
 
-    Behind the last brace none can end: looking there for the end of each would take quadratic time.
+    No function can end after the last brace. Searching there for the end of each function would
+    take quadratic time.
     """
     end = 0
     for brace in _END_OF_BLOCK.finditer(script):
@@ -603,14 +609,13 @@ def _without_functions(script: str) -> str:
 
 
 def needed_arguments(job: SandboxJob) -> list[str]:
-    """Return a marker for each argument that the script reads outside its functions, at least.
+    """Return a marker for at least each argument that the script reads outside its functions.
 
-    An argument with a default of its own, as in ${4:-MOCK}, is left empty, so that the default
-    counts.
+    An argument with a default, as in ${4:-MOCK}, is left empty, so that the default applies.
     """
     text = _without_functions(job.files[job.main])
     text = re.sub(r"(?m)^[ \t]*#.*$|awk\s+[^|\n]*", "", text)
-    # It parses options, which all have defaults
+    # The script parses options, all of which have defaults
     if re.search(r"case\s+\"?\$\{?1\b", text):
         return []
     with_default = set(re.findall(r"\$\{([1-9]):?[-=]", text))
