@@ -106,8 +106,10 @@ WORST_FIRST = (
     JobState.STOPPED,
     JobState.DONE,
 )
-"""The ends of jobs by precedence: the first one that an array's elements have is the array's own
-end."""
+"""The ends of jobs by precedence.
+
+An array's end is the first of these that one of its elements has.
+"""
 
 
 @dataclass(frozen=True)
@@ -165,10 +167,10 @@ def _job_folder(run_folder: Path, phase: str, number: int) -> JobFolder:
 
 
 FUTURE_SECONDS = 60.0
-"""Clocks differ, so a heartbeat from another machine may lie this far in our future."""
+"""Clocks differ, so a heartbeat from another machine may be this far in our future."""
 
 FRESH_SECONDS = 120.0
-"""A job with a sign of life younger than this is running, whatever its queue says.
+"""A job with a sign of life younger than this is running, whatever the queue reports.
 
 Network file systems are up to 60 s late.
 """
@@ -249,7 +251,7 @@ def read_record(folder: JobFolder) -> JobRecord | None:
 
 
 BEAT_SECONDS = 5
-"""Time between two heartbeats of a job; those of its ranks are in `training/health/heartbeat.py`."""
+"""Time between two heartbeats of a job. That of its ranks is in `training/health/heartbeat.py`."""
 
 
 def heartbeat_age(folder: JobFolder) -> float | None:
@@ -274,9 +276,9 @@ def heartbeat_age(folder: JobFolder) -> float | None:
 
 
 def last_seen(folder: JobFolder) -> float | None:
-    """Return the job's last sign of life by its own machine's clock.
+    """Return the job's last sign of life by its machine's clock.
 
-    If it gave none since its start, return the start.
+    If there was none since its start, return the start.
     """
     start = read_started(folder)
     try:

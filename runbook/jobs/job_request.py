@@ -72,12 +72,12 @@ class QueueLimits:
     kinds: tuple[tuple[NodeKind, int], ...] = ()
     """Kinds of node in it, each with its number.
 
-    Empty if that was not asked, or the scheduler does not say.
+    Empty if this was not queried, or if the scheduler does not report it.
     """
 
 
 def parse_job_request(script: str) -> JobRequest:
-    r"""Return what the lines #SBATCH and #PBS of a script ask for.
+    r"""Return the requests in the #SBATCH and #PBS lines of a script.
 
     >>> parse_job_request("#!/bin/bash\n#SBATCH --time=01:00:00\n").seconds
     3600
@@ -125,8 +125,8 @@ def request_problems(
 
     Each reason has what the job asks for and what the queue allows.
 
-    `queue_word` is what the scheduler calls a partition. The queue's own words are repeated as they
-    are. A job that names several partitions needs one that takes it.
+    `queue_word` is the scheduler's name for a partition. The queue's own words are repeated
+    unchanged. A job that names several partitions needs only one that accepts it.
     """
     by_name = {queue.name: queue for queue in queues}
     names = [name for name in request.partition.split(",") if name]
@@ -202,7 +202,7 @@ def _account_problems(request: JobRequest, queue: QueueLimits, partition: str) -
 
 
 def element_folders(folder: JobFolder) -> list[JobFolder]:
-    """Return the folder of each element of an array, or nothing if the job is no array."""
+    """Return the folder of each element of an array, or no folders if the job is not an array."""
     indices = array_indices(read_job_request(folder).array)
     return [JobFolder(folder.path / f"element-{index}") for index in indices]
 

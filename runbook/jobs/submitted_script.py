@@ -1,7 +1,4 @@
-"""The script of a job that is in a queue or ran there.
-
-From Slurm, or from the file that PBS was given.
-"""
+"""Gets the script of a queued or finished job, from Slurm or from the file submitted to PBS."""
 
 import json
 import shlex
@@ -18,8 +15,8 @@ _TIMEOUT_SECONDS = 30.0
 def submitted_script(job_id: str) -> tuple[str, str]:
     """Return the name and the text of a job's script.
 
-    Slurm keeps the script itself; PBS knows the file that was submitted. Raises `JobError` where
-    neither queue is here, or where it knows no such script any more.
+    Slurm keeps the script itself; PBS knows the file that was submitted. Raises `JobError` if there
+    is no queue here, or if it no longer has such a script.
     """
     if shutil.which("scontrol"):
         return f"job-{job_id}.sbatch", _script_of_slurm(job_id)

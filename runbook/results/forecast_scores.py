@@ -43,9 +43,9 @@ class SealedForecasts:
 
     run: str
     fingerprint: str
-    """Of the training that they are about."""
+    """Fingerprint of the training that the forecasts are about."""
     sealed: str
-    """When, in UTC."""
+    """Time of the forecast, in UTC."""
     late: bool
     """Made after the first step. Such forecasts are shown, but never counted."""
     forecasts: tuple[Forecast, ...]
@@ -93,7 +93,7 @@ class ForecastScore:
 
     run: str
     checksum: str
-    """Of the sealed forecasts: each is counted once."""
+    """Checksum of the sealed forecasts, so that each forecast is counted once."""
     quantity: str
     unit: str
     value: float

@@ -21,7 +21,10 @@ from runbook.results.messages import ResultMessage
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Line of metrics.jsonl; None if the trainer had no value (a skipped step has no loss)."""
+    """Line of metrics.jsonl.
+
+    A field is None if the trainer had no value (a skipped step has no loss).
+    """
 
     iteration: int
     seconds: float
@@ -145,7 +148,7 @@ class Event:
 class History:
     """Steps of a run, each iteration once.
 
-    If two segments contain the same one, the later counts.
+    If two segments contain the same iteration, the later segment is used.
     """
 
     steps: tuple[Step, ...]
@@ -207,7 +210,7 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "bool": (bool,),
 }
-"""The JSON types of a value, by the annotation of its field. null stands for NaN."""
+"""JSON types of a value, by the annotation of its field. null means NaN."""
 
 
 def _types_of(kind: type[Step] | type[ValidationLoss] | type[Event]) -> dict[str, tuple[type, ...]]:
@@ -282,7 +285,7 @@ def parse_metrics(
 def _step(line: str, number: int) -> Step | None:
     """Return the step in a line.
 
-    Return None if the line is cut off, is no step, or lacks a field.
+    Return None if the line is cut off, is not a step, or lacks a field.
     """
     try:
         values = json.loads(line)
@@ -312,7 +315,7 @@ def _rank_times(path: Path) -> Iterator[RankTimes]:
 def read_metrics(path: Path) -> History:
     """Return the history in a metrics.jsonl.
 
-    Raise `RecordError` if the file is missing or holds no whole record.
+    Raise `RecordError` if the file is missing or contains no complete record.
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as stream:
@@ -332,7 +335,7 @@ def read_metrics(path: Path) -> History:
 def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
     """Return all evaluations, or none if there are none.
 
-    If an iteration was evaluated twice, the one written last counts.
+    If an iteration was evaluated twice, the last result is used.
     """
     evaluations: dict[int, ValidationLoss] = {}
     for values in read_lines(path):
@@ -356,7 +359,7 @@ def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
 def read_events(path: Path, phase: str) -> tuple[Event, ...]:
     """Return a phase's events since its last `begun`.
 
-    What came before it belongs to a training that was set aside.
+    Earlier events belong to a training that was set aside.
     """
     events = [event for event in parse_events(read_lines(path)) if event.phase == phase]
     begins = [index for index, event in enumerate(events) if event.name == "begun"]
@@ -422,7 +425,7 @@ _SCORE_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def _is_score(row: Mapping[str, Any]) -> bool:
-    """Return whether a line has what a score has; only `before` may be null."""
+    """Return whether a line has the fields of a score; only `before` may be null."""
     fields = {key: row[key] for key in _SCORE_TYPES.keys() & row.keys()}
     if len(fields) < len(_SCORE_TYPES):
         return False

@@ -56,7 +56,7 @@ class WallTime:
     waiting_seconds: float = 0.0
     """From a job's submission until it began, in start-up and restarts: no device was held."""
     productive_device_seconds: float | None = None
-    """Of the devices that trained, in the steps that count.
+    """Number of devices that trained, in the steps that count.
 
     None: all devices of the summary.
     """
@@ -114,7 +114,7 @@ def account_wall_time(
 def _devices_of_job(history: History, events: Sequence[Event]) -> int:
     """Return the allocated devices of a job that trains on fewer of them.
 
-    A job that never had all its replicas made no step on as many devices as it holds.
+    A job that never had all of its replicas has no step on all of its devices.
     """
     changes = events_named(events, REPLICAS_CHANGED)
     if not changes:

@@ -21,10 +21,7 @@ from runbook.runs.run_folder import runs_folder
 
 FILE_NAME = "bad_nodes.jsonl"
 EXCLUDE = "exclude"
-"""Slurm's directive.
-
-PBS has no counterpart: qsub can ask for a host, and not for any other one.
-"""
+"""Slurm's directive. PBS has no counterpart: qsub can request a host, but cannot exclude one."""
 
 
 class FoundBy(StrEnum):
@@ -46,10 +43,10 @@ LIFETIMES = {
     FoundBy.CORRUPTION: 30 * DAY_SECONDS,
     FoundBy.PERSON: 30 * DAY_SECONDS,
 }
-"""Seconds after which an entry expires: a slow node is often another job's fault, a broken GPU
-waits for an engineer.
+"""Seconds after which an entry expires.
 
-A part that computes something wrong fails no test of the site's, so nobody repairs it.
+A slow node is often another job's fault, while a broken GPU waits for an engineer. A part that
+computes wrong results passes the site's tests, so nobody repairs it.
 """
 
 
@@ -74,7 +71,7 @@ class BadNode:
 
 
 def bad_nodes_file(settings: Settings) -> Path:
-    """Return where the bad nodes of a run's site are kept, next to the runs that use the site."""
+    """Return the file with the bad nodes of a run's site, next to the runs that use the site."""
     return runs_folder(settings.project) / settings.site.site / FILE_NAME
 
 
@@ -111,7 +108,7 @@ def report_bad_nodes(
 
 
 def forgive_nodes(path: Path, nodes: Sequence[str]) -> list[str]:
-    """Forgive nodes, or all if none is named; return those that had an entry."""
+    """Forgive the named nodes, or all if none is named. Return those that had an entry."""
     now_seconds = time.time()
     listed = {entry.node for entry in read_bad_nodes(path, now_seconds)}
     forgiven = sorted(listed & set(nodes) if nodes else listed)
@@ -121,7 +118,7 @@ def forgive_nodes(path: Path, nodes: Sequence[str]) -> list[str]:
 
 
 def read_bad_nodes(path: Path, now: float) -> list[BadNode]:
-    """Return the entries that hold at a time: neither expired nor forgiven after they were made."""
+    """Return the entries that are valid at a time: not expired, and not forgiven since."""
     return parse_bad_nodes(read_lines(path), now)
 
 
@@ -155,7 +152,7 @@ class Exclusion:
     why_kept: str = ""
 
     def as_text(self) -> str:
-        """Return what a person is told before the job is submitted.
+        """Return the notice that is shown before a job is submitted.
 
         The text is empty if no bad node is known.
         """
@@ -171,7 +168,10 @@ def choose_exclusion(
     entries: Sequence[BadNode],
     nodes_wanted: int,
 ) -> Exclusion:
-    """Decide which nodes a job leaves out; none where the site would not have enough nodes left."""
+    """Decide which nodes a job excludes.
+
+    It excludes none if the site would not have enough nodes left.
+    """
     if not entries:
         return Exclusion()
     if settings.site.scheduler != "slurm":

@@ -40,8 +40,7 @@ def measure_machine(site: Site) -> Machine | None:
 
     It is None if the jobs run on another one.
 
-    Free disk space changes by the minute and is therefore no part of a plan: 01-environment asks
-    for it.
+    Free disk space changes by the minute, so it is not part of a plan; 01-environment checks it.
     """
     if site.scheduler != "local":
         return None
@@ -57,9 +56,9 @@ def make_plan_here(
     measured: Calibrations | None = None,
     core_flops: float = 0.0,
 ) -> Plan:
-    """The plan of a run, with this machine's cores and memory where the run's jobs run on it.
+    """Return the plan of a run, with this machine's cores and memory if its jobs run here.
 
-    `core_flops` is what `measure_core_flops` returned. It is for a plan that nothing calibrates.
+    `core_flops` is what `measure_core_flops` returned. It is used for a plan without a calibration.
     """
     checks = [*tokenizer_checks(settings), *environment_checks(settings)]
     machine = measure_machine(settings.site)
@@ -88,10 +87,10 @@ def measure_core_flops(settings: Settings) -> float:
 
 
 def tokenizer_checks(settings: Settings) -> list[Check]:
-    """Whether the tokenizer's file fits both models.
+    """Check that the tokenizer's file fits both models.
 
-    Nothing for GPT-2, which the plan knows, and for synthetic text. A file that is not available,
-    such as one on the cluster, is `unknown` here; 02-data compares again.
+    There is no check for GPT-2, whose size the plan has, and for synthetic text. A file that is not
+    available, such as one on the cluster, is `unknown` here; 02-data compares again.
     """
     name = settings.run.data.tokenizer
     is_mock = all(text.dataset.kind == "mock" for text in settings.texts)
@@ -129,9 +128,9 @@ def tokenizer_checks(settings: Settings) -> list[Check]:
 
 
 def machine_identity(site: Site) -> str:
-    """Which machine a measured speed belongs to.
+    """Return the machine that a measured speed belongs to.
 
-    This one's CPU and cores or GPUs, or the site's devices.
+    It is this machine's CPU and cores or its GPUs, or the site's devices.
     """
     if site.scheduler != "local":
         return f"{site.site}: {site.hardware.device}"
@@ -172,7 +171,8 @@ def keep_calibration(
 
     Return None if too few steps were timed or nothing planned.
 
-    `warned`: a check of the test did not pass, so that its times are no measure for other runs.
+    `warned` means that a check of the test did not pass, so that its times do not apply to other
+    runs.
     """
     planned = plan.time[SMOKE].seconds_per_iteration
     seconds = [step.seconds for step in history.steps]
@@ -200,11 +200,9 @@ def keep_calibration(
 
 
 def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
-    """What the smoke tests of all runs in a folder measured.
+    """Return the measurements of the smoke tests of all runs in a folder.
 
-    A file that cannot be read is passed over.
-
-    A test that was warned of counts for its own run only.
+    Unreadable files are skipped. A test with a warning is used only for its own run.
     """
     usable = list[Calibration]()
     for path in sorted(runs.glob(f"*/{CALIBRATION_FILE}")):
@@ -217,9 +215,9 @@ def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
 
 
 def calibrations_of_run(settings: Settings, folder: Path) -> Calibrations:
-    """What this run's plan was made with, so that it stays the same.
+    """Return the measurements that this run's plan was made with, so that the plan stays the same.
 
-    For a run without a plan, all that is known.
+    For a run without a plan, return all measurements.
     """
     try:
         planned = tuple(filter(None, read_plan_file(folder).calibration.values()))

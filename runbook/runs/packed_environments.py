@@ -1,4 +1,4 @@
-"""The packed Python environment of a site's jobs: where its archive is, whether it is current, packing it."""
+"""The packed Python environment of a site's jobs: locates its archive, checks it and packs it."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ from runbook.runs.messages import RunMessage
 
 KEY = "jobs.environment_copy"
 ASK_SECONDS = 300.0
-"""Modules and set-up commands of a site take their time."""
+"""Time limit for a site's modules and set-up commands, which can be slow."""
 WAIT_SECONDS = 3600.0
-"""For another process that packs the same environment."""
+"""Longest wait for another process that packs the same environment."""
 FILES_PER_SECOND = 4000.0
-"""That one node unpacks: docs/local-environment.md."""
+"""Files per second that one node unpacks; see docs/local-environment.md."""
 RULE = "the packed environment fits a folder of each node's own, and is not in a container"
 
 
 class PackState(StrEnum):
-    """Whether the archive is what the jobs would use without it."""
+    """Whether the archive matches the environment that the jobs would use without it."""
 
     CURRENT = "current"
     ABSENT = "not packed"
     CHANGED = "changed"
-    """The environment has other files than when it was packed, or the jobs use another one."""
+    """The environment has changed since it was packed, or the jobs use another environment."""
     LOST = "archive lost"
     """The archive is gone, or has another size."""
 
 
 @dataclass(frozen=True)
 class PackStatus:
-    """What is packed, and whether it is current."""
+    """The packed environment, and whether it is current."""
 
     state: PackState
     manifest: EnvironmentManifest | None
@@ -77,7 +77,7 @@ def uses_copy(settings: Settings) -> bool:
 
 
 def read_packed(settings: Settings) -> EnvironmentManifest | None:
-    """Return the manifest of what was packed last; None if nothing was."""
+    """Return the manifest of the newest archive, or None if there is none."""
     try:
         return read_manifest(environments_folder(settings) / MANIFEST_NAME)
     except ManifestError as error:
@@ -85,7 +85,7 @@ def read_packed(settings: Settings) -> EnvironmentManifest | None:
 
 
 def ask_interpreter(settings: Settings) -> Interpreter:
-    """Return the interpreter of the jobs, asked as a job would start it: after the site's modules and commands."""
+    """Return the jobs' interpreter, started as in a job: after the site's modules and commands."""
     site = settings.site
     if site.scheduler == "local":
         python = site.python or sys.executable
@@ -111,10 +111,7 @@ def ask_interpreter(settings: Settings) -> Interpreter:
 
 
 def inspect_packed(settings: Settings, interpreter: Interpreter) -> PackStatus:
-    """Compare what was packed with the environment as it is now.
-
-    It asks for the status of each file.
-    """
+    """Compare the archive with the present environment. This reads the status of each file."""
     manifest = read_packed(settings)
     if manifest is None:
         return PackStatus(PackState.ABSENT, None)
@@ -141,7 +138,7 @@ def _sources(interpreter: Interpreter) -> list[contents.PackedSource]:
 def _changed_parts(
     sources: list[contents.PackedSource], manifest: EnvironmentManifest
 ) -> list[str]:
-    """Return the folders whose files are not those that were packed."""
+    """Return the folders whose files have changed since they were packed."""
     packed = {part.name: part for part in manifest.parts}
     changed = []
     for source in sources:
@@ -157,7 +154,7 @@ def _changed_parts(
 def ensure_packed(
     settings: Settings, say: Callable[[str], None], *, again: bool = False
 ) -> tuple[EnvironmentManifest, bool]:
-    """Return the manifest of a current archive, and whether it was packed now."""
+    """Return the manifest of a current archive, and whether it was packed just now."""
     _require_no_container(settings)
     folder = environments_folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
@@ -211,7 +208,7 @@ def shared_bandwidth(settings: Settings, nodes: int) -> tuple[float, str]:
 
 
 def environment_checks(settings: Settings) -> list[Check]:
-    """Say what a copy of the environment takes on each node, and how long.
+    """Report the space and time that a copy of the environment takes on each node.
 
     Nothing is shown if no copy is requested.
     """
@@ -270,7 +267,7 @@ def environment_checks(settings: Settings) -> list[Check]:
 
 
 def describe_packed(settings: Settings, manifest: EnvironmentManifest, is_new: bool) -> list[str]:
-    """Return what a person reads after packing."""
+    """Return the text that is shown after packing."""
     if is_new:
         state = f"packed in {show_duration(manifest.seconds)}"
     else:

@@ -21,19 +21,18 @@ from runbook.runs.messages import RunMessage
 from runbook.tokens.tokenizer import load_tokenizer
 
 FREE_KEYS = ("training.smoke.waived_by", "training.rehearsal_waived_by")
-"""Keys that say who decided something, not what is done: they may change in a folder that exists.
-"""
+"""Keys about who decided something, not what is done. They may change in an existing folder."""
 ALARM_KEYS = (
     *("training.alarm_webhook", "training.alarm_command"),
     *("training.trackers", "training.tracker_project"),
 )
-"""Keys that say who is sent alarms and numbers: they may change in a folder that exists as well."""
+"""Keys about who receives alarms and numbers. They may change in an existing folder as well."""
 OVERRIDES = "overrides.yaml"
-"""What was given by hand, over the run file: in a parameters cell or by --set."""
+"""Values given by hand that override the run file: in a parameters cell or by --set."""
 
 
 def with_prompt_ids(settings: Settings, plan: Plan) -> Plan:
-    """The plan with the sample's prompt as token ids, as plan.json has it.
+    """Return the plan with the sample's prompt as token ids, as in plan.json.
 
     The planner itself cannot tokenize.
     """
@@ -51,7 +50,7 @@ def with_prompt_ids(settings: Settings, plan: Plan) -> Plan:
 
 
 def write_plan_file(settings: Settings, plan: Plan, folder: Path) -> None:
-    """Write run.yaml and plan.json where they are absent or say something else.
+    """Write run.yaml and plan.json if they are missing or have changed.
 
     Unchanged files keep their date.
     """
@@ -70,7 +69,7 @@ def _write_if_changed(path: Path, text: str) -> None:
 
 
 def write_overrides(settings: Settings, folder: Path) -> None:
-    """Keep what was given by hand, so that whoever opens the run again need not give it again."""
+    """Save the values given by hand, so that nobody has to repeat them when reopening the run."""
     values = given_by_hand(settings, GIVEN)
     if values:
         head = RunMessage.OVERRIDES_HEAD.fill(run=settings.run.run)
@@ -79,9 +78,9 @@ def write_overrides(settings: Settings, folder: Path) -> None:
 
 
 def given_by_hand(settings: Settings, layers: Collection[str]) -> dict[str, object]:
-    """Values from these layers, as they were written.
+    """Return the values of these layers as written.
 
-    Without those that only make room for another length.
+    Zeros that only clear an alternative key, such as another unit of length, are left out.
     """
     values = {}
     for key in settings.values():
@@ -101,9 +100,9 @@ def _has_chosen_alternative(settings: Settings, key: str) -> bool:
 
 
 def read_plan_file(folder: Path) -> Plan:
-    """The plan in plan.json.
+    """Return the plan in plan.json.
 
-    `RecordError` names the file and the remedy where it is missing or broken.
+    Raise `RecordError` with the file and the remedy if it is missing or broken.
     """
     path = folder / "plan.json"
     if not path.exists():
@@ -112,7 +111,7 @@ def read_plan_file(folder: Path) -> Plan:
 
 
 def tokenizer_of(folder: Path) -> str:
-    """The name or path of a run's tokenizer, by its run.yaml."""
+    """Return the name or path of a run's tokenizer from its run.yaml."""
     return params.load(str(folder / "run.yaml")).tokenizer
 
 
@@ -121,7 +120,7 @@ def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any
 
     Each row is (key, there, now).
 
-    A key that run.yaml lacks because it is older than the key counts only where somebody chose its
+    If run.yaml is older than a key and lacks it, the key is included only if somebody chose its
     value.
     """
     path = folder / "run.yaml"

@@ -1,4 +1,4 @@
-"""Names of runs' folders, which commands take like names of runs.
+"""Names of run folders, which commands accept like run names.
 
 `local--quick` is the folder of `local --as quick`.
 """
@@ -16,7 +16,7 @@ from runbook.runs.run_folder import runs_folder
 
 @dataclass(frozen=True)
 class NamedRun:
-    """What `params.load` takes for a run, and the name that --as gave it."""
+    """The argument of `params.load` for a run, and the name that --as gave it."""
 
     run: str
     """A run's name, `RUN:VARIANT`, or a path."""
@@ -24,16 +24,15 @@ class NamedRun:
 
     @property
     def set_words(self) -> tuple[str, ...]:
-        """The name as a word for --set, as the notebooks get it."""
+        """The name as an argument for --set, as passed to the notebooks."""
         return (f"as={self.as_name}",) if self.as_name else ()
 
 
 def named_run(word: str, as_name: str = "") -> NamedRun:
     """Return the run that a word names.
 
-    A run's own name, or that of a folder which --as or a variant made.
-
-    `as_name` is what --as says. `ParamsError` where the word names a folder that --as would rename.
+    The word is a run's name, or the name of a folder that --as or a variant made. `as_name` is the
+    argument of --as. Raise `ParamsError` if the word names a folder that --as would rename.
     """
     if not re.fullmatch(r"[\w.-]+--[\w.-]+", word):
         return NamedRun(word, as_name)

@@ -39,9 +39,9 @@ LIVING = (*ACTIVE, JobState.UNKNOWN)
 
 
 def run_folder(name: str, runs: Path | None = None) -> Path:
-    """The folder of a run given as its name, `RUN:VARIANT`, or a path.
+    """Return the folder of a run given as its name, `RUN:VARIANT`, or a path.
 
-    The nearest names if there is none.
+    Raise an error with the nearest names if there is none.
     """
     if (Path(name) / "run.yaml").exists():
         return Path(name).absolute()
@@ -62,7 +62,7 @@ def run_folder(name: str, runs: Path | None = None) -> Path:
 
 
 def _how_to_begin(stem: str, name: str) -> str:
-    """Return what makes the folder of a run, or that params/ has no such run."""
+    """Return the command that creates a run's folder, or that params/ has no such run."""
     run = stem.partition("--")[0]
     try:
         names = run_names(_project_of(name))
@@ -82,7 +82,7 @@ def _how_to_begin(stem: str, name: str) -> str:
 
 
 def _project_of(name: str) -> Path:
-    """The project that a run file given by its path belongs to; else the one found from here."""
+    """Return the project of a run file given by its path, or the project of this folder."""
     is_run_file = name.endswith((".yaml", ".yml")) and Path(name).is_file()
     if is_run_file:
         return find_run_file(name).project
@@ -109,10 +109,7 @@ def active_jobs(
 
 
 def _attempt(name: str) -> tuple[str, int, str]:
-    """Return what jobs are sorted by.
-
-    Phase, number of the attempt, and part of the phase's work.
-    """
+    """Return the sort key of a job: phase, number of the attempt, and part of the phase's work."""
     for phase in PHASES:
         if name == phase or name.startswith(f"{phase}-"):
             suffix = name[len(phase) + 1 :]
@@ -125,12 +122,12 @@ def _attempt(name: str) -> tuple[str, int, str]:
 
 
 def scheduler_of(folder: Path) -> Scheduler:
-    """The scheduler that a run's jobs went through."""
+    """Return the scheduler to which a run's jobs were submitted."""
     return get_scheduler(params.load(str(folder / "run.yaml")).site)
 
 
 def all_runs_folder(runs: Path | None) -> Path:
-    """Return the folder that a person named, else that of this project's runs."""
+    """Return the folder that a person named, else the folder of this project's runs."""
     return runs or runs_folder(params.project_root())
 
 
@@ -162,13 +159,13 @@ def status_of_all(runs: Path | None) -> str:
 
 
 def facts_of_all(runs: Path | None) -> list[dict[str, object]]:
-    """Return what `status` says of every run as plain data, by name."""
+    """Return the status of every run as plain data, by name."""
     states = sorted(read_runs(all_runs_folder(runs)), key=lambda run: run.name)
     return [_run_facts(run) for run in states]
 
 
 def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
-    """Return what `status` says of one run as plain data, with its phases and jobs."""
+    """Return the status of one run as plain data, with its phases and jobs."""
     run = read_run(run_folder(name, runs))
     phases = []
     for phase in run.phases:
@@ -228,10 +225,7 @@ def _fewer_replicas(folder: Path) -> dict[str, object] | None:
 
 
 def _expected_loss(folder: Path) -> ExpectedLoss | None:
-    """Return the final loss that the training's curve announces.
-
-    Return None if there is no such curve.
-    """
+    """Return the final loss forecast from the training's curve, or None if there is no curve."""
     try:
         plan = read_plan(folder / "plan.json", FULL)
     except RefusedError:
@@ -241,10 +235,7 @@ def _expected_loss(folder: Path) -> ExpectedLoss | None:
 
 
 def _near_copies(folder: Path) -> NearCopyCounts | None:
-    """Return what the training's events say of copies in node memory.
-
-    Return None if there are no such events.
-    """
+    """Return a summary of the training's events about copies in node memory, or None."""
     return near_copies(read_events(folder / "events.jsonl", FULL))
 
 
@@ -262,7 +253,7 @@ def _run_facts(run: RunState) -> dict[str, object]:
 
 
 def status_of_one(name: str, runs: Path | None) -> str:
-    """Return the phases and jobs of a run; for living jobs also their queue and last log lines."""
+    """Return the phases and jobs of a run; for active jobs also their queue and last log lines."""
     folder = run_folder(name, runs)
     run = read_run(folder)
     parts = [str(folder), phases_table(run).as_text()]
@@ -319,7 +310,7 @@ def _without_empty_columns(rows: Sequence[Row]) -> list[Row]:
 
 
 def _log_tails(job: JobFolder) -> list[str]:
-    """Return the last lines of each log of a job, under the log's path; nothing of an empty log."""
+    """Return the last lines of each log of a job, under the log's path. Empty logs are left out."""
     tails = []
     for log in _logs(job):
         lines = job_folder.log_tail(log, 6)
@@ -395,9 +386,9 @@ def _numbers(results: Mapping[str, object]) -> str:
 
 
 def _number(value: Any, form: str) -> str:
-    """A number as a table shows it.
+    """Return a number as shown in tables.
 
-    A loss that became `nan`, or what somebody wrote into a record, as it is there.
+    A loss of `nan`, or an edited value in a record, is shown unchanged.
     """
     if isinstance(value, int | float):
         return f"{value:{form}}"
@@ -405,7 +396,7 @@ def _number(value: Any, form: str) -> str:
 
 
 def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row]:
-    """Return what the queue says of the partitions of these jobs.
+    """Return the queue's state of the partitions of these jobs.
 
     The result is empty on a machine without a queue.
     """
@@ -422,7 +413,7 @@ def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row
 
 
 def _logs(job: JobFolder) -> list[Path]:
-    """Every log a job writes, those of an array's elements too."""
+    """Return every log that a job writes, including those of array elements."""
     logs = []
     for part in (*element_folders(job), job):
         for log in (part.out, part.err):
@@ -460,7 +451,7 @@ def _has_id(job: JobFolder, word: str) -> bool:
 
 
 def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
-    """Raise where a job of the run still writes to the files that are about to be moved."""
+    """Raise an error if a job of the run still writes to files that are about to be moved."""
     for job, status in active_jobs(folder, scheduler):
         raise JobError(
             RunMessage.JOB_AT_WORK,
@@ -489,7 +480,8 @@ def stop_jobs(folder: Path, scheduler: Scheduler) -> str:
 def _end_waits(folder: Path) -> list[str]:
     """Ask watchers that wait after a failure not to submit the next job; return a line for each.
 
-    The file of a watcher that was killed during its wait is removed: nothing is left to be asked.
+    The file of a watcher that was killed during its wait is removed, because there is nobody to
+    ask.
     """
     lines = []
     for job in job_folders(folder):
@@ -536,7 +528,7 @@ def show_log(
     follow: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Say what the newest job wrote to its out and err.
+    """Print what the newest job wrote to its out and err.
 
     `follow` continues until the job has ended.
     """
@@ -549,7 +541,7 @@ def show_log(
     offsets = dict.fromkeys(_logs(job), 0)
     say(f"==> {job.path} <==")
     while True:
-        # Asked before the logs are read: what an ended job wrote is then read to its end.
+        # Checked before the logs are read, so that the logs of an ended job are read to their end.
         status = scheduler.state(job)
         is_last = status.final or not follow
         for path in filter(Path.exists, offsets):
@@ -558,7 +550,7 @@ def show_log(
                 text = stream.read()
 
             if not is_last:
-                # A line that is half written is shown when it is whole.
+                # An incomplete line is shown once it is complete.
                 text = text[: text.rfind(b"\n") + 1]
 
             offsets[path] += len(text)

@@ -40,7 +40,7 @@ class DoneMark:
 
 
 def fingerprint(version: int, inputs: Mapping[str, object]) -> str:
-    """Sixteen hexadecimal digits that change when the step's version or one of its inputs does.
+    """Return sixteen hexadecimal digits that depend on the step's version and each of its inputs.
 
     >>> fingerprint(1, {"a": 1}) == fingerprint(1, {"a": 1}), fingerprint(1,
     ... {"a": 1}) == fingerprint(2, {"a": 1})
@@ -96,30 +96,30 @@ class StepState(StrEnum):
 
 
 class Reading(StrEnum):
-    """How much of a step's outputs is read to tell whether they are unchanged."""
+    """How much of a step's outputs is read to check that they are unchanged."""
 
     EVERYTHING = "everything"
     """Every byte. Terabytes of tokens or weights take hours."""
     LINE_FILES = "line files"
-    """Every byte of the .jsonl files, which hold the results, and nothing of the others."""
+    """Every byte of the .jsonl files, which contain the results, and no byte of the others."""
     SIZES = "sizes"
     """No byte: the sizes of all files."""
 
 
 @dataclass(frozen=True)
 class StepStatus:
-    """The state of a step, and the file that shows it."""
+    """The state of a step, and the file that determines it."""
 
     state: StepState
     file: str = ""
     """Relative to the run's folder."""
     bytes: int | None = None
-    """Its size now, where that is another than the step recorded."""
+    """Its present size, if it differs from the recorded size."""
     recorded_bytes: int = 0
 
     @property
     def lost_an_output(self) -> bool:
-        """Whether a file of the finished step is not what the step made."""
+        """Whether a file of the finished step has changed since the step made it."""
         return self.state in (StepState.OUTPUT_MISSING, StepState.OUTPUT_CHANGED)
 
     def as_text(self) -> str:
@@ -141,10 +141,7 @@ def step_status(
     digest: str = "",
     reading: Reading = Reading.EVERYTHING,
 ) -> StepStatus:
-    """Return where a step stands.
-
-    Without a digest its inputs are not compared.
-    """
+    """Return the status of a step. Without a digest its inputs are not compared."""
     mark = read_mark(run_folder, step)
     if mark is None:
         return StepStatus(StepState.NOT_DONE)
@@ -175,7 +172,7 @@ def outputs_status(
 
 
 class ChangedOutputError(RecordError):
-    """A file of a finished step is not what the step made, so nothing is computed from it."""
+    """A file of a finished step has changed since the step made it, so it must not be used."""
 
     def __init__(
         self,
@@ -192,10 +189,7 @@ class ChangedOutputError(RecordError):
 
 @dataclass(frozen=True)
 class PhaseStep:
-    """A step of one run, with its inputs as they are now.
-
-    Make it again to see inputs that have changed.
-    """
+    """A step of one run, with its present inputs. Create a new object to get changed inputs."""
 
     run_folder: Path
     name: str
@@ -230,7 +224,7 @@ class PhaseStep:
         return self.status(reading).as_text()
 
     def require_unchanged(self, reading: Reading = Reading.EVERYTHING) -> StepStatus:
-        """Return where the step stands; raise `ChangedOutputError` if it lost an output."""
+        """Return the step's status; raise `ChangedOutputError` if an output is lost or changed."""
         status = self.status(reading)
         self.refuse(status)
         return status
@@ -250,7 +244,7 @@ class PhaseStep:
 
     @property
     def started_path(self) -> Path:
-        """Path of the note that says with which inputs the step was last begun."""
+        """Path of the note with the inputs with which the step was last begun."""
         return self.marker_path.with_suffix(".started")
 
     def was_started(self) -> bool:
@@ -259,7 +253,7 @@ class PhaseStep:
         return path.exists() and path.read_text().partition("\n")[0] == self.fingerprint
 
     def note_start(self, facts: Mapping[str, object]) -> None:
-        """Note that the step begins with these inputs, and facts for whoever continues it."""
+        """Record that the step begins with these inputs, and facts for whoever continues it."""
         write_text(self.started_path, f"{self.fingerprint}\n{json.dumps(facts)}\n")
 
     def start_facts(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Micro-batches of a rank, read ahead by a thread while the ones before are trained on."""
+"""Micro-batches of a rank, which a thread reads ahead during training."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -21,10 +21,7 @@ Batch: TypeAlias = dict[str, torch.Tensor]
 
 
 class BatchReader:
-    """Micro-batches of this rank's data-parallel copy, on its device.
-
-    Each is read when it is asked for.
-    """
+    """Micro-batches of this rank's replica, on its device. Each is read when it is requested."""
 
     def __init__(
         self,
@@ -62,7 +59,7 @@ class BatchReader:
     def deliver(self, read: Callable[[], Batch]) -> Batch:
         """Return the next micro-batch on this rank's device.
 
-        By `read`, or from the tensor-parallel rank that reads it.
+        It comes from `read`, or from the tensor-parallel rank that reads it.
         """
         group = self._group
         batch = Batch()
@@ -81,9 +78,9 @@ class BatchReader:
             return _unpack(message)
 
     def _on_device(self, value: torch.Tensor) -> torch.Tensor:
-        """Move what was read to this rank's device.
+        """Move a micro-batch to this rank's device.
 
-        From pinned memory, as the host else waits for the GPU.
+        It comes from pinned memory, because the host would otherwise wait for the GPU.
         """
         if self.device.type == "cuda":
             # This does nothing for samples that were read ahead
@@ -118,7 +115,10 @@ _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 
 
 def _pack(batch: Batch) -> torch.Tensor:
-    """One message of 32-bit numbers: no id is larger, and the mask goes bit for bit."""
+    """Pack a micro-batch into one message of 32-bit numbers.
+
+    No id is larger, and the mask is copied bit by bit.
+    """
     parts = []
     for key in _KEYS:
         part = batch[key]
@@ -144,18 +144,16 @@ def _unpack(message: torch.Tensor) -> Batch:
 
 PIECE_TOKENS = 2**16
 PIECE_MICRO_BATCHES = 32
-"""The thread wakes once for a piece of at most so much; at most two pieces (of 1.8 MB) are held."""
+"""Largest piece that the thread reads at once. At most two pieces (of 1.8 MB) are kept."""
 
 
 class ReadAhead:
-    """Micro-batches of a training, read by a thread while those before are computed.
+    """Micro-batches of a training, read by a thread while earlier ones are computed.
 
-    For a GPU into pinned memory.
-
-    A training takes its samples one after the other, whatever its batch ramp. Where it leaves some
-    out, or goes back, reading begins again at that place. An error of the data is raised where the
-    micro-batch is asked for. The thread reads no further than sample `end`, and never keeps the
-    process from ending.
+    For a GPU they are read into pinned memory. A training uses its samples one after another,
+    whatever its batch ramp. If it skips samples or goes back, reading restarts at the new position.
+    An error in the data is raised when the micro-batch is requested. The thread reads no further
+    than sample `end`, and never keeps the process from ending.
     """
 
     def __init__(
@@ -207,7 +205,7 @@ class ReadAhead:
             self._batches = SimpleQueue()
             self._ahead = 0
 
-        # Whole pieces up to the end of the training; beyond it, exactly what is requested
+        # Whole pieces up to the end of the training; beyond it, exactly the requested samples
         for _ in range(2):
             self._order_piece(dataset, start)
         batch = self._batches.get()
@@ -234,7 +232,7 @@ class ReadAhead:
     def _read(self) -> None:
         on_gpu = self._reader.device.type == "cuda"
         if on_gpu:
-            # Each thread has a device of its own, and memory is pinned for it.
+            # Each thread has its own current device, for which memory is pinned.
             torch.cuda.set_device(self._reader.device)
 
         while order := self._orders.get():
@@ -242,7 +240,7 @@ class ReadAhead:
             try:
                 for indices in self._reader.share.indices(first, num_batches):
                     if batches is not self._batches:
-                        # The training jumped elsewhere, or has ended
+                        # The training has jumped to another position, or has ended
                         break
 
                     batch = self._reader.read(dataset, indices)

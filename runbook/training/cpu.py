@@ -1,9 +1,9 @@
 """Training on a CPU.
 
-Megatron-core's questions to torch.cuda are answered, and matmuls suit the processor.
+It replaces torch.cuda functions that Megatron-core calls, and makes matmuls fast on the processor.
 
 megatron-core 0.16 asks `torch.cuda` for the current device, random states and tensor type names on
-every path. Here those few questions are answered for the CPU; nothing is changed where torch sees a
+every path. Those few functions are replaced here for the CPU. Nothing is changed if torch sees a
 GPU.
 
 torch multiplies float32 by MKL, which takes its AVX2 code on processors that Intel did not make:
@@ -41,7 +41,7 @@ _FACTORIES = (
 
 @functools.cache
 def answer_for_cpu() -> None:
-    """Install the answers if there is no GPU."""
+    """Install the replacements if there is no GPU."""
     if on_gpu():
         return
     keep_freed_memory()
@@ -146,9 +146,9 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 @functools.cache
 def onednn_is_faster() -> bool:
-    """Whether oneDNN is faster than MKL here.
+    """Return whether oneDNN is faster than MKL here.
 
-    Torch has both, and this is an AVX-512 CPU not made by Intel.
+    That is so if torch has both, and this is an AVX-512 CPU not made by Intel.
     """
     both = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
     if on_gpu() or not both or torch.backends.cpu.get_cpu_capability() != "AVX512":
@@ -160,22 +160,19 @@ def onednn_is_faster() -> bool:
 
 @functools.cache
 def multiplies_half() -> bool:
-    """Whether torch has fast kernels for 16-bit floats here: AVX-512 BF16 or AMX."""
+    """Return whether torch has fast kernels for 16-bit floats here: AVX-512 BF16 or AMX."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 @functools.cache
 def widen_half_matmuls() -> None:
-    """Compute every 16-bit matmul on the CPU in float32.
-
-    Only where the processor has no kernels for it.
-    """
+    """Compute every 16-bit matmul on the CPU in float32, if the processor has no 16-bit kernels."""
     if not (on_gpu() or multiplies_half()):
         widen_every_half_matmul()
 
 
 def widen_every_half_matmul() -> None:
-    """Compute them in float32 whatever the processor has; fp16 has no fast kernels on most."""
+    """Compute them in float32 on any processor; most have no fast fp16 kernels."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         for name in ("mm", "bmm", "addmm", "baddbmm"):
@@ -183,7 +180,7 @@ def widen_every_half_matmul() -> None:
 
 
 _MATMULS = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-"""Kept for the life of the process: torch drops the kernels with it."""
+"""Kept for the life of the process, because torch removes the kernels when this is freed."""
 
 
 def _widened(multiply_into: Callable[..., Any]) -> Callable[..., torch.Tensor]:
@@ -199,7 +196,7 @@ def _widened(multiply_into: Callable[..., Any]) -> Callable[..., torch.Tensor]:
 
 
 def product(input: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`left @ right + bias`, by the fastest way that this processor has."""
+    """Return `left @ right + bias`, computed in the fastest way on this processor."""
     if input.dtype == torch.float32 and onednn_is_faster():
         return onednn_matmul(input, right, bias)
     if bias is None:
@@ -215,10 +212,10 @@ def onednn_matmul(
     right: torch.Tensor,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`left @ right + bias` of two float32 matrices.
+    """Return `left @ right + bias` of two float32 matrices.
 
-    Where more numbers are summed than a row of the result has, they are taken `SUM_DEPTH` at a
-    time; elsewhere the copies of the result (of all logits, perhaps) would cost more than the digit
+    If the inner dimension is larger than a row of the result, it is summed `SUM_DEPTH` numbers at a
+    time. Otherwise the copies of the result (perhaps of all logits) would cost more than the digit
     is worth.
     """
     depth = input.shape[1]
@@ -255,10 +252,8 @@ def _matmul(
 def add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:
     """Add `gradient.t() @ values` block by block.
 
-    This way no copy of a gradient (of all logits, perhaps) exists.
-
-    oneDNN copies a float32 factor that is sliced or transposed: values that are the smaller one are
-    copied once.
+    This avoids a copy of the gradient (perhaps of all logits), because oneDNN copies a float32
+    factor that is sliced or transposed. If the values are the smaller factor, they are copied once.
     """
     by_onednn = values.dtype == torch.float32 and onednn_is_faster()
     if by_onednn and gradient.shape[1] > values.shape[1]:

@@ -1,10 +1,10 @@
-"""The cached order of the text (data.cache): checksums when it is built, compared at every start.
+"""The cached order of the text (data.cache), whose checksums are compared at every start.
 
-megatron-core takes a cached order by its file name alone. One changed number in it changes which
-samples are trained, and nothing shows it: with a constant index a training repeats one sample until
-its loss is 0. So rank 0 writes `checksums.json` next to the files that it builds, compares every
-file with it at the next start, and builds again what does not agree. Each checkpoint keeps the
-checksums too, so that no training continues in another order.
+megatron-core accepts a cached order by its file name alone. One changed number in it changes which
+samples are used, without any sign: with a constant index, a training repeats one sample until its
+loss is 0. So rank 0 writes `checksums.json` next to the files that it builds, compares every file
+with it at the next start, and builds again what does not agree. Each checkpoint keeps the checksums
+too, so that no training continues in another order.
 
 Cost: rank 0 alone reads the cache once at each start, on one core (1 to 2 GB a second where the
 processor computes SHA-256 in hardware, and a third of it where not). A sample takes 12 to 20 bytes,
@@ -28,7 +28,7 @@ from runbook.training.messages import TrainingMessage
 
 
 class CacheFault(Enum):
-    """Why a cached file is built again."""
+    """The reason why a cached file is built again."""
 
     UNFINISHED = "unfinished"
     OLDER = "older than the token files"
@@ -38,7 +38,7 @@ class CacheFault(Enum):
 
 @dataclass(frozen=True)
 class CacheCheck:
-    """What was wrong with the cache at this start, and its checksums now."""
+    """The faults of the cache at this start, and its present checksums."""
 
     faults: Mapping[str, CacheFault] = field(default_factory=dict)
     """Files that were removed and built again."""
@@ -56,7 +56,7 @@ class _Verified:
     """A file whose content was just compared."""
 
     changed_at: int
-    """Its time of change in nanoseconds: a file that was written since is read again."""
+    """Its modification time in nanoseconds. A file that was written since then is read again."""
     file: CachedFile
 
 
@@ -84,7 +84,8 @@ class CacheFolder:
                 TrainingMessage.CACHE_NOT_MADE, folder=self.folder, error=error
             ) from error
 
-        # ctime as well: a file that was moved or copied here keeps the mtime it had elsewhere.
+        # ctime is checked as well, because a file that was moved or copied here may keep its
+        # earlier mtime.
         states = [path.stat() for path in indexes if path.exists()]
         newest = max((max(state.st_mtime_ns, state.st_ctime_ns) for state in states), default=0)
         checksums = read_checksums(self.folder)
@@ -124,9 +125,9 @@ class CacheFolder:
 
 
 def other_order(saved: Mapping[str, str], planned: Mapping[str, str]) -> list[str]:
-    """Return the files whose content is another than when a checkpoint was saved.
+    """Return the files whose content has changed since a checkpoint was saved.
 
-    A longer training has files of other names, and begins with the same samples: those are not
+    A longer training has other file names and starts with the same samples, so its files are not
     compared.
     """
     return sorted(name for name, digest in saved.items() if planned.get(name, digest) != digest)

@@ -27,7 +27,7 @@ class TrainingDatasets:
 
     train: Any
     validation: Any
-    """None if there is no evaluation."""
+    """Sequences to evaluate on; None if there is no evaluation."""
     cache: data_cache.CacheCheck
     """The checksum of the cached order as rank 0 read it, the same on all ranks."""
 
@@ -66,7 +66,7 @@ def make_datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> TrainingDataset
 def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetConfig:
     """Return which samples megatron-core draws, and from which files.
 
-    Made-up samples have no files. Validation has files of its own, or a part of the same.
+    Synthetic samples have no files. Validation has separate files, or a part of the same files.
     """
     data = spec.data
     files: dict[str, Any] = {}
@@ -80,7 +80,7 @@ def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetCon
             files["blend"] = train_files
             files["split"] = data.split
 
-    # What megatron-core's datasets ask of a tokenizer; nothing is tokenized here.
+    # The attributes of a tokenizer that megatron-core's datasets need. Nothing is tokenized here.
     tokenizer = SimpleNamespace(
         vocab_size=spec.model.shape.vocabulary,
         eod=spec.sampling.end_of_document,
@@ -168,7 +168,7 @@ def _build_cache(
 ) -> data_cache.CacheCheck:
     """Build on rank 0 the caches that the other ranks read.
 
-    Megatron-core lets them wait in a barrier, however large the text is.
+    Megatron-core would make them wait in a barrier, however large the text is.
     """
     cache = data_cache.CacheFolder(folder)
     cache.remove_faulty(indexes)
@@ -187,9 +187,9 @@ def _weighted(
     sources: tuple[Source, ...],
     tokens: Mapping[str, int],
 ) -> tuple[list[str], list[float] | None]:
-    """Paths of the files, and their shares of the samples.
+    """Return the paths of the files, and their shares of the samples.
 
-    Of a text with several files by their tokens.
+    Several files of a text share its weight in proportion to their tokens.
     """
     prefixes = [str(spec.path(source.prefix)) for source in sources]
     weights = []

@@ -1,10 +1,8 @@
-"""Copies of a training's state on the host.
+"""Copies of a training's state on the host. A save writes them while the training continues.
 
-A save writes them from there while the training goes on.
-
-From a GPU they go to pinned memory, which its bus fills at full rate and without the host's waiting
-for each tensor. Pinning takes seconds for what a rank of 1.3B weights saves (14 bytes a weight, 18
-GB), so the memory is kept for the next save.
+A GPU's state goes to pinned memory, which is filled at the bus's full rate, without a wait for each
+tensor. Pinning the memory for a rank with 1.3B weights (14 bytes per weight, 18 GB) takes seconds,
+so it is kept for the next save.
 """
 
 from __future__ import annotations
@@ -25,60 +23,58 @@ from runbook.training.job_output import say
 from runbook.training.ranks import cores_of_rank, on_gpu
 
 SLAB_BYTES = 512 * 2**20
-"""Memory is pinned by so much at once, and by less at first; a larger tensor gets a slab of its
-own.
-"""
+"""Bytes that are pinned at once; the first slabs are smaller. A larger tensor gets its own slab."""
 FIRST_SLAB_BYTES = 64 * 2**20
-"""The first slab. Each one after it is as large as all before it, so that a small model pins
-little.
+"""Size of the first slab.
+
+Each later slab is as large as all previous ones together, so that a small model pins little.
 """
 ALIGNMENT = 512
-"""Each copy begins at a multiple of it, as torch's own allocators have it."""
+"""Each copy begins at a multiple of this, as in torch's own allocators."""
 MOST_UNDER_WAY = 2**30
-"""Bytes that may be queued before the host waits: the GPU's memory behind them is free only
-then."""
+"""Bytes that may be queued before the host waits. Their GPU memory is free only after the wait."""
 MOST_THREADS = 8
 PIECE_BYTES = 32 * 2**20
 
 Pin: TypeAlias = Callable[[int, int], bool]
-"""Pins memory from an address on, for this many bytes; whether that worked."""
+"""Pins this many bytes from an address on. Returns whether that worked."""
 Unpin: TypeAlias = Callable[[int], None]
-"""Undoes it, before the memory is freed."""
+"""Unpins the memory before it is freed."""
 
 
 class HostCopies:
-    """Copies in ordinary memory, which goes with them."""
+    """Copies in ordinary memory, which is freed with them."""
 
     def __init__(self) -> None:
         self._under_way = 0
 
     def begin_save(self) -> None:
-        """Let go of the copies of the save before, which must be written."""
+        """Release the copies of the previous save, which must have been written."""
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy on the host.
 
-        It is whole only after `wait`; the tensor may be freed at once.
+        It is complete only after `wait`, but the tensor may be freed immediately.
         """
         room = self._room(tensor.shape, tensor.dtype)
         room.copy_(tensor.detach(), non_blocking=True)
         return room
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is in memory that is kept, as a copy or a part of one."""
+        """Return whether a tensor is a copy, or part of one, in memory that is kept."""
         return False
 
     def let_go(self, num_bytes: int) -> None:
-        """Note that so many bytes of the device were freed which queued work uses.
+        """Record that this many bytes of the device were freed while queued work uses them.
 
-        Wait where that is too much.
+        Wait if there are too many.
         """
         self._under_way += num_bytes
         if self._under_way > MOST_UNDER_WAY:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until every copy is whole."""
+        """Wait until every copy is complete."""
         self._under_way = 0
         if on_gpu():
             torch.cuda.current_stream().synchronize()
@@ -88,7 +84,7 @@ class HostCopies:
 
 
 class PinnedCopies(HostCopies):
-    """Copies in pinned memory, which stays until this object goes."""
+    """Copies in pinned memory, which is kept as long as this object."""
 
     def __init__(self, pin: Pin | None = None, unpin: Unpin | None = None) -> None:
         super().__init__()
@@ -97,12 +93,12 @@ class PinnedCopies(HostCopies):
         self._slabs: list[_Slab] = []
 
     def begin_save(self) -> None:
-        """Use all memory again."""
+        """Mark all memory as reusable."""
         for slab in self._slabs:
             slab.used = 0
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is a copy, or a part of one."""
+        """Return whether a tensor is a copy, or a part of one."""
         if tensor.device.type != "cpu":
             return False
         address = tensor.data_ptr()
@@ -120,7 +116,8 @@ class PinnedCopies(HostCopies):
         num_bytes = count * dtype.itemsize
         slab = self._slab_for(num_bytes)
         offset = slab.take(num_bytes)
-        # With a storage of exactly this size: torch's writer copies what is a part of a larger one.
+        # The storage has exactly this size, because torch's writer copies a part of a larger
+        # storage.
         flat = torch.frombuffer(
             slab.memory,
             dtype=dtype,
@@ -139,7 +136,7 @@ class PinnedCopies(HostCopies):
         slab = _Slab(memory, _address(memory), len(memory))
         self._slabs.append(slab)
         if self._pin(slab.address, slab.size):
-            # The process's end does
+            # The end of the process unpins it
             weakref.finalize(slab, self._unpin, slab.address).atexit = False
         elif len(self._slabs) == 1:
             say("memory for saves could not be pinned: the training waits longer for each save")
@@ -155,29 +152,29 @@ class _Slab:
     used: int = 0
 
     def take(self, num_bytes: int) -> int:
-        """Return where the next this many bytes begin."""
+        """Return the offset of the next `num_bytes` bytes."""
         start = self.used
         self.used += -(-num_bytes // ALIGNMENT) * ALIGNMENT
         return start
 
 
 def make_host_copies() -> HostCopies:
-    """Return the copies that suit this rank's device."""
+    """Return the kind of copies that suits this rank's device."""
     return PinnedCopies() if on_gpu() else HostCopies()
 
 
 def _touched_memory(num_bytes: int) -> mmap.mmap:
-    """Return new memory with all its pages there, in huge ones where Linux has them.
+    """Return new memory with all pages allocated, as huge pages if possible.
 
-    Pinning goes page by page.
+    Pinning takes time per page.
     """
     size = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # A child process gets none of it: while a child shares a page, the parent's next write would
-    # move it elsewhere.
+    # A child process does not get this memory. If it shared a page, the parent's next write would
+    # move the page.
     for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
         if hasattr(mmap, advice):
-            with contextlib.suppress(OSError):  # a kernel without it
+            with contextlib.suppress(OSError):  # the kernel does not support it
                 memory.madvise(getattr(mmap, advice))
 
     address = _address(memory)
@@ -202,7 +199,7 @@ def _pin_for_cuda(address: int, num_bytes: int) -> bool:
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     failed = bool(int(runtime.cudaHostRegister(address, num_bytes, _PORTABLE)))
     if failed:
-        # CUDA reports the error again at the next launch, whose own fault it is not.
+        # Otherwise CUDA would report the error again at the next launch, which did not cause it.
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device="cuda")
 

@@ -54,9 +54,9 @@ def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
 
 def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
-    """Begin the training from another program's folder.
+    """Start the training from another program's folder.
 
-    A checkpoint of iteration 0 that has weights alone.
+    This writes a checkpoint of iteration 0 with weights only.
     """
     from runbook.training.checkpoints import folders, hugging_face, megatron, state
 
@@ -82,7 +82,7 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
 
 def score(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
-    """Log likelihoods of `pairs` for each of `weights`; on the first rank."""
+    """Return the log likelihoods of `pairs` for each of `weights`, on the first rank."""
     from runbook.training.scoring import Scorer
 
     scorers = (Scorer(spec, name) for name in request.weights)
@@ -132,9 +132,9 @@ def main() -> int:
         from runbook.training.checkpoints import state
         from runbook.training.engines import gpt_model
 
-        # Weights go by the names that they have in megatron-core's own layers.
+        # Weights have the names of megatron-core's own layers.
         os.environ[gpt_model.TRANSFORMER_ENGINE_VARIABLE] = "0"
-        # One of GPUs may be looked at on any machine
+        # A checkpoint from GPUs may be used on any machine
         if spec.device == CPU:
             hide_gpus()
         cpu.answer_for_cpu()
@@ -153,7 +153,7 @@ def main() -> int:
 
 
 def on_ranks(spec: PhasePlan, world_size: int = 1) -> PhasePlan:
-    """The same model on this many ranks, cut as the training is; on one rank not at all."""
+    """Return the plan for this many ranks: the training's layout, or a single rank."""
     tensor = 1
     pipeline = 1
     if world_size > 1:

@@ -1,4 +1,4 @@
-"""What `python -m runbook.training.offline` is asked for, as JSON on its standard input."""
+"""The request to `python -m runbook.training.offline`, as JSON on its standard input."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from runbook.plan_file.offline_defaults import SHARD_BYTES, TEMPERATURE
 
 @dataclass(frozen=True)
 class OfflineRequest:
-    """What is asked for; each command reads its own keys."""
+    """A request. Each command reads its own keys."""
 
-    # Of the checkpoint; 0: the newest whole one
+    # Iteration of the checkpoint; 0: the newest complete one
     iteration: int = 0
     prompts: tuple[tuple[int, ...], ...] = ()
-    # How many to draw at most after each
+    # Most tokens to draw after each prompt
     tokens: int = 0
-    # 0 takes the likeliest token each time
+    # 0 always takes the likeliest token
     temperature: float = TEMPERATURE
     top_p: float = 0.0
     """Draw from the likeliest tokens with this share of the probability; 0: the 40 likeliest."""
-    # False computes the whole text again for each token
+    # If False, the whole text is computed again for each token
     cache: bool = True
-    # Of the draw; None: the plan's
+    # Seed of the draw; None: the plan's seed
     seed: int | None = None
-    # Tokens after which nothing is drawn, in addition to the end of a document
+    # Tokens that end a text, in addition to the end of a document
     stops: tuple[int, ...] = ()
-    # In float32, with the optimizer's float32 weights, as `score` does
+    # Compute in float32, with the optimizer's float32 weights, as `score` does
     exact: bool = False
     out: str = ""  # folder to export to
     # The most that a file of weights has

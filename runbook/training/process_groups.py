@@ -37,8 +37,8 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
         number = own_gpu(ranks.local_rank, torch.cuda.device_count())
         torch.cuda.set_device(number)
     elif ranks.master_address in ("127.0.0.1", "localhost"):
-        # gloo otherwise listens on what the host name resolves to, which on a laptop or in a
-        # container may be nothing.
+        # Otherwise gloo listens on the address of the host name, which may not resolve on a laptop
+        # or in a container.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
     if ranks.launcher == "torchrun":
@@ -65,7 +65,7 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
 def make_parallel_groups(spec: PhasePlan) -> int:
     """Make the tensor, pipeline and data-parallel groups, and seed this rank's random numbers.
 
-    Its stage.
+    Return its stage.
     """
     from megatron.core import parallel_state
 
@@ -85,11 +85,10 @@ def make_parallel_groups(spec: PhasePlan) -> int:
 
 
 def seed_ranks(seed: int, *, graphs: bool = False) -> None:
-    """Seed dropout: the same masks on ranks that compute the same activations.
+    """Seed dropout, with the same masks on ranks that compute the same activations.
 
-    All others get other masks.
-
-    `graphs`: by a generator that CUDA graphs can advance.
+    All other ranks get different masks. With `graphs`, the generator is one that CUDA graphs can
+    advance.
     """
     from megatron.core import parallel_state, tensor_parallel
 
@@ -125,9 +124,9 @@ def wait_for_gpu() -> None:
 
 
 def sum_speed(num_bytes: int, rounds: int) -> tuple[float, float]:
-    """Median seconds of a sum over all ranks, and bus bandwidth as nccl-tests counts it.
+    """Return the median seconds of a sum over all ranks, and the bus bandwidth.
 
-    2 (n - 1) / n x bytes / s.
+    As in nccl-tests, the bandwidth is 2 (n - 1) / n x bytes / s.
     """
     ranks = torch.distributed.get_world_size()
     message = torch.zeros(num_bytes // 4, dtype=torch.float32, device=device())
@@ -173,7 +172,7 @@ def gather_on_first_rank(value: T) -> list[T]:
 def run_on_all_ranks(action: Callable[[], T]) -> T:
     """Run an action on every rank.
 
-    Where it fails on one, every rank raises that error instead of waiting forever.
+    If it fails on one rank, every rank raises that error instead of waiting forever.
     """
     result = None
     error = None
@@ -203,7 +202,7 @@ def run_on_first_rank(action: Callable[[], T]) -> T:
 # Interval at which rank 0 reports that it is alive while it works alone
 SIGN_SECONDS = 5.0
 PROGRESS_SECONDS = 60.0
-# Of all ranks together, at the store of the first one
+# Checks per second by all ranks together, at the first rank's store
 CHECKS_PER_SECOND = 200.0
 _long_actions = itertools.count()
 
@@ -295,8 +294,9 @@ def _wait_for_first(
 
 
 RENDEZVOUS_MARGIN_SECONDS = 5
-"""After torch's own time-out, which does not cover a server that accepts the connection and never
-answers.
+"""Extra time after torch's own time-out.
+
+That time-out does not cover a server that accepts a connection and never answers.
 """
 
 _RENDEZVOUS_CAUSES = {
@@ -319,9 +319,9 @@ _RENDEZVOUS_CAUSES = {
 
 @contextlib.contextmanager
 def rendezvous(ranks: Ranks, timeout_seconds: int) -> Iterator[None]:
-    """Join the others in the body.
+    """Join the other ranks in the body.
 
-    `TrainingError` with the cause where it fails, end the process where it hangs.
+    Raise `TrainingError` with the cause if that fails, and end the process if it hangs.
     """
     where = f"{ranks.master_address}:{ranks.master_port}"
     text = f"rank {ranks.rank} of {ranks.world_size} did not meet the others at {where}"

@@ -46,9 +46,10 @@ _LAUNCHERS = {
 
 
 def ranks_from(environment: Mapping[str, str]) -> Ranks:
-    """Rank and world size as the launcher's variables say; a process without a launcher is alone.
+    """Return the rank and world size from the launcher's variables.
 
-    SLURM_PROCID alone is not believed: a batch script has it too, without being a task of a step.
+    A process without a launcher is alone. SLURM_PROCID alone is not sufficient, because a batch
+    script has it too, without being a task of a step.
 
     >>> ranks_from({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "n1",
     ... "MASTER_PORT": "29500"})
@@ -114,7 +115,7 @@ def _master(environment: Mapping[str, str], launcher: str, world_size: int) -> t
 
 
 def first_host(nodelist: str) -> str:
-    """First name of a Slurm node list.
+    """Return the first name in a Slurm node list.
 
     >>> first_host("nid[005012-005015,006001]"), first_host("gpu7"), first_host("a1,a2"), first_host("")
     ('nid005012', 'gpu7', 'a1', '')
@@ -128,8 +129,8 @@ def die_with_launcher(ranks: Ranks) -> None:
 
     This way no rank is left computing for nobody.
 
-    A process that was started alone keeps running when the shell that started it is gone: that is
-    how people detach.
+    A process that was started alone keeps running when its shell ends, so that people can detach
+    it.
     """
     if ranks.launcher == "alone" or not sys.platform.startswith("linux"):
         return
@@ -148,20 +149,20 @@ def die_with_launcher(ranks: Ranks) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-# The plan's device of a site without accelerators; every other value names one
+# The plan's device for a site without accelerators; every other value names an accelerator
 CPU = "cpu"
 
 HIDDEN_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""Empty, they hide every GPU from torch: CUDA's and ROCm's."""
+"""Variables of CUDA and ROCm that hide every GPU from torch if they are empty."""
 
 SHOWN_BY = (*HIDDEN_BY, "ROCR_VISIBLE_DEVICES")
 """Launchers that show each rank its own GPU alone set one of these to that GPU."""
 
 
 def use_planned_device(device: str) -> None:
-    """Compute on what the plan names, GPUs that torch sees or a CPU.
+    """Use the device that the plan names: GPUs that torch sees, or a CPU.
 
-    Call it before torch first looks for a GPU.
+    Call it before torch first searches for a GPU.
     """
     if device == CPU:
         hide_gpus()
@@ -190,9 +191,9 @@ def hide_gpus() -> None:
 
 
 def on_gpu() -> bool:
-    """Whether this rank computes on a GPU.
+    """Return whether this rank computes on a GPU.
 
-    True only where the plan says so, once `use_planned_device` was called.
+    This is True only if the plan names a GPU and `use_planned_device` was called.
     """
     import torch
 
@@ -200,9 +201,9 @@ def on_gpu() -> bool:
 
 
 def cores_of_rank(environment: Mapping[str, str] = os.environ) -> int:
-    """Cores that this rank may keep busy.
+    """Return the number of cores for this rank.
 
-    Those of this process, shared by the ranks that torchrun started here.
+    The process's cores are shared by the ranks that torchrun started here.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -213,9 +214,9 @@ def cores_of_rank(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.environ) -> int:
-    """Number of this rank's GPU among the visible ones.
+    """Return the index of this rank's GPU among the visible ones.
 
-    Its local rank, or the only one that its launcher shows it.
+    It is the local rank, or 0 if the launcher shows each rank only one GPU.
 
     >>> own_gpu(1, 2, {}), own_gpu(3, 1, {"CUDA_VISIBLE_DEVICES": "3"})
     (1, 0)
@@ -233,11 +234,11 @@ def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.e
 
 
 def claim_gpu(store: Any, rank: int, number: int) -> None:
-    """Refuse where another rank has the same GPU; `store` is the ranks' common one.
+    """Refuse to train if another rank has the same GPU; `store` is shared by all ranks.
 
-    NCCL would say it only at the first sum, and not which ranks: two ranks that each see one GPU,
-    as number 0, see nothing wrong by themselves. A GPU without an identity (an older torch) is not
-    asked about.
+    NCCL would report it only at the first sum, without naming the ranks. Two ranks that each see
+    one GPU, as number 0, cannot detect it on their own. A GPU without an identity (in an older
+    torch) is not checked.
     """
     import torch
 

@@ -28,23 +28,23 @@ def draw_token(
 ) -> int:
     """Draw one of the likeliest tokens.
 
-    These are the tokens that together have the share `top_p` of the probability; if `top_p` is 0,
-    the `LIKELIEST_TOKENS` first. At temperature 0, take the likeliest, which small models repeat
-    forever.
+    They are the tokens that together have the share `top_p` of the probability, or the first
+    `LIKELIEST_TOKENS` if `top_p` is 0. At temperature 0, take the likeliest token, which small
+    models repeat forever.
     """
     best, tokens = torch.topk(logits, len(logits) if top_p else min(LIKELIEST_TOKENS, len(logits)))
     if not temperature:
         return int(tokens[0])
     shares = torch.softmax(best / temperature, 0)
     if top_p:
-        shares[shares.cumsum(0) - shares >= top_p] = 0.0  # the first stays in any case
+        shares[shares.cumsum(0) - shares >= top_p] = 0.0  # the likeliest token is always kept
     return int(tokens[torch.multinomial(shares, 1, generator=generator)])
 
 
 def continue_prompts(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     """Continue each prompt by up to `tokens` ids.
 
-    What becomes of one does not depend on the others.
+    The result for one prompt does not depend on the other prompts.
     """
     _check_prompts(request, spec.model.shape.vocabulary)
     _check_draw(request)
@@ -84,7 +84,7 @@ def continue_prompts(spec: PhasePlan, request: OfflineRequest) -> dict[str, obje
 
 
 def _check_prompts(request: OfflineRequest, vocabulary: int) -> None:
-    """`RefusedError` if there is no prompt, an empty one, or one with an unknown token."""
+    """Raise `RefusedError` if there is no prompt, or if one is empty or has an unknown token."""
     if not request.prompts or not all(request.prompts):
         raise RefusedError(TrainingMessage.EMPTY_PROMPT)
     for ids in request.prompts:
@@ -96,7 +96,7 @@ def _check_prompts(request: OfflineRequest, vocabulary: int) -> None:
 
 
 def _check_draw(request: OfflineRequest) -> None:
-    """`RefusedError` where a number that texts are drawn by is none, or out of its range."""
+    """Raise `RefusedError` if a sampling parameter is not a number or is out of range."""
     for name, value, highest in (
         ("temperature", request.temperature, HIGHEST_TEMPERATURE),
         ("top_p", request.top_p, 1.0),
@@ -113,9 +113,9 @@ def _check_draw(request: OfflineRequest) -> None:
 
 
 class _Scores:
-    """Scores of the token after a text that grows.
+    """Scores for the next token of a growing text.
 
-    Keys and values of the earlier tokens are kept for `cached` tokens.
+    Keys and values of up to `cached` earlier tokens are kept.
     """
 
     def __init__(
@@ -124,7 +124,8 @@ class _Scores:
         spec: PhasePlan,
         cached: int,
     ) -> None:
-        # Not at the top: the training loop draws its sample without this part of megatron-core
+        # Imported here because the training loop draws its sample without this part of
+        # megatron-core
         from megatron.core.inference.contexts import StaticInferenceContext
 
         self._gpt = gpt
@@ -134,13 +135,13 @@ class _Scores:
             self._seen = StaticInferenceContext(1, min(cached, spec.model.shape.positions))
 
     def after(self, ids: list[int]) -> torch.Tensor:
-        """Those of every token of the vocabulary.
+        """Return the scores of every token of the vocabulary.
 
         A text longer than the model's positions is cut at its beginning.
         """
         window = ids[-self._model.shape.positions :]
         if len(window) < len(ids):
-            # Every token has another position now
+            # Every token has a new position now
             self._seen = None
 
         start = self._seen.sequence_len_offset if self._seen else 0

@@ -1,7 +1,7 @@
-"""How likely a model finds texts, in any layout; `offline score` asks it.
+"""Computes the likelihood of texts under a model, in any layout, for `offline score`.
 
-Tensor and pipeline parallel as the plan says; the copies share the texts. Everything is computed in
-float32, with the optimizer's float32 weights where the checkpoint has them.
+It uses the plan's tensor and pipeline parallelism, and the replicas share the texts. Everything is
+computed in float32, with the optimizer's float32 weights where the checkpoint has them.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ from runbook.training.process_groups import device, gather_on_first_rank
 
 Ids: TypeAlias = list[int]
 BATCH_TOKENS = 1024
-"""Of one forward pass; each has the scores of the whole vocabulary."""
+"""Most tokens in one forward pass. Each has scores for the whole vocabulary."""
 
 
 def in_float32(spec: PhasePlan) -> PhasePlan:
-    """The same model in float32, without what only a training has."""
+    """Return the same model in float32, without options that only training needs."""
     precision = dataclasses.replace(spec.precision, format="fp32", fp8="none")
     return dataclasses.replace(
         spec,
@@ -35,13 +35,10 @@ def in_float32(spec: PhasePlan) -> PhasePlan:
 
 
 class Scorer:
-    """A model that is not trained any more; every method is called on every rank."""
+    """A model that is no longer trained. Every method is called on every rank."""
 
     def __init__(self, spec: PhasePlan, name: str) -> None:
-        """Use the newest whole checkpoint (`trained`), or the weights as drawn (`first`).
-
-        The latter are those before the first step.
-        """
+        """Load the newest complete checkpoint (`trained`), or the initial weights (`first`)."""
         spec = in_float32(spec)
         self.spec = spec
         self.iteration = 0
@@ -56,16 +53,16 @@ class Scorer:
         self._gpt.eval()
 
     def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[float, bool]]:
-        """Of each continuation of a context.
+        """Score each continuation of a context.
 
-        Its log probability, and whether each of its tokens is the likeliest.
+        Return its log probability, and whether each of its tokens is the likeliest.
         """
         copies = parallel_state.get_data_parallel_world_size()
         copy = parallel_state.get_data_parallel_rank()
         own_scores: dict[int, tuple[float, bool]] = {}
         lengths = [len(context) + len(continuation) for context, continuation in pairs]
-        # The longest texts lose their beginning: a model has this many positions, and a last token
-        # is only predicted.
+        # Long texts are cut at their beginning to the model's number of positions plus the last
+        # token, which is only predicted.
         longest = self.spec.model.shape.positions + 1
         for chosen in _batches(lengths)[copy::copies]:
             texts = []
@@ -89,7 +86,7 @@ class Scorer:
         return [scores_of_all[index] for index in sorted(scores_of_all)]
 
     def _logits(self, texts: list[Ids]) -> Any:
-        """Scores [text, place, token of the vocabulary]; None on earlier stages than the last."""
+        """Return scores [text, position, token of the vocabulary], or None on earlier stages."""
         length = max(map(len, texts))
         padded = [[*text, *[0] * (length - len(text))] for text in texts]
         ids = torch.tensor(padded, device=device())
@@ -124,7 +121,7 @@ def _likelihood(scores: torch.Tensor, tokens: list[int]) -> tuple[float, bool]:
 
 
 def _batches(lengths: list[int]) -> list[list[int]]:
-    """Texts of like length together, the longest first.
+    """Group texts of similar length into batches, the longest first.
 
     >>> _batches([600, 3, 500, 2])
     [[0], [2, 1], [3]]

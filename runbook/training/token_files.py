@@ -22,8 +22,10 @@ from runbook.plan_file.token_index import (
 from runbook.training.messages import TrainingMessage
 
 SCANNED_BYTES = 2**30
-"""Of longer .bin files only this much is scanned for ids outside the vocabulary, in blocks over
-their whole length; the loop looks at every batch it reads as well.
+"""Bytes of a .bin file that are scanned for ids outside the vocabulary.
+
+In longer files, the scanned blocks are spread over the whole length. The loop also checks every
+batch it reads.
 """
 
 
@@ -82,7 +84,7 @@ def check_token_files(spec: PhasePlan) -> dict[str, int]:
 
 
 def _check_sources(spec: PhasePlan) -> None:
-    """Check that weights are numbers above 0, and that no file has one use twice."""
+    """Check that weights are numbers above 0, and that no file is listed twice for one use."""
     problems: list[str] = []
     uses = {"train": spec.data.train, "validation": spec.data.validation, "test": spec.data.test}
     for use, sources in uses.items():
@@ -127,7 +129,7 @@ def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:
 
 
 def open_pair(prefix: Path) -> TokenFile:
-    """The pair, if its index is whole and its .bin has the size the index says."""
+    """Return the pair if its index is complete and its .bin has the size that the index states."""
     index = Path(f"{prefix}.idx")
     binary = Path(f"{prefix}.bin")
     for path in (index, binary):
@@ -244,9 +246,9 @@ def _check_index(
 
 
 def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
-    """The highest id in the file, or a negative one, and its place.
+    """Return the highest id in the file, or a negative id, and its position.
 
-    Over at most about `scanned` bytes of it.
+    At most about `scanned` bytes are read.
     """
     size = file.tokens * file.dtype.itemsize
     highest = 0
@@ -255,7 +257,7 @@ def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
         for start, length in _blocks(size, scanned):
             stream.seek(start)
             block = numpy.frombuffer(stream.read(length), file.dtype)
-            # A negative one is far above any vocabulary
+            # As an unsigned number, a negative id is far above any vocabulary
             ids = block.view(numpy.dtype(f"<u{file.dtype.itemsize}"))
             if len(ids) and ids[at := int(ids.argmax())] > highest:
                 highest = int(ids[at])
@@ -265,10 +267,7 @@ def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
 
 
 def _blocks(size: int, scanned: int, block: int = 2**24) -> Iterator[tuple[int, int]]:
-    """Starts and lengths of blocks.
-
-    The whole file, or blocks spread evenly from its first to its last byte.
-    """
+    """Return starts and lengths of blocks: the whole file, or blocks spread evenly over it."""
     starts = list(range(0, size, block))
     if size > scanned:
         count = max(2, scanned // block)
@@ -296,7 +295,7 @@ def _check_share(
     spec: PhasePlan,
     use: str,
 ) -> None:
-    """Refuse a share without tokens, on which megatron-core would loop forever."""
+    """Refuse a split without tokens, on which megatron-core would loop forever."""
     sequences = len(file.lengths)
     begin, end = (round(bound * sequences) for bound in share)
     tokens = int(file.lengths[begin:end].sum(dtype=numpy.int64))

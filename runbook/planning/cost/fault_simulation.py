@@ -68,7 +68,7 @@ class MadeSteps:
 
     steps: int
     saves: int
-    """Whose stall is over."""
+    """Number of saves whose stall is over."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class CampaignParts:
     """Time limit of one job; 0: no limit."""
 
     near: NearParts | None = None
-    """Copies in node memory, or None if there are none."""
+    """Copies in node memory, or None if the training makes none."""
     between_steps: float = 0.0
     """Time from the end of a step to the beginning of the next one, if nothing is saved."""
 
@@ -123,7 +123,7 @@ class CampaignParts:
 
         It begins some steps after a save.
         """
-        # Treated as if it had begun with the save and had made these steps already.
+        # The attempt is treated as if it had begun with the save and had already made these steps.
         seconds += behind_save * self.pace
         cycles = _whole(seconds / self.cycle)
         remainder = seconds - cycles * self.cycle
@@ -150,7 +150,7 @@ class FollowUp:
     """The response to a failure."""
 
     goes_on: bool = True
-    """False: the rules leave the decision to a person."""
+    """False if the rules leave the decision to a person."""
     wait: float = 0.0
     """Delay before the next start, in seconds."""
 
@@ -166,11 +166,11 @@ class CampaignFailure:
     reached: int
     """The last step that it completed."""
     started: bool = True
-    """False: it came before the first step could begin."""
+    """False if it came before the first step could begin."""
 
 
 def restart_always(_failures: Sequence[CampaignFailure]) -> FollowUp:
-    """The rule without memory: every failure is followed by an immediate restart."""
+    """A rule that ignores earlier failures: every failure is followed by an immediate restart."""
     return FollowUp()
 
 
@@ -234,7 +234,7 @@ class FaultSource(Protocol):
     def quiet_until(self, held: float) -> float:
         """Return a held second before which no failure comes.
 
-        `held` where that depends on the steps.
+        The result is `held` if that depends on the steps.
         """
         ...
 
@@ -256,7 +256,7 @@ class PoissonFaults:
         first_step: int,
         training_from: float,
     ) -> tuple[float, FaultKind]:
-        """Return the next failure; one that came while nothing could fail is drawn again."""
+        """Return the next failure. A failure at a time when nothing can fail is drawn again."""
         while self._next <= held:
             self._draw_next()
         return self._next, self._kind
@@ -268,7 +268,7 @@ class PoissonFaults:
     def _draw_next(self) -> None:
         """Draw the second and the kind of the next failure.
 
-        How many attempts ask for it changes neither.
+        They do not depend on how many attempts ask for it.
         """
         self._next += self._draw.expovariate(self._rate)
         (self._kind,) = self._draw.choices(FAULT_KINDS, self._weights)
@@ -299,9 +299,9 @@ class Account:
     jobs: int = 1
     steps: int = 0
     stops: int = 0
-    """Failures that were left to a person."""
+    """Number of failures that were left to a person."""
     near_restarts: int = 0
-    """Starts from copies in node memory."""
+    """Number of starts from copies in node memory."""
     failures: list[CampaignFailure] = field(default_factory=list)
 
     def useful(self, nodes: int, spares: int) -> float:
@@ -360,7 +360,7 @@ class _Campaign:
         self.account = Account()
         self._planned = parts
         self._parts = parts
-        """Of the attempt: with fewer nodes its steps take longer than planned."""
+        """The attempt's training, whose steps take longer than planned with fewer nodes."""
         self._policy = policy
         self._seconds = seconds
         self._steps = steps
@@ -381,12 +381,12 @@ class _Campaign:
         return all_done or self.account.held >= self._seconds
 
     def attempt(self, faults: FaultSource) -> None:
-        """Launch the training, and let it run to a failure, to the end of its job, or to that of the campaign."""
+        """Launch the training, and run it to a failure or to the end of its job or campaign."""
         account = self.account
         parts = self._parts
         training_from = account.held + parts.start + self._resume_seconds()
         if self._last_save_at() < training_from + parts.step:
-            # An attempt in the rest of this one makes no step
+            # An attempt in the rest of this job would make no step
             self._begin_job()
             parts = self._parts
             training_from = account.held + parts.start + self._resume_seconds()
@@ -470,14 +470,14 @@ class _Campaign:
         return self._policy.restarts_here and can_train and follow_up.goes_on
 
     def _nodes_after(self, kind: FaultKind) -> int:
-        """Return how many nodes of the allocation would train after this failure; 0: too few."""
+        """Return how many nodes of the allocation would train after this failure; 0 if too few."""
         healthy = self._healthy_nodes - int(kind.loses_node)
         return self._policy.nodes_to_train(self._planned.nodes, healthy)
 
     def _changes_nodes(self, kind: FaultKind) -> bool:
         """Return whether another number of nodes trains after this failure.
 
-        Copies in node memory are those of ranks, and would not fit to other ranks.
+        Copies in node memory belong to ranks, and do not fit another number of ranks.
         """
         return self._nodes_after(kind) != self._parts.nodes
 
@@ -490,12 +490,12 @@ class _Campaign:
     def repeat_job(self, begun: Account, quiet_until: float) -> None:
         """Account at once for the jobs before this second that are like the attempt since `begun`.
 
-        Thousands of jobs of an hour pass between two failures: each resumes, trains and saves
-        alike.
+        Between two failures there may be thousands of one-hour jobs that all resume, train and save
+        in the same way.
         """
         account = self.account
         if account.jobs - begun.jobs != 1:
-            return  # Otherwise the attempt has first ended a job in which no step was left to make.
+            return  # Otherwise the attempt first ended a job in which no step was left to do.
         job_seconds = account.held - begun.held
         # The first job reads no checkpoint, and one with a failure has another length.
         whole_job = self._last_save_at() + self._parts.save_lag - account.held
@@ -571,7 +571,7 @@ class _Campaign:
         """Return the second, counted while devices are held, at which the last step is done."""
         if not self._steps:
             return math.inf
-        # As if the attempt had begun with the newest save, as in `made_in`.
+        # The attempt is treated as if it had begun with the newest save, as in `made_in`.
         behind_save = self._steps_behind_save
         steps_since_save = behind_save + self._steps - self.account.steps
         seconds = self._parts.seconds_to(steps_since_save) - behind_save * self._parts.pace
@@ -585,8 +585,8 @@ class _Campaign:
     ) -> None:
         """Account for one attempt, from its launch to its end, and for the part of it that lasts.
 
-        That part is negative if the attempt began from copies that are lost: those of earlier
-        attempts are lost too.
+        That part is negative if the attempt began from copies that are now lost, because steps of
+        earlier attempts are then lost too.
         """
         account = self.account
         parts = self._parts
@@ -620,16 +620,19 @@ class UsefulTime:
     high: float
     """Eight of ten campaigns lie between `low` and `high`."""
     of_training_nodes: float
-    """The median if the time of spare nodes is not counted."""
+    """The median, without the time of spare nodes."""
     failures: float
-    """In the median campaign, as the next ones."""
+    """Value of the median campaign, like the following ones."""
     jobs: float
     days: float
-    """Days of held time that all steps took."""
+    """Days of held time for all steps."""
 
 
 CAMPAIGNS = 101
-"""This number gives the median to about a tenth of the interval's width."""
+"""Number of campaigns.
+
+With this number, the median is accurate to about a tenth of the interval's width.
+"""
 MOST_FAILURES = 12_000
 """Maximum number of failures in all campaigns of one estimate. With more failures there are fewer
 campaigns, but at least eleven, since many failures average out.
@@ -652,10 +655,7 @@ def campaigns(
     seconds: float,
     seconds_between: float,
 ) -> Iterator[Account]:
-    """Simulate several campaigns, always the same ones.
-
-    Each has its own policy, which may remember.
-    """
+    """Simulate several campaigns with fixed seeds. Each has its own policy with its own state."""
     for number in range(num_campaigns(seconds, seconds_between)):
         faults = PoissonFaults(seconds_between, random.Random(number))
         yield simulate(parts, make_policy(), seconds, faults)

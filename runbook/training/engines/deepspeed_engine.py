@@ -40,8 +40,10 @@ _COLLECTIVES = (
     "all_gather_into_tensor",
     "all_gather_coalesced",
 )
-"""Methods of a `deepspeed.comm` backend that are timed: they bring gradients together, and the
-weights of ZeRO 3. What pipeline stages send one another is not among them.
+"""Methods of a `deepspeed.comm` backend that are timed.
+
+They are collectives of gradients and of ZeRO 3's weights. Messages between pipeline stages are not
+included.
 """
 
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
@@ -73,9 +75,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return initialize_engine(GptWithLoss(self.model), self.adam, self.spec, MODEL_PARALLEL_UNIT)
 
     def _mend(self) -> None:
-        """Correct DeepSpeed's behavior where it does not suit this loop."""
+        """Adapt DeepSpeed's behavior to this loop."""
         for state in self.adam.state.values():
-            # It has made a step with learning rate 0 to allocate the moments
+            # DeepSpeed has made a step with learning rate 0 to allocate the moments
             state["step"].zero_()
 
         step_adam = self.adam.step
@@ -83,7 +85,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         def step_unless_bad(*_: Any, **__: Any) -> None:
             """Skip a step that was abandoned or has bad gradients.
 
-            All of DeepSpeed's optimizers come through here.
+            All of DeepSpeed's optimizers call this.
             """
             if not self.discards and math.isfinite(self._norm()):
                 step_adam()
@@ -133,7 +135,10 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self.engine._take_model_step = step_and_change
 
     def _norm(self) -> float:
-        """Norm of the whole gradient; DeepSpeed gives inf or -1 if it is not finite."""
+        """Return the norm of the whole gradient.
+
+        DeepSpeed's value is inf or -1 if it is not finite.
+        """
         norm = getattr(self.engine.optimizer, "_global_grad_norm", None)
         value = self.norm if norm is None else float(norm)
         if value >= 0:
@@ -195,13 +200,10 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self.engine.step()
 
     def _expect(self, num_microbatches: int) -> None:
-        """Start a step of this many micro-batches.
-
-        Gradients of a step that was given up are discarded.
-        """
+        """Start a step of this many micro-batches. Gradients of an abandoned step are discarded."""
         if self.waiting:
             self.discards = True
-            # DeepSpeed clears its buffers in a step, and nowhere else
+            # DeepSpeed clears its buffers only in an optimizer step
             self._step()
             self.discards = False
 
@@ -235,10 +237,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return engine.whole_logits(logits[:, : ids.shape[1]])
 
     def _padded(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return texts at one of the few lengths that are computed.
-
-        The places of their tokens come with them.
-        """
+        """Pad texts to one of the few compiled lengths. Return them with their token positions."""
         longest = self.spec.model.shape.positions
         length = ids.shape[1]
         padded = engine.sampling_length(length, longest)
@@ -246,7 +245,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return torch.nn.functional.pad(ids, (0, padded - length)), positions.unsqueeze(0)
 
     def sharded_state(self) -> engine.State:
-        """Weights under Megatron's names, optimizer state under optimizer.state.*."""
+        """Return weights under Megatron's names, and optimizer state under optimizer.state.*."""
         state = super().sharded_state()
         if self.spec.parallel.zero_stage == 3:
             # Weights are gathered one by one, in host memory of the replica that writes them.
@@ -267,7 +266,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         with self._gather(weight):
             if is_written:
                 data = self.host_copies.copy(weight)
-            # DeepSpeed frees what it has gathered
+            # DeepSpeed frees the gathered weight afterwards
             self.host_copies.wait()
 
         return dataclasses.replace(shard, data=data)
@@ -288,7 +287,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self._fill_persistent_weights()
 
     def finish_own(self, common: engine.CommonState) -> None:
-        """As every engine's; small weights that ZeRO 3 keeps whole are brought together."""
+        """Return the same as other engines; gather small weights that ZeRO 3 does not shard."""
         super().finish_own(common)
         self._fill_persistent_weights()
 
@@ -358,7 +357,7 @@ class GptWithLoss(torch.nn.Module):
         labels: torch.Tensor | None = None,
         loss_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the loss, or the logits where no labels are given.
+        """Return the loss, or the logits if no labels are given.
 
         Logits have the shape [batch, sequence, vocabulary of this rank].
         """
@@ -372,13 +371,13 @@ _TENSOR_GROUPS = {
     f"get_model_parallel_{fact}": getattr(parallel_state, f"get_tensor_model_parallel_{fact}")
     for fact in ("group", "rank", "world_size")
 }
-"""DeepSpeed's questions about model-parallel ranks, by which it means tensor-parallel ones."""
+"""Methods that DeepSpeed calls for model-parallel ranks, which are the tensor-parallel ranks."""
 MODEL_PARALLEL_UNIT = SimpleNamespace(**vars(parallel_state) | _TENSOR_GROUPS)
 """megatron-core's groups as the `mpu` that DeepSpeed expects."""
 
 
 def _adam(spec: PhasePlan, gpt: torch.nn.Module) -> torch.optim.AdamW:
-    """AdamW over two groups as Megatron makes them: matrices decay, biases and norms do not."""
+    """Return AdamW over Megatron's two groups: matrices decay, biases and norms do not."""
     decaying = []
     others = []
     for name, weight in gpt.named_parameters():
@@ -405,9 +404,9 @@ def _cut_part(
     adam: torch.optim.Optimizer,
     weight: torch.nn.Parameter,
 ) -> WeightPart | None:
-    """The range of a weight that ZeRO assigned to this rank, in the flat buffer that Adam updates."""
+    """Return the range of a weight that ZeRO assigned to this rank, in Adam's flat buffer."""
     if hasattr(weight, "ds_id"):
-        # Stage 3: every weight is cut into equal pieces, the last one padded.
+        # Stage 3 divides every weight into equal pieces, with padding in the last one.
         group, offset, length = optimizer.grad_position[optimizer.get_param_id(weight)]
         whole = whole_shape(weight).numel()
         start = min(whole, length * optimizer._get_param_partition_rank(weight))

@@ -1,6 +1,6 @@
 """DeepSpeed's pipeline engine around GPTModel.
 
-Its layers as a list, embedding and head tied, a step cut in two.
+The layers form a list, embedding and head are tied, and a step has two parts.
 """
 
 import functools
@@ -33,7 +33,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
     def _begin(self) -> Any:
         parallel = self.spec.parallel
         gpt = self.model
-        # It makes the copies of the tied weight equal
+        # Makes the copies of the tied weight equal
         with (
             quiet_stdout(),
             local_rank_variable(),
@@ -125,9 +125,9 @@ class DeepSpeedPipeline(DeepSpeedEngine):
 
 
 def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
-    """The layers of the whole model.
+    """Return the layers of the whole model.
 
-    Only those of this rank's stage are built, of the modules that `gpt` has.
+    Only those of this rank's stage are built, from the modules of `gpt`.
     """
     shape = spec.model.shape
     stage_layers = shape.layers // spec.parallel.pipeline
@@ -180,7 +180,7 @@ def _score(part: Any, hidden: torch.Tensor) -> torch.Tensor:
 class Part(torch.nn.Module):
     """One module of a stage, under its own name.
 
-    The stage is available, but its other weights are not this part's.
+    The part can use the whole stage, but does not own the stage's other weights.
     """
 
     # The weight of the head, unless the head has its own
@@ -199,16 +199,15 @@ class Part(torch.nn.Module):
 
 
 class Block(Part):
-    """One transformer layer; DeepSpeed shares the parts of this class out over the stages."""
+    """One transformer layer. DeepSpeed distributes the parts of this class over the stages."""
 
 
 class Vocabulary(torch.nn.Module):
     """Both ends of a tied model.
 
-    On the first stage the embeddings, on the last the copy of their weight.
-
-    DeepSpeed adds up the gradients of `weight` over the two stages, and takes all weights here for
-    copies on the last.
+    On the first stage this is the embeddings, on the last a copy of their weight. DeepSpeed sums
+    the gradients of `weight` over the two stages, and treats all weights here as copies on the last
+    stage.
     """
 
     def __init__(self, gpt: Any) -> None:
@@ -220,11 +219,11 @@ class Vocabulary(torch.nn.Module):
 
 
 def _count_once(gpt: Any) -> None:
-    """Mark the weights so that DeepSpeed's gradient norm has each number of the whole model once.
+    """Mark the weights so that DeepSpeed's gradient norm includes each parameter exactly once.
 
-    Its norm in fp32 takes from all ranks but the very first only what is marked as cut, so that
-    later stages' biases and norms would be left out, and the copy of the tied weight be counted
-    again.
+    On all ranks but the first, its fp32 norm includes only weights that are marked as sharded.
+    Without marks it would omit biases and norms of later stages, and count the copy of the tied
+    weight twice.
     """
     first_of_tensor = parallel_state.get_tensor_model_parallel_rank() == 0
     for weight in gpt.parameters():

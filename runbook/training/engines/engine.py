@@ -1,12 +1,13 @@
 """The interface between the training loop and an engine.
 
-Here is also the one form in which every engine saves Adam's state.
+It also defines the single form in which every engine saves Adam's state.
 
 megatron-core's `fully_reshardable` form of the distributed optimizer does not load with torch's
 Adam (a missing 'step'), and its `dp_reshardable` form ties a checkpoint to the layout of the
-gradient buffers. Here each weight has three float32 tensors of its own shape,
-`optimizer.state.{fp32_param,exp_avg,exp_avg_sq}.<weight>`, cut over tensor and pipeline ranks as
-the weight is; each data-parallel copy reads the range it owns. So a checkpoint fits any layout.
+gradient buffers. Here each weight has three float32 tensors of its shape,
+`optimizer.state.{fp32_param,exp_avg,exp_avg_sq}.<weight>`. They are divided over tensor and
+pipeline ranks like the weight, and each replica reads the range that it owns. So a checkpoint fits
+any layout.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ State: TypeAlias = dict[str, Shards]
 (a chunk of the model each), `optimizer`, `random`.
 """
 ReadShard: TypeAlias = Callable[[Shard, int, torch.Tensor], None]
-"""Fills a flat tensor with this rank's part of a stored tensor, from this number of the part on."""
+"""Fills a flat tensor with this rank's part of a stored tensor, from a given offset in the part."""
 
 STATE_KINDS = ("fp32_param", "exp_avg", "exp_avg_sq")
-# Waiting for data and communication are inside it
+# Includes waiting for data and communication
 DATA, COMPUTE = (
     "data_wait_seconds",
     "forward_backward_seconds",
@@ -66,24 +67,24 @@ OPTIMIZER = "optimizer_seconds"
 
 
 class StepClock:
-    """The time at the borders of a step's parts.
+    """Measures the time of a step's parts.
 
-    The host only queues what a GPU has to do: its clock says nothing of how long that takes. There
-    a border is an event in the stream. Events are read where the loop has waited for the GPU
-    anyway, so that they make nobody wait.
+    The host only queues work for a GPU, so its clock cannot measure that work. On a GPU, parts
+    begin and end with events in the stream. The events are read when the loop has already waited
+    for the GPU, so that reading them costs no time.
     """
 
     def __init__(self, make_event: Callable[[], Any] | None = None) -> None:
-        # Of the GPU, with `record` and `elapsed_time` in ms; None: the host's clock
+        # Creates a GPU event with `record` and `elapsed_time` in ms; None: use the host's clock
         self._make_event = make_event
-        # A part can be read only once the GPU has passed it
+        # The time of a part is known only once the GPU has finished it
         self.is_late = make_event is not None
         self._spans: dict[str, list[tuple[Any, Any]]] = {}
         self._running: set[str] = set()
 
     @contextlib.contextmanager
     def during(self, part: str) -> Iterator[None]:
-        """Count the body; a body within another of the same part is counted once."""
+        """Time the body. A body nested in another body of the same part is not counted twice."""
         start = self._mark()
         is_outermost = part not in self._running
         self._running.add(part)
@@ -95,9 +96,9 @@ class StepClock:
                 self._spans.setdefault(part, []).append((start, self._mark()))
 
     def timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, counted.
+        """Return the function with its time counted.
 
-        Where it returns a handle, waiting for the handle is counted too.
+        If it returns a handle, waiting for the handle is counted too.
         """
 
         @functools.wraps(collective)
@@ -111,11 +112,14 @@ class StepClock:
         return timed
 
     def forget(self, *parts: str) -> None:
-        """Drop what was counted of these parts."""
+        """Drop the times of these parts."""
         self._spans = {part: spans for part, spans in self._spans.items() if part not in parts}
 
     def take(self) -> dict[str, float]:
-        """Seconds of each part since the last time; on a GPU the stream must have passed them."""
+        """Return the seconds of each part since the last call.
+
+        On a GPU, the stream must have finished them.
+        """
         spans = self._spans
         self._spans = {}
         seconds = {}
@@ -125,7 +129,7 @@ class StepClock:
         return seconds
 
     def _mark(self) -> Any:
-        """The moment at which the rank, or the stream of its GPU, comes here."""
+        """Return the moment at which the rank, or the stream of its GPU, reaches this point."""
         if self._make_event is None:
             return time.monotonic()
         event = self._make_event()
@@ -171,14 +175,15 @@ class CommonState:
 class WeightPart:
     """The flat range of one weight whose optimizer state is on this rank.
 
-    It says where the float32 copy is, too.
+    It also has the location of the float32 copy.
     """
 
     start: int
     stop: int
     main: torch.Tensor
-    """What Adam steps: the float32 weight itself, a part of it, or a buffer of many that has it at
-    `offset`.
+    """The tensor that Adam updates.
+
+    It is the float32 weight, a part of it, or a buffer of many weights with this one at `offset`.
     """
     adam: torch.optim.Optimizer
     offset: int = 0
@@ -186,15 +191,15 @@ class WeightPart:
     def tensor(self, kind: str) -> torch.Tensor:
         """Return the float32 weight, or one of Adam's moments, as a flat view.
 
-        The moments are zeros where Adam has not stepped yet.
+        The moments are zeros if Adam has not made a step yet.
         """
         whole = self.main.detach()
         if kind != "fp32_param":
             state = self.adam.state[self.main]
             if kind not in state:
                 state[kind] = torch.zeros_like(self.main, dtype=torch.float32, requires_grad=False)
-                # torch's Adam makes all of its state at once; one that counts by group has no step
-                # there.
+                # torch's Adam creates all of its state at once. An Adam that counts steps by group
+                # has no step there.
                 if "step" not in {*state, *self.adam.param_groups[0]}:
                     self.set_steps(0)
 
@@ -203,20 +208,20 @@ class WeightPart:
         return whole.view(-1).narrow(0, self.offset, self.stop - self.start)
 
     def num_steps(self) -> int:
-        """Steps Adam has made; skipped ones do not count."""
+        """Return the number of steps that Adam has made, without skipped ones."""
         groups = (int(group.get("step", 0)) for group in self.adam.param_groups)
         return max([int(self.adam.state[self.main].get("step", 0)), *groups])
 
     def set_steps(self, steps: int) -> None:
-        """Set the steps Adam has made."""
+        """Set the number of steps that Adam has made."""
         if "step" not in self.adam.param_groups[0]:
             self.adam.state[self.main]["step"] = torch.tensor(float(steps), device=self.main.device)
         self.set_group_steps(steps)
 
     def set_group_steps(self, steps: int) -> None:
-        """Set the steps of an Adam that counts by group.
+        """Set the step count of an Adam that counts by group.
 
-        The fused ones of Apex and Transformer Engine do.
+        The fused optimizers of Apex and Transformer Engine do.
         """
         for group in self.adam.param_groups:
             if "step" in group:
@@ -225,9 +230,9 @@ class WeightPart:
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a stored range goes, and which copy reads it for all of them.
+    """The destination of a stored range, and the replica that reads it for all replicas.
 
-    None: each copy reads a range of its own.
+    If the reader is None, each replica reads its own range.
     """
 
     shard: Shard
@@ -238,7 +243,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class OwnTensor:
-    """A flat tensor of this rank's state, and what the checkpoint calls it."""
+    """A flat tensor of this rank's state, and its name in the checkpoint."""
 
     name: str
     tensor: torch.Tensor
@@ -246,10 +251,7 @@ class OwnTensor:
 
 @dataclass(frozen=True)
 class OwnedState:
-    """The optimizer state that this rank has.
-
-    By weight, and whether the data-parallel copies share it out.
-    """
+    """The optimizer state on this rank, by weight, and whether it is sharded over the replicas."""
 
     parts: dict[torch.nn.Parameter, WeightPart]
     is_cut: bool
@@ -261,7 +263,7 @@ class OwnedState:
         mains: Iterable[torch.Tensor],
         adam: torch.optim.Optimizer,
     ) -> OwnedState:
-        """State that every copy has all of, with the float32 copy of each weight."""
+        """Return the state if every replica has all of it, with the float32 copy of each weight."""
         pairs = zip(weights, mains, strict=True)
         return cls(
             {weight: WeightPart(0, weight.numel(), main, adam) for weight, main in pairs},
@@ -270,7 +272,7 @@ class OwnedState:
 
 
 class TrainingEngine(abc.ABC):
-    """A model, of which a rank holds the chunks `models`, that can learn.
+    """A model that can be trained. A rank holds the chunks `models` of it.
 
     Every method is called on every rank.
     """
@@ -284,15 +286,16 @@ class TrainingEngine(abc.ABC):
         self.clock = StepClock(
             functools.partial(torch.cuda.Event, enable_timing=True) if on_gpu() else None
         )
-        """Counts also the messages of gradients (and ZeRO 3's weights), but not in DeepSpeed's
-        streams on a GPU.
+        """Clock that also counts communication of gradients (and of ZeRO 3's weights).
+
+        It does not count the communication in DeepSpeed's own streams on a GPU.
         """
 
     @abc.abstractmethod
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
-        """Forward and backward of one step.
+        """Run forward and backward of one step.
 
-        The sum of the micro-batches' mean losses, or 0 on a rank without them.
+        Return the sum of the micro-batches' mean losses, or 0 on a rank without losses.
 
         The number of micro-batches may change from step to step: a batch that ramps up has fewer at
         first.
@@ -304,20 +307,20 @@ class TrainingEngine(abc.ABC):
 
     @abc.abstractmethod
     def evaluate(self, batches: MicroBatches, num_microbatches: int) -> float:
-        """Forward alone; the same sum as `compute` gives."""
+        """Run only the forward pass. Return the same sum as `compute`."""
 
     @abc.abstractmethod
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """Scores of all tokens after each prefix in `ids` [1, length].
+        """Return the scores of all tokens after each prefix in `ids` [1, length].
 
         Ranks of earlier pipeline stages return None.
         """
 
     def weights(self) -> State:
-        """The weights of each chunk of the model as sharded tensors under Megatron's names."""
+        """Return the weights of each model chunk as sharded tensors under Megatron's names."""
         weights: State = {}
         for index, shards in enumerate(self._shards):
-            # Copies: a save gives the shards another writer, and takes their data away.
+            # Return copies, because a save changes the shards' writer and removes their data.
             weights[f"model{index}"] = {name: copy.copy(shard) for name, shard in shards.items()}
 
         return weights
@@ -332,19 +335,19 @@ class TrainingEngine(abc.ABC):
     def _restore_scaler(self, values: dict[str, float]) -> None: ...
 
     def _gather(self, weight: torch.nn.Parameter) -> contextlib.AbstractContextManager[Any]:
-        """Make a weight of ZeRO 3 whole for a while, to read it."""
+        """Gather a weight of ZeRO 3 within the block, so that it can be read."""
         return contextlib.nullcontext()
 
     def sharded_state(self) -> State:
-        """Weights and optimizer state as sharded tensors, with the data to save.
+        """Return weights and optimizer state as sharded tensors, with the data to save.
 
-        The optimizer's state of each weight is brought together on the one data-parallel copy that
-        writes it; the others name it without holding it. The writing of the weights themselves is
-        shared out in the same way.
+        The optimizer state of each weight is gathered on the replica that writes it; the other
+        replicas have its description without data. Writing the weights is distributed in the same
+        way.
 
-        What is brought together is copied to the host, one weight after the other, so that a GPU
-        needs room for one. These copies are whole after `host_copies.wait`. What a rank has all of
-        stays where it is.
+        Gathered state is copied to the host, one weight after another, so that the GPU needs memory
+        for only one. These copies are complete after `host_copies.wait`. State that a rank has as a
+        whole is not copied.
         """
         weights = self.weights()
         owned = self._owned()
@@ -393,9 +396,9 @@ class TrainingEngine(abc.ABC):
         kind: str,
         writer: int,
     ) -> torch.Tensor | None:
-        """Return the sum of what all copies have of a state.
+        """Return the sum of all replicas' parts of a state.
 
-        It is on the host of the copy that writes it.
+        The result is on the host of the replica that writes it.
         """
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         numbers = whole_shape(weight).numel()
@@ -411,7 +414,7 @@ class TrainingEngine(abc.ABC):
         return copy
 
     def common_state(self) -> CommonState:
-        """Most steps Adam has made on any rank, and loss scale."""
+        """Return the largest number of Adam's steps on any rank, and the loss scale."""
         own_steps = max((part.num_steps() for part in self._owned().parts.values()), default=0)
         return CommonState(
             reduce_number(own_steps, torch.distributed.ReduceOp.MAX), self._scaler_values()
@@ -424,12 +427,10 @@ class TrainingEngine(abc.ABC):
         *,
         with_optimizer: bool,
     ) -> None:
-        """Take over a checkpoint, range by range and in place.
+        """Load a checkpoint, range by range and in place.
 
-        Without the optimizer's state, Adam begins again.
-
-        Each number is read by one data-parallel copy: by the one that owns it, or by one that sends
-        it to the others.
+        Without the optimizer's state, Adam starts over. Each number is read by one replica: either
+        by the replica that owns it, or by one that sends it to the others.
         """
         copy = parallel_state.get_data_parallel_rank(with_context_parallel=True)
         with torch.no_grad():
@@ -454,14 +455,15 @@ class TrainingEngine(abc.ABC):
 
         They are flat tensors that may be written to.
 
-        Call it on all ranks together. Unlike a checkpoint's shards, what other ranks hold as well
-        is in it too.
+        Call it on all ranks together. Unlike a checkpoint's shards, they include data that other
+        ranks hold as well.
         """
         tensors: dict[tuple[int, int], OwnTensor] = {}
         with torch.no_grad():
             for destination in self._destinations(with_optimizer=True):
                 own_tensor = OwnTensor(destination.shard.key, destination.tensor)
-                # fp32 weights without ZeRO are their own master copy: once is enough.
+                # fp32 weights without ZeRO are their own master copy, so they are included only
+                # once.
                 tensors.setdefault(
                     (own_tensor.tensor.data_ptr(), own_tensor.tensor.nbytes), own_tensor
                 )
@@ -506,7 +508,7 @@ class TrainingEngine(abc.ABC):
         return None
 
     def _share(self, destinations: Iterable[Destination]) -> None:
-        """Send what one copy has read to the others."""
+        """Send the data that one replica has read to the others."""
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         for shared in destinations:
             if shared.reader is not None and group.size() > 1:
@@ -514,7 +516,7 @@ class TrainingEngine(abc.ABC):
                 torch.distributed.broadcast(shared.tensor.view(torch.uint8), source, group=group)
 
     def _reset_optimizer(self) -> None:
-        """Take the float32 copies from the weights and let Adam begin again."""
+        """Take the float32 copies from the weights, and let Adam start over."""
         for weight, part in self._owned().parts.items():
             part.adam.state[part.main].clear()
             part.set_group_steps(0)
@@ -522,9 +524,9 @@ class TrainingEngine(abc.ABC):
                 part.tensor("fp32_param").copy_(weight.detach().reshape(-1)[part.start : part.stop])
 
     def num_parameters(self) -> int:
-        """Trained numbers of the whole model.
+        """Return the number of trained parameters of the whole model.
 
-        Each rank counts the numbers that it is the first to hold, and the counts are summed.
+        Each rank counts those of which it is the main replica, and the counts are summed.
         """
         count = 0
         for _, shard in trained_weights(self.weights()):
@@ -534,21 +536,21 @@ class TrainingEngine(abc.ABC):
         return reduce_number(count)
 
     def holds_loss(self) -> bool:
-        """Whether this rank's share of the loss counts.
+        """Return whether this rank's loss is used.
 
-        Last pipeline stage, first tensor-parallel rank.
+        That is the first tensor-parallel rank of the last pipeline stage.
         """
         is_last_stage = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         return bool(is_last_stage and parallel_state.get_tensor_model_parallel_rank() == 0)
 
 
 def mean_loss(losses: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mean over the tokens that count."""
+    """Return the mean over the unmasked tokens."""
     return (losses.float() * mask).sum() / mask.sum().clamp(min=1)
 
 
 def whole_logits(logits: torch.Tensor) -> torch.Tensor:
-    """Logits of the whole vocabulary, from those of each tensor-parallel rank."""
+    """Return the logits of the whole vocabulary, gathered from the tensor-parallel ranks."""
     whole: torch.Tensor = gather_from_tensor_model_parallel_region(logits.float())
     return whole
 
@@ -557,13 +559,11 @@ SHORTEST_SAMPLE = 64
 
 
 def sampling_length(length: int, positions: int, multiple: int = 1) -> int:
-    """Tokens to which a text is padded for its scores.
+    """Return the number of tokens to which a text is padded for scoring.
 
-    A power of two, so that few shapes are compiled.
-
-    A text grows by one token a time. What comes after a token does not change its scores.
-    `multiple` is what a sequence is cut by; no more than the model's positions are padded to
-    besides.
+    It is a power of two, so that few shapes are compiled while a text grows by one token at a time.
+    Padding after a token does not change its scores. The result is a multiple of `multiple`, and at
+    most the number of positions unless the text is longer.
 
     >>> [sampling_length(length, 1000) for length in (3, 64, 65, 600, 1002)]
     [64, 64, 128, 1000, 1002]
@@ -576,14 +576,14 @@ def sampling_length(length: int, positions: int, multiple: int = 1) -> int:
 
 
 def whole_shape(weight: torch.Tensor) -> torch.Size:
-    """Shape of a weight, also while ZeRO 3 has it cut up."""
+    """Return the shape of a weight, even while ZeRO 3 has it sharded."""
     return getattr(weight, "ds_shape", weight.shape)
 
 
 def _writers(weights: State) -> dict[str, int]:
-    """The data-parallel copy that writes each weight and each of its states.
+    """Return the replica that writes each weight and each of its states.
 
-    It also reads what all copies hold.
+    That replica also reads data that all replicas hold.
     """
     sizes = {}
     for name, shard in trained_weights(weights):
@@ -596,9 +596,9 @@ def _writers(weights: State) -> dict[str, int]:
 
 
 def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:
-    """Which copy writes what, so that all write about as much.
+    """Assign items to replicas so that all write about the same amount.
 
-    The largest first, each to the one with least.
+    The items are assigned from the largest on, each to the replica with the least data.
 
     >>> assign_writers({"a": 5, "b": 3, "c": 1, "d": 1}, 2)
     {'a': 0, 'b': 1, 'c': 1, 'd': 1}
@@ -615,7 +615,7 @@ def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:
 def sharded_weights(model: Any) -> Shards:
     """Return the weights of a GPTModel as sharded tensors.
 
-    Each layer stands under its own number in the whole model.
+    Each layer is named by its number in the whole model.
     """
     weights: Shards = model.sharded_state_dict(metadata={"non_homogeneous_layers": True})
     if any("_extra_state" in name and leaf.data is not None for name, leaf in weights.items()):
@@ -627,7 +627,7 @@ def sharded_weights(model: Any) -> Shards:
 
 
 def trained_weights(weights: State) -> Iterator[tuple[str, Any]]:
-    """Every trained weight of a model's chunks, by `<chunk>.<name>`."""
+    """Yield every trained weight of a model's chunks, by `<chunk>.<name>`."""
     for chunk, shards in weights.items():
         for name, shard in shards.items():
             if isinstance(shard, ShardedTensor | ShardedTensorFactory) and isinstance(
@@ -637,7 +637,7 @@ def trained_weights(weights: State) -> Iterator[tuple[str, Any]]:
 
 
 def each_shard(node: Any) -> Iterator[Shard]:
-    """Every sharded tensor and object in a nested state, those that a factory makes included."""
+    """Yield every sharded tensor and object in a nested state, including those of factories."""
     if isinstance(node, ShardedTensorFactory):
         yield from each_shard(node.build())
     elif isinstance(node, ShardedTensor | ShardedObject):
@@ -652,9 +652,6 @@ def _state_shard(weight: Any, state: torch.Tensor, kind: str) -> Any:
 
 
 def _assign_writer(shard: Any, writer: int) -> None:
-    """Make one data-parallel copy the one that writes.
-
-    It has 0 as the last number of its replica id.
-    """
+    """Make one replica the writer. The last number of the writer's replica id is 0."""
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     shard.replica_id = (*shard.replica_id[:-1], (group.rank() - writer) % group.size())

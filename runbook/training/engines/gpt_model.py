@@ -1,9 +1,9 @@
 """megatron-core's GPTModel, built from the plan: configuration, layers, first weights.
 
-Each number of a first weight follows from the seed, the weight's name and its place; a rank draws
-its own alone. A counter-based generator (Philox, numpy's, whose stream is the same in every
-version) is put at the places of a rank's slice. So every layout starts from the very weights that
-one process starts from, and their losses can be compared digit by digit.
+Each number of an initial weight follows from the seed, the weight's name and the number's position,
+so each rank draws only its own numbers. A counter-based generator (numpy's Philox, whose stream is
+the same in every version) is set to the positions of a rank's slice. So every layout starts from
+exactly the weights of a single process, and losses can be compared digit by digit.
 """
 
 import contextlib
@@ -49,9 +49,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Gpt(GPTModel):  # type: ignore[misc]
-    """GPTModel with our cross entropy, over the tokens that the vocabulary has.
+    """GPTModel with our cross entropy, which ignores padding of the vocabulary.
 
-    Megatron-core counts padding too.
+    Megatron-core includes padding.
     """
 
     vocabulary = 0
@@ -75,9 +75,9 @@ class Gpt(GPTModel):  # type: ignore[misc]
 
 
 def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
-    """The chunks of the model that this rank holds (one, or virtual_pipeline of them).
+    """Return this rank's chunks of the model: one, or virtual_pipeline of them.
 
-    `draw`: with first weights.
+    With `draw`, the chunks have initial weights.
     """
     shape = spec.model.shape
     config = transformer_config(spec)
@@ -128,14 +128,14 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
 
 
 def kernel_parts(spec: PhasePlan) -> frozenset[str]:
-    """The parts of a step that the trainer computes by its own GPU kernels."""
+    """Return the parts of a step that the trainer computes with its own GPU kernels."""
     return chosen_parts(spec, has_transformer_engine=uses_transformer_engine(spec.engine))
 
 
 def has_own_8_bits(spec: PhasePlan) -> bool:
-    """Whether products in 8 bits are the trainer's own.
+    """Return whether the trainer's own 8-bit products are used.
 
-    Transformer Engine has its own where it is installed.
+    Transformer Engine, if installed, has its own.
     """
     return spec.precision.fp8 == "tensorwise" and not uses_transformer_engine(spec.engine)
 
@@ -143,11 +143,11 @@ def has_own_8_bits(spec: PhasePlan) -> bool:
 def _use_own_kernels(model: Gpt, parts: frozenset[str], *, in_8_bits: bool) -> None:
     """Replace parts of the model by the trainer's own.
 
-    On a CPU its products are always used; on a GPU `parts` decides.
+    On a CPU, its matrix products are always used; on a GPU, `parts` decides.
     """
     if "linear" in parts or not on_gpu():
         linear.use_own_layers(model, in_8_bits=in_8_bits)
-    # Triton is imported only where it is used: a CPU build of torch comes without it.
+    # Triton is imported only if it is used, because CPU builds of torch do not include it.
     if "layers" in parts:
         from runbook.training.kernels import layer
 
@@ -160,12 +160,10 @@ def _use_own_kernels(model: Gpt, parts: frozenset[str], *, in_8_bits: bool) -> N
 
 
 def _mark_cut_weights(model: GPTModel) -> None:
-    """Mark the weights that are cut over tensor-parallel ranks.
+    """Mark the weights that are sharded over tensor-parallel ranks.
 
-    Megatron-core does so only where it initializes them.
-
-    Without a mark, such a weight counts as a copy, and the gradient norm lacks the other ranks'
-    parts.
+    Megatron-core marks them only if it initializes them. An unmarked weight counts as replicated,
+    and the gradient norm then lacks the other ranks' parts.
     """
     for module in model.modules():
         weight = getattr(module, "weight", None)
@@ -183,7 +181,7 @@ def _mark_cut_weights(model: GPTModel) -> None:
 
 
 def transformer_config(spec: PhasePlan) -> TransformerConfig:
-    """The plan as megatron-core's configuration."""
+    """Return the plan as megatron-core's configuration."""
     _refuse_without_parts(spec)
     model = spec.model
     shape = model.shape
@@ -209,7 +207,7 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         add_bias_linear=shape.biases,
         add_qkv_bias=shape.qkv_biases,
         init_method_std=model.init_std,
-        # `fill_first_weights` does it
+        # `fill_first_weights` initializes the weights
         perform_initialization=False,
         use_cpu_initialization=not on_gpu(),
         params_dtype=DTYPES[spec.precision.format],
@@ -229,10 +227,10 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=tuning.fuse_gradients == "always",
         apply_rope_fusion=False,
-        # gloo sends from memory that is freed under it, if nobody waits for the message; NCCL keeps
-        # it.
+        # Unless somebody waits for the message, gloo's buffer is freed while it sends; NCCL keeps
+        # the buffer.
         deallocate_pipeline_outputs=on_gpu() or not overlaps_sends,
-        # Two interleaved stages are each other's next and previous at once: batched, their messages
+        # With two interleaved stages, the next stage is also the previous one, so batched messages
         # would be mixed up.
         batch_p2p_comm=not interleaved,
         overlap_p2p_comm=overlaps_sends,
@@ -243,14 +241,17 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
 
 
 def _eight_bit_options(spec: PhasePlan) -> dict[str, object]:
-    """Return megatron-core's options of 8-bit products; none where our own kernels do them."""
+    """Return megatron-core's options for 8-bit products.
+
+    There are none if our own kernels compute these products.
+    """
     if spec.precision.fp8 == "none" or has_own_8_bits(spec):
         return {}
     return {"fp8": "hybrid", "fp8_recipe": spec.precision.fp8}
 
 
 def _recompute_options(spec: PhasePlan) -> dict[str, object]:
-    """Return megatron-core's options for what is computed again in the backward pass."""
+    """Return megatron-core's options for activation recomputation."""
     if spec.recompute == "full":
         return {
             "recompute_granularity": "full",
@@ -268,7 +269,7 @@ def _recompute_options(spec: PhasePlan) -> dict[str, object]:
 
 
 def _refuse_without_parts(spec: PhasePlan) -> None:
-    """`RefusedError` with what is missing here for the plan's tuning."""
+    """Raise `RefusedError` if something that the plan's tuning requires is missing here."""
     tuning = spec.tuning
     fuses = spec.tuning.fuse_gradients == "always"
     wants = {
@@ -293,17 +294,16 @@ def _refuse_without_parts(spec: PhasePlan) -> None:
 def uses_fused_kernels() -> bool:
     """Return whether a bias and the operations after it become one kernel.
 
-    With an activation and with dropout and sum, one kernel each.
-
-    megatron-core does so by torch.compile, which on a GPU needs a C compiler; where it finds none,
-    torch says so and the parts are computed one by one. On a CPU the kernels gain too little to ask
-    for a compiler.
+    One kernel fuses bias and activation, another one bias, dropout and sum. megatron-core uses
+    torch.compile for them, which needs a C compiler on a GPU. Without a compiler, torch reports it
+    and computes the operations one by one. On a CPU the kernels save too little to require a
+    compiler.
     """
     return on_gpu()
 
 
 def _activation(spec: PhasePlan) -> tuple[Callable[[torch.Tensor], torch.Tensor], bool]:
-    """The activation function, and whether it is fused with the bias before it."""
+    """Return the activation function, and whether it is fused with the preceding bias."""
     shape = spec.model.shape
     fused = uses_fused_kernels()
     gated = shape.activation == "swiglu"
@@ -312,8 +312,8 @@ def _activation(spec: PhasePlan) -> tuple[Callable[[torch.Tensor], torch.Tensor]
 
         _dynamo.config.suppress_errors = True
 
-    # GPT-2's GELU is the tanh form; megatron-core's fused one is too, goes by the other's name, and
-    # wants a bias.
+    # GPT-2's GELU is the tanh form. megatron-core's fused GELU is too, but has the other one's name
+    # and requires a bias.
     if fused and shape.biases:
         gelu = torch.nn.functional.gelu
     else:
@@ -326,13 +326,12 @@ _TANH_GELU = functools.partial(torch.nn.functional.gelu, approximate="tanh")
 
 
 TRANSFORMER_ENGINE_VARIABLE = "RUNBOOK_TRANSFORMER_ENGINE"
-"""Environment: 0 leaves Transformer Engine aside where it is installed."""
+"""Environment variable; 0 means that Transformer Engine is not used even if it is installed."""
 
 
 def uses_transformer_engine(engine: str) -> bool:
-    """Whether layers are Transformer Engine's."""
-    # DeepSpeed gathers the weights of megatron-core's own layers, and lets them go, one module at a
-    # time.
+    """Return whether layers are Transformer Engine's."""
+    # DeepSpeed gathers and releases the weights of megatron-core's own layers module by module.
     is_wanted = (
         engine == "megatron-core" and os.environ.get(TRANSFORMER_ENGINE_VARIABLE, "1") != "0"
     )
@@ -340,13 +339,13 @@ def uses_transformer_engine(engine: str) -> bool:
 
 
 def layer_specs(config: TransformerConfig, chunk: int | None, engine: str) -> Any:
-    """The layers of this rank's `chunk` of the model, as GPTModel takes them.
+    """Return the layer specification of this rank's `chunk` for GPTModel.
 
-    Transformer Engine's where it can run.
+    The layers are Transformer Engine's if it can run.
     """
     if uses_transformer_engine(engine):
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec()
-    # megatron-core's own layer, with our core attention and norms in it.
+    # megatron-core's own layer, with our core attention and norms.
     layer = copy.deepcopy(
         gpt_layer_specs.get_gpt_layer_local_spec(normalization=config.normalization)
     )
@@ -379,15 +378,16 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         *_: Any,
         **__: Any,
     ) -> torch.Tensor:
-        """Attend; a mask that is passed is not looked at, since the causal one is meant."""
+        """Compute causal attention. A mask that is passed is ignored."""
         key = whole_sequence(key)
         value = whole_sequence(value)
         # [s, b, h, d] -> [b, h, s, d]: views only, the kernels take any stride over heads and
         # sequence.
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         dropout = self.config.attention_dropout if self.training else 0.0
-        # Where sequences are cut, the whole block is in that fork already; a second one would start
-        # it again, and the masks of scores and hidden states would be the same random numbers.
+        # With sequence parallelism, the whole block is already in that fork. A second fork would
+        # restart it, and the dropout masks of scores and hidden states would use the same random
+        # numbers.
         forks = dropout and not self.config.sequence_parallel
         with get_cuda_rng_tracker().fork() if forks else contextlib.nullcontext():
             mixed = self._mixed(query, key, value, dropout)
@@ -401,15 +401,14 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         value: torch.Tensor,
         dropout: float,
     ) -> torch.Tensor:
-        """Each of a rank's two pieces of a sequence sees what came before it."""
+        """Attend from each of a rank's two pieces of a sequence to all earlier tokens."""
         context = parallel_state.get_context_parallel_group()
         if context.size() == 1:
             return self._attend(query, key, value, dropout)
         places = (context.rank(), 2 * context.size() - 1 - context.rank())
         length = query.shape[2] // 2
         visible = [(position + 1) * length for position in places]
-        # Copied, so that the keys and values of this rank alone, which are in one tensor with the
-        # queries, are let go.
+        # Copied, so that the tensor with this rank's queries, keys and values can be freed.
         pieces = [piece.contiguous() for piece in torch.split(query, length, 2)]
         mixed = []
         for piece, end in zip(pieces, visible, strict=True):
@@ -434,10 +433,10 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         rows = query.shape[2]
         num_keys = key.shape[2]
         options: dict[str, Any] = {"is_causal": True}
-        # The last query sees the last key
+        # The last query attends to the last key
         if rows != num_keys:
             if query.device.type != "cpu" and query.dtype != torch.float32:
-                # Flash attention means that by causal.
+                # That is how flash attention defines causal.
                 repeats = query.shape[1] // key.shape[1]
                 if repeats > 1:
                     key = key.repeat_interleave(repeats, 1)
@@ -492,9 +491,9 @@ class Norm:
 
     Megatron-core's own wrapper of them refuses sequence parallelism.
 
-    A norm looks at one token at a time, so a part of the sequence is all it needs. Its weights are
-    the same on all tensor-parallel ranks and see other tokens on each: marked, their gradients are
-    added up over these ranks.
+    A norm works on one token at a time, so a part of the sequence is enough. Its weights are the
+    same on all tensor-parallel ranks, but process other tokens on each rank. They are marked so
+    that their gradients are summed over these ranks.
     """
 
     def __new__(
@@ -504,7 +503,7 @@ class Norm:
         eps: float = 1e-5,
         **_: Any,
     ) -> Any:
-        """The norm itself."""
+        """Return the norm module."""
         kind: type[torch.nn.RMSNorm | torch.nn.LayerNorm] = torch.nn.LayerNorm
         if config.normalization == "RMSNorm":
             kind = torch.nn.RMSNorm
@@ -519,26 +518,28 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 PhiloxKey: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 PANEL = 64
-"""A matrix is cut into panels of this many columns, whose numbers follow one another row by row: a
-slice of rows and one of columns are both long runs of them. A rank whose slice ends within a panel
-draws the whole width of that panel."""
+"""Columns per panel.
+
+A panel's numbers follow one another row by row, so that slices by rows and slices by columns both
+consist of long runs. A rank whose slice ends within a panel draws the whole width of that panel.
+"""
 ROWS = 512
-"""So many rows of a panel are drawn at a time, in arrays that stay in the processor's cache."""
+"""Rows of a panel that are drawn at a time, in arrays that stay in the processor's cache."""
 _NUMBERS_A_STEP = 8
-"""Of the counter, which gives four times 64 bits, and two numbers from each."""
+"""Numbers per counter step. Each step yields four 64-bit values, and each value two numbers."""
 _STEPS_A_ROW = PANEL // _NUMBERS_A_STEP
 BLOCK_BYTES = 256 * 2**20
-"""So much of a weight is on the host at once, in transit to a GPU."""
+"""Bytes of a weight that are on the host at once, on their way to a GPU."""
 MOST_THREADS = 8
-"""More draw no faster than a GPU's bus takes what is drawn."""
+"""Most threads. More threads would draw faster than the GPU's bus can copy."""
 SMALL_BLOCK = 2**18
-"""Numbers that are drawn before threads have started."""
+"""Smaller weights are drawn without threads, because starting threads would take longer."""
 
 
 def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
-    """Write first weights by GPT-2's rule.
+    """Write initial weights by GPT-2's rule.
 
-    Normal numbers, smaller by depth in what adds to the residual stream.
+    They are normal numbers, scaled down with depth in matrices that add to the residual stream.
     """
     with torch.no_grad():
         for shard in each_shard(shards):
@@ -559,10 +560,10 @@ def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
 
 
 def _fill_normal(shard: ShardedTensor, std: float, seed: int) -> None:
-    """Draw this rank's part of a matrix on the host; to a GPU it goes in few large copies.
+    """Draw this rank's part of a matrix on the host, and copy it to a GPU in few large blocks.
 
-    A copy from pageable memory waits for the GPU: panel by panel, a model of 1.3B weights would
-    wait 40,000 times.
+    A copy from pageable memory waits for the GPU. With a copy per panel, a model of 1.3B weights
+    would wait 40,000 times.
     """
     weight = shard.data.detach()
     height, width = weight.shape
@@ -600,12 +601,10 @@ def _draw_block(
     key: PhiloxKey,
     std: float,
 ) -> None:
-    """Fill a block of a matrix panel by panel, in a few threads.
+    """Fill a block of a matrix panel by panel, in a few threads. Its corner is at `top` and `left`.
 
-    Its corner is at `top` and `left`.
-
-    A panel's numbers follow from its place alone, not from who draws it. numpy lets other threads
-    run while it draws.
+    A panel's numbers depend only on its position, not on the rank or thread. numpy lets other
+    threads run while it draws.
     """
     right = first_column + block.shape[1]
     panels = range(first_column // PANEL, -(-right // PANEL))
@@ -640,10 +639,7 @@ def _draw_panel(
     key: PhiloxKey,
     std: float,
 ) -> None:
-    """Fill rows of a panel.
-
-    The generator of this key is at `counter` where the first of them begins.
-    """
+    """Fill rows of a panel. The first row begins at `counter` of this key's generator."""
     philox = np.random.Philox(key=key).advance(counter)
     for part in torch.split(target, ROWS):
         count = len(part) * PANEL
@@ -652,9 +648,9 @@ def _draw_panel(
 
 
 def _normal_numbers(philox: np.random.Philox, count: int, std: float) -> Numbers:
-    """Box and Muller's transform.
+    """Apply the Box-Muller transform.
 
-    The halves of 64 bits are a radius and an angle, and give two normal numbers.
+    The halves of a 64-bit value are a radius and an angle, and give two normal numbers.
     """
     halves = philox.random_raw(count // 2).view(np.uint32)
     single = np.float32

@@ -31,7 +31,7 @@ Losses: TypeAlias = list[torch.Tensor]
 
 
 class MegatronEngine(engine.TrainingEngine):
-    """GPTModel and optimizer, trained in the way of megatron-core itself."""
+    """GPTModel and optimizer, trained by megatron-core's own schedules."""
 
     def __init__(self, spec: PhasePlan, *, draw: bool = True) -> None:
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
@@ -51,7 +51,8 @@ class MegatronEngine(engine.TrainingEngine):
         )
         self.chunks = []
         for index, model in enumerate(self.models):
-            # As in Megatron-LM: what later chunks send is hidden behind computing without buckets.
+            # As in Megatron-LM: later chunks' communication overlaps with computation even without
+            # buckets.
             chunk = DistributedDataParallel(
                 self.config, data_parallel, model, disable_bucketing=index > 0
             )
@@ -94,9 +95,9 @@ class MegatronEngine(engine.TrainingEngine):
 
     @property
     def smallest_part(self) -> int:
-        """The fewest micro-batches that can be computed by themselves.
+        """The smallest number of micro-batches that can be computed separately.
 
-        Interleaved stages take them by groups.
+        Interleaved stages process them in groups.
         """
         if len(self.chunks) == 1:
             return 1
@@ -135,10 +136,7 @@ class MegatronEngine(engine.TrainingEngine):
         count: int,
         num_microbatches: int,
     ) -> Losses:
-        """Add the gradients of the last micro-batches of a step.
-
-        Then bring those of all replicas together.
-        """
+        """Add the gradients of a step's last micro-batches, then reduce them over all replicas."""
         finalize = self.config.finalize_model_grads_func
         if count:
 
@@ -219,7 +217,7 @@ class MegatronEngine(engine.TrainingEngine):
         ids = torch.nn.functional.pad(ids, (0, padded - length))
         positions = torch.arange(padded, device=ids.device).clamp_(max=longest - 1)
         batch = slice_sequences({"tokens": ids, "position_ids": positions.unsqueeze(0)})
-        # The interleaved schedule takes micro-batches by groups of as many as there are stages.
+        # The interleaved schedule processes micro-batches in groups, one per stage.
         count = self.smallest_part
         outputs = self._run(
             _forward_logits,
@@ -351,7 +349,7 @@ def _forward_loss(
 ) -> tuple[torch.Tensor, Any]:
     """Compute a micro-batch.
 
-    `num_microbatches` is that of its step, where the schedule carries out a part of them.
+    `num_microbatches` is the number in the whole step, even if the schedule runs only some of them.
     """
     batch = next(batches)
 
@@ -365,8 +363,8 @@ def _forward_loss(
         return mean / pieces, reported
 
     def loss_of_part(losses: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        # The schedule's own operations in its order, so the same bits: it would divide by the
-        # number of a part.
+        # These are the schedule's operations in its order, so the result is bit-identical. The
+        # schedule would divide by the number in this part.
         loss, reported = loss_to_report(losses)
         pieces = parallel_state.get_context_parallel_world_size()
         no_tokens = torch.tensor(0, dtype=torch.int)
@@ -398,9 +396,9 @@ def _use_fused_adam(adam: Any) -> None:
 
 
 def _shares_optimizer(spec: PhasePlan) -> bool:
-    """Whether each copy steps a part of the weights.
+    """Return whether each replica updates a part of the weights.
 
-    One copy alone would only send gradients and weights to itself.
+    A single replica would only send gradients and weights to itself.
     """
     return spec.parallel.zero_stage == 1 and spec.parallel.data * spec.parallel.context > 1
 
