@@ -1,6 +1,6 @@
 """Every name that documents and programs have for a key of the run file.
 
-It is one table, of which each reader uses a part.
+There is a single table, and each reader uses a part of it.
 """
 
 from collections.abc import Iterator

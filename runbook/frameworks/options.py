@@ -58,8 +58,8 @@ class PhaseRun:
     def tokenizer_file(self, name: str) -> str:
         """Return the path of a file of GPT-2's tokenizer.
 
-        It is where the site keeps it, else in the run's folder. Raise `ParamsError` if the run
-        has another tokenizer.
+        The file is where the site keeps it, or else in the run's folder. Raise `ParamsError` if the
+        run has another tokenizer.
         """
         tokenizer = self.settings.run.data.tokenizer
         if tokenizer != "gpt2":

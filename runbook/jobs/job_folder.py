@@ -170,7 +170,7 @@ FUTURE_SECONDS = 60.0
 """Clocks differ, so a heartbeat from another machine may be this far in our future."""
 
 FRESH_SECONDS = 120.0
-"""A job with a sign of life younger than this is running, whatever the queue reports.
+"""A job with a sign of life newer than this is running, whatever the queue reports.
 
 Network file systems are up to 60 s late.
 """

@@ -73,8 +73,9 @@ def _limits(name: str, values: dict[str, str]) -> QueueLimits:
 def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
     r"""Return the queues of `qstat -Q -f` that take a job from a person and run it.
 
-    A route queue has no nodes of its own: it hands a job on. It counts, with the widest limits of its
-    destinations, only where one of them takes jobs from it alone; such a destination does not count itself.
+    A route queue has no nodes itself: it forwards a job. It counts, with the widest limits of its
+    destinations, only where one of them takes jobs from it alone; such a destination does not count
+    itself.
 
     >>> [queue.name for queue in queues_to_submit_to(
     ...     "Queue: prod\n    queue_type = Route\n    route_destinations = small\n    enabled = True\n    started = True\n"
@@ -168,8 +169,8 @@ def state_of(
 
     An unknown letter is UNKNOWN.
 
-    A finished job without an exit status never ran: it was deleted, by a person or because of what
-    it depended on.
+    A finished job without an exit status never ran. It was deleted by a person, or because of a job
+    that it depended on.
 
     >>> [str(state_of(*pair)[0]) for pair in (("Q", None), ("R", None), ("F", 0))]
     ['pending', 'running', 'done']
@@ -297,7 +298,8 @@ class Pbs(Queue):
     def ask(self, job: str) -> QueueJob | None:
         """Ask `qstat` while the job is queued, and `qstat -x` while the server keeps its history.
 
-        Without history, PBS's default, it forgets a job as it ends: the job's own files say how.
+        Without history, which is PBS's default, the queue forgets a job when it ends. The job's own
+        files then show how it ended.
         """
         return next(iter(self._jobs([job])), None)
 
@@ -324,7 +326,7 @@ class Pbs(Queue):
     def ending(self, exit_code: int) -> str:
         """Return the ending of one of PBS's programs in words.
 
-        Its exit code is no shell's, but the lowest 8 bits of PBS's error number, such as 153 or
+        Its exit code is not a shell's, but the lowest 8 bits of PBS's error number, such as 153 or
         187.
         """
         return f"exit code {exit_code}"

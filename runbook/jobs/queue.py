@@ -28,9 +28,9 @@ SUBMIT_SECONDS = 60.0
 """Longest time that a submission takes."""
 
 ANSWER_SECONDS = 30.0
-"""Time after which a queue counts as silent.
+"""Time after which a queue counts as unresponsive.
 
-Slurm's clients stop waiting sooner by themselves (MessageTimeout, 10 s).
+Slurm's own clients stop waiting earlier (MessageTimeout, 10 s).
 """
 
 
@@ -222,7 +222,10 @@ class Queue(ABC):
 
     @abstractmethod
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """Return what is free in some partitions, one row each. The columns depend on the queue."""
+        """Return the free resources of some partitions, one row each.
+
+        The columns depend on the queue.
+        """
 
 
 ALIVE_SECONDS = 4.0 * job_folder.BEAT_SECONDS
@@ -263,7 +266,7 @@ class _SignOfLife:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the job may still run, whatever the queue says."""
+        """Whether the job may still run, whatever the queue reports."""
         return self.age_seconds is not None and self.age_seconds < job_folder.FRESH_SECONDS
 
     @property
@@ -702,7 +705,7 @@ def _write_dependencies(folder: JobFolder, after: Sequence[JobFolder]) -> None:
 def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
     """Return the state and reason of a forgotten job.
 
-    Its queue no longer knows it, and it left no exit code.
+    The queue no longer has the job, and the job left no exit code.
     """
     if folder.cancelled.exists():
         return JobState.CANCELLED, JobMessage.CANCELLED_AND_FORGOTTEN.fill()

@@ -84,7 +84,7 @@ def late_directives(code: str) -> list[Directive]:
 
 
 def _has_end(directive: Directive) -> bool:
-    """Return whether the directive's queue stops to read at the first command."""
+    """Return whether the directive's queue stops reading at the first command."""
     return directive.queue in _STOP_AT_FIRST_COMMAND
 
 

@@ -76,7 +76,7 @@ def state_of(word: str) -> JobState:
 
 
 def never_starts(reason: str) -> bool:
-    """Whether a waiting job's reason is one that waiting does not fix.
+    """Return whether a waiting job's reason is one that waiting does not fix.
 
     >>> never_starts("PartitionTimeLimit"), never_starts("Resources"), never_starts(
     ...     "Job's account not known, so it can't use this partition (paid allows physics)")
@@ -211,8 +211,8 @@ class Slurm(Queue):
     ) -> tuple[list[str], dict[str, str | None]]:
         """Return the `sbatch` command, and the variables it must not inherit.
 
-        sbatch would take what an allocation around us says of itself (SLURM_*) for the new job's
-        own options.
+        Otherwise sbatch would use an outer allocation's variables (SLURM_*) as the new job's
+        options.
         """
         argv = ["sbatch", "--parsable", f"--comment={token}"]
         if after:

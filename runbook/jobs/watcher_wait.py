@@ -43,8 +43,8 @@ def begin_wait(folder: JobFolder, seconds: float) -> None:
 def read_wait(folder: JobFolder) -> WatcherWait | None:
     """Return the wait of a watcher that may still submit a job.
 
-    Return None if the file is missing or names no process, or if the process is gone. Of a process
-    on another machine only the end of its wait is known.
+    Return None if the file is missing or names no process, or if the process is gone. For a process
+    on another machine, only the end of its wait is known.
     """
     try:
         wait = _WAIT.validate_json(read_text(folder.watcher_waits))

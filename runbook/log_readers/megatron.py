@@ -93,7 +93,7 @@ A log with it is not Megatron-DeepSpeed's, whatever a fork added.
 
 
 def meaning(key: str) -> str:
-    """Return the field of ours that a key stands for; empty if there is none.
+    """Return our field for a key, or an empty text.
 
     >>> meaning(" throughput per GPU (TFLOP/s/GPU)"), meaning(" num zeros")
     ('tflops', '')
@@ -426,7 +426,10 @@ class Megatron(LineReader):
         return True
 
     def _values(self, text: str) -> dict[str, str]:
-        """Return the text of each of our fields. If one is printed twice, the first counts."""
+        """Return the text of each of our fields.
+
+        If a value is printed twice, the first one is used.
+        """
         values: dict[str, str] = {}
         for piece in text.split("|"):
             key, value = _split_field(piece)
@@ -502,7 +505,7 @@ class Megatron(LineReader):
         pending: _Pending,
         before: Record | None,
     ) -> None:
-        """Set skipped and NaN iterations and what follows from them."""
+        """Set skipped and NaN iterations, and the fields that follow from them."""
         record.skipped = whole(pending.values.get("skipped"))
         record.nan = whole(pending.values.get("nan"))
         if pending.overflows:

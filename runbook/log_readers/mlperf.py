@@ -104,7 +104,7 @@ class MlPerf(LineReader):
         time_ms: int | None,
         out: Assembly,
     ) -> None:
-        """Keep a fact about the run. The first of several values counts."""
+        """Keep a fact about the run. If there are several values, the first one is used."""
         if facts.run_stop_ms and time_ms and time_ms > facts.run_stop_ms:
             facts = self._begin_run(out)
         fact: object

@@ -64,11 +64,11 @@ _TIME = re.compile(r"([\d.]+(?:[eE][-+]?\d+)?)(ms|s)?$")
 
 
 def seconds_of(dt: str, rate: str) -> float | None:
-    """Return the seconds of a step; None if the unit of `dt` cannot be told.
+    """Return the seconds of a step, or None if the unit of `dt` is unknown.
 
-    `dt` has no unit of its own: ezpz writes seconds, its forerunner wordplay milliseconds. Where
-    the line has samples per second (`rate`) too, they tell which: their product is the number of
-    samples, a whole one.
+    `dt` is printed without a unit: ezpz writes seconds, its predecessor wordplay milliseconds.
+    Where the line has samples per second (`rate`) too, they tell which: their product is the number
+    of samples, a whole one.
 
     >>> seconds_of("0.744", ""), seconds_of("108.1093", "73.9992"), seconds_of("0.182s", "5.49")
     (0.744, 0.1081093, 0.182)
@@ -135,7 +135,7 @@ class Ezpz(LineReader):
 
 
 def _ezpz_values(line: str) -> dict[str, str]:
-    """Return the values of a line by key. If a key occurs twice, the first counts."""
+    """Return the values of a line by key. If a key occurs twice, the first value is used."""
     values: dict[str, str] = {}
     # The same values over all ranks follow it.
     own_values = line.partition("/mean=")[0]
@@ -217,7 +217,7 @@ _STEP_LOG = re.compile(r"\[Rank \d+\] step=(\d+), skipped=(\d+), lr=\[([-\d.eE]+
 
 @dataclass
 class DeepSpeed(LineReader):
-    """Reader that puts the record of a step together from up to three lines.
+    """Reader that assembles a step's record from up to three lines.
 
     The records are dropped if Megatron's own line covers the step.
     """

@@ -38,7 +38,7 @@ _CONTROL = re.compile(
 
 @contextmanager
 def open_log(path: Path) -> Iterator[IO[bytes]]:
-    """Open the unpacked bytes of a log; its first bytes, not its name, say how it is packed.
+    """Open the unpacked bytes of a log. Its first bytes, not its name, determine the compression.
 
     Raise `DataError` if it cannot be read.
     """
@@ -335,8 +335,8 @@ class LogReader:
     def _choose(self) -> tuple[LineReader, Assembly]:
         """Return the reader whose records count: the one with most of them.
 
-        DeepSpeed's lines stand in the logs of other programs, and MLPerf's too: each counts where
-        no other reader has a record.
+        Lines of DeepSpeed and MLPerf occur in logs of other programs. They are used only where no
+        other reader has a record.
         """
         deepspeed = next(pair for pair in self.pairs if isinstance(pair[0], DeepSpeed))
         deepspeed_out = deepspeed[1]
@@ -378,8 +378,8 @@ def _looks_like_record(line: str) -> bool:
 def parse_files(paths: Sequence[Path]) -> ParsedLog:
     """Read one or several log files of one run, in the order given.
 
-    `notes` has the files that hold no text, nothing at all, or nothing that was understood. Raise
-    `DataError` where a file cannot be opened.
+    `notes` lists the files that are binary, empty, or not understood. Raise `DataError` if a file
+    cannot be opened.
     """
     reader = LogReader()
     for path in paths:

@@ -95,7 +95,7 @@ class CopyResult:
     folder: str
     """Where Python runs from."""
     seconds: float
-    """Time that this took, waiting for another process included."""
+    """Seconds that this took, including the wait for another process."""
     files: int = 0
     read_bytes: int = 0
     problem: str = ""
@@ -165,7 +165,10 @@ def shared_is_unchanged(manifest: EnvironmentManifest) -> bool:
 
 
 def _shared_is_unchanged_on_node(manifest: EnvironmentManifest, folder: str) -> bool:
-    """Return the same from the note of another rank of this node, or find out and write it there."""
+    """Return whether the shared environment is unchanged.
+
+    The answer comes from the note of another rank on this node, or is determined and written there.
+    """
     note = _failure_note(manifest, folder)
     if note is None:
         return shared_is_unchanged(manifest)

@@ -56,7 +56,7 @@ class OpenPhase:
         return phase_step(self.run, self.phase).fingerprint
 
     def hold(self, purpose: str) -> AbstractContextManager[None]:
-        """Keep others from changing the run meanwhile.
+        """Prevent other processes from changing the run in the meantime.
 
         `runbook run` already holds it for its own notebooks.
         """
@@ -167,7 +167,7 @@ def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
 
 
 def _promises(plan: Plan, phase: str) -> dict[str, object]:
-    """Return what the plan promises for a training. The record shows it next to the results."""
+    """Return the plan's predictions for a training. The record shows it next to the results."""
     phase_plan = plan.phases[phase]
     promises: dict[str, object] = {
         "parameters": phase_plan.model.parameters,
@@ -197,7 +197,7 @@ _GOES_ON = (
 
 
 def refuse_other_parameters(settings: Settings, folder: Path) -> None:
-    """Raise if the folder was made with other values.
+    """Raise an error if the folder was made with other values.
 
     The error names each of them and where its new value is set.
     """

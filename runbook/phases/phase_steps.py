@@ -40,12 +40,12 @@ Inputs = Mapping[str, Any]
 
 
 def plan_inputs(run: PlannedRun) -> Inputs:
-    """The plan as plan.json has it."""
+    """Return the plan in the form of plan.json."""
     return {"plan": with_prompt_ids(run.settings, run.plan).as_dict()}
 
 
 def environment_inputs(run: PlannedRun) -> Inputs:
-    """The site and the engine, which decide what a node must have."""
+    """Return the site and the engine, which determine the requirements of a node."""
     return {
         "site": run.settings.site.model_dump(mode="json"),
         "engine": run.settings.run.training.engine,
@@ -53,7 +53,7 @@ def environment_inputs(run: PlannedRun) -> Inputs:
 
 
 def data_inputs(run: PlannedRun) -> Inputs:
-    """The values on which the token files depend, and the identity of the text."""
+    """Return the values on which the token files depend, and the identity of the text."""
     settings = run.settings
     values = {}
     for key, value in settings.subset(["data"]).items():
@@ -109,7 +109,7 @@ PHASE_INPUTS: Mapping[str, Callable[[PlannedRun], Inputs]] = {
     "05-analysis": analysis_inputs,
     "06-evaluation": evaluation_inputs,
 }
-"""What each phase depends on. Its steps with done markers of their own have the same inputs."""
+"""What each phase depends on. Its steps that have their own done markers have the same inputs."""
 
 
 def phase_step(run: PlannedRun, phase: str) -> PhaseStep:
@@ -167,8 +167,8 @@ def refuse_changed_results(run: PlannedRun, phase: str) -> None:
 def output_checksums(run: PlannedRun, step: str) -> Any:
     """Return the checksums of an earlier step's outputs, or None if it is not done.
 
-    Manifests are left out: they also contain times and speeds, which differ when the same tokens
-    are made again.
+    Manifests are left out, because their times and speeds differ when the same tokens are made
+    again.
     """
     mark = read_mark(run.folder, step)
     if not mark:

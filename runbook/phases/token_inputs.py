@@ -59,8 +59,8 @@ def text_home(settings: Settings, text: TextShare) -> Path:
 def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]:
     """Return the files of one of the run's texts, or of data.folder if it is given.
 
-    If no text is named, use the first. Instead of the shipped corpus, data.folder may contain any
-    text, so its files may have any name.
+    If no text is named, use the first text. Instead of the shipped corpus, data.folder may contain
+    any text, so its files may have any name.
     """
     text = text or settings.texts[0]
     dataset = text.dataset

@@ -22,9 +22,9 @@ class CachedFile:
 
 
 def read_checksums(folder: Path) -> dict[str, CachedFile]:
-    """Return the cached files by name; empty if there is no usable list.
+    """Return the cached files by name, or an empty mapping if there is no usable list.
 
-    Without a list every file counts as one without a checksum, and is built again.
+    Without a list, every file is treated as having no checksum, and is built again.
     """
     try:
         files = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))["files"]

@@ -13,13 +13,16 @@ HANG_SHARE = 0.6
 before the other ranks end.
 """
 UNMEASURED_SHARE = 0.9
-"""The same for the first step, evaluation or save of a job, whose duration is not known yet."""
+"""Limit for the first step, evaluation or save of a job, whose duration is not known yet."""
 MEASURED_FACTOR = 3.0
 """A step, an evaluation or a save may take this many times the longest measured one of its kind."""
 MEASURED = 50
 """Number of the newest durations that are remembered for each kind."""
 FIRST_COUNTS_UNTIL = 4
-"""The first of a kind compiles and fills caches. It counts only until this many are measured."""
+"""The first of a kind compiles and fills caches.
+
+The limit applies only until this many have been measured.
+"""
 
 
 @dataclass

@@ -98,7 +98,10 @@ def same_training(before: PhasePlan, after: PhasePlan) -> bool:
 
 
 def step_inputs(phase: PhasePlan) -> dict[str, Any]:
-    """Return what a finished step depends on: all but paths, intervals of saving, and limits."""
+    """Return the values that a finished step depends on.
+
+    They are all values except paths, save intervals and limits.
+    """
     left_out = ("log", "checkpoint", "limits", "fingerprint")
     inputs: dict[str, Any] = {}
     for key, value in as_json(phase).items():

@@ -34,7 +34,7 @@ class EndCause(StrEnum):
     HUNG = "a rank hung"
     # The cluster's failure, not the training's. Its value is the name of a known failure.
     NODE_UNREACHED = "node out of reach"
-    # Failures that a restart would meet again. Their values are the names of known failures.
+    # Failures that would occur again after a restart. Their values are the names of known failures.
     DEVICE_OUT_OF_MEMORY = "device out of memory"
     NOT_FINITE = "NaN in the loss"
     LOSS_SCALE_AT_FLOOR = "loss scale at its floor"

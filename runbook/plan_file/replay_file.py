@@ -2,8 +2,8 @@
 
 `replay.jsonl`, and how two of them compare.
 
-A segment begins with a line that says what computed it. Each step that was computed again has a
-line with a fingerprint of four bytes for every rank, layer and part.
+A segment begins with a line that describes the program and machine that computed it. Each step that
+was computed again has a line with a fingerprint of four bytes for every rank, layer and part.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class ComputedPlace(NamedTuple):
 
 
 def passing_order(location: ComputedPlace, position: int) -> tuple[int, int, int, int]:
-    """Return where a place comes among those of all ranks, which compute it after one another.
+    """Return the order of a place among the places of all ranks, which compute one after another.
 
-    `position`: among those of its rank. Forward through the layers, then backward; a weight's
-    gradient is the last thing that its layer computes.
+    `position` is its index among the places of its rank. Forward through the layers, then backward;
+    a weight's gradient is the last thing that its layer computes.
     """
     if location.part == FORWARD:
         return (0, location.layer, 0, position)
@@ -86,7 +86,7 @@ def first_difference(
     orders: dict[ComputedPlace, tuple[int, int, int, int]] = {}
     for numbers in (first_numbers, second_numbers):
         for position, location in enumerate(numbers):
-            # If both visited a place, the order of the first one counts.
+            # If both visited a place, the order of the first is used.
             orders.setdefault(location, passing_order(location, position))
 
     different = []
@@ -233,7 +233,7 @@ class RecordedStep:
 def read_steps(lines: Iterable[ReplayLine]) -> dict[int, RecordedStep]:
     """Return the recorded steps by iteration.
 
-    If a step was trained twice, the last record counts.
+    If a step was trained twice, the last record is used.
     """
     steps: dict[int, RecordedStep] = {}
     circumstances = Circumstances()

@@ -104,8 +104,8 @@ SHAPE_FIELDS = frozenset(field.name for field in dataclasses.fields(ModelShape))
 class HasShape:
     """Lets readers of a plan ask a model for its sizes without naming the shape.
 
-    `runbook.open(RUN).plan.plan.model.layers` is for people. Our own code names the shape, and
-    mypy sees to it.
+    `runbook.open(RUN).plan.plan.model.layers` is for people. Our own code uses the shape; mypy
+    enforces this.
     """
 
     shape: ModelShape
@@ -190,7 +190,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a step is carried out. Apart from rounding, nothing here changes what is learned."""
+    """How a step is carried out.
+
+    Apart from rounding, these values do not change the result of the training.
+    """
 
     overlap_gradients: bool = field(default=False, metadata=OMIT_DEFAULT)
     overlap_weights: bool = field(default=False, metadata=OMIT_DEFAULT)

@@ -331,7 +331,7 @@ def memory_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 def flops_table(plan: Plan) -> Table:
     """Return the operations per token in every convention.
 
-    The same speed has a different TFLOP/s in each.
+    The same speed has different TFLOP/s in each convention.
     """
     recomputed = PlanningMessage.COUNTS_RECOMPUTED.fill()
     rows = []
@@ -535,7 +535,7 @@ def checks_table(plan: Plan) -> Table:
 
 
 def site_tables(site: Site, content: Plan, precision: Precision) -> tuple[Table, ...]:
-    """Return what the site adds to a plan: checkpoint times by tier, and its document's numbers."""
+    """Return the site's part of a plan: checkpoint times by tier, and its document's numbers."""
     all_tables = (
         tier_table(site, content.model.parameters, precision),
         documents_table(site, content),
@@ -544,7 +544,7 @@ def site_tables(site: Site, content: Plan, precision: Precision) -> tuple[Table,
 
 
 def documents_table(site: Site, content: Plan) -> Table:
-    """Return what the site's document measured or advises, applied to this run."""
+    """Return the measurements and advice of the site's document, applied to this run."""
     rows = []
     if site.advised_batch:
         rows.append(_advised_batch(site.advised_batch, content.phases[FULL]))

@@ -128,9 +128,9 @@ def on_rank(
 ) -> Parameters:
     """What one rank of a pipeline stage holds.
 
-    `layers`: those of the stage, where not all have as many. Norms, position embeddings and the
-    biases after the second matrix of each block are on every tensor rank; tied embeddings are on
-    the first stage and again on the last (there counted as `output`).
+    `layers` is the number in the stage, if stages have different numbers of layers. Norms, position
+    embeddings and the biases after the second matrix of each block are on every tensor rank; tied
+    embeddings are on the first stage and again on the last (there counted as `output`).
     """
     assert 0 <= stage < pipeline, f"stage {stage} of {pipeline}"
     first = stage == 0

@@ -137,8 +137,7 @@ def writer_of(name: str) -> str:
 def may_grow(name: str, done: Set[str]) -> bool:
     """Return whether a job may still append to a file.
 
-    It may while the phase that writes the file is not done, or while one of several such phases is
-    not.
+    It may grow while a phase that writes the file is not done.
     """
     if not _matches(name, GROWING):
         return False
@@ -264,7 +263,7 @@ def read_manifest(run_folder: Path) -> dict[str, Entry]:
     Raise `RecordError` if it is broken.
     """
     remedy = (
-        "So nothing can be said about later edits of this run. Restore it from a copy; only if "
+        "Later edits of this run can therefore not be detected. Restore it from a copy; only if "
         "none exists, delete it and execute a phase again to have a new one."
     )
     manifest = read_json_record(run_folder / MANIFEST_NAME, _Manifest, "a manifest", remedy)
@@ -448,7 +447,7 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
 def _saved_order(checkpoints: Path) -> dict[str, str]:
     """Return the checksums of the cache in the newest checkpoint.
 
-    The result is empty if there is no checkpoint, or if it has none.
+    The result is empty if there is no checkpoint, or if the checkpoint has no checksums.
     """
     newest = newest_checkpoint(checkpoints)
     if newest is None:

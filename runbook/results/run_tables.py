@@ -419,8 +419,11 @@ def throughput_table(
 
 
 LUMI_CONVENTION = "megatron-deepspeed-f4"
-"""Formula of LUMI's log. Its script recomputes activations, and the log counts the forward pass
-twice: hardware FLOP/s, not the model's."""
+"""Formula of LUMI's log.
+
+Its script recomputes activations and the log counts the forward pass twice, so these are hardware
+FLOP/s, not model FLOP/s.
+"""
 KEPT_CONVENTION = "megatron-deepspeed-f3"
 """Formula of the same log for a run that keeps its activations."""
 

@@ -1,4 +1,4 @@
-"""A run: what was asked for, what was computed from it, and the folder with what was done."""
+"""A run: its settings, the plan computed from them, and the folder with its results."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class PlannedRun:
     folder: Path
 
     def hold(self, purpose: str) -> AbstractContextManager[None]:
-        """Keep others from changing the run meanwhile.
+        """Prevent other processes from changing the run in the meantime.
 
         `runbook run` already holds it for its own notebooks.
         """

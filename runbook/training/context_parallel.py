@@ -16,8 +16,8 @@ _HAS_HYBRID_GROUPS = "is_hybrid_cp" in inspect.signature(get_batch_on_this_cp_ra
 def slice_sequences(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return this rank's pieces of each sequence; whole sequences without context parallelism.
 
-    The group is named because megatron-core 0.18 and newer take all ranks of the job when it is
-    not, so that data-parallel ranks would each train on pieces of their sequences without an error.
+    The group is passed explicitly. Otherwise megatron-core 0.18 and newer use all ranks of the job,
+    and data-parallel ranks would silently train on pieces of their sequences.
     """
     group = parallel_state.get_context_parallel_group()
     if _HAS_HYBRID_GROUPS:

@@ -36,7 +36,8 @@ class SetupStep:
 def setup_steps(settings: Settings, package: Path) -> list[SetupStep]:
     """Return the parts that prepare a job, in their order.
 
-    The pinned checkout, the kernels' stale locks, the tokenizer's files, then the site's own.
+    They are the pinned checkout, stale locks of kernels, the tokenizer's files, and the site's own
+    steps.
     """
     site = settings.site
     stage = settings.run.jobs.stage.rstrip("/")

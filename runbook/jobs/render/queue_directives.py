@@ -1,4 +1,4 @@
-"""Lines of #SBATCH and #PBS: what a job requests from its queue."""
+"""#SBATCH and #PBS lines, with which a job requests resources from its queue."""
 
 import re
 
@@ -54,8 +54,8 @@ def slurm_directives(
 ) -> list[str]:
     """Return the lines of #SBATCH, sorted.
 
-    Output goes to the job's folder, where the job is submitted from. A site's directive stands
-    unless we set the same.
+    Output goes to the job's folder, where the job is submitted from. A site's directive is kept
+    unless we set the same directive.
     """
     site = settings.site
     values: dict[str, object] = {
@@ -133,7 +133,7 @@ def _refuse_what_pbs_lacks(job: Job) -> None:
 def _pbs_letters(settings: Settings, phase: str, job: Job) -> dict[str, str]:
     """Return the options of one letter.
 
-    A site may change `-k` and `-r`, but not what the job itself says.
+    A site may change `-k` and `-r`, but not the directives of the job itself.
 
     `-k doe` writes out and err in their place while the job runs; by default PBS copies them there
     at its end.

@@ -61,7 +61,7 @@ class RenderedJob:
 class QueuedTraining:
     """One training as a job of Slurm or PBS.
 
-    It has what is submitted, what every rank and node runs, and what they read.
+    It contains the submitted script, the programs of every rank and node, and the files they read.
     """
 
     def __init__(
@@ -346,14 +346,14 @@ PACKAGE = Path(__file__).parents[3]
 """The folder that contains the package `runbook`: the clone, as queued jobs see it."""
 
 PEERS_SECONDS = 3
-"""Time for the other ranks to notice by themselves, in their own words, that one has failed.
+"""Time for the other ranks to notice and report by themselves that one rank has failed.
 
 Ranks that still wait for each other to start cannot notice, and the job's end is known that much
 later.
 """
 
 KILLED_PEERS_SECONDS = 1
-"""The same time if a signal killed the rank.
+"""Time for the other ranks to notice, if a signal killed the rank.
 
 Ranks in the training notice the closed connection at once; ranks that wait for it never do.
 """

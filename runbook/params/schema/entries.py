@@ -74,7 +74,7 @@ class Dataset(Strict):
     folder: str = ""
     """Folder of the files; relative to the project, or inside the package for kind corpus."""
     pattern: str = "*"
-    """Which files of the folder."""
+    """Pattern of the files in the folder."""
     files: list[SourceFile] = []
     """The files by name, where they are known."""
     groups: list[FileGroup] = []

@@ -1,6 +1,6 @@
-"""A step that jobs do: launched once, found again, and submitted again where a job stopped.
+"""A step that jobs carry out: launches it once, finds its job again, and resubmits a stopped job.
 
-Nothing here knows what a job trains. `training_jobs.training_step` says that.
+This module is independent of what a job trains. `training_jobs.training_step` says that.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class JobStep:
     """How many jobs are queued, each to continue where the one before stopped."""
 
     def hold(self, purpose: str) -> AbstractContextManager[None]:
-        """Keep others from changing the run meanwhile."""
+        """Prevent other processes from changing the run in the meantime."""
         return hold_run(self.step.run_folder, f"{purpose} {self.phase}")
 
     def latest(self) -> JobFolder | None:
@@ -91,7 +91,7 @@ def resubmit(job_step: JobStep) -> JobFolder:
 
 
 def require_unchanged(job_step: JobStep) -> StepStatus:
-    """Return where the step stands.
+    """Return the status of the step.
 
     Raise `ChangedOutputError` if a file of a finished one was changed. A finished step is never
     marked done again over other files, because that would make the change part of the record.

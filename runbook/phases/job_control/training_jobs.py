@@ -102,7 +102,7 @@ def resubmit(open_phase: OpenPhase) -> JobFolder:
 
 
 def watch(open_phase: OpenPhase) -> None:
-    """Follow the job to its end from its files, and resume it where it stopped.
+    """Follow the job to its end from its files, and resume it if it stopped.
 
     A failure is shown in its own words.
     """
@@ -256,7 +256,7 @@ def note_job_end(
 
 
 def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) -> Decision:
-    """Decide what follows the newest job.
+    """Decide the action after the newest job.
 
     The decision joins the run's events and the list of attempts.
     """

@@ -46,7 +46,7 @@ class Pace:
     measured_seconds: float = 0.0
 
     def add(self, planned: PlannedRung, measured_seconds: float) -> None:
-        """Count a rung. A rung without a planned time counts for nothing."""
+        """Count a rung. A rung without a planned time is ignored."""
         if planned.seconds is None:
             return
         self.planned_seconds += planned.seconds + START_SECONDS

@@ -107,7 +107,8 @@ def show_layout(open_phase: OpenPhase) -> View:
             training, time.parts, time.seconds_per_iteration
         )
         caption = (
-            "What each stage does in a step, as planned; the rehearsal below counts each by itself."
+            "The work of each stage in a step, as planned. The rehearsal below counts each stage "
+            "separately."
         )
         view.append((pipeline, caption))
 

@@ -344,7 +344,10 @@ def _token_file_checks(settings: Settings, text: TextShare) -> list[Check]:
 
 
 def token_prefixes_of(open_phase: OpenPhase) -> list[Path]:
-    """Return the prefixes of all token files of the run. They are made here, or came ready-made."""
+    """Return the prefixes of all token files of the run.
+
+    They are either made here or were supplied ready-made.
+    """
     settings = open_phase.settings
     data = open_phase.plan.data
     prefixes = [prefix for _, prefix in token_groups(settings, data, open_phase.folder)]

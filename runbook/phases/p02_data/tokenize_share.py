@@ -1,4 +1,4 @@
-"""A job of 02-data on a node (`python -m`): it makes its share of the shards, or the rest."""
+"""Program of 02-data's jobs (`python -m`): makes a share of the shards, or all missing shards."""
 
 import logging
 import os

@@ -262,7 +262,7 @@ def measure_built_in(
 ) -> str:
     """Score the built-in set on this machine unless that is done.
 
-    Return a text that states what was done.
+    Return a text that describes the result.
     """
     framework = settings.run.training.framework
     if framework != OURS:

@@ -1,8 +1,7 @@
 """Replay of a step: the work that a dry run counted at each stage, on the schedule of all stages.
 
-Rates, bandwidths and shares are those that `iteration` plans with. What differs is the work, which
-is counted here and estimated there, and the schedule: a stage begins a micro-batch when its input
-has come.
+Rates, bandwidths and shares are the same as in `iteration`. The work is counted here, but estimated
+there. The schedule differs too: here a stage begins a micro-batch when its input has arrived.
 """
 
 from collections.abc import Mapping, Sequence
@@ -401,7 +400,7 @@ class _Timeline:
         return True
 
     def run_end(self, part: str) -> None:
-        """Run what all stages do after the passes. Afterwards the clocks agree."""
+        """Run the work of all stages after the passes. Afterwards the clocks agree."""
         for stage in range(self.num_stages):
             times: Seconds = getattr(self.replayed.stages[stage], part)
             self.add(

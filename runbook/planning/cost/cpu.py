@@ -30,7 +30,9 @@ attention keeps none.
 """
 
 LOGITS = 1.14
-"""The same for the logits, whose memory is reused for their gradient (`training/cross_entropy.py`).
+"""Bytes of memory for each byte of logits.
+
+The memory is reused for their gradient (`training/cross_entropy.py`).
 """
 
 

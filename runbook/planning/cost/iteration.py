@@ -277,8 +277,10 @@ class StepSetup:
     """Whether one tensor-parallel rank sends the batches to the others."""
     flash: bool = True
     code: str = "fused"
-    """How many kernels a layer is made of, and how well communication hides: unfused, eager, fused
-    or tuned. Our own trainer has plain, compiled and compiled-dropout (`own_kernels`)."""
+    """How well kernels are fused and communication is hidden: unfused, eager, fused or tuned.
+
+    Our own trainer has plain, compiled and compiled-dropout (`own_kernels`).
+    """
     deepspeed: bool = False
     """Whether our own trainer uses DeepSpeed as its engine."""
     cuda_graphs: bool = False
@@ -365,7 +367,7 @@ def known(device: Accelerator, precision: str) -> str:
 
 @dataclass(frozen=True)
 class StepModel:
-    """Return the parts of a step, from which a rehearsal also computes the times of its counts."""
+    """Return the parts of a step. A rehearsal uses them too, to compute times from its counts."""
 
     setup: StepSetup
     coefficients: Coefficients = DEFAULT
@@ -406,7 +408,7 @@ class StepModel:
 
     @property
     def _is_power_bound(self) -> bool:
-        """Whether the own trainer's large products run at the measured power limit."""
+        """Return whether our trainer's large products run at the measured power limit."""
         device = self.setup.device
         is_measured = (
             device.family == own_kernels.POWER_FAMILY
@@ -532,7 +534,7 @@ class StepModel:
         return self._half_rate * share
 
     def _launching(self, least_seconds: float, busy: float) -> float:
-        """Return what the host's minimum time adds to the device's busy time."""
+        """Return the time that the host's minimum adds to the device's busy time."""
         if self._own:
             # The host launches ahead for whole micro-batches: no effect was seen if launching took
             # less time than the work.
@@ -1018,8 +1020,8 @@ class StepModel:
         else:
             shown_share = 0.0
 
-        # A layer's weights are gathered behind the layer before, which hides as much as it has work
-        # for.
+        # A layer's weights are gathered during the previous layer, whose computation hides part of
+        # that time.
         return max(0.0, (1 - shown_share) * talk - microbatch) + shown_share * talk
 
     def _bucket_share(self, ranks: int) -> float:

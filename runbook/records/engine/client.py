@@ -85,7 +85,7 @@ _DELETED = re.compile(r"[^\n\x08]\x08")
 def as_terminal(text: str) -> str:
     r"""Return the text that a terminal finally shows.
 
-    Text that a carriage return or backspace overwrote is gone.
+    Text that a carriage return or backspace overwrote is removed.
 
     >>> as_terminal("10 %\r50 %\r100 %\ndone\r\n"), as_terminal("ab\b\bc")
     ('100 %\ndone\n', 'c')
@@ -320,7 +320,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
 
 
 class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
-    """Runs a notebook's cells in a kernel of its own."""
+    """Runs a notebook's cells in a separate kernel."""
 
     def __init__(
         self,
@@ -426,7 +426,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         return reply
 
     async def _rest_of(self, outputs: Any, cell: NotebookNode) -> None:
-        """Wait as long as output arrives.
+        """Wait while output arrives.
 
         After thousands of lines, a busy login node lags minutes behind a cell's end.
         """

@@ -1,4 +1,4 @@
-"""The papermill engine `runbook`: a notebook that was stopped says so, and is filed with its run.
+"""The papermill engine `runbook`: marks stopped notebooks, and files notebooks with their runs.
 
     papermill NOTEBOOK OUTPUT --engine runbook
     papermill.execute_notebook(..., engine_name="runbook", record=(run_folder, phase))

@@ -19,7 +19,7 @@ from runbook.records.run_state import METRICS, RunState
 from runbook.results.history import read_validation
 
 MOST_RUNS = 12
-"""The most curves in one picture: those of the runs that changed last."""
+"""Most curves in one picture. They are those of the runs that changed last."""
 MOST_POINTS = 600
 """The most points of one curve, so that twelve curves stay below half a megabyte."""
 READ_BYTES = 8 * 2**20
@@ -74,7 +74,10 @@ def read_overlay_curve(run_folder: Path, *, is_running: bool) -> OverlayCurve:
 
 
 def curve_of_rows(run_folder: Path, rows: Iterable[Row], *, is_running: bool) -> OverlayCurve:
-    """Return the curve of rows of metrics.jsonl; a step done again after a restart counts once."""
+    """Return the curve in rows of metrics.jsonl.
+
+    A step that was repeated after a restart is included once.
+    """
     spec = read_training_plan(run_folder)
     points, restarts = _joined(rows)
     by_iteration = {point[0]: point for point in points}

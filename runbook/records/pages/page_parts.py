@@ -87,7 +87,7 @@ def scripts_inside(is_needed: bool) -> Scripts:
 def head(title: str, extra_style: str = "", scripts: Scripts = Scripts.NONE) -> str:
     """Return the content of a page's <head>.
 
-    Everything is in the page, and the browser is told to fetch nothing.
+    Everything is inside the page, and the page forbids the browser to fetch anything.
     """
     module: Any = environment().get_template("parts.j2").module
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
@@ -127,7 +127,7 @@ def as_json(value: Any) -> str:
 def show_value(name: str, value: Any, unit: str = "") -> Markup:
     """A value for reading.
 
-    Numbers as `show_quantity` has them, all their digits where the pointer rests on them.
+    Numbers are formatted by `show_quantity`; all their digits appear under the pointer.
 
     Thousands only look grouped, so that a number can be copied.
 

@@ -1,7 +1,7 @@
 """Fatal errors that no rule recognizes: exception, message, file, line and rank.
 
-A rule knows what a line means. Here it is only known that a process says nothing after it, so the
-answer counts where no rule has one.
+A rule explains a line. Here it is only known that a process writes nothing after the line, so this
+result is used only if no rule matches.
 """
 
 import re
@@ -156,7 +156,8 @@ class OwnErrorFinder:
         reader = process.reader
         was_reading = reader.is_reading
         before = ""
-        # Stacks of many ranks in one log have thousands of frames, of which only the first begins.
+        # Stacks of many ranks in one log have thousands of frames. Only the first frame of a stack
+        # begins a traceback.
         if begins and not (was_reading and FRAME in line):
             before = _last_of_process(lines_before, log_line)
         raised = reader.read(log_line.text, before)
@@ -180,8 +181,8 @@ class OwnErrorFinder:
     def next_file(self) -> None:
         """Record that the following lines come from another file.
 
-        Nobody knows how the lines of two files follow each other: the steps of the next file do not
-        overcome an error of this one which a launcher reported. Those of the file after it do.
+        The order of lines in two files is unknown. Steps in the next file therefore do not cancel
+        an error in this file that a launcher reported. Those of the file after it do.
         """
         errors = self._errors_here()
         if self._has_steps_here:
@@ -292,7 +293,7 @@ def _is_about_another_process(raised: RaisedError) -> bool:
 
 
 def _last_of_process(lines: Sequence[str], log_line: LogLine) -> str:
-    """Return the last of these lines that the process of `log_line` wrote; '' if none is its."""
+    """Return the last of these lines that the process of `log_line` wrote, or ''."""
     for line in reversed(lines):
         candidate = split_prefix(line)
         if (candidate.rank, candidate.host) == (log_line.rank, log_line.host):

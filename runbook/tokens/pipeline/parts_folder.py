@@ -167,9 +167,9 @@ class ShardMark:
     bytes: int = 0
     """Number of its tokens."""
     offset: int = -1
-    """Where its tokens begin in the .bin; -1 if they wait in a part of their own."""
+    """Offset of its tokens in the .bin; -1 if they are still in a separate part."""
     crc32: int = 0
-    """Checksum of its own tokens, while they are not committed."""
+    """Checksum of its tokens, until they are committed."""
     sha256: str = ""
     """Checksum of the .bin up to the end of a committed shard."""
 

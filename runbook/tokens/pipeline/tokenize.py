@@ -1,4 +1,4 @@
-"""Text to .bin/.idx: plan shards, make what is missing, index, verify, write the manifest."""
+"""Converts text to .bin/.idx: makes missing shards, indexes, verifies, writes the manifest."""
 
 import contextlib
 import hashlib
@@ -110,7 +110,7 @@ def prepare_share(
 ) -> tuple[int, int]:
     """Tokenize every n-th shard to a part, as one job of an array.
 
-    Return how many were made, and how many the share has.
+    Return how many shards were made, and how many the share has.
 
     `share` is (index, count), the index from 0. Any number of jobs may run at once, on any number
     of nodes that see the same folder, and come back in any other number; `prepare` with the same

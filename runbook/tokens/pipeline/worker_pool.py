@@ -174,7 +174,7 @@ class Pool:
 
     @property
     def in_hand(self) -> list[ShardCounts]:
-        """Return the progress of each shard in work."""
+        """Return the progress of each shard that is being processed."""
         return [worker.counts for worker in self.workers if worker.counts is not None]
 
     def _listen(self, seconds: float) -> None:

@@ -47,7 +47,7 @@ class RemoteFile:
     md5: str = ""
     """A bucket's entry for a file."""
     also: str = ""
-    """Another path below the folder where the file may be."""
+    """An alternative path of the file below the folder."""
 
 
 def expected_files(dataset: Dataset) -> list[SourceFile]:
@@ -74,7 +74,7 @@ def expected_files(dataset: Dataset) -> list[SourceFile]:
 
 
 def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
-    """Return where a file is: at its own path, or at its other path if only that exists."""
+    """Return the path of a file: its usual path, or its alternative path if only that exists."""
     path = path_inside(folder, file.path)
     if not file.also or path.exists():
         return path
@@ -101,7 +101,7 @@ def has_every_file(folder: Path, dataset: Dataset) -> bool:
 
     Return False without a list.
 
-    Files that a document's own way made of the parts count as well.
+    Files that a document's own method made from the parts are accepted as well.
     """
     ways = [expected_files(dataset)]
     if dataset.parts:
@@ -384,7 +384,7 @@ def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str
 
 
 def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool = True) -> str:
-    """Return what is wrong with a file: its size, and with `checksums` its first bytes and its sum.
+    """Return the fault of a file: its size, and with `checksums` also its first bytes and checksum.
 
     Return an empty text if nothing is wrong.
     """

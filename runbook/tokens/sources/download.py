@@ -364,7 +364,7 @@ FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
 # Limit of one file's waiting for 429 answers in all; the Hub's windows last 300
 BUSY_SECONDS = 3600.0
-# Time without a byte until a connection counts as dead
+# Time without a byte after which a connection counts as dead
 SILENCE_SECONDS = 60.0
 
 
@@ -476,7 +476,10 @@ class Fetcher:
         self._sleep(0)
 
     def _back_off(self, fruitless: int) -> None:
-        """Wait after a failed attempt, twice as long after each one that brought nothing."""
+        """Wait after a failed attempt.
+
+        The wait doubles after each attempt that received no bytes.
+        """
         doubled = FIRST_WAIT_SECONDS * 2 ** max(0, fruitless - 1)
         longest = min(LONGEST_WAIT_SECONDS, doubled)
         self._sleep(random.uniform(longest / 2, longest))

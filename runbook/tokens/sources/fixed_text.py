@@ -22,9 +22,8 @@ def load_ftfy() -> ModuleType:
 def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
     """Repair a document in pieces; joined, they equal `ftfy.fix_text` of the whole.
 
-    ftfy repairs each line by itself, and cuts a line of more than a million characters there. Only
-    one state carries over from line to line: after the first `<`, HTML entities are no longer
-    decoded.
+    ftfy repairs each line separately, and cuts a line after a million characters. Only one state
+    carries over from line to line: after the first `<`, HTML entities are no longer decoded.
     """
     ftfy: Any = load_ftfy()
     config = ftfy.TextFixerConfig(explain=False)
@@ -45,7 +44,7 @@ def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _line_end(text: str, start: int, longest: int) -> int:
-    """Return the end of the next segment that ftfy repairs by itself.
+    """Return the end of the next segment that ftfy repairs separately.
 
     Return 0 if the text so far does not determine it.
     """

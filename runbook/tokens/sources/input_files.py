@@ -62,7 +62,10 @@ class Segment:
     size: int
     mtime_ns: int
     sample: int = 0
-    """`content_sample`, to recognize other text of the same size and date; 0 if none was taken."""
+    """The `content_sample`; it detects a changed text of the same size and date.
+
+    It is 0 if no sample was taken.
+    """
 
     @property
     def whole(self) -> bool:

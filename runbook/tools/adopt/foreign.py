@@ -1,6 +1,6 @@
 """Training programs that adopt does not read.
 
-Other frameworks, and Megatron's models that are no GPT.
+Recognizes other frameworks, and Megatron's models that are not GPTs.
 """
 
 import re
@@ -71,11 +71,14 @@ SIGNS = (
     Sign("Hugging Face's Accelerate", option=r"mixed-precision|num-processes"),
     Sign("PyTorch FSDP", option=r"fsdp|sharding-strategy|fsdp-[\w-]+"),
 )
-"""In this order: the first that a program shows names it. A program's name says more than its options."""
+"""In this order: the first that a program shows names it.
+
+A program's name takes precedence over its options.
+"""
 
 
 def foreign_framework(script: Word, arguments: Sequence[Word]) -> str:
-    """Return the framework or model that a program belongs to; empty if no sign says so.
+    """Return the framework or model that a program belongs to, or an empty text.
 
     >>> arguments = [Word("--per_device_train_batch_size", 1), Word("4", 1)]
     >>> foreign_framework(Word("train.py", 1), arguments)

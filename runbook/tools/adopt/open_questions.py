@@ -1,6 +1,6 @@
 """Values that a source leaves open, and that do not fit together as the sandbox saw them.
 
-Each becomes a question in the run file, with a value that stands in, and not a refusal.
+Each becomes a question in the run file, with a stand-in value, instead of a refusal.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -124,7 +124,7 @@ def _stages(findings: Findings, models: Models) -> bool:
 
 
 def _length(findings: Findings, _: Models) -> bool:
-    """Make a length that stands in long enough for the warm-up."""
+    """Make a stand-in length long enough for the warm-up."""
     carried = findings.carried.get("training.iterations")
     if carried is None or "training.iterations" in findings.questions:
         return False
@@ -165,7 +165,7 @@ def _long_decay(warmup: int, findings: Findings) -> bool:
 
 
 def _recomputed_groups(findings: Findings, _: Models) -> bool:
-    """Compute each layer again by itself, where groups do not divide the stages."""
+    """Recompute each layer separately, if groups do not divide the stages."""
     carried = findings.carried.get("training.recompute_num_layers")
     if carried is None or carried.value == 1:
         return False
@@ -183,7 +183,7 @@ def _offload(findings: Findings, _: Models) -> bool:
 
 
 def _nodes_for_memory(findings: Findings, _: Models) -> bool:
-    """Take more nodes, which share the optimizer's states, where the source does not say how many."""
+    """Use more nodes, to shard the optimizer's states, if the source does not set their number."""
     carried = findings.carried.get("jobs.training.nodes")
     if carried is None or (carried.line and "jobs.training.nodes" not in findings.questions):
         return False

@@ -69,11 +69,11 @@ def without_secret_values(raw_words: Sequence[str]) -> list[str]:
 
 
 def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
-    """Return what a running process says of its training.
+    """Return the training settings of a running process.
 
     Its command line, and variables of its job.
 
-    Nothing is started. Variables that are no settings of a job are not read, and secrets are
+    Nothing is started. Variables that are not settings of a job are not read, and secrets are
     masked. Raises `ParamsError` if there is no such process, or it belongs to somebody else.
     """
     folder = processes / str(number)
@@ -133,7 +133,7 @@ def _settings(variables: Mapping[str, str]) -> Iterator[Setting]:
 
 
 def _directives_of_ranks(variables: Mapping[str, str]) -> Iterator[Directive]:
-    """Yield the nodes and devices that the launcher told the process of."""
+    """Yield the nodes and devices in the launcher's variables for the process."""
     world = _count(variables.get("WORLD_SIZE", ""))
     local = _count(variables.get("LOCAL_WORLD_SIZE", ""))
     if world and local:
@@ -202,7 +202,7 @@ def is_log(text: str) -> bool:
 
 
 def script_of_log(text: str, name: str) -> Script:
-    """Return what the arguments in a log say of a training, the program's defaults included.
+    """Return the training settings in a log's arguments, including the program's defaults.
 
     Arguments that no key of a run file has and that change nothing in the training are counted in a
     note.
@@ -217,9 +217,9 @@ def script_of_arguments(
     name: str,
     computed: re.Pattern[str] = _COMPUTED,
 ) -> Script:
-    """Return what Megatron's arguments, under the names that it prints, say of a training.
+    """Return the training settings in Megatron's arguments, under their printed names.
 
-    `printed` has the value and the line of each; those that match `computed` say nothing.
+    `printed` has the value and line of each argument. Arguments that match `computed` are ignored.
     """
     shell_words = [Word("pretrain_gpt.py", 1)]
     uncounted = 0

@@ -1,4 +1,4 @@
-"""Blocks to paste: what a script has and no run file holds.
+"""Text blocks to paste: settings of a script that do not belong in a run file.
 
 They are for the site's file, with an entry for params/models.yaml.
 """
@@ -12,7 +12,7 @@ from runbook.tools.adopt.findings import Findings
 
 
 def site_block(findings: Findings) -> str:
-    """Return what a person can paste into the site's file; empty if there is nothing.
+    """Return the text that a person can paste into the site file, or an empty text.
 
     Each value is the script's own. Variables that nothing sets are left as $NAME.
     """

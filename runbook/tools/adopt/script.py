@@ -13,10 +13,10 @@ PARENT = "/__NOT_SET_PARENT__"
 FOLDER = "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
 """The job's folder in the sandbox.
 
-A value that contains it is one that only the user's machine can tell.
+A value that contains it is known only on the user's machine.
 """
 HOME = "/person"
-"""The home folder in the sandbox, which stands for the user's own."""
+"""The home folder in the sandbox, which represents the user's."""
 ASSUMED_NODES = 1
 ASSUMED_DEVICES = 8
 """What the sandbox answers if a script requests nothing."""
@@ -113,7 +113,7 @@ class StartedProgram:
 
 @dataclass(frozen=True)
 class Script:
-    """Everything that was observed of a job: its text and what it did."""
+    """All observations of a job: its text and its actions."""
 
     text: str
     directives: tuple[Directive, ...]

@@ -1,6 +1,6 @@
 """Exports of a log: CSV, JSON, Parquet, TensorBoard, MLflow, trackio.
 
-Of a run's training also MLPerf log lines.
+A run's training can also be exported as MLPerf log lines.
 """
 
 import csv
@@ -274,7 +274,7 @@ _TRACKERS = {"tensorboard": _to_tensorboard, "mlflow": _to_mlflow, "trackio": _t
 
 
 def export(log: ParsedLog, target: str, *, name: str) -> str:
-    """Write the records to a file or to a tracker, and return in words what was written.
+    """Write the records to a file or to a tracker, and return a description of the output.
 
     A file is written next to its place and renamed.
     """
@@ -389,7 +389,7 @@ def _entries(
 ) -> Iterator[dict[str, object]]:
     """Yield the entries in order.
 
-    A block is what is trained between two evaluations.
+    A block is the part of a training between two evaluations.
     """
     begin = steps[0].time - steps[0].seconds
     end = steps[-1].time

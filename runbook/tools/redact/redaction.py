@@ -4,9 +4,9 @@
     is redactor.text(text), .value(json value), .markup(html)          the same with [user], [host],
     [path] ... in place
 
-Known words are found anywhere, in upper and lower case, also inside data: addresses; paths, buckets
-and addresses are known by their shape. Of a path that no file names, that stands without quotes and
-whose last name holds a space, what follows that space is kept.
+Known words are found anywhere, in upper and lower case, also inside data: addresses. Paths, buckets
+and addresses are recognized by their form. One limit: if an unquoted path that names no file has a
+space in its last name, the text after that space is kept.
 """
 
 import base64

@@ -127,7 +127,7 @@ def prepare(job: ReplayJob) -> None:
 
 
 def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
-    """Train the step on this machine, in as many processes as the run has ranks."""
+    """Train the step on this machine, with one process for each rank of the run."""
     ranks = job.phase.parallel.world_size
     threads = _recorded_threads(job)
     # The number is the run's, because sums over the cores of a processor depend on it.

@@ -162,7 +162,7 @@ def _scheduler_line(cluster_wish: ClusterWish, cluster: Cluster) -> str:
 
 
 def _facts_text(cluster: Cluster, date: str) -> str:
-    """Return the section on who answered and when; empty if nobody did."""
+    """Return the section about the programs that answered and when, or an empty text."""
     if not cluster.source:
         return ""
     fact = f'{{source: "{cluster.source}, asked by runbook init", date: "{date}"}}'

@@ -1,6 +1,6 @@
 """The frameworks' own training programs, started on this machine.
 
-It starts rank.sh as rendered, made small, without a GPU.
+It starts rank.sh as rendered, scaled down, without a GPU.
 """
 
 import json
@@ -110,7 +110,7 @@ class UpstreamTrial:
         }
 
     def as_text(self) -> str:
-        """Return what the log reader read, and the verdict."""
+        """Return the records of the log reader, and the verdict."""
         rows = []
         for record in self.log.records:
             rows.append(
@@ -219,7 +219,7 @@ def start_upstream(
 
 @dataclass(frozen=True)
 class SmallJob:
-    """A rendered job, made small, and the folder that it runs in."""
+    """A rendered job, scaled down, and the folder that it runs in."""
 
     folder: Path
     settings: Settings
@@ -355,7 +355,7 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
 
 
 def _git(checkout: Path, *git_arguments: str) -> str:
-    """Return git's output about a folder, or an empty text if it is no repository's top."""
+    """Return git's output about a folder, or an empty text if it is not the top of a repository."""
     if not (checkout / ".git").exists():
         return ""
     finished = shell.run(

@@ -1,9 +1,9 @@
 """Matrix products in 8 bits without Transformer Engine: `training.fp8: tensorwise`.
 
-A layer's product, and the product for its input's gradient, use factors in 8 bits (e4m3; gradients
-e5m2). Each factor is scaled by its present largest number. The gradient of a weight is computed in
-bf16 and summed in float32, as without fp8: its factors would have to be transposed in memory, and
-it is the product that needs its digits. Attention, norms, embedding and head stay in bf16.
+A layer's matrix product and its input-gradient product use 8-bit factors (e4m3; gradients e5m2).
+Each factor is scaled by its current largest absolute value. The gradient of a weight is computed in
+bf16 and summed in float32, as without fp8. Its factors would have to be transposed in memory, and
+this product needs the precision most. Attention, norms, embedding and head stay in bf16.
 """
 
 from typing import Any

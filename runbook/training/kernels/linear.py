@@ -1,9 +1,10 @@
 """The matrix products of megatron-core's layers, and the sum of a weight's gradients.
 
-megatron-core multiplies, adds the bias in a pass of its own, and adds each micro-batch's gradient
-of a weight, computed in 16 bits, to a float32 sum in another. Here a product adds its bias, and the
-product that gives a weight's gradient adds it to the float32 sum: no copy of the gradient exists,
-and it is not rounded to 16 bits on the way. Apex's extension does the same for those who have it.
+megatron-core adds the bias in a separate pass after the multiplication. In another pass, it adds
+each micro-batch's weight gradient, computed in 16 bits, to a float32 sum. Here a product adds its
+bias, and the product that gives a weight's gradient adds it to the float32 sum: no copy of the
+gradient exists, and it is not rounded to 16 bits on the way. Apex's extension does the same for
+those who have it.
 """
 
 import functools

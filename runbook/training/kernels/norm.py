@@ -1,8 +1,8 @@
-"""Triton kernels for the residual stream: add what a block computed, with its bias, and normalize.
+"""Triton kernels for the residual stream: add a block's output and bias, and normalize.
 
 The sum and its norm come from one pass over memory, forward and backward. The sum is rounded to the
-stream's number format before it is normalized, as in separate computations. Gradients
-of the norm's weights and of the bias are summed in float32, in a fixed order.
+stream's number format before it is normalized, as in separate computations. Gradients of the norm's
+weights and of the bias are summed in float32, in a fixed order.
 """
 
 from typing import Any
@@ -99,7 +99,7 @@ class _Norm(torch.autograd.Function):
         )
         ctx.adds = adds
         if not adds:
-            # A sum that was not computed here has no gradient of its own.
+            # A sum that was not computed here has no separate gradient.
             ctx.mark_non_differentiable(mean)
             return result, mean
 

@@ -56,7 +56,7 @@ class StepCounts:
 class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Count the operators that run inside this mode.
 
-    With `fake`, numbers are invented where they are needed, and nothing is sent.
+    With `fake`, required numbers are made up, and nothing is sent.
     """
 
     def __init__(self, *, fake: bool, device_type: str) -> None:

@@ -1,6 +1,6 @@
 """Stand in for a GPU that this machine lacks.
 
-torch.cuda answers as on the target, and fake tensors live on a device of their own.
+torch.cuda behaves as on the target, and fake tensors are on a separate device.
 
 A PyTorch for CPUs has no CUDA device guard, so fake tensors on "cuda" break in autograd. torch's
 device type for backends written in Python has one, and every request for CUDA receives that device

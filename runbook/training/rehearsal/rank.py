@@ -185,7 +185,7 @@ class _Grown:
 
         works = []
         for (part, chunk), counts in sorted(amounts.items()):
-            # The plus leaves out counts of zero.
+            # Adding two Counters drops counts of zero.
             works.append(Work(part, chunk, dict(+counts)))
 
         return works
@@ -230,7 +230,7 @@ def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
 
 
 class _Rehearsal:
-    """The engine of this rank, and what the training loop does with it."""
+    """The engine of this rank, and the training loop's operations on it."""
 
     def __init__(self, spec: PhasePlan, counter: OperatorCounter) -> None:
         from runbook.training.health.stopping import StopConditions

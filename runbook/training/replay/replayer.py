@@ -226,7 +226,7 @@ class Replayer:
         num_microbatches: int,
         states: RandomStates,
     ) -> Numbers | None:
-        """Return what the same rank of the next replica computes from this one's micro-batches.
+        """Return the results of the same rank in the next replica for this rank's micro-batches.
 
         Return None without replicas.
         """

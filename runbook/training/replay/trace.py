@@ -32,7 +32,7 @@ from runbook.training.health import injected_faults
 HASHING = "hash_seconds"
 """The part of a step in which fingerprints are taken, in metrics.jsonl."""
 LAYER_OUTPUT = "output"
-"""Name of what a whole layer returns."""
+"""Name of a whole layer's output."""
 ALL_OUTPUTS = (
     "embedding",
     "input_layernorm",

@@ -25,8 +25,9 @@ LONGEST_WAIT_SECONDS = 60.0
 END_SECONDS = 120
 """Time to send the last numbers, once the trainer has closed standard input or is gone."""
 LAST_TRIES_SECONDS = 90.0
-"""Of them, in which a tracker that fails is tried again: what is left is said before the process
-ends.
+"""Part of that time in which a failed tracker is tried again.
+
+What could not be sent is reported before the process ends.
 """
 LONGEST_LAST_WAIT_SECONDS = 10.0
 NO_NUMBERS = frozenset({"iteration", "time"})

@@ -206,7 +206,7 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     # If all ranks are on one machine, it compiles a library for their sums.
     "deepspeed.ops": lambda module: module.__compatible_ops__.update(deepspeed_shm_comm=False),
 }
-"""The changes, by the module after whose import they are made."""
+"""The changes, by module. A change is made right after the import of its module."""
 UNUSED = ("torchvision", "deepspeed.compression", "wandb", "ezpz")
 """Imported by Megatron-DeepSpeed for what no GPT training does: an empty stand-in where they are
 not installed.

@@ -16,7 +16,7 @@ from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, P
 ANSWERED = "answers"
 """Prefix of the name of the check whether every node answered."""
 Fault = Callable[[NodeFacts, Expectations], str]
-"""Return in words the fault in a node's facts; an empty text if there is none."""
+"""Returns the fault in a node's facts as text, or an empty text."""
 UNLIMITED = "unlimited"
 INNER_ADDRESSES = ("127.", "::1", "fe80:")
 """Prefixes of addresses that mean the same on every node."""
@@ -26,7 +26,7 @@ GRANTED_SLACK_SECONDS = 90
 
 @dataclass(frozen=True)
 class NodeRule:
-    """A rule that judges each node by itself."""
+    """A rule that judges each node separately."""
 
     rule: PlacedRule
     part: str
@@ -157,7 +157,7 @@ def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def memory_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the fault of the job's memory: a limit far below what a process needs."""
+    """Return a fault if the job's memory limit is far below the needs of a process."""
     needed = max(1, expected.devices_per_node) * GIB
     limit = facts["limit"]
     if limit is not None and limit < needed:
@@ -168,7 +168,7 @@ def memory_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def cores_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the fault of the number of cores."""
+    """Return a fault if a node has too few cores."""
     quota = facts["quota"]
     usable = facts["cores"] if quota is None else min(facts["cores"], quota)
     if expected.has_queue and expected.cores_per_node and usable < expected.cores_per_node:
@@ -437,7 +437,7 @@ NODE_SETUP_RULE = PlacedRule(
 
 
 def node_setup_checks(answers: JobAnswers) -> list[PlacedCheck]:
-    """Judge what the site's own commands do on each node before any question.
+    """Judge the effect of the site's own commands on each node, before all other checks.
 
     Return nothing if the site has no such commands.
     """
@@ -571,7 +571,7 @@ def different_versions(
         majority = len(rarest_first[-1][1])
         is_tie = len(rarest_first[-2][1]) == majority
         for _, nodes in rarest_first:
-            # If just two nodes differ, nobody knows which one is wrong.
+            # If only two nodes are compared, it is unknown which one is wrong.
             if is_tie or len(nodes) < majority:
                 odd_nodes += nodes
 
