@@ -134,7 +134,8 @@ class ParsedLog:
     first_error: FirstError | None = None
     """The first error that no rule recognizes.
 
-    None if the log names a failure that is no effect of it."""
+    None if the log names a failure that the error did not cause.
+    """
     effects: list[Failure] = field(default_factory=list)
     """Known failures that the first error explains. They are left out of `failures`."""
     facts: Facts | None = None
@@ -191,7 +192,7 @@ def whole(value: object) -> int | None:
 
 
 def milliseconds(text: str | None) -> float | None:
-    """Return the seconds that a text in milliseconds means; None if it begins with no number.
+    """Return the seconds of a text in milliseconds, or None if it does not begin with a number.
 
     The exponent is written rather than divided by, so that 150471.3 ms is 150.4713 s and no digit
     more.
@@ -271,7 +272,7 @@ class Assembly:
         return self.records[-1].iteration if self.records else None
 
     def previous(self) -> Record | None:
-        """Return the newest record of this segment; None if the segment has none."""
+        """Return the newest record of this segment, or None if the segment is empty."""
         if len(self.records) > self._start and not self._restarting:
             return self.records[-1]
         return None

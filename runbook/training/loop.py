@@ -66,7 +66,7 @@ from runbook.training.training_log import StepRecord, TrainingLog
 def make_engine(spec: PhasePlan, *, draw: bool = True) -> TrainingEngine:
     """Return the engine that the plan names.
 
-    `draw`: with first weights, which a checkpoint to be loaded replaces.
+    With `draw` it has initial weights; they are unnecessary if a checkpoint is loaded.
     """
     if spec.engine == "megatron-core":
         from runbook.training.engines.megatron_engine import MegatronEngine
@@ -144,7 +144,8 @@ class TrainingLoop:
             self._sample()
 
         if self.spec.tuning.gc_interval:
-            # Python's own collections come at other steps on each rank, and all wait for each.
+            # Python's automatic collections run at different steps on each rank, and all ranks wait
+            # for each.
             gc.disable()
             gc.collect()
 
@@ -201,7 +202,7 @@ class TrainingLoop:
         checkpoint = self.spec.checkpoint
         self._seal_written_save()
         if at_end or self._at(checkpoint.interval):
-            # Nothing follows the last save that could hide its time.
+            # No training follows the last save that could hide its time.
             self._save(in_background=checkpoint.asynchronous and not at_end)
         if self._at(checkpoint.near_interval) and not at_end:
             self._save_near()
@@ -220,7 +221,7 @@ class TrainingLoop:
         if loaded is not None:
             self._refuse_other_training(loaded)
             vars(self.progress).update(vars(loaded.progress))
-            # On all ranks, because they skip a spike together.
+            # All ranks do this, because they skip a spike together.
             recent = share_value(self.log.recent_steps(self.progress.iteration))
             self.stepper.watch.remember(recent)
             self.saved_order = loaded.data_cache
@@ -259,7 +260,8 @@ class TrainingLoop:
         """Report the number of data-parallel replicas if it has changed."""
         if torch.distributed.get_rank() != 0:
             return
-        # Also of a plan that allows no fewer ones: the start before may have had another plan.
+        # This also applies to a plan that does not allow fewer replicas, because the previous start
+        # may have had another plan.
         change = replicas_change(self.spec, self.log.earlier_events())
         if change is not None:
             self._say(
@@ -279,7 +281,7 @@ class TrainingLoop:
             self._report_slower(reason)
 
     def _report_compiler_faults(self) -> None:
-        """Say what torch could not compile since the last step: each rank for itself."""
+        """Report what torch could not compile on this rank since the last step."""
         for reason in self.compiler_faults.take():
             self._report_slower(reason)
 
@@ -290,9 +292,9 @@ class TrainingLoop:
         self.log.event("slower_kernels", reason=reason)
 
     def _compare_order(self, cache: CacheCheck) -> None:
-        """Report what was built again of the cached order.
+        """Report parts of the cached order that were rebuilt.
 
-        Refuse to continue in another order than before.
+        Refuse to continue in a different order.
         """
         if changed := cache.changed:
             folder = self.spec.data.cache
@@ -340,7 +342,7 @@ class TrainingLoop:
         )
 
     def _pass_over_again(self) -> None:
-        """Skip again what an earlier segment skipped, if it ended before its next save."""
+        """Skip the steps that an earlier segment skipped, if it ended before its next save."""
         if "rollback" in (self.spec.limits.nan_policy, self.spec.limits.spike_policy):
             earlier = share_value(self.log.rolled_back())
             passed_over = self.progress.passed_over
@@ -375,7 +377,7 @@ class TrainingLoop:
         record, stop_request, bad = self.stepper.step(train, self.progress)
         self.stopping.stepped(record.seconds)
         self._report_slow_ranks()
-        # Else the step was passed over, and its record has no loss to judge.
+        # Otherwise the step was skipped, and its record has no loss to judge.
         was_computed = bool(record.parts) or record.loss is not None
         alarms = [*self.stepper.watch.look(record)] if was_computed else []
         if self.log.ranks.is_last:
@@ -384,7 +386,7 @@ class TrainingLoop:
             self._report_replay()
 
         self.log.alarms(self.stepper.memory.agree(self.stepper.leaks))
-        # The space of a save in progress is already taken
+        # The space for a save in progress is already in use
         if self.log.ranks.rank == 0 and was_computed and self.pending is None:
             self.log.alarms(self.disk.look(record.iteration, record.seconds))
 
@@ -401,7 +403,7 @@ class TrainingLoop:
     def _report_slow_ranks(self) -> None:
         """Report this rank if it is slow.
 
-        All ranks have the times of all, but only the rank itself knows its machine.
+        All ranks have all times, but only the rank itself knows its machine.
         """
         times = self.stepper.rank_times
         if times is None:
@@ -412,9 +414,9 @@ class TrainingLoop:
         self.log.alarms(alarm for alarm in slow if alarm.rank == rank)
 
     def _report_replay(self) -> None:
-        """Write what was computed twice, and report ranks that got something else.
+        """Record results that were computed twice, and report ranks with a difference.
 
-        Each knows its own machine.
+        Each rank reports itself, because it knows its machine.
         """
         replayer = self.stepper.replayer
         for line in replayer.lines():
@@ -449,9 +451,9 @@ class TrainingLoop:
         return [step for step in self.newest if step.iteration >= first_iteration]
 
     def _answer(self, steps: list[BadStep]) -> str:
-        """Whether to continue without the step, or to go back and leave its samples out.
+        """Decide whether to continue without the step, or to roll back and skip its samples.
 
-        Raises if it is to stop.
+        Raises if the training must stop.
         """
         root = self.spec.path(self.spec.checkpoint.folder)
         bad = steps[-1]
@@ -482,7 +484,7 @@ class TrainingLoop:
         vars(self.progress).update(vars(loaded.progress))
         self.progress.passed_over = passed_over
         self.progress.segment = segment
-        # A later, broken checkpoint is saved again
+        # A later, broken checkpoint is replaced by a new one
         self.saved_iteration = self.progress.iteration
         self.log.segment = segment
         lineage = {}
@@ -519,9 +521,10 @@ class TrainingLoop:
         return float(value) / num_microbatches / self.stepper.copies
 
     def _save(self, *, in_background: bool = False) -> None:
-        """Save.
+        """Save a checkpoint.
 
-        In the background, files are written while training continues until `_seal_written_save`.
+        In the background, its files are written while training continues, until
+        `_seal_written_save`.
         """
         if self.progress.iteration == self.saved_iteration:
             return
@@ -581,9 +584,10 @@ class TrainingLoop:
             self.near.end()
 
     def _prove_smoke_test(self, train: Any) -> None:
-        """Events for the gate: the network's speed.
+        """Write events for the gate.
 
-        A batch's loss before and after a step, and after a reload.
+        They have the network's speed, and a batch's loss before and after a step and after a
+        reload.
         """
         seconds, speed = sum_speed(MESSAGE_BYTES, NETWORK_ROUNDS)
         ranks = self.spec.parallel.world_size
@@ -685,12 +689,12 @@ class Stepper:
         self.scale = math.inf
         # Ranks whose mean losses are averaged
         self.copies = spec.parallel.data * spec.parallel.context
-        # Of all ranks, after a step in which they are exchanged
+        # Times of all ranks, after a step that exchanges them
         self.rank_times: ExchangedTimes | None = None
         self.memory = MemoryWatch(spec)
-        # Of all ranks, bytes a step; after a step that exchanges them
+        # Leaks of all ranks in bytes per step, after a step that exchanges them
         self.leaks: list[float] = []
-        # Of the steps since the last exchange
+        # Computing time of this rank in each step since the last exchange
         self._own_seconds: list[float] = []
         self.replayer = make_replayer(spec, engine)
         # Whether a part of the last step was computed twice
@@ -699,7 +703,7 @@ class Stepper:
     def step(
         self, train: Any, progress: TrainingProgress
     ) -> tuple[StepRecord, int, BadStep | None]:
-        """One iteration: its record, any rank's stop request, what was bad about it.
+        """Run one iteration. Return its record, any rank's stop request, and its fault.
 
         A bad step changes no weight.
         """
@@ -710,7 +714,7 @@ class Stepper:
         global_batch = spec.batch.at(consumed_samples)
         num_microbatches = global_batch // (spec.batch.micro * spec.parallel.data)
         rate = spec.learning_rate.at(consumed_samples + global_batch)
-        # What follows belongs to no step: an evaluation, or the optimizer's collectives.
+        # Later work belongs to no step: an evaluation, or the optimizer's collectives.
         self.clock.forget(DATA, COMMUNICATION)
         if any(first == consumed_samples for first, _ in progress.passed_over):
             outcome = self._pass_over(num_microbatches, progress.iteration + 1)
@@ -728,7 +732,7 @@ class Stepper:
                 outcome.jumped,
             )
 
-        # Linux counts in KiB
+        # Linux reports KiB
         memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self.memory.look(progress.iteration + 1, time.monotonic() - start)
         if on_gpu():
@@ -788,11 +792,12 @@ class Stepper:
             rank_loss = self._compute(batches, num_microbatches, iteration)
 
         rank_loss = injected_faults.armed.loss(rank_loss, iteration)
-        # Where the clock is late, times are of the step before: a GPU has not passed this one yet.
+        # If the clock is late, the times are those of the previous step, because the GPU has not
+        # finished this one.
         parts = {} if self.clock.is_late else self._take_times()
         with self.clock.during(OPTIMIZER):
             loss, stop_request = self._share(rank_loss, num_microbatches, iteration)
-            # The GPU has passed it; of its optimizer, the step before
+            # The GPU has finished these parts; the optimizer's time is that of the previous step
             parts = parts or self._take_times()
             is_finite = math.isfinite(loss)
             jumped = (
@@ -800,7 +805,8 @@ class Stepper:
                 and is_finite
                 and self.watch.loss.excess(loss) > 1
             )
-            # In fp16 an overflow is the optimizer's business: it skips the step and halves its scale.
+            # In fp16, the optimizer handles an overflow: it skips the step and halves the loss
+            # scale.
             if not jumped and (is_finite or spec.precision.format == "fp16"):
                 update = self.engine.update(rate)
 
@@ -828,13 +834,13 @@ class Stepper:
         return float(self.replayer.compute(batches, count, iteration))
 
     def _take_times(self) -> dict[str, float]:
-        """Seconds of the parts.
+        """Return the seconds of the parts.
 
-        Those of this rank's own computing are exchanged with the next loss.
+        This rank's computing time is exchanged with the next loss.
         """
         parts = self.clock.take()
         if not self.clock.is_late:
-            # A step without communication took none; a late clock may not know of it yet.
+            # A step without communication has 0 seconds; a late clock may not have measured it yet.
             parts = {COMMUNICATION: 0.0} | parts
         self._own_seconds.append(parts[COMPUTE] - parts.get(COMMUNICATION, 0.0))
         return parts
@@ -847,9 +853,9 @@ class Stepper:
         size: int,
         jumped: bool,
     ) -> BadStep | None:
-        """The fault of the step that comes after `progress`, if any.
+        """Return the fault of the step after `progress`, if any.
 
-        An fp16 overflow that halves the scale is none.
+        An fp16 overflow that halves the scale is not a fault.
         """
         before = self.scale
         self.scale = update.loss_scale
@@ -893,8 +899,8 @@ class Stepper:
     ) -> tuple[float, int]:
         """Return the mean loss of the global batch, and any rank's stop request.
 
-        Every few steps all times go along. One reduction carries everything: each further one would
-        make all ranks wait for each other once more.
+        Every few steps, all ranks' times are included. One reduction carries everything: each
+        further one would make all ranks wait for each other once more.
         """
         request = self.stopping.stop_request()
         requests = [float(request < 0), *(float(request == number) for number in SIGNALS)]
@@ -926,14 +932,14 @@ class Stepper:
             if num_requests:
                 return loss, number
 
-        # Without a signal, -1 says that the time of some rank is over.
+        # Without a signal, -1 means that some rank has reached its time limit.
         return loss, -int(clock_requests > 0)
 
 
 def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
-    """What computes micro-batches again to find silent data corruption.
+    """Return the object that recomputes micro-batches to detect silent data corruption.
 
-    It is None if the plan does not request this.
+    Return None if the plan does not request this.
     """
     if not spec.limits.replay_interval:
         return None

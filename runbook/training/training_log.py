@@ -29,7 +29,7 @@ from runbook.training.trackers.processes import TrackerProcesses
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One iteration, as a line of metrics.jsonl."""
+    """An iteration, as a line of metrics.jsonl."""
 
     iteration: int
     consumed_samples: int
@@ -44,7 +44,8 @@ class StepRecord:
     memory_bytes: int
     global_batch: int
     communication_seconds: float | None
-    # Forward and backward, optimizer (on a GPU of the step before); none of a step left out
+    # Seconds of forward and backward, and of the optimizer (on a GPU, of the previous step); empty
+    # for a skipped step
     parts: dict[str, float]
 
 
@@ -56,7 +57,7 @@ class TrainingLog:
         self.ranks = ranks
         self.segment = 0
         self.measured_tflops = spec.log.measured_tflops
-        """Of one large matrix product on this machine; 0: not measured."""
+        """TFLOP/s of a large matrix product on this machine; 0 if not measured."""
         self._unwritable: set[Path] = set()
         self._interval: list[StepRecord] = []
         self._board: Any = None
@@ -64,9 +65,9 @@ class TrainingLog:
         self._trackers = TrackerProcesses(say)
 
     def begin(self, segment: int) -> None:
-        """Open what is kept open; called when training really begins.
+        """Open the files that stay open.
 
-        This way a refusal leaves nothing behind.
+        It is called when training really begins, so that a refusal leaves no files behind.
         """
         self.segment = segment
         if self.ranks.is_last:
@@ -95,15 +96,15 @@ class TrainingLog:
                 self.alerts.send(f"the training failed: {fields['message']}", record)
 
     def earlier_starts(self) -> int:
-        """How many segments this training had before: its starts and rollbacks in events.jsonl.
+        """Return the number of earlier segments of this training, from events.jsonl.
 
-        Call it on rank 0.
+        They are its starts and rollbacks. Call it on rank 0.
         """
         names = [event.get("event") for event in self.earlier_events()]
         return names.count("started") + names.count("rolled_back")
 
     def rolled_back(self) -> list[list[int]]:
-        """First and last samples of the steps that this training rolled back, from events.jsonl.
+        """Return the first and last samples of the steps that were rolled back, from events.jsonl.
 
         Call it on rank 0.
         """
@@ -127,7 +128,7 @@ class TrainingLog:
             return []
 
         for line in lines:
-            with contextlib.suppress(ValueError, RecursionError):  # Torn by a kill
+            with contextlib.suppress(ValueError, RecursionError):  # Cut off by a kill
                 event = json.loads(line)
                 if isinstance(event, dict) and event.get("phase") == self.spec.phase:
                     if event.get("event") == "begun":
@@ -137,7 +138,7 @@ class TrainingLog:
         return events
 
     def recent_steps(self, iteration: int) -> list[RecentStep]:
-        """Return what is usual for this training: its last steps up to an iteration.
+        """Return this training's usual values: its last steps up to an iteration.
 
         Call it on rank 0.
         """
@@ -150,7 +151,7 @@ class TrainingLog:
         skipped: int,
         nan: int,
     ) -> None:
-        """One iteration: metrics.jsonl, TensorBoard, and a log line every `log.interval`."""
+        """Report one iteration: metrics.jsonl, TensorBoard, and a log line every `log.interval`."""
         if not self.ranks.is_last:
             return
         spec = self.spec
@@ -190,10 +191,7 @@ class TrainingLog:
             steps.clear()
 
     def rank_times(self, times: ExchangedTimes) -> None:
-        """What each rank took since the last exchange.
-
-        A line of rank_times.jsonl, four digits each.
-        """
+        """Write each rank's times since the last exchange to rank_times.jsonl, with four digits."""
         if self.ranks.is_last and self.ranks.world_size > 1:
             seconds = [float(f"{value:.4g}") for value in times.seconds]
             line = {
@@ -205,13 +203,13 @@ class TrainingLog:
             self._append(self.spec.log.rank_times, line)
 
     def replay(self, line: Mapping[str, object]) -> None:
-        """What was computed twice: a line of replay.jsonl, on rank 0."""
+        """Write a line of replay.jsonl about a part that was computed twice, on rank 0."""
         self._append(self.spec.log.replay, {**line, "segment": self.segment})
 
     def alarms(self, alarms: Iterable[Alarm]) -> None:
-        """Log what goes wrong, as an event too, and send it.
+        """Log alarms, write them as events and send them.
 
-        From the one rank that knows or is to say it.
+        Only one rank, which knows about them, calls this.
         """
         for alarm in alarms:
             text = f"ALARM {alarm.kind} at iteration {alarm.iteration}: {alarm.evidence}"
@@ -238,7 +236,7 @@ class TrainingLog:
         samples: int,
         seconds: float,
     ) -> None:
-        """One evaluation."""
+        """Report one evaluation."""
         if not self.ranks.is_last:
             return
         say(validation_lines(iteration, loss))
@@ -257,7 +255,7 @@ class TrainingLog:
         prompt: Sequence[int],
         ids: list[int],
     ) -> None:
-        """One continuation of the prompt."""
+        """Report one continuation of the prompt."""
         if self.ranks.is_last:
             record = {
                 "iteration": iteration,
@@ -313,7 +311,7 @@ def training_line(
     tflops: float,
     moment: datetime.datetime,
 ) -> str:
-    """The line of megatron-core 0.16 with throughput (`--log-throughput`).
+    """Return the log line of megatron-core 0.16 with `--log-throughput`.
 
     `step` has averages since the last line.
     """
@@ -337,7 +335,7 @@ def training_line(
 
 
 def validation_lines(iteration: int, loss: float) -> str:
-    """The three lines Megatron-LM prints after an evaluation."""
+    """Return the three lines that Megatron-LM prints after an evaluation."""
     line = (
         f" validation loss at iteration {iteration} | lm loss value: {loss:.6E} | "
         f"lm loss PPL: {perplexity(loss):.6E} | "

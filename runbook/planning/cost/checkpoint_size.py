@@ -7,7 +7,7 @@ from runbook.plan_file.schema import PhasePlan, Precision
 
 
 def bytes_per_parameter(precision: Precision) -> int:
-    """Return the checkpoint bytes a parameter.
+    """Return the checkpoint's bytes per parameter.
 
     They cover the weights in the training format, fp32 master weights unless that format is fp32,
     and Adam's two moments.

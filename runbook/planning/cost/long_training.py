@@ -60,7 +60,7 @@ def estimate_long_training(
     checkpoint_bytes: int,
     time: Speed,
 ) -> LongTraining:
-    """Return what one training phase needs in addition to its steps, at its expected speed."""
+    """Return the costs of one training phase in addition to its steps, at its expected speed."""
     site = choice.site
     step_seconds = time.seconds_per_iteration
     between_failures = None if choice.on_cpu else seconds_between_failures(choice.layout.world_size)

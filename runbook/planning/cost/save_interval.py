@@ -21,7 +21,7 @@ class Saves:
     It includes writing, and repeating steps after failures.
     """
     added_share_as_chosen: float | None = None
-    """The same cost for the interval that the run chose."""
+    """Cost of the interval that the run chose, relative to the steps."""
 
 
 def daly(write: float, between_failures: float) -> float:
