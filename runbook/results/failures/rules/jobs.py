@@ -278,6 +278,23 @@ JOB_RULES = (
         ),
         source="deepspeedai/DeepSpeed#4907",
     ),
+    # Slurm's plugin for PMIx reports what it cannot exchange between the ranks, at their start and
+    # after the end of some.
+    Rule(
+        kind=LAUNCHER,
+        patterns=(r"error:\s+mpi/pmi\w+: .*\bpmixp?_?\w+\.c:\d+",),
+        unless=r"[Tt]imeout|coll_(?:ring|tree)",
+        example=(
+            "slurmstepd: error: mpi/pmix_v5: _dmdx_req: owl1 [0]: pmixp_dmdx.c:319: Bad request "
+            "from owl2"
+        ),
+        counterexample=(
+            "slurmstepd: error: mpi/pmix_v3: pmixp_coll_ring_reset_if_to: n1 [0]: "
+            "pmixp_coll_ring.c:742: collective timeout seq=0"
+        ),
+        source="openpmix/openpmix#3320",
+        level=Level.SYMPTOM,
+    ),
     Rule(
         kind=LAUNCHER,
         patterns=(
