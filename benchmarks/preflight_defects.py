@@ -25,6 +25,7 @@ sys.path.insert(0, str(PROJECT / "tests" / "slurm"))
 
 from broken_node import BrokenNode  # noqa: E402
 from defects import DEFECTS, Defect, Place  # noqa: E402
+from healthy import HEALTHY  # noqa: E402
 from two_nodes import BIN, Cluster, Project, what_is_missing  # noqa: E402
 
 SOUND = Defect("sound", "nothing", ())
@@ -63,6 +64,7 @@ def place_of(project: Project, work: Path) -> Place:
         package=str(PROJECT / "runbook"),
         python=os.path.realpath(sys.executable),
         work=str(work),
+        path=project.cluster.environment["PATH"],
     )
 
 
@@ -155,21 +157,27 @@ def main() -> int:
     """Try every defect, or those that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.preflight_defects")
     parser.add_argument("names", nargs="*", help="defects by name; all of them without any")
+    parser.add_argument(
+        "--healthy", action="store_true", help="the settings of tests/slurm/healthy.py instead"
+    )
     parser.add_argument("--out", type=Path, help="a file for the table")
     arguments = parser.parse_args()
     missing = what_is_missing()
     if missing:
         sys.stderr.write(f"There can be no Slurm here: {missing}\n")
         return 2
-    chosen = [each for each in DEFECTS if not arguments.names or each.name in arguments.names]
-    if not arguments.names:
+    rows = HEALTHY if arguments.healthy else DEFECTS
+    chosen = [each for each in rows if not arguments.names or each.name in arguments.names]
+    if not arguments.names and not arguments.healthy:
         chosen = [SOUND, *chosen, SOUND]
     with tempfile.TemporaryDirectory(prefix="runbook-defects-", dir="/var/tmp") as folder:
         outcomes = try_all(Path(folder), chosen)
     defects = [outcome for outcome in outcomes if outcome.defect is not SOUND]
     num_right = sum(outcome.is_right for outcome in defects)
     text = table(outcomes)
-    text += f"\n{num_right} of {len(defects)} named with the right cause. {platform.platform()}, {os.cpu_count()} cores.\n"
+    verdict = "passed" if arguments.healthy else "named with the right cause"
+    machine = f"{platform.platform()}, {os.cpu_count()} cores"
+    text += f"\n{num_right} of {len(defects)} {verdict}. {machine}.\n"
     sys.stdout.write(text)
     if arguments.out:
         arguments.out.write_text(text)

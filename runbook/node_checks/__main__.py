@@ -9,7 +9,15 @@ import os
 import sys
 from pathlib import Path
 
-from runbook.node_checks import caches, cores, machine, networks, shared_folder, torch_child
+from runbook.node_checks import (
+    caches,
+    cores,
+    installation,
+    machine,
+    networks,
+    shared_folder,
+    torch_child,
+)
 from runbook.node_checks.answers import HOSTS, PEERS, TORCH, PartState, Rung, node_names
 from runbook.node_checks.peers import ask_peers
 
@@ -48,6 +56,8 @@ def main() -> int:
 def _ask_host(rung: Rung, folders: list[Path], token: str) -> None:
     """Ask the node's own questions first, and the shared folders last, because they may hang."""
     rung.ask("software", machine.look_at_software, FOLDER_SECONDS)
+    rung.ask("programs", installation.look_at_programs, FOLDER_SECONDS)
+    rung.ask("sources", installation.look_at_sources, FOLDER_SECONDS)
     rung.ask("limits", machine.look_at_limits, LOCAL_SECONDS)
     rung.ask("memory", machine.look_at_memory, LOCAL_SECONDS)
     rung.ask("cores", cores.look_at_cores, LOCAL_SECONDS)

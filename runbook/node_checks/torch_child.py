@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 
 from runbook.node_checks.answers import Facts
+from runbook.node_checks.libraries import VARIABLE, folders_with, substitutions
 
 CHILD = "runbook.training.probe"
 LAST_LINES = 4
@@ -17,12 +19,32 @@ def look_at_torch(device: str, seconds: float) -> Facts:
 
     If its process failed, return its signal, exit code and last words.
     """
-    argv = [sys.executable, "-m", CHILD, "--only-torch", "--device", device]
+    facts = _run_child(["--only-torch", "--device", device], os.environ, seconds)
+    loaded = facts.get("libraries")
+    if isinstance(loaded, dict) and folders_with(loaded):
+        without_variable = _libraries_without_variable(seconds)
+        facts["substituted"] = substitutions(loaded, without_variable)
+    return facts
+
+
+def _libraries_without_variable(seconds: float) -> dict[str, str]:
+    """Return the libraries of a torch that starts without LD_LIBRARY_PATH.
+
+    Return nothing if torch needs the variable to start.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    libraries = _run_child(["--only-libraries"], environment, seconds).get("libraries")
+    return dict(libraries) if isinstance(libraries, dict) else {}
+
+
+def _run_child(options: list[str], environment: Mapping[str, str], seconds: float) -> Facts:
+    """Return how the child ended, and what it printed."""
+    argv = [sys.executable, "-m", CHILD, *options]
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     try:
         ended = subprocess.run(
             argv,
-            env={**os.environ, **alone},
+            env={**environment, **alone},
             capture_output=True,
             text=True,
             errors="replace",

@@ -297,6 +297,13 @@ class PhaseMessage(Message):
         "{most_epochs:.0f}: from there on a repeated token teaches almost nothing "
         "(arXiv:2305.16264). Take more text, or train less."
     )
+    PYTHON_IN_FRONT = (
+        "{name} on PATH is {path} (Python {version}), in front of the job's own {executable}"
+    )
+    LIBRARY_REPLACED = (
+        "{name} is {path} (version {version}), without LD_LIBRARY_PATH {other_path} "
+        "(version {other_version})"
+    )
     TIME_GRANTED = "{granted} of {asked} that were asked for"
     TOKENIZED_ALREADY = "tokenize: done, verified. Nothing is made again."
     TOKEN_FILES_MADE_ELSEWHERE = (

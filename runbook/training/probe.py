@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import platform
+import re
 import socket
 import sys
 import threading
@@ -37,6 +38,11 @@ MATRIX_SIZE = {True: 8192, False: 1024}
 COPIED_BYTES = {True: 1 << 30, False: 64 << 20}
 """Bytes of the timed copy in memory, on a GPU and on a CPU."""
 TIMED_ROUNDS = 5
+LIBRARIES = re.compile(
+    r"lib(?:stdc\+\+|gcc_s|gomp|iomp5|c10|torch\w*|nccl|cudart|cublas|cublasLt|cudnn\w*|nvrtc"
+    r"|nvJitLink|amdhip64|rccl)"
+)
+"""Libraries that torch was built with, and that another one of the same name may replace."""
 GROUP_BYTES = 1 << 20
 MEETING_SECONDS = 120
 """Until all ranks are there: the slowest node imports torch and megatron-core from a cold file
@@ -66,6 +72,11 @@ def main() -> int:
     ranks = ranks_from(os.environ)
     if arguments.device == CPU:
         hide_gpus()
+    if arguments.only_libraries:
+        importlib.import_module("torch")
+        sys.stdout.write(json.dumps({"libraries": _loaded_libraries()}) + "\n")
+        return 0
+
     if arguments.only_torch:
         torch_facts = _look_at_torch() | _time_devices()
         if arguments.format:
@@ -247,7 +258,23 @@ def _look_at_torch() -> Facts:
         "hip": getattr(torch.version, "hip", None),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if cuda else None,  # type: ignore[no-untyped-call]
         "devices": gpus,
+        "libraries": _loaded_libraries(),
     }
+
+
+def _loaded_libraries() -> dict[str, str]:
+    """Return the files of the libraries that torch was built with, as this process loaded them.
+
+    They are given by name without version. The path of a link is that of its target.
+    """
+    libraries = {}
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.partition("/")[2]
+        name = path.rpartition("/")[2].partition(".so")[0]
+        if LIBRARIES.fullmatch(name):
+            libraries[name] = f"/{path}"
+
+    return libraries
 
 
 def _time_devices() -> Facts:
@@ -462,6 +489,11 @@ def _arguments() -> argparse.Namespace:
         default="",
         choices=("", "bf16", "fp16", "fp32"),
         help="with --only-torch: also time a core's matrix product in this number format",
+    )
+    parser.add_argument(
+        "--only-libraries",
+        action="store_true",
+        help="import torch and print the files of its libraries",
     )
     parser.add_argument(
         "--layout", default="", help="tensor x pipeline x context parallel sizes, such as 2x4x1"

@@ -45,6 +45,24 @@ EXPECTED = Expectations(
 )
 HOST_FACTS = {
     "software": {"python": "3.11.7", "packages": {"torch": "2.13.0", "numpy": "2.4.6"}},
+    "programs": {
+        "executable": "/env/bin/python3",
+        "prefix": "/env",
+        "own_place": 0,
+        "programs": {
+            "python": {"path": "/env/bin/python", "place": 0, "version": "3.11.7", "is_own": True},
+            "python3": {
+                "path": "/env/bin/python3",
+                "place": 0,
+                "version": "3.11.7",
+                "is_own": True,
+            },
+        },
+    },
+    "sources": {
+        "gpt3-runbook": {"folder": "/home/me/runbook", "checksum": "00000001"},
+        "torch": {"folder": "/env/lib/torch", "checksum": "00000002"},
+    },
     "limits": {
         "memlock": None,
         "nofile": 65536,
@@ -513,6 +531,110 @@ srun: error: node2: task 1: Exited with exit code 1
 srun: error: node1: task 0: Exited with exit code 1
 """
 """Of torch 2.13 below Slurm 22.05, 2026-11-26."""
+
+
+def test_an_import_that_fails_names_the_python_that_tried():
+    facts = {
+        "ended": "failed",
+        "exit_code": 1,
+        "words": "ModuleNotFoundError: No module named 'torch'",
+    }
+    answers = job_of(
+        line("hosts", "n2", "programs", HOST_FACTS["programs"]),
+        line("torch", "n1", "torch", TORCH_FACTS),
+        line("torch", "n2", "torch", facts),
+    )
+    (check,) = broken(torch_checks(answers, EXPECTED))
+    assert check.nodes == ("n2",)
+    assert check.value.endswith("No module named 'torch' (by /env/bin/python3)")
+
+
+OWN_PYTHON = HOST_FACTS["programs"]["programs"]["python3"]
+OTHER_PYTHON = {"path": "/usr/bin/python", "place": 0, "version": "2.7.5", "is_own": False}
+
+
+@pytest.mark.parametrize(
+    ("own_place", "programs", "verdict"),
+    [
+        (1, {"python": OTHER_PYTHON, "python3": {**OWN_PYTHON, "place": 1}}, "fail"),
+        (0, {"python": {**OTHER_PYTHON, "place": 1}, "python3": OWN_PYTHON}, ""),
+        (None, {"python": OTHER_PYTHON, "python3": OTHER_PYTHON}, ""),
+        (1, {"python": OTHER_PYTHON, "python3": OTHER_PYTHON}, "warn"),
+        (1, {"python": {**OTHER_PYTHON, "is_own": True}, "python3": OWN_PYTHON}, ""),
+        (1, {}, ""),
+    ],
+    ids=["in front", "behind", "not on PATH", "named by its path", "same Python", "none"],
+)
+def test_only_another_python_in_front_of_the_jobs_own_is_named(own_place, programs, verdict):
+    answers = hosts("programs", own_place=own_place, programs=programs)
+    checks = broken(host_checks(answers, EXPECTED))
+    found = [(check.name, check.verdict) for check in checks]
+    assert found == ([("Python on PATH", verdict)] if verdict else [])
+    if verdict:
+        assert checks[0].nodes == ("n2",)
+        text = PhaseMessage.PYTHON_IN_FRONT.fill(
+            name="python", path="/usr/bin/python", version="2.7.5", executable="/env/bin/python3"
+        )
+        assert checks[0].value == f"n2: {text}"
+
+
+def test_other_sources_under_one_version_are_named_with_package_folder_and_node():
+    other = {"folder": "/home/me/runbook", "checksum": "000000ff"}
+    (check,) = broken(host_checks(hosts("sources", **{"gpt3-runbook": other}), EXPECTED))
+    assert (check.name, set(check.nodes)) == ("sources of packages", {"n1", "n2"})
+    assert "gpt3-runbook 00000001 on n1, 000000ff on n2 (/home/me/runbook)" in check.value
+
+
+def test_two_folders_with_the_same_sources_are_no_defect():
+    moved = {"folder": "/tmp/copy/torch", "checksum": "00000002"}
+    assert broken(host_checks(hosts("sources", torch=moved), EXPECTED)) == []
+
+
+def test_a_node_without_time_for_a_package_is_compared_by_the_others():
+    other = {"folder": "/home/me/runbook", "checksum": "000000ff"}
+    lines = []
+    for node in ("n1", "n2"):
+        for name, facts in HOST_FACTS.items():
+            own = {**facts, "host": node} if name == "names" else facts
+            if name == "sources" and node == "n2":
+                own = {"gpt3-runbook": other}
+            lines.append(line("hosts", node, name, own))
+    (check,) = broken(host_checks(job_of(*lines), EXPECTED))
+    assert "gpt3-runbook" in check.value and "torch" not in check.value
+
+
+def change(version: str, other_version: str) -> dict[str, str]:
+    """A library that LD_LIBRARY_PATH replaces."""
+    return {
+        "path": "/opt/foreign/lib.so",
+        "version": version,
+        "other_path": "/usr/lib/lib.so",
+        "other_version": other_version,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "versions", "is_broken"),
+    [
+        ("libstdc++", ("3.4.28", "3.4.30"), True),
+        ("libstdc++", ("3.4.30", "3.4.28"), False),
+        ("libnccl", ("2.9.9", "2.21.5"), True),
+        ("libcudart", ("12.4.127", "12.4.127"), False),
+        ("libgomp", ("", ""), False),
+        ("libtorch_cpu", ("", ""), True),
+        ("libc10", ("", ""), True),
+    ],
+)
+def test_a_library_in_the_place_of_a_newer_one_is_a_defect(name, versions, is_broken):
+    changed = change(*versions)
+    facts = TORCH_FACTS | {"substituted": {name: changed}}
+    answers = job_of(line("torch", "n1", "torch", TORCH_FACTS), line("torch", "n2", "torch", facts))
+    checks = broken(torch_checks(answers, EXPECTED))
+    assert [check.name for check in checks] == (["libraries of torch"] if is_broken else [])
+    if is_broken:
+        assert checks[0].nodes == ("n2",)
+        text = PhaseMessage.LIBRARY_REPLACED.fill(name=name, **changed)
+        assert checks[0].value == f"n2: {text}"
 
 
 def test_the_process_that_ended_first_is_named():

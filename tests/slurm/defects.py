@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from broken_node import BrokenNode
 
@@ -25,6 +26,8 @@ class Place:
     python: str
     """The interpreter that the job's `python3` is at last."""
     work: str
+    path: str
+    """PATH of the cluster's programs."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,15 @@ OTHER_TORCH = """
 sed 's/^Version: .*/Version: 2.12.0/' {packages}/torch-*.dist-info/METADATA > {work}/METADATA
 mount --bind {work}/METADATA {packages}/torch-*.dist-info/METADATA
 """
+EDITED_CHECKOUT = """
+sed '1a # a local change' {package}/plan_file/limits.py > {work}/limits.py
+mount --bind {work}/limits.py {package}/plan_file/limits.py
+"""
+EDITED_PACKAGE = """
+sed '1a # a local change' {packages}/megatron/core/optimizer/clip_grads.py > {work}/clip_grads.py
+mount --bind {work}/clip_grads.py {packages}/megatron/core/optimizer/clip_grads.py
+"""
+LIBSTDCXX = Path("/usr/lib/x86_64-linux-gnu/libstdc++.so.6")
 TAKEN_PORTS = """
 import socket, time
 held = []
@@ -117,6 +129,32 @@ ip addr add 192.168.66.2/24 dev ext0
 ip link set ext0 {state}
 ip link set ext1 {state}
 """
+
+
+def other_python(node: BrokenNode, place: Place) -> None:
+    """Put a `python` of the system into a folder, as a module of a cluster does."""
+    folder = Path(place.work, "other")
+    folder.mkdir(exist_ok=True)
+    (folder / "python").unlink(missing_ok=True)
+    (folder / "python").symlink_to("/usr/bin/python3")
+
+
+def old_library(node: BrokenNode, place: Place) -> None:
+    """Copy libstdc++ without the names of its two newest versions."""
+    folder = Path(place.work, "old")
+    folder.mkdir(exist_ok=True)
+    content = LIBSTDCXX.read_bytes()
+    for version, same_length in ((b"3.4.29", b"3.4.0x"), (b"3.4.30", b"3.4.0y")):
+        content = content.replace(b"GLIBCXX_" + version, b"GLIBCXX_" + same_length)
+    (folder / LIBSTDCXX.name).write_bytes(content)
+
+
+def foreign_torch(node: BrokenNode, place: Place) -> None:
+    """Copy a library of torch's with a byte more, which is what another build looks like."""
+    folder = Path(place.work, "libtorch")
+    folder.mkdir(exist_ok=True)
+    own = Path(place.packages, "torch", "lib", "libc10.so")
+    (folder / own.name).write_bytes(own.read_bytes() + b"\0")
 
 
 def taken_ports(node: BrokenNode, place: Place) -> None:
@@ -250,6 +288,51 @@ NODE_DEFECTS = (
         ("python 3",),
         "node2",
         on_node("mount --bind /usr/bin/python3 {python}"),
+    ),
+    Defect(
+        "edited-checkout",
+        "checkout with a local change, under the same version",
+        ("sources of packages",),
+        ("gpt3-runbook", "node2"),
+        "node2",
+        on_node(EDITED_CHECKOUT),
+    ),
+    Defect(
+        "edited-package",
+        "installed package with an edited file, under the same version",
+        ("sources of packages",),
+        ("megatron-core", "node2"),
+        "node2",
+        on_node(EDITED_PACKAGE),
+    ),
+    Defect(
+        "other-python",
+        "another `python` in front on PATH",
+        ("Python on PATH",),
+        ("other/python",),
+        "node2",
+        other_python,
+        variables={"PATH": "{work}/other:{path}"},
+    ),
+    Defect(
+        "old-libstdc++",
+        "LD_LIBRARY_PATH with an older libstdc++",
+        ("libraries of torch",),
+        ("libstdc++", "3.4.28", "3.4.30"),
+        "node2",
+        old_library,
+        variables={"LD_LIBRARY_PATH": "{work}/old"},
+        is_simulated=True,
+    ),
+    Defect(
+        "foreign-torch",
+        "LD_LIBRARY_PATH with another torch's libraries",
+        ("libraries of torch", "import of torch"),
+        ("libc10",),
+        "node2",
+        foreign_torch,
+        variables={"LD_LIBRARY_PATH": "{work}/libtorch"},
+        is_simulated=True,
     ),
     Defect(
         "clock",

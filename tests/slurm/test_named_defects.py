@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from broken_node import BrokenNode
 from defects import DEFECTS, Defect
+from healthy import HEALTHY
 from two_nodes import Cluster, Project
 
 from benchmarks.preflight_defects import place_of, try_defect
@@ -19,6 +20,7 @@ QUICK = (
     ("disk-quota", "wrong-name"),
     ("loss", "shm-full"),
     ("dead-mount", "drained"),
+    ("edited-checkout", "other-python"),
 )
 """Pairs that take a few seconds each; their rungs come before the ranks start."""
 
@@ -29,7 +31,7 @@ def broken_node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> B
     return BrokenNode(cluster, tmp_path_factory.mktemp("defects"))
 
 
-@pytest.mark.rotate(6)
+@pytest.mark.rotate(7)
 @pytest.mark.parametrize("names", QUICK, ids="-".join)
 def test_a_defect_is_named_with_its_cause_and_node(
     names: tuple[str, ...], project: Project, broken_node: BrokenNode
@@ -38,6 +40,16 @@ def test_a_defect_is_named_with_its_cause_and_node(
     for name in names:
         outcome = try_defect(project, broken_node, defect_of(name), place)
         assert outcome.is_right, outcome
+
+
+@pytest.mark.training
+@pytest.mark.rotate(7)
+@pytest.mark.parametrize("settings", HEALTHY, ids=lambda settings: settings.name)
+def test_a_sound_cluster_with_other_settings_has_no_defect(
+    settings: Defect, project: Project, broken_node: BrokenNode
+) -> None:
+    outcome = try_defect(project, broken_node, settings, place_of(project, broken_node.folder))
+    assert outcome.is_right, outcome
 
 
 def test_each_defect_has_a_name_of_its_own_and_a_check() -> None:

@@ -266,6 +266,46 @@ def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
     return f"the kernel chooses from {ports} ports, below {thresholds.PORTS.value:.0f}"
 
 
+def program_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return which other Python stands on PATH in front of the one that `python3` starts here.
+
+    Another Python behind it, or on a PATH that does not lead to the job's, is never called by
+    mistake: most systems have one.
+    """
+    if not _is_found_by_name(facts):
+        return ""
+    return _python_in_front(facts)
+
+
+def named_program_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return which other Python stands in front of one that the site file names by its path."""
+    if _is_found_by_name(facts):
+        return ""
+    return _python_in_front(facts)
+
+
+def _is_found_by_name(facts: NodeFacts) -> bool:
+    """Return whether `python3` on PATH is the Python that the job runs."""
+    return bool(facts["programs"].get("python3", {}).get("is_own", False))
+
+
+def _python_in_front(facts: NodeFacts) -> str:
+    own_place = facts["own_place"]
+    if own_place is None:
+        return ""
+    for name, program in facts["programs"].items():
+        place = program["place"]
+        if not program["is_own"] and place is not None and place < own_place:
+            return PhaseMessage.PYTHON_IN_FRONT.fill(
+                name=name,
+                path=program["path"],
+                version=program["version"],
+                executable=facts["executable"],
+            )
+
+    return ""
+
+
 def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return the difference between the node's clock and the file server's, if it is too large."""
     ahead = facts["ahead"]
@@ -275,7 +315,22 @@ def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
     return f"its clock is {show_duration(abs(ahead))} {direction} that of the files"
 
 
+PYTHON_RULE = PlacedRule(
+    "Python on PATH",
+    "no other `python` or `python3` stands on PATH in front of the one that the job runs",
+    "Take its folder out of PATH, or put it behind: scripts and builds of extensions that call "
+    "`python` get another environment than the training.",
+)
 NODE_RULES = (
+    NodeRule(PYTHON_RULE, "programs", program_fault, lambda facts: facts["executable"]),
+    # Our own programs are started by its path, so only builds of extensions may go wrong.
+    NodeRule(
+        PYTHON_RULE,
+        "programs",
+        named_program_fault,
+        lambda facts: facts["executable"],
+        verdict="warn",
+    ),
     NodeRule(
         PlacedRule(
             "locked memory",
@@ -475,6 +530,7 @@ def _answered_checks(answers: JobAnswers, expected: Expectations) -> list[Placed
         granted_time_check(answers, expected),
         *folders,
         versions_check(answers),
+        sources_check(answers),
         interfaces_check(answers, expected),
         *[judge_each_node(node_rule, answers, expected) for node_rule in rules],
         host_names_check(answers),
@@ -546,6 +602,46 @@ def versions_check(answers: JobAnswers) -> PlacedCheck:
     if differences:
         return rule.broken("; ".join(differences), odd_nodes)
     return rule.passed("the same on all nodes", ", ".join(facts))
+
+
+def sources_check(answers: JobAnswers) -> PlacedCheck:
+    """Judge whether the nodes import the same source files under the same version."""
+    rule = PlacedRule(
+        "sources of packages",
+        "a package has the same source files on all nodes, whatever its version says",
+        "Give all nodes one checkout or image: bring the folder that is named here to the same "
+        "commit, and look for local changes (`git status` there).",
+    )
+    silent = answers.missing(HOSTS, "sources")
+    if silent:
+        return rule.broken(_by_node(silent), list(silent))
+    facts = answers.facts(HOSTS, "sources")
+    # A node with a cold file server may have had no time for the last packages.
+    common = set.intersection(*(set(node_facts) for node_facts in facts.values()))
+    sources: dict[str, dict[str, str | None]] = {}
+    for node, node_facts in facts.items():
+        of_node: dict[str, str | None] = {}
+        for package, source in node_facts.items():
+            if package in common:
+                of_node[package] = source["checksum"]
+        sources[node] = of_node
+
+    differences, odd_nodes = different_versions(sources)
+    if differences:
+        folders = [_source_folder(facts, text.partition(" ")[0]) for text in differences]
+        value = "; ".join(
+            f"{text} ({folder})" for text, folder in zip(differences, folders, strict=True)
+        )
+        return rule.broken(value, odd_nodes)
+    return rule.passed("the same on all nodes", ", ".join(facts))
+
+
+def _source_folder(facts: Mapping[str, NodeFacts], package: str) -> str:
+    """Return the folder of a package, or those of the nodes if they differ."""
+    folders = {node: str(node_facts[package]["folder"]) for node, node_facts in facts.items()}
+    if len(set(folders.values())) == 1:
+        return next(iter(folders.values()))
+    return _by_node(folders)
 
 
 def different_versions(

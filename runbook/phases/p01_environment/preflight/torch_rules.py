@@ -3,6 +3,7 @@
 import re
 
 from runbook.node_checks.answers import HOSTS, TORCH
+from runbook.node_checks.libraries import numbers
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
@@ -35,6 +36,7 @@ def torch_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedChec
     return [
         presence,
         imported,
+        libraries_check(answers),
         *([] if expected.on_cpu else [device_count_check(answers, expected)]),
         *([] if expected.on_cpu else [compiler_check(answers)]),
         right_product_check(facts),
@@ -51,10 +53,13 @@ def import_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     )
     faults = answers.missing(TORCH, TORCH)
     versions = set()
+    programs = answers.facts(HOSTS, "programs")
     for node, facts in answers.facts(TORCH, TORCH).items():
         fault = _import_fault(facts)
         if fault:
-            faults[node] = fault
+            # Where modules and environments add folders to PATH, this is the question.
+            executable = programs.get(node, {}).get("executable", "")
+            faults[node] = f"{fault} (by {executable})" if executable else fault
         else:
             versions.add(str(facts["version"]))
 
@@ -77,6 +82,46 @@ def _import_fault(facts: NodeFacts) -> str:
         return f"ended by {facts['signal']} ({meaning}) {last_line}".strip()
 
     return f"exit code {facts['exit_code']}: {last_line}"
+
+
+OF_TORCH_ITSELF = ("libtorch", "libc10")
+"""Prefixes of the libraries that torch's own wheel brings. Another torch's never fit."""
+
+
+def libraries_check(answers: JobAnswers) -> PlacedCheck:
+    """Judge whether LD_LIBRARY_PATH replaces a library of torch's by an older one."""
+    rule = PlacedRule(
+        "libraries of torch",
+        "LD_LIBRARY_PATH brings no older library in the place of one that torch finds without it",
+        "Take the folder out of LD_LIBRARY_PATH (a module, a shell's start file or the site's "
+        "setup adds it), or put it behind the folder of the newer library.",
+    )
+    faults: dict[str, str] = {}
+    replaced: set[str] = set()
+    for node, facts in answers.facts(TORCH, TORCH).items():
+        for name, change in facts.get("substituted", {}).items():
+            text = PhaseMessage.LIBRARY_REPLACED.fill(name=name, **change)
+            if _is_worse(name, change):
+                faults.setdefault(node, text)
+            replaced.add(text)
+
+    if faults:
+        value = "; ".join(f"{node}: {fault}" for node, fault in faults.items())
+        return rule.broken(value, list(faults))
+    return rule.passed(
+        "; ".join(sorted(replaced)) or "as torch finds them", ", ".join(answers.nodes)
+    )
+
+
+def _is_worse(name: str, change: NodeFacts) -> bool:
+    """Return whether a library is older than the one it replaces, or is another torch's."""
+    if name.startswith(OF_TORCH_ITSELF):
+        return True
+    version = str(change["version"])
+    other_version = str(change["other_version"])
+    if not version or not other_version:
+        return False
+    return numbers(version) < numbers(other_version)
 
 
 def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:

@@ -1,0 +1,171 @@
+"""Where a node's Python comes from: the programs on PATH, and the source files of packages."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.node_checks.answers import Facts
+
+PROGRAMS = ("python", "python3")
+"""Names by which scripts and builds of extensions call Python."""
+PROGRAM_SECONDS = 20
+PRINT_PREFIX = "import sys; print(sys.prefix); print(sys.version.split()[0])"
+SOURCES_SECONDS = 20.0
+"""After this time no further package is read, and the nodes are compared by the others.
+
+A cold file server needs about a millisecond for each file, and torch has 3,000.
+"""
+INSTALLED = frozenset(("site-packages", "dist-packages"))
+"""Folders that only an installer writes to."""
+
+
+@dataclass(frozen=True)
+class SourceFolder:
+    """The folder of a package's source files, relative to its top-level import name."""
+
+    package: str
+    """The name as in `machine.PACKAGES`."""
+    import_name: str
+    below: str = ""
+
+
+SOURCE_FOLDERS = (
+    SourceFolder("gpt3-runbook", "runbook"),
+    SourceFolder("megatron-core", "megatron", "core"),
+    SourceFolder("deepspeed", "deepspeed"),
+    SourceFolder("transformer-engine", "transformer_engine"),
+    SourceFolder("flash-attn", "flash_attn"),
+    SourceFolder("apex", "apex"),
+    SourceFolder("nemo-toolkit", "nemo"),
+    SourceFolder("triton", "triton"),
+    SourceFolder("torch", "torch"),
+)
+
+
+def look_at_sources() -> Facts:
+    """Return the folder and a check sum of each package's source files.
+
+    Two checkouts may have one version and different files. The check sum is over names and sizes,
+    and outside of an installer's folder over the contents, too. A package that is missing, or was
+    not reached in time, is left out.
+    """
+    deadline = time.monotonic() + SOURCES_SECONDS
+    facts: Facts = {}
+    for source in SOURCE_FOLDERS:
+        folder = _folder_of(source)
+        if folder is None:
+            continue
+        checksum = _checksum(folder, deadline)
+        if checksum is None:
+            break
+        facts[source.package] = {"folder": str(folder), "checksum": checksum}
+
+    return facts
+
+
+def _folder_of(source: SourceFolder) -> Path | None:
+    """Return where Python would import a package from, without importing it."""
+    try:
+        spec = importlib.util.find_spec(source.import_name)
+    except (ImportError, ValueError):
+        return None
+
+    if spec is None:
+        return None
+    # A namespace package has several folders, and the first with the subpackage counts.
+    for location in spec.submodule_search_locations or ():
+        folder = Path(location, source.below)
+        if folder.is_dir():
+            return folder
+
+    return None
+
+
+def _checksum(folder: Path, deadline: float) -> str | None:
+    """Return a check sum of the Python files below a folder.
+
+    Return None if the deadline passes before the last one is read.
+    """
+    reads_contents = not INSTALLED & set(folder.parts)
+    checksum = 0
+    for path in _python_files(folder):
+        if time.monotonic() > deadline:
+            return None
+        size = path.stat().st_size
+        checksum = zlib.crc32(f"{path.relative_to(folder)} {size}\n".encode(), checksum)
+        if reads_contents:
+            checksum = zlib.crc32(path.read_bytes(), checksum)
+
+    return f"{checksum:08x}"
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    """Yield the Python files below a folder, in the same order on every node."""
+    for parent, names, files in os.walk(folder):
+        names.sort()
+        for name in sorted(files):
+            if name.endswith(".py"):
+                yield Path(parent, name)
+
+
+def look_at_programs() -> Facts:
+    """Return this interpreter, and the first `python` and `python3` on PATH.
+
+    A program's place on PATH is counted from 0, and `own_place` is that of this interpreter's
+    folder. It is None if the folder is not on PATH.
+    """
+    own_folder = str(Path(sys.executable).parent)
+    folders = os.get_exec_path()
+    programs = {}
+    for name in PROGRAMS:
+        path = shutil.which(name)
+        if path is not None:
+            programs[name] = _program_facts(path, own_folder, folders)
+
+    return {
+        "executable": sys.executable,
+        "prefix": sys.prefix,
+        "own_place": _place_on_path(own_folder, folders),
+        "programs": programs,
+    }
+
+
+def _program_facts(path: str, own_folder: str, folders: list[str]) -> Facts:
+    folder = str(Path(path).parent)
+    prefix, version = _prefix_and_version(path)
+    return {
+        "path": path,
+        "place": _place_on_path(folder, folders),
+        "version": version,
+        "is_own": folder == own_folder or prefix in ("", sys.prefix),
+    }
+
+
+def _place_on_path(folder: str, folders: list[str]) -> int | None:
+    return folders.index(folder) if folder in folders else None
+
+
+def _prefix_and_version(path: str) -> tuple[str, str]:
+    """Return a Python's prefix and version, with empty texts if it does not report them."""
+    try:
+        ended = subprocess.run(
+            [path, "-I", "-c", PRINT_PREFIX],
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "", ""
+
+    lines = ended.stdout.splitlines()
+    if ended.returncode or len(lines) != 2:
+        return "", ""
+    return lines[0], lines[1]

@@ -1,0 +1,144 @@
+"""Settings of sound clusters that differ from the tests' own, on which a preflight finds no defect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broken_node import BrokenNode
+from defects import (
+    LIBSTDCXX,
+    SITE_INTERFACE,
+    Break,
+    Defect,
+    Place,
+    extra_interface,
+    limited,
+    named,
+    on_node,
+    preloaded,
+)
+
+CONTAINER = """\
+container:
+  kind: pyxis
+  image: "registry.example.org#nothing:1"  # the stub takes any name and starts nothing
+  home: true
+"""
+
+
+def newer_library(node: BrokenNode, place: Place) -> None:
+    """Copy libstdc++ with a byte more: a module's build of the same version or a newer one."""
+    folder = Path(place.work, "newer")
+    folder.mkdir(exist_ok=True)
+    (folder / LIBSTDCXX.name).write_bytes(LIBSTDCXX.read_bytes() + b"\0")
+
+
+def system_python(node: BrokenNode, place: Place) -> None:
+    """Put the system's Python into a folder, as modules and shells' start files do."""
+    folder = Path(place.work, "system")
+    folder.mkdir(exist_ok=True)
+    for name in ("python", "python3"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to("/usr/bin/python3")
+
+
+def own_python(node: BrokenNode, place: Place) -> None:
+    """Put a script in front that starts the environment's own Python."""
+    folder = Path(place.work, "wrapped")
+    folder.mkdir(exist_ok=True)
+    script = folder / "python"
+    script.write_text(f'#!/bin/sh\nexec {Path(place.packages).parents[2]}/bin/python "$@"\n')
+    script.chmod(0o755)
+
+
+def all_of(*breaks: Break) -> Break:
+    """Make several changes, one after the other."""
+
+    def do(node: BrokenNode, place: Place) -> None:
+        for change in breaks:
+            change(node, place)
+
+    return do
+
+
+LIMITS = "ulimit -c 0; ulimit -s {stack}; ulimit -l 8192; ulimit -n 1024; ulimit -u 4096;"
+"""What login nodes set: no core files, 8 MiB of locked memory, 1,024 files, 4,096 processes."""
+HEALTHY = (
+    Defect("plain", "the tests' own cluster", ()),
+    Defect(
+        "limits",
+        "limits of a login node, files of 2 TiB, 1 TiB of address space; /dev/shm of 1 GiB; TMPDIR "
+        "in memory; caches on a local disk; other environments active in the shell",
+        (),
+        limits=LIMITS.format(stack=8192) + "ulimit -f 2147483648; ulimit -v 1073741824;",
+        breaks=on_node(
+            "mount -t tmpfs -o size=1g tmpfs /dev/shm;"
+            "mkdir -p {work}/tmp; mount -t tmpfs -o size=4g tmpfs {work}/tmp"
+        ),
+        variables={
+            "TMPDIR": "{work}/tmp",
+            "TRITON_CACHE_DIR": "/var/tmp/runbook-healthy",
+            "VIRTUAL_ENV": "/opt/other",
+            "CONDA_PREFIX": "/opt/conda",
+        },
+    ),
+    Defect(
+        "network",
+        "own name at 127.0.1.1 (Debian), a device more that is up and leads nowhere, a list of "
+        "interfaces",
+        (),
+        breaks=all_of(
+            named("10.66.0.254 head", "10.66.0.1 node1", "127.0.1.1 node2", "10.66.0.2 node2"),
+            extra_interface("up"),
+        ),
+        site={SITE_INTERFACE: "GLOO_SOCKET_IFNAME: eth0,ib0"},
+    ),
+    Defect(
+        "groups",
+        "a control group of 6 GiB; unlimited stack; a device that is down",
+        (),
+        limits="ulimit -s unlimited;",
+        breaks=all_of(
+            extra_interface("down"),
+            limited("memory", ("memory.limit_in_bytes", "6G"), ("memory.max", "6G")),
+        ),
+    ),
+    Defect(
+        "programs",
+        "LD_LIBRARY_PATH with a folder that is missing, torch's own folder, and a library of the "
+        "same version; a script in front on PATH that starts the same Python, the system's Python "
+        "behind; other compiled files beside the same sources",
+        (),
+        breaks=all_of(
+            newer_library,
+            system_python,
+            own_python,
+            on_node(
+                "mkdir -p {package}/plan_file/__pycache__;"
+                "mount -t tmpfs tmpfs {package}/plan_file/__pycache__"
+            ),
+        ),
+        variables={
+            "LD_LIBRARY_PATH": "/opt/gone:{work}/newer:{packages}/torch/lib",
+            "PATH": "{work}/wrapped:{path}:{work}/system",
+        },
+    ),
+    Defect(
+        "launcher",
+        "no container, ranks started by srun, a node_setup that passes, a preloaded library",
+        (),
+        breaks=preloaded("CLOCK_AHEAD=0"),
+        site={
+            CONTAINER: "",
+            "launcher: torchrun": "launcher: srun\nnode_setup:\n  - 'true'",
+        },
+        is_simulated=True,
+    ),
+    Defect(
+        "one-node",
+        "a job of one node",
+        (),
+        options=("--set", "jobs.environment.nodes=1", "--set", "jobs.training.nodes=1"),
+    ),
+)
+"""`checks` is empty, because a preflight names none. Each row changes several things at once."""
