@@ -1,4 +1,4 @@
-"""What a command prints: text, or JSON."""
+"""Output of commands: text or JSON."""
 
 import json
 from typing import Any

@@ -22,7 +22,7 @@ the job's group and session.
 
 
 class Standing(StrEnum):
-    """What is known about a process recorded earlier."""
+    """The present state of a process that was recorded earlier."""
 
     ALIVE = "alive"
     DEAD = "dead"

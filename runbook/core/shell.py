@@ -18,9 +18,8 @@ from runbook.core.messages import CoreMessage
 # Lines of a program's output that an error repeats
 TAIL_LINES = 20
 
-# Runs in a python of its own that ends at once, so that the program is nobody's child: it is reaped
-# by init and is not
-# found by a kernel that ends its children when it is shut down.
+# Runs in a separate Python that ends immediately, so that the program has no parent here. init
+# reaps it, and a kernel that ends its children at shutdown does not find it.
 _DETACH = """
 import subprocess, sys
 out, err = open(sys.argv[1], "ab"), open(sys.argv[2], "ab")

@@ -246,7 +246,7 @@ def _rounded(name: str, value: Any) -> tuple[str, str]:
 
     Measured numbers have four digits. The attribute is empty if no digit is lost.
     """
-    # The number beside it is shown in a larger unit.
+    # The number next to it is shown in a larger unit.
     if name == "unit" and value == "B":
         return "", ""
     is_size = name.endswith("(B)") and isinstance(value, int) and not isinstance(value, bool)

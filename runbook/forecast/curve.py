@@ -26,8 +26,9 @@ from runbook.forecast.tables import PartialCurve
 PARTS_OF_STEPS_DONE = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Where the curve is read, as parts of the steps done."""
 USUAL_DECAY_FROM = 0.5
-"""Input where it is unknown when the learning rate begins to fall; another input says that it is
-unknown.
+"""Input value if the start of the learning rate's decay is unknown.
+
+Another input marks it as unknown.
 """
 FEWEST_POINTS = 3
 SHARES_MEASURED = (0.35, 0.5, 0.65, 0.85)
@@ -48,7 +49,7 @@ class CurveForecast:
     low: float
     high: float
     share: float
-    """Share of the steps that the curve holds."""
+    """Share of the steps that the curve covers."""
     warnings: tuple[str, ...] = ()
 
 

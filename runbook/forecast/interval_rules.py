@@ -1,4 +1,4 @@
-"""What all forecasts of a loss have in common. It needs no numpy, so that pages can ask it quickly."""
+"""Rules that all forecasts of a loss share. It needs no numpy, so that pages can ask it quickly."""
 
 COVERAGE = 0.8
 """Share of forecasts whose interval should contain the outcome."""

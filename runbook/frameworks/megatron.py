@@ -254,7 +254,7 @@ def _reduces_in_bf16(run: PhaseRun) -> bool:
 
 
 def _fuses_loss(run: PhaseRun) -> str | None:
-    """Return the meaning of the option by itself, which both implementations need."""
+    """Return the meaning of the option alone, which both implementations need."""
     return None if run.training.loss_fusion == "auto" else _NATIVE_LOSS
 
 
@@ -761,7 +761,7 @@ _ONLY_READ = (
 def _by_name(*tables: Iterable[Option]) -> dict[str, Option]:
     """Return the options to read, by name with dashes.
 
-    Of two rows with one name the first counts that has a key, or says what the runbook does.
+    If two rows have the same name, the first row with a key or a built-in behavior is used.
 
     >>> _by_name([Option("zero_stage", "parallel.zero_stage", int)])["zero-stage"].key
     'parallel.zero_stage'

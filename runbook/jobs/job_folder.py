@@ -114,7 +114,7 @@ An array's end is the first of these that one of its elements has.
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What is known about a job at one moment."""
+    """The status of a job at one moment."""
 
     state: JobState
     job_id: str
@@ -178,7 +178,7 @@ Network file systems are up to 60 s late.
 
 @dataclass(frozen=True)
 class Started:
-    """What a job recorded when it began."""
+    """A job's record of its start."""
 
     job_id: str
     identity: Identity

@@ -73,9 +73,9 @@ def _limits(name: str, values: dict[str, str]) -> QueueLimits:
 def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
     r"""Return the queues of `qstat -Q -f` that take a job from a person and run it.
 
-    A route queue has no nodes itself: it forwards a job. It counts, with the widest limits of its
-    destinations, only where one of them takes jobs from it alone; such a destination does not count
-    itself.
+    A route queue has no nodes itself: it forwards a job. It is listed, with the widest limits of
+    its destinations, only if one of them accepts jobs from it alone. Such a destination is not
+    listed itself.
 
     >>> [queue.name for queue in queues_to_submit_to(
     ...     "Queue: prod\n    queue_type = Route\n    route_destinations = small\n    enabled = True\n    started = True\n"

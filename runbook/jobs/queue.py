@@ -255,7 +255,7 @@ class _SignOfLife:
     """Time of the last sign of life of a job, or of the most recent element of an array."""
 
     start: job_folder.Started | None
-    """What the job recorded at its start; None if it has not begun."""
+    """The job's record of its start; None if it has not begun."""
     age_seconds: float | None
     """Time since the last heartbeat; None if there is no heartbeat, or none that could be dated."""
 

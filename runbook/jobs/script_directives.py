@@ -286,7 +286,10 @@ def _levels_of_oar(hierarchy: str, line: int) -> list[Directive]:
 
 
 def _product_of(above: str, amount: str) -> str:
-    """Return the product of two counts; of ALL and BEST both words, which are no number."""
+    """Return the product of two counts.
+
+    For ALL and BEST, which are not numbers, return both words.
+    """
     if above == "1":
         return amount
     if re.fullmatch(r"[0-9]{1,9}", above) and re.fullmatch(r"[0-9]{1,9}", amount):

@@ -15,7 +15,10 @@ from runbook.jobs.messages import JobMessage
 from runbook.jobs.queue import Queue, QueueJob, QueueSilentError
 
 SQUEUE_COLUMNS = ("job", "word", "token", "partition", "nodes", "reason")
-"""Of `_SQUEUE`, as fields of a `QueueJob`; the reason comes last, since it is a sentence."""
+"""Columns of `_SQUEUE`, as fields of a `QueueJob`.
+
+The reason comes last, because it is a sentence.
+"""
 SACCT_COLUMNS = ("job", "word", "code", "partition", "nodes", "token")
 _SQUEUE = ("squeue", "--noheader", "--all", "--states=all", "--format=%i|%T|%k|%P|%N|%r")
 _SACCT = (
@@ -181,7 +184,7 @@ class Slurm(Queue):
     end_word = "cancel"
     programs = ("sbatch", "squeue", "scontrol", "scancel")
     limits_question = ("scontrol", "--oneliner", "--all", "show", "partition")
-    # Of sbatch --parsable, perhaps with the cluster's name
+    # Output of sbatch --parsable, perhaps with the cluster's name
     job_id_line = re.compile(r"(\d+)(?:;.*)?")
     unknown_job = ("Invalid job id",)
     broken_off = (
@@ -310,7 +313,7 @@ class Slurm(Queue):
         return parse_unusable_nodes(text)
 
     def most_cores(self, partition: str) -> int:
-        """Return the cores of a partition's largest node; 0 if Slurm does not say."""
+        """Return the cores of a partition's largest node; 0 if Slurm does not report them."""
         text = self.answer("sinfo", "--noheader", f"--partition={partition}", "--format=%c")
         counts = [whole_number(word.rstrip("+")) for word in text.split()]
         return max(counts, default=0)

@@ -200,7 +200,7 @@ _POWERS = {
 
 
 def tera(text: str) -> float | None:
-    """Return TFLOP/s, by the unit behind the number where there is one (gpt-neox prints what fits).
+    """Return TFLOP/s, using the unit after the number if there is one (gpt-neox chooses the unit).
 
     >>> tera(" 941.2GFLOPS "), tera(" 112.9TFLOPS "), tera(" 455.4/456.1 "), tera("1.2PFLOPS")
     (0.9412, 112.9, 455.4, 1200.0)
@@ -466,7 +466,7 @@ class Megatron(LineReader):
     def _cut_off(self, pending: _Pending) -> str | None:
         """Return the field whose value the end of the line may have cut.
 
-        "" where only the fields after it are missing; None if nothing is.
+        The result is '' if only the fields after it are missing, and None if nothing is missing.
         """
         last = pending.text.rpartition("|")[2]
         if not last.strip():

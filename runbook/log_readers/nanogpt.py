@@ -90,7 +90,7 @@ class NanoGpt(LineReader):
 
 
 def _group(pattern: re.Pattern[str], text: str) -> str | None:
-    """Return the first group of a pattern that is somewhere in the text; None if it is not."""
+    """Return the first group of a pattern's match in the text, or None."""
     match = pattern.search(text)
     return match[1] if match else None
 

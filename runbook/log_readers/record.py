@@ -165,7 +165,7 @@ _LEADING = re.compile(
 
 
 def number(text: str | None) -> float | None:
-    """Return the number a value begins with, as logs write it; None if it begins with none.
+    """Return the number at the beginning of a value, in any log's notation, or None.
 
     >>> number(" 1.5E-04 "), number("10,050"), number("1467.8/1466.1"), number("112.9TFLOPS")
     (0.00015, 10050.0, 1467.8, 112.9)
@@ -180,7 +180,7 @@ def number(text: str | None) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    """Return the whole number of a value; None if it is another, or none at all.
+    """Return the value as a whole number, or None if it is not one.
 
     >>> whole(" 12 "), whole(8.0), whole("0.5"), whole("nan"), whole(None)
     (12, 8, None, None, None)

@@ -44,7 +44,7 @@ class Attempt:
     job: str
     end: JobEnd
     began_at: int | None
-    """The step after which it began; None if it never got that far."""
+    """The step after which the job began; None if it never started training."""
     reached: int
     """The newest step of the training at its end."""
     reason: str = ""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 HOSTS = "hosts"
-"""Rung of a preflight that checks each node by itself."""
+"""Rung of a preflight that checks each node separately."""
 TORCH = "torch"
 """Rung of a preflight that imports torch in a separate process."""
 PEERS = "peers"
@@ -51,7 +51,7 @@ class PartState(Enum):
 
 @dataclass(frozen=True)
 class PartAnswer:
-    """What a node found in one part, on one line; otherwise the reason why it found nothing."""
+    """A node's findings in one part, on one line, or the reason why it has none."""
 
     rung: str
     node: str

@@ -1,4 +1,4 @@
-"""What failed on a node a moment ago, kept for the other ranks of the job on that node.
+"""Note of a recent failure on a node, for the other ranks of the job on that node.
 
 Each of them would try the same, and compare tens of thousands of files on the shared file system.
 """

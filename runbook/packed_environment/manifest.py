@@ -37,7 +37,7 @@ class PackedPart:
 
 @dataclass(frozen=True)
 class EnvironmentManifest:
-    """What is known of a packed environment without reading its archive."""
+    """Facts about a packed environment that are known without reading its archive."""
 
     schema: int
     archive: str
@@ -45,7 +45,7 @@ class EnvironmentManifest:
     sha256: str
     archive_bytes: int
     disk_bytes: int
-    """What the files take on a disk with blocks of 4 KiB."""
+    """Bytes that the files occupy on a disk with blocks of 4 KiB."""
     files: int
     compression: str
     """`zstd`, or `none`."""

@@ -118,7 +118,7 @@ def pack(
 
 
 def _packed_folders(sources: list[contents.PackedSource]) -> list[str]:
-    """Return the folders that the archive has: a package that is imported from the clone counts too."""
+    """Return the folders to pack, including a package that is imported from the clone."""
     return [str(source.folder) for source in sources]
 
 

@@ -1,4 +1,4 @@
-"""What a person chooses: run files and sites, read, checked, and kept with their origin."""
+"""A person's choices: reads and checks run files and sites, and keeps the origin of each value."""
 
 from runbook.params.parameters_cell import PARAMETERS as PARAMETERS
 from runbook.params.parameters_cell import bind as bind

@@ -20,8 +20,8 @@ from runbook.params.yaml12 import compose, nest, read_mapping, write_scalar, wri
 def edited_text(text: str, where: str, values: Mapping[str, object]) -> str:
     r"""Return the text of a run file with these values, by dotted key, and no others.
 
-    What `text` already has stays unchanged. Raise `ParamsError` if the text cannot be edited this
-    way, for example because a section is empty; the caller then writes the complete file.
+    Existing content of `text` stays unchanged. Raise `ParamsError` if the text cannot be edited
+    this way, for example because a section is empty; the caller then writes the complete file.
 
     >>> edited_text("run: a  # mine\nmodel: tiny\n", "a.yaml", {"run": "b", "model": "tiny", "training.seed": 7})
     'run: b  # mine\nmodel: tiny\ntraining:\n  seed: 7\n'

@@ -107,7 +107,7 @@ def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[st
 
 
 def parse_nvidia(text: str) -> list[Gpu]:
-    r"""What nvidia-smi answers to `NVIDIA`.
+    r"""The output of nvidia-smi for `NVIDIA`.
 
     >>> parse_nvidia("NVIDIA H100 80GB HBM3, 81559, GPU-5a1e\n")
     [Gpu(name='NVIDIA H100 80GB HBM3', memory_bytes=85520809984, uuid='GPU-5a1e')]
@@ -127,7 +127,7 @@ def parse_nvidia(text: str) -> list[Gpu]:
 
 
 def parse_amd(text: str) -> list[Gpu]:
-    """What rocm-smi answers to `AMD`, one entry a card; each GCD of an MI250X is a card.
+    """The output of rocm-smi for `AMD`, with one entry per card; each GCD of an MI250X is a card.
 
     Keys changed over versions.
 

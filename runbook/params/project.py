@@ -65,7 +65,7 @@ class RunFile:
 
     @property
     def is_record(self) -> bool:
-        """Whether it is the run.yaml that an earlier run wrote."""
+        """Whether the file is the run.yaml of an earlier run."""
         return self.path.name == "run.yaml"
 
     @property

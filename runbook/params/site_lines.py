@@ -24,8 +24,8 @@ def set_value(
     r"""Return the text with the key at `path` set to a scalar, and a comment behind it.
 
     A key that is there is replaced together with its comment; else it becomes the first of its
-    section, and a section that does not exist is added. Raise `ParamsError` if the place is no
-    block of one key a line.
+    section, and a section that does not exist is added. Raise `ParamsError` if the place is not a
+    block with one key per line.
 
 
 

@@ -1,1 +1,1 @@
-"""What the notebooks call: a package for each phase, and what the phases share."""
+"""Functions that the notebooks call: a package for each phase, and code that the phases share."""

@@ -33,7 +33,7 @@ COPIED = (
     *("docs/when-it-fails.md", "docs/your-own-cluster.md"),
 )
 IGNORED = "runs/\n.ipynb_checkpoints/\n"
-"""What a project keeps out of git: runs are evidence, and large."""
+"""Files that a project keeps out of git. Runs are evidence, but large."""
 
 
 def master_folder() -> Path:

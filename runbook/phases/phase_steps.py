@@ -109,7 +109,10 @@ PHASE_INPUTS: Mapping[str, Callable[[PlannedRun], Inputs]] = {
     "05-analysis": analysis_inputs,
     "06-evaluation": evaluation_inputs,
 }
-"""What each phase depends on. Its steps that have their own done markers have the same inputs."""
+"""Inputs that each phase depends on.
+
+Its steps that have their own done markers have the same inputs.
+"""
 
 
 def phase_step(run: PlannedRun, phase: str) -> PhaseStep:

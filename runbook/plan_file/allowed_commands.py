@@ -1,10 +1,10 @@
 """Run-file commands that the user of this machine has allowed.
 
-They stand in a file, one a line, that no run file can name.
+The file has one command per line, and no run file can name it.
 
 A run file may come from anybody, and `training.alarm_command` in it is started on the training's
-node with the rights of whoever trains. It is started only if the very same text stands in this
-person's own file.
+node with the rights of whoever trains. It is started only if this person's own file contains
+exactly the same text.
 """
 
 import os

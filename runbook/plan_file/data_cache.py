@@ -1,6 +1,6 @@
 """Checksums of the cached order of the text.
 
-The file `checksums.json` lies next to the files. The trainer and `verify` read it.
+The file `checksums.json` is next to the files. The trainer and `verify` read it.
 """
 
 from __future__ import annotations

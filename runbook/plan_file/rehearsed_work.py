@@ -1,4 +1,4 @@
-"""What a rehearsal counted for one rank.
+"""The counts of a rehearsal for one rank.
 
 The trainer writes it, the planner computes times from it, and people read the rest.
 """
@@ -18,11 +18,10 @@ KERNELS = "kernels"
 
 @dataclass(frozen=True)
 class Work:
-    """What one part of a step computes, moves through the device's memory and sends."""
+    """The operations, memory traffic and communication of one part of a step."""
 
     part: str
-    """`FORWARD` or `BACKWARD`: of one micro-batch; `ONCE`: of a step in addition to those;
-    `OPTIMIZER`."""
+    """`FORWARD` and `BACKWARD` are per micro-batch, `ONCE` and `OPTIMIZER` once per step."""
     chunk: int
     """Chunk of the model, if a stage of an interleaved pipeline has several."""
     amounts: dict[str, int]
@@ -53,7 +52,7 @@ class Allocation:
 
 @dataclass(frozen=True)
 class RehearsedRank:
-    """What one rank of the job needs, does and sends in one step of the global batch."""
+    """The memory, work and communication of one rank in one step of the global batch."""
 
     rank: int
     stage: int

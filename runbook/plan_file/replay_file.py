@@ -188,7 +188,7 @@ class ReplayLine(TypedDict, total=False):
     machines: list[str]
     programs: list[str]
     places: list[list[MarkKey]]
-    """What each mark belongs to, for each kind of rank."""
+    """The item that each mark belongs to, for each kind of rank."""
     places_of_rank: list[int]
     iteration: int
     data: list[str]
@@ -199,7 +199,7 @@ class ReplayLine(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What computed a segment: programs, machines, and how they are compared."""
+    """The programs and machines that computed a segment, and how they are compared."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
     code: str = ""

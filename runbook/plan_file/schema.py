@@ -332,8 +332,10 @@ class Source:
     weight: float
     prefix: str
     text: str = field(default="", metadata=OMIT_DEFAULT)
-    """Of a text that has several files: they share its weight by their tokens, which are counted
-    when it is read.
+    """For texts with several files.
+
+    The files share the text's weight in proportion to their tokens, which are counted when the text
+    is read.
     """
 
 

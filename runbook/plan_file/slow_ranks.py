@@ -2,8 +2,8 @@
 
 There are two thresholds, because they answer two questions. While a training runs, an alarm may
 cost a node its place: a rank must compute `SLOW_RANK_FACTOR` times as long as its stage, window
-after window. After the run, `runbook.results.stragglers` lists the ranks: over thousands of steps, a
-median that is `SLOWER_SHARE` above the others' is no noise, and worth a look at the node.
+after window. After the run, `runbook.results.stragglers` lists the ranks. Over thousands of steps,
+a median that is `SLOWER_SHARE` above the others' is not noise, and the node should be checked.
 """
 
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ class StragglerDetector:
         """Report the ranks of a stage that were slow for this many windows, by their step times."""
         size = len(stage)
         ordered = sorted(stage)
-        # An upper bound of the median of the others, so that most ranks need no median of their own
+        # An upper bound of the others' median, so that for most ranks no median has to be computed
         lower_median = ordered[(size - 2) // 2]
         for rank, seconds in enumerate(stage, first_rank):
             if seconds <= SLOW_RANK_FACTOR * lower_median:

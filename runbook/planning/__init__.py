@@ -1,4 +1,4 @@
-"""What follows from the choices: sizes, layout, memory, time, cost, and the rules they keep."""
+"""Computes sizes, layout, memory, time and cost from the choices, and checks the rules."""
 
 from runbook.core.checks import Check as Check
 from runbook.plan_file.phase_names import FULL as FULL

@@ -210,8 +210,8 @@ def _prefixes(
 def text_place(settings: Settings, text: TextShare) -> str:
     """Return the folder of a text's files, relative to the project or absolute.
 
-    What is fetched goes to the site's folder for data, where the run has such a place, next to its
-    token files.
+    Downloads go to the site's folder for data, next to the token files, if the run has such a
+    folder.
     """
     dataset = text.dataset
     if text.folder:
@@ -638,8 +638,9 @@ machine, 2026-11-26).
 """
 
 STEPS_BYTES_PER_SECOND = 2.9e6
-"""The same rate for Megatron-LM's preprocess_data.py with one worker, on the same machine (2.93
-MB/s of text).
+"""Rate of Megatron-LM's preprocess_data.py with one worker.
+
+It was measured on the same machine (2.93 MB/s of text).
 """
 
 RECORD_SHARE = 1.04

@@ -20,7 +20,7 @@ MIN_NODES = "jobs.training.min_nodes"
 
 @dataclass(frozen=True)
 class FewerNodes:
-    """What becomes of a training that runs on fewer nodes than planned."""
+    """Effects on a training of running on fewer nodes than planned."""
 
     settings: Settings
     choice: Choice

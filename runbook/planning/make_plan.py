@@ -170,10 +170,9 @@ def make_plan(
     """Compute everything a run needs.
 
     Raise one `PlanError` that lists every rule the values break. Pure: no file, clock, network or
-    environment. Facts of the machine at hand come in as `machine`; without them what depends on
-    them is `unknown`. What smoke tests measured there (`measured`) corrects the step times.
-    `given_checks` are verdicts on files, which only the caller may read; they count as the plan's
-    own.
+    environment. `machine` has the facts about this machine. Without it, checks that need them are
+    `unknown`. Measurements of smoke tests on it (`measured`) correct the step times. `given_checks`
+    are verdicts on files, which only the caller may read; they count as the plan's own.
     """
     data = plan_data(settings)
     smoke = smoke_choice(settings)

@@ -126,7 +126,7 @@ def on_rank(
     stage: int,
     layers: int = 0,
 ) -> Parameters:
-    """What one rank of a pipeline stage holds.
+    """Return the parameters on one rank of a pipeline stage.
 
     `layers` is the number in the stage, if stages have different numbers of layers. Norms, position
     embeddings and the biases after the second matrix of each block are on every tensor rank; tied

@@ -1,1 +1,1 @@
-"""What a training did: metrics, checks, failures, tables and figures."""
+"""Results of a training: metrics, checks, failures, tables and figures."""

@@ -50,7 +50,8 @@ def device_seconds(steps: Iterable[Step]) -> float:
 def usual_devices(steps: Sequence[Step]) -> int:
     """Return the number of devices on which most of these steps were made.
 
-    The number is 0 if there is no step. Of two that are equally frequent, the later one counts.
+    The number is 0 if there is no step. If two numbers are equally frequent, the later one is
+    returned.
 
     >>> usual_devices([Step(1, 0.5, world_size=8), Step(2, 0.5, world_size=4)])
     4

@@ -81,9 +81,9 @@ def smoke_gate(
 ) -> list[Check]:
     """Return what the short run must prove before the long one may start.
 
-    `events` are those of this phase only; `seconds_band` is None if the plan had no measurement
-    to go by. `network_bytes_per_second` is what the adapters of a node carry; 0: the site does not
-    say; None: one node uses none.
+    `events` are those of this phase only; `seconds_band` is None if the plan had no measurement to
+    go by. `network_bytes_per_second` is the bandwidth of a node's adapters. It is 0 if the site
+    does not state it, and None if there is only one node.
     """
     checks = [
         _all_iterations(metrics, spec.duration.iterations),
@@ -533,7 +533,7 @@ def _reloaded_by_restart(name: str, events: Sequence[Event]) -> Check:
 def _network(events: Sequence[Event], *, promised: float | None) -> Check:
     """Check the bus bandwidth against the adapters of a node.
 
-    `promised` is in B/s; 0: the site does not say; None: one node.
+    `promised` is in B/s. It is 0 if the site does not state it, and None if there is only one node.
     """
     name = Gate.NETWORK_BANDWIDTH
     measurements = events_named(events, "network")

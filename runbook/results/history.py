@@ -302,7 +302,7 @@ def _step(line: str, number: int) -> Step | None:
 def _rank_times(path: Path) -> Iterator[RankTimes]:
     """Yield the records of a rank_times.jsonl one by one, or nothing if there is no file."""
     for values in iterate_lines(path):
-        # Skip a line that is no record, such as one cut off when the writer was killed.
+        # Skip a line that is not a record, such as one cut off when the writer was killed.
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             yield RankTimes(
                 iteration=int(values["iteration"]),

@@ -278,8 +278,8 @@ PARTS = (quantities.WAITING_FOR_DATA, "computing", "communication", "optimizer",
 def parts_of(step: Step) -> dict[str, float]:
     """Return the seconds of a step by part. They add up to the step's time.
 
-    What the trainer did not measure is `other`. `communication` is what the engine measures
-    apart; where it does not, it is inside `computing`.
+    Time that the trainer did not measure is `other`. `communication` is measured separately by the
+    engine, or else is part of `computing`.
     """
     data_wait = min(step.data_wait_seconds, step.seconds)
     # The trainer's forward-backward time includes the wait for a batch.
@@ -353,8 +353,8 @@ REASON_RULE = (
 def history_frame(history: History) -> Any:
     """Return a pandas DataFrame with one row per step over all restarts, indexed by iteration.
 
-    If two jobs ran the same step, the later one counts. A value that the trainer did not
-    have is NaN.
+    If two jobs ran the same step, the later one is used. A value that the trainer did not have is
+    NaN.
     """
     columns = {}
     for field, column in COLUMNS.items():

@@ -12,10 +12,10 @@ from runbook.results.history import Event, events_named
 
 @dataclass(frozen=True)
 class NearCopyCounts:
-    """What a training wrote to node memory and read from there."""
+    """A training's copies in node memory: how many it wrote and read."""
 
     iteration: int
-    """Of the newest copies that were reported, with every save on the shared file system."""
+    """Iteration of the newest copies reported, at the latest save on the shared file system."""
     copies: int
     left_out: int
     """Copies skipped because the previous ones were still in transit."""

@@ -204,8 +204,8 @@ def published_table(
 ) -> Table:
     """Return this run first, then the published results most like it.
 
-    Speeds are compared in tokens/s/device, and only where device and size allow it; a row that
-    cannot be compared is context, and says why.
+    Speeds are compared in tokens/s/device, and only if device and size allow it. Other rows are
+    context, with the reason why they cannot be compared.
     """
     tokens_per_second = summary.tokens_per_second_per_device
     length = summary.sequence_length

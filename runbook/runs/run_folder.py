@@ -1,4 +1,4 @@
-"""Where the folders of runs are, and how a process holds one."""
+"""Locates the folders of runs, and locks one for a process."""
 
 import os
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ def runs_folder(project: Path) -> Path:
 
 @contextmanager
 def hold_run(folder: Path, purpose: str) -> Iterator[None]:
-    """Hold a run; nothing where `runbook run` holds it for this very notebook.
+    """Lock a run, unless `runbook run` already holds it for this notebook.
 
-    A lock taken over is told.
+    A message reports a lock that was taken over.
     """
     if os.environ.get(HOLDER_VARIABLE) == str(folder):
         yield

@@ -66,7 +66,7 @@ def _count_pieces(content: bytes, path: Path) -> int:
 def _field_numbers(content: bytes) -> Iterator[int]:
     """Return the number of each field at the top of a protobuf message.
 
-    Raise `IndexError` if the message is cut off or is no protobuf.
+    Raise `IndexError` if the message is cut off or is not a protobuf.
     """
     position = 0
     while position < len(content):

@@ -125,7 +125,7 @@ def main() -> int:
 def leave(code: int) -> None:
     """End at once.
 
-    After a failure the exit handlers of torch and gloo may wait for ranks that are gone.
+    After a failure, exit handlers of torch and gloo may wait for ranks that have ended.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -20,7 +20,7 @@ from runbook.training.job_output import say
 
 
 class NotAllowedError(Exception):
-    """A command that the user has not allowed. The text says how to allow it."""
+    """A command that the user has not allowed. The text explains how to allow it."""
 
 
 CHANNEL_SECONDS = 10.0  # Seconds to wait for an answer
@@ -115,7 +115,7 @@ def pipe(command: str, content: Mapping[str, object]) -> None:
     """Run a command with the text on its standard input, if the user has allowed the command."""
     if not is_allowed(command):
         raise NotAllowedError(how_to_allow(command))
-    # A child process that stays behind holds no pipe of ours
+    # A child process that keeps running must not hold one of our pipes
     silent, text = (
         subprocess.DEVNULL,
         f"{content['text']}\n".encode(),

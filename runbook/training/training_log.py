@@ -118,7 +118,7 @@ class TrainingLog:
     def earlier_events(self) -> list[dict[str, Any]]:
         """Return the events of this phase since the last "begun". Call it on rank 0.
 
-        That event says that an earlier training was set aside.
+        That event means that an earlier training was set aside.
         """
         path = self.spec.path(self.spec.log.events)
         events = list[dict[str, Any]]()

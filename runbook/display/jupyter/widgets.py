@@ -1,4 +1,4 @@
-"""Buttons beside a running cell, and a form of values. Outside a browser, text replaces them.
+"""Buttons next to a running cell, and a form of values. Outside a browser, text replaces them.
 
     with controls({"Stop": (stop, "runbook cancel RUN --gently")}):
         ...                                             # stop() -> str, shown next to the button

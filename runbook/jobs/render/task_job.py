@@ -27,10 +27,10 @@ class Task:
     on_each_node: bool = False
     """Whether it runs once on each of the job's nodes, not only on the first."""
     is_array: bool = False
-    """As many jobs as `jobs.<phase>.array` says; each finds its number in RUNBOOK_ELEMENT.
+    """There are `jobs.<phase>.array` jobs. Each finds its number in RUNBOOK_ELEMENT.
 
-    Each job starts `tasks_per_node` tasks on each of `nodes` nodes; RUNBOOK_TASKS says how many,
-    srun or mpiexec which one.
+    Each job starts `tasks_per_node` tasks on each of `nodes` nodes. RUNBOOK_TASKS has their number,
+    and srun or mpiexec provides each task's index.
     """
     in_container: bool = False
     """Whether to use the trainer's Python, modules and image, not the submitting one's.

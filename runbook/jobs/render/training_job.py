@@ -53,7 +53,7 @@ class RenderedJob:
 
     script: str
     arguments: list[str]
-    """What follows the training script or module."""
+    """Arguments of the training script or module."""
     files: dict[str, str] = field(default_factory=dict)
     """Other files that the job reads, by path relative to the job's folder."""
 
@@ -192,7 +192,10 @@ class QueuedTraining:
 
     @property
     def goes_on_by_itself(self) -> bool:
-        """Whether the job decides what follows an attempt: in a chain, or with other nodes."""
+        """Return whether the job decides what follows an attempt.
+
+        It does in a chain, or if other nodes can be used.
+        """
         return self.job.chain > 1 or self.restarts_here
 
     def _near_removal_command(self, mounts: Sequence[str]) -> str:

@@ -91,7 +91,7 @@ key.
 
 
 def document_name(word: str) -> DocumentName | None:
-    """Return what is known of a name of the documents that is no key of ours under another name.
+    """Return the facts about a document's variable that does not correspond to one of our keys.
 
     >>> document_name("parallel.GAS").keys
     ('training.global_batch', 'training.micro_batch')
@@ -120,7 +120,7 @@ def all_keys() -> dict[str, Key]:
 
 
 def accepts(key: str, value: object) -> bool:
-    """Return whether a value is one that a key may have, by itself: its type and its range.
+    """Return whether a value is valid for a key on its own, by its type and range.
 
     >>> accepts("training.eval_iterations", -1), accepts("training.recompute_method", "block")
     (False, True)

@@ -1,4 +1,4 @@
-"""Gates: what must hold before a phase's job is submitted, and who may waive it."""
+"""Gates: conditions for submitting a phase's job, and who may waive them."""
 
 import json
 from dataclasses import replace

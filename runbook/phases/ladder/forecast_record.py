@@ -23,7 +23,7 @@ class SizeForecast:
 
 @dataclass(frozen=True)
 class RunForecast:
-    """What the rungs predict for the run's loss on held-out text after its last step."""
+    """The rungs' prediction of the run's loss on held-out text after its last step."""
 
     loss: float
     low: float

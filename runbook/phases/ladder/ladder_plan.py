@@ -1,4 +1,4 @@
-"""What a ladder would train and cost.
+"""Plans the rungs of a ladder and their cost.
 
 Its rungs fit a budget, and are kept in ladder.json once the first of them is trained.
 """
@@ -223,7 +223,7 @@ def _planned(ladder: Ladder, rung: LadderRung, core_flops: float = 0.0) -> Plann
     set_words = [*ladder.set_words, *rung.words()]
     _, plan = load_plan(ladder.run, set_words, measured=True)
     is_measured = plan.calibration[FULL] is not None
-    # What a smoke test measured already contains the speed of the machine's cores.
+    # A smoke test's measurement already includes the speed of the machine's cores.
     if core_flops and not is_measured:
         _, plan = load_plan(ladder.run, set_words, core_flops=core_flops)
     time = plan.time[FULL]

@@ -1,4 +1,4 @@
-"""What `runbook ladder` and its notebook call.
+"""Functions that `runbook ladder` and its notebook call.
 
 They plan a ladder, train it, forecast the run and keep the results.
 """

@@ -91,7 +91,7 @@ def sharing_rules(
 ) -> Iterator[RuleResult]:
     """Yield which kinds of parallelism can be combined.
 
-    `program` is what trains: an engine of our own trainer, or a framework.
+    `program` is the training program: an engine of our own trainer, or a framework.
     """
     if parallel.zero_stage >= 2 and program in DEEPSPEED:
         yield RuleResult(
@@ -208,7 +208,7 @@ def chunk_rules(
     program: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield what interleaved stages require; nothing if stages are not interleaved."""
+    """Yield the requirements of interleaved stages, if stages are interleaved."""
     if parallel.virtual_pipeline <= 1:
         return
     values: dict[str, Value] = {

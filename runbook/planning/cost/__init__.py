@@ -1,1 +1,1 @@
-"""What a training costs: parameters and FLOPs to memory, seconds, bytes and money."""
+"""Costs of a training: parameters, FLOPs, memory, seconds, bytes and money."""

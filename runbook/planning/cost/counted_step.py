@@ -160,7 +160,7 @@ class Replay:
 
     @property
     def communication_share(self) -> float:
-        """Return the share of a step in communication that nothing hides, averaged over stages."""
+        """Return the share of a step in communication that is not hidden, averaged over stages."""
         return self._share("tensor", "pipeline", "data")
 
     def _share(self, *names: str) -> float:

@@ -100,7 +100,7 @@ sums, copies.
 """
 
 MESSAGE_SECONDS = 19e-9
-"""The same where tensor parallelism sends them back and forth."""
+"""Seconds for each of these numbers that tensor parallelism sends back and forth."""
 
 WEIGHT_SECONDS = 3.0e-9
 """Seconds for each weight on a rank: reducing gradients, Adam, distributing new weights."""

@@ -140,7 +140,7 @@ It makes an fp32 copy of the 16-bit logits and keeps both for the backward pass
 
 
 _FUSED_LOSS_BYTES = {"native": 2 * CROSS_ENTROPY_BYTES, "te": 0}
-"""The same bytes for its fused losses (`training.loss_fusion`).
+"""Bytes per logit for the fused losses (`training.loss_fusion`).
 
 The native one, compiled, keeps two copies of the fp32 logits. Transformer Engine's writes the
 gradient over the 16-bit logits (megatron/core/fusions/fused_cross_entropy.py,
@@ -156,7 +156,7 @@ They are the results of softmax and dropout (2 each), and dropout's mask (arXiv 
 
 
 _PLAIN_SCORE_BYTES = 8
-"""The same bytes for one layer in its backward pass if PyTorch's own softmax runs.
+"""Bytes per attention score for one layer in its backward pass, with PyTorch's own softmax.
 
 They are the buffer of the scores, the softmax, its gradient and the gradient of the scores, 2 each.
 They were counted in CoreAttention of argonne-lcf's Megatron-DeepSpeed, without dropout.

@@ -1,4 +1,4 @@
-"""What the own trainer's kernels cost on a GPU, measured by part.
+"""Costs of our trainer's kernels on a GPU, measured part by part.
 
 Every measured figure here comes from one NVIDIA H200 at its limit of 700 W, 2026-11-26, PyTorch
 2.11 with cuBLAS 13.1 and cuDNN 9.19, Triton 3.6, GPT-3 1.3B in bf16, 8 micro-batches of 4 x 2,048
@@ -72,7 +72,7 @@ POWER_BOUND = 0.75
 kernels) and 706 ms (compiled) for 5.16e14 operations. Isolated products of all sizes reach 0.66 to
 0.79; an fp8 product of 8,192 cubed reaches 0.75 of the fp8 peak."""
 CLOCK_BOUND = 0.905
-"""The same share if power is no limit.
+"""Share of the datasheet's peak that matrix products sustain if power is not a limit.
 
 It is 0.836, which A100 sustains, times the clock of 1,980 MHz over the 1,830 MHz of the datasheet's
 peak. It was derived, not measured. It applies to small products, whose idle waves and bytes are

@@ -41,7 +41,7 @@ SPARK_WIDTH = 20
 
 
 class FrontPage(NamedTuple):
-    """What the front page shows in addition to the records.
+    """Content that the front page shows in addition to the records.
 
     Made by whoever knows plan and prices.
     """
@@ -84,7 +84,7 @@ class PageContent(NamedTuple):
 
 
 class Surroundings(StrEnum):
-    """What exists next to a run's folder, so that its page has no broken links."""
+    """Files that exist next to a run's folder, so that its page has no broken links."""
 
     RUNS = "runs"
     """Other runs, and the manifest of this one."""
@@ -102,7 +102,7 @@ def write_front_page(
 ) -> Path:
     """Write runs/<run>/index.html, and report.html: the same for a mail, with nothing outside it.
 
-    `shown_as` is the name on the page where it is not the folder's.
+    `shown_as` is the name on the page, if it differs from the folder's name.
     """
     run = read_run(run_folder)
     run = replace(run, name=shown_as) if shown_as else run

@@ -1,9 +1,9 @@
 """Parse HTML and SVG and write them again, with parts changed or left out.
 
-What is written holds no `<` but at the beginning of a tag that the parser saw, and every value is
-quoted, so that a browser which reads broken HTML otherwise than this parser still finds no further
-tag. By hand on the standard library's parser: others (lxml, Beautiful Soup) lower the names of
-SVG's attributes, and a picture is not drawn then.
+The output contains `<` only at the beginning of a tag that the parser saw, and every value is
+quoted. So a browser finds no other tags, even if it parses broken HTML differently. By hand on the
+standard library's parser: others (lxml, Beautiful Soup) lower the names of SVG's attributes, and a
+picture is not drawn then.
 """
 
 import re
@@ -100,7 +100,7 @@ class Rewriter(HTMLParser):
             self._written.append(f"</{name}>")
 
     def handle_data(self, data: str) -> None:
-        """Handle text between tags, or the content of an element that is no markup."""
+        """Handle text between tags, or the content of an element without markup."""
         if self._skipped:
             return
         if self.cdata_elem in (None, "title", "textarea"):

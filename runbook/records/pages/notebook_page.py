@@ -170,7 +170,7 @@ def _prepared(notebook: Any, limit: int) -> Any:
 def _is_in_report(cell: Any) -> bool:
     """Return whether a cell has content.
 
-    Of papermill's cells about an error, the one with the anchor is enough.
+    Of papermill's cells about an error, only the one with the anchor is kept.
     """
     if ERROR_TAG in cell.metadata.get("tags", []) and ERROR_ANCHOR not in cell.source:
         return False

@@ -179,7 +179,7 @@ def write_help(runs_folder: Path) -> Path:
 def links_for(reason: str, to_runs: str) -> list[tuple[str, str]]:
     """The failures that a reason names and where each is explained.
 
-    The whole page where it names none.
+    The whole page if it names no part.
 
     >>> links_for("CUDA out of memory", "../../")
     [('device out of memory', '../../when-it-fails.html#device-out-of-memory')]

@@ -25,7 +25,7 @@ class PhaseCheck(NamedTuple):
 
 
 class Briefing(NamedTuple):
-    """What a reader should learn in ten seconds."""
+    """Facts that a reader should see within ten seconds."""
 
     asked: str
     answer: str

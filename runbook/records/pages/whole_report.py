@@ -15,7 +15,7 @@ WHOLE_NAME = "report-with-records.html"
 def write_whole_report(run_folder: Path) -> Path:
     """Write report-with-records.html.
 
-    Of a notebook that would make it larger than a mail only the card stays.
+    Largest size, suitable for a mail. If a notebook would exceed it, only its card is kept.
     """
     paths = {phase: run_folder / "records" / f"{phase}.html" for phase in PHASES}
     pages = {phase: path for phase, path in paths.items() if path.exists()}

@@ -140,7 +140,7 @@ class FailureFinder:
     def note_progress(self, num_records: int) -> None:
         """Set how many steps the log has shown so far.
 
-        What a training survived is not why it ended.
+        A failure that a training survived is not the reason for its end.
         """
         if num_records == self._num_records:
             return
@@ -168,9 +168,9 @@ class FailureFinder:
         return sorted(failures, key=lambda failure: failure.line)
 
     def first_error(self) -> FirstError | None:
-        """Return the first error that no rule recognizes, beside the failures of `found`.
+        """Return the first error that no rule recognizes, in addition to the failures in `found`.
 
-        Return None if the log names a failure that is no effect of it.
+        Return None if the log names a failure that this error did not cause.
         """
         failures = self.found()
         for error in self._first_error.candidates(has_failure=bool(failures)):
@@ -184,7 +184,7 @@ class FailureFinder:
     def cause(self) -> Failure | None:
         """Return the earliest failure of the strongest level.
 
-        Of equal ones, that of torchrun's root cause.
+        If several are equal, return that of torchrun's root cause.
         """
         return find_cause(self.found(), self._root_rank)
 
@@ -326,7 +326,7 @@ def _may_follow(failure: Failure, error: FirstError) -> bool:
     """Return whether a failure may be an effect of an error that no rule recognizes."""
     if _follows(failure, error):
         return not _is_survived(error, failure)
-    # The output of one rank may stand below that of the ranks that lost it.
+    # The output of one rank may come after that of the ranks that lost it.
     are_ranks_known = error.rank is not None and failure.rank is not None
     is_of_other_rank = are_ranks_known and error.rank != failure.rank
     is_effect = failure.name in EFFECTS or failure.level is not Level.CAUSE
@@ -334,7 +334,7 @@ def _may_follow(failure: Failure, error: FirstError) -> bool:
 
 
 def _follows(failure: Failure, error: FirstError) -> bool:
-    """Return whether a failure is a usual effect of an error, and stands below it."""
+    """Return whether a failure is a usual effect of an error and comes after it."""
     return failure.name in EFFECTS and error.line < failure.line
 
 

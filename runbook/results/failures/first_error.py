@@ -55,7 +55,7 @@ _OF_COMMUNICATION = re.compile(
 _UNTELLING = re.compile(
     r"Traceback|most recent call last|error_file|observed failure|^Failures:|\berrors?: (?:0|none|False)\b|SIGTERM|Interrupt"
 )
-"""Lines that name no error of their own."""
+"""Lines that do not name a separate error."""
 MAX_EVIDENCE = 300
 
 
@@ -77,7 +77,7 @@ class FirstError:
 
     @property
     def explains_effects(self) -> bool:
-        """Whether the remedies for what followed are of no use."""
+        """Whether the remedies for the failures that followed are useless."""
         return self.is_exception and self.precedes_all and bool(self.followed_by)
 
 

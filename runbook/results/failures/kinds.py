@@ -395,7 +395,7 @@ class SilentEnd:
     kind: FailureKind
     words: tuple[str, ...]
     ends: tuple[str, ...]
-    """What the program prints after success."""
+    """Lines that the program prints after success."""
     source: str
 
 

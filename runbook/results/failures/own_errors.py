@@ -141,7 +141,7 @@ class OwnErrorFinder:
         number: int,
         rule: Rule | None,
     ) -> None:
-        """Look at one line: `lines_before` stand above it, and `rule` is the one that knows it."""
+        """Process one line. `lines_before` precede it, and `rule` is the rule that matches it."""
         begins = any(beginning in line for beginning in BEGINNINGS)
         if not begins and not self._processes:
             return

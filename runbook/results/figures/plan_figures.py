@@ -269,9 +269,9 @@ def _mark_optimizer(axes: Any, timeline: Sequence[Any]) -> None:
 
 
 def schedule_figure(replay: Replay, source: str = "") -> Any:
-    """Draw when each stage does what. Of a long step, draw the beginning and the end.
+    """Draw when each stage does what. For a long step, draw only the beginning and the end.
 
-    `source` says where the seconds come from, if not from the replay.
+    `source` is the source of the seconds, if it is not the replay.
     """
     stages = len(replay.stages)
     windows = _schedule_windows(replay)

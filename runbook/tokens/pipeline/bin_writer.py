@@ -1,7 +1,7 @@
 """Write shards to the .bin in input order: offsets, waiting parts, checksums, resume.
 
 If the sizes of all earlier shards are known, a finished shard is written straight to its place, so
-that nothing is written twice. Otherwise it waits in a part of its own.
+that nothing is written twice. Otherwise it waits in a separate part.
 """
 
 import hashlib

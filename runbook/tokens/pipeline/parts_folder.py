@@ -73,8 +73,8 @@ def flocked(
 ) -> Iterator[None]:
     """Lock a file with flock; `HeldError` names the process that has it, and its activity.
 
-    flock and not `core.locks`: jobs of an array hold a prefix together, and the kernel frees what a
-    killed process held, on whichever machine it ran.
+    flock is used instead of `core.locks`, because jobs of an array share the lock on a prefix, and
+    the kernel releases the lock of a killed process on any machine.
     """
     deadline = time.monotonic() + wait_seconds
     is_there = False

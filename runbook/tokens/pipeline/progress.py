@@ -42,7 +42,7 @@ class DataProgress:
     shards_total: int = 0
 
     def as_facts(self) -> Row:
-        """Return this moment as facts to print beside a progress bar of bytes.
+        """Return the current state as facts to print next to a progress bar of bytes.
 
         They are the stage, files, speed, time left, workers and failures.
         """

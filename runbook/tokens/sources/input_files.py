@@ -69,7 +69,7 @@ class Segment:
 
     @property
     def whole(self) -> bool:
-        """Nothing of the file lies outside."""
+        """No part of the file is outside it."""
         return self.start == 0 and self.end == self.size
 
 
@@ -126,8 +126,8 @@ def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
     The files of a folder come in natural order.
 
     A folder gives the .jsonl, .ndjson, .txt and .parquet files under it (compressed ones too) that
-    match `pattern`; .json files must be named, because manifests are .json files too. What is
-    missing is an error: nothing is left out silently.
+    match `pattern`; .json files must be named, because manifests are .json files too. A missing
+    file is an error; no file is skipped silently.
     """
     files: list[Path] = []
     for path in inputs:
@@ -523,7 +523,7 @@ def read_blocks(
 ) -> Iterator[tuple[int, bytearray]]:
     """Yield blocks of complete lines, each with the offset of its first byte in the file's text.
 
-    A huge line is a block of its own.
+    A huge line is a separate block.
 
     The memory needed is one block, or the longest line up to the limit. For a longer line, only its
     beginning is yielded, as a `LongRecord`. The last line may lack its newline.

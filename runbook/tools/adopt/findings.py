@@ -1,7 +1,7 @@
 """What a script contains.
 
-These are values for the run file, settings without a key, settings that the runbook handles by
-itself, and errors.
+They are values for the run file, settings without a key, settings that the runbook handles
+automatically, and errors.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class Findings:
     carried: dict[str, CarriedValue] = field(default_factory=dict)
     leftovers: list[Remark] = field(default_factory=list)
     automatic: list[Remark] = field(default_factory=list)
-    """Settings that need no key, because the runbook handles them by itself."""
+    """Settings that need no key, because the runbook handles them automatically."""
     kind_lines: dict[str, int] = field(default_factory=dict)
     """The lines of the script that describe the kind of model, by field of the model."""
     model_kind: dict[str, str | float] = field(default_factory=dict)
@@ -186,7 +186,7 @@ class Findings:
         self.site_values[section, name] = value
 
     def does(self, line: int, text: str, why: str) -> None:
-        """Note a setting that the runbook handles by itself."""
+        """Record a setting that the runbook handles automatically."""
         self.automatic.append(Remark(line, text, why))
 
     def value(self, key: str, default: Any = None) -> Any:

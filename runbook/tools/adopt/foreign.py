@@ -12,7 +12,7 @@ from runbook.tools.adopt.script import Word
 
 @dataclass(frozen=True)
 class Sign:
-    """What gives a program of another framework away."""
+    """Patterns that identify programs of another framework."""
 
     framework: str
     """As people call it."""
@@ -21,7 +21,7 @@ class Sign:
     option: str = ""
     """Pattern of a whole option name, with dashes between words; empty: any."""
     value: str = ""
-    """Pattern of a word that is no option, such as a file; empty: any."""
+    """Pattern of a word that is not an option, such as a file; empty: any."""
 
 
 _HUGGING_FACE = (

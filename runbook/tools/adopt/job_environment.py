@@ -253,7 +253,7 @@ def take_image(image: Word, findings: Findings, source: str = "image") -> None:
 
 
 def is_local_tag(image: str) -> bool:
-    """Whether an image is neither a file nor in a registry.
+    """Return whether an image is neither a file nor in a registry.
 
     >>> is_local_tag("pytorch:22.02-deepspeed"), is_local_tag("nvcr.io#nvidia/pytorch:25.03-py3")
     (True, False)

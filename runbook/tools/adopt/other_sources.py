@@ -47,7 +47,7 @@ def is_secret_option(name: str) -> bool:
 def without_secret_values(raw_words: Sequence[str]) -> list[str]:
     """Return the words of a command with the values of secret options masked.
 
-    What the values look like does not matter.
+    The form of the values does not matter.
 
     >>> without_secret_values(["--hf-token", "abc", "--lr", "1", "--api-key=abc", "--hf-token"])
     ['--hf-token', '...', '--lr', '1', '--api-key=...', '--hf-token']
@@ -74,7 +74,7 @@ def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
     Its command line, and variables of its job.
 
     Nothing is started. Variables that are not settings of a job are not read, and secrets are
-    masked. Raises `ParamsError` if there is no such process, or it belongs to somebody else.
+    masked. Raises `ParamsError` if there is no such process, or if it belongs to another user.
     """
     folder = processes / str(number)
     raw_words = _strings(folder / "cmdline", number)
@@ -193,7 +193,7 @@ _COMPUTED = re.compile(
 SET_BY_PROGRAM = re.compile(
     r"world_size|rank|local_rank|data_parallel_size|params_dtype|consumed_\w+"
 )
-"""Arguments that the program sets whatever a file of --yaml-cfg says; the others are the user's."""
+"""Arguments that the program always sets, even with --yaml-cfg; the others are the user's."""
 
 
 def is_log(text: str) -> bool:
@@ -256,7 +256,7 @@ def script_of_arguments(
 def _without_secret_argument(line: str) -> str:
     """Return a line of a log with the value of a secret argument masked.
 
-    The name of the argument says whether it is a secret.
+    The argument's name determines whether it is a secret.
 
     >>> _without_secret_argument("  wandb_api_key ................ abc")
     '  wandb_api_key ................ ...'

@@ -33,7 +33,7 @@ def site_block(findings: Findings) -> str:
 
 
 def _section(tree: dict[str, object], path: str) -> dict[str, object]:
-    """Return the mapping at a dotted path, which is made where it is missing."""
+    """Return the mapping at a dotted path. Create it if it is missing."""
     section = tree
     for part in path.split("."):
         inner = section.setdefault(part, {})

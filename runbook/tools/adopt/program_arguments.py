@@ -82,7 +82,7 @@ def _held_out(values: Sequence[Word], findings: Findings) -> None:
 
 
 def dataset_of(path: str) -> str:
-    """Return the dataset of the catalogue that a path names; empty if the path names none."""
+    """Return the catalogue's dataset that a path names, or an empty text."""
     for word, dataset in _DATASETS.items():
         if word in path.lower():
             return dataset
@@ -200,7 +200,7 @@ def _needs_layout(option: tuple[Word, str, list[Word]]) -> bool:
 
 
 def _settle_loss_fusion(shell_words: Sequence[Word], findings: Findings) -> None:
-    """Take the implementation of the loss where the program is told to fuse it, in any order.
+    """Take the implementation of the loss if the program fuses it, in any order of options.
 
     By itself it asks for nothing: Megatron prints its default into every log.
     """
@@ -377,7 +377,7 @@ def _take_kind(
     findings: Findings,
     kind: ModelKind,
 ) -> None:
-    """Note what an option says about the model's kind; people see the option as `shown`."""
+    """Record an option's effect on the kind of model. `shown` is the option in readable form."""
     field = option.key.removeprefix("model.")
     findings.kind_lines[field] = shown.line
     if option.means is not None:

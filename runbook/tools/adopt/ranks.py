@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Rank(StrEnum):
-    """What a lost option changes, the worst first."""
+    """Kinds of effects of a lost option, the worst first."""
 
     TRAINING = "changes the training"
     SITE = "matters to the site"

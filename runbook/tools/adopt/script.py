@@ -19,7 +19,7 @@ HOME = "/person"
 """The home folder in the sandbox, which represents the user's."""
 ASSUMED_NODES = 1
 ASSUMED_DEVICES = 8
-"""What the sandbox answers if a script requests nothing."""
+"""The sandbox's defaults if a script requests nothing."""
 
 
 def lines_of(text: str) -> list[str]:
@@ -158,7 +158,7 @@ class Script:
     def assumed(self, word: Word, key: str) -> bool:
         """Return whether a number is the sandbox's default for a script that requests none.
 
-        `key` says whether the number counts nodes or devices.
+        `key` determines whether the number counts nodes or devices.
         """
         if key.endswith(".nodes"):
             names: tuple[str, ...] = ("nodes", "select", "nnodes")

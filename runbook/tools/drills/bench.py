@@ -231,7 +231,7 @@ WAIT_SECONDS = 120.0
 
 
 class DrillRun:
-    """A run folder of its own inside the bench."""
+    """A separate run folder inside the bench."""
 
     def __init__(
         self,
@@ -440,7 +440,7 @@ class DrillEnding:
     """Evidence that is gathered while a drill runs."""
 
     fault: str
-    """What the drill did to the training."""
+    """The fault that the drill caused."""
     action: str = ""
     """How the runbook responded."""
     detected_after_s: float | None = None

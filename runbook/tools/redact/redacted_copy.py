@@ -129,8 +129,8 @@ def copy_redacted(folder: Path, site: Path) -> str:
 def _write_help(out: Path) -> None:
     """Write the page of known failures into the copy, and change its links to that page.
 
-    A run's own pages link to one page that all runs share, beside their folders; the copy has no
-    such neighbour.
+    A run's pages link to a page that all runs share, next to their folders. The copy has no such
+    page.
     """
     page_parts.write_help(out)
     pages = [out / "index.html", out / REPORT_NAME, *(out / "records").glob("*.html")]
@@ -308,9 +308,9 @@ def _write_record(
 def _redact_cell(redactor: Redactor, cell: Any, number: int) -> None:
     """Redact a cell's texts.
 
-    Of pictures only those that our own figures draw are kept, without hidden words.
+    Only pictures that our own figures draw are kept, without hidden text.
 
-    What a person attached to a cell may show anything, and is left out.
+    Attachments of cells may show anything, so they are left out.
     """
     for output in cell.get("outputs", []):
         if "data" in output:

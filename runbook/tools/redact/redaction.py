@@ -121,7 +121,7 @@ def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
 
 
 def _decoded(text: str) -> bytes | None:
-    """Return the bytes of a base64 text, or None if it is no base64."""
+    """Return the bytes of a base64 text, or None if it is not base64."""
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except ValueError:

@@ -206,7 +206,7 @@ def _ask(argv: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _bytes(text: str) -> int:
-    """Read a size of PBS, such as 512gb; 0 if it is none."""
+    """Read one of PBS's sizes, such as 512gb; return 0 if it is not a size."""
     match = re.fullmatch(r"(\d+)([kmgt]?)b", text.lower())
     if match is None:
         return 0

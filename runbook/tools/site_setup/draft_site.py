@@ -33,7 +33,7 @@ LAUNCHERS = {
 
 @dataclass(frozen=True)
 class ClusterWish:
-    """What a person states about their cluster; empty and 0 mean: ask the scheduler."""
+    """A person's facts about their cluster. For empty values and 0, the scheduler is asked."""
 
     name: str
     scheduler: str = ""

@@ -41,7 +41,7 @@ _SPLIT_NAMED = "(?:_model)?_parallel(?:ism)?(?:_(?:size|degree))?"
 _SPLIT = rf"(?:{_SPLIT_NAMED}|_(?:size|degree|depth|stages))?"
 """Words after `tensor` and `pipeline`: tensor parallel size, pipeline depth, or none."""
 _SEQUENCE = r"max_seq_len|sequence_length|context_length|seq(?:uence)?(?=(?: of)?[ =:]{1,3}\d{3})"
-"""A sequence's number has at least three digits if nothing says that it is a length."""
+"""A sequence length has at least three digits, unless the text calls it a length."""
 
 _NUMBERS = (
     _Fact("tp", "parallel.tensor", rf"TP(?:_size)?|tensor{_SPLIT}"),
@@ -347,7 +347,7 @@ def _node_network(text: str) -> float:
 
 
 def _devices_of_node(text: str, facts: Facts) -> int:
-    """Return how many devices share a node's network, by the text or else by the accelerator."""
+    """Return how many devices share a node's network, from the text or the accelerator."""
     match = re.search(r"(?:nproc[_-]per[_-]node|gpus[_-]per[_-]node)[=\s]+(\d+)", text)
     match = match or re.search(r"\((\d+) [\w ]{0,12}(?:each|per node)\)", text)
     if match:

@@ -20,7 +20,7 @@ PLAIN_ATTENTION = (
     r"|(?:\bno|\bwithout) flash[- ]?att\w*"
     r"|flash[- ]?att\w* (?:is |was )?(?:off|disabled|not (?:used|installed|available))\b"
 )
-"""Phrases that say that attention keeps its scores."""
+"""Phrases that mean that attention keeps its scores."""
 WAYS_TO_WRITE = (
     ("tp", r"(\d+)[ -]?way (?:tensor(?:[ -](?:model[ -])?parallel\w*)?|TP)\b"),
     ("pp", r"(\d+)[ -]?way (?:pipeline(?:[ -](?:model[ -])?parallel\w*)?|PP)\b"),
@@ -104,7 +104,7 @@ def is_stated(pattern: str, text: str) -> bool:
 
 
 def _is_unused(before: str) -> bool:
-    """Return whether a line up to an option says that the training does not use it."""
+    """Return whether the text before an option means that the training does not use it."""
     return re.search(f"{DENIAL}|{_LACK}", before, re.IGNORECASE) is not None
 
 

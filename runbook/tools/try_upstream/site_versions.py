@@ -102,7 +102,7 @@ def install(versions: Versions, say: Callable[[str], None]) -> Path:
 
 
 def _torch(versions: Versions) -> list[str]:
-    """Install the pinned torch alone, because its CPU wheel comes from an index of its own."""
+    """Install the pinned torch separately, because its CPU wheel comes from a separate index."""
     return [package for package in versions.packages if package.startswith("torch==")]
 
 

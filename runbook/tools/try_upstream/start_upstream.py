@@ -644,7 +644,7 @@ def _write_tokens(prefix: Path, vocabulary: int) -> None:
 
 
 def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
-    """Check that the program ended by itself; otherwise name its first error."""
+    """Check that the program ended normally; otherwise name its first error."""
     ended = shell.how_it_ended(code)
     if code and errors:
         ended = f"{ended}; first error: {errors[0]}"

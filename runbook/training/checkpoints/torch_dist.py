@@ -56,7 +56,7 @@ from runbook.training.process_groups import (
 from runbook.training.ranks import on_gpu
 
 WrittenShards: TypeAlias = tuple[list[Any], dict[str, str]]
-"""What a rank wrote: torch's metadata of where each tensor is, and the sha256 of each file."""
+"""A rank's output: torch's metadata with the place of each tensor, and the sha256 of each file."""
 
 
 class ShardWriter:

@@ -32,9 +32,9 @@ OLDEST_VERSION = (
 
 
 def import_deepspeed() -> Any:
-    """The `deepspeed` module, on a CPU if there is no GPU.
+    """Return the `deepspeed` module, set up for a CPU if there is no GPU.
 
-    `RefusedError` where it is missing or too old.
+    Raise `RefusedError` if it is missing or too old.
     """
     try:
         version = metadata.version("deepspeed")

@@ -10,10 +10,10 @@ probabilities of each block again.
 megatron-core's own makes float32 copies of all logits (206 MB for 1,024 tokens of GPT-2's
 vocabulary) and keeps one for the backward pass. Here float32 exists for one block only; the
 gradient takes the place of the logits, which nothing reads after it. Sums are in float32 whatever
-the logits are, and the gradient is rounded to their type once. Where the vocabulary is not cut and
-the numbers have float32's range, that is done in the forward pass already, which has the
-exponentials at hand, for a loss of weight one; the backward pass multiplies by the weight (where
-that is no power of two, it rounds once more).
+the logits are, and the gradient is rounded to their type once. If the vocabulary is not sharded and
+the numbers have float32's range, this is already done in the forward pass, which has the
+exponentials, for a loss of weight one. The backward pass then multiplies by the weight; if that is
+not a power of two, it rounds once more.
 """
 
 from typing import Any

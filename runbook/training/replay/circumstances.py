@@ -1,4 +1,4 @@
-"""What a training runs on: versions, the trainer's own files, machines.
+"""Circumstances of a training: versions, the trainer's own files, machines.
 
 For the header of replay.jsonl.
 """
@@ -71,7 +71,7 @@ def processor() -> str:
 
 @dataclass(frozen=True)
 class RankCircumstances:
-    """What one rank marks, and what computes it."""
+    """The marks of one rank, and the program that computes them."""
 
     keys: list[MarkKey]
     host: str

@@ -39,7 +39,7 @@ from runbook.training.replay import circumstances
 from runbook.training.replay.trace import Tracer
 
 TOLERANCE_ON_GPU = 1e-2
-"""Relative difference of two norms that counts as none where kernels add in an order that changes.
+"""Relative difference of two norms that is ignored if kernels add in a varying order.
 
 Not measured: a guess that no rounding of bf16 comes near, and that a flip of an exponent exceeds.
 """

@@ -6,12 +6,12 @@ A fingerprint is the sum of the words of a tensor's memory. One flipped bit chan
 power of two, so it always changes the sum. A difference in two places of opposite sign would not be
 seen.
 
-An output of a matrix product is taken before the sum over tensor-parallel ranks: after that sum a
-wrong number is on all of these ranks, and nobody could say whose it was.
+The output of a matrix product is recorded before the sum over tensor-parallel ranks. After that
+sum, a wrong number is on all of these ranks, and its origin is lost.
 
 Where bits are compared and one rank computes a layer alone, its blocks are watched at their ends
-alone, which reads a quarter of the bytes. A wrong number inside a block reaches its end, or the
-gradient of one of its weights; where it reaches neither, the step is the same, bit for bit, as
+alone, which reads a quarter of the bytes. A wrong number inside a block reaches the block's output
+or the gradient of one of its weights. If it reaches neither, the step is bit-identical to one
 without it. Where norms are compared with a tolerance, a wrong number may shrink on its way, so all
 outputs are watched.
 """
@@ -173,7 +173,8 @@ class Trace:
         """Take the fingerprint of a tensor."""
         flip = injected_faults.armed.flipped_bit(location.part, location.layer)
         if flip:
-            # autograd refuses a saved tensor whose version changed; `data` has a version of its own.
+            # autograd refuses a saved tensor whose version has changed; `data` has a separate
+            # version.
             _flip(tensor.data, *flip)
         key = (location.part, location.layer, location.name)
         number = self._counts.get(key, 0)

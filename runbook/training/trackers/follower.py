@@ -23,7 +23,7 @@ LOOK_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
 """Time between two attempts after a tracker failed."""
 END_SECONDS = 120
-"""Time to send the last numbers, once the trainer has closed standard input or is gone."""
+"""Time to send the last numbers, once the trainer has closed standard input or has ended."""
 LAST_TRIES_SECONDS = 90.0
 """Part of that time in which a failed tracker is tried again.
 

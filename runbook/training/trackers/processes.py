@@ -73,7 +73,7 @@ class TrackerProcesses:
 
 
 def _start(name: str, spec: PhasePlan) -> subprocess.Popen[bytes]:
-    """Start one tracker; `OSError` where that fails."""
+    """Start one tracker. Raise `OSError` if that fails."""
     folder = spec.path(FOLDER)
     folder.mkdir(parents=True, exist_ok=True)
     package = str(Path(runbook.__file__).parents[1])

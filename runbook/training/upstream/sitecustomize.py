@@ -138,7 +138,7 @@ def _count_steps_as_fused_adam(module: Any) -> None:
         return
 
     class AdamW(torch.optim.AdamW):
-        """AdamW whose states hold the two averages alone."""
+        """AdamW whose states contain only the two averages."""
 
         def step(self, closure: Any = None) -> Any:
             for group in self.param_groups:
@@ -208,8 +208,9 @@ CHANGES: dict[str, Callable[[Any], None]] = {
 }
 """The changes, by module. A change is made right after the import of its module."""
 UNUSED = ("torchvision", "deepspeed.compression", "wandb", "ezpz")
-"""Imported by Megatron-DeepSpeed for what no GPT training does: an empty stand-in where they are
-not installed.
+"""Modules that Megatron-DeepSpeed imports but no GPT training uses.
+
+They get an empty stand-in if they are not installed.
 """
 
 

@@ -1,4 +1,4 @@
-"""What can be expected of a node, according to the run and its site."""
+"""Expected properties of a node, according to the run and its site."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

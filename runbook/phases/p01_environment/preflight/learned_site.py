@@ -1,4 +1,4 @@
-"""What a climb of the ladder reveals about a site.
+"""Facts about a site that a preflight reveals.
 
 These are values of its file, each with its evidence, and those that stay unknown.
 """
@@ -60,7 +60,7 @@ class LearnedSite:
     lessons: tuple[Lesson, ...]
     gaps: tuple[Gap, ...]
     job: str
-    """What took the measurements: a job, or this machine."""
+    """Source of the measurements: a job, or this machine."""
     defect: str
     """The first defect, after which nothing was measured. Empty if there was none."""
 
@@ -100,7 +100,7 @@ class Request:
     cores: int = 0
     """0 if it requested none."""
     memory: str = ""
-    """In the scheduler's notation; empty if it requested none."""
+    """Resources in the scheduler's notation; empty if it requested none."""
 
 
 def learn_site(

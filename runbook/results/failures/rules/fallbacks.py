@@ -1,4 +1,4 @@
-"""The weakest rules: lines that tell little, where no other rule recognizes them."""
+"""The weakest rules, for unspecific lines that no other rule matches."""
 
 from runbook.results.failures.kinds import FABRIC, FILE
 from runbook.results.failures.rule import Level, NextStep, Rule
@@ -16,8 +16,8 @@ FALLBACK_RULES = (
         level=Level.CONSEQUENCE,
         decision=NextStep.FIX_FIRST,
     ),
-    # A shell or a command lacks its file. A library that is missing is another failure, and a
-    # container that is cleaned up or a folder that is not entered is none of the job's files.
+    # A shell or a command lacks its file. A missing library is another failure. A container that is
+    # cleaned up and a folder that cannot be entered are not files of the job.
     Rule(
         kind=FILE,
         patterns=(r": No such file or directory$",),

@@ -50,7 +50,7 @@ NETWORK_RULES = (
         ),
         source="runbook.training, its watchdog",
     ),
-    # torchrun prints these while it waits for a slower node; they matter only where nothing
+    # torchrun prints these while it waits for a slower node. They matter only if no other line
     # follows.
     Rule(
         kind=RENDEZVOUS,

@@ -242,4 +242,4 @@ DEFAULTS: dict[str, Any] = {
     "optimizer.zero_stage": 0,
     "tokens.limit_val_batches": 0,
 }
-"""What nanotron takes where a file does not say it (config.py)."""
+"""nanotron's defaults (config.py)."""

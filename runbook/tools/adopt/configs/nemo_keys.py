@@ -54,7 +54,7 @@ _OWN_FUNCTION = "the program's own function"
 _SET_FP8 = "set training.fp8"
 _PLUGINS_SAY_IT = "trainer.plugins says it"
 _PRECISION_SIGNS = {"bf16": "bf16", "fp16": "fp16", "16": "fp16", "32": "fp32"}
-"""Signs of a precision in a word such as `bf16_mixed`; the first counts."""
+"""Substrings that identify a precision, as in `bf16_mixed`. The first match applies."""
 
 
 def _precision(value: Any) -> str:
@@ -67,7 +67,7 @@ def _precision(value: Any) -> str:
 
 
 def _batches(value: Any) -> int:
-    """Read a number of batches; 0.0 is none, and another share of an epoch has no number here."""
+    """Read a number of batches. 0.0 means none, and any other share of an epoch cannot be read."""
     is_share = isinstance(value, float) and value < 1
     if is_share and value:
         raise ValueError(value)
@@ -383,4 +383,4 @@ DEFAULTS: dict[str, Any] = {
     "trainer.strategy.ddp.overlap_grad_reduce": True,
     "trainer.strategy.ddp.overlap_param_gather": True,
 }
-"""What NeMo's recipes have in common (recipes/llama3_8b.py, optim/adam.py, log/default.py)."""
+"""Defaults that NeMo's recipes share (recipes/llama3_8b.py, optim/adam.py, log/default.py)."""
