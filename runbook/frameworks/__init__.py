@@ -130,7 +130,7 @@ def _keys_of(framework: str) -> set[str]:
 def honours(framework: str, key: str) -> bool:
     """Return whether a framework trains with the run file's value of a key.
 
-    Lengths count for every framework: they are written in the unit that it has.
+    Lengths apply to every framework, and are written in the framework's unit.
 
     >>> honours("megatron-lm", "training.async_save"), honours("runbook", "training.async_save")
     (False, True)

@@ -80,7 +80,7 @@ class Queue(ABC):
     unknown_job: tuple[str, ...]
     """Messages with which the queue reports that it does not have a job."""
     broken_off: tuple[str, ...]
-    """Words of a submission's answer after which the job may be in the queue.
+    """Words in the output of a failed submission which mean that the job may still be queued.
 
     A failed connection is not one of these cases.
     """

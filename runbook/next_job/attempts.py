@@ -94,7 +94,7 @@ def read_steps(events: Sequence[JobEvent], metrics: Path) -> tuple[int | None, i
     reached = began_at or 0
     for row in json_lines(metrics):
         is_step = isinstance(row.get("iteration"), int)
-        # A job that never started has no segment; then the newest step of the training counts.
+        # A job that never started has no segment, so the training's newest step is used.
         if is_step and (not started or row.get("segment") == started.get("segment")):
             reached = int(row["iteration"])
 
@@ -281,7 +281,7 @@ def _known_failure(failure: Failure, nodes: Sequence[str]) -> _JobFailure:
 
 
 def blamed_nodes(failure: Failure, nodes: Sequence[str]) -> tuple[str, ...]:
-    """Return the node of the job that a failure is about, where another node would not have it."""
+    """Return the job's node that a failure concerns, if another node would not have the failure."""
     if failure.decision is not NextStep.RETRY_OTHER_NODE:
         return ()
     return nodes_called(failure.host, nodes)

@@ -332,7 +332,7 @@ class Source:
     weight: float
     prefix: str
     text: str = field(default="", metadata=OMIT_DEFAULT)
-    """For texts with several files.
+    """Name of the text, for texts with several files.
 
     The files share the text's weight in proportion to their tokens, which are counted when the text
     is read.

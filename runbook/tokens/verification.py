@@ -54,8 +54,8 @@ SAMPLED_DOCUMENTS = 2_000_000
 def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
     """Return the checks of PREFIX_text_document.bin and .idx, each with its value and rule.
 
-    A broken file is a failed check, never an exception. Reads every byte once; `checksums=False`
-    leaves the content of the .bin out, for a look while other work runs.
+    A broken file is a failed check, never an exception. Reads every byte once. `checksums=False`
+    skips the content of the .bin, for a quick check while other work runs.
     """
     files = TokenFiles.existing(Path(prefix))
     rule = "the .idx is Megatron's and agrees with both file sizes"

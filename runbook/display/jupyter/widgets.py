@@ -46,7 +46,7 @@ ANSWER_LINE = {
     "max_height": "9em",
     "overflow": "auto",
 }
-"""Layout of the line with an action's answer.
+"""Layout of the line that shows an action's result.
 
 A note of 10,000 characters would otherwise squeeze the buttons.
 """

@@ -154,7 +154,7 @@ def _kept_path(open_phase: OpenPhase, ending: str = "json") -> Path:
 
 
 def _software(open_phase: OpenPhase) -> dict[str, str]:
-    """Return the versions that count: those installed here, or in the job's own environment."""
+    """Return the relevant versions: those installed here, or in the job's own environment."""
     there = {}
     for name, version in versions().items():
         if name in COUNTING:

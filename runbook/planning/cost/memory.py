@@ -370,7 +370,7 @@ def _passing_gradients(choice: Choice) -> float:
         return 0
     shape = choice.shape
     width = _width(choice)
-    # These are the input and output of a layer, and those of the feed-forward's middle.
+    # These are the input and output of a layer, and the activations inside the feed-forward block.
     outside = 2 * shape.hidden / _sequence_split(choice)
     inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / layout.tensor
     gradients = width * _rank_tokens(choice) * (outside + inside)

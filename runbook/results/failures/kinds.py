@@ -49,7 +49,8 @@ RANK_HUNG = FailureKind(
     name="a rank hung",
     remedy="Its stacks are in the job's folder, ranks/<rank>.stack: the innermost line says what "
     "it waited for. "
-    "Twice at one step: the program or its data. On one node only: that node.",
+    "If it hangs twice at one step, suspect the program or its data; if on one node only, that "
+    "node.",
     decision=NextStep.RETRY_SAME,
     level=Level.SYMPTOM,
 )

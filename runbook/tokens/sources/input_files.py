@@ -46,7 +46,7 @@ _EXPANSION = {
     ".xz": 3.5,
     ".parquet": 2.5,
 }
-"""Bytes of text in a byte of file, for estimates.
+"""Bytes of text per byte of the file, for estimates.
 
 They were measured on English at the compressors' usual levels.
 """

@@ -286,7 +286,7 @@ def _printed(lines: Sequence[str]) -> dict[str, tuple[str, int]]:
 
 
 def _option_words(argument: str, value: str, computed: re.Pattern[str]) -> list[str]:
-    """Return the words with which an argument is given.
+    """Return the command-line words that set an argument.
 
     Return None if the argument is off, or if another one has the same meaning.
     """

@@ -306,7 +306,8 @@ class Watchdog:
         for hang in sorted(hangs, key=lambda hang: hang.beat.rank == own_beat.rank):
             if self._has_ended(hang.beat):
                 continue
-            # Reported before it is killed: its death ends this process too, within milliseconds.
+            # The hang is reported before the rank is killed, because its death ends this process
+            # within milliseconds.
             self._report_hang(hang, own_beat, step, self._stacks(hang.beat))
             if hang.beat.rank == own_beat.rank:
                 os._exit(HUNG_EXIT_CODE)

@@ -236,9 +236,9 @@ def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 class _Embedding(torch.autograd.Function):
-    """Add the gradients of the words that occur to the weight's sum.
+    """Add the gradients of the tokens in the batch to the weight's sum.
 
-    Torch's own function makes a matrix of all words.
+    Torch's own function creates a gradient matrix for the whole vocabulary.
     """
 
     @staticmethod

@@ -221,7 +221,7 @@ OF_OLD_DEEPSPEED = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch"
 
 
 def stand_ins() -> tuple[str, ...]:
-    """Return the modules that an empty one may replace, for the installed DeepSpeed."""
+    """Return the modules that an empty module may replace, for the installed DeepSpeed."""
     try:
         numbers = importlib.metadata.version("deepspeed").split(".")[:2]
     except importlib.metadata.PackageNotFoundError:
