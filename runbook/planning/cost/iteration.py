@@ -45,11 +45,11 @@ class Coefficients:
     sustained: Mapping[str, float] = field(default_factory=lambda: _SUSTAINED)
     """Share of the 16-bit peak that large matrix products sustain at the power limit, by family."""
     fp8: float = 0.972
-    """The same share for fp8 products, as a factor of the 16-bit share."""
+    """Share of the fp8 peak that fp8 products sustain, relative to the 16-bit share."""
     attention: float = 0.398
     """Speed of the first FlashAttention relative to large matrix products, outside a vendor's own stack."""
     attention_hopper: float = 0.639
-    """The same relative speed on H100, for kernels that were written for the A100."""
+    """Relative speed of FlashAttention on H100, with kernels that were written for the A100."""
     attention_second: float = 1.42
     """Speed of FlashAttention-2 relative to the first."""
     elementwise: float = 2.3
@@ -58,10 +58,12 @@ class Coefficients:
     eager: float = 1.91
     """The factor by which these bytes grow without a compiler or fused kernels."""
     unfused_elsewhere: float = 5.08
-    """The same factor for DeepSpeed's forks of Megatron if their own fused kernels do not exist
-    (AMD, Intel), or if ZeRO's hooks and copies are added."""
+    """Factor on these bytes for DeepSpeed's forks without their fused kernels, or with ZeRO.
+
+    The fused kernels do not exist for AMD and Intel. ZeRO adds hooks and copies.
+    """
     tuned: float = 0.833
-    """The same factor for a vendor's own tuned stack."""
+    """Factor on these bytes for a vendor's own tuned stack."""
     scores: float = 30.8
     """Bytes that both passes move for each attention score, if the scores are stored."""
     tensor_tuned: float = 0.278
@@ -148,10 +150,12 @@ _BACKWARD = 1.8
 _LOGIT_BYTES = 24.0
 """Bytes a token and vocabulary entry for logits in 16 and 32 bits, softmax and gradient."""
 _MEGATRON_LOGIT_BYTES = 52.0
-"""The same bytes for Megatron's own loss, which runs a kernel for each operation on logits in 32
-bits. Counted in tensor_parallel/cross_entropy.py of Megatron-core 0.8: forward a cast (6), maximum
-(4), subtraction, exponential and division in place (8 each) and a sum (4); backward a product (8)
-and a cast (6)."""
+"""Bytes per logit for Megatron's own loss, which runs one kernel per operation on 32-bit logits.
+
+Counted in tensor_parallel/cross_entropy.py of Megatron-core 0.8: forward a cast (6), maximum (4),
+subtraction, exponential and division in place (8 each) and a sum (4); backward a product (8) and a
+cast (6).
+"""
 _OPTIMIZER_BYTES = 56.0
 """Bytes of the optimizer's step for each parameter.
 
@@ -173,9 +177,11 @@ _FP8_CASTS = 12.0
 """Additional bytes a token and hidden unit in the forward pass for quantized copies and transposes.
 """
 _BLOCK_CASTS = 2.0
-"""The same bytes for recipes that scale blocks along the inner side, relative to one scale for each
-tensor. Their backward pass needs copies that are quantized along the other side. This value is
-counted, not fitted, because no row of the tables names its recipe."""
+"""Factor on these bytes for recipes that scale blocks instead of tensors.
+
+The blocks are along the inner side, so the backward pass needs copies that are quantized along the
+other side. This value is counted, not fitted, because no row of the tables names its recipe.
+"""
 _BLOCK_RECIPES = ("mxfp8", "blockwise")
 _WAVE = 110 * 128 * 256
 """Elements of a matrix product that a device computes at once: 110 processors compute a tile of 128
@@ -197,7 +203,7 @@ _OPERATORS = {
 activation, copies, sends.
 """
 _OPERATORS_ELSEWHERE = 48
-"""The same number in DeepSpeed's forks on devices without their fused kernels."""
+"""Number of operators in DeepSpeed's forks on devices without their fused kernels."""
 _NOT_CUDA = ("MI250X", "MI300X", "PVC")
 _ZERO_3_OPERATORS = 150
 """Additional operators in a layer's pass with DeepSpeed's ZeRO 3.
@@ -980,7 +986,7 @@ class StepModel:
         all_reduce = self._partly_hidden(backward, 2 * gather, shown_share)
         if not layout.zero_stage:
             return all_reduce
-        # Updated weights are gathered at the step's end, where nothing hides them.
+        # Updated weights are gathered at the end of the step, without overlap.
         if layout.zero_stage == 1 or layout.pipeline > 1:
             return gather + all_reduce
         if layout.zero_stage == 2:
