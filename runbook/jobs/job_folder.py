@@ -17,7 +17,7 @@ from runbook.core.errors import JobError
 from runbook.core.files import read_json_record, write_text
 from runbook.core.locks import hold_file
 from runbook.core.processes import Identity, boot_id, uptime_seconds
-from runbook.jobs.messages import JobMessage
+from runbook.jobs.messages import JobMessage, JobReason
 from runbook.plan_file.errors import STOPPED
 from runbook.plan_file.job_ends import JobState as JobState
 
@@ -295,7 +295,7 @@ def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
     if code is None:
         return None
     state = _end_state(folder, code)
-    reason = read_text(folder.reason).strip() or f"exit code {code}"
+    reason = read_text(folder.reason).strip() or JobReason.EXIT_CODE.fill(code=code)
     status = status_by_files(folder, job_id, state, reason)
     signal = _read_signal(folder, code) if state is JobState.FAILED else None
     return replace(status, exit_code=code, ended=folder.exit_code.stat().st_mtime, signal=signal)

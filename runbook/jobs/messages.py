@@ -166,3 +166,50 @@ class JobMessage(Message):
     SUBMITTED_SCRIPT_GONE = (
         "--job {job_id}: PBS was given {path}, which is not there. Give adopt the script itself."
     )
+
+
+class JobReason(Message):
+    """Why a job ended, as its own script writes it.
+
+    A value may be a variable of the shell, such as `$code`.
+    """
+
+    AT = " at {request}"
+
+    BY_SIGNAL = " (signal {signal})"
+    COPY_CHANGED = (
+        "a node has no copy of the Python environment, and the shared one has changed since it was "
+        "packed (see err). Submit again"
+    )
+    ENDED = "ended with exit code {code}{by}"
+    END_OF_WALLTIME = "the end of the walltime"
+    EXIT_CODE = "exit code {code}"
+    KILLED = "; killed, as they did not end by themselves: rank {ranks}"
+    RANK_ENDED = "rank {rank} ended with exit code {code}{by}"
+    REFUSED_AFTER = "refused to begin: {job} ended with {code}"
+    REQUEST_TO_CANCEL = "the request to cancel"
+    SAVED_AND_STOPPED = "saved and stopped{by}"
+    SCRIPT_FAILED = "the job's script failed before the training was started"
+    STOPPED = "stopped{by}"
+    STOPPED_BEFORE_TRAINING = "stopped before the training was started"
+    WITHOUT_CHECKPOINT = (
+        "the program made a step without having loaded the checkpoint that {tracker} names"
+    )
+
+
+class JobLine(Message):
+    """Lines of a job's script in its log.
+
+    A value may be a variable of the shell, such as `$attempt`.
+    """
+
+    ALREADY_RUN = "this job has already run, or its folder cannot be written: {marker}"
+
+    ATTEMPT_TRAINS = "attempt {attempt} trains on {nodes}"
+    FEWER_NODES_TRAIN = (
+        "only {num_nodes} of {nodes} nodes train, with fewer data-parallel replicas and the same "
+        "global batch"
+    )
+    LEAVES_AT_ONCE = "{job} leaves at once. The decision after {previous}: {action}"
+    NODE = "node {node} {fate}"
+    NODE_LEFT_OUT = "does not answer and is left out"

@@ -11,7 +11,7 @@ from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.units import clock_seconds
 from runbook.jobs.job_folder import JobFolder, JobState
 from runbook.jobs.job_request import QueueLimits, whole_number
-from runbook.jobs.messages import JobMessage
+from runbook.jobs.messages import JobMessage, JobReason
 from runbook.jobs.queue import Queue, QueueJob
 from runbook.plan_file.errors import STOPPED
 
@@ -329,4 +329,4 @@ class Pbs(Queue):
         Its exit code is not a shell's, but the lowest 8 bits of PBS's error number, such as 153 or
         187.
         """
-        return f"exit code {exit_code}"
+        return JobReason.EXIT_CODE.fill(code=exit_code)

@@ -135,6 +135,7 @@ class PhaseMessage(Message):
         "the run lies {decades:.1f} decades of compute beyond the largest trainings that the law "
         "was fitted to, so its interval is {widening:.1f} times as wide"
     )
+    LIMITS_ASKED = "{nodes}, {time_limit}"
     LONGER_TRAINING_GOES_ON = (
         " A training that only becomes longer or is cut otherwise goes on from its checkpoint."
     )
@@ -212,6 +213,7 @@ class PhaseMessage(Message):
     PHASE_TRAINS_NOTHING = "{phase} trains nothing; {phases} do."
     PLANNED_STOP = "the stop that training.rehearse_stop={at} plans"
     PLAN_MAKES = "{origins}\n  the plan makes of it: {derived}"
+    PROGRAM_ANSWERS = "{program} answers"
     PROJECT_IS_A_FILE = "{folder} is a file; a project is a folder. Name another."
     PUT_CELL_BACK = (
         "\nTo go on with this run as it is, put the parameters cell back to its defaults."

@@ -91,8 +91,9 @@ def test_each_job_of_a_chain_waits_for_the_one_before_and_is_written_down(queue,
 
 def test_what_the_queue_took_is_written_down_where_it_refuses_the_next(queue, folder):
     queue.most_jobs = 1
-    with pytest.raises(JobError, match="QOSMaxSubmitJobPerUserLimit"):
+    with pytest.raises(JobError) as caught:
         QueueScheduler(queue).queue_followers(folder, 2)
+    assert "QOSMaxSubmitJobPerUserLimit" in str(caught.value)
     assert folder.chain.read_text() == "slurm-12\nslurm-13\n"
 
 

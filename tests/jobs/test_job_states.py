@@ -11,6 +11,7 @@ from suite.messages import containing, refuses, says
 
 from runbook.core import processes
 from runbook.core.errors import JobError
+from runbook.core.messages import CoreMessage
 from runbook.core.processes import Identity
 from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import (
@@ -21,7 +22,7 @@ from runbook.jobs.job_folder import (
     submitted_job_folders,
 )
 from runbook.jobs.local import LocalScheduler
-from runbook.jobs.messages import JobMessage
+from runbook.jobs.messages import JobMessage, JobReason
 from runbook.params.schema.site import Hardware, Site
 
 OTHER_BOOT = "00000000-0000-0000-0000-000000000000"
@@ -122,7 +123,7 @@ def test_markers_say_why_a_job_ended_but_a_finished_one_is_done(job):
     assert job.status.state is JobState.CANCELLED
     job.exit_code(0)
     assert job.status.state is JobState.DONE
-    assert job.status.reason == "exit code 0"
+    assert job.status.reason == JobReason.EXIT_CODE.fill(code=0)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "x\n", "-1\n", "0x0\n", "²\n"])
@@ -146,11 +147,9 @@ class TestOtherHost:
         status = job.heartbeat(clock=3690).status
         assert status.state is JobState.UNKNOWN
         assert not status.final
-        assert status.reason == (
-            JobMessage.CANCEL_SAYS_SO.fill(
-                sighting="it ran on login2: no sign of life for 1 h 1 min. Look there"
-            )
-        )
+        sign_of_life = JobMessage.NO_SIGN_OF_LIFE.fill(age="1 h 1 min")
+        sighting = JobMessage.RAN_ELSEWHERE.fill(host="login2", sign_of_life=sign_of_life)
+        assert status.reason == JobMessage.CANCEL_SAYS_SO.fill(sighting=sighting)
 
     def test_a_sign_of_life_from_the_future_is_unknown(self, job):
         status = job.heartbeat(clock=-3600).status
@@ -167,7 +166,7 @@ class TestOtherHost:
         status = SCHEDULER.cancel(job.folder, grace_seconds=0.1)
         assert status.state is JobState.CANCELLED
         assert status.reason == JobMessage.CANCELLED_ELSEWHERE.fill(
-            sign_of_life="no sign of life for 1 h 1 min", host="login2"
+            sign_of_life=JobMessage.NO_SIGN_OF_LIFE.fill(age="1 h 1 min"), host="login2"
         )
         assert job.folder.cancelled.exists()
 
@@ -267,8 +266,12 @@ def test_a_folder_without_a_job_or_a_script_is_told(job):
 )
 def test_a_damaged_record_is_told(text, message, job):
     job.folder.record.write_text(text)
-    with pytest.raises(
-        JobError, match=rf"job\.json is not the record of a job \({message}.*It was changed by hand"
+    with refuses(
+        JobError,
+        CoreMessage.RECORD_UNREADABLE,
+        path=job.folder.record,
+        meaning="the record of a job",
+        problem=containing(message),
     ):
         SCHEDULER.state(job.folder)
 

@@ -1,5 +1,6 @@
 """Jobs on this machine, started for real: a few lines of python stand in for the trainer."""
 
+import errno
 import os
 import signal
 import sys
@@ -9,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 from scheduler_bench import IGNORE_TERM, SAVE_ON_TERM, SLEEP
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
 
 from runbook.core import processes, shell
 from runbook.core.errors import JobError
 from runbook.core.locks import hold
+from runbook.core.messages import CoreMessage
 from runbook.jobs.job_folder import JobState, heartbeat_age, latest_job_folder, next_job_folder
-from runbook.jobs.messages import JobMessage
+from runbook.jobs.messages import JobLine, JobMessage, JobReason
 
 pytestmark = pytest.mark.jobs
 
@@ -75,7 +77,7 @@ def test_a_script_refuses_to_run_a_second_time(bench):
     before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
     said = shell.run(["bash", str(folder.script)], check=False)
     assert said.exit_code == 2
-    assert "this job has already run" in said.err
+    assert says(said.err, JobLine.ALREADY_RUN, marker=folder.started)
     assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == before
 
 
@@ -131,8 +133,12 @@ def test_the_peers_of_a_dead_rank_do_not_outlive_it(bench, monkeypatch):
     status = bench.wait(folder)
     assert time.monotonic() - began < 20  # 30 s without the shorter patience above
     assert status.state is JobState.FAILED
-    assert status.reason == (
-        "rank 1 ended with exit code 137 (signal 9); killed, as they did not end by themselves: rank 0"
+    assert status.reason == "".join(
+        [
+            JobReason.RANK_ENDED.fill(rank=1, code=137, by=""),
+            JobReason.BY_SIGNAL.fill(signal=9),
+            JobReason.KILLED.fill(ranks=0),
+        ]
     )
     assert bench.pids(folder) == []
 
@@ -144,7 +150,7 @@ def test_sigterm_reaches_the_ranks_once_and_they_save(bench):
     assert (status.state, status.exit_code, status.reason) == (
         JobState.STOPPED,
         75,
-        "saved and stopped",
+        JobReason.SAVED_AND_STOPPED.fill(by=""),
     )
     assert [(bench.run_folder / f"saved-{rank}").read_text() for rank in range(2)] == [
         "saved\n"
@@ -158,7 +164,7 @@ def test_a_script_that_is_asked_to_end_lets_its_ranks_save(bench):
     assert (status.state, status.exit_code, status.reason) == (
         JobState.STOPPED,
         75,
-        "saved and stopped at SIGTERM",
+        JobReason.SAVED_AND_STOPPED.fill(by=JobReason.AT.fill(request="SIGTERM")),
     )
     assert [(bench.run_folder / f"saved-{rank}").read_text() for rank in range(2)] == [
         "saved\n"
@@ -176,7 +182,8 @@ def test_cancel_lets_the_job_save_and_leaves_nothing(bench):
     folder = bench.submit(SAVE_ON_TERM)
     status = bench.scheduler.cancel(folder)
     assert (status.state, status.exit_code) == (JobState.CANCELLED, 75)
-    assert status.reason == "saved and stopped at the request to cancel"
+    by = JobReason.AT.fill(request=JobReason.REQUEST_TO_CANCEL.fill())
+    assert status.reason == JobReason.SAVED_AND_STOPPED.fill(by=by)
     assert (bench.run_folder / "saved-1").read_text() == "saved\n"
     assert bench.pids(folder) == []
     assert bench.scheduler.cancel(folder) == bench.scheduler.state(folder)
@@ -260,7 +267,7 @@ def test_a_set_up_command_that_fails_or_leaves_is_a_failure(bench):
         folder = bench.submit("print('never')", setup=[command], name=name)
         status = bench.wait(folder)
         assert (status.state, status.exit_code) == (JobState.FAILED, 1)
-        assert status.reason == "the job's script failed before the training was started"
+        assert status.reason == JobReason.SCRIPT_FAILED.fill()
         assert folder.out.read_text() == ""
 
 
@@ -270,7 +277,7 @@ def test_a_job_cancelled_during_its_set_up_trains_nothing(bench):
     status = bench.scheduler.cancel(folder)
     assert (status.state, status.reason) == (
         JobState.CANCELLED,
-        "stopped before the training was started",
+        JobReason.STOPPED_BEFORE_TRAINING.fill(),
     )
     assert folder.out.read_text() == "the set-up goes on\n"
 
@@ -321,14 +328,14 @@ def test_the_end_is_written_down_on_a_full_disk_too(bench, tmp_path):
         assert (status.state, status.exit_code, status.reason) == (
             JobState.STOPPED,
             75,
-            "exit code 75",
+            JobReason.EXIT_CODE.fill(code=75),
         )
-        with pytest.raises(
-            JobError, match=r"arguments\.json could not be written: No space left on device"
-        ):
+        full = {"reason": os.strerror(errno.ENOSPC)}
+        arguments = containing("arguments.json")
+        with refuses(JobError, CoreMessage.NOT_WRITTEN, path=arguments, **full):
             bench.write("", name="04-training-2")
         with (
-            pytest.raises(JobError, match=r"could not be written: No space left"),
+            refuses(JobError, CoreMessage.NOT_WRITTEN, **full),
             hold(bench.run_folder, "planning"),
         ):
             pytest.fail("held")

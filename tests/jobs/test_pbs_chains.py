@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from suite.messages import says
 
 from runbook import params
 from runbook.core import processes
 from runbook.jobs import queue
 from runbook.jobs.job_folder import JobFolder, JobState
+from runbook.jobs.messages import JobLine
 from runbook.jobs.pbs import Pbs
 from runbook.jobs.queue import QueueScheduler
 from runbook.jobs.render.training_job import render_job, write_job
@@ -106,4 +108,5 @@ def test_a_killed_and_a_stopped_job_are_followed_and_a_finished_one_is_not(pbs, 
     events = (folder.run_folder / "events.jsonl").read_text().splitlines()
     ends = [event for event in map(json.loads, events) if event["event"] == "ended"]
     assert [end["decision"] for end in ends] == ["go on", "go on", "done"]
-    assert "leaves at once" not in folder.err.read_text(), "the fourth was deleted while it waited"
+    log = folder.err.read_text()
+    assert not says(log, JobLine.LEAVES_AT_ONCE), "the fourth was deleted while it waited"

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
 
 from runbook.core import processes
 from runbook.core.errors import JobError
 from runbook.jobs import queue
 from runbook.jobs.job_folder import JobFolder, JobState, next_job_folder
-from runbook.jobs.messages import JobMessage
+from runbook.jobs.messages import JobMessage, JobReason
 from runbook.jobs.pbs import Pbs
 from runbook.jobs.queue import QueueScheduler
 from runbook.jobs.render.task_job import Task, render_task
@@ -25,7 +25,9 @@ from runbook.jobs.render.training_job import write_job
 from runbook.params import load
 from runbook.params.settings import Settings
 from runbook.phases.job_control import task_jobs
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.doctor import queue_checks
+from runbook.planning.messages import PlanningMessage
 
 pytestmark = pytest.mark.jobs
 PROJECT = Path(__file__).parents[2]
@@ -91,7 +93,7 @@ def test_a_job_is_submitted_and_its_end_is_known_by_its_files_and_by_the_history
     assert pbs.submit(folder) == "pbs-1700"
     assert json.loads(folder.record.read_text())["queue_id"] == "1700.stand-in"
     assert end_of(pbs, folder) is JobState.FAILED
-    assert pbs.state(folder).reason == "ended with exit code 1"
+    assert pbs.state(folder).reason == JobReason.ENDED.fill(code=1, by="")
     folder.exit_code.unlink()  # as where the disk was full at the end
     folder.heartbeat.unlink()
     assert processes.wait_until(lambda: pbs.state(folder).final, 60)
@@ -155,9 +157,14 @@ def test_a_server_that_is_down_is_no_end_of_a_job(pbs, tmp_path, settings):
     assert pbs.state(folder).state is JobState.RUNNING  # it gives a sign of life
     folder.heartbeat.write_text("1 1 another-boot\n")
     status = pbs.state(folder)
-    assert status.state is JobState.UNKNOWN and "cannot connect to server" in status.reason
-    with pytest.raises(JobError, match=r"(?s)nothing was submitted.*cannot connect to server"):
+    assert status.state is JobState.UNKNOWN
+    pbs_says = "cannot connect to server"
+    assert pbs_says in status.reason
+    with pytest.raises(JobError) as caught:
         pbs.submit(JobFolder(task(tmp_path / "other", settings, "true").path))
+    unknown = {"speaker": Pbs.speaker, "queue_word": Pbs.queue_word}
+    assert says(str(caught.value), JobMessage.QUEUES_UNKNOWN, **unknown)
+    assert pbs_says in str(caught.value)
     (tmp_path / "stand-in" / "down").unlink()
     assert pbs.cancel(folder).state is JobState.CANCELLED
 
@@ -214,7 +221,8 @@ def test_a_failed_element_before_the_last_fails_the_array_and_what_waits_for_it(
     join = task(tmp_path / "d run", settings, "touch", "joined")
     pbs.submit(join, after=[bad])
     assert (end_of(pbs, join), end_of(pbs, bad)) == (JobState.FAILED, JobState.FAILED)
-    assert pbs.state(join).reason == f"refused to begin: {bad.path}/element-0 ended with 1"
+    element = bad.path / "element-0"
+    assert pbs.state(join).reason == JobReason.REFUSED_AFTER.fill(job=element, code=1)
     assert not (tmp_path / "d run" / "joined").exists()
 
 
@@ -261,7 +269,8 @@ def test_the_walltime_of_any_job_is_named(pbs, tmp_path, settings):
     )
     pbs.submit(folder)
     assert end_of(pbs, folder) is JobState.TIMEOUT
-    assert pbs.state(folder).reason == "ended with exit code 255 at the end of the walltime"
+    by = JobReason.AT.fill(request=JobReason.END_OF_WALLTIME.fill())
+    assert pbs.state(folder).reason == JobReason.ENDED.fill(code=255, by=by)
 
 
 def test_a_job_that_is_deleted_is_no_timeout(pbs, tmp_path, settings):
@@ -280,7 +289,8 @@ def test_a_job_that_is_deleted_is_no_timeout(pbs, tmp_path, settings):
     )
     Pbs().end("1700.stand-in")
     assert end_of(pbs, folder) is JobState.FAILED
-    assert pbs.state(folder).reason == "ended with exit code 255 at SIGTERM"
+    by = JobReason.AT.fill(request="SIGTERM")
+    assert pbs.state(folder).reason == JobReason.ENDED.fill(code=255, by=by)
 
 
 def test_the_ranks_of_a_task_are_told_where_to_meet(pbs, tmp_path, settings):
@@ -302,9 +312,11 @@ def test_error_numbers_of_pbs_are_not_signals(pbs, tmp_path, settings):
 
 
 def test_an_array_whose_join_is_refused_is_taken_back(pbs, tmp_path, settings, monkeypatch):
+    refusal = JobError("no more jobs")
+
     def refuse_join(self, folder, *, after=()):
         if after:
-            raise JobError("PBS refused the job")
+            raise refusal
         return QueueScheduler.submit(self, folder)
 
     monkeypatch.setattr(pbs, "submit", refuse_join.__get__(pbs))
@@ -313,8 +325,9 @@ def test_an_array_whose_join_is_refused_is_taken_back(pbs, tmp_path, settings, m
     own = replace(settings, run=settings.run.model_copy(update={"jobs": jobs}))
     open_phase = SimpleNamespace(settings=own, phase="02-data", folder=tmp_path / "a run")
     tasks = [Task("shares", ("sleep", "300"), is_array=True), Task("join", ("true",), part="join")]
-    with pytest.raises(JobError, match="PBS refused the job"):
+    with pytest.raises(JobError) as caught:
         task_jobs._submit_tasks(open_phase, pbs, tasks)
+    assert caught.value is refusal
     assert pbs.state(JobFolder(tmp_path / "a run" / "jobs" / "02-data")).state is JobState.CANCELLED
 
 
@@ -323,17 +336,20 @@ def test_doctor_says_whether_jobs_are_remembered_and_which_queues_there_are(
 ):
     history = (tmp_path / "stand-in" / "history").exists()
     found = {check.name: (check.verdict, check.value) for check in queue_checks(settings)}
+    one_node = PhaseMessage.LIMITS_ASKED.fill(
+        nodes="1 node", time_limit=PlanningMessage.QUEUE_TIME.fill()
+    )
+    two_nodes = PhaseMessage.LIMITS_ASKED.fill(nodes="2 nodes", time_limit="30 min")
+    not_kept = ("warn", PhaseMessage.HISTORY_NOT_KEPT.fill())
     assert found == {
-        "scheduler": ("pass", "qstat answers"),
-        "job history": ("pass", "kept")
-        if history
-        else ("warn", "not kept, which is PBS's default"),
+        "scheduler": ("pass", PhaseMessage.PROGRAM_ANSWERS.fill(program="qstat")),
+        "job history": ("pass", "kept") if history else not_kept,
         "queue of jobs.data": ("pass", "debug"),
         "queue of jobs.smoke": ("pass", "debug"),
         "queue of jobs.training": ("fail", "debug-scaling"),
-        "limits of jobs.data": ("pass", "1 node, the queue's own time"),
-        "limits of jobs.environment": ("pass", "1 node, the queue's own time"),
-        "limits of jobs.smoke": ("pass", "2 nodes, 30 min"),
+        "limits of jobs.data": ("pass", one_node),
+        "limits of jobs.environment": ("pass", one_node),
+        "limits of jobs.smoke": ("pass", two_nodes),
     }
 
 

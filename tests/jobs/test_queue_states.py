@@ -11,7 +11,7 @@ from suite.messages import containing, refuses, says
 
 from runbook.core.errors import JobError
 from runbook.jobs.job_folder import JobFolder, JobState, heartbeat_age
-from runbook.jobs.messages import JobMessage
+from runbook.jobs.messages import JobMessage, JobReason
 from runbook.jobs.queue import LostAnswerError, QueueJob, QueueScheduler, QueueSilentError
 
 
@@ -167,7 +167,7 @@ def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_agai
     status = scheduler.state(folder)
     assert (status.state, status.reason) == (
         JobState.PENDING,
-        JobMessage.QUEUED_AGAIN.fill(reason="exit code 75"),
+        JobMessage.QUEUED_AGAIN.fill(reason=JobReason.EXIT_CODE.fill(code=75)),
     )
     folder.exit_code.write_text("0  \n")
     assert scheduler.state(folder).state is JobState.DONE
@@ -235,12 +235,15 @@ def test_a_queue_is_not_asked_about_a_job_all_the_time(queue, folder, monkeypatc
 
 
 def test_a_refused_job_leaves_its_folder_for_the_next(scheduler, queue, folder):
+    refusal = JobError("sbatch said: invalid account")
+
     def refuse():
-        raise JobError("sbatch said: invalid account")
+        raise refusal
 
     queue.on_submit = refuse
-    with pytest.raises(JobError, match="invalid account"):
+    with pytest.raises(JobError) as caught:
         scheduler.submit(folder)
+    assert caught.value is refusal
     assert not folder.record.exists()
 
 

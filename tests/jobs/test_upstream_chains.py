@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, says
 
 from runbook import params
 from runbook.core import shell
 from runbook.core.processes import wait_until
 from runbook.jobs.job_folder import JobFolder
+from runbook.jobs.messages import JobLine, JobReason
 from runbook.jobs.render.training_job import render_job, write_job
 from runbook.params.schema.site import Container
 from runbook.planning import make_plan
@@ -159,11 +161,14 @@ def test_a_program_that_begins_anew_is_ended_and_its_chain_with_it(chain):
     chain.run_job(12)
     log = chain.run_job(13, loads=False)
     assert chain.folder.exit_code.read_text().strip() == "2"
-    assert "without having loaded the checkpoint" in chain.folder.reason.read_text()
+    tracker = containing(chain.checkpoints / "latest_checkpointed_iteration.txt")
+    reason = chain.folder.reason.read_text()
+    assert says(reason, JobReason.WITHOUT_CHECKPOINT, tracker=tracker)
     assert chain.decision()[0] == "stop"
     assert chain.cancelled.read_text() == "14 15\n"
     log = chain.run_job(14)
-    assert "slurm-14 leaves at once. The decision after slurm-13: stop" in log
+    decision = {"job": "slurm-14", "previous": "slurm-13", "action": "stop"}
+    assert says(log, JobLine.LEAVES_AT_ONCE, **decision)
     assert chain.folder.exit_code.read_text().strip() == "2", "what ended before stays as it is"
 
 

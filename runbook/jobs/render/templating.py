@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from runbook.core.errors import ParamsError
 from runbook.jobs.job_folder import BEAT_SECONDS
-from runbook.jobs.messages import JobMessage
+from runbook.jobs.messages import JobLine, JobMessage, JobReason
 from runbook.params import Settings
 from runbook.params.environment import switched_on
 from runbook.params.settings import STAGE
@@ -84,7 +84,19 @@ def _templates() -> Environment:
     )
     environment.filters |= {"quote": quote, "variable": variable, "image": image}
     environment.globals["beat_seconds"] = BEAT_SECONDS
+    environment.globals["reason"] = _reason
+    environment.globals["line"] = _line
     return environment
+
+
+def _reason(name: str, **values: object) -> str:
+    """Return why a job ended; a value may be a variable of the shell."""
+    return JobReason[name].fill(**values)
+
+
+def _line(name: str, **values: object) -> str:
+    """Return a line of a job's log; a value may be a variable of the shell."""
+    return JobLine[name].fill(**values)
 
 
 KNOWN = {"user": '"$user"', "job": '"$job_number"'}

@@ -50,6 +50,7 @@ from runbook.phases.token_inputs import text_home
 from runbook.planning import Check, Plan
 from runbook.planning.cost.cpu import BF16_UNITS
 from runbook.planning.data_plan import fetched_bytes
+from runbook.planning.messages import PlanningMessage
 from runbook.runs import machine
 from runbook.runs.consent import command_checks
 from runbook.runs.run_folder import hold_run, runs_folder
@@ -439,7 +440,7 @@ def queue_checks(settings: Settings) -> list[Check]:
         remedy = f"This is not a login node of {settings.site.site}, or its scheduler is down."
         return [check(verdict, str(error).splitlines()[0], remedy=remedy)]
 
-    checks = [check("pass", f"{program} answers")]
+    checks = [check("pass", PhaseMessage.PROGRAM_ANSWERS.fill(program=program))]
     if kind == "pbs":
         checks.append(_history_check())
     states = {queue.name: queue.state for queue in limits}
@@ -524,13 +525,14 @@ def _limits_check(
     open_queues = [replace(queue, state="UP") for queue in limits]
     problems = request_problems(request, open_queues, queue_word)
     section = JOB_SECTIONS[phase]
-    time_limit = "the queue's own time"
+    time_limit = PlanningMessage.QUEUE_TIME.fill()
     if job.walltime:
         time_limit = show_duration(job.walltime)
     return judge(
         f"limits of jobs.{section}",
         not problems,
-        "; ".join(problems) or f"{counted(job.nodes, 'node')}, {time_limit}",
+        "; ".join(problems)
+        or PhaseMessage.LIMITS_ASKED.fill(nodes=counted(job.nodes, "node"), time_limit=time_limit),
         "the queue's limits on time, nodes and accounts admit the job",
         f"Change jobs.{section} (walltime, nodes, account, partition).",
     )
