@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 MOST_CHARACTERS = 9_000
+REHEARSAL = "REHEARSAL, no measurement"
+"""First words of the table of a rehearsal."""
 
 
 def lines_of(content: dict[str, Any]) -> list[str]:
     """Return the table of all rows."""
     environment = content["environment"]
-    kind = "REHEARSAL, no measurement" if content["rehearsal"] else "measured"
+    kind = REHEARSAL if content["rehearsal"] else "measured"
     lines = [
         f"{kind}: {environment.get('device', '?')}, torch {environment.get('torch', '?')}, "
         f"commit {content['commit'] or '?'}, {content['date']}",

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.schema import PhasePlan, PlannedPrecision
 
 
@@ -80,10 +81,10 @@ def problems(phase: PhasePlan) -> Iterator[str]:
 
     for key, (configured, planned) in values.items():
         if configured != planned:
-            yield (
-                f"deepspeed.{key}: {json.dumps(configured)}, but the rest of the plan means "
-                f"{json.dumps(planned)}; "
-                f"make the plan again"
+            yield PlanFileMessage.CONFIGURED_OTHERWISE.fill(
+                key=key,
+                configured=json.dumps(configured),
+                planned=json.dumps(planned),
             )
 
 

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, cast
 
 from runbook.plan_file.json_records import as_json, shown
+from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.schema import PhasePlan, Source
 
 FREE = (
@@ -80,7 +81,12 @@ def differences(
         saved_value = saved.get(key)
         planned_value = planned.get(key)
         if saved_value != planned_value:
-            text = f"{key} {shown(saved_value, 80)} (plan: {shown(planned_value, 80)})"
+            text = PlanFileMessage.VALUE_DIFFERS.fill(
+                key=key,
+                value=shown(saved_value, 80),
+                whose="plan",
+                planned=shown(planned_value, 80),
+            )
             (harmless if key in free else serious).append(text)
 
     return serious, harmless

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.messages import PlanFileMessage
 
 OPTIONAL = {"optional": True}
 """Metadata of a field that may be missing in JSON. All others must be present, whatever their
@@ -281,7 +282,9 @@ def _plain_value(
     # In Python a bool is an int too.
     is_stray_bool = isinstance(content, bool) and kind is not bool
     if not isinstance(content, accepted) or is_stray_bool:
-        problems.append(f"{where}: {shown(content)} is not {_NAMES[kind]}")
+        problems.append(
+            PlanFileMessage.WRONG_TYPE.fill(where=where, value=shown(content), type=_NAMES[kind])
+        )
         return None
 
     return kind(content)

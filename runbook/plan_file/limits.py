@@ -7,6 +7,7 @@ from itertools import chain
 from runbook.plan_file import deepspeed
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import value_at
+from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.rules.batch import ramp_rules
 from runbook.plan_file.rules.layout import chunk_rules, engine_rules, shape_rules, sharing_rules
 from runbook.plan_file.rules.replay import replay_problems
@@ -101,9 +102,8 @@ def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:
         *_not_here(phase, fp16),
     ]
     if problems:
-        raise RefusedError(
-            "this plan cannot be trained:\n" + "\n".join(f"  {problem}" for problem in problems)
-        )
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise RefusedError(PlanFileMessage.CANNOT_BE_TRAINED, problems=lines)
 
 
 def _out_of_range(phase: PhasePlan) -> Iterator[str]:
@@ -130,10 +130,12 @@ def _layout(phase: PhasePlan, world_size: int) -> Iterator[str]:
             f"{parallel.world_size}"
         )
     elif world_size != ranks:
-        yield (
-            f"{world_size} ranks were started, but the plan is for {ranks} (tensor "
-            f"{parallel.tensor} x pipeline {parallel.pipeline} x data {parallel.data}): start "
-            f"{ranks}, or make a plan for {world_size}"
+        yield PlanFileMessage.RANKS_STARTED.fill(
+            world_size=world_size,
+            ranks=ranks,
+            tensor=parallel.tensor,
+            pipeline=parallel.pipeline,
+            data=parallel.data,
         )
 
     if phase.model.shape.padded_vocabulary % parallel.tensor:

@@ -8,9 +8,20 @@ from runbook.plan_file.diagnostics import Message
 class PlanFileMessage(Message):
     """Messages about plan.json."""
 
+    CANNOT_BE_TRAINED = "this plan cannot be trained:\n{problems}"
+    CONFIGURED_OTHERWISE = (
+        "deepspeed.{key}: {configured}, but the rest of the plan means {planned}; make the plan "
+        "again"
+    )
     PLAN_MISSING = "{plan} does not exist; `runbook plan RUN` writes it"
     PLAN_NOT_JSON = "{plan} is not readable as JSON: {error}"
     PLAN_WITHOUT_PHASE = "{plan} has no phase {phase!r} under 'phases' (it has: {phase_names})"
+    RANKS_STARTED = (
+        "{world_size} ranks were started, but the plan is for {ranks} (tensor {tensor} x pipeline "
+        "{pipeline} x data {data}): start {ranks}, or make a plan for {world_size}"
+    )
+    VALUE_DIFFERS = "{key} {value} ({whose}: {planned})"
+    WRONG_TYPE = "{where}: {value} is not {type}"
 
 
 class AlarmMessage(Message):
@@ -45,3 +56,17 @@ class AlarmMessage(Message):
     WAITS = "each of {num_steps} steps waits so long, {share:.0%} of its time"
     NORMS_LOST = "the gradient norm of {num_steps} steps in a row is no finite number"
     LONG_SAVE = "so long a save took"
+    MEMORY_LEFT = (
+        "{growth}; {left} are left on {host}, enough for {hours:,.2f} hours if {growing} at this "
+        "rate (until about iteration {iteration:.0f})"
+    )
+    IT_GROWS = "it grows"
+    ALL_PROCESSES_GROW = "all {processes} processes grow"
+    DISK_LOW = (
+        "{free} of {total} are free where {folder} is; a save takes {save}, {saves} are to come, "
+        "and {kept} are kept: {outlook}"
+    )
+    ALL_SAVES_FIT = "all saves fit"
+    SAVE_DOES_NOT_FIT = (
+        "the save of iteration {iteration}, in about {hours:,.2f} hours, does not fit"
+    )

@@ -45,6 +45,15 @@ class ComputedPlace(NamedTuple):
     recomputation.
     """
 
+    @property
+    def metric(self) -> str:
+        """Return the place as an alarm names it.
+
+        >>> ComputedPlace("forward", 3, "mlp.linear_fc1").metric
+        'forward of layer 3'
+        """
+        return f"{self.part} of layer {self.layer}"
+
     def describe(self, num_layers: int) -> str:
         """Return the place in words.
 

@@ -17,6 +17,7 @@ from runbook.plan_file.allowed_commands import allowed_commands_file, how_to_all
 from runbook.plan_file.json_records import as_line
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.job_output import say
+from runbook.training.messages import TrainingMessage
 
 
 class NotAllowedError(Exception):
@@ -82,8 +83,9 @@ class AlertSender:
                     (value for name in names if (value := getattr(error, name, None))), ""
                 )
                 say(
-                    f"training.{key} could not send an alarm, and the training goes on: "
-                    f"{type(error).__name__} {detail}"
+                    TrainingMessage.ALARM_NOT_SENT.fill(
+                        key=key, error=type(error).__name__, detail=detail
+                    )
                 )
 
     def close(self) -> None:
@@ -103,7 +105,7 @@ def post(reference: str, content: Mapping[str, object]) -> None:
         address = Path(target).expanduser().read_text("utf-8")
 
     if not address.strip().startswith(("http://", "https://")):
-        raise URLError(f"{reference} holds no http:// or https:// address")
+        raise URLError(TrainingMessage.NO_HTTP_ADDRESS.fill(reference=reference))
     request = urllib.request.Request(
         address.strip(), as_line(content), {"Content-Type": "application/json"}
     )

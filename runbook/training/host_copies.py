@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import torch
 
 from runbook.training.job_output import say
+from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import cores_of_rank, on_gpu
 
 SLAB_BYTES = 512 * 2**20
@@ -139,7 +140,7 @@ class PinnedCopies(HostCopies):
             # The end of the process unpins it
             weakref.finalize(slab, self._unpin, slab.address).atexit = False
         elif len(self._slabs) == 1:
-            say("memory for saves could not be pinned: the training waits longer for each save")
+            say(TrainingMessage.NOT_PINNED.fill())
 
         return slab
 

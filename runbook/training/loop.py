@@ -314,7 +314,7 @@ class TrainingLoop:
 
     def _report_resume(self, loaded: LoadedCheckpoint) -> None:
         for problem in loaded.problems:
-            self._say(f"checkpoint passed over: {problem}")
+            self._say(TrainingMessage.CHECKPOINT_PASSED_OVER.fill(problem=problem))
             self.log.event("checkpoint_broken", message=problem)
 
         if loaded.problems:
@@ -327,7 +327,9 @@ class TrainingLoop:
             self.log.event("tracker_rebuilt", message=loaded.tracker_fault)
 
         for change in loaded.changes + loaded.harmless:
-            self._say(f"{loaded.folder} was trained with {change}; going on with the plan's")
+            self._say(
+                TrainingMessage.GOING_ON_WITH_THE_PLAN.fill(folder=loaded.folder, change=change)
+            )
         where = "" if loaded.source == SHARED else f" ({loaded.source})"
         self._say(f"going on from iteration {self.progress.iteration} in {loaded.folder}{where}")
         self.log.event(
@@ -428,7 +430,7 @@ class TrainingLoop:
     def _spike(self, record: StepRecord, alarms: list[Alarm]) -> list[BadStep]:
         """Return the steps of a spike that is now certain, if the plan rolls back before them."""
         last = record.consumed_samples - 1
-        fault = "the loss jumped: it"
+        fault = TrainingMessage.LOSS_JUMPED.fill()
         first = last - record.global_batch + 1
         self.newest.append(
             BadStep(
@@ -864,19 +866,19 @@ class Stepper:
         value = 0.0
         key = "nan_policy"
         if jumped:
-            fault = "the loss jumped: it"
+            fault = TrainingMessage.LOSS_JUMPED.fill()
             value = loss
             key = "spike_policy"
         elif precision.format == "fp16":
             at_floor = precision.static_loss_scale or before <= precision.minimum_loss_scale
             if update.skipped and at_floor:
-                fault = "the gradient overflows at the smallest loss scale: the scale"
+                fault = TrainingMessage.GRADIENT_OVERFLOWS.fill()
                 value = update.loss_scale
         elif not math.isfinite(loss):
-            fault = "the loss"
+            fault = TrainingMessage.LOSS.fill()
             value = loss
         elif not math.isfinite(update.gradient_norm):
-            fault = "the gradient norm"
+            fault = TrainingMessage.GRADIENT_NORM.fill()
             value = update.gradient_norm
 
         if not fault:

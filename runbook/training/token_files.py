@@ -93,21 +93,21 @@ def _check_sources(spec: PhasePlan) -> None:
             where = f"data.{use}[{index}]"
             if not (math.isfinite(source.weight) and source.weight > 0):
                 problems.append(
-                    f"{where} ({source.prefix}): its weight {source.weight:g} is not a number "
-                    "above 0"
+                    TrainingMessage.WEIGHT_NOT_POSITIVE.fill(
+                        use=use, index=index, prefix=source.prefix, weight=source.weight
+                    )
                 )
 
             earlier = files_of.setdefault(str(spec.path(source.prefix)), where)
             if earlier != where:
                 problems.append(
-                    f"{where} ({source.prefix}): the same file as {earlier}; name it once, "
-                    "with the sum"
+                    TrainingMessage.SAME_FILE_IN_BLEND.fill(
+                        use=use, index=index, prefix=source.prefix, earlier=earlier
+                    )
                 )
 
     if problems:
-        raise RefusedError(
-            "the blend of token files cannot be trained from:\n  " + "\n  ".join(problems)
-        )
+        raise RefusedError(TrainingMessage.BLEND_NOT_USABLE, problems="\n  ".join(problems))
 
 
 def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:

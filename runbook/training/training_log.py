@@ -23,6 +23,7 @@ from runbook.plan_file.schema import FLOPS_CONVENTION, PhasePlan
 from runbook.plan_file.slow_ranks import ExchangedTimes
 from runbook.training.alerts import AlertSender
 from runbook.training.job_output import say
+from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import Ranks
 from runbook.training.trackers.processes import TrackerProcesses
 
@@ -75,10 +76,7 @@ class TrainingLog:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
-                say(
-                    "tensorboard is not installed: no TensorBoard events; metrics.jsonl has "
-                    "the same numbers"
-                )
+                say(TrainingMessage.NO_TENSORBOARD.fill())
             else:
                 self._board = SummaryWriter(str(self.spec.path(self.spec.log.tensorboard)))
 
@@ -93,7 +91,8 @@ class TrainingLog:
             }
             self._append(self.spec.log.events, record)
             if event == "failed":
-                self.alerts.send(f"the training failed: {fields['message']}", record)
+                text = TrainingMessage.TRAINING_FAILED.fill(message=fields["message"])
+                self.alerts.send(text, record)
 
     def earlier_starts(self) -> int:
         """Return the number of earlier segments of this training, from events.jsonl.
@@ -212,7 +211,9 @@ class TrainingLog:
         Only one rank, which knows about them, calls this.
         """
         for alarm in alarms:
-            text = f"ALARM {alarm.kind} at iteration {alarm.iteration}: {alarm.evidence}"
+            text = TrainingMessage.ALARM.fill(
+                kind=alarm.kind, iteration=alarm.iteration, evidence=alarm.evidence
+            )
             say(text)
             about = {
                 "time": time.time(),
@@ -283,7 +284,7 @@ class TrainingLog:
             append_line(path, record)
         except OSError as error:
             if path not in self._unwritable:
-                say(f"{path} cannot be written, training goes on without it: {error}")
+                say(TrainingMessage.FILE_NOT_WRITABLE.fill(path=path, error=error))
                 self._unwritable.add(path)
 
     def _draw(self, iteration: int, values: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from runbook.plan_file.fewer_replicas import (
     plan_of_attempt,
     replicas_change,
 )
+from runbook.plan_file.messages import PlanFileMessage
 from runbook.planning import make_plan
 from runbook.planning.fewer_nodes import MIN_NODES
 from runbook.planning.make_plan import parse_plan
@@ -117,8 +118,11 @@ def test_an_attempt_keeps_the_global_batch_by_more_micro_batches(phase):
 @pytest.mark.parametrize("world_size", [3 * 32, 4 * 32 + 1, 1024])
 def test_other_numbers_of_ranks_are_refused(phase, world_size):
     attempt = plan_of_attempt(phase, world_size)
-    with pytest.raises(RefusedError, match="ranks were started, but the plan is for 512"):
+    with pytest.raises(RefusedError) as caught:
         limits.check(attempt, world_size, fp16=True)
+    assert caught.value.message is PlanFileMessage.CANNOT_BE_TRAINED
+    started = {"world_size": world_size, "ranks": 512}
+    assert says(str(caught.value), PlanFileMessage.RANKS_STARTED, **started)
 
 
 def test_a_start_says_when_the_number_of_replicas_changes(phase):

@@ -12,7 +12,7 @@ from suite.messages import says
 from runbook.plan_file.json_records import as_json
 from runbook.planning import Calibration, Calibrations, Check, Machine, make_plan
 from runbook.planning.cost.calibration import LIKE, calibrate, read_calibration
-from runbook.planning.cost.cpu import CORE_FLOPS, cpu_step
+from runbook.planning.cost.cpu import CORE_FLOPS, WIDENED, cpu_step
 from runbook.planning.cost.flops import flops
 from runbook.planning.cost.step_time import modelled_step
 from runbook.planning.cost.time_and_money import Speed, estimate, evaluation_batches
@@ -52,9 +52,7 @@ def test_cpu_without_bf16_units_is_nearly_as_fast_as_in_fp32(
     """The trainer widens to float32 there."""
     check = verdicts(machine=OLD)[CPU_PRECISION]
     comparison = PlanningMessage.TIMES_AS_LONG.fill(times=1.1)
-    assert check.value == PlanningMessage.CPU_PRODUCTS.fill(
-        path="bf16 in float32", comparison=comparison
-    )
+    assert check.value == PlanningMessage.CPU_PRODUCTS.fill(path=WIDENED, comparison=comparison)
     assert check.verdict == "pass"
     fp32 = {"training": {"precision": "fp32"}}
     assert (

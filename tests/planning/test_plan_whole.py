@@ -265,7 +265,7 @@ def test_a_check_has_one_of_four_verdicts() -> None:
     with pytest.raises(ValueError) as caught:
         Check("x", "ok", "1", "2")
     assert str(caught.value) == CoreMessage.NO_VERDICT.fill(
-        name="x", verdict="ok", verdicts="pass, fail, warn, unknown"
+        name="x", verdict="ok", verdicts=", ".join(VERDICTS)
     )
 
 

@@ -7,9 +7,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 
 import pytest
+from suite.messages import count_of
 
 from runbook.plan_file import schema
+from runbook.tools.drills import faults
 from runbook.training.alerts import AlertSender
+from runbook.training.messages import TrainingMessage
 
 from . import specs
 
@@ -77,33 +80,37 @@ def test_an_alarm_is_posted_and_piped_once_and_a_healthy_training_is_silent(zygo
         | allow(run, alerts["alarm_command"]),
     )
     (event,) = job.events("alarm")
-    text = f"{run.name}: ALARM spike at iteration 12: {event['evidence']}"
+    alarm = TrainingMessage.ALARM.fill(kind="spike", iteration=12, evidence=event["evidence"])
+    text = f"{run.name}: {alarm}"
     assert posted == [("/secret", "application/json", {**event, "run": run.name, "text": text})]
-    assert (run / "mails of ada").read_text() == f"{text}\n"
+    mails = run / "mails of ada"
+    assert mails.read_text() == f"{text}\n"
     assert "secret" not in job.out + job.err + (run / "events.jsonl").read_text()
 
 
 @pytest.mark.parametrize(
-    ("path", "words"),
+    ("path", "error", "detail"),
     [
-        ("/gone", "HTTPError 404"),
-        (":1/x", "URLError [Errno 111] Connection refused"),
-        ("", "holds no http"),
+        ("/gone", "HTTPError", "404"),
+        (":1/x", "URLError", "[Errno 111] Connection refused"),
+        ("", "URLError", TrainingMessage.NO_HTTP_ADDRESS.fill(reference="file:{file}")),
     ],
 )
-def test_a_channel_that_fails_is_said_once_without_its_address(zygote, run, webhook, path, words):
+def test_a_channel_that_fails_is_said_once_without_its_address(
+    zygote, run, webhook, path, error, detail
+):
     address = {"/gone": f"{webhook[0]}/gone", "": "ftp://hidden"}.get(
         path, f"http://127.0.0.1{path}"
     )
     (run / "address").write_text(f"{address}\n")
+    detail = detail.replace("{file}", str(run / "address"))
     alerts = {"alarm_webhook": f"file:{run / 'address'}", "alarm_command": "false"}
     job = train(zygote, run, alerts, **SPIKE)
-    said = [line for line in job.out.splitlines() if "could not send" in line]
-    assert (
-        sorted(said)[0]
-        == "training.alarm_command could not send an alarm, and the training goes on: CalledProcessError 1"
-    )
-    assert len(said) == 2 and words in sorted(said)[1]
+    message = TrainingMessage.ALARM_NOT_SENT
+    by_command = {"key": "alarm_command", "error": "CalledProcessError", "detail": 1}
+    assert count_of(job.out, message, **by_command) == 1
+    assert count_of(job.out, message, key="alarm_webhook", error=error, detail=detail) == 1
+    assert count_of(job.out, message) == 2
     assert address not in job.out + job.err and len(job.metrics) == 8
 
 
@@ -141,7 +148,7 @@ def test_a_slow_channel_holds_nothing_up(webhook, monkeypatch):
     alerts.close()
     assert time.monotonic() - start < 5 and len(posted) == 3
     assert said == [
-        "training.alarm_webhook could not send an alarm, and the training goes on: TimeoutError "
+        TrainingMessage.ALARM_NOT_SENT.fill(key="alarm_webhook", error="TimeoutError", detail="")
     ]
 
 
@@ -162,6 +169,7 @@ def test_a_training_that_fails_sends_why(zygote, run, webhook):
         run, content, extra={"RUNBOOK_FAULTS": "raise:step=3", "ALARM_ADDRESS": address}
     )
     assert job.code == 1
-    assert [content["text"] for _, _, content in posted] == [
-        f"{run.name}: the training failed: RuntimeError: a fault on purpose (RUNBOOK_FAULTS)"
-    ]
+    (failed,) = job.events("failed")
+    failure = TrainingMessage.TRAINING_FAILED.fill(message=failed["message"])
+    assert [content["text"] for _, _, content in posted] == [f"{run.name}: {failure}"]
+    assert failed["message"] == f"RuntimeError: {faults.ON_PURPOSE}"

@@ -1,13 +1,17 @@
 """Room that runs out: a leak is named by the rank that leaks, a full disk by the save that will fail."""
 
 import mmap
-import re
+import socket
 from types import SimpleNamespace
 
 import pytest
+from suite.messages import containing, says
 
 from runbook.plan_file import schema
+from runbook.plan_file.alarms import in_bytes
+from runbook.plan_file.messages import AlarmMessage
 from runbook.training.health import capacity
+from runbook.training.messages import TrainingMessage
 
 from . import specs
 
@@ -23,11 +27,25 @@ def test_the_rank_that_leaks_is_named_once_with_what_is_left(zygote, run):
     (leak,) = [alarm for alarm in job.events("alarm") if alarm["kind"] == "memory leak"]
     assert (leak["metric"], leak["iteration"], leak["since"]) == ("host_memory", 80, 2)
     assert 140e6 < leak["value"] - leak["usual"] < 200e6
-    assert leak["evidence"].startswith("host memory grew from ")
-    assert " over 78 iterations, 2" in leak["evidence"] and "MB each, steadily" in leak["evidence"]
-    assert "; 100 MB are left on " in leak["evidence"]
-    words = r" hours if all 2 processes grow at this rate \(until about iteration 10[3-6]\)$"
-    assert re.search(words, leak["evidence"])
+    growth = {
+        "metric": "host memory",
+        "first": in_bytes(leak["usual"]),
+        "last": in_bytes(leak["value"]),
+        "iterations": 78,
+        "slope": in_bytes((leak["value"] - leak["usual"]) / 78),
+    }
+    assert says(leak["evidence"], AlarmMessage.GREW, **growth)
+    steps_left = 100e6 / ((leak["value"] - leak["usual"]) / 78) / 2
+    assert 23 <= steps_left < 26.5
+    assert says(
+        leak["evidence"],
+        AlarmMessage.MEMORY_LEFT,
+        growth=containing("host memory"),
+        left="100 MB",
+        host=socket.gethostname(),
+        growing=AlarmMessage.ALL_PROCESSES_GROW.fill(processes=2),
+        iteration=80 + steps_left,
+    )
 
 
 def test_a_healthy_training_has_no_leak_though_little_is_left(zygote, run):
@@ -107,15 +125,23 @@ def test_a_low_disk_is_reported_once_and_again_when_it_is_worse(monkeypatch, tmp
         return [alarm.evidence for alarm in watch.look(iteration, 36.0)]
 
     assert look(7e9) == []
-    (told,) = look(5e9)
-    assert told.startswith("5 GB of 100 GB are free where ")
-    assert "; a save takes 2 GB, 10 are to come, and 2 are kept: " in told
-    assert told.endswith(": the save of iteration 30, in about 0.25 hours, does not fit")
+    (evidence,) = look(5e9)
+    assert evidence == AlarmMessage.DISK_LOW.fill(
+        free="5 GB",
+        total="100 GB",
+        folder=tmp_path / "checkpoints",
+        save="2 GB",
+        saves=10,
+        kept=2,
+        outlook=AlarmMessage.SAVE_DOES_NOT_FIT.fill(iteration=30, hours=0.25),
+    )
     assert look(4.9e9) == look(5.1e9) == []
     assert len(look(1e9)) == 1 and look(1.1e9) == []
     assert look(7e9) == [] and len(look(5e9)) == 1
     watch.saved(1000)
-    assert look(5e9) == [] and look(0.9e9)[0].endswith("all saves fit")
+    assert look(5e9) == [] and says(
+        look(0.9e9)[0], AlarmMessage.DISK_LOW, outlook=AlarmMessage.ALL_SAVES_FIT.fill()
+    )
     assert [*watch.look(5, 1.0)] == [], "not at every step"
 
 
@@ -126,9 +152,22 @@ def test_a_training_says_that_its_disk_will_be_full(zygote, run):
     assert job.code == 0, job.err
     (alarm,) = job.events("alarm")
     assert (alarm["kind"], alarm["iteration"]) == ("disk low", 2), alarm
-    assert "6 MB of 100 MB are free where checkpoints is; a save takes " in alarm["evidence"]
-    assert "the save of iteration 4, in " in alarm["evidence"]
-    assert "ALARM disk low at iteration 2: 6 MB of 100 MB are free" in job.out
+    assert says(
+        alarm["evidence"],
+        AlarmMessage.DISK_LOW,
+        free="6 MB",
+        total="100 MB",
+        folder="checkpoints",
+        save=in_bytes(alarm["usual"]),
+    )
+    assert says(alarm["evidence"], AlarmMessage.SAVE_DOES_NOT_FIT, iteration=4)
+    assert says(
+        job.out,
+        TrainingMessage.ALARM,
+        kind="disk low",
+        iteration=2,
+        evidence=alarm["evidence"],
+    )
     assert zygote.train(run, specs.spec(iterations=8)).events("alarm") == [alarm], (
         "nothing more with room"
     )

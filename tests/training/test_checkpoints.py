@@ -7,8 +7,10 @@ import threading
 
 import pytest
 
+from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.schema import Checkpoint
 from runbook.training.checkpoints import folders
+from runbook.training.messages import TrainingMessage
 
 SHAPE = {"layers": 4, "hidden": 64}
 
@@ -137,12 +139,16 @@ def test_any_change_of_the_metadata_breaks_its_seal(tmp_path):
     content["model"]["hidden"] = 65
     path.write_text(json.dumps(content))
     found, problems = folders.candidates(tmp_path)
-    assert found == [] and "its seal does not match" in problems[0]
+    broken = TrainingMessage.SEAL_BROKEN.fill()
+    assert found == []
+    assert problems == [TrainingMessage.METADATA_UNUSABLE.fill(path=path, error=broken)]
 
 
 def test_a_difference_of_shape_has_both_numbers():
     assert folders.differences(SHAPE, SHAPE) == ""
-    assert folders.differences({"layers": 4}, SHAPE) == "hidden None (plan: 64)"
+    assert folders.differences({"layers": 4}, SHAPE) == PlanFileMessage.VALUE_DIFFERS.fill(
+        key="hidden", value=None, whose="plan", planned=64
+    )
 
 
 def test_a_folder_without_checkpoints_has_no_trace(tmp_path):

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -12,8 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from suite.messages import says
+from suite.messages import containing, count_of, says
 
+from runbook.plan_file.messages import PlanFileMessage
+from runbook.training.checkpoints import folders
 from runbook.training.messages import TrainingMessage
 
 from . import specs
@@ -69,19 +70,30 @@ def flip(path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
-    [(truncate, "has sha256"), (flip, "has sha256"), (Path.unlink, "is missing")],
+    ("damage", "fault"),
+    [
+        (truncate, TrainingMessage.FILE_CHANGED),
+        (flip, TrainingMessage.FILE_CHANGED),
+        (Path.unlink, TrainingMessage.FILE_MISSING),
+    ],
     ids=["truncated", "one bit flipped", "deleted"],
 )
 def test_a_broken_shard_is_named_and_the_checkpoint_before_it_is_used(
-    damage, says, zygote, stopped, whole
+    damage, fault, zygote, stopped, whole
 ):
     path = shard(stopped)
+    values = {"path": path}
+    if fault is TrainingMessage.FILE_CHANGED:
+        values["expected"] = folders.sha256(path)[:16]
     damage(path)
+    if fault is TrainingMessage.FILE_CHANGED:
+        values["actual"] = folders.sha256(path)[:16]
+        values["size"] = path.stat().st_size
     job = zygote.train(stopped, content())
     assert job.code == 0, job.err
-    assert f"checkpoint passed over: {path} {says}" in job.out
-    assert job.events("checkpoint_broken")[0]["message"].startswith(str(path))
+    problem = fault.fill(**values)
+    assert says(job.out, TrainingMessage.CHECKPOINT_PASSED_OVER, problem=problem)
+    assert job.events("checkpoint_broken")[0]["message"] == problem
     assert job.events("resumed")[-1]["iteration"] == 2
     assert losses(job.metrics) == losses(whole.metrics)[2:]
 
@@ -91,7 +103,10 @@ def test_changed_metadata_is_not_believed(zygote, stopped):
     path.write_text(path.read_text().replace('"consumed_samples": 32', '"consumed_samples": 33'))
     job = zygote.train(stopped, content())
     assert job.code == 0
-    assert "its seal does not match: it was changed after it was written" in job.out
+    problem = TrainingMessage.METADATA_UNUSABLE.fill(
+        path=path, error=TrainingMessage.SEAL_BROKEN.fill()
+    )
+    assert says(job.out, TrainingMessage.CHECKPOINT_PASSED_OVER, problem=problem)
     assert job.events("resumed")[-1]["iteration"] == 2
 
 
@@ -113,8 +128,9 @@ def test_no_whole_checkpoint_left_is_never_a_silent_new_start(zygote, stopped):
     before = sorted(stopped.rglob("*"))
     job = zygote.train(stopped, content())
     assert job.code == 2
-    assert "none of them is whole" in job.err and "does not silently start again" in job.err
-    assert job.err.count(".distcp has sha256") == 2
+    assert says(job.err, TrainingMessage.NO_WHOLE_CHECKPOINT, root=stopped / "checkpoints")
+    for iteration in (2, 4):
+        assert count_of(job.err, TrainingMessage.FILE_CHANGED, path=shard(stopped, iteration)) == 1
     assert not (stopped / "metrics.jsonl").exists()
     assert [path for path in before if not path.exists()] == []
 
@@ -124,13 +140,24 @@ def test_a_tracker_without_any_checkpoint_is_refused_too(zygote, run):
     (run / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("50\n")
     job = zygote.train(run, content())
     assert job.code == 2
-    assert "latest_checkpointed_iteration.txt names one that is not there" in job.err
+    tracker = run / "checkpoints" / "latest_checkpointed_iteration.txt"
+    problem = TrainingMessage.TRACKER_NAMES_NOTHING.fill(tracker=tracker)
+    assert says(job.err, TrainingMessage.NO_WHOLE_CHECKPOINT, problems=problem)
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_both_shapes(zygote, stopped):
     job = zygote.train(stopped, content(model={"hidden": 32, "layers": 2}))
     assert job.code == 2
-    assert "iter_0000004 is of another model: hidden 64 (plan: 32), layers 4 (plan: 2)" in job.err
+    differences = [
+        PlanFileMessage.VALUE_DIFFERS.fill(key=key, value=value, whose="plan", planned=planned)
+        for key, value, planned in (("hidden", 64, 32), ("layers", 4, 2))
+    ]
+    assert says(
+        job.err,
+        TrainingMessage.CHECKPOINT_OF_ANOTHER_MODEL,
+        folder=containing("iter_0000004"),
+        difference=containing(", ".join(differences)),
+    )
     assert job.events()[-1]["event"] == "failed"
 
 
@@ -166,9 +193,10 @@ def test_a_kill_at_any_moment_of_a_save_loses_nothing(boundary, zygote, run, who
 def test_a_full_disk_ends_the_run_and_leaves_the_checkpoint_before_it(zygote, stopped, whole):
     job = zygote.train(stopped, content(), patch="training.killing:no_room")
     assert job.code == 1
-    assert re.search(r"iter_0000006 of [0-9,]+ bytes could not be written: \S", job.err)
-    assert says(job.err, TrainingMessage.CHECKPOINT_NOT_WRITTEN)
-    assert job.err.count("could not be written") == 1
+    checkpoint = stopped / "checkpoints" / "iter_0000006"
+    message = TrainingMessage.CHECKPOINT_NOT_WRITTEN
+    assert count_of(job.err, message, checkpoint=checkpoint) == 1
+    assert count_of(job.err, message) == 1
     assert sorted(path.name for path in (stopped / "checkpoints").glob("iter*")) == [
         "iter_0000002",
         "iter_0000004",
@@ -182,23 +210,34 @@ def test_a_full_disk_ends_the_run_and_leaves_the_checkpoint_before_it(zygote, st
 def test_a_disk_without_room_is_seen_before_anything_is_written(zygote, stopped):
     job = zygote.train(stopped, content(), patch="training.killing:no_space")
     assert job.code == 1
-    assert "could not be written: only 1,000 bytes are free on its disk" in job.err
+    assert says(
+        job.err,
+        TrainingMessage.CHECKPOINT_NOT_WRITTEN,
+        error=TrainingMessage.DISK_FULL.fill(free=1000),
+    )
 
 
 def test_files_that_cannot_be_written_do_not_end_the_training(zygote, run):
     (run / "metrics.jsonl").mkdir()
     job = zygote.train(run, content())
     assert job.code == 0
-    assert job.out.count("metrics.jsonl cannot be written, training goes on without it") == 1
+    metrics = run / "metrics.jsonl"
+    assert count_of(job.out, TrainingMessage.FILE_NOT_WRITABLE, path=metrics) == 1
 
 
 def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(zygote, run):
     job = zygote.train(run, content(peak=1e30, warmup=0, checkpoint={"interval": 1}))
     assert job.code == 1
-    assert says(job.err, TrainingMessage.BAD_VALUE, bad="nan") and says(
-        job.err, TrainingMessage.BAD_VALUE
-    )
-    assert job.err.count("is nan at iteration") == 1
+    last_metrics = job.metrics[-1]
+    first_sample = last_metrics["consumed_samples"]
+    values = {
+        "bad": "nan",
+        "iteration": last_metrics["iteration"] + 1,
+        "first_sample": first_sample,
+        "last_sample": first_sample + last_metrics["global_batch"] - 1,
+    }
+    assert count_of(job.err, TrainingMessage.BAD_VALUE, **values) == 1
+    assert count_of(job.err, TrainingMessage.BAD_VALUE, bad="nan") == 1
     last = int((run / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
     assert (
         all(math.isfinite(line["loss"]) for line in job.metrics)

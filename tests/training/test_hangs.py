@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from suite.messages import containing, says
 
 from runbook.training.health.watchdog import describe_collectives
+from runbook.training.messages import TrainingMessage
 
 from . import hanging, specs
 
@@ -48,6 +50,11 @@ def jobs(zygote, tmp_path_factory):
     return jobs
 
 
+def described(name, number):
+    """Return the text about a collective of all ranks."""
+    return TrainingMessage.COLLECTIVE.fill(name=name, number=number, group=0, purpose="default_pg")
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_the_hung_rank_is_named_and_ended(jobs, place):
     job, (activity, function, _) = jobs[place], PLACES[place]
@@ -61,17 +68,24 @@ def test_the_hung_rank_is_named_and_ended(jobs, place):
     )
     stacks = (job.folder / "job" / "ranks" / f"{hanging.HUNG_RANK}.stack").read_text()
     assert hang["stacks"].endswith("2.stack") and f"in {function}" in stacks
-    in_none = "in no collective, after gloo:all_reduce 3 of group 0 (default_pg)"
-    assert hang["collectives"]["2"] == in_none.replace("3", "4" if place == "save" else "3")
+    newest_done = described("gloo:all_reduce", 4 if place == "save" else 3)
+    in_none = TrainingMessage.IN_NO_COLLECTIVE.fill()
+    after_newest = TrainingMessage.AFTER_COLLECTIVE.fill(collective=newest_done)
+    assert hang["collectives"]["2"] == f"{in_none}, {after_newest}"
     waits = describe_collectives(
         json.loads((job.folder / "job" / "ranks" / "0.collectives.json").read_text())["entries"]
     )
-    assert waits.startswith(
-        "in gloo:broadcast" if place == "save" else "in gloo:all_reduce 4 of group 0 (default_pg)"
-    )
-    assert (
-        hang["collectives"].get("0", waits) == waits
-        and f"rank 2 is {in_none[:16]}" in (job.folder / "err").read_text()
+    if place == "save":
+        waited_for = {"collective": containing("gloo:broadcast")}
+    else:
+        waited_for = {"collective": described("gloo:all_reduce", 4)}
+    assert says(waits, TrainingMessage.IN_COLLECTIVE, **waited_for)
+    assert hang["collectives"].get("0", waits) == waits
+    assert says(
+        (job.folder / "err").read_text(),
+        TrainingMessage.RANK_IS_IN,
+        rank=2,
+        collectives=hang["collectives"]["2"],
     )
     files = {path.name for path in (job.folder / "job" / "ranks").iterdir()}
     assert files == {

@@ -7,7 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("megatron.core")
 
+from suite.messages import count_of  # noqa: E402
+
 from runbook.training import host_copies  # noqa: E402
+from runbook.training.messages import TrainingMessage  # noqa: E402
 
 
 class Pins:
@@ -105,7 +108,7 @@ def test_where_nothing_can_be_pinned_copies_are_made_all_the_same(pins, capfd):
     copies = host_copies.PinnedCopies(pins.pin, pins.unpin)
     assert all(torch.equal(copies.copy(tensor), tensor) for tensor in STATE)
     output = "".join(capfd.readouterr())
-    assert output.count("could not be pinned") == 1
+    assert count_of(output, TrainingMessage.NOT_PINNED) == 1
 
 
 def test_slabs_are_whole_pages(pins):

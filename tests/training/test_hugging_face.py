@@ -11,6 +11,7 @@ import numpy
 import pytest
 from suite.messages import containing, refuses, says
 
+from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.schema import parse
 from runbook.training.messages import TrainingMessage
 
@@ -360,7 +361,12 @@ def test_weights_that_come_back_are_the_same_and_train_on(
 def test_another_models_folder_is_refused_with_both_values(exported, offline, tmp_path):
     specs.write_plan(tmp_path, specs.spec(model={"layers": 2, "vocabulary": 200}))
     code, answer = offline("import", tmp_path, source=str(exported))
-    assert code == 2 and "vocab_size 250 (plan: 200)" in answer and "n_layer 4 (plan: 2)" in answer
+    assert code == 2
+    for key, value, planned in (("vocab_size", 250, 200), ("n_layer", 4, 2)):
+        difference = PlanFileMessage.VALUE_DIFFERS.fill(
+            key=key, value=value, whose="plan", planned=planned
+        )
+        assert says(answer, TrainingMessage.ANOTHER_MODEL, wrong=containing(difference))
 
 
 def test_a_model_that_transformers_does_not_have_is_refused(job, offline, tmp_path):
@@ -369,10 +375,18 @@ def test_a_model_that_transformers_does_not_have_is_refused(job, offline, tmp_pa
     content["checkpoint"]["folder"] = str(job.folder / "checkpoints")
     specs.write_plan(tmp_path, content)
     code, answer = offline("export", tmp_path, out=str(tmp_path / "hf"))
-    assert (
-        code == 2
-        and "model tiny is none that transformers has: gpt2: normalization rmsnorm (needed: "
-        in answer
+    assert code == 2
+    from runbook.training.checkpoints import hugging_face
+
+    needed = hugging_face.kinds()["gpt2"].needed["normalization"]
+    difference = PlanFileMessage.VALUE_DIFFERS.fill(
+        key="normalization", value="rmsnorm", whose="needed", planned=needed
+    )
+    assert says(
+        answer,
+        TrainingMessage.NO_MODEL_OF_TRANSFORMERS,
+        model="tiny",
+        reasons=containing(f"gpt2: {difference}"),
     )
     assert not (tmp_path / "hf").exists()
 

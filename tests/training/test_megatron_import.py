@@ -450,7 +450,11 @@ def test_a_hostile_object_among_the_shards_runs_nothing(whole, copied, offline, 
         data = stream.getvalue()
     use_common_object(folder / "iter_0000007", data)
     code, answer = offline("import", tmp_path, source=str(folder))
-    assert code == 2 and "more than data, and is not read" in answer, answer
+    assert code == 2 and says(
+        answer,
+        TrainingMessage.MORE_THAN_DATA,
+        path=containing(folder / "iter_0000007" / "common_state"),
+    ), answer
     assert "Traceback" not in answer and len(answer) < 500
     assert not (tmp_path / "owned").exists() and not list(tmp_path.glob("checkpoints/*"))
 

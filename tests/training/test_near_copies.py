@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from runbook.plan_file.resume_sources import near_partner
 from runbook.plan_file.schema import read_plan
 from runbook.training.near.places import training_name
 
@@ -99,7 +100,7 @@ def test_a_rank_whose_node_is_lost_gets_its_state_from_the_partner(
     folder = copy_of(killed, tmp_path / "again")
     shutil.rmtree(folder / "memory" / "node-0")
     resumed = go_on(zygote, folder, undisturbed)
-    assert (resumed["iteration"], resumed["source"]) == (KILLED_AFTER, "near partner (rank 0)")
+    assert (resumed["iteration"], resumed["source"]) == (KILLED_AFTER, near_partner([0]))
 
 
 def test_damaged_copies_are_named_and_older_ones_taken(zygote, killed, tmp_path, undisturbed):
@@ -109,7 +110,7 @@ def test_damaged_copies_are_named_and_older_ones_taken(zygote, killed, tmp_path,
     flip_bit(damaged[1], 3000)
     files(folder, 1)[4, 1].write_bytes(b"cut off")
     resumed = go_on(zygote, folder, undisturbed)
-    assert (resumed["iteration"], resumed["source"]) == (4, "near partner (rank 1)")
+    assert (resumed["iteration"], resumed["source"]) == (4, near_partner([1]))
     named = [
         event["message"]
         for event in specs.metrics(folder, "events.jsonl")
@@ -142,7 +143,7 @@ def test_each_layout_goes_on_bit_for_bit(options, zygote, corpus, tmp_path):
     kill_and_copy(zygote, killed, corpus, **options)
     shutil.rmtree(killed / "memory" / "node-1")
     resumed = go_on(zygote, killed, losses(job.metrics), **options)
-    assert (resumed["iteration"], resumed["source"]) == (KILLED_AFTER, "near partner (rank 1)")
+    assert (resumed["iteration"], resumed["source"]) == (KILLED_AFTER, near_partner([1]))
 
 
 def test_without_a_good_copy_the_shared_checkpoint_is_taken(zygote, killed, tmp_path, undisturbed):

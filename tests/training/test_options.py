@@ -3,6 +3,8 @@
 import pytest
 from suite.messages import containing, says
 
+from runbook.plan_file.messages import AlarmMessage
+from runbook.plan_file.rules.codes import RuleCode
 from runbook.training.messages import TrainingMessage
 
 from . import specs
@@ -41,9 +43,15 @@ def test_a_ramp_that_does_not_fit_is_refused(zygote, run):
     content, _ = ramped(6)
     content["batch"]["ramp"] = {"start": 3, "increment": 2, "samples": 12}
     job = zygote.train(run, content)
-    assert (
-        job.code == 2
-        and "from 3 by 2 to 8 sequences over 12 samples: rampup_start + a multiple" in job.err
+    assert job.code == 2
+    rule = RuleCode.BATCH_RAMP.message
+    assert says(
+        job.err,
+        f"{rule.value}: {rule.rule}",
+        start=3,
+        increment=2,
+        global_batch=8,
+        samples=12,
     )
 
 
@@ -97,9 +105,14 @@ def test_a_collapsed_loss_scale_stops_the_training(zygote, run):
     }
     job = zygote.train(run, content, patch="training.poison:fp16")
     assert job.code == 1
-    assert (
-        "the gradient overflows at the smallest loss scale: the scale is 274877906944.0 at iteration 3"
-        in job.err
+    assert says(
+        job.err,
+        TrainingMessage.BAD_VALUE,
+        fault=TrainingMessage.GRADIENT_OVERFLOWS.fill(),
+        bad=2.0**38,
+        iteration=3,
+        first_sample=16,
+        last_sample=23,
     )
     assert job.events("bad_step")[0]["samples"] == list(range(16, 24))
 
@@ -212,13 +225,15 @@ class TestBadSteps:
 
     def test_rollback_without_a_checkpoint_stops(self, zygote, run):
         job = zygote.train(run, self.content("rollback"), extra={"RUNBOOK_FAULTS": "nan:step=1"})
-        assert job.code == 1 and "there is no checkpoint to go back to. Lower" in job.err
+        assert job.code == 1
+        reason = TrainingMessage.NOTHING_TO_GO_BACK_TO.fill()
+        assert says(job.err, TrainingMessage.BAD_VALUE, iteration=1, reason=reason)
 
     def test_skipping_for_ever_stops(self, zygote, run):
         job = zygote.train(run, self.content("skip"), extra={"RUNBOOK_FAULTS": "nan"})
-        assert (
-            job.code == 1 and "4 such steps in a row are more than training.nan_limit 3" in job.err
-        )
+        assert job.code == 1
+        reason = TrainingMessage.TOO_MANY_BAD_STEPS.fill(in_a_row=4, limit=3)
+        assert says(job.err, TrainingMessage.BAD_VALUE, reason=reason)
         assert [event["action"] for event in job.events("bad_step")] == ["skip"] * 3 + ["stop"]
 
     def test_a_spike_is_noted_or_skipped_or_rolled_back(
@@ -252,17 +267,34 @@ class TestBadSteps:
             alarms = jobs[policy].events("alarm")
             assert len(alarms) == 1, alarms
             alarm = alarms[0]
-            assert (alarm["kind"], alarm["since"]) == ("spike", 6) and "it jumped" in alarm[
-                "evidence"
-            ]
-            assert "ALARM spike at iteration 6: loss " in jobs[policy].out
+            assert (alarm["kind"], alarm["since"]) == ("spike", 6)
+            assert says(
+                alarm["evidence"],
+                AlarmMessage.AFTER_RECORDS,
+                metric="loss",
+                value=alarm["value"],
+                finding=containing(AlarmMessage.JUMPED.fill()),
+            )
+            assert says(
+                jobs[policy].out,
+                TrainingMessage.ALARM,
+                kind="spike",
+                iteration=6,
+                evidence=alarm["evidence"],
+            )
         assert jobs[""].events("alarm")[0]["kind"] == "NaN"
 
     def test_a_spike_that_no_skipped_batch_ends_stops(self, zygote, run):
         content = specs.spec(iterations=8, limits={"spike_policy": "skip", "nan_limit": 1})
         job = zygote.train(run, content, extra={"RUNBOOK_FAULTS": "spike:step=5;spike:step=6"})
-        assert (
-            job.code == 1 and "2 such steps in a row are more than training.nan_limit 1" in job.err
+        assert job.code == 1
+        reason = TrainingMessage.TOO_MANY_BAD_STEPS.fill(in_a_row=2, limit=1)
+        assert says(
+            job.err,
+            TrainingMessage.BAD_VALUE,
+            fault=TrainingMessage.LOSS_JUMPED.fill(),
+            iteration=6,
+            reason=reason,
         )
 
     def test_a_gradient_that_is_no_number_changes_no_weight(
@@ -278,7 +310,7 @@ class TestBadSteps:
         assert ours[:2] == theirs[:2] and ours[3:] == theirs[3:] and ours[2] and theirs[2] is None
         (event,) = job.events("bad_step")
         assert (event["what"], event["value"], event["iteration"]) == (
-            "the gradient norm",
+            TrainingMessage.GRADIENT_NORM.fill(),
             "nan",
             3,
         )

@@ -15,6 +15,7 @@ from suite.messages import refuses
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import differences
 from runbook.plan_file.learning_rate import LearningRate
+from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.schema import parse
 from runbook.training import training_log
 from runbook.training.messages import TrainingMessage
@@ -199,6 +200,11 @@ class TestLogLine:
         assert training_log.perplexity(30.0) == math.exp(20)
 
 
+def differs(key, value, planned):
+    """Return what is said of a value that the checkpoint and the plan give differently."""
+    return PlanFileMessage.VALUE_DIFFERS.fill(key=key, value=value, whose="plan", planned=planned)
+
+
 @pytest.mark.parametrize(
     ("warmup", "is_another"), [(200, False), (202, False), (100, False), (192, True)]
 )
@@ -207,5 +213,6 @@ def test_a_warm_up_may_follow_the_length_and_nothing_else(warmup, is_another):
     before = {"learning_rate.warmup_samples": 100, "learning_rate.decay_samples": 1000}
     now = {**before, "learning_rate.warmup_samples": warmup, "learning_rate.decay_samples": 2000}
     found, harmless = differences(before, now)
-    assert found == (["learning_rate.warmup_samples 100 (plan: 192)"] if is_another else [])
-    assert "learning_rate.decay_samples 1000 (plan: 2000)" in harmless
+    warmup_differs = differs("learning_rate.warmup_samples", 100, warmup)
+    assert found == ([warmup_differs] if is_another else [])
+    assert differs("learning_rate.decay_samples", 1000, 2000) in harmless

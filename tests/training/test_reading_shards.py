@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from runbook.training.checkpoints import folders, torch_dist  # noqa: E402
 from runbook.training.checkpoints.torch_dist import Box  # noqa: E402
+from runbook.training.messages import TrainingMessage  # noqa: E402
 
 
 class CopiesToDevice(TorchDispatchMode):
@@ -65,4 +66,10 @@ def test_threads_find_the_first_changed_file(threads, tmp_path):
     assert folders.checksum_fault(checkpoint, names, threads) == ""
     (tmp_path / names[2]).write_bytes(b"other")
     (tmp_path / names[4]).unlink()
-    assert "2.distcp has sha256" in folders.checksum_fault(checkpoint, names, threads)
+    fault = folders.checksum_fault(checkpoint, names, threads)
+    assert fault == TrainingMessage.FILE_CHANGED.fill(
+        path=tmp_path / names[2],
+        actual=folders.sha256(tmp_path / names[2])[:16],
+        expected=sums[names[2]][:16],
+        size=len(b"other"),
+    )

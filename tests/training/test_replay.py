@@ -6,8 +6,12 @@ import random
 import socket
 
 import pytest
+from suite.messages import says
 
 from runbook.cli import cli
+from runbook.plan_file.replay_file import PERSISTENT, TRANSIENT, ComputedPlace
+from runbook.plan_file.rules.codes import RuleCode
+from runbook.training.messages import TrainingMessage
 
 from . import specs
 from .inside_flips import InsideFlip
@@ -148,8 +152,10 @@ def test_a_rank_that_goes_on_being_wrong_is_persistent(layout, zygote, run):
     job = train(zygote, run, "wrong", interval=2, faults=";".join(faults), **options)
     assert job.code == 0, job.err[-3000:]
     (alarm,) = job.events("alarm")
-    assert (alarm["kind"], alarm["rank"]) == ("persistent corruption", 0)
-    assert "2 of 4 computations differ" in alarm["evidence"]
+    assert (alarm["kind"], alarm["rank"]) == (PERSISTENT, 0)
+    assert says(
+        alarm["evidence"], TrainingMessage.OTHER_NUMBERS, rank=0, num_wrong=2, num_computed=4
+    )
 
 
 def test_a_kernel_that_is_wrong_once_is_named_by_its_layer(zygote, run):
@@ -157,14 +163,14 @@ def test_a_kernel_that_is_wrong_once_is_named_by_its_layer(zygote, run):
         zygote, run, "wrong", interval=1, iterations=2, patch="training.poison:wrong_attention"
     )
     (alarm,) = job.events("alarm")
-    assert (alarm["kind"], alarm["metric"]) == ("transient corruption", "forward of layer 3")
+    assert (alarm["kind"], alarm["metric"]) == (TRANSIENT, ComputedPlace("forward", 3, "").metric)
     assert "core_attention" in alarm["evidence"]
 
 
 def test_deepspeed_is_refused_with_the_reason(zygote, run):
     job = train(zygote, run, "refused", interval=1, engine="deepspeed")
     assert job.code == 2
-    assert "DeepSpeed sends gradients and frees them while it computes" in job.err
+    assert says(job.err, RuleCode.REPLAY_WITH_DEEPSPEED.message.rule)
 
 
 def test_replay_names_step_layer_and_host_of_a_rank_that_was_always_wrong(zygote, run, capsys):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from suite.messages import containing, says
 
+from runbook.plan_file.messages import PlanFileMessage
 from runbook.training.checkpoints import folders
 from runbook.training.messages import TrainingMessage
 
@@ -167,7 +168,14 @@ def test_fewer_replicas_go_on_with_the_same_batches_and_say_so(
         assert (ours["global_batch"], ours["world_size"]) == (theirs["global_batch"], 1)
     (change,) = again.events("replicas_changed")
     assert (change["iteration"], change["replicas"], change["num_microbatches"]) == (4, 1, 8)
-    assert "from iteration 5 on 1 of 2 data-parallel replicas train" in again.out
+    assert says(
+        again.out,
+        TrainingMessage.FEWER_REPLICAS_TRAIN,
+        iteration=5,
+        replicas=1,
+        planned_replicas=2,
+        num_microbatches=8,
+    )
 
 
 def test_the_return_to_all_replicas_is_recorded_by_a_plan_that_allows_no_fewer_ones(
@@ -242,6 +250,11 @@ def test_the_clock_stops_a_run_like_a_signal(zygote, run):
     assert (run / "checkpoints" / f"iter_{job.metrics[-1]['iteration']:07d}").is_dir()
 
 
+def differs(key, value, planned):
+    """Return what is said of a value that the checkpoint and the plan give differently."""
+    return PlanFileMessage.VALUE_DIFFERS.fill(key=key, value=value, whose="plan", planned=planned)
+
+
 OTHER = {"peak": 2e-3, "seed": 4321, "fingerprint": "e" * 64}
 
 
@@ -249,13 +262,16 @@ def test_another_training_is_refused_before_the_first_step(zygote, tmp_path, und
     folder = _again(undisturbed, tmp_path)
     again = zygote.train(folder, content(**OTHER))
     assert again.code == 2
-    assert (
-        "learning_rate.peak 0.001 (plan: 0.002)" in again.err
-        and "seed 1234 (plan: 4321)" in again.err
-    )
-    assert (
-        "learning_rate.minimum 0.0001 (plan: 0.0002)" in again.err
-        and "training.resume_changed" in again.err
+    changes = [
+        differs("learning_rate.minimum", 0.0001, 0.0002),
+        differs("learning_rate.peak", 0.001, 0.002),
+        differs("seed", 1234, 4321),
+    ]
+    assert says(
+        again.err,
+        TrainingMessage.TRAINED_WITH_OTHER_VALUES,
+        folder=folder / "checkpoints" / "iter_0000004",
+        changes=containing(*changes),
     )
     assert not (folder / "metrics.jsonl").exists()
     assert again.events()[-1]["event"] == "failed"
@@ -265,14 +281,16 @@ def test_another_training_goes_on_where_it_was_allowed(zygote, tmp_path, undistu
     allowed = {"interval": 2, "resume_changed": True}
     again = zygote.train(_again(undisturbed, tmp_path), content(**OTHER, checkpoint=allowed))
     assert again.code == 0, again.err
-    assert "was trained with seed 1234 (plan: 4321); going on with the plan's" in again.out
+    seed = differs("seed", 1234, 4321)
+    assert says(again.out, TrainingMessage.GOING_ON_WITH_THE_PLAN, change=seed)
     assert again.events("resumed")[-1]["same_fingerprint"] is False
 
 
 def test_a_longer_training_goes_on(zygote, tmp_path, undisturbed):
     again = zygote.train(_again(undisturbed, tmp_path), content(iterations=8, fingerprint="e" * 64))
     assert again.code == 0, again.err
-    assert "was trained with duration.iterations 6 (plan: 8); going on" in again.out
+    iterations = differs("duration.iterations", 6, 8)
+    assert says(again.out, TrainingMessage.GOING_ON_WITH_THE_PLAN, change=iterations)
     assert [line["iteration"] for line in again.metrics] == [5, 6, 7, 8]
     assert again.events("resumed")[-1]["same_fingerprint"] is True
 
@@ -286,7 +304,7 @@ def test_a_training_keeps_the_padding_of_its_vocabulary_under_another_cut(
         folder, content(copies=1, tensor=2, model={"padded_vocabulary": 512}, fingerprint="e" * 64)
     )
     assert again.code == 0, again.err
-    assert "the vocabulary of 250 stays padded to 256 as in the checkpoint (plan: 512)" in again.out
+    assert says(again.out, TrainingMessage.PADDING_KEPT, vocabulary=250, padded=256, planned=512)
     assert again.losses() == pytest.approx(
         [line["loss"] for line in undisturbed.metrics[4:]], rel=1e-5
     )
@@ -294,9 +312,12 @@ def test_a_training_keeps_the_padding_of_its_vocabulary_under_another_cut(
     refused = zygote.train(
         wider, content(model={"padded_vocabulary": 512, "vocabulary": 300}, fingerprint="e" * 64)
     )
-    assert (
-        refused.code == 2
-        and "is of another model: padded_vocabulary 256 (plan: 512)" in refused.err
+    assert refused.code == 2
+    assert says(
+        refused.err,
+        TrainingMessage.CHECKPOINT_OF_ANOTHER_MODEL,
+        folder=wider / "checkpoints" / "iter_0000004",
+        difference=containing(differs("padded_vocabulary", 256, 512)),
     )
 
 
@@ -321,7 +342,13 @@ def test_a_checkpoint_that_tells_only_its_fingerprint_is_refused_under_another(
     del metadata["recipe"], metadata["seal"]
     path.write_text(json.dumps({**metadata, "seal": folders._seal(metadata)}))
     again = zygote.train(folder, content(fingerprint="e" * 64))
-    assert again.code == 2 and "a fingerprint of ffffffffffff (plan: eeeeeeeeeeee)" in again.err
+    assert again.code == 2
+    assert says(
+        again.err,
+        TrainingMessage.FINGERPRINT_DIFFERS,
+        fingerprint="f" * 12,
+        planned_fingerprint="e" * 12,
+    )
     same = zygote.train(folder, content())
     assert same.code == 0, same.err
 

@@ -7,8 +7,10 @@ import shutil
 
 import numpy
 import pytest
-from suite.messages import containing, says
+from suite.messages import containing, count_of, says
 
+from runbook.plan_file.messages import PlanFileMessage
+from runbook.training import training_log
 from runbook.training.messages import TrainingMessage
 
 from . import specs
@@ -111,7 +113,7 @@ def test_validation_is_measured_at_each_interval_and_at_the_end(job):
     assert lines[-1]["loss"] < lines[0]["loss"] < math.log(256)
     assert all(line["perplexity"] == pytest.approx(math.exp(line["loss"])) for line in lines)
     assert all(line["samples"] == 16 for line in lines)
-    assert f" validation loss at iteration 6 | lm loss value: {lines[-1]['loss']:.6E}" in job.out
+    assert training_log.validation_lines(6, lines[-1]["loss"]) in job.out
 
 
 def test_validation_and_samples_are_the_same_on_every_layout(zygote, job, tmp_path_factory, corpus):
@@ -200,7 +202,7 @@ def test_tensorboard_has_the_losses(job):
 def test_without_tensorboard_training_goes_on_and_says_so_once(zygote, run):
     job = zygote.train(run, specs.spec(iterations=2), patch="training.killing:without_tensorboard")
     assert job.code == 0
-    assert job.out.count("tensorboard is not installed: no TensorBoard events") == 1
+    assert count_of(job.out, TrainingMessage.NO_TENSORBOARD) == 1
 
 
 def test_mock_data_trains_without_any_file(zygote, tmp_path):
@@ -286,7 +288,8 @@ def test_a_refusal_comes_before_the_first_step_and_once(zygote, run):
         run, specs.spec(copies=2, data={"train": [{"weight": 1.0, "prefix": "data/wrong"}]})
     )
     assert job.code == 2
-    assert job.err.count("wrong.bin holds token 251, but the model's vocabulary is 250") == 1
+    values = {"prefix": run / "data" / "wrong", "token": 251, "vocabulary": 250, "highest": 249}
+    assert count_of(job.err, TrainingMessage.TOKEN_OUTSIDE_VOCABULARY, **values) == 1
     assert [event["event"] for event in job.events()] == ["failed"]
     assert sorted(path.name for path in run.iterdir()) == [
         "data",
@@ -315,7 +318,8 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_refused(kind, zygote, run
 def test_a_plan_for_another_world_is_refused(zygote, run):
     job = zygote.train(run, specs.spec(copies=2), world_size=3)
     assert job.code == 2
-    assert job.err.count("3 ranks were started, but the plan is for 2") == 1
+    values = {"world_size": 3, "ranks": 2, "tensor": 1, "pipeline": 1, "data": 2}
+    assert count_of(job.err, PlanFileMessage.RANKS_STARTED, **values) == 1
 
 
 def test_segments_are_counted_from_where_the_training_was_begun_anew(zygote, run):
@@ -340,4 +344,11 @@ def test_no_plan_and_no_such_phase(zygote, tmp_path):
     assert zygote.train(tmp_path, None, world_size=1).code == 2
     specs.write_plan(tmp_path, specs.spec())
     job = zygote.train(tmp_path, None, world_size=1, phase="03-smoke-test")
-    assert job.code == 2 and "has no phase '03-smoke-test'" in job.err
+    assert job.code == 2
+    assert says(
+        job.err,
+        PlanFileMessage.PLAN_WITHOUT_PHASE,
+        plan=tmp_path / "plan.json",
+        phase="03-smoke-test",
+        phase_names="04-training",
+    )

@@ -4,9 +4,11 @@ import copy
 import json
 
 import pytest
+from suite.messages import says
 
 from runbook.plan_file import limits
 from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.schema import parse, read_plan
 
 from . import specs
@@ -60,7 +62,13 @@ def test_true_is_no_number_and_a_whole_number_is_one():
     content["learning_rate"]["peak"] = 1
     assert parse(content, None).learning_rate.peak == 1.0
     content["batch"]["micro"] = True
-    assert "batch.micro: true is not a whole number" in refused(content)
+    assert says(
+        refused(content),
+        PlanFileMessage.WRONG_TYPE,
+        where="batch.micro",
+        value="true",
+        type="a whole number",
+    )
 
 
 @pytest.mark.parametrize(

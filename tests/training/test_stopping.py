@@ -4,39 +4,39 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from suite.messages import containing, says
+from suite.messages import assert_about
 
+from runbook.plan_file.errors import TrainingError
 from runbook.training.health.bad_steps import BadStep, BadStepPolicy
 from runbook.training.messages import TrainingMessage
 
-BAD = BadStep(7, "the loss", float("nan"), 48, 55)
+BAD = BadStep(7, TrainingMessage.LOSS.fill(), float("nan"), 48, 55)
 
 
-def ended_by(policy: str, **state: int) -> str:
+def ended_by(policy: str, **state: int) -> TrainingError:
     limits = SimpleNamespace(nan_policy=policy, spike_policy="note", nan_limit=3)
     policies = BadStepPolicy(SimpleNamespace(limits=limits))
     for name, value in state.items():
         setattr(policies, name, value)
-    return str(policies.error(BAD))
+    return policies.error(BAD)
 
 
 @pytest.mark.parametrize(
     ("policy", "state", "reason"),
     [
-        ("stop", {}, "training.nan_policy is stop; skip leaves such a step out"),
-        ("skip", {"in_a_row": 4}, "4 such steps in a row are more than training.nan_limit 3"),
-        ("rollback", {}, "there is no checkpoint to go back to"),
-        ("rollback", {"rollbacks": 4}, "3 rollbacks are all that training.nan_limit 3 allows"),
-        ("a new one", {}, "training.nan_policy is a new one; skip leaves such a step out"),
+        ("stop", {}, TrainingMessage.POLICY_STOPS.of(key="nan_policy", policy="stop")),
+        ("skip", {"in_a_row": 4}, TrainingMessage.TOO_MANY_BAD_STEPS.of(in_a_row=4, limit=3)),
+        ("rollback", {}, TrainingMessage.NOTHING_TO_GO_BACK_TO.of()),
+        ("rollback", {"rollbacks": 4}, TrainingMessage.NO_MORE_ROLLBACKS.of(rollbacks=3, limit=3)),
+        ("a new one", {}, TrainingMessage.POLICY_STOPS.of(key="nan_policy", policy="a new one")),
     ],
 )
 def test_each_policy_says_why_the_training_ends(policy, state, reason):
-    text = ended_by(policy, **state)
-    assert reason in text
-    assert says(
-        text,
+    assert_about(
+        ended_by(policy, **state),
         TrainingMessage.BAD_VALUE,
-        fault=containing("the loss"),
+        reason=reason,
+        fault=TrainingMessage.LOSS.fill(),
         bad="nan",
         iteration=7,
         first_sample=48,
@@ -49,4 +49,5 @@ def test_a_policy_that_is_not_known_ends_the_training():
     policies = BadStepPolicy(SimpleNamespace(limits=limits))
     assert policies.action(BAD, has_checkpoint=True) == "stop"
     spike = replace(BAD, key="spike_policy")
-    assert "training.spike_policy is note" in str(policies.error(spike))
+    reason = policies.error(spike).values["reason"]
+    assert reason == TrainingMessage.POLICY_STOPS.of(key="spike_policy", policy="note")

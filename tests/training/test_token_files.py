@@ -192,20 +192,21 @@ def test_a_validation_share_without_documents(prefix, tmp_path):
         documents=0,
         tokens=0,
     )
-    assert "or evaluation.interval 0" in message
+    assert says(message, TrainingMessage.SHARE_TOO_SHORT, remedy="evaluation.interval 0")
 
 
 @pytest.mark.parametrize("split", ["", "a,b", "1,2,3,4", "-1,1,1", "0,0,0", "nan,1,1", "inf,1,1"])
 def test_a_split_that_is_none(split, prefix, tmp_path):
-    assert f"data.split {split!r} is not three shares such as 949,50,1" in refused(
-        tmp_path, data={"split": split}
-    )
+    message = refused(tmp_path, data={"split": split})
+    assert says(message, TrainingMessage.NOT_A_SPLIT, split=split)
 
 
 def test_held_out_files_are_looked_at_too(prefix, tmp_path):
     held_out = {"validation": [{"weight": 1.0, "prefix": "data/missing"}]}
-    assert "missing.idx does not exist" in refused(
-        tmp_path, data=held_out, evaluation={"interval": 2, "iterations": 1}
+    assert says(
+        refused(tmp_path, data=held_out, evaluation={"interval": 2, "iterations": 1}),
+        TrainingMessage.TOKEN_FILE_MISSING,
+        path=tmp_path / "data" / "missing.idx",
     )
     only_test = {"test": [{"weight": 1.0, "prefix": "data/missing"}]}
     assert says(
@@ -241,9 +242,19 @@ def test_weights_and_files_of_a_blend(prefix, tmp_path):
     message = refused(
         tmp_path, data={"train": sources, "validation": [{"weight": float("nan"), "prefix": "d"}]}
     )
-    assert "data.train[1] (b): its weight -0.5 is not a number above 0" in message
-    assert "data.train[2] (c): its weight 0 is not a number above 0" in message
-    assert (
-        "data.train[3] (a): the same file as data.train[0]; name it once, with the sum" in message
+    weights = [
+        ("train", 1, "b", -0.5),
+        ("train", 2, "c", 0.0),
+        ("validation", 0, "d", float("nan")),
+    ]
+    for use, index, name, weight in weights:
+        values = {"use": use, "index": index, "prefix": name, "weight": weight}
+        assert says(message, TrainingMessage.WEIGHT_NOT_POSITIVE, **values)
+    assert says(
+        message,
+        TrainingMessage.SAME_FILE_IN_BLEND,
+        use="train",
+        index=3,
+        prefix="a",
+        earlier="data.train[0]",
     )
-    assert "data.validation[0] (d): its weight nan is not a number above 0" in message

@@ -10,11 +10,14 @@ import time
 from threading import Event
 
 import pytest
+from suite.messages import has_rule, says
 
 from runbook.core.errors import ParamsError
 from runbook.core.processes import wait_until
+from runbook.params.messages import ParamsMessage
 from runbook.plan_file import schema
 from runbook.plan_file.schema import TRACKERS
+from runbook.training.messages import TrainingMessage
 from runbook.training.trackers import processes
 from runbook.training.trackers.follower import Follower, point_of, read_lines
 from runbook.training.trackers.services import SERVICES, TrackedPoint, settings_of
@@ -139,7 +142,13 @@ def test_what_a_tracker_never_took_is_said(folder, monkeypatch, caplog):
     write_steps(folder, 1, 2)
     size = (folder / "metrics.jsonl").stat().st_size
     assert follow(folder, Recorder(failures=1)) == 1
-    assert f"{size} of {size} bytes of metrics.jsonl" in caplog.text
+    assert says(
+        caplog.text,
+        TrainingMessage.TRACKER_NEVER_TOOK,
+        unsent=size,
+        size=size,
+        file="metrics.jsonl",
+    )
 
 
 def test_a_service_is_made_under_the_lock(folder):
@@ -175,8 +184,12 @@ def test_a_run_file_names_trackers_and_neither_addresses_nor_unknown_ones():
     assert sorted(SERVICES) == sorted(TRACKERS)
     assert load("local", set_words=["training.trackers=mlflow, wandb"]).run.training.trackers
     for words in ("neptune", "mlflow:https://ada:secret@example.org"):
-        with pytest.raises(ParamsError, match="is no tracker that the trainer feeds"):
+        with pytest.raises(ParamsError) as caught:
             load("local", set_words=[f"training.trackers={words}"])
+        values = {"name": words, "trackers": ", ".join(TRACKERS)}
+        problems = caught.value.problems
+        assert {problem.key for problem in problems} == {"training.trackers"}
+        assert any(has_rule(problem, ParamsMessage.NO_TRACKER, **values) for problem in problems)
 
 
 def wait_until_sent(run, name):
@@ -206,8 +219,8 @@ def test_the_end_of_a_training_waits_for_a_hanging_tracker_a_moment_only(folder,
         time.sleep(0.05)
     trackers.close()
     assert said == [
-        "training.trackers: trackio follows metrics.jsonl; its log is trackers/trackio.log",
-        "training.trackers: trackio is still sending its last numbers.",
+        TrainingMessage.TRACKER_FOLLOWS.fill(tracker="trackio", log="trackers/trackio.log"),
+        TrainingMessage.TRACKER_STILL_SENDS.fill(tracker="trackio"),
     ]
     assert process.poll() is None
     process.kill()

@@ -40,6 +40,7 @@ from runbook.training.health.watchdog import (
     overslept,
     silent_ranks,
 )
+from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import Ranks
 
 from . import specs
@@ -72,7 +73,7 @@ def test_a_rank_without_a_sign_of_life_hangs_whatever_it_last_did():
     for activity in ("step", "saving", "starting"):
         beats = [beat(0), beat(1, age=361, activity=activity), beat(2, age=359)]
         assert [(hang.beat.rank, hang.why) for hang in silent_ranks(beats)] == [
-            (1, "no sign of life")
+            (1, TrainingMessage.NO_SIGN_OF_LIFE.fill())
         ]
 
 
@@ -431,9 +432,12 @@ def test_of_nccl_s_record_the_oldest_collective_under_way_is_shown():
         entry(6, "started", retired=False, name="nccl:send 0->1", p2p=9),
         entry(7, "scheduled", retired=False),
     ]
-    assert watchdog.describe_collectives(done + under_way) == (
-        "in nccl:send 0->1 9 of group 3 (dp) (started), after nccl:_all_gather_base 6 of group 3 (dp)"
-    )
+    group = {"group": 3, "purpose": "dp"}
+    oldest = TrainingMessage.COLLECTIVE.fill(name="nccl:send 0->1", number=9, **group)
+    newest = TrainingMessage.COLLECTIVE.fill(name="nccl:_all_gather_base", number=6, **group)
+    in_oldest = TrainingMessage.IN_COLLECTIVE.fill(collective=oldest, state="started")
+    after_newest = TrainingMessage.AFTER_COLLECTIVE.fill(collective=newest)
+    assert watchdog.describe_collectives(done + under_way) == f"{in_oldest}, {after_newest}"
 
 
 def test_the_process_groups_wait_longer_where_measured_steps_take_long(monkeypatch, tmp_path):

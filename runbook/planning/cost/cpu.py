@@ -72,12 +72,14 @@ def moment_bytes(
 BF16_UNITS = {"avx512_bf16": "AVX-512 BF16", "amx_bf16": "AMX BF16"}
 """Instructions that multiply bf16 directly."""
 
+WIDENED = "bf16 in float32"
+WIDENED_BY_AVX_512 = "bf16 in float32 by AVX-512"
 CORE_FLOPS = {
     "fp32": 90e9,
     "fp32 by AVX-512": 185e9,
     "bf16": 380e9,
-    "bf16 in float32": 85e9,
-    "bf16 in float32 by AVX-512": 72e9,
+    WIDENED: 85e9,
+    WIDENED_BY_AVX_512: 72e9,
 }
 """Matmul FLOP/s of one core. Without AVX-512, fp32 was measured with MKL.
 
@@ -232,5 +234,5 @@ def cpu_path(precision: Precision, flags: frozenset[str]) -> str | None:
     if any(unit in flags for unit in BF16_UNITS):
         return "bf16"
     if "avx512f" in flags:
-        return "bf16 in float32 by AVX-512"
-    return "bf16 in float32"
+        return WIDENED_BY_AVX_512
+    return WIDENED

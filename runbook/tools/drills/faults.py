@@ -37,6 +37,8 @@ from runbook.plan_file.errors import RefusedError
 from runbook.tools.drills.messages import DrillMessage
 
 VARIABLE = "RUNBOOK_FAULTS"
+ON_PURPOSE = f"a fault on purpose ({VARIABLE})"
+"""Text of the error that a fault of the kind `raise` raises."""
 _KEYS = ("rank", "step", "job", "factor", "seconds", "bytes", "at", "number")
 _FLIP_KEYS = ("part", "layer", "bit", "element")
 
@@ -169,7 +171,7 @@ def _hang(_fault: Fault) -> None:
 
 
 def _raise(_fault: Fault) -> None:
-    raise RuntimeError("a fault on purpose (RUNBOOK_FAULTS)")
+    raise RuntimeError(ON_PURPOSE)
 
 
 def _full(fault: Fault) -> None:

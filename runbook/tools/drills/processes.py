@@ -27,6 +27,7 @@ from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.diagnostics import Statement
 from runbook.plan_file.phase_names import FULL
 from runbook.tools.drills.bench import Bench, DrillEnding, DrillRun, MeasuredValue
+from runbook.tools.drills.faults import ON_PURPOSE
 from runbook.tools.drills.warm_trainer import still_runs
 
 SAVE_INTERVAL = 4
@@ -253,7 +254,7 @@ def same_failure(bench: Bench) -> DrillEnding:
         "the same failure twice at step 6 (04-training and 04-training-2:" in failure,
         "stopped at the second failure",
     )
-    ending.rule("a fault on purpose (RUNBOOK_FAULTS)" in failure, "the evidence is shown")
+    ending.rule(ON_PURPOSE in failure, "the evidence is shown")
     ending.rule(len(case.job_names()) == 2, "no third job")
     two_steps = DrillRun(bench, "other-step")
     failure = two_steps.train(

@@ -31,8 +31,10 @@ from runbook.plan_file.checkpoint_folder import SHARDS as SHARDS
 from runbook.plan_file.checkpoint_folder import TRACKER as TRACKER
 from runbook.plan_file.checkpoint_folder import folder_name as folder_name
 from runbook.plan_file.kept_checkpoints import keeps_for_ever
+from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.schema import Checkpoint
 from runbook.training.health import injected_faults
+from runbook.training.messages import TrainingMessage
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
             require_file(folder / METADATA)
             metadata = json.loads((folder / METADATA).read_text(encoding="utf-8"))
             if metadata.pop("seal") != _seal(metadata):
-                raise ValueError("its seal does not match: it was changed after it was written")
+                raise ValueError(TrainingMessage.SEAL_BROKEN.fill())
             check_metadata(metadata)
             checkpoints.append(CheckpointFolder(folder, int(metadata["iteration"]), metadata))
         except (
@@ -206,7 +208,9 @@ def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
             OverflowError,
             RecursionError,
         ) as error:
-            problems.append(f"{folder / METADATA} cannot be used: {error}")
+            problems.append(
+                TrainingMessage.METADATA_UNUSABLE.fill(path=folder / METADATA, error=error)
+            )
 
     return checkpoints, problems
 
@@ -264,9 +268,7 @@ def require_file(path: Path) -> None:
     Opening a pipe would block forever, and reading a device may never end.
     """
     if path.exists() and not path.is_file():
-        raise OSError(
-            errno.EINVAL, "it is no plain file, but a pipe, a device or a folder", str(path)
-        )
+        raise OSError(errno.EINVAL, TrainingMessage.PLAIN_FILE_NEEDED.fill(), str(path))
 
 
 def has_checkpoints(root: Path) -> bool:
@@ -292,12 +294,17 @@ def _file_fault(checkpoint: CheckpointFolder, name: str) -> str:
     try:
         actual = sha256(path)
     except FileNotFoundError:
-        return f"{path} is missing"
+        return TrainingMessage.FILE_MISSING.fill(path=path)
     except OSError as error:
         return f"{path} cannot be read: {error}"
 
     if actual != expected:
-        return f"{path} has sha256 {actual[:16]}..., expected {expected[:16]}... ({path.stat().st_size} bytes)"
+        return TrainingMessage.FILE_CHANGED.fill(
+            path=path,
+            actual=actual[:16],
+            expected=expected[:16],
+            size=path.stat().st_size,
+        )
     return ""
 
 
@@ -308,7 +315,11 @@ def differences(
     texts = []
     for key, value in planned.items():
         if values.get(key) != value:
-            texts.append(f"{key} {values.get(key)} ({whose}: {value})")
+            texts.append(
+                PlanFileMessage.VALUE_DIFFERS.fill(
+                    key=key, value=values.get(key), whose=whose, planned=value
+                )
+            )
 
     return ", ".join(texts)
 

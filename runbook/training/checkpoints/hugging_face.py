@@ -138,7 +138,9 @@ def kind_of(model: PlannedModel) -> str:
             return name
         reasons.append(f"{name}: {wrong}")
 
-    raise RefusedError(f"model {model.name} is none that transformers has: " + "; ".join(reasons))
+    raise RefusedError(
+        TrainingMessage.NO_MODEL_OF_TRANSFORMERS, model=model.name, reasons="; ".join(reasons)
+    )
 
 
 def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:

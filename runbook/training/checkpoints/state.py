@@ -332,10 +332,10 @@ def load_checkpoint(
     if near is not None:
         return _with_problems(near, problems, newest)
     if run_on_first_rank(lambda: folders.has_checkpoints(root)):
-        problems = problems or [f"{root / folders.TRACKER} names one that is not there"]
+        tracker = root / folders.TRACKER
+        problems = problems or [TrainingMessage.TRACKER_NAMES_NOTHING.fill(tracker=tracker)]
         raise RefusedError(
-            "\n  ".join([f"{root} has held checkpoints, but none of them is whole:", *problems])
-            + "\nTraining does not silently start again: bring one back, or move the folder away to start anew"
+            TrainingMessage.NO_WHOLE_CHECKPOINT, root=root, problems="\n  ".join(problems)
         )
 
     return None
@@ -379,8 +379,10 @@ def _load_candidate(
     )
     changes, harmless = _changes(spec, checkpoint)
     if weights_only:
-        lost = "whose optimizer state is its own, so that the weights alone are taken up and Adam begins anew"
-        harmless = [f"the engine {metadata['engine']} (plan: {spec.engine}), {lost}", *harmless]
+        crossing = TrainingMessage.WEIGHTS_ALONE.fill(
+            engine=metadata["engine"], planned_engine=spec.engine
+        )
+        harmless = [crossing, *harmless]
 
     lost_iterations = newest - checkpoint.iteration
     return LoadedCheckpoint(
@@ -402,9 +404,11 @@ def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], 
     if metadata.get("fingerprint") == spec.fingerprint:
         return [], []
     if "recipe" not in metadata:
-        return [
-            f"a fingerprint of {str(metadata.get('fingerprint'))[:12]} (plan: {spec.fingerprint[:12]})"
-        ], []
+        difference = TrainingMessage.FINGERPRINT_DIFFERS.fill(
+            fingerprint=str(metadata.get("fingerprint"))[:12],
+            planned_fingerprint=spec.fingerprint[:12],
+        )
+        return [difference], []
 
     return identity.differences(metadata["recipe"], json.loads(json.dumps(identity.recipe(spec))))
 
@@ -439,9 +443,11 @@ def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
         return spec
     if torch.distributed.get_rank() == 0:
         say(
-            f"the vocabulary of {model.shape.vocabulary:,} stays padded to {padded:,} as in the "
-            "checkpoint (plan: "
-            f"{model.shape.padded_vocabulary:,})"
+            TrainingMessage.PADDING_KEPT.fill(
+                vocabulary=model.shape.vocabulary,
+                padded=padded,
+                planned=model.shape.padded_vocabulary,
+            )
         )
 
     shape = dataclasses.replace(model.shape, padded_vocabulary=padded)

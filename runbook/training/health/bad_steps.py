@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from runbook.plan_file.diagnostics import Statement
 from runbook.plan_file.errors import TrainingError
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.messages import TrainingMessage
@@ -82,24 +83,20 @@ class BadStepPolicy:
         error.on_all_ranks = True
         return error
 
-    def _why_stopped(self, bad: BadStep) -> str:
+    def _why_stopped(self, bad: BadStep) -> Statement:
         """Return why the policy ends the training here.
 
         An unknown policy ends it too; the reason is then its name.
         """
         policy = self.policy(bad)
         if policy == "skip":
-            return (
-                f"{self.in_a_row} such steps in a row are more than training.nan_limit {self.limit}"
-            )
+            return TrainingMessage.TOO_MANY_BAD_STEPS.of(in_a_row=self.in_a_row, limit=self.limit)
 
         if policy == "rollback" and self.rollbacks <= self.limit:
-            return "there is no checkpoint to go back to"
+            return TrainingMessage.NOTHING_TO_GO_BACK_TO.of()
         if policy == "rollback":
-            return (
-                f"{self.rollbacks - 1} rollbacks are all that training.nan_limit "
-                f"{self.limit} allows"
+            return TrainingMessage.NO_MORE_ROLLBACKS.of(
+                rollbacks=self.rollbacks - 1, limit=self.limit
             )
 
-        options = "skip leaves such a step out, rollback goes back to the last save"
-        return f"training.{bad.key} is {policy}; {options}"
+        return TrainingMessage.POLICY_STOPS.of(key=bad.key, policy=policy)

@@ -19,6 +19,7 @@ import torch
 from runbook.plan_file.alarms import Alarm, GrowthWatch, in_bytes
 from runbook.plan_file.checkpoint_folder import saved_iterations
 from runbook.plan_file.kept_checkpoints import keeps_for_ever
+from runbook.plan_file.messages import AlarmMessage
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
@@ -80,14 +81,17 @@ class MemoryWatch:
             return
         hours = steps_left * seconds / 3600
         if processes == 1:
-            growing = "it grows"
+            growing = AlarmMessage.IT_GROWS.fill()
         else:
-            growing = f"all {processes} processes grow"
+            growing = AlarmMessage.ALL_PROCESSES_GROW.fill(processes=processes)
 
-        evidence = (
-            f"{drift.evidence}; {in_bytes(bytes_left)} are left on {socket.gethostname()}, enough "
-            f"for {hours:,.2f} hours if {growing} at this rate "
-            f"(until about iteration {iteration + steps_left:.0f})"
+        evidence = AlarmMessage.MEMORY_LEFT.fill(
+            growth=drift.evidence,
+            left=in_bytes(bytes_left),
+            host=socket.gethostname(),
+            hours=hours,
+            growing=growing,
+            iteration=iteration + steps_left,
         )
         self._found = replace(drift, kind="memory leak", evidence=evidence)
         self.bytes_per_step = bytes_per_step
@@ -173,15 +177,19 @@ class DiskWatch:
         is_full = usage.free < LOW_SHARE * usage.total
         urgency = _urgency(failing_save, saves, is_full=is_full)
         if urgency > self._urgency:
-            outlook = "all saves fit"
+            outlook = AlarmMessage.ALL_SAVES_FIT.fill()
             if failing_save:
                 hours = (failing_save - iteration) * median(self._seconds) / 3600
-                outlook = f"the save of iteration {failing_save}, in about {hours:,.2f} hours, does not fit"
+                outlook = AlarmMessage.SAVE_DOES_NOT_FIT.fill(iteration=failing_save, hours=hours)
 
-            evidence = (
-                f"{in_bytes(usage.free)} of {in_bytes(usage.total)} are free where "
-                f"{self.spec.checkpoint.folder} is; a save takes {in_bytes(self._bytes)}, "
-                f"{len(saves)} are to come, and {self.spec.checkpoint.keep} are kept: {outlook}"
+            evidence = AlarmMessage.DISK_LOW.fill(
+                free=in_bytes(usage.free),
+                total=in_bytes(usage.total),
+                folder=self.spec.checkpoint.folder,
+                save=in_bytes(self._bytes),
+                saves=len(saves),
+                kept=self.spec.checkpoint.keep,
+                outlook=outlook,
             )
             yield Alarm(
                 "disk low",

@@ -32,6 +32,7 @@ from runbook.training.health.heartbeat import (
     process_start_ticks,
 )
 from runbook.training.health.stacks import ask_for_stacks, send_signals
+from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import Ranks, on_gpu
 
 # Checks of the store per second by all machines together, while they look for a hung rank
@@ -52,7 +53,11 @@ def silent_ranks(beats: Sequence[Heartbeat]) -> list[Hang]:
 
     They are stopped or swapped out, or something holds Python's lock.
     """
-    return [Hang(beat, beat.age, "no sign of life") for beat in beats if beat.age > beat.limit]
+    return [
+        Hang(beat, beat.age, TrainingMessage.NO_SIGN_OF_LIFE.fill())
+        for beat in beats
+        if beat.age > beat.limit
+    ]
 
 
 def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
@@ -378,7 +383,11 @@ class Watchdog:
             if recorded.collectives and recorded.rank not in collectives:
                 collectives[recorded.rank] = recorded.collectives
                 path = self.folder / f"{recorded.rank}.collectives.json"
-                lines.append(f"rank {recorded.rank} is {recorded.collectives}: {path}")
+                lines.append(
+                    TrainingMessage.RANK_IS_IN.fill(
+                        rank=recorded.rank, collectives=recorded.collectives, path=path
+                    )
+                )
 
         record = {
             "time": time.time(),
@@ -601,11 +610,13 @@ def describe_collectives(entries: list[Any]) -> str:
     newest_done = ""
     for entry in entries:
         if not _is_under_way(entry):
-            newest_done = f"after {_named(entry)}"
+            newest_done = TrainingMessage.AFTER_COLLECTIVE.fill(collective=_named(entry))
         elif not oldest_under_way:
-            oldest_under_way = f"in {_named(entry)} ({entry['state']})"
+            oldest_under_way = TrainingMessage.IN_COLLECTIVE.fill(
+                collective=_named(entry), state=entry["state"]
+            )
 
-    texts = [oldest_under_way or "in no collective"]
+    texts = [oldest_under_way or TrainingMessage.IN_NO_COLLECTIVE.fill()]
     if newest_done:
         texts.append(newest_done)
     return ", ".join(texts)
@@ -622,4 +633,6 @@ def _named(entry: Any) -> str:
         number = entry["collective_seq_id"]
 
     group, purpose = entry["process_group"]
-    return f"{entry['profiling_name']} {number} of group {group} ({purpose})"
+    return TrainingMessage.COLLECTIVE.fill(
+        name=entry["profiling_name"], number=number, group=group, purpose=purpose
+    )

@@ -33,6 +33,7 @@ from runbook.training.checkpoints.state import restore_tracker_states, tracker_s
 from runbook.training.engines.engine import MicroBatch, MicroBatches
 from runbook.training.engines.megatron_engine import Losses, MegatronEngine, total_loss
 from runbook.training.health import injected_faults
+from runbook.training.messages import TrainingMessage
 from runbook.training.process_groups import device, gather_on_first_rank, reduce_number
 from runbook.training.ranks import on_gpu
 from runbook.training.replay import circumstances
@@ -95,7 +96,7 @@ class Corruption:
         """Return the text for the log and the events."""
         return Alarm(
             kind=self.kind,
-            metric=f"{self.place.part} of layer {self.place.layer}",
+            metric=self.place.metric,
             iteration=self.iteration,
             since=self.iteration,
             value=float("nan"),
@@ -283,16 +284,17 @@ class Replayer:
 
     def _finding(self, suspect: "_Suspect") -> Corruption:
         if suspect.has_neighbour:
-            judge = "what the same rank of another replica computes"
+            judge = TrainingMessage.OF_ANOTHER_REPLICA.fill()
         else:
-            judge = "most of its own repeats"
+            judge = TrainingMessage.OF_ITS_OWN_REPEATS.fill()
 
-        evidence = (
-            f"rank {suspect.rank} on {suspect.host} computed a micro-batch again and got other "
-            f"numbers, first in "
-            f"{suspect.place.describe(self._num_layers)}: {suspect.num_wrong} of "
-            f"{suspect.num_computed} computations "
-            f"differ from {judge}"
+        evidence = TrainingMessage.OTHER_NUMBERS.fill(
+            rank=suspect.rank,
+            host=suspect.host,
+            place=suspect.place.describe(self._num_layers),
+            num_wrong=suspect.num_wrong,
+            num_computed=suspect.num_computed,
+            judge=judge,
         )
         return Corruption(
             self._iteration,

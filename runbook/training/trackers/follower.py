@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from runbook.plan_file.schema import PhasePlan
+from runbook.training.messages import TrainingMessage
 from runbook.training.trackers.services import FOLDER, Service, TrackedPoint
 
 LOG = logging.getLogger(__name__)
@@ -142,11 +143,9 @@ class Follower:
             sent = self.progress.read.get(path.name, 0)
             if sent < size:
                 LOG.error(
-                    "%d of %d bytes of %s were not sent; the next job sends them, or `runbook "
-                    "logs RUN --to`",
-                    size - sent,
-                    size,
-                    path.name,
+                    TrainingMessage.TRACKER_NEVER_TOOK.fill(
+                        unsent=size - sent, size=size, file=path.name
+                    )
                 )
 
     def _send(self, service: Service) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import runbook
 from runbook.plan_file.schema import PhasePlan
+from runbook.training.messages import TrainingMessage
 from runbook.training.trackers.services import FOLDER
 
 CLOSE_SECONDS = 10.0
@@ -34,8 +35,7 @@ class TrackerProcesses:
                 self._say(f"training.trackers: {name} was not started, training goes on: {error}")
             else:
                 self._say(
-                    f"training.trackers: {name} follows metrics.jsonl; "
-                    f"its log is {FOLDER}/{name}.log"
+                    TrainingMessage.TRACKER_FOLLOWS.fill(tracker=name, log=f"{FOLDER}/{name}.log")
                 )
 
     def check(self) -> None:
@@ -60,7 +60,7 @@ class TrackerProcesses:
                 code = process.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 # It is not killed: it ends on its own after follower.END_SECONDS.
-                self._say(f"training.trackers: {name} is still sending its last numbers.")
+                self._say(TrainingMessage.TRACKER_STILL_SENDS.fill(tracker=name))
             else:
                 if code:
                     self._report(name, f"ended with exit code {code}")
