@@ -64,11 +64,9 @@ def test_bad_parquet(tmp_path: Path) -> None:
 
     source = tmp_path / "in.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None, "b"], "n": [1, 2, 3]}), source)
-    with refuses(
-        DataError,
-        TokenMessage.BAD_RECORD,
-        problem=containing("in.parquet, row 1: 'text' is null, not a text"),
-    ):
+    reason = TokenMessage.NOT_A_TEXT.fill(text_key="text", kind="null")
+    problem = TokenMessage.RECORD_LEFT_OUT.fill(path=source, place="row 1", reason=reason)
+    with refuses(DataError, TokenMessage.BAD_RECORD, problem=problem):
         prepare([source], tmp_path / "out")
     prepare([source], tmp_path / "out", TokenizeOptions(bad_records="skip"))
     assert made(tmp_path / "out") == expected(["a", "b"])
