@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from runbook.forecast.laws import Array, Runs
 
 FLOORS = (1.0, 1.7, 2.2)
-"""Loss in nats that no model goes below. 1.69 for web text (Hoffmann et al., arXiv:2203.15556);
-1.0 to 2.2 hold the floors of other text. Five rungs do not tell it, so each of them votes.
+"""Loss in nats that no model goes below.
+
+1.69 for web text (Hoffmann et al., arXiv:2203.15556); 1.0 to 2.2 hold the floors of other text.
+Five rungs do not determine the floor, so each of these values has a vote.
 """
 WEIGHT_POWERS = (3.0, 4.0, 5.0)
 """Weight of a rung: its compute to this power. With 4, the rung of half the compute counts a

@@ -23,9 +23,9 @@ def set_value(
 ) -> str:
     r"""Return the text with the key at `path` set to a scalar, and a comment behind it.
 
-    A key that is there is replaced together with its comment; else it becomes the first of its
-    section, and a section that does not exist is added. Raise `ParamsError` if the place is not a
-    block with one key per line.
+    An existing key is replaced together with its comment. A new key becomes the first of its
+    section, which is added if it does not exist. Raise `ParamsError` if the place is not a block
+    with one key per line.
 
 
 

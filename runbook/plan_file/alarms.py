@@ -184,9 +184,9 @@ RISE_NOISES = 4.0
 def _confirming_records(num_before: int) -> int:
     """Return how many records in a row make a spike after this many ordinary ones.
 
-    A log with few records, such as every thousandth step, is smooth. A single earlier record is no
-    basis: after a resume the curve begins again, and one batch of two sequences may be 60 % above
-    another.
+    A log with few records, such as every thousandth step, is smooth. A single earlier record is not
+    sufficient: after a resume the curve begins again, and the loss of one batch of two sequences
+    may be 60 % above another's.
     """
     if num_before == 1:
         return CONFIRMING
@@ -574,7 +574,7 @@ class GrowthWatch:
 
 
 class CompoundGrowthWatch:
-    """Detects a number that grows by a share of itself again and again.
+    """Detects a number that keeps growing by a share of its value.
 
     Its logarithm grows steadily.
     """

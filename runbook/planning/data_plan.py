@@ -582,10 +582,11 @@ tokens.
 
 
 def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
-    """Whether the model and the smoke model have a row for each token id below `size`, and not far more rows.
+    """Check that the model and the smoke model have a row for each token id below `size`.
 
-    `where` names the tokenizer or the token files that the size is of. A row that no token uses is
-    trained by nothing and still costs memory, FLOPs and a part of the first loss.
+    They should not have far more rows either. `where` names the tokenizer or the token files that
+    have this size. A row that no token uses is never trained, but still costs memory, FLOPs and a part
+    of the first loss.
     """
     models = {
         f"model {settings.run.model}": settings.model.vocabulary,

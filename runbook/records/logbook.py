@@ -1,7 +1,7 @@
 """The logbook of a run: logbook.md and the entries of its report, made from events.jsonl.
 
-events.jsonl is only appended to. What people write down is an event too. The words for each kind of
-event are in pages/templates/logbook.j2.
+events.jsonl is only appended to. A person's note is an event too. The words for each kind of event
+are in pages/templates/logbook.j2.
 """
 
 import math

@@ -231,8 +231,8 @@ def note_files(run_folder: Path, paths: Iterable[Path]) -> None:
 def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
     """Move files and folders inside the run's folder, together with their unchanged entries.
 
-    They have no entry while they move. After a kill they are then recorded again and contradict
-    nothing.
+    Files have no entry while they are being moved. After a kill they are then recorded again and
+    contradict nothing.
     """
     recorded = read_manifest(run_folder)
     new_names: dict[str, str] = {}

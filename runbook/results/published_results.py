@@ -13,7 +13,7 @@ from runbook.planning.cost.accelerators import find_accelerator
 RESULTS = "published_results.csv"
 PEAKS = "hardware_peaks.csv"
 THIS_RUN = "this run"
-"""The model's name in the row of a run among published results."""
+"""Name shown for this run in a table of published results."""
 
 
 @dataclass(frozen=True)

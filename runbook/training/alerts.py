@@ -32,7 +32,7 @@ class AlertSender:
 
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
-        # The thread that sends it, by key
+        # Threads that send alarms, by key
         self._broken: dict[str, Thread] = {}
         self._threads: list[Thread] = []
 

@@ -6,9 +6,9 @@ loss is 0. So rank 0 writes `checksums.json` next to the files that it builds, c
 with it at the next start, and builds again what does not agree. Each checkpoint keeps the checksums
 too, so that no training continues in another order.
 
-Cost: rank 0 alone reads the cache once at each start, on one core (1 to 2 GB a second where the
-processor computes SHA-256 in hardware, and a third of it where not). A sample takes 12 to 20 bytes,
-a document 4 bytes an epoch: 2 to 3 GB for 300 billion tokens in sequences of 2,048.
+Cost: rank 0 reads the cache once at each start, on one core: 1 to 2 GB per second if the processor
+computes SHA-256 in hardware, and a third of that otherwise. A sample takes 12 to 20 bytes, a
+document 4 bytes an epoch: 2 to 3 GB for 300 billion tokens in sequences of 2,048.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class OfflineRequest:
     # Compute in float32, with the optimizer's float32 weights, as `score` does
     exact: bool = False
     out: str = ""  # folder to export to
-    # The most that a file of weights has
+    # Largest size of a file of weights, in bytes
     shard_bytes: int = SHARD_BYTES
     source: str = ""  # folder to import from
     # Which to score: `trained`, `first`

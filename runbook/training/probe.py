@@ -364,7 +364,9 @@ class NamedGroup:
 
 
 def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
-    """Make the trainer's process groups in its order, and sum over each that this rank is in.
+    """Create the trainer's process groups in the trainer's order.
+
+    Run a sum over each group of this rank.
 
     `layout` is tensor x pipeline x context, such as 2x4x1. Only the first sum of a group opens its
     connections, so a group that can be created may still hang.

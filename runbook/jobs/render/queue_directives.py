@@ -95,7 +95,7 @@ def _slurm_line(name: str, value: object) -> str:
 
 
 def _array_range(job: Job) -> str:
-    """Return the numbers of an array's elements, or an empty text if the job is no array."""
+    """Return the numbers of an array's elements, or an empty text if the job is not an array."""
     return f"0-{job.array - 1}" if job.array > 1 else ""
 
 

@@ -69,7 +69,7 @@ def num_shares(job: Job) -> int:
 def data_tasks(settings: Settings, python: str) -> list[Task]:
     """Return the jobs that tokenize.
 
-    There is one with a share for each task and then one that joins them, or one job for all.
+    Either one job has a share for each task and a second job joins the shares, or one job does all.
     """
     argv = (python, "-m", "runbook.phases.p02_data.tokenize_share", str(settings.project))
     if num_shares(settings.run.jobs.data) < 2:

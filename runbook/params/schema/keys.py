@@ -181,7 +181,7 @@ def nearest(
 
 
 def job_section(word: str) -> str:
-    """Return the key under `jobs` that a phase's name or number means.
+    """Return the key under `jobs` for a phase's name or number.
 
     >>> job_section("03-smoke-test"), job_section("4"), job_section("data")
     ('smoke', 'training', 'data')

@@ -1,6 +1,6 @@
 """Jobs of a queue that train nothing.
 
-Either all are submitted or none. They are found again, and watched to their end.
+Either all are submitted or none. Jobs that run already are found, and watched to their end.
 """
 
 import time

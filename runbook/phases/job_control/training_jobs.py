@@ -48,7 +48,7 @@ BeforeSubmit = Callable[[OpenPhase], None]
 
 
 def training_step(open_phase: OpenPhase, before_submit: BeforeSubmit | None = None) -> JobStep:
-    """Return a phase's training as a step that jobs do: what each action of it means.
+    """Return a phase's training as a step that jobs carry out, with its actions.
 
     `before_submit` is called once it is known that a job will be submitted.
     """

@@ -310,7 +310,7 @@ def schedule_of(
     forward = [(FORWARD, chunk, microbatch) for chunk, microbatch in passes]
     order = forward[:warmup]
     for index, (chunk, microbatch) in enumerate(passes):
-        # The next forward pass, as long as there is one, then the oldest backward pass.
+        # Add the next forward pass, if there is one left, and then the oldest backward pass.
         order += forward[warmup + index : warmup + index + 1]
         order.append((BACKWARD, chunks - 1 - chunk, microbatch))
 

@@ -142,7 +142,7 @@ It makes an fp32 copy of the 16-bit logits and keeps both for the backward pass
 _FUSED_LOSS_BYTES = {"native": 2 * CROSS_ENTROPY_BYTES, "te": 0}
 """Bytes per logit for the fused losses (`training.loss_fusion`).
 
-The native one, compiled, keeps two copies of the fp32 logits. Transformer Engine's writes the
+The native loss, when compiled, keeps two copies of the fp32 logits. Transformer Engine's writes the
 gradient over the 16-bit logits (megatron/core/fusions/fused_cross_entropy.py,
 transformer_engine/pytorch/cross_entropy.py).
 """

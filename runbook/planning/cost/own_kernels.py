@@ -145,7 +145,7 @@ def moving_seconds(device: Accelerator, measured_bytes: float, least_bytes: floa
 
 
 def attention_rate(product_rate: float, head_size: int) -> float:
-    """Return the operations a second of cuDNN's attention in both passes.
+    """Return the operations per second of cuDNN's attention in both passes.
 
     >>> round(attention_rate(742e12, 128) / 1e12), round(attention_rate(742e12, 64) / 1e12)
     (367, 332)

@@ -23,7 +23,10 @@ MOST_RUNS = 12
 MOST_POINTS = 600
 """The most points of one curve, so that twelve curves stay below half a megabyte."""
 READ_BYTES = 8 * 2**20
-"""About this much of a metrics file is parsed: of a longer one, every second or third line."""
+"""Approximate limit of the metrics that are parsed.
+
+Of a longer file, only every second or third line is parsed.
+"""
 LIVE_FOLDER = ".live"
 """Folder next to the runs, with one small script for each run that is watched while it trains."""
 SECONDS_BETWEEN_LIVE_WRITES = 5.0

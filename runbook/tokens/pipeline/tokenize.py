@@ -118,7 +118,7 @@ def prepare_share(
 
     Raises:
         DataError: as `prepare`.
-        HeldError: a run that joins is at work, or another job has this share.
+        HeldError: another run is joining the shards, or another job has this share.
     """
     index, count = share
     if not 0 <= index < count:

@@ -291,7 +291,7 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
     if dataset.parts and any((home / path).exists() for path in dataset.paths):
-        # The files that the conversion makes of the parts.
+        # The files that the conversion makes from the parts.
         listed = [SourceFile(path=path) for path in dataset.paths]
 
     _refuse_faults(dataset, home, listed)

@@ -53,7 +53,7 @@ def _smoke_sequence(findings: Findings, models: Models) -> bool:
 
 
 _SMOKE_MODEL = "375m"
-"""The model of a smoke test that names none (training.smoke.model)."""
+"""The default model of a smoke test (training.smoke.model)."""
 
 
 def _nodes_of_layout(findings: Findings, _: Models) -> bool:

@@ -64,7 +64,7 @@ class ReplayComparison:
     changes: tuple[str, ...]
     """Versions, code and machines that differ, or a note about missing records."""
     ranks_of_other_samples: tuple[int, ...] = ()
-    """Ranks that read other samples for the first step that differs."""
+    """Ranks that read different samples for the first step that differs."""
     has_fingerprints: bool = False
     """Whether both have fingerprints of the first step that differs."""
 

@@ -190,7 +190,7 @@ class MlflowService:
 
 
 class TrackioService:
-    """trackio: the Space of TRACKIO_SPACE_ID, or a folder: TRACKIO_DIR, otherwise in the run's."""
+    """trackio: the Space in TRACKIO_SPACE_ID, or the folder TRACKIO_DIR, or one in the run."""
 
     def __init__(self, spec: PhasePlan) -> None:
         folder = str(spec.path(FOLDER).resolve() / "trackio")

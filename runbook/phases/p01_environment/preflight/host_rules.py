@@ -21,7 +21,7 @@ UNLIMITED = "unlimited"
 INNER_ADDRESSES = ("127.", "::1", "fe80:")
 """Prefixes of addresses that mean the same on every node."""
 GRANTED_SLACK_SECONDS = 90
-"""Seconds of its time that a starting job has used before it looks at the clock."""
+"""Part of a job's granted time that may pass before the check reads the remaining time."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def process_limits_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the fault of /dev/shm."""
+    """Return a fault if /dev/shm is too small."""
     threshold = thresholds.SHM_CPU if expected.on_cpu else thresholds.SHM_GPU
     if not facts["shm_writable"]:
         return "/dev/shm takes no files"

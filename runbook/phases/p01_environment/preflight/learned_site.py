@@ -212,7 +212,7 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
         return
 
     counts = {node: len(devices) for node, devices in gpus.items()}
-    # A training needs as many on each node, so the node with the fewest decides.
+    # A training needs the same number on each node, so the node with the fewest determines it.
     yield Lesson(
         (HARDWARE, "devices_per_node"),
         min(counts.values()),
