@@ -5,13 +5,13 @@
     progress.finish(done=100, loss=3.6)                            # the final picture, always drawn
 
 `done` counts up to `total`; every other name is a fact shown next to it, and its newest value is
-kept (None takes it away). `draw_beside` adds a curve, where a drawing can be seen, and lines below.
+kept (None takes it away). `draw_beside` adds a curve, if drawings can be shown, and lines below it.
 The work itself is not done here, so a later call (a re-run cell, another machine) gets the same
 picture; `timed` adds how long this call took.
 
 A curve is an image with its numbers in the alt text: it survives what JupyterLab, GitHub and
-nbviewer remove from HTML, and needs no script. Our own pages draw the same curve inline instead,
-in their own colours.
+nbviewer remove from HTML, and needs no script. Our own pages draw the same curve inline instead, in
+their own colours.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def line_of(runs: Runs) -> Runs:
 
 
 def is_on_line(targets: Runs, runs: Runs) -> NDArray[np.bool_]:
-    """Return which targets have the tokens per parameter of the largest of these trainings."""
+    """Return which targets have as many tokens per parameter as the largest of these trainings."""
     ratios = runs.tokens / runs.params
     ratio_of_largest = ratios[np.argmax(runs.flops)]
     distances = np.abs(np.log(targets.tokens / targets.params / ratio_of_largest))

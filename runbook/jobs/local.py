@@ -217,7 +217,7 @@ def _job_id(folder: JobFolder) -> str:
         raise JobError(
             JobMessage.NO_JOB_SUBMITTED, folder=folder.path, record_name=folder.record.name
         )
-    # Started by hand, perhaps a moment ago
+    # The job was started by hand, perhaps just now
     if not folder.record.exists():
         processes.wait_until(lambda: job_folder.read_started(folder) is not None, 1)
     record = job_folder.read_started(folder) or job_folder.read_record(folder)

@@ -74,7 +74,7 @@ _RANDOM = rf"{_HAS_DIGIT_AND_LETTER}[A-Za-z0-9+/_~.%-]{{16,}}={{0,2}}"
 """A value that is neither a word nor a number: it is long, with letters and digits."""
 
 _AFTER_A_NAME = (
-    # HF_TOKEN=..., "api_key": "...", --token ...; a reference (env:NAME) and a path are no secrets.
+    # HF_TOKEN=..., "api_key": "...", --token ...; references (env:NAME) and paths are not secrets.
     rf"(?i:(?:(?<=[\s\"'`({{,;:?&/-])|^)[\w-]{{0,60}}{_NAMES_A_SECRET}[\"']?\s*[:=]\s*[\"']?)"
     rf"(?!(?:env|file):|[/~$]|\w+://)(?P<random>{_RANDOM})",
     rf"(?i:(?:(?<=[\s\"'])|^)--[\w-]{{0,60}}{_NAMES_A_SECRET}\s+[\"']?)"

@@ -176,7 +176,7 @@ def _model_card(
 ) -> str:
     """Return README.md from the run's records.
 
-    What only its owner knows is left blank to fill in.
+    Facts that only the owner knows are left blank to fill in.
     """
     record = find_twin(folder, spec.phase)
     commit = ""

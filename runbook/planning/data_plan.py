@@ -585,8 +585,8 @@ def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
     """Check that the model and the smoke model have a row for each token id below `size`.
 
     They should not have far more rows either. `where` names the tokenizer or the token files that
-    have this size. A row that no token uses is never trained, but still costs memory, FLOPs and a part
-    of the first loss.
+    have this size. A row that no token uses is never trained, but still costs memory, FLOPs and a
+    part of the first loss.
     """
     models = {
         f"model {settings.run.model}": settings.model.vocabulary,

@@ -250,7 +250,7 @@ class Field:
 class Answer:
     """The consequences of the values in their present state."""
 
-    # By key; messages for keys without a field are under an empty key.
+    # Error messages by key. Messages for keys without a field are under an empty key.
     errors: Mapping[str, str] = field(default_factory=dict)
     follows: Table | None = None
     # The resulting values of the fields that a person did not touch.

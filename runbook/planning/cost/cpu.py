@@ -51,7 +51,7 @@ def moment_bytes(
     6.0
     """
     half = precision != "fp32"
-    # ZeRO 3 has its buckets all the time.
+    # ZeRO 3 keeps its buckets permanently.
     if deepspeed:
         if zero_stage == 3:
             whole = 0.0

@@ -22,7 +22,7 @@ def without_repeated_remarks(rows: Sequence[Row]) -> list[Row]:
 
 
 def planned_row(row: Row) -> Row:
-    """Return a number of the plan next to what came true; the bar's width is 0 if both agree."""
+    """Return a planned number next to its outcome; the bar's width is 0 if both agree."""
     quantity = str(row["what"])
     ratio = row.get("ratio") or 0.0
     # The bar is on a logarithmic scale that ends at 8 times the plan, or an eighth of it.

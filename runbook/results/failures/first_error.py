@@ -34,7 +34,7 @@ SIGNS = (
     "refused",
     "unable",
 )
-"""Every line that counts contains one of these, in lower case."""
+"""Every line that can be an error contains one of these, in lower case."""
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)(?=:|$)")
 """An exception at the start of a line, with a message or without one."""
 _ERROR = re.compile(

@@ -63,7 +63,7 @@ BYTES_PER_DOCUMENT = 24
 The .idx has its length, place and number. The mark exists until all is done.
 """
 SAMPLE = 200_000
-"""Characters that are encoded of each sampled piece."""
+"""Number of characters of each sampled piece that are encoded."""
 _log = logging.getLogger(__name__)
 
 

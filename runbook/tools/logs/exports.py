@@ -305,7 +305,7 @@ def export(log: ParsedLog, target: str, *, name: str) -> str:
 def write_mllog(spec: PhasePlan, target: Path) -> str:
     """Write a run's training as `:::MLLOG` lines for the checker of mlperf-logging.
 
-    Return in words what was written. The file is a record, not a submission: its division is
+    Return a description of the output. The file is a record, not a submission: its division is
     `open`, and it names no organization.
     """
     history = read_metrics(spec.path(spec.log.metrics))

@@ -266,7 +266,7 @@ def _read_content(path: Path) -> Any:
             return yaml.safe_load(text)
         return json.loads(text)
     except (ValueError, yaml.YAMLError):
-        # Half a line from a killed writer, or a file of plain words
+        # An incomplete line from a killed writer, or a plain-text file
         pairs = [re.split(r"[= ]", line, maxsplit=1) for line in text.splitlines()]
         return [{pair[0]: pair[1]} for pair in pairs if len(pair) == 2]
 

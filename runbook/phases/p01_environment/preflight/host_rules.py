@@ -505,7 +505,7 @@ def node_setup_checks(answers: JobAnswers) -> list[PlacedCheck]:
 
 
 def host_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Judge the first rung: the site's commands, missing answers, limits, software, each rule."""
+    """Judge the first rung: site commands, missing answers, limits, software and other rules."""
     setup = node_setup_checks(answers)
     if any(check.verdict == "fail" for check in setup):
         return setup
