@@ -8,9 +8,9 @@ no resume, no check of records, no judge and no manifest.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +38,12 @@ def blocks(path: Path) -> Iterator[bytes]:
 
 def main() -> None:
     """Tokenize with GPT-2's vocabulary, an end-of-document token after each text."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("prefix")
+    parser.add_argument("files", nargs="+")
+    arguments = parser.parse_args()
     os.environ["RAYON_NUM_THREADS"] = "1"
     import gigatoken  # type: ignore[import-not-found,import-untyped,unused-ignore]
     import msgspec
@@ -46,14 +52,13 @@ def main() -> None:
     from runbook.tokens.indexed_files import write_index
     from runbook.tokens.tokenizer import GPT2_VOCABULARY, _gpt2_json
 
-    prefix, *files = sys.argv[1:]
     tokenizer = gigatoken.Tokenizer.from_json(_gpt2_json())
     record = msgspec.defstruct("Record", [("text", str)])
     decoder = msgspec.json.Decoder(record)
     eod = np.uint16(GPT2_VOCABULARY - 1)
     lengths = []
-    with Path(f"{prefix}_text_document.bin").open("wb") as target:
-        for name in files:
+    with Path(f"{arguments.prefix}_text_document.bin").open("wb") as target:
+        for name in arguments.files:
             for lines in blocks(Path(name)):
                 texts = [each.text for each in decoder.decode_lines(lines)]
                 encoded = tokenizer.encode_batch(texts, parallel=False)
@@ -63,7 +68,7 @@ def main() -> None:
                 target.write(np.insert(ids[: ends[-1]], ends[1:][counts > 0], eod).tobytes())
                 lengths.append((counts[counts > 0] + 1).astype(np.int32))
     pieces = [(each, np.empty(0, dtype=np.int64)) for each in lengths]
-    with Path(f"{prefix}_text_document.idx").open("wb") as file:
+    with Path(f"{arguments.prefix}_text_document.idx").open("wb") as file:
         write_index(file, 8, lambda: pieces)
 
 

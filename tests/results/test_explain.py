@@ -562,6 +562,17 @@ def test_option_names_are_those_of_the_run_file_and_of_the_frameworks():
         ("precision: 32, seq 4096", "precision", "fp32"),
         ("everything in float32, nobody passed --bf16", "precision", "fp32"),
         ("seq 4096. tokens/s/GPU 1,150. ZeRO-2 would fit too", "reached.tokens_per_second", "1150"),
+        ("sequence length 8k", "seq_len", "8192"),
+        ("sequence length of 8,192", "seq_len", "8192"),
+        ("7B with a 32k context", "seq_len", "32768"),
+        ("1024 sequences of 4096 a step", "global_batch", "1024"),
+        ("seqlen 4k, batch size of 4M tokens", "global_batch", "977"),
+        ("batch of 4 per GPU", "micro_batch", "4"),
+        ("64x GB200", "n_accel", "64"),
+        ("on 2 A40", "n_accel", "2"),
+        ("two nodes of 8 A100", "n_accel", "16"),
+        ("18.0 s per step", "reached.seconds", "18"),
+        ("an iteration takes 950 ms", "reached.seconds", "0.95"),
     ],
 )
 def test_values_are_read_as_people_write_them(text, name, value):
@@ -580,6 +591,9 @@ def test_values_are_read_as_people_write_them(text, name, value):
         ("TP hurts. 8 GPUs", "tp"),
         ("the first sequence 3 times", "seq_len"),
         ("each node has 8 GPUs", "n_accel"),
+        ("trained on 300B tokens with sequence length 2k", "global_batch"),
+        ("H200 has 1979 TFLOPS", "reached.tflops"),
+        ("3.7k tokens/s", "seq_len"),
     ],
 )
 def test_a_stray_word_is_no_value(text, name):
@@ -600,10 +614,28 @@ def test_a_stray_word_is_no_value(text, name):
         ("CUDA_LAUNCH_BLOCKING=1 was left in the script", "kernels"),
         ("every 200 steps a step takes 95 s, when we save a checkpoint", "saves"),
         ("a checkpoint is written every 100 steps and blocks for 3 minutes", "saves"),
+        ("3.2 s are a bubble of waiting for collectives", "communication"),
+        ("NCCL takes 40 % of the step", "communication"),
+        ("the cards talk over PCIe", "communication"),
+        ("dataloader_num_workers is 0", "data wait"),
+        ("fetching one batch needs 1.1 s", "data wait"),
+        ("the three cards are different models", "stragglers"),
+        ("420 of 1979 TFLOP/s on H200", "FLOPs convention"),
     ],
 )
 def test_a_cause_in_an_engineers_words_is_named(text, cause):
     assert [part.name for part in signs(text, reached=1.0)] == [cause]
+
+
+@pytest.mark.parametrize(
+    ("text", "causes"),
+    [
+        ("Every layer recomputes, with activation checkpointing: full", ["recompute"]),
+        ("400M on 2 A40 with micro batch size 1", ["micro-batch"]),
+    ],
+)
+def test_stated_causes_need_no_known_device(told, text, causes):
+    assert told(text)["first_causes"] == causes
 
 
 @pytest.mark.parametrize(
@@ -617,6 +649,9 @@ def test_a_cause_in_an_engineers_words_is_named(text, cause):
         "no cpu offload",
         "the cards have NVLink, not PCIe only",
         "we save checkpoints every 500 steps",
+        "1979 TFLOP/s in fp8 on H200",
+        "the cards do not talk over PCIe",
+        "we waited for the data center",
     ],
 )
 def test_what_is_off_or_another_comparison_is_no_cause(text):

@@ -26,7 +26,7 @@ from runbook.tools.speed.measured import measured_parts
 from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.parts import GapPart, fill
 from runbook.tools.speed.published_rows import billions_in
-from runbook.tools.speed.signs import signs
+from runbook.tools.speed.signs import signs, stated_causes
 
 _OTHER_FLOPS = 0.07
 """Two figures for the same speed that differ by more than this count different operations."""
@@ -195,7 +195,10 @@ def _without_model(
     """Return the known values if no step model covers the training, because of `reason`."""
     reached = _logged_seconds(steady, measured)
     stated = float(facts.get("expected.seconds") or 0)
-    parts = fill(reached - (stated or steady), measured, [*signs(text, reached)])
+    named = [*signs(text, reached)]
+    causes = {part.name for part in named}
+    named += [part for part in stated_causes(facts) if part.name not in causes]
+    parts = fill(reached - (stated or steady), measured, named)
     return Explanation(
         expected=stated or None,
         reached=reached or None,

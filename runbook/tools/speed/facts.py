@@ -15,8 +15,11 @@ from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.phrases import (
     WAYS_TO_WRITE,
     accumulation,
+    batch_tokens,
     is_stated,
     phrase_facts,
+    plain_numbers,
+    step_seconds,
 )
 from runbook.tools.speed.published_rows import zero_stage
 
@@ -152,7 +155,8 @@ _MODEL = (
     r"\d+(?:\.\d+)?[BM])\b"
 )
 _DEVICE_COUNT = (
-    r"(?<!have )(?<!has )(\d+) ?(?:x|×)? ?(?:GPUs?\b|(?:NVIDIA )?[ABHV]\d00)"
+    r"(?<!have )(?<!has )(?<![\w.])(\d+) ?(?:x|×)? ?"
+    r"(?:GPUs?\b|(?:NVIDIA )?(?:GB|[ABHV])\d00|(?:NVIDIA )?[AL]40S?\b|(?:AMD )?MI\d{3}X?\b)"
     r"(?! (?:per|a|in each|on each|each) )"
 )
 """Matches the total number of devices, but not the number per node ("nodes have 8 GPUs")."""
@@ -177,6 +181,9 @@ _NETWORK = (
 
 The unit is case-sensitive: NVLink and storage are given in bytes, as GB/s.
 """
+_WITH_SPARSITY = ("A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "L40S")
+"""Families whose datasheets also state a peak with sparsity, twice the other."""
+_ROUNDED_PEAK = 1e-3
 _SHARDS_STATES = r"\bfsdp\b|\bzero[- ]?(?:stage[- ]?)?[0-3]\b"
 """Phrases that state which states are sharded."""
 _SOCKET_GBIT_S = "10"
@@ -256,7 +263,7 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
     # Lines of losses and of iterations are results, so their numbers are not arguments.
     lines = [line for line in text.splitlines() if line.count("|") < 3 and "loss" not in line]
     options = [f"--{name} {value}" for name, value in printed.items()]
-    text = "\n".join([*lines, *options])
+    text = plain_numbers("\n".join([*lines, *options]))
     facts = _speed_facts(text, lines)
     for key, pattern in _patterns():
         for value in re.findall(pattern, text, re.IGNORECASE):
@@ -271,6 +278,7 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
     for name, value in phrase_facts(text).items():
         facts.setdefault(name, value)
     facts = _accumulated_batch(text, facts)
+    facts = _batch_of_tokens(text, facts)
     facts["software"] = _software(text, printed)
     return facts
 
@@ -321,6 +329,15 @@ def _accumulated_batch(text: str, facts: Facts) -> Facts:
     return facts | {"global_batch": str(global_batch)}
 
 
+def _batch_of_tokens(text: str, facts: Facts) -> Facts:
+    """Return the facts with the global batch that a number of tokens implies."""
+    tokens = batch_tokens(text)
+    if not tokens or "global_batch" in facts or "seq_len" not in facts:
+        return facts
+    sequences = max(1, round(tokens / int(facts["seq_len"])))
+    return facts | {"global_batch": str(sequences)}
+
+
 def _flag_facts(text: str) -> Facts:
     """Return the facts that options without a value state."""
     facts = Facts()
@@ -366,15 +383,60 @@ def _speed_facts(text: str, lines: Sequence[str]) -> Facts:
     for line in lines:
         if "MFU" in line:
             stated["mfu"] += re.findall(r"(\d+(?:\.\d+)?) ?%", line)
+    peaks = _peaks(text)
     facts = Facts()
     for unit, figures in stated.items():
         plain = [_plain_figure(figure) for figure in figures]
+        if unit == "tflops":
+            plain = [figure for figure in plain if not _is_among(float(figure), peaks)]
         ascending = sorted(plain, key=float)
         if ascending:
             facts[f"reached.{unit}"] = ascending[0]
         if len(ascending) > 1:
             facts[f"expected.{unit}"] = ascending[-1]
+    times = step_seconds(text)
+    if times and not facts:
+        facts["reached.seconds"] = f"{times[-1]:g}"
+        if len(times) > 1:
+            facts["expected.seconds"] = f"{times[0]:g}"
     return facts
+
+
+def sparse_peak(text: str) -> float:
+    """Return a figure of a text that is a named device's 16-bit peak with sparsity, or 0.
+
+    An fp8 training without sparsity has the same peak.
+
+    >>> sparse_peak("420 of 1979 TFLOP/s on H200"), sparse_peak("1979 TFLOP/s in fp8 on H200")
+    (1979.0, 0.0)
+    """
+    if re.search("fp8", text, re.IGNORECASE):
+        return 0.0
+    sparse_peaks = [2 * peak for peak in _dense_peaks(text)]
+    for figure in re.findall(r"(?<![\w.,])\d{3,4}(?:\.\d+)?(?!\w)", text):
+        if _is_among(float(figure), sparse_peaks):
+            return float(figure)
+
+    return 0.0
+
+
+def _peaks(text: str) -> list[float]:
+    """Return the 16-bit peaks of the devices that a text names, without and with sparsity."""
+    dense_peaks = _dense_peaks(text)
+    return dense_peaks + [2 * peak for peak in dense_peaks]
+
+
+def _dense_peaks(text: str) -> list[float]:
+    """Return the 16-bit peaks of the devices with sparsity that a text names."""
+    devices = [find_accelerator(name) for name in re.findall(_DEVICE, text)]
+    return [
+        device.peaks["bf16"] for device in devices if device and device.family in _WITH_SPARSITY
+    ]
+
+
+def _is_among(figure: float, peaks: Sequence[float]) -> bool:
+    """Return whether a figure is one of some peaks, as datasheets round them."""
+    return any(abs(figure / peak - 1) < _ROUNDED_PEAK for peak in peaks)
 
 
 def _plain_figure(figure: str) -> str:

@@ -26,6 +26,13 @@ WAYS_TO_WRITE = (
     ("pp", r"(\d+)[ -]?way (?:pipeline(?:[ -](?:model[ -])?parallel\w*)?|PP)\b"),
     ("pp", r"(?<![\w.])(\d+) pipeline[ -]stages?\b"),
     ("dp", r"(\d+)[ -]?way (?:data[ -]parallel\w*|DP)\b"),
+    (
+        "micro_batch",
+        r"\bbatch(?:[ _-]?size)?(?: of)?[ =:]+(\d+) (?:per|a|on each) (?:GPU|device)\b",
+    ),
+    ("global_batch", r"(?<![\w.])(\d+) sequences (?:of|with) \d{3,}\b"),
+    ("seq_len", r"(?<![\w.])(\d{3,})[ -](?:tokens?[ -])?(?:sequences?|seq|context)\b"),
+    ("seq_len", r"\bsequences (?:of|with)(?: length)? (\d{3,})\b"),
 )
 """Patterns of a number before the name of its fact."""
 _ACCUMULATION = (
@@ -36,6 +43,40 @@ _ACCUMULATION = (
 """Numbers of micro-batches of a step."""
 _CHECKPOINTING = r"(?:activation|gradient)s?[ _-]checkpoint(?:s|ing)?"
 _RECOMPUTATION = rf"(?:(?:activation|gradient)s?[ -])?re-?comput(?:e|ation|ing)|{_CHECKPOINTING}"
+
+
+_SEQUENCE_NAME = (
+    r"(?:max[ _-]?)?(?:seq(?:uence)?s?|context|ctx)(?:[ _-]?(?:len(?:gth)?s?|window|size))?"
+)
+_THOUSANDS_OF_TOKENS = (
+    rf"\b{_SEQUENCE_NAME}(?: (?:of|is|was|at))?[ \t=:]*(\d+) ?k\b",
+    rf"(?<![\w.])(\d+) ?k(?=[ -](?:tokens?[ -])?{_SEQUENCE_NAME}\b)",
+)
+"""Lengths of a sequence in thousands: "sequence length 8k", "a 32k context"."""
+_SEPARATED = r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])"
+"""A number with a comma for each thousand."""
+_STEP_TIME_UNIT = r"(ms|s|secs?|seconds)\b"
+_STEP = r"(?:training )?(?:step|iteration|iter)"
+_STEP_TIMES = (
+    rf"(?<![\w.])(\d+(?:\.\d+)?) ?{_STEP_TIME_UNIT} ?(?:per|/|an?|each) ?{_STEP}\b",
+    rf"\b(?:step|iteration) time(?: is| was| of|:)? (?:about |~ ?)?(\d+(?:\.\d+)?) ?{_STEP_TIME_UNIT}",
+    rf"\b(?:each|an?|one|every) {_STEP} (?:takes|took|needs) "
+    rf"(?:about |~ ?)?(\d+(?:\.\d+)?) ?{_STEP_TIME_UNIT}",
+)
+"""Times of a whole step, with their unit."""
+_NUMBER_WORDS = {"one": "1", "two": "2", "three": "3", "four": "4", "eight": "8", "sixteen": "16"}
+_COUNTED = (
+    rf"\b({'|'.join(_NUMBER_WORDS)})(?= (?:nodes?|machines?|GPUs?)\b"
+    r"| (?:NVIDIA )?(?:GB|[ABHV])\d00)"
+)
+"""Words for numbers of nodes and devices."""
+_BATCH_TOKENS = (
+    r"\bbatch(?:[ _-]?size)?(?: of| is|:|=)? ?(?:about )?(\d+(?:\.\d+)?) ?([kM])?[ -]tokens\b"
+    r"|(?<![\w.])(\d+(?:\.\d+)?) ?([kM])?[ -]tokens? (?:global )?batch(?:es)?\b"
+    r"|(?<![\w.])(\d+(?:\.\d+)?) ?([kM]) tokens (?:per|a|in each) (?:global )?(?:step|batch)\b"
+)
+"""Sizes of a batch in tokens."""
+_TOKEN_UNITS = {"": 1.0, "k": 1e3, "m": 1e6}
 
 
 class _Phrase(NamedTuple):
@@ -82,6 +123,63 @@ def phrase_facts(text: str) -> dict[str, str]:
     if len(formats) == 1:
         facts["precision"] = formats.pop()
     return facts
+
+
+def plain_numbers(text: str) -> str:
+    """Return a text whose numbers are digits: lengths in thousands, commas, numbers of nodes.
+
+    A power of two in thousands is a multiple of 1,024, as sequences are.
+
+    >>> plain_numbers("sequence length 8k, 4k context, 1,024 sequences on two nodes")
+    'sequence length 8192, 4096 context, 1024 sequences on 2 nodes'
+    >>> plain_numbers("seq len of 10k at 3.7k tokens/s")
+    'seq len of 10000 at 3.7k tokens/s'
+    """
+    text = re.sub(_SEPARATED, lambda match: match[0].replace(",", ""), text)
+    for pattern in _THOUSANDS_OF_TOKENS:
+        text = re.sub(pattern, _without_thousands, text, flags=re.IGNORECASE)
+    return re.sub(
+        _COUNTED,
+        lambda match: _NUMBER_WORDS[match[1].lower()],
+        text,
+        flags=re.IGNORECASE,
+    )
+
+
+def _without_thousands(match: re.Match[str]) -> str:
+    thousands = int(match[1])
+    is_power_of_two = thousands & (thousands - 1) == 0
+    length = thousands * (1024 if is_power_of_two else 1000)
+    before = match[0][: match.start(1) - match.start()]
+    return f"{before}{length}"
+
+
+def batch_tokens(text: str) -> float:
+    """Return the tokens of a global batch that a text states, or 0.
+
+    >>> batch_tokens("a global batch size of 4M tokens"), batch_tokens("trained on 300 B tokens")
+    (4000000.0, 0.0)
+    """
+    match = re.search(_BATCH_TOKENS, text, re.IGNORECASE)
+    if match is None:
+        return 0.0
+    figure = match[1] or match[3] or match[5]
+    unit = match[2] or match[4] or match[6] or ""
+    return float(figure) * _TOKEN_UNITS[unit.lower()]
+
+
+def step_seconds(text: str) -> list[float]:
+    """Return the seconds of a step that a text states, in ascending order.
+
+    >>> step_seconds("18.0 s per step"), step_seconds("the step time is 950 ms"), step_seconds("9 s")
+    ([18.0], [0.95], [])
+    """
+    seconds = set()
+    for pattern in _STEP_TIMES:
+        for figure, unit in re.findall(pattern, text, re.IGNORECASE):
+            milliseconds_of_unit = 1 if unit.lower() == "ms" else 1000
+            seconds.add(float(figure) * milliseconds_of_unit / 1000)
+    return sorted(seconds - {0.0})
 
 
 def accumulation(text: str) -> int:

@@ -5,8 +5,9 @@ They can be suspected without a model, but no model predicts their time.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from runbook.tools.speed.facts import SOCKETS
+from runbook.tools.speed.facts import SOCKETS, Facts, sparse_peak
 from runbook.tools.speed.parts import GapPart
 from runbook.tools.speed.phrases import PLAIN_ATTENTION, first_stated, growing_times
 
@@ -39,6 +40,11 @@ not matter. DeepSpeed prints its complete configuration, where options that nobo
 """
 
 
+_COLLECTIVES = (
+    r"\b(?:collectives?|communication|nccl\w*|all[- ]?reduces?|all[- ]?gathers?"
+    r"|reduce[- ]?scatters?)\b"
+)
+"""Names of what ranks send each other."""
 _GROWING = "growing steps"
 _SAVING = r"(?:save|saves|saved|saving|checkpoints?)"
 _WAITS = r"(?:takes?|took|blocks?|stalls?|pauses?)"
@@ -71,13 +77,19 @@ _SIGNS = (
     _Sign(
         "communication",
         r"nccl_p2p_disable=1|(?:exposed|non-overlapped|not overlapped)[^.]{0,40}comm"
-        r"|(?:all-gathers?|reduce-scatters?|all-reduces?)[^.]{0,40}(exposed|not hidden)",
+        r"|(?:all-gathers?|reduce-scatters?|all-reduces?)[^.]{0,40}(exposed|not hidden)"
+        rf"|\bwait\w*[^.]{{0,20}} (?:on|for) (?:the )?{_COLLECTIVES}"
+        rf"|{_COLLECTIVES}[^.]{{0,60}}\b(?:(?:do|does) not|hardly|barely|only half[^.]{{0,20}}) overlap"
+        rf"|{_COLLECTIVES}[^.]{{0,40}}\b(?:takes?|is|are|costs?|accounts? for|dominates?)\b[^.]{{0,20}}"
+        r"(?:\b\d{2} ?%|\bmost\b|\bhalf\b|bottleneck|of the (?:step|time))",
         0.4,
         "let messages run beside the work, and devices of a node reach each other",
     ),
     _Sign(
         "data wait",
-        r"num_workers[=: ]+0\b|wait\w*[^.]{0,20} (?:on|for) (?:the )?data|starv\w+ for data"
+        r"num_workers(?: is| was| at)?[=: ]+0\b"
+        r"|fetch\w* (?:a|one|each|the) (?:next )?batch (?:takes?|needs?)"
+        r"|wait\w*[^.]{0,20} (?:on|for) (?:the )?data\b(?![ -]?cent)|starv\w+ for data"
         r"|data[- ]?load\w*[^.]{0,60}(bottleneck|slow|inefficien|limit)"
         r"|(?:bottleneck|slow|inefficient)[^.]{0,30} data[- ]?load",
         0.5,
@@ -97,7 +109,8 @@ _SIGNS = (
     _Sign(
         "communication",
         r"(?:\b(?:no|without|lacks?|missing) )(?:nvlink|nvswitch)\b"
-        r"|\bpcie (?:instead of|rather than) nvlink|\bpcie (?:cards?|only|gpus)\b",
+        r"|\bpcie (?:instead of|rather than) nvlink|\bpcie (?:cards?|only|gpus)\b"
+        r"|\b(?:links?|connected|connection)\b[^.]{0,30}\bpcie\b|\b(?:over|via|through) pcie\b",
         0.5,
         "keep tensor parallelism within pairs with NVLink, or use pipeline and data parallelism",
     ),
@@ -133,11 +146,56 @@ _SIGNS = (
     ),
     _Sign(
         "stragglers",
-        r"stragglers?|throttl\w+|one (?:node|gpu|rank)[^.]{0,20} (slow)",
+        r"stragglers?|throttl\w+|one (?:node|gpu|rank)[^.]{0,20} (slow)"
+        r"|\b(?:gpus?|cards?|devices?|nodes?)\b[^.]{0,20}\bare (?:of )?different (?:models?|types?|kinds?)",
         0.3,
         "look at clocks and errors of the slowest device",
     ),
 )
+
+
+class _StatedCause(NamedTuple):
+    """A fact's value that makes steps slower on any device."""
+
+    fact: str
+    value: str
+    cause: str
+    evidence: str
+    remedy: str
+
+
+_STATED_CAUSES = (
+    _StatedCause(
+        "recompute",
+        "full",
+        "recompute",
+        "activations are recomputed: work that no figure counts",
+        "keep activations, or recompute selectively",
+    ),
+    _StatedCause(
+        "precision",
+        "fp32",
+        "precision",
+        "it computes in 32 bits",
+        "train in bf16",
+    ),
+    _StatedCause(
+        "micro_batch",
+        "1",
+        "micro-batch",
+        "micro-batch 1: small matrices, and the host launches as many kernels",
+        "a larger micro-batch, if it fits",
+    ),
+)
+"""Causes that facts state, the usual largest first."""
+
+
+def stated_causes(facts: Facts) -> Iterator[GapPart]:
+    """Yield the causes that facts state, without a price, for a training that no model covers."""
+    for stated in _STATED_CAUSES:
+        if facts.get(stated.fact) == stated.value:
+            evidence = f"{stated.evidence} (no price)"
+            yield GapPart(stated.cause, 0.0, evidence, stated.remedy, is_printed=True)
 
 
 def signs(text: str, reached: float) -> Iterator[GapPart]:
@@ -155,6 +213,16 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
             sign.most * reached,
             f'it says "{quoted}" (no price: {sign.most:.0%} of a step at most)',
             sign.remedy,
+            is_printed=True,
+        )
+
+    peak = sparse_peak(text)
+    if peak:
+        yield GapPart(
+            "FLOPs convention",
+            0.5 * reached,
+            f"{peak:g} TFLOP/s is the peak with sparsity, which no training uses",
+            f"compare with {peak / 2:g} TFLOP/s",
             is_printed=True,
         )
 
