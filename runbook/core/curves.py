@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
+from runbook.core.messages import CoreMessage
+
 Points = Sequence[tuple[float, float]]
 
 
@@ -194,7 +196,7 @@ def _frame_around(curves: Sequence[Points], untrained: float, height: int) -> Fr
 
 
 def _ends_in_words(name: str, points: Points) -> str:
-    return f"{name}: from {points[0][1]:.4g} to {points[-1][1]:.4g}"
+    return CoreMessage.CURVE_FROM_TO.fill(name=name, first=points[0][1], last=points[-1][1])
 
 
 def ticks(low: float, high: float) -> list[float]:

@@ -8,6 +8,7 @@ from runbook.plan_file.diagnostics import Message
 class CoreMessage(Message):
     """Messages about programs and locks."""
 
+    CURVE_FROM_TO = "{name}: from {first:.4g} to {last:.4g}"
     DETACHED_NOT_STARTED = "{command} could not be started.{last_words}"
     HOLDER_ELSEWHERE = (
         " Whether it still runs cannot be seen from {host}: if it does not, remove {path}."

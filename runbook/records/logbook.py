@@ -135,4 +135,4 @@ def add_note(run_folder: Path, text: str) -> str:
     masked = ""
     if text != written:
         masked = " (what looks like a secret was cut out)"
-    return f"Noted: {text}{masked}"
+    return RecordMessage.NOTED.fill(text=text, masked=masked)

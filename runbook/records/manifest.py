@@ -262,11 +262,9 @@ def read_manifest(run_folder: Path) -> dict[str, Entry]:
 
     Raise `RecordError` if it is broken.
     """
-    remedy = (
-        "Later edits of this run can therefore not be detected. Restore it from a copy; only if "
-        "none exists, delete it and execute a phase again to have a new one."
-    )
-    manifest = read_json_record(run_folder / MANIFEST_NAME, _Manifest, "a manifest", remedy)
+    path = run_folder / MANIFEST_NAME
+    remedy = RecordMessage.RESTORE_MANIFEST.fill()
+    manifest = read_json_record(path, _Manifest, RecordMessage.MANIFEST.fill(), remedy)
     return manifest.files if manifest else {}
 
 
@@ -351,6 +349,11 @@ class Finding:
         )
 
 
+def _size_text(num_bytes: int) -> str:
+    """Return the size of a file in words."""
+    return RecordMessage.BYTES.fill(size=num_bytes)
+
+
 def verify_run(run_folder: Path) -> list[Finding]:
     """Return the files that were edited, lost or added since they were recorded."""
     if not (run_folder / MANIFEST_NAME).exists():
@@ -363,7 +366,8 @@ def verify_run(run_folder: Path) -> list[Finding]:
     for name in covered(run_folder):
         if name not in entries and not _is_copy(name):
             size = (run_folder / name).lstat().st_size
-            findings.append(Finding("added", name, "no such file", f"{size:,} bytes"))
+            added = Finding("added", name, RecordMessage.NO_SUCH_FILE.fill(), _size_text(size))
+            findings.append(added)
 
     for name, entry in entries.items():
         if _is_copy(name):
@@ -505,12 +509,12 @@ def _compare(
         if size > entry.bytes and may_grow(name, done) and begins_as(path, entry):
             return None
         if size != entry.bytes:
-            return Finding("changed", name, f"{entry.bytes:,} bytes", f"{size:,} bytes")
+            return Finding("changed", name, _size_text(entry.bytes), _size_text(size))
         digest = sha256_of(path)
     except (FileNotFoundError, NotADirectoryError):
-        return Finding("missing", name, f"{entry.bytes:,} bytes", "no file")
+        return Finding("missing", name, _size_text(entry.bytes), RecordMessage.NO_FILE.fill())
     except OSError as error:
-        return Finding("unreadable", name, f"{entry.bytes:,} bytes", error.strerror or str(error))
+        return Finding("unreadable", name, _size_text(entry.bytes), error.strerror or str(error))
 
     if digest == entry.sha256:
         return None
@@ -535,8 +539,10 @@ def _contradictions(run_folder: Path, phase: str, twin: Twin) -> list[Finding]:
 
         for key, value in expected.items():
             if identity.get(key) != value:
-                in_twin = f"{key} {value} as in its twin"
-                in_record = f"{key} {identity.get(key, 'not said')}"
+                in_twin = RecordMessage.VALUE_OF_TWIN.fill(key=key, value=value)
+                in_record = RecordMessage.VALUE_ONLY.fill(
+                    key=key, value=identity.get(key, "not said")
+                )
                 findings.append(Finding("contradiction", name, in_twin, in_record))
 
     return findings

@@ -292,7 +292,7 @@ class Session:
             self._write()
         except RecordError as trouble:
             # The twin is written again after the next cell, and at the latest by `finish`.
-            _log.error("The record is not up to date: %s", trouble)
+            _log.error(RecordMessage.RECORD_NOT_UP_TO_DATE.fill(error=trouble))
 
         self._is_frozen = bool(self._finished) and not self._failures
 
@@ -326,9 +326,10 @@ def _cell_state(error: BaseException | None) -> str:
 
 def _state_and_reason(error: BaseException) -> tuple[ExecutionState, str]:
     if isinstance(error, KeyboardInterrupt):
-        return ExecutionState.INTERRUPTED, "the cell was interrupted"
+        return ExecutionState.INTERRUPTED, RecordMessage.CELL_INTERRUPTED.fill()
     lines = str(error).strip().splitlines()
     num_hidden = len(lines) - REASON_LINES
     if num_hidden > 0:
-        lines = [*lines[:REASON_LINES], f"... {num_hidden} more lines in the notebook"]
+        more_lines = RecordMessage.MORE_LINES.fill(lines=num_hidden)
+        lines = [*lines[:REASON_LINES], more_lines]
     return ExecutionState.FAILED, f"{type(error).__name__}: " + "\n".join(lines)

@@ -27,7 +27,7 @@ from runbook.plan_file.phase_names import PHASES
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.messages import RecordMessage
 
-RUNNING = "not finished: still running, or ended without a word"
+RUNNING = RecordMessage.STILL_RUNNING.fill()
 """The reason in the twin of a notebook that has not ended yet."""
 
 
@@ -172,11 +172,8 @@ def read_twin(path: Path) -> Twin:
 
     Raise `RecordError` with the fault if the file is missing, cut off or malformed.
     """
-    remedy = (
-        "It was written by runbook and changed later, or its disk failed; `runbook verify` says "
-        "which. Execute the phase again to have a new one."
-    )
-    twin = read_json_record(path, Twin, "the twin of a notebook", remedy)
+    meaning = RecordMessage.TWIN.fill()
+    twin = read_json_record(path, Twin, meaning, RecordMessage.EXECUTE_AGAIN.fill())
     if twin is None:
         raise RecordError(RecordMessage.NOT_EXECUTED_YET, path=path)
     return twin

@@ -30,7 +30,8 @@ FINISH = "twin = session.finish()"
 
 KILL = "import os\nprint('before', flush=True)\nos.kill(os.getpid(), 9)"
 SLEEP = "import time\nprint('sleep' + 'ing', flush=True)\ntime.sleep(60)"
-ERROR = "raise ValueError('the loss is not a number')"
+TEXT_OF_ERROR = "the loss is not a number"
+ERROR = f"raise ValueError({TEXT_OF_ERROR!r})"
 
 
 class Project:

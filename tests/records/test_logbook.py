@@ -185,7 +185,8 @@ def test_a_note_is_an_event_and_lies_in_the_manifest(run_folder):
     write_manifest(run_folder)
     runner = CliRunner()
     said = runner.invoke(cli, ["note", str(run_folder), "node", "n7 was\nreplaced"])
-    assert said.exit_code == 0 and said.output == "Noted: node n7 was replaced\n"
+    noted = RecordMessage.NOTED.fill(text="node n7 was replaced", masked="")
+    assert said.exit_code == 0 and said.output == f"{noted}\n"
     assert runner.invoke(cli, ["note", str(run_folder), "-"], input="from a pipe").exit_code == 0
     shown = runner.invoke(cli, ["note", str(run_folder)]).output
     assert shown == (run_folder / "logbook.md").read_text() and shown.endswith(": from a pipe\n")

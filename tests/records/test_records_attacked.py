@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -10,9 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 from notebook_project import BIN, PHASE, WORK, Project
-from suite.messages import refuses
+from suite.messages import containing, refuses, says
 
 from runbook.core.errors import RecordError
+from runbook.core.messages import CoreMessage
+from runbook.params.secrets import mask
+from runbook.phases.messages import PhaseMessage
 from runbook.records import session as sessions
 from runbook.records.engine.execute import execute_phase
 from runbook.records.manifest import earlier_records, verify_run
@@ -60,12 +64,16 @@ def test_no_room_for_the_notebook_is_told_and_recorded_and_the_phase_goes_on_wit
     done = with_small_files(project, notebook, kilobytes=LIMIT)
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
-    assert "02-data.ipynb could not be written: File too large" in done.stdout
-    assert said.count("The notebook is not saved, and goes on") == 1
+    too_large = {
+        "path": containing("02-data.ipynb"),
+        "reason": os.strerror(errno.EFBIG),
+    }
+    assert says(done.stdout, CoreMessage.NOT_WRITTEN, **too_large)
+    assert said.count(NOT_SAVED) == 1
     assert "still here" in said, "a full disk in the middle ends no notebook"
     twin = find_twin(project.run_folder, PHASE)
     assert (str(twin.state), twin.verdict) == ("failed", "fail")
-    assert "could not be written: File too large" in twin.reason
+    assert says(twin.reason, CoreMessage.NOT_WRITTEN, **too_large)
     assert twin.results == {"tokens": 1024, "loss": 2.718281828}, "what was reached is kept"
     assert not list(project.run_folder.rglob("*.part"))
 
@@ -81,6 +89,9 @@ def test_no_room_for_the_notebook_is_told_and_recorded_and_the_phase_goes_on_wit
         == "02-data-20990101T000000Z.json"
     )
     assert verify_run(project.run_folder) == []
+
+
+NOT_SAVED = RecordMessage.NOT_SAVED_AND_GOES_ON.value.partition("{error}")[0].strip()
 
 
 def settings_of(project: Project) -> SimpleNamespace:
@@ -137,9 +148,10 @@ def test_a_record_that_cannot_be_written_after_a_cell_is_told_and_written_after_
     part.symlink_to("/dev/full")
     session.add_results({"tokens": 3})
     session._after_cell(ended)
-    assert (
-        "The record is not up to date" in caplog.text and "No space left on device" in caplog.text
+    full = CoreMessage.NOT_WRITTEN.fill(
+        path=project.record(".json"), reason=os.strerror(errno.ENOSPC)
     )
+    assert RecordMessage.RECORD_NOT_UP_TO_DATE.fill(error=full) in caplog.text
     assert find_twin(project.run_folder, PHASE).results == {}
     session._after_cell(ended)
     assert find_twin(project.run_folder, PHASE).results == {"tokens": 3}
@@ -156,7 +168,9 @@ def test_a_token_that_was_typed_or_printed_is_in_no_record(tmp_path):
     session = sessions.Session(settings_of(project), PHASE, project.run_folder)
     session.add_results({"said": f"I was given {token}."})
     session.finish()
-    assert '"said": "I was given hf_A....' in project.record(".json").read_text()
+    record = json.loads(project.record(".json").read_text())
+    assert record["results"]["said"] == mask(f"I was given {token}.")
+    assert token not in project.record(".json").read_text()
 
 
 STOPPED_BETWEEN = """
@@ -181,10 +195,7 @@ def test_a_stop_between_two_notebooks_gives_the_lock_back(tmp_path, number, code
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == code, done.stdout + done.stderr
     assert "02-data" not in done.stdout
-    assert (
-        f"Stopped between two notebooks by signal {number}; the same command goes on from here."
-        in done.stdout
-    )
+    assert PhaseMessage.STOPPED_BETWEEN_NOTEBOOKS.fill(signal=number) in done.stdout
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.rglob("lock.json*")) and not list(tmp_path.rglob("*.part"))
     again = subprocess.run(

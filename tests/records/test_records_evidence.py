@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from suite.messages import containing, refuses
 
 from runbook.core.errors import RecordError
 from runbook.core.files import write_text
+from runbook.core.messages import CoreMessage
 from runbook.phases import run_report
 from runbook.phases.training_outputs import move_to_history as set_outputs_aside
 from runbook.plan_file.data_cache import CHECKSUMS, CachedFile, checksums_text
@@ -32,6 +34,15 @@ from runbook.records.messages import RecordMessage
 from runbook.records.pages.front_page import FrontPage
 from runbook.records.twin import find_twin, read_twin, twin_as_dict, twin_path, write_twin
 
+TWIN_FILE = {
+    "meaning": RecordMessage.TWIN.fill(),
+    "remedy": RecordMessage.EXECUTE_AGAIN.fill(),
+}
+MANIFEST_FILE = {
+    "meaning": RecordMessage.MANIFEST.fill(),
+    "remedy": RecordMessage.RESTORE_MANIFEST.fill(),
+}
+
 
 @pytest.fixture
 def run_folder(tmp_path) -> Path:
@@ -48,11 +59,11 @@ def test_a_twin_survives_its_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "problem"),
     [
         (
             {"state": "finished"},
-            r"state: Input should be 'done', 'failed', 'interrupted', 'timeout' or 'kernel-died'",
+            "state: Input should be 'done', 'failed', 'interrupted', 'timeout' or 'kernel-died'",
         ),
         ({"surprise": 1}, "surprise: Unexpected keyword argument"),
         ({"schema": 2}, "schema: Input should be 1"),
@@ -61,12 +72,11 @@ def test_a_twin_survives_its_file(tmp_path):
         ({"checks": [{"name": "a"}]}, "checks: 0: verdict: Field required"),
     ],
 )
-def test_a_twin_of_another_shape_is_refused_by_name(tmp_path, change, message):
+def test_a_twin_of_another_shape_is_refused_by_name(tmp_path, change, problem):
     path = tmp_path / "twin.json"
     path.write_text(json.dumps(twin_as_dict(TWIN) | change))
-    with pytest.raises(
-        RecordError,
-        match=rf"twin\.json is not the twin of a notebook \(.*{message}.*Execute the phase again",
+    with refuses(
+        RecordError, CoreMessage.RECORD_UNREADABLE, path=path, problem=problem, **TWIN_FILE
     ):
         read_twin(path)
 
@@ -76,8 +86,9 @@ def test_a_twin_that_is_cut_off_or_missing_is_refused(tmp_path):
     with refuses(RecordError, RecordMessage.NOT_EXECUTED_YET, path=absent):
         read_twin(absent)
     (tmp_path / "half.json").write_text(json.dumps(twin_as_dict(TWIN))[:100])
-    with pytest.raises(RecordError, match="is not the twin of a notebook"):
-        read_twin(tmp_path / "half.json")
+    half = tmp_path / "half.json"
+    with refuses(RecordError, CoreMessage.RECORD_UNREADABLE, path=half, **TWIN_FILE):
+        read_twin(half)
     assert find_twin(tmp_path, "02-data") is None
 
 
@@ -85,10 +96,7 @@ def test_a_record_that_cannot_be_written_leaves_the_old_one_whole(tmp_path):
     path = tmp_path / "twin.json"
     path.write_text("old")
     (tmp_path / f".twin.json.{os.getpid()}.part").symlink_to("/dev/full")
-    with pytest.raises(
-        RecordError,
-        match=r"twin\.json could not be written: No space left on device.*what was there before is unchanged",
-    ):
+    with refuses(RecordError, CoreMessage.NOT_WRITTEN, path=path, reason=os.strerror(errno.ENOSPC)):
         write_text(path, "new")
     assert path.read_text() == "old"
 
@@ -142,14 +150,21 @@ def test_an_order_whose_checksum_was_changed_too_is_found_by_the_checkpoint(run_
     ]
 
 
+def size_text(num_bytes: int) -> str:
+    return RecordMessage.BYTES.fill(size=num_bytes)
+
+
 def test_what_is_added_lost_cut_or_unreadable_is_named(run_folder):
     (run_folder / "extra.txt").write_text("hello")
     (run_folder / "metrics.jsonl").write_text("")
     (run_folder / "plan.json").unlink()
-    assert [str(finding) for finding in verify_run(run_folder)] == [
-        "added: extra.txt (expected no such file, got 5 bytes)",
-        f"changed: metrics.jsonl (expected {read_manifest(run_folder)['metrics.jsonl'].bytes:,} bytes, got 0 bytes)",
-        "missing: plan.json (expected 3 bytes, got no file)",
+    recorded = read_manifest(run_folder)["metrics.jsonl"].bytes
+    no_such_file = RecordMessage.NO_SUCH_FILE.fill()
+    no_file = RecordMessage.NO_FILE.fill()
+    assert verify_run(run_folder) == [
+        Finding("added", "extra.txt", no_such_file, size_text(5)),
+        Finding("changed", "metrics.jsonl", size_text(recorded), size_text(0)),
+        Finding("missing", "plan.json", size_text(3), no_file),
     ]
     (run_folder / "plan.json").mkdir()
     kinds = {finding.file: finding.kind for finding in verify_run(run_folder)}
@@ -230,7 +245,7 @@ def test_a_report_names_the_files_that_were_changed_before_it_was_written(traine
     monkeypatch.setattr(run_report, "read_front_page", lambda folder: FrontPage())
     pages = [trained / "index.html", trained / "report.html"]
     run_report.write_checked_report(trained)
-    assert not any("This page shows files" in page.read_text() for page in pages)
+    assert not any(RecordMessage.FILES_CHANGED_LATER.fill() in page.read_text() for page in pages)
     metrics = trained / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace("3.6", "2.6"))
     run_report.write_checked_report(trained)
@@ -286,19 +301,11 @@ def test_records_that_contradict_each_other_are_found_even_with_a_fresh_manifest
     path = twin_path(run_folder, "04-training")
     write_twin(replace(twin, verdict="fail"), path)
     note_files(run_folder, [path])
+    in_twin = RecordMessage.VALUE_OF_TWIN.fill(key="verdict", value="fail")
+    in_record = RecordMessage.VALUE_ONLY.fill(key="verdict", value="pass")
     assert verify_run(run_folder) == [
-        Finding(
-            "contradiction",
-            "records/04-training.html",
-            "verdict fail as in its twin",
-            "verdict pass",
-        ),
-        Finding(
-            "contradiction",
-            "records/04-training.ipynb",
-            "verdict fail as in its twin",
-            "verdict pass",
-        ),
+        Finding("contradiction", f"records/04-training{suffix}", in_twin, in_record)
+        for suffix in (".html", ".ipynb")
     ]
     (run_folder / "records" / "04-training.ipynb").write_text("[]")
     assert [finding.kind for finding in records_agree(run_folder)] == ["unreadable"]
@@ -308,9 +315,8 @@ def test_records_that_contradict_each_other_are_found_even_with_a_fresh_manifest
 
 def test_a_run_without_manifest_and_one_with_a_broken_one(run_folder):
     (run_folder / "manifest.json").write_text('{"schema": 1, "files": {"a": 3}}')
-    with pytest.raises(
-        RecordError, match=r"manifest\.json is not a manifest .*Restore it from a copy"
-    ):
+    path = run_folder / "manifest.json"
+    with refuses(RecordError, CoreMessage.RECORD_UNREADABLE, path=path, **MANIFEST_FILE):
         verify_run(run_folder)
     (run_folder / "manifest.json").unlink()
     assert [finding.kind for finding in verify_run(run_folder)] == ["missing"]
@@ -341,9 +347,8 @@ def test_a_damaged_record_is_found_even_where_it_was_recorded_so(run_folder, suf
 )
 def test_a_manifest_with_a_damaged_entry_is_refused(run_folder, entry):
     (run_folder / "manifest.json").write_text(f'{{"schema": 1, "files": {{"plan.json": {entry}}}}}')
-    with pytest.raises(
-        RecordError, match=r"manifest\.json is not a manifest .*Restore it from a copy"
-    ):
+    path = run_folder / "manifest.json"
+    with refuses(RecordError, CoreMessage.RECORD_UNREADABLE, path=path, **MANIFEST_FILE):
         verify_run(run_folder)
 
 

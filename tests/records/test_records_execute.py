@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from notebook_project import BIN, ERROR, KILL, PHASE, WORK, Project, start
+from notebook_project import BIN, ERROR, KILL, PHASE, TEXT_OF_ERROR, WORK, Project, start
 from suite.messages import containing, refuses
 
 from runbook.core.errors import RecordError
@@ -81,7 +81,7 @@ def test_second_execution_moves_the_first_to_history_and_an_edit_of_it_is_still_
     edited.write_text(edited.read_text().replace("1024", "9999"))
     outcome = execute_phase(project.notebook(WORK, ERROR), project.run_folder, PHASE, {})
     assert (outcome.state, outcome.exit_code) == ("failed", 1)
-    assert outcome.message == "ValueError: the loss is not a number"
+    assert outcome.message == f"ValueError: {TEXT_OF_ERROR}"
     history = {path.suffix: path for path in (project.run_folder / "records" / "history").iterdir()}
     assert history[".ipynb"].read_bytes() == first[".ipynb"]
     assert history[".html"].read_bytes() == first[".html"]
@@ -94,10 +94,11 @@ def test_second_execution_moves_the_first_to_history_and_an_edit_of_it_is_still_
 
 def test_notebook_that_stops_before_its_record_is_open_has_a_record_all_the_same(tmp_path):
     project = Project(tmp_path)
-    refused = "from runbook.core.errors import ParamsError\nraise ParamsError('modell is not a key; did you mean model?')"
+    refusal = "modell is not a key; did you mean model?"
+    refused = f"from runbook.core.errors import ParamsError\nraise ParamsError({refusal!r})"
     outcome = execute_phase(project.notebook(refused, bind=False), project.run_folder, PHASE, {})
     assert outcome.exit_code == 1
-    assert outcome.message == "ParamsError: modell is not a key; did you mean model?"
+    assert outcome.message == f"ParamsError: {refusal}"
     twin = json.loads(project.record(".json").read_text())
     assert [cell["state"] for cell in twin["cells"]] == ["completed", "failed", "pending"]
     assert (twin["state"], twin["verdict"], twin["run"], twin["phase"]) == (
@@ -112,10 +113,7 @@ def test_notebook_without_its_last_cell_is_not_done(tmp_path):
     project = Project(tmp_path)
     outcome = execute_phase(project.notebook(WORK, finish=False), project.run_folder, PHASE, {})
     assert (outcome.state, outcome.exit_code) == ("failed", 1)
-    assert (
-        outcome.message
-        == "every cell ran, but the notebook did not finish its record: its last cell is missing"
-    )
+    assert outcome.message == RecordMessage.LAST_CELL_MISSING.fill()
 
 
 def test_braces_in_a_path_are_not_fields(tmp_path):
@@ -133,7 +131,8 @@ def test_record_of_a_kernel_that_died_under_stock_papermill_does_not_claim_to_be
     assert process.returncode == 138
     outcome = file_finished_notebook(tmp_path / "stock.ipynb")
     assert (outcome.state, outcome.exit_code) == ("interrupted", 130)
-    assert outcome.message.startswith("the record was never finished")
+    reason = RecordMessage.STILL_RUNNING.fill()
+    assert outcome.message == RecordMessage.NEVER_FINISHED.fill(reason=reason)
     assert "interrupted" in project.record(".html").read_text()
     assert verify_run(project.run_folder) == []
 
@@ -142,12 +141,12 @@ def test_error_that_a_traceback_handler_hid_is_in_the_notebook(tmp_path):
     hide = "get_ipython().set_custom_exc((Exception,), lambda *words, **options: None)"
     project = Project(tmp_path)
     outcome = execute_phase(project.notebook(hide, ERROR), project.run_folder, PHASE, {})
-    assert outcome.message == "ValueError: the loss is not a number"
+    assert outcome.message == f"ValueError: {TEXT_OF_ERROR}"
     failed = next(
         cell for cell in nbformat.read(outcome.notebook, as_version=4).cells if cell.source == ERROR
     )
     assert [(output.ename, output.evalue) for output in failed.outputs] == [
-        ("ValueError", "the loss is not a number")
+        ("ValueError", TEXT_OF_ERROR)
     ]
 
 

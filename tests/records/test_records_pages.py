@@ -12,16 +12,21 @@ from pathlib import Path
 import nbformat
 import pytest
 from made_run import HOSTILE, IMAGE, TWIN, data, notebook, write_run
+from page_elements import definitions_of, elements_of, texts_of
+from suite.messages import containing, says
 
 from runbook.core.checks import Check
 from runbook.core.curves import loss_curve
+from runbook.core.messages import CoreMessage
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import said_by_html, set_aside
+from runbook.records.messages import RecordMessage
 from runbook.records.pages.front_page import FrontPage, write_front_page
 from runbook.records.pages.notebook_page import LARGEST_PAGE, report
 from runbook.records.pages.page_parts import show_value
 from runbook.records.pages.runs_index import write_runs_index
 from runbook.records.run_state import read_run, read_runs
+from runbook.results.messages import ResultMessage
 from runbook.runs.status import status_of_all
 
 FETCHING = {"src", "srcset", "poster", "data", "action", "formaction", "background", "xlink:href"}
@@ -213,6 +218,9 @@ def test_report_has_anchors_for_each_heading_once():
     assert page.tags.count("nav") == 1
 
 
+CODE = {"class": "code"}
+
+
 def test_code_is_folded_and_open_where_it_failed():
     content = notebook(_stream("fine"))
     failed = nbformat.v4.new_code_cell(
@@ -237,21 +245,34 @@ def test_code_is_folded_and_open_where_it_failed():
         reason="ZeroDivisionError: division by zero <now>",
     )
     text = report(content, twin)
-    assert text.count('<details class="code">') == 1
-    assert text.count('<details class="code" open') == 1
+    assert ["open" in part.attributes for part in elements_of(text, "details", **CODE)] == [
+        False,
+        True,
+    ]
     assert text.index('role="alert"') < text.index("<main>"), "the failure stands on top"
-    assert "division by zero &lt;now&gt;" in text
+    (alert,) = elements_of(text, "div", role="alert")
+    assert twin.reason in alert.text
     assert 'href="#papermill-error-cell"' in text
-    assert "An Exception was encountered" not in text
+    assert banner.source not in text
     assert 'class="ansi-red-fg"' in text
+
+
+def folded_checks(text: str) -> list[tuple[int, int, bool]]:
+    """Return how many of how many checks each fold holds, and whether it is open."""
+    folds = []
+    for fold in elements_of(text, "details"):
+        match = re.match(r"\s*(\d+) of (\d+) checks", fold.text)
+        if match:
+            folds.append((int(match[1]), int(match[2]), "open" in fold.attributes))
+    return folds
 
 
 def test_checks_that_did_not_pass_stand_open_above_many_that_did():
     many = tuple(Check(f"rule {n}", "pass", "1", "1") for n in range(30))
     text = report(notebook(), replace(TWIN, checks=(*many, Check("loss", "warn", "9", "below 8"))))
-    assert "<details><summary>30 of 31 checks passed</summary>" in text
-    assert text.index("below 8") < text.index("30 of 31")
-    assert '<details open=""><summary>1 of 1 checks passed' in report(notebook(), TWIN)
+    assert folded_checks(text) == [(30, 31, False)]
+    assert text.index("below 8") < text.index("<details")
+    assert folded_checks(report(notebook(), TWIN)) == [(1, 1, True)]
 
 
 def test_large_outputs_are_cut_short_with_a_word_about_it():
@@ -261,10 +282,10 @@ def test_large_outputs_are_cut_short_with_a_word_about_it():
     assert len(text.encode()) < LARGEST_PAGE
     assert "line 0\n" in text
     assert "line 299999\n" in text
-    assert re.search(
-        r"\.\.\. 29\d,\d{3} lines \([\d,]+ characters\) are in the notebook \.\.\.", text
-    )
-    assert "too large for the report; it is in the notebook" in text
+    cut = re.search(r"\.\.\. (29\d,\d{3}) lines \(([\d,]+) characters\)", text)
+    lines, characters = (int(number.replace(",", "")) for number in cut.groups())
+    assert RecordMessage.LINES_IN_NOTEBOOK.fill(lines=lines, characters=characters) in text
+    assert RecordMessage.OUTPUT_TOO_LARGE.fill(kind="image/png") in text
 
 
 def test_report_fits_phone_paper_and_dark_rooms():
@@ -292,10 +313,13 @@ def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
     assert page.text.count("+12.5%") == 1, "9000.5 by 8000"
     assert page.values["04-training.last_loss"] == TWIN.results["last_loss"]
     assert text.count("<svg") == 1
-    assert '<span role="img" aria-label="curve of the loss">█' in text
+    assert [spark[0] for spark in texts_of(text, "span", role="img")] == ["█"]
     assert page.tags.count("script") == 2, "the losses as data, and what draws them"
     assert read_run(run_folder).verdict == "unknown", "one good phase of seven is not a good run"
-    assert "Loss over iterations. training loss: from 10.8 to 3.672" in text
+    (title,) = texts_of(text, "title")[1:]
+    assert says(
+        title, CoreMessage.CURVE_FROM_TO, name=containing("training loss"), first=10.8, last=3.672
+    )
     for target in (
         "records/04-training.html",
         "records/04-training.ipynb",
@@ -316,7 +340,8 @@ def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
     shown = Page(write_front_page(run_folder, outcome).read_text()).text
     assert "the <b>of</b>" in shown
     assert "Alice was" in shown
-    assert "wall time1 min 6 s, planned 1 min (+10.7%)" in shown
+    (wall_time,) = re.findall(r"wall time(.+?), planned (.+?) \((.+?)\)", shown)
+    assert wall_time == ("1 min 6 s", "1 min", "+10.7%")
     assert "9,001 tokens/s" in shown
 
 
@@ -341,14 +366,23 @@ SCORES = [
 
 def test_scores_are_on_the_front_page_and_a_fall_is_said(tmp_path):
     run_folder = write_run(tmp_path / "runs")
-    shown = Page(write_front_page(run_folder, FrontPage(scores=SCORES)).read_text()).text
-    card = shown.partition("Contents")[0]
-    assert "Bits per byte3.5better, from 4.59" in card
-    assert "Minimal pairs right0.395worse, from 0.44" in card
-    assert "Worse after the training: all minimal pairs, right (share), from 0.44 to 0.395" in card
-    assert card.count("Worse after") == 1 and "participle" not in card
-    assert "Scores before and after" in shown
-    assert "Scores before" not in Page(write_front_page(run_folder).read_text()).text
+    text = write_front_page(run_folder, FrontPage(scores=SCORES)).read_text()
+    card, _, sections = text.partition("</header>")
+    (tiles,) = elements_of(card, "dl", **{"class": "tiles"})
+    assert re.search(r"Bits per byte\s*3\.5\s*better, from 4\.59", tiles.text)
+    assert re.search(r"Minimal pairs right\s*0\.395\s*worse, from 0\.44", tiles.text)
+    (fall,) = texts_of(card, "p", **{"class": "worse"})
+    assert says(
+        fall,
+        ResultMessage.WORSE_AFTER_TRAINING,
+        what="all minimal pairs",
+        measure="right (share)",
+        before="0.44",
+        after="0.395",
+    )
+    assert "participle" not in card
+    assert elements_of(sections, "h2", id="scores")
+    assert elements_of(write_front_page(run_folder).read_text(), "h2", id="scores") == []
 
 
 def test_scores_are_in_the_index_of_all_runs(tmp_path):
@@ -357,17 +391,18 @@ def test_scores_are_in_the_index_of_all_runs(tmp_path):
     (run_folder / "evaluation").mkdir()
     lines = "".join(json.dumps(row) + "\n" for row in SCORES)
     (run_folder / "evaluation" / "built-in.jsonl").write_text(lines)
-    page = Page(write_runs_index(runs).read_text())
-    assert "minimal pairs right" in page.text
-    assert "0.44 → 0.395 ! worse" in page.text and "4.59 → 3.5 better" in page.text
+    text = write_runs_index(runs).read_text()
+    heads = texts_of(text, "th")
+    cells = [" ".join(cell.split()) for cell in texts_of(text, "td")]
+    assert heads.index("minimal pairs right") == cells.index("0.44 → 0.395 ! worse")
+    assert "4.59 → 3.5 better" in cells
 
 
 def test_the_time_of_all_phases_says_which_executions_it_counts(tmp_path):
     run_folder = write_run(tmp_path / "runs")
-    assert (
-        "2 min 30 s, the newest execution of each"
-        in Page((run_folder / "index.html").read_text()).text
-    )
+    newest = RecordMessage.NEWEST_EXECUTIONS.fill(duration="2 min 30 s")
+    facts = definitions_of((run_folder / "index.html").read_text())
+    assert facts["All phases took"] == newest
     write_run(tmp_path / "other")
     set_aside(run_folder, "04-training")
     for suffix in (".json", ".ipynb", ".html"):
@@ -375,8 +410,9 @@ def test_the_time_of_all_phases_says_which_executions_it_counts(tmp_path):
         (run_folder / "records" / name).write_bytes(
             (tmp_path / "other/toy/records" / name).read_bytes()
         )
-    text = Page(write_front_page(run_folder).read_text()).text
-    assert "2 min 30 s, the newest execution of each; 5 min with one earlier" in text
+    earlier = RecordMessage.EARLIER_EXECUTIONS.fill(duration="5 min", number="one earlier")
+    facts = definitions_of(write_front_page(run_folder).read_text())
+    assert facts["All phases took"] == newest + earlier
 
 
 def test_campaign_and_index_survive_a_broken_record_and_an_open_one(tmp_path):
@@ -385,7 +421,12 @@ def test_campaign_and_index_survive_a_broken_record_and_an_open_one(tmp_path):
     write_front_page(run_folder)
     run = read_run(run_folder)
     assert (run.state, run.verdict) == ("unreadable", "fail")
-    assert "is not the twin of a notebook" in (run_folder / "index.html").read_text()
+    assert says(
+        Page((run_folder / "index.html").read_text()).text,
+        CoreMessage.RECORD_UNREADABLE,
+        path=run_folder / "records" / "02-data.json",
+        problem=containing("schema"),
+    )
     (run_folder / "records" / "02-data.json").unlink()
     path = run_folder / "records" / "04-training.json"
     path.write_text(
@@ -440,7 +481,7 @@ def test_a_broken_or_half_written_folder_is_listed_as_what_it_is(tmp_path, broke
     assert f"broken <b>{state}{run.problem}" in page.text
     assert 'href="broken%20%3Cb%3E/"' in text
     assert "whole" in page.text
-    assert read_run(runs / "whole").state == "1 of 7 done"
+    assert read_run(runs / "whole").state == RecordMessage.STATES_DONE.fill(done=1, phases=7)
     listed = [line.split("  ")[0] for line in status_of_all(runs).splitlines()[2:]]
     assert [name for name in listed if name] == ["broken <b>", "whole"]
     write_front_page(runs / "broken <b>")
@@ -451,7 +492,8 @@ def test_a_loss_that_is_no_number_is_listed_as_that(tmp_path):
         tmp_path, results={"first_loss": 10.8, "last_loss": "nan", "tokens_per_second": "inf"}
     )
     assert status_of_all(tmp_path).endswith("loss 10.80 to nan, inf tokens/s")
-    assert '<td class="number" data-sort="nan">nan</td>' in write_runs_index(tmp_path).read_text()
+    text = write_runs_index(tmp_path).read_text()
+    assert texts_of(text, "td", **{"data-sort": "nan"}) == ["nan"]
 
 
 def test_index_lists_every_run_newest_first_and_needs_no_server(tmp_path):
@@ -476,7 +518,9 @@ def test_index_lists_every_run_newest_first_and_needs_no_server(tmp_path):
     assert "not-a-run" not in page.text
     assert "of 6" not in page.text, "the column counts the same phases as the state"
     assert page.tags.count("button") == 13
-    assert "No run yet" in Path(write_runs_index(tmp_path / "empty")).read_text()
+    empty = Path(write_runs_index(tmp_path / "empty")).read_text()
+    assert RecordMessage.NO_RUN_YET.fill() in empty
+    assert elements_of(empty, "table") == []
 
 
 @pytest.mark.parametrize("points", [[], [(1, 2.0)], [(1, float("nan")), (2, None)]])
@@ -488,7 +532,8 @@ def test_curve_keeps_its_ends_and_stays_small():
     points = [(n, 10 / n) for n in range(1, 200_001)]
     drawn = loss_curve([("a & b", points), ("flat", [(1, 2.0), (2, 2.0)])])
     assert len(drawn) < 40_000
-    assert "from 10 to 5e-05" in drawn
+    (title,) = texts_of(str(drawn), "title")[:1]
+    assert says(title, CoreMessage.CURVE_FROM_TO, name=containing("a & b"), first=10.0, last=5e-05)
     assert "a &amp; b" in drawn
-    assert "loss (nat / token)" in drawn
+    assert "loss (nat / token)" in texts_of(str(drawn), "text")
     Page(str(drawn))

@@ -160,7 +160,7 @@ def test_signal_is_kept_until_the_notebook_is_saved_and_handlers_are_put_back():
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
         assert called == [signal.SIGTERM], "the first one counts"
-        assert "SIGTERM, as a scheduler sends" in trap.reason()
+        assert trap.reason() == RecordMessage.STOPPED_BY_SIGTERM.fill()
         error = trap.error()
     assert isinstance(error, NotebookStopped)
     assert error.code == 143

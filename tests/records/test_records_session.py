@@ -20,6 +20,13 @@ from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.messages import RecordMessage
 from runbook.records.twin import find_twin
 
+NOT_YET = ValueError("not yet")
+
+
+def text_of_error(error: Exception) -> str:
+    """Return the reason that a record gives for an error of a cell."""
+    return f"{type(error).__name__}: {error}"
+
 
 @pytest.fixture
 def shell():
@@ -67,7 +74,7 @@ def test_open_record_says_that_it_is_not_finished(tmp_path, shell):
         "unknown",
         "",
     )
-    assert step.twin.reason == "not finished: still running, or ended without a word"
+    assert step.twin.reason == RecordMessage.STILL_RUNNING.fill()
     assert step.states == ["completed", "completed", "pending", "pending"]
 
 
@@ -78,14 +85,14 @@ def test_changed_parameters_cell_counts_as_run(tmp_path, shell):
 
 
 def test_failed_cell_that_is_mended_and_run_again_lets_the_record_go_on(tmp_path, shell):
-    broken = "if 'mended' not in globals():\n    raise ValueError('not yet')"
+    broken = f"if 'mended' not in globals():\n    raise {NOT_YET!r}"
     step = Stepping(tmp_path, shell, WORK, broken)
     step.run(PARAMETERS, step.bind, WORK, broken)
     failed = step.twin
     assert (failed.state, failed.verdict, failed.reason) == (
         ExecutionState.FAILED,
         "fail",
-        "ValueError: not yet",
+        text_of_error(NOT_YET),
     )
     assert step.states == ["completed", "completed", "completed", "failed", "pending"]
     step.run("mended = True", broken, FINISH)
@@ -133,7 +140,7 @@ def test_interrupted_cell_and_cell_with_a_syntax_error(tmp_path, shell):
     step.run(PARAMETERS, step.bind, WORK, wait)
     assert (step.twin.state, step.twin.reason, step.twin.verdict) == (
         ExecutionState.INTERRUPTED,
-        "the cell was interrupted",
+        RecordMessage.CELL_INTERRUPTED.fill(),
         "unknown",
     )
     assert step.twin.ended
@@ -184,10 +191,10 @@ def test_a_record_is_finished_again_only_by_finishing_it_again(tmp_path, shell):
 
 
 def test_an_end_that_failed_freezes_nothing(tmp_path, shell):
-    broken = FINISH + "\nif 'mended' not in globals():\n    raise ValueError('not yet')"
+    broken = f"{FINISH}\nif 'mended' not in globals():\n    raise {NOT_YET!r}"
     step = Stepping(tmp_path, shell, WORK)
     step.run(PARAMETERS, step.bind, WORK, broken)
-    assert (step.twin.state, step.twin.reason) == (ExecutionState.FAILED, "ValueError: not yet")
+    assert (step.twin.state, step.twin.reason) == (ExecutionState.FAILED, text_of_error(NOT_YET))
     step.run("mended = True")
     assert (step.twin.state, step.twin.ended) == (ExecutionState.INTERRUPTED, ""), (
         "a cell of one's own; nothing is finished"
@@ -201,11 +208,11 @@ def test_a_kernel_that_goes_on_with_another_run_leaves_the_first_record_as_it_wa
     first.run(PARAMETERS, first.bind, WORK)
     before = first.twin
     second.run(PARAMETERS, second.bind, "raise KeyboardInterrupt")
-    assert second.twin.reason == "the cell was interrupted"
+    assert second.twin.reason == RecordMessage.CELL_INTERRUPTED.fill()
     assert first.twin == before
     first.run(first.bind, WORK, FINISH)
     assert (first.twin.state, first.twin.started) == (ExecutionState.DONE, before.started)
-    assert second.twin.reason == "the cell was interrupted"
+    assert second.twin.reason == RecordMessage.CELL_INTERRUPTED.fill()
     done = first.twin
     second.run(second.bind, "raise KeyboardInterrupt")
     assert first.twin == done
@@ -252,5 +259,5 @@ def test_long_error_text_is_cut_short_in_the_record(tmp_path, shell):
     step = Stepping(tmp_path, shell, long)
     step.run(PARAMETERS, step.bind, long)
     lines = step.twin.reason.splitlines()
-    assert lines[0] == "ValueError: line 0"
-    assert lines[-1] == "... 28 more lines in the notebook"
+    assert lines[0].split(": ") == ["ValueError", "line 0"]
+    assert lines[-1] == RecordMessage.MORE_LINES.fill(lines=28)

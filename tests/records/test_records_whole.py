@@ -8,7 +8,8 @@ import re
 import nbformat
 import pytest
 from made_run import TWIN, data, notebook, write_run
-from suite.messages import containing, refuses
+from page_elements import texts_of
+from suite.messages import containing, refuses, says
 
 from runbook.core.errors import RunbookError
 from runbook.records.engine.execute import file_finished_notebook
@@ -19,6 +20,7 @@ from runbook.records.pages.notebook_page import LARGEST_PAGE, write_html
 from runbook.records.pages.page_parts import links_for, write_help
 from runbook.records.pages.whole_report import write_whole_report
 from runbook.records.run_state import evidence_links
+from runbook.results.failures.kinds import DEVICE_MEMORY, TITLE
 
 
 @pytest.fixture
@@ -51,10 +53,8 @@ def test_a_notebook_that_is_too_large_keeps_its_card_only(run):
     page.write_text(page.read_text().replace("<main>", "<main>" + "<p>long</p>" * 300_000))
     whole = write_whole_report(run)
     assert whole.stat().st_size < LARGEST_PAGE
-    assert (
-        'For size, the cells are only in <a href="records/04-training.html">its own report</a>.'
-        in whole.read_text()
-    )
+    link = containing('href="records/04-training.html"')
+    assert says(whole.read_text(), RecordMessage.CELLS_ONLY_IN, report=link)
     assert "3.61803398875" in whole.read_text()
 
 
@@ -88,23 +88,22 @@ def test_a_failure_leads_to_its_remedy(tmp_path):
     )
     help_page = write_help(run.parent).read_text()
     target = "../../when-it-fails.html#device-out-of-memory"
-    assert (
-        f'What to do: <a href="{target}">device out of memory</a>'
-        in (run / "records" / "04-training.html").read_text()
-    )
+    page = (run / "records" / "04-training.html").read_text()
+    assert texts_of(page, "a", href=target) == [DEVICE_MEMORY.name]
     assert target[3:] in (run / "index.html").read_text()
     assert 'id="device-out-of-memory"' in help_page
     assert "Lower training.micro_batch" in help_page
-    assert links_for("something nobody knows", "") == [("When it fails", "when-it-fails.html")]
+    assert links_for("something nobody knows", "") == [(TITLE, "when-it-fails.html")]
 
 
 def test_a_notebook_that_lost_its_first_outputs_is_filed_by_its_name(run, tmp_path):
-    content = notebook(data(text_plain="drawn by hand"))
+    output = "drawn by hand"
+    content = notebook(data(text_plain=output))
     path = tmp_path / "04-training.ipynb"
     nbformat.write(content, path)
     filed = file_finished_notebook(path, run_folder=run)
     assert (filed.state, filed.notebook) == ("done", run / "records" / "04-training.ipynb")
-    assert "drawn by hand" in (run / "records" / "04-training.html").read_text()
+    assert output in (run / "records" / "04-training.html").read_text()
     assert json.loads((run / "records" / "04-training.json").read_text())["started"] == TWIN.started
     with refuses(RunbookError, RecordMessage.NOTEBOOK_OF_NO_RUN, notebook=path):
         file_finished_notebook(path)

@@ -195,10 +195,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             write_text(path, twin.notebook_text(self.nb))
         except RunbookError as error:
             if self.unsaved is None:
-                logger.error(
-                    "The notebook is not saved, and goes on; it is tried again after each cell. %s",
-                    error,
-                )
+                logger.error(RecordMessage.NOT_SAVED_AND_GOES_ON.fill(error=error))
 
             self.unsaved = error
         else:
@@ -433,7 +430,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         before = -1
         while not outputs.done():
             if before == self._messages:
-                message = "No output came, and the kernel did not report the end of the cell"
+                message = RecordMessage.END_OF_CELL_MISSING.fill()
                 raise CellTimeoutError.error_from_timeout_and_cell(
                     message, MOST_SECONDS_OF_SILENCE, cell
                 )

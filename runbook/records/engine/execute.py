@@ -32,10 +32,6 @@ from runbook.records.twin import (
     write_twin,
 )
 
-NEVER_FINISHED = (
-    "every cell ran, but the notebook did not finish its record: its last cell is missing"
-)
-
 
 class Announcement(NamedTuple):
     """The run, phase and execution that identify an executed notebook."""
@@ -142,10 +138,10 @@ def _as_it_ended(
         state = twin.state
         reason = twin.reason
         if twin.is_open:
-            reason = f"the record was never finished: {RUNNING}"
+            reason = RecordMessage.NEVER_FINISHED.fill(reason=RUNNING)
     elif state is ExecutionState.DONE and twin.is_open:
         state = ExecutionState.FAILED
-        reason = NEVER_FINISHED
+        reason = RecordMessage.LAST_CELL_MISSING.fill()
     elif state is ExecutionState.DONE:
         state = twin.state
         reason = twin.reason

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from types import FrameType
 
+from runbook.records.messages import RecordMessage
+
 
 class ExecutionState(StrEnum):
     """How an execution ended."""
@@ -22,9 +24,7 @@ class ExecutionState(StrEnum):
 
 MEANING = {
     signal.SIGINT: "stopped by Ctrl-C (SIGINT)",
-    signal.SIGTERM: (
-        "stopped by SIGTERM, as a scheduler sends at cancellation, preemption or the time limit"
-    ),
+    signal.SIGTERM: RecordMessage.STOPPED_BY_SIGTERM.fill(),
     signal.SIGHUP: "stopped by SIGHUP: its terminal was closed",
 }
 

@@ -22,6 +22,7 @@ from runbook.core.files import utc_now
 from runbook.core.table import Row
 from runbook.core.units import show_duration
 from runbook.records.logbook import LogbookEntry, write_logbook
+from runbook.records.messages import RecordMessage
 from runbook.records.pages.attachments import attachments
 from runbook.records.pages.loss_charts import Chart, loss_charts
 from runbook.records.pages.notebook_page import card_facts, seconds_taken
@@ -232,7 +233,7 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
     total_seconds = sum(map(seconds_taken, twins))
     if not total_seconds:
         return facts
-    took = f"{show_duration(total_seconds)}, the newest execution of each"
+    took = RecordMessage.NEWEST_EXECUTIONS.fill(duration=show_duration(total_seconds))
     earlier = _earlier_twins(run)
     if earlier:
         if len(earlier) == 1:
@@ -241,7 +242,9 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
             number = f"{len(earlier)} earlier ones"
 
         with_earlier_seconds = total_seconds + sum(map(seconds_taken, earlier))
-        took += f"; {show_duration(with_earlier_seconds)} with {number}"
+        took += RecordMessage.EARLIER_EXECUTIONS.fill(
+            duration=show_duration(with_earlier_seconds), number=number
+        )
 
     return [*facts, ("All phases took", took)]
 

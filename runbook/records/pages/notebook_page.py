@@ -16,6 +16,7 @@ from runbook.core.files import write_text
 from runbook.core.units import show_duration
 from runbook.plan_file.phase_names import PHASES
 from runbook.records import twin as ipynb
+from runbook.records.messages import RecordMessage
 from runbook.records.pages.html_rewriting import WithoutEffects
 from runbook.records.pages.page_parts import HELP_NAME as HELP
 from runbook.records.pages.page_parts import TEMPLATES, as_json, head, links_for, page, result_rows
@@ -213,9 +214,7 @@ def _shorten(output: Any, limit: int) -> None:
     for kind in ("text/html", "image/svg+xml", "image/png", "image/jpeg"):
         if kind in data and len(data[kind]) > 20 * limit:
             data.pop(kind)
-            data["text/plain"] = (
-                f"({kind} of this output is too large for the report; it is in the notebook)"
-            )
+            data["text/plain"] = RecordMessage.OUTPUT_TOO_LARGE.fill(kind=kind)
 
 
 def _head_and_tail(text: str, limit: int) -> str:
@@ -224,7 +223,7 @@ def _head_and_tail(text: str, limit: int) -> str:
     half = limit // 2
     num_lines = text.count("\n", half, -half)
     num_characters = len(text) - 2 * half
-    note = f"... {num_lines:,} lines ({num_characters:,} characters) are in the notebook ..."
+    note = RecordMessage.LINES_IN_NOTEBOOK.fill(lines=num_lines, characters=num_characters)
     return f"{text[:half]}\n{note}\n{text[-half:]}"
 
 

@@ -16,6 +16,7 @@ from runbook.core.table import html_with_code
 from runbook.core.units import in_words, show_quantity
 from runbook.params.secrets import mask
 from runbook.records.manifest import note_files
+from runbook.records.messages import RecordMessage
 from runbook.records.twin import Twin
 from runbook.results.failures.finder import anchor, examples_of, find_failures
 from runbook.results.failures.kinds import KINDS, TITLE
@@ -49,6 +50,7 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
+    templates.globals["RecordMessage"] = RecordMessage
     templates.filters["score"] = show_score
     templates.filters["with_code"] = lambda text: Markup(html_with_code(str(text)))
     templates.filters["with_commands"] = with_commands

@@ -11,6 +11,7 @@ from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.make_plan import parse_plan
 from runbook.records.engine.execution_end import ExecutionState
+from runbook.records.messages import RecordMessage
 from runbook.records.run_state import RunState
 from runbook.results.scores import Change, Score, show_score
 
@@ -51,7 +52,8 @@ def summarize(
     """Return the sentences for a run with these losses and scores."""
     result = []
     if losses:
-        result.append(f"The loss went from {losses[0][1]:.4g} to {losses[-1][1]:.4g}.")
+        went = RecordMessage.LOSS_WENT.fill(first=losses[0][1], last=losses[-1][1])
+        result.append(went)
     measured = [score for score in scores if score.change is not Change.UNKNOWN]
     result += [_score_sentence(score) for score in measured[:MOST_NAMED_SCORES]]
     return Briefing(
@@ -62,7 +64,7 @@ def summarize(
 def _asked_sentence(run: RunState) -> str:
     spec = read_training_plan(run.folder)
     if spec is None:
-        return "Nothing is planned yet."
+        return RecordMessage.NOTHING_PLANNED.fill()
     model = f"{spec.model.label} ({show_count(spec.model.parameters)} parameters)"
     tokens = f"{show_count(spec.duration.tokens)} tokens"
     steps = counted(spec.duration.iterations, "step")
@@ -124,9 +126,13 @@ def _bad_end(run: RunState) -> str:
 
 
 def _score_sentence(score: Score) -> str:
-    values = f"from {show_score(score.before)} to {show_score(score.after)}"
-    name = f"{score.what[:1].upper()}{score.what[1:]}"
-    return f"{name}, {score.measure}: {values} ({score.change})."
+    return RecordMessage.SCORE_WENT.fill(
+        name=f"{score.what[:1].upper()}{score.what[1:]}",
+        measure=score.measure,
+        before=show_score(score.before),
+        after=show_score(score.after),
+        change=score.change,
+    )
 
 
 def _next_sentence(run: RunState) -> str:

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from runbook.plan_file.phase_names import PHASES
+from runbook.records.messages import RecordMessage
 from runbook.records.pages.html_rewriting import Rewriter
 from runbook.records.pages.notebook_page import LARGEST_PAGE, code_colours
 from runbook.records.pages.page_parts import head, scripts_inside, write_and_note
@@ -32,7 +33,8 @@ def write_whole_report(run_folder: Path) -> Path:
         if size + len(text.encode()) > LARGEST_PAGE - 100_000:
             link = f'<a href="records/{phase}.html">its own report</a>'
             text = text.partition("</header>")[0] + "</header>"
-            note = f'<p class="soft">For size, the cells are only in {link}.</p>'
+            left_out = RecordMessage.CELLS_ONLY_IN.fill(report=link)
+            note = f'<p class="soft">{left_out}</p>'
 
         size += len(text.encode())
         rewriter = _Body("nav.contents", partial(_link_of_part, phase), f"{phase}--", _DEEPER)
