@@ -19,6 +19,9 @@ class JobMessage(Message):
     CANCELLED_ELSEWHERE = "cancelled from another machine; {sign_of_life} from {host}"
     CANCEL_SAYS_SO = "{sighting}; if that machine is gone for good, `runbook cancel` says so"
     CHAIN_STOPS_WAITING = "{follower}, the next of the chain, is {job} after: {reason}"
+    COPY_REMOVED_TWICE = (
+        "another job removed {copy} twice while Python started. Submit the training again"
+    )
     DELETED_BEFORE_IT_RAN = "deleted before it ran"
     ENDED_BEFORE_IT_BEGAN = "The job in {folder} ended before it began. Its last words:\n{tail}"
     FOLDER_HOLDS_JOB = (
@@ -26,6 +29,8 @@ class JobMessage(Message):
         "the next one from the folder that `next_job_folder` names."
     )
     FORGOTTEN_BY_QUEUE = "the queue does not know it any more; it {course} and left no exit code"
+    FROM_COPY = "from {copy}"
+    FROM_SHARED = "from the shared environment"
     IMAGE_NOT_A_FILE = (
         "jobs.image_copy={folder}: {image} is no file that could be copied to the nodes. Leave "
         "jobs.image_copy empty, or set jobs.image to a .sqsh or .sif file."
@@ -79,6 +84,9 @@ class JobMessage(Message):
     )
     NOT_RUNNING = "{folder} is {state} ({reason}); only a running job can be stopped."
     NOT_UTF8 = "{text!r} is not text that can be written as UTF-8: {reason}. Change the value."
+    NO_COPY_IN_TIME = (
+        "no copy of the Python environment within {seconds} s: a file system of this node hangs"
+    )
     NO_DATED_SIGN_OF_LIFE = "no sign of life that could be dated"
     NO_IMAGE = (
         "site {site} runs jobs in a container, and no image is named. Set jobs.image to a file "
@@ -89,6 +97,9 @@ class JobMessage(Message):
     NO_LOGIN_NODE = (
         "{missing}: on no folder of PATH, so this is not a login node with {name}. Go to one, or "
         "load the module that brings {name}. Nothing was submitted."
+    )
+    NO_MANIFEST_IN_JOB = (
+        "no environment.json in the job's folder: Python runs from the shared environment"
     )
     NO_QUEUE_FOR_A_CHAIN = (
         "This machine has no queue in which {jobs} jobs could wait. Set jobs.training.chain to 1."
@@ -128,6 +139,10 @@ class JobMessage(Message):
     PROGRESS_UNKNOWN = (
         "chain={chain}, spares={spares}: the progress of {framework} is not known from its "
         "checkpoints, so that nothing could end a chain that makes none. Leave both out."
+    )
+    PYTHON_RUNS = "Python runs {where}"
+    PYTHON_RUNS_ON_NODES = (
+        "Python runs from {folder} on {copies} of {nodes} nodes, after {seconds} s"
     )
     QUEUED_AGAIN = "queued again after: {reason}"
     QUEUES_UNKNOWN = (

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from runbook.packed_environment.manifest import ManifestError, read_manifest
+from runbook.packed_environment.messages import CopyMessage
 from runbook.packed_environment.node_copy import (
     CopyError,
     CopyResult,
@@ -45,21 +46,19 @@ def main() -> int:
 def describe(result: CopyResult) -> str:
     """Return the message for the job's log."""
     if result.state is CopyState.UNPACKED:
-        return (
-            f"the Python environment was unpacked to {result.folder} in {result.seconds:.1f} s "
-            f"({result.files:,} files, {result.read_bytes / 1e9:.2f} GB read)"
+        return CopyMessage.UNPACKED.fill(
+            folder=result.folder,
+            seconds=result.seconds,
+            files=result.files,
+            gigabytes=result.read_bytes / 1e9,
         )
 
     if result.state is CopyState.PRESENT:
-        return f"the Python environment is there: {result.folder} ({result.seconds:.1f} s)"
-    reason = f"no copy of the Python environment ({result.problem}): {result.detail}"
+        return CopyMessage.PRESENT.fill(folder=result.folder, seconds=result.seconds)
+    reason = CopyMessage.NO_COPY.fill(problem=result.problem, detail=result.detail)
     if result.state is CopyState.SHARED:
-        return f"{reason}. This node uses the shared one, which has not changed: {result.folder}"
-    return (
-        f"{reason}. The shared environment is not the one that was packed, "
-        "so this node would run other code than the rest. "
-        "Submit the training again: that packs the environment again."
-    )
+        return CopyMessage.SHARED.fill(reason=reason, folder=result.folder)
+    return CopyMessage.REFUSED.fill(reason=reason)
 
 
 def _remove(manifest: Path, folder: str) -> int:
@@ -77,7 +76,7 @@ def _remove(manifest: Path, folder: str) -> int:
         return 0
 
     if not remove_copy(copy):
-        sys.stderr.write(f"runbook: {copy} stays: another job uses it\n")
+        sys.stderr.write(f"runbook: {CopyMessage.COPY_IN_USE.fill(copy=copy)}\n")
     return 0
 
 

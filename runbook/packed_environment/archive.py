@@ -17,6 +17,7 @@ from typing import IO
 
 from runbook.packed_environment.contents import PackedEntry, PackedSource
 from runbook.packed_environment.relocation import LONGEST_SCRIPT, moved_link, moved_script
+from runbook.plan_file.errors import CodedError
 
 ZSTD = "zstd"
 UNCOMPRESSED = "none"
@@ -29,7 +30,7 @@ LONGEST_TEXT = 65_536
 _C_LOCALE = {**os.environ, "LC_ALL": "C"}
 
 
-class PackError(Exception):
+class PackError(CodedError):
     """An archive cannot be written. The text says why."""
 
 

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from runbook.packed_environment.messages import CopyMessage
+from runbook.plan_file.errors import CodedError
+
 MAKING_SECONDS = 900.0
 """Longest wait for another process that makes the copy. `timeout` in python.sh is longer."""
 IN_USE_SECONDS = 30.0
@@ -16,7 +19,7 @@ IN_USE_SECONDS = 30.0
 PAUSE_SECONDS = 0.1
 
 
-class LockTimeout(Exception):
+class LockTimeout(CodedError):
     """Another process kept the lock. The text states what that process is doing."""
 
 
@@ -47,16 +50,11 @@ def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.Ex
                 return is_ready()
             used_since = used_since or time.monotonic()
             if time.monotonic() - used_since > IN_USE_SECONDS:
-                raise LockTimeout(
-                    f"other processes use {copy}, which is not ready (it was removed, or is "
-                    f"another one), and did not end in {IN_USE_SECONDS:g} s"
-                )
+                raise LockTimeout(CopyMessage.COPY_NOT_READY, copy=copy, seconds=IN_USE_SECONDS)
         else:
             used_since = None
             if time.monotonic() - began > MAKING_SECONDS:
-                raise LockTimeout(
-                    f"another process has not finished {copy} in {MAKING_SECONDS:g} s"
-                )
+                raise LockTimeout(CopyMessage.COPY_NOT_FINISHED, copy=copy, seconds=MAKING_SECONDS)
 
         time.sleep(PAUSE_SECONDS)
 

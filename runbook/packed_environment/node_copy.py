@@ -31,7 +31,10 @@ from runbook.packed_environment.manifest import (
     ManifestError,
     read_manifest,
 )
+from runbook.packed_environment.messages import CopyMessage
 from runbook.packed_environment.relocation import LIBRARY_FOLDER, link_library, write_moved_config
+from runbook.plan_file.diagnostics import Message
+from runbook.plan_file.errors import CodedError
 from runbook.plan_file.text_enum import StrEnum
 
 READY = "ready"
@@ -78,11 +81,11 @@ class CopyProblem(StrEnum):
     LOCKED = "locked by others"
 
 
-class CopyError(Exception):
+class CopyError(CodedError):
     """A copy cannot be made on this node."""
 
-    def __init__(self, problem: CopyProblem, text: str) -> None:
-        super().__init__(text)
+    def __init__(self, problem: CopyProblem, message: Message | str, /, **values: object) -> None:
+        super().__init__(message, **values)
         self.problem = problem
 
 
@@ -142,7 +145,8 @@ def _require_manifest(path: Path) -> EnvironmentManifest:
     if manifest is None:
         raise CopyError(
             CopyProblem.NO_ARCHIVE,
-            f"{path} is not there: the job was submitted before the environment was packed",
+            CopyMessage.NOT_PACKED_YET,
+            path=path,
         )
 
     return manifest
@@ -188,7 +192,8 @@ def copies_folder(folder: str) -> Path:
     if not expanded.startswith("/"):
         raise CopyError(
             CopyProblem.NO_FOLDER,
-            f"{folder} is no absolute path on this node: a variable in it is not set",
+            CopyMessage.PATH_NOT_ABSOLUTE,
+            folder=folder,
         )
 
     return Path(expanded) / f"{ROOT_NAME}-{os.getuid()}"
@@ -242,13 +247,18 @@ def _make_root(root: Path) -> None:
     if mount.is_shared:
         raise CopyError(
             CopyProblem.SHARED_FOLDER,
-            f"{root} is on {mount.kind} at {mount.point}, which other nodes use too",
+            CopyMessage.SHARED_FOLDER,
+            root=root,
+            kind=mount.kind,
+            point=mount.point,
         )
 
     if mount.is_without_programs:
         raise CopyError(
             CopyProblem.NO_PROGRAMS,
-            f"{mount.point} is mounted noexec: no program starts from {root}",
+            CopyMessage.FOLDER_WITHOUT_PROGRAMS,
+            point=mount.point,
+            root=root,
         )
 
 
@@ -264,14 +274,17 @@ def _require_own_folder(root: Path) -> None:
         status = root.lstat()
     except OSError as error:
         raise CopyError(
-            CopyProblem.NO_FOLDER, f"{root} cannot be made: {error.strerror}"
+            CopyProblem.NO_FOLDER,
+            CopyMessage.FOLDER_NOT_MADE,
+            root=root,
+            reason=error.strerror,
         ) from error
 
     # In /tmp anybody can make this name a link to a folder that they look for
     if stat.S_ISLNK(status.st_mode):
-        raise CopyError(CopyProblem.NO_FOLDER, f"{root} is a link: remove it")
+        raise CopyError(CopyProblem.NO_FOLDER, CopyMessage.FOLDER_IS_A_LINK, root=root)
     if status.st_uid != user or not os.access(root, os.W_OK):
-        raise CopyError(CopyProblem.NO_FOLDER, f"{root} belongs to somebody else")
+        raise CopyError(CopyProblem.NO_FOLDER, CopyMessage.FOLDER_OF_SOMEBODY_ELSE, root=root)
 
 
 def _failure_note(manifest: EnvironmentManifest, folder: str) -> FailureNote | None:
@@ -309,7 +322,9 @@ def _require_programs(manifest: EnvironmentManifest) -> None:
     missing = [program for program in needed if shutil.which(program) is None]
     if missing:
         raise CopyError(
-            CopyProblem.MISSING_PROGRAM, f"this node has no program {' and no '.join(missing)}"
+            CopyProblem.MISSING_PROGRAM,
+            CopyMessage.NO_PROGRAM,
+            programs=" and no ".join(missing),
         )
 
 
@@ -320,13 +335,19 @@ def _require_room(root: Path, manifest: EnvironmentManifest) -> None:
     if free < needed:
         raise CopyError(
             CopyProblem.NO_ROOM,
-            f"{root} has {_gigabytes(free)} free, and the environment takes {_gigabytes(needed)}",
+            CopyMessage.NO_ROOM_FOR_BYTES,
+            root=root,
+            free=_gigabytes(free),
+            needed=_gigabytes(needed),
         )
 
     if status.f_files and status.f_favail < manifest.files:
         raise CopyError(
             CopyProblem.NO_ROOM,
-            f"{root} has room for {status.f_favail:,} files, and the environment has {manifest.files:,}",
+            CopyMessage.NO_ROOM_FOR_FILES,
+            root=root,
+            free=status.f_favail,
+            needed=manifest.files,
         )
 
 
@@ -363,7 +384,9 @@ def _extract_checked(manifest: EnvironmentManifest, path: Path, part: Path) -> N
     try:
         sha256 = archive.extract(path, part, manifest.compression)
     except FileNotFoundError as error:
-        raise CopyError(CopyProblem.NO_ARCHIVE, f"{error.filename} is not there") from error
+        raise CopyError(
+            CopyProblem.NO_ARCHIVE, CopyMessage.ARCHIVE_GONE, path=error.filename
+        ) from error
     except ProgramFailed as failed:
         stderr_text = str(failed)
         sha256 = failed.sha256
@@ -371,12 +394,16 @@ def _extract_checked(manifest: EnvironmentManifest, path: Path, part: Path) -> N
     if sha256 != manifest.sha256:
         raise CopyError(
             CopyProblem.DAMAGED,
-            f"{path} has the sha256 {sha256[:12]}..., and {manifest.sha256[:12]}... was packed. "
-            "Pack again: runbook pack RUN --again",
+            CopyMessage.DAMAGED_ARCHIVE,
+            path=path,
+            actual=sha256[:12],
+            packed=manifest.sha256[:12],
         )
 
     if any(sign in stderr_text for sign in DISK_FULL_SIGNS):
-        raise CopyError(CopyProblem.DISK_FULL, f"the disk of {part} is full: {stderr_text}")
+        raise CopyError(
+            CopyProblem.DISK_FULL, CopyMessage.DISK_IS_FULL, part=part, errors=stderr_text
+        )
     if stderr_text:
         raise CopyError(CopyProblem.NOT_UNPACKED, f"{path}: {stderr_text}")
 
@@ -413,7 +440,10 @@ def _probe(manifest: EnvironmentManifest, copy: Path) -> None:
         stderr_text = (ended.stderr.strip().splitlines() or prefixes or ["it said nothing"])[-1]
         raise CopyError(
             CopyProblem.DOES_NOT_RUN,
-            f"{command[0]} does not run from its copy (exit code {ended.returncode}): {stderr_text}",
+            CopyMessage.DOES_NOT_RUN,
+            program=command[0],
+            exit_code=ended.returncode,
+            errors=stderr_text,
         )
 
 

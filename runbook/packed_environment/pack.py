@@ -17,6 +17,7 @@ from runbook.packed_environment.manifest import (
     SCHEMA,
     EnvironmentManifest,
 )
+from runbook.packed_environment.messages import CopyMessage
 
 KEPT_ARCHIVES = 2
 """Number of newest archives to keep.
@@ -28,10 +29,7 @@ A queued job still reads the archive that was the newest when it was submitted.
 def find_sources(interpreter: Interpreter, package: Path) -> list[contents.PackedSource]:
     """Return the sources to pack; raise `PackError` if packing is pointless."""
     if not interpreter.is_virtual and interpreter.base_is_on_nodes:
-        raise PackError(
-            f"{interpreter.executable} belongs to the system, which each node has itself. "
-            "Let the site's `python` name an interpreter of a virtual or conda environment."
-        )
+        raise PackError(CopyMessage.INTERPRETER_OF_THE_SYSTEM, executable=interpreter.executable)
 
     try:
         return contents.sources_of(interpreter, package)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import Enum
+
+from runbook.plan_file.text_enum import StrEnum
 
 Value = str | int | float | bool
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import shutil
 import subprocess
 import tarfile
@@ -39,8 +41,9 @@ def test_three_thousand_errors_end_in_a_few_lines(tmp_path, compression):
         path = tmp_path / "failing.tar.zst"
     folder = tmp_path / "unpacked"
     folder.mkdir()
-    with pytest.raises(ProgramFailed, match="Not a directory") as caught:
+    with pytest.raises(ProgramFailed) as caught:
         extract(path, folder, compression)
+    assert os.strerror(errno.ENOTDIR) in str(caught.value)
     assert caught.value.sha256 == checksum(path)
     assert str(caught.value).count(" / ") == 2
     assert (folder / "large").stat().st_size == 2**20

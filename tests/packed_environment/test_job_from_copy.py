@@ -12,12 +12,15 @@ from types import SimpleNamespace
 
 import pytest
 from packed_environment.conftest import PROJECT, Packed, in_use
+from suite.messages import says
 
 from runbook.core import processes
 from runbook.core.files import read_lines
 from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.local import LocalScheduler
+from runbook.jobs.messages import JobMessage, JobReason
 from runbook.jobs.render.training_job import ENVIRONMENT_FILE, render_job, write_job
+from runbook.packed_environment.messages import CopyMessage
 from runbook.packed_environment.node_copy import copies_folder
 from runbook.params import Settings
 from runbook.params.schema.entries import Dataset, Model
@@ -104,6 +107,18 @@ def run_python(job: CopiedJob, *words: str, **environment: str) -> subprocess.Co
     )
 
 
+def runs_from_copy(log: str, copy: Path) -> bool:
+    """Whether a log says that Python runs from this copy."""
+    where = JobMessage.FROM_COPY.fill(copy=copy)
+    return JobMessage.PYTHON_RUNS.fill(where=where) in log
+
+
+def runs_from_shared(log: str) -> bool:
+    """Whether a log says that Python runs from the shared environment."""
+    where = JobMessage.FROM_SHARED.fill()
+    return JobMessage.PYTHON_RUNS.fill(where=where) in log
+
+
 @pytest.fixture
 def ready(packed: Packed) -> Packed:
     write_trainer(packed)
@@ -120,7 +135,7 @@ def test_both_ranks_run_from_the_copy_which_is_gone_afterwards(ready):
         assert module.startswith(f"{copy}/environment/lib/")
         assert package == f"{copy}/package/runbook/__init__.py"
     assert len(job.out.splitlines()) == 2
-    assert f"Python runs from {copy}" in job.err
+    assert runs_from_copy(job.err, copy)
     assert not copy.exists()
     (event,) = read_lines(ready.root / "run" / "events.jsonl")
     assert (event["nodes"], event["nodes_with_copy"]) == (1, 1)
@@ -132,8 +147,9 @@ def test_a_copy_that_is_kept_serves_the_next_job(ready):
     ready.archive.unlink()
     job = CopiedJob(ready, environment_keep=True)
     assert job.run() == 0
-    assert "the Python environment is there" in job.err
-    assert (copies_folder(str(ready.disk)) / ready.manifest.name / "ready").exists()
+    copy = copies_folder(str(ready.disk)) / ready.manifest.name
+    assert says(job.err, CopyMessage.PRESENT, folder=copy)
+    assert (copy / "ready").exists()
 
 
 def test_a_second_job_starts_while_the_first_one_trains(ready):
@@ -143,8 +159,8 @@ def test_a_second_job_starts_while_the_first_one_trains(ready):
     copy = copies_folder(str(ready.disk)) / ready.manifest.name
     with in_use(copy):
         assert job.run() == 0, job.err
-    assert f"Python runs from {copy}" in job.err
-    assert f"{copy} stays: another job uses it" in job.err
+    assert runs_from_copy(job.err, copy)
+    assert CopyMessage.COPY_IN_USE.fill(copy=copy) in job.err
 
 
 def test_a_damaged_archive_is_named_and_the_shared_environment_used(ready):
@@ -153,7 +169,7 @@ def test_a_damaged_archive_is_named_and_the_shared_environment_used(ready):
     assert job.run() == 0, job.err
     assert {line.split()[0] for line in job.out.splitlines()} == {str(ready.environment)}
     assert "damaged archive" in job.err
-    assert "Python runs from the shared environment" in job.err
+    assert runs_from_shared(job.err)
 
 
 def test_ranks_of_two_environments_are_refused(ready):
@@ -162,7 +178,7 @@ def test_ranks_of_two_environments_are_refused(ready):
     job = CopiedJob(ready)
     assert job.run() == 2
     assert job.out == ""
-    assert "has changed since it was packed" in job.folder.reason.read_text()
+    assert JobReason.COPY_CHANGED.fill() in job.folder.reason.read_text()
 
 
 def test_a_job_by_hand_without_a_manifest_runs_as_before(ready):
@@ -210,23 +226,23 @@ def shadow_timeout(packed: Packed, lines: str) -> str:
 def test_a_copy_that_is_removed_at_each_start_is_no_reason_to_run_unchecked_files(packed):
     path = shadow_timeout(packed, """echo '{"node": "a", "state": "present"}'""")
     ended = run_python(CopiedJob(packed), "-c", "print(1)", PATH=path)
+    copy = copies_folder(str(packed.disk)) / packed.manifest.name
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "another job removed" in ended.stderr
-    assert "Submit the training again" in ended.stderr
+    assert JobMessage.COPY_REMOVED_TWICE.fill(copy=copy) in ended.stderr
 
 
 def test_a_shared_environment_that_was_compared_is_used(packed):
     path = shadow_timeout(packed, """echo '{"node": "a", "state": "shared"}'""")
     ended = run_python(CopiedJob(packed), "-c", "print(1)", PATH=path)
     assert (ended.returncode, ended.stdout) == (0, "1\n")
-    assert "Python runs from the shared environment" in ended.stderr
+    assert runs_from_shared(ended.stderr)
 
 
 def test_a_file_system_that_hangs_ends_the_rank(packed):
     path = shadow_timeout(packed, "exit 124")
     ended = run_python(CopiedJob(packed), "-c", "print(1)", PATH=path)
     assert (ended.returncode, ended.stdout) == (124, "")
-    assert "no copy of the Python environment within 1800 s" in ended.stderr
+    assert JobMessage.NO_COPY_IN_TIME.fill(seconds=1800) in ended.stderr
 
 
 def test_unpacking_that_hangs_leaves_the_line_of_its_node(packed):
@@ -234,7 +250,7 @@ def test_unpacking_that_hangs_leaves_the_line_of_its_node(packed):
     node = {"SLURMD_NODENAME": "n7"}
     ended = run_python(CopiedJob(packed), "--unpack", PATH=path, **node)
     assert ended.returncode == 124
-    assert "no copy of the Python environment within 1800 s" in ended.stderr
+    assert JobMessage.NO_COPY_IN_TIME.fill(seconds=1800) in ended.stderr
     answer = json.loads(ended.stdout)
     assert (answer["node"], answer["state"]) == ("n7", "timed out")
 
@@ -247,7 +263,7 @@ def test_a_rank_does_not_wait_again_for_a_node_whose_unpacking_hung(packed):
     (job.folder.path / "environment.jsonl").write_text(ended.stdout)
     again = run_python(job, "-c", "print(1)", PATH=hangs, **node)
     assert (again.returncode, again.stdout) == (124, "")
-    assert "no copy of the Python environment" in again.stderr
+    assert JobMessage.NO_COPY_IN_TIME.fill(seconds=1800) in again.stderr
     other = run_python(job, "-c", "print(1)", PATH=hangs, SLURMD_NODENAME="n77")
     assert other.returncode == 124
     assert (job.folder.path / "asked").read_text().splitlines() == ["asked", "asked"]
@@ -266,11 +282,12 @@ def plant(packed: Packed, folder: Path) -> None:
 
 def test_no_rank_follows_a_link_to_a_planted_copy(packed, tmp_path):
     plant(packed, tmp_path / "planted")
-    copies_folder(str(packed.disk)).symlink_to(tmp_path / "planted")
+    root = copies_folder(str(packed.disk))
+    root.symlink_to(tmp_path / "planted")
     job = CopiedJob(packed)
     ended = run_python(job, "-c", "print(1)")
     assert ended.stdout == "1\n", ended.stderr
-    assert "is a link" in ended.stderr
+    assert CopyMessage.FOLDER_IS_A_LINK.fill(root=root) in ended.stderr
     assert run_python(job, "--remove").returncode == 0
     assert (tmp_path / "planted" / packed.manifest.name / "ready").exists()
 
@@ -283,5 +300,5 @@ def test_no_rank_runs_a_copy_of_somebody_else(packed):
     job = CopiedJob(packed)
     ended = run_python(job, "-c", "print(1)")
     assert ended.stdout == "1\n", ended.stderr
-    assert "belongs to somebody else" in ended.stderr
+    assert CopyMessage.FOLDER_OF_SOMEBODY_ELSE.fill(root=root) in ended.stderr
     assert run_python(job, "--remove").returncode == 0

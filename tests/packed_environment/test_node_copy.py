@@ -23,11 +23,13 @@ from packed_environment.conftest import (
     make_environment,
     make_package,
 )
+from suite.messages import says
 
 from runbook.packed_environment import copy_lock, failure_note, node_copy
 from runbook.packed_environment.__main__ import describe
 from runbook.packed_environment.copy_lock import lock_file
 from runbook.packed_environment.manifest import MANIFEST_NAME
+from runbook.packed_environment.messages import CopyMessage
 from runbook.packed_environment.node_copy import (
     CopyProblem,
     CopyState,
@@ -191,9 +193,9 @@ def test_a_node_without_a_copy_is_refused_where_the_shared_environment_has_chang
     (packed.packages / "answers.py").write_text("ANSWER = 43\n")
     result = ensure(packed)
     assert result.state is CopyState.REFUSED
-    assert "so this node would run other code than the rest. Submit the training" in describe(
-        result
-    )
+    assert result.problem == CopyProblem.DAMAGED
+    reason = CopyMessage.NO_COPY.fill(problem=CopyProblem.DAMAGED, detail=result.detail)
+    assert describe(result) == CopyMessage.REFUSED.fill(reason=reason)
 
 
 def test_a_missing_archive_is_named(packed):
@@ -218,7 +220,7 @@ def test_files_are_room_too(packed, monkeypatch):
     monkeypatch.setattr(node_copy.os, "statvfs", lambda _: few_files)
     result = ensure(packed)
     assert result.problem == CopyProblem.NO_ROOM
-    assert "room for 3 files" in result.detail
+    assert says(result.detail, CopyMessage.NO_ROOM_FOR_FILES, free=3, needed=packed.manifest.files)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
@@ -248,7 +250,7 @@ def test_a_missing_program_is_named(packed, monkeypatch):
     monkeypatch.setenv("PATH", str(packed.disk))
     result = ensure(packed)
     assert result.problem == CopyProblem.MISSING_PROGRAM
-    assert "no program tar" in result.detail
+    assert says(result.detail, CopyMessage.NO_PROGRAM, programs="tar and no flock")
 
 
 def test_a_variable_of_the_node_is_put_in(packed, monkeypatch):
@@ -277,7 +279,8 @@ def test_a_link_that_somebody_else_may_turn_is_not_followed(packed, tmp_path):
     copies_folder(str(packed.disk)).symlink_to(target)
     result = ensure(packed)
     assert result.problem == CopyProblem.NO_FOLDER
-    assert "is a link" in result.detail
+    root = copies_folder(str(packed.disk))
+    assert result.detail == CopyMessage.FOLDER_IS_A_LINK.fill(root=root)
     assert not list(target.iterdir())
 
 
@@ -288,7 +291,7 @@ def test_a_folder_of_somebody_else_is_not_used(packed):
     os.chown(root, 65_534, 65_534)
     result = ensure(packed)
     assert result.problem == CopyProblem.NO_FOLDER
-    assert "belongs to somebody else" in result.detail
+    assert result.detail == CopyMessage.FOLDER_OF_SOMEBODY_ELSE.fill(root=root)
 
 
 def test_what_failed_is_not_tried_by_each_rank_again(packed, monkeypatch):
@@ -421,4 +424,4 @@ def test_an_interpreter_that_does_not_start_is_found_at_once(tmp_path):
     packed.manifest = packed.pack()
     result = ensure(packed)
     assert result.problem == CopyProblem.DOES_NOT_RUN
-    assert "exit code 3" in result.detail
+    assert says(result.detail, CopyMessage.DOES_NOT_RUN, exit_code=3)

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from packed_environment.conftest import ask
+from suite.messages import refuses
 
 from runbook.packed_environment import contents
 from runbook.packed_environment.archive import PackError, checksum
 from runbook.packed_environment.interpreter import parse_answer
 from runbook.packed_environment.manifest import ManifestError, parse_manifest
+from runbook.packed_environment.messages import CopyMessage
 from runbook.packed_environment.pack import find_sources
 from runbook.packed_environment.relocation import moved_script
 
@@ -102,7 +104,7 @@ def test_a_folder_that_is_not_packed_is_named(packed, tmp_path):
 def test_the_systems_own_interpreter_is_refused():
     interpreter = ask(Path(sys.executable))
     system = replace(interpreter, prefix="/usr", base_prefix="/usr", executable="/usr/bin/python3")
-    with pytest.raises(PackError, match="belongs to the system"):
+    with refuses(PackError, CopyMessage.INTERPRETER_OF_THE_SYSTEM, executable="/usr/bin/python3"):
         find_sources(system, Path("/project"))
 
 

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 from packed_environment.thin_environment import make_thin_environment
+from suite.messages import containing, says
 
 from runbook import params
 from runbook.core.files import read_lines
 from runbook.jobs import get_scheduler
 from runbook.jobs.job_folder import JobFolder, JobState, latest_job_folder
+from runbook.jobs.messages import JobMessage
+from runbook.packed_environment.messages import CopyMessage
 from runbook.packed_environment.node_copy import copies_folder
 from runbook.phases.job_control import training_jobs
 from runbook.phases.open_phase import OpenPhase, open_run_phase
@@ -84,15 +87,17 @@ def test_the_losses_are_those_of_the_shared_environment(copied, shared):
 def test_the_log_and_the_record_say_where_python_ran(copied, root):
     log = copied.job.err.read_text()
     copy = copies_folder(f"{root}/disk")
-    assert "the Python environment was unpacked to" in log
-    assert f"Python runs from {copy}/" in log
+    assert says(log, CopyMessage.UNPACKED, folder=containing(f"{copy}/"))
+    where = JobMessage.FROM_COPY.fill(copy=f"{copy}/")
+    assert JobMessage.PYTHON_RUNS.fill(where=where) in log
     (event,) = [
         event
         for event in read_lines(copied.folder / "events.jsonl")
         if event["event"] == "environment_copied"
     ]
     assert (event["nodes"], event["nodes_with_copy"], event["folder"]) == (1, 1, f"{root}/disk")
-    assert "Python runs from a copy" in make_entry(event).text
+    assert f"{root}/disk" in make_entry(event).text
+    assert make_entry(event).text.count("1 of 1 node") == 1
     results = read_results(copied.folder, copied.open_phase.plan, PHASE).results()
     assert results["environment_copies"] == 1
     assert results["environment_copy_seconds"] == event["seconds"]

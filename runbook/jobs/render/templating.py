@@ -86,6 +86,7 @@ def _templates() -> Environment:
     environment.globals["beat_seconds"] = BEAT_SECONDS
     environment.globals["reason"] = _reason
     environment.globals["line"] = _line
+    environment.globals["JobMessage"] = JobMessage
     return environment
 
 

@@ -1,0 +1,48 @@
+"""Messages about a packed environment: one row each, with `{name}` for a value."""
+
+from __future__ import annotations
+
+from runbook.plan_file.diagnostics import Message
+
+
+class CopyMessage(Message):
+    """Messages about the copy of a packed environment on a node."""
+
+    ARCHIVE_GONE = "{path} is not there"
+    COPY_IN_USE = "{copy} stays: another job uses it"
+    COPY_NOT_FINISHED = "another process has not finished {copy} in {seconds:g} s"
+    COPY_NOT_READY = (
+        "other processes use {copy}, which is not ready (it was removed, or is another one), and "
+        "did not end in {seconds:g} s"
+    )
+    DAMAGED_ARCHIVE = (
+        "{path} has the sha256 {actual}..., and {packed}... was packed. Pack again: runbook pack "
+        "RUN --again"
+    )
+    DISK_IS_FULL = "the disk of {part} is full: {errors}"
+    DOES_NOT_RUN = "{program} does not run from its copy (exit code {exit_code}): {errors}"
+    FOLDER_IS_A_LINK = "{root} is a link: remove it"
+    FOLDER_NOT_MADE = "{root} cannot be made: {reason}"
+    FOLDER_OF_SOMEBODY_ELSE = "{root} belongs to somebody else"
+    FOLDER_WITHOUT_PROGRAMS = "{point} is mounted noexec: no program starts from {root}"
+    INTERPRETER_OF_THE_SYSTEM = (
+        "{executable} belongs to the system, which each node has itself. Let the site's `python` "
+        "name an interpreter of a virtual or conda environment."
+    )
+    NOT_PACKED_YET = "{path} is not there: the job was submitted before the environment was packed"
+    NO_COPY = "no copy of the Python environment ({problem}): {detail}"
+    NO_PROGRAM = "this node has no program {programs}"
+    NO_ROOM_FOR_BYTES = "{root} has {free} free, and the environment takes {needed}"
+    NO_ROOM_FOR_FILES = "{root} has room for {free:,} files, and the environment has {needed:,}"
+    PATH_NOT_ABSOLUTE = "{folder} is no absolute path on this node: a variable in it is not set"
+    PRESENT = "the Python environment is there: {folder} ({seconds:.1f} s)"
+    REFUSED = (
+        "{reason}. The shared environment is not the one that was packed, so this node would run "
+        "other code than the rest. Submit the training again: that packs the environment again."
+    )
+    SHARED = "{reason}. This node uses the shared one, which has not changed: {folder}"
+    SHARED_FOLDER = "{root} is on {kind} at {point}, which other nodes use too"
+    UNPACKED = (
+        "the Python environment was unpacked to {folder} in {seconds:.1f} s ({files:,} files, "
+        "{gigabytes:.2f} GB read)"
+    )
