@@ -97,9 +97,9 @@ class AdoptReport:
         if self.refused:
             return self.refused
         if lost:
-            return f"{len(lost)} options of the script are not accounted for: {', '.join(lost)}"
+            return AdoptMessage.OPTIONS_LOST.fill(number=len(lost), options=", ".join(lost))
         if findings.other_model:
-            return f"another model is trained, not the script's ({findings.other_model})"
+            return AdoptMessage.ANOTHER_MODEL.fill(model=findings.other_model)
         if findings.unknown_model:
             model = findings.value("model")
             return f"the model is not known ({findings.unknown_model}): {model} stands in for it"
@@ -187,7 +187,7 @@ class AdoptReport:
             )
         parts += [f"Note: {note}." for note in adopted.script.notes]
         if self.differences:
-            title = f"What changes because our trainer is another program than {adopted.framework}"
+            title = AdoptMessage.OTHER_PROGRAM.fill(framework=adopted.framework)
             parts.append(Table(list(self.differences), title).as_text())
         if len(adopted.launches) > 1:
             title = f"The script starts {len(adopted.launches)} trainings; --launch N chooses one"
@@ -523,7 +523,10 @@ def is_secret_file(name: str, text: str) -> bool:
 
 
 def _with_notes(script: Script, left_out: Mapping[str, str]) -> Script:
-    notes = [f"{name} stays outside the sandbox: {reason}" for name, reason in left_out.items()]
+    notes = []
+    for name, reason in left_out.items():
+        notes.append(AdoptMessage.OUTSIDE_SANDBOX.fill(name=name, reason=reason))
+
     return dataclasses.replace(script, notes=(*script.notes, *notes))
 
 
@@ -549,13 +552,13 @@ def _files_beside(script: Path) -> tuple[dict[str, str], dict[str, str]]:
                 continue
             raw = path.read_bytes()
         except OSError as error:
-            left_out[name] = f"it cannot be read ({error.strerror})"
+            left_out[name] = AdoptMessage.FILE_NOT_READABLE.fill(reason=error.strerror)
             continue
         if b"\0" in raw:
             continue
         text = raw.decode("utf-8", errors="replace")
         if is_secret_file(path.name, text):
-            left_out[name] = "it looks like a secret"
+            left_out[name] = AdoptMessage.LOOKS_LIKE_A_SECRET.fill()
         else:
             texts[name] = mask(text)
             num_bytes += size

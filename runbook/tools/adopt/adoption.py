@@ -417,7 +417,7 @@ def _leave_model_unknown(why: str, launches: Sequence[Launch], findings: Finding
     launch = _last(launches)
     if launch and _files_given(launch.arguments):
         files = ", ".join(_files_given(launch.arguments))
-        findings.unknown_model += f"; {files} may say it, which adopt does not read here"
+        findings.unknown_model += AdoptMessage.FILE_MAY_SAY_IT.fill(files=files)
     findings.ask("model", findings.unknown_model)
 
 

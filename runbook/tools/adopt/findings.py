@@ -11,6 +11,7 @@ from typing import Any
 from runbook.params.schema.keys import accepts
 from runbook.params.schema.run_file import SHAPE_FIELDS
 from runbook.params.schema.site import Site
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import Word
 
 TOKENIZER_MARK = "GIVE_DATA_TOKENIZER"
@@ -157,9 +158,7 @@ class Findings:
 
         The run file then trains another model.
         """
-        why = (
-            f"our models have no such part ({part}): the run file trains another model, a dense GPT"
-        )
+        why = AdoptMessage.NO_SUCH_PART.fill(part=part)
         self.leave(line, text, why)
         self.other_model = self.other_model or f"{text}: {part}"
         self.ask("model", f"the source's has {part}, and no model here: the run file's is dense")

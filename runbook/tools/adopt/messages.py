@@ -95,3 +95,29 @@ class AdoptMessage(Message):
         "{name} and {others}: only YAML files are one configuration together. Give one file."
     )
     YAML_ERROR = "{file_name}:{line}: {name}: {error}."
+
+    ANOTHER_MODEL = "another model is trained, not the script's ({model})"
+    ARGUMENTS_NOT_GIVEN = "{job} takes {number} arguments, which were not given"
+    ATTENTION_DROPOUT = "attention's dropout {dropout}, the program's default"
+    FILE_MAY_SAY_IT = "; {files} may say it, which adopt does not read here"
+    FILE_NOT_READABLE = "it cannot be read ({reason})"
+    GAVE_UP = "{job} ended with exit code {exit_code} before a training; its `exit` was ignored"
+    GOES_WITH_EXPERTS = "goes with the experts, which our models do not have"
+    LOOKS_LIKE_A_SECRET = "it looks like a secret"
+    MANY_RECIPES_OF_A_NAME = "over {most} recipes with the name {name}: give a file with one."
+    MODEL_PROPERTY = "the model's {field}={value}"
+    NO_SUCH_PART = (
+        "our models have no such part ({part}): the run file trains another model, a dense GPT"
+    )
+    NO_VALUE = "no value reached it: set {key}"
+    ONE_EXPERT_IS_DENSE = "one expert is the dense model"
+    OPTIONS_LOST = "{number} options of the script are not accounted for: {options}"
+    OTHER_PROGRAM = "What changes because our trainer is another program than {framework}"
+    OUTSIDE_SANDBOX = "{name} stays outside the sandbox: {reason}"
+    RECIPES_OF_OTHER_FILES = (
+        "{name} names recipes, and calls none that can be read: they come from other files, or "
+        "are chosen while the program runs. Give the file that calls one, or a log that the "
+        "training wrote."
+    )
+    ROTARY_WITHOUT_TABLE = "rotary angles have no table of positions"
+    VOCABULARY_OF_MODEL = "model {model} has {vocabulary}: paste the entry, and set model"

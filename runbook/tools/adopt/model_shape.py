@@ -9,6 +9,7 @@ from runbook.tools.adopt import program_arguments
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.known_errors import Evidence
 from runbook.tools.adopt.launches import option
+from runbook.tools.adopt.messages import AdoptMessage
 
 _KINDS: dict[str, str | float] = {
     "activation": "gelu",
@@ -113,7 +114,7 @@ def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings
     carried = findings.carried.get("training.shape.positions")
     if carried:
         text = f"{carried.source} {carried.value}"
-        findings.does(carried.line, text, "rotary angles have no table of positions")
+        findings.does(carried.line, text, AdoptMessage.ROTARY_WITHOUT_TABLE.fill())
         findings.drop("training.shape.positions")
     sequence = findings.number("training.sequence_length")
     if model.position_embedding == "learned" and sequence > (
@@ -200,12 +201,12 @@ def _report_kind(
     other_fields = _other_fields(model, kind)
     for field in other_fields:
         line = findings.kind_lines.get(field, 0)
-        text = f"the model's {field}={kind[field]}"
+        text = AdoptMessage.MODEL_PROPERTY.fill(field=field, value=kind[field])
         why = f"model {name} has {getattr(model, field)}; no model of params/models.yaml has this kind"
         findings.leave(line, text, f"{why}: paste the entry, and set model")
     vocabulary = findings.vocabulary
     if vocabulary and not 0 <= model.vocabulary - vocabulary < _PADDING:
-        why = f"model {name} has {model.vocabulary}: paste the entry, and set model"
+        why = AdoptMessage.VOCABULARY_OF_MODEL.fill(model=name, vocabulary=model.vocabulary)
         findings.leave(0, f"the model's vocabulary={vocabulary}", why)
         findings.model_kind.update(full_kind)
         findings.model_kind["vocabulary"] = vocabulary

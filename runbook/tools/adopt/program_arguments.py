@@ -15,6 +15,7 @@ from runbook.frameworks.nemo import READ
 from runbook.frameworks.options import Option, Reader, minutes, truth
 from runbook.params.schema.entries import names_pair
 from runbook.tools.adopt.findings import Findings
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import Script, StartedProgram, Word
 
 _DATASETS = {
@@ -64,7 +65,7 @@ def _take_data_path(option: Word, values: Sequence[Word], findings: Findings) ->
     if values:
         _data_path(option.text.partition("=")[0].replace("_", "-"), values, findings)
     else:
-        why = "no value reached it: set data.folder, or data.dataset"
+        why = AdoptMessage.NO_VALUE.fill(key="data.folder, or data.dataset")
         findings.leave(option.line, option.text, why)
 
 
@@ -297,9 +298,9 @@ def _leave_other_model(
     part = _PARTS_OF_OTHER_MODELS.get(name, "")
     is_dense = bool(values) and all(value.text in ("0", "1") for value in values)
     if not part:
-        findings.leave(word.line, text, "goes with the experts, which our models do not have")
+        findings.leave(word.line, text, AdoptMessage.GOES_WITH_EXPERTS.fill())
     elif name == "num-experts" and is_dense:
-        findings.does(word.line, text, "one expert is the dense model")
+        findings.does(word.line, text, AdoptMessage.ONE_EXPERT_IS_DENSE.fill())
     elif not (values and values[0].text == "0"):
         described = " ".join(value.shown for value in values)
         findings.trains_another_model(word.line, f"--{name}", f"{described} {part}".strip())
@@ -340,7 +341,7 @@ def _take_option(
     elif option.ours:
         findings.does(name.line, source, option.ours)
     else:
-        findings.leave(name.line, source, f"no value reached it: set {option.key}")
+        findings.leave(name.line, source, AdoptMessage.NO_VALUE.fill(key=option.key))
 
 
 def options_of_site(findings: Findings, framework: str) -> set[str]:
@@ -428,7 +429,7 @@ def _attention_dropout(share: Word | None, findings: Findings) -> None:
     if share is None:
         if hidden and hidden_dropout != DEFAULT_DROPOUT:
             why = f"training.dropout is one value for both dropouts: {hidden_dropout}"
-            text = f"attention's dropout {DEFAULT_DROPOUT}, the program's default"
+            text = AdoptMessage.ATTENTION_DROPOUT.fill(dropout=DEFAULT_DROPOUT)
             findings.leave(hidden.line, text, why)
         return
     try:

@@ -397,7 +397,9 @@ class _Attempts:
         if not needed or self.arguments:
             return False
         self.arguments = needed
-        self.notes.append(_NOT_GIVEN.format(job=self.job.main, number=len(needed)))
+        self.notes.append(
+            AdoptMessage.ARGUMENTS_NOT_GIVEN.fill(job=self.job.main, number=len(needed))
+        )
         return True
 
     def _keep_going(self, trace: RunTrace) -> bool:
@@ -405,8 +407,8 @@ class _Attempts:
             return False
         self.retry = replace(self.retry, keep_going=True)
         if trace.exit_code is not None:
-            gave_up = f"ended with exit code {trace.exit_code} before a training"
-            self.notes.append(f"{self.job.main} {gave_up}; its `exit` was ignored")
+            note = AdoptMessage.GAVE_UP.fill(job=self.job.main, exit_code=trace.exit_code)
+            self.notes.append(note)
         return True
 
     def _redirect(self, trace: RunTrace) -> bool:
@@ -480,11 +482,10 @@ def _with_arguments(
     trace_with_arguments = _read(raw, job, numbers)
     if not starts_training(trace_with_arguments.commands):
         return trace
-    attempts.notes.append(_NOT_GIVEN.format(job=job.main, number=len(needed)))
+    attempts.notes.append(AdoptMessage.ARGUMENTS_NOT_GIVEN.fill(job=job.main, number=len(needed)))
     return trace_with_arguments
 
 
-_NOT_GIVEN = "{job} takes {number} arguments, which were not given"
 _RAN_AS_A_RANK = (
     "{job} started a training only as rank 0 of an MPI job, or in a loop whose count nothing sets"
 )

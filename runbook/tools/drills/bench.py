@@ -41,6 +41,7 @@ from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.runs.step import write_mark
 from runbook.tools.drills import fork_server
 from runbook.tools.drills.faults import VARIABLE as FAULTS
+from runbook.tools.drills.messages import DrillMessage
 from runbook.tools.drills.warm_trainer import WarmTrainer, still_runs
 
 MARK = "RUNBOOK_DRILL"
@@ -429,10 +430,9 @@ class MeasuredValue:
         >>> str(MeasuredValue("goodput", 93.04, 80, 90, "% of the ideal"))
         'goodput 93 % of the ideal (usually 80 to 90, so this is unusual)'
         """
-        band = (
-            f"usually {self.low:g} to {self.high:g}{'' if self.usual else ', so this is unusual'}"
-        )
-        return f"{self.name} {self.value:.3g} {self.unit} ({band})"
+        message = DrillMessage.USUAL_BAND if self.usual else DrillMessage.UNUSUAL_BAND
+        band = message.fill(low=self.low, high=self.high)
+        return DrillMessage.FIGURE.fill(name=self.name, value=self.value, unit=self.unit, band=band)
 
 
 @dataclass
@@ -518,13 +518,15 @@ def judge_ending(
     >>> judge_ending("x", DrillEnding("nothing", passed=["all is well"]), [], 1.0).detail
     'all is well; no processes left'
     """
-    ending.rule(
-        not orphans, "no processes left" if not orphans else f"processes left: {', '.join(orphans)}"
-    )
+    if orphans:
+        ending.rule(False, DrillMessage.PROCESSES_LEFT.fill(processes=", ".join(orphans)))
+    else:
+        ending.rule(True, DrillMessage.NO_PROCESSES_LEFT.fill())
+
     if not ending.broken:
         detail = "; ".join(ending.passed)
     else:
-        detail = f"broken: {'; '.join(ending.broken)}"
+        detail = DrillMessage.BROKEN.fill(rules="; ".join(ending.broken))
 
     after = ending.detected_after_s
     shared = {}

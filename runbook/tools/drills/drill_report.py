@@ -6,6 +6,7 @@ import platform
 from collections.abc import Sequence
 
 from runbook.tools.drills.bench import DrillVerdict
+from runbook.tools.drills.messages import DrillMessage
 
 PAGE_HEAD = """\
 # Twenty faults, drilled
@@ -78,9 +79,9 @@ def score(verdicts: Sequence[DrillVerdict]) -> str:
     last_verdicts = {verdict.name: verdict for verdict in verdicts}.values()
     passed = [verdict for verdict in last_verdicts if verdict.verdict == "pass"]
     second_attempts = sum(verdict.attempt > 1 for verdict in passed)
-    text = f"{len(passed)} of {len(last_verdicts)} ended as they should"
+    text = DrillMessage.ENDED_AS_THEY_SHOULD.fill(passed=len(passed), all=len(last_verdicts))
     if second_attempts:
-        text += f", {second_attempts} at the second attempt"
+        text += DrillMessage.SECOND_ATTEMPTS.fill(number=second_attempts)
     return text
 
 

@@ -8,16 +8,25 @@ from runbook.plan_file.diagnostics import Message
 class DrillMessage(Message):
     """Messages about drills."""
 
+    BROKEN = "broken: {rules}"
+    ENDED_AS_THEY_SHOULD = "{passed} of {all} ended as they should"
+    FIGURE = "{name} {value:.3g} {unit} ({band})"
     IMPORT_TOO_SLOW = "the trainer was not imported within {warm_seconds:.0f} s"
     NOT_A_FAULT = (
         "{variable}: {text!r} is no fault; the kinds are {kinds}, their words {keys}. Unset "
         "{variable} to train without faults"
     )
+    NO_PROCESSES_LEFT = "no processes left"
     NO_RATE_OF_FAILURES = (
         "A campaign needs the time of a step and a rate of failures, and this plan has none.\n"
         "Rates are known of accelerators alone: name the run of a cluster whose device is known."
     )
     NO_SUCH_DRILL = "There is no drill {word!r}. {hint}"
+    PROCESSES_LEFT = "processes left: {processes}"
+    SECOND_ATTEMPTS = ", {number} at the second attempt"
+    STEP_AT_SAMPLE = "step {step} ended at sample {samples}"
     TRAINER_NOT_IMPORTED = (
         "the trainer cannot be imported: pip install 'gpt3-runbook[train]'.\n{last_lines}"
     )
+    UNUSUAL_BAND = "usually {low:g} to {high:g}, so this is unusual"
+    USUAL_BAND = "usually {low:g} to {high:g}"

@@ -31,6 +31,7 @@ from runbook.planning.cost.fault_simulation import (
 from runbook.results.history import Step, read_events, read_metrics
 from runbook.results.wall_time import WallTime, account_wall_time
 from runbook.tools.drills.bench import Bench, DrillEnding, DrillRun, MeasuredValue
+from runbook.tools.drills.messages import DrillMessage
 from runbook.tools.drills.warm_trainer import still_runs
 
 KILLS = 50
@@ -450,7 +451,7 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
         if step != before + 1:
             return f"after step {before} came step {step}"
         if samples != BATCH * step:
-            return f"step {step} ended at sample {samples}"
+            return DrillMessage.STEP_AT_SAMPLE.fill(step=step, samples=samples)
         chain.append((step, samples))
 
     if len(chain) == steps:

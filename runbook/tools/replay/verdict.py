@@ -12,6 +12,7 @@ from runbook.plan_file.replay_file import (
     ranks_of_other_samples,
 )
 from runbook.results.history import Step
+from runbook.tools.replay.messages import ReplayMessage
 
 
 class Verdict(StrEnum):
@@ -81,21 +82,16 @@ class ReplayComparison:
         return "\n".join(lines)
 
     def _first_text(self) -> str:
-        losses = f"the loss was {self.loss!r} and is {self.replayed_loss!r}"
-        first = f"The first step that differs is {self.first_step}: {losses}"
+        first = ReplayMessage.FIRST_STEP.fill(
+            step=self.first_step, loss=self.loss, again=self.replayed_loss
+        )
         readers = ", ".join(map(str, self.ranks_of_other_samples))
         if self.difference is None and readers:
-            return (
-                f"{first}; other samples were read by ranks {readers}, after the first micro-batch."
-            )
+            return ReplayMessage.OTHER_SAMPLES_LATER.fill(first=first, ranks=readers)
         if self.difference is None and self.has_fingerprints:
-            return (
-                f"{first}. The fingerprints of its first micro-batch are the same, so it was "
-                "another "
-                "micro-batch or a sum over ranks; rank and layer are not known."
-            )
+            return ReplayMessage.SAME_FIRST_MICRO_BATCH.fill(first=first)
         if self.difference is None:
-            return f"{first}. It has no fingerprints, so rank and layer are not known."
+            return ReplayMessage.WITHOUT_FINGERPRINTS.fill(first=first)
         rank_text = f"rank {self.difference.rank}"
         if self.host:
             rank_text += f" (on {self.host} in the run)"
@@ -221,7 +217,7 @@ def _explain_unrecorded(
     if cause.verdict is not Verdict.HARDWARE:
         return replace(cause, ranks_of_other_samples=())
     reasons = (
-        f"Step {first_step} is none of training.replay_interval: its tokens were not recorded.",
+        ReplayMessage.TOKENS_NOT_RECORDED.fill(step=first_step),
         "Versions, code and machines are the same. `runbook verify` compares the token files.",
     )
     return DifferenceCause(Verdict.UNKNOWN, reasons)
@@ -251,8 +247,7 @@ def _odd_ranks(circumstances: Circumstances) -> list[str]:
     odd = [rank for rank, program in enumerate(programs) if program != programs[0]]
     hosts = circumstances.hosts
     return [
-        f"rank {rank} on {hosts[rank]} had other versions or code than rank 0 in the run"
-        for rank in odd[:4]
+        ReplayMessage.OTHER_PROGRAM_OF_RANK.fill(rank=rank, host=hosts[rank]) for rank in odd[:4]
     ]
 
 

@@ -205,7 +205,7 @@ def _without_model(
         parts=parts,
         missing=missing,
         assumed=[reason],
-        source="as given" if stated else "nothing says it",
+        source="as given" if stated else SpeedMessage.NOTHING_SAYS.fill(),
     )
 
 

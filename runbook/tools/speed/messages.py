@@ -24,6 +24,7 @@ class SpeedMessage(Message):
     NOT_A_PLAIN_NUMBER = (
         "--set {word}: {name} is a number without unit or sign. Write --set {name}=128."
     )
+    NOTHING_SAYS = "nothing says it"
     NOT_SAID = "not said: --set {word}"
     PRINTED_CONVENTION = (
         "the log prints {printed:.0f} TFLOP/s, by another convention: {ours:.0f} in ours"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from suite.messages import says
 
 from runbook.core.errors import ParamsError
 from runbook.jobs.script_directives import directives_of, late_directives
 from runbook.tools.adopt.adopt_scripts import AdoptReport
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.adoption import Adoption, adopt
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.proof import OptionVerdict
 
 PROJECT = Path(__file__).parents[3]
@@ -157,14 +159,15 @@ def test_a_script_that_reads_a_documents_names_and_starts_its_own_program_is_not
 HIDDEN_SIZE=512
 python my_model.py --num-layers $NUM_LAYERS --hidden-size $HIDDEN_SIZE
 echo model.tensor_model_parallel_size=${TENSOR_MODEL_PARALLEL_SIZE} ${PIPELINE_MODEL_PARALLEL_SIZE}"""
-    assert "starts no training" in refusal(script)
+    assert says(refusal(script), AdoptMessage.NO_TRAINING_STARTED, file_name="job.sh")
 
 
 def test_a_reinforcement_learning_job_is_called_one():
     script = (
         "ray job submit -- python -m rl.launch --rollout-batch-size 8 --advantage-estimator grpo"
     )
-    assert "trains with reinforcement learning" in refusal(script)
+    learning = {"does": "trains with", "whose": "reinforcement learning"}
+    assert says(refusal(script), AdoptMessage.NOT_A_GPT, **learning)
 
 
 YQ = f"""layers=$(yq '.training.num_layers' model.yaml)
@@ -185,7 +188,7 @@ def test_a_value_that_yq_reads_comes_from_the_file_at_hand():
 def test_a_training_whose_model_a_file_elsewhere_says_does_not_pass(tmp_path):
     report = report_of(tmp_path, "torchrun --nproc_per_node 8 pretrain_gpt.py --config gpt.yaml\n")
     assert report.check.startswith("the model is not known (")
-    assert "gpt.yaml may say it" in report.check
+    assert AdoptMessage.FILE_MAY_SAY_IT.fill(files="gpt.yaml") in report.check
     assert "model" in report.adopted.required
     nemo = "python megatron_gpt_pretraining.py --config-name=mine trainer.devices=8 trainer.num_nodes=2\n"
     assert report_of(tmp_path, nemo).check.startswith("the model is not known (the file mine")
@@ -214,9 +217,11 @@ def test_files_and_sizes_of_another_vocabulary_are_not_called_gpt2s(tmp_path):
     words = "--tokenizer-type MyTokenizer --vocab-file v.json --vocab-size 32000 --data-path"
     proof = {row.option: row for row in report_of(tmp_path, f"torchrun {TRAIN} {words}\n").proof}
     assert "MyTokenizer" in proof["--vocab-file"].why
-    assert "paste the entry" in proof["--vocab-size"].why
+    size = proof["--vocab-size"]
+    assert says(size.why, AdoptMessage.VOCABULARY_OF_MODEL, vocabulary=50257)
     assert proof["--data-path"].verdict is OptionVerdict.CHANGED
-    assert "no value reached it" in proof["--data-path"].why
+    no_value = AdoptMessage.NO_VALUE.fill(key="data.folder, or data.dataset")
+    assert proof["--data-path"].why == no_value
 
 
 def test_files_that_a_job_names_from_the_top_of_its_checkout_are_at_hand(tmp_path):
@@ -292,7 +297,7 @@ def test_an_argument_that_was_not_given_stays_visible_in_paths(tmp_path):
     (row,) = [row for row in report.proof if row.option == "--data-path"]
     assert row.script == "/data/$argument_2/text_document"
     assert "data.folder" not in values(report.adopted)
-    assert "takes 2 arguments" in report.as_text()
+    assert says(report.as_text(), AdoptMessage.ARGUMENTS_NOT_GIVEN, job="job.sh", number=2)
 
 
 def test_token_files_of_every_spelling_are_accounted_for(tmp_path):

@@ -144,7 +144,7 @@ def test_two_dropouts_that_differ_are_said():
     assert values(alone)["training.dropout"] == 0.1
     assert "--attention-dropout 0.0" in leftovers(alone)
     hidden = adopted(f"torchrun {TRAIN} --hidden-dropout 0.0\n")
-    assert any("attention's dropout 0.1" in text for text in leftovers(hidden))
+    assert AdoptMessage.ATTENTION_DROPOUT.fill(dropout=0.1) in leftovers(hidden)
 
 
 def test_a_value_that_no_run_file_may_have_is_left_and_not_written():
@@ -170,7 +170,8 @@ def test_the_kind_of_model_is_kept_without_its_layers_and_no_property_is_added()
     )
     assert any(text.startswith("the model's layers") for text in leftovers(adoption))
     tied = adopted(f"torchrun {TRAIN} {llama}\n")
-    assert "the model's tied_embeddings=True" in leftovers(tied)
+    tied_property = AdoptMessage.MODEL_PROPERTY.fill(field="tied_embeddings", value=True)
+    assert tied_property in leftovers(tied)
     assert tied.findings.model_kind["tied_embeddings"] is True
     assert not adopted(f"torchrun {TRAIN} {llama} {untied}\n").findings.model_kind
 
@@ -242,7 +243,7 @@ def test_blooms_own_layout_is_not_refused(tmp_path):
     report = adopt_files([script], tmp_path / "bloom.yaml")
     carried = values(report.adopted)
     assert (carried["parallel.first_stage_layers"], carried["parallel.last_stage_layers"]) == (5, 5)
-    assert "layers by pipeline" not in report.refused
+    assert report.refused == ""
     assert any(
         text.startswith("framework megatron-deepspeed") for text in leftovers(report.adopted)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
 
 from runbook.core.errors import ParamsError
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
@@ -30,21 +30,23 @@ def remark(adoption: Adoption, text: str) -> str:
 
 
 def test_experts_make_another_model_which_never_passes(tmp_path):
+    experts = "8 experts"
     script = tmp_path / "job.sh"
     script.write_text(f"torchrun --nproc_per_node 8 {TRAIN} --num-experts 8 --moe-router-topk 2\n")
     report = adopt_files([script], tmp_path / "mine.yaml")
-    assert report.check == "another model is trained, not the script's (--num-experts: 8 experts)"
+    another_model = AdoptMessage.ANOTHER_MODEL.fill(model=f"--num-experts: {experts}")
+    assert report.check == another_model
     assert "passes" not in report.as_text().splitlines()[-1]
     assert "model" in report.adopted.required
     why = {row.option: row.why for row in report.proof}
-    assert "no such part (8 experts)" in why["--num-experts"]
-    assert why["--moe-router-topk"] == "goes with the experts, which our models do not have"
+    assert AdoptMessage.NO_SUCH_PART.fill(part=experts) in why["--num-experts"]
+    assert why["--moe-router-topk"] == AdoptMessage.GOES_WITH_EXPERTS.fill()
 
 
 def test_one_expert_is_the_dense_model():
     adoption = adopted(f"torchrun --nproc_per_node 8 {TRAIN} --num-experts 1\n")
     assert adoption.findings.other_model == ""
-    assert remark(adoption, "--num-experts 1") == "one expert is the dense model"
+    assert remark(adoption, "--num-experts 1") == AdoptMessage.ONE_EXPERT_IS_DENSE.fill()
 
 
 EXPERTS_IN_YAML = """general: {project: mine, seed: 7}
@@ -71,7 +73,7 @@ def test_experts_of_a_configuration_make_another_model(tmp_path, experts, is_oth
     config = tmp_path / "moe.yaml"
     config.write_text(EXPERTS_IN_YAML.replace("EXPERTS", str(experts)))
     report = adopt_files([config], tmp_path / "mine.yaml")
-    assert report.check.startswith("another model is trained") is is_other
+    assert says(report.check, AdoptMessage.ANOTHER_MODEL) is is_other
     assert ("model" in report.adopted.findings.questions) is is_other
 
 
@@ -119,7 +121,8 @@ def test_a_script_that_gives_up_with_exit_code_0_is_followed_to_its_training():
         f'case "$SIZE" in small) L=2 ;; *) echo unknown; exit ;; esac\ntorchrun --nproc_per_node 8 {TRAIN}\n'
     )
     assert adoption.launch is not None
-    assert any("exit code 0 before a training" in note for note in adoption.script.notes)
+    gave_up = AdoptMessage.GAVE_UP.fill(job="job.sh", exit_code=0)
+    assert gave_up in adoption.script.notes
 
 
 def test_options_of_a_launcher_that_nothing_sets_hide_no_training():
@@ -151,7 +154,7 @@ def test_what_asks_for_nothing_in_this_layout_refuses_nothing(tmp_path):
     report = adopt_files([script], tmp_path / "mine.yaml")
     rows = {row.option: row for row in report.proof}
     assert report.check == "passes"
-    assert rows["--max-position-embeddings"].why == "rotary angles have no table of positions"
+    assert rows["--max-position-embeddings"].why == AdoptMessage.ROTARY_WITHOUT_TABLE.fill()
     assert rows["--tp-comm-overlap"].verdict is OptionVerdict.DROPPED
     assert report.adopted.findings.value("training.global_batch") == 32
     assert "training.global_batch" in report.adopted.required

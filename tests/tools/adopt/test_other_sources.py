@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from suite.messages import containing, refuses
 
 from runbook.cli import cli
+from runbook.cli.messages import CliMessage
 from runbook.core.errors import JobError, ParamsError
 from runbook.jobs.messages import JobMessage
 from runbook.jobs.submitted_script import submitted_script
@@ -158,7 +159,7 @@ def test_a_job_of_pbs_is_the_file_that_was_submitted(tmp_path, monkeypatch):
 def test_one_source_at_a_time():
     result = CliRunner().invoke(cli, ["adopt", "--pid", "1", "--job", "2"])
     assert result.exit_code == 2
-    assert "one of OLD_SCRIPT, --pid and --job" in result.output
+    assert CliMessage.ONE_SOURCE.fill() in result.output
     assert CliRunner().invoke(cli, ["adopt"]).exit_code == 2
 
 

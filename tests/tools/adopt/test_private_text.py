@@ -11,6 +11,7 @@ from runbook.cli import cli
 from runbook.core.visible_text import find_hidden
 from runbook.tools.adopt.adopt_scripts import is_secret_file
 from runbook.tools.adopt.launches import launches_of
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.trace import follow
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWx"
@@ -57,9 +58,9 @@ def test_no_secret_next_to_the_script_or_in_it_reaches_the_run_file(tmp_path):
         for secret in (TOKEN, "0123456789abcdef0123", "plain words"):
             assert secret not in said
     for name in ("token", "wandb.txt", "credentials.json"):
-        assert f"{name} stays outside the sandbox: it looks like a secret" in " ".join(
-            report.split()
-        )
+        reason = AdoptMessage.LOOKS_LIKE_A_SECRET.fill()
+        outside = AdoptMessage.OUTSIDE_SANDBOX.fill(name=name, reason=reason)
+        assert outside in " ".join(report.split())
 
 
 def test_steering_characters_of_a_script_reach_neither_report_nor_run_file(tmp_path):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 
 import pytest
+from suite.messages import refuses
 
 from runbook.core.errors import ParamsError
 from runbook.tools.adopt.configs.recipe_source import default_factory, recipe_calls
+from runbook.tools.adopt.messages import AdoptMessage
 
 RECIPE = "recipe = llm.llama3_8b.pretrain_recipe(num_nodes=1)\n"
 STEPS = "trainer.max_steps"
@@ -318,7 +320,7 @@ def test_a_file_whose_reading_would_take_hours_is_refused_with_its_limit(reason)
 def test_a_name_of_very_many_recipes_is_refused():
     makers = "".join(f"    def f{n}(self):\n        self.recipe = make()\n" for n in range(101))
     text = f"def make():\n    r = {CALL}\n    return r\nclass A:\n{makers}"
-    with pytest.raises(ParamsError, match=r"over 100 recipes with the name self\.recipe"):
+    with refuses(ParamsError, AdoptMessage.MANY_RECIPES_OF_A_NAME, most=100, name="self.recipe"):
         values_of(text)
 
 

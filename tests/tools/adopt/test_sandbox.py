@@ -299,7 +299,8 @@ def test_an_option_whose_value_is_missing_is_left_over_and_not_lost():
         "mine",
         PROJECT,
     )
-    assert ("--global-batch-size", "no value reached it: set training.global_batch") in {
+    no_value = AdoptMessage.NO_VALUE.fill(key="training.global_batch")
+    assert ("--global-batch-size", no_value) in {
         (one.text, one.why) for one in found.findings.leftovers
     }
     found = adopt([("job.sh", f"torchrun {TRAIN} --micro-batch-size $MICRO\n")], "mine", PROJECT)
@@ -489,7 +490,7 @@ def test_a_file_next_to_the_script_that_cannot_be_read_is_left_out(project, monk
     script.parent.mkdir()
     script.write_text("#!/bin/bash\n../closed.sh\n")
     assert _files_beside(project / "run.sh")[1] == {
-        "closed.sh": "it cannot be read (Permission denied)"
+        "closed.sh": AdoptMessage.FILE_NOT_READABLE.fill(reason="Permission denied")
     }
     assert "../closed.sh" not in _files_beside(script)[0]
 

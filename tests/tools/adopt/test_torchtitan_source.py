@@ -100,5 +100,5 @@ def test_a_mixture_of_experts_and_fine_tuning_do_not_pass(registry):
 def test_a_file_whose_configurations_come_from_other_files_says_so(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def mine() -> Trainer.Config:\n    return llama3_8b()\n")
-    with pytest.raises(ParamsError, match="other files"):
+    with refuses(ParamsError, AdoptMessage.RECIPES_OF_OTHER_FILES, name="mine.py"):
         adopt([path], tmp_path / "mine.yaml")

@@ -50,33 +50,37 @@ def test_an_unknown_name_is_answered_with_the_nearest():
 
 def test_one_broken_rule_fails_the_drill_and_is_all_that_is_told():
     ending = DrillEnding("nothing", passed=["one held"])
-    ending.rule(False, "five steps lost, at most four")
+    rule = "five steps lost, at most four"
+    ending.rule(False, rule)
     verdict = judge_ending("x", ending, [], 2.0)
-    assert (verdict.verdict, verdict.detail) == ("fail", "broken: five steps lost, at most four")
+    assert (verdict.verdict, verdict.detail) == ("fail", DrillMessage.BROKEN.fill(rules=rule))
 
 
 def test_what_is_measured_is_shown_with_its_band_and_decides_nothing():
     ending = DrillEnding("fifty kills", passed=["nothing lost"])
-    ending.figures.append(MeasuredValue("goodput 35.7%:", 71.2, 80, 105, "% of the ideal"))
+    figure = MeasuredValue("goodput 35.7%:", 71.2, 80, 105, "% of the ideal")
+    ending.figures.append(figure)
     verdict = judge_ending("x", ending, [], 2.0)
     assert verdict.verdict == "pass"
-    assert (
-        verdict.measured
-        == "goodput 35.7%: 71.2 % of the ideal (usually 80 to 105, so this is unusual)"
+    assert not figure.usual
+    band = DrillMessage.UNUSUAL_BAND.fill(low=80, high=105)
+    assert verdict.measured == DrillMessage.FIGURE.fill(
+        name=figure.name, value=71.2, unit=figure.unit, band=band
     )
     (row,) = [
         line
         for line in page_text([verdict], "2026-11-21", "abc").splitlines()
         if line.startswith("| x |")
     ]
-    assert verdict.measured in row and "| pass |" in row
+    assert verdict.measured in row
+    assert "pass" in row.split(" | ")
     assert verdict.as_dict()["figures"] == [
         {
-            "name": "goodput 35.7%:",
+            "name": figure.name,
             "value": 71.2,
             "low": 80,
             "high": 105,
-            "unit": "% of the ideal",
+            "unit": figure.unit,
             "usual": False,
         }
     ]
@@ -84,7 +88,8 @@ def test_what_is_measured_is_shown_with_its_band_and_decides_nothing():
 
 def test_a_process_left_behind_fails_the_drill():
     verdict = judge_ending("x", DrillEnding("nothing", passed=["all held"]), ["4711 python"], 1.0)
-    assert (verdict.verdict, verdict.detail) == ("fail", "broken: processes left: 4711 python")
+    left = DrillMessage.PROCESSES_LEFT.fill(processes="4711 python")
+    assert (verdict.verdict, verdict.detail) == ("fail", DrillMessage.BROKEN.fill(rules=left))
 
 
 class Still(Bench):
@@ -95,14 +100,17 @@ class Still(Bench):
 
 
 def test_a_drill_that_breaks_itself_is_a_failed_one(monkeypatch):
+    error = JobError("no such job")
+
     def broken(bench):
         """Break."""
-        raise JobError("no such job")
+        raise error
 
     monkeypatch.setitem(drill_list.DRILLS, "01-kill-rank", broken)
     with Still() as bench:
         verdict = do_drill(bench, "01-kill-rank")
-    assert (verdict.verdict, verdict.detail) == ("fail", "broken: JobError: no such job")
+    detail = DrillMessage.BROKEN.fill(rules=f"JobError: {error}")
+    assert (verdict.verdict, verdict.detail) == ("fail", detail)
 
 
 def test_what_a_drill_left_running_is_found_by_its_mark_and_ended():
@@ -162,8 +170,10 @@ def test_the_page_has_a_row_for_each_drill(tmp_path):
         judge_ending(name, DrillEnding("a | b", passed=["held"]), [], 3.0) for name in DRILLS
     ]
     text = page_text(verdicts, "2026-11-21", "abc123")
-    assert text.count("| pass |") == 20
-    assert "**20 of 20 ended as they should**" in text and "a \\| b" in text
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert sum("pass" in row for row in rows) == 20
+    assert f"**{DrillMessage.ENDED_AS_THEY_SHOULD.fill(passed=20, all=20)}**" in text
+    assert "a \\| b" in text
 
 
 @pytest.mark.training
@@ -204,4 +214,4 @@ def test_the_order_of_samples_is_judged_along_the_steps_that_count(steps, says):
 
 def test_a_step_on_the_wrong_samples_is_found():
     rows = [{"iteration": 1, "consumed_samples": 4}, {"iteration": 2, "consumed_samples": 12}]
-    assert broken_order(rows, 2) == "step 2 ended at sample 12"
+    assert broken_order(rows, 2) == DrillMessage.STEP_AT_SAMPLE.fill(step=2, samples=12)

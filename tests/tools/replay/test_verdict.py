@@ -4,6 +4,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
+from suite.messages import says
 
 from runbook.plan_file.replay_file import (
     Circumstances,
@@ -18,6 +19,7 @@ from runbook.plan_file.replay_file import (
 )
 from runbook.results.history import Step
 from runbook.tools.replay.again import ReplayJob
+from runbook.tools.replay.messages import ReplayMessage
 from runbook.tools.replay.verdict import Verdict, compare
 
 HERE = Circumstances(
@@ -82,7 +84,9 @@ def test_a_node_with_another_installation_explains_a_difference():
     before = recorded((1, 0), circumstances=other(programs=["p1", "p2"]))
     comparison = compared(before, recorded(circumstances=other(programs=["p1", "p1"])))
     assert comparison.verdict is Verdict.PROGRAM
-    assert "rank 1 on n2 had other versions or code than rank 0" in comparison.as_text()
+    odd_rank = ReplayMessage.OTHER_PROGRAM_OF_RANK.fill(rank=1, host="n2")
+    assert odd_rank in comparison.changes
+    assert odd_rank in comparison.as_text()
     same = other(programs=["p1", "p1"])
     assert compared(recorded((1, 0), circumstances=same), recorded()).verdict is Verdict.HARDWARE
 
@@ -96,7 +100,8 @@ def test_the_first_rank_is_the_one_that_computes_first():
 def test_a_loss_alone_says_the_step_and_neither_rank_nor_layer():
     comparison = compare(steps(3.0, 2.0), steps(3.0, 2.1), {}, {}, begin=0, step=2)
     assert (comparison.first_step, comparison.difference) == (2, None)
-    assert "rank and layer are not known" in comparison.as_text()
+    first = ReplayMessage.FIRST_STEP.fill(step=2, loss=2.0, again=2.1)
+    assert ReplayMessage.WITHOUT_FINGERPRINTS.fill(first=first) in comparison.as_text()
 
 
 def test_marks_of_other_outputs_are_not_compared():
@@ -170,7 +175,7 @@ def test_samples_of_a_later_micro_batch_explain_a_difference_and_name_their_rank
     comparison = compared(before, with_samples(recorded(), "s1", "sx"), loss=2.5)
     assert (comparison.verdict, comparison.difference) == (Verdict.DATA, None)
     assert comparison.ranks_of_other_samples == (1,)
-    assert "read by ranks 1, after the first micro-batch" in comparison.as_text()
+    assert says(comparison.as_text(), ReplayMessage.OTHER_SAMPLES_LATER, ranks="1")
 
 
 def test_records_without_samples_are_compared_by_the_tokens_of_the_first_micro_batch():
@@ -186,10 +191,11 @@ def test_hardware_is_not_accused_of_a_step_whose_tokens_were_not_recorded():
     records = {4: recorded()}
     comparison = compare(run, replayed, records, {4: recorded((0, 0))}, begin=0, step=4)
     assert (comparison.verdict, comparison.first_step) == (Verdict.UNKNOWN, 3)
-    assert "tokens were not recorded" in comparison.as_text()
+    assert ReplayMessage.TOKENS_NOT_RECORDED.fill(step=3) in comparison.changes
 
 
 def test_a_difference_outside_the_first_micro_batch_names_no_rank():
     comparison = compared(recorded(), recorded(), loss=2.5)
     assert (comparison.verdict, comparison.difference) == (Verdict.HARDWARE, None)
-    assert "first micro-batch are the same" in comparison.as_text()
+    assert comparison.has_fingerprints
+    assert says(comparison.as_text(), ReplayMessage.SAME_FIRST_MICRO_BATCH)

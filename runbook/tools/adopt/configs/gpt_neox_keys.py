@@ -39,6 +39,7 @@ from runbook.tools.adopt.configs.rows import (
     integer,
     without_spaces,
 )
+from runbook.tools.adopt.messages import AdoptMessage
 
 _BUCKETS = "DeepSpeed's buffers: our trainer has its own"
 _FP16_ONLY = "fp16 only"
@@ -71,7 +72,7 @@ _MODEL_ROWS = (
     IntegerKey(
         "max_position_embeddings",
         "training.shape.positions",
-        why="rotary angles have no table of positions",
+        why=AdoptMessage.ROTARY_WITHOUT_TABLE.fill(),
     ),
     ChosenKey(
         "norm",

@@ -36,6 +36,7 @@ from runbook.tools.adopt.configs.rows import (
     at_least_zero,
     in_section,
 )
+from runbook.tools.adopt.messages import AdoptMessage
 
 _MODEL_KIND = "the model's kind"
 _ONE_SEED = "one seed for weights and text: training.seed"
@@ -56,7 +57,7 @@ _MODEL_CONFIG_ROWS = in_section(
     SwitchKey("tie_word_embeddings", "model.tied_embeddings"),
     SwitchKey("attention_bias", "model.qkv_biases"),
     IntegerKey("vocab_size", "model.vocabulary"),
-    DroppedKey("max_position_embeddings", why="rotary angles have no table of positions"),
+    DroppedKey("max_position_embeddings", why=AdoptMessage.ROTARY_WITHOUT_TABLE.fill()),
     DroppedKey("rope_scaling*", why=NO_SUCH_PART, same_if=(None, {})),
     DroppedKey("no_rope_layer", why=NO_SUCH_PART, same_if=UNSET),
     DroppedKey("sliding_window_size", why=NO_SUCH_PART, same_if=UNSET),

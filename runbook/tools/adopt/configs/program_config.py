@@ -177,12 +177,7 @@ def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig:
     """Return the recipe of a Python file. Raise `ParamsError` if the file calls no recipe."""
     calls = recipe_calls(text, name)
     if not calls and re.search(r"pretrain_recipe|_pretrain_config|Trainer\.Config", text):
-        raise ParamsError(
-            f"{name} names recipes, and calls none that can be read: they come from other files, "
-            "or are chosen "
-            "while the program runs. Give the file that calls one, or a log that the training "
-            "wrote."
-        )
+        raise ParamsError(AdoptMessage.RECIPES_OF_OTHER_FILES, name=name)
     if not calls:
         raise ParamsError(AdoptMessage.NO_RECIPE, name=name)
     call = _chosen(calls, default_factory(text), launch_number, name)

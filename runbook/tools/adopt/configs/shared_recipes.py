@@ -15,6 +15,7 @@ from runbook.tools.adopt.configs.syntax import (
     global_names,
     names_in,
 )
+from runbook.tools.adopt.messages import AdoptMessage
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def _check_number(shared: Sequence[_SharedRecipe]) -> None:
         num_recipes[recipe.name] += len(recipe.held_configs)
         if num_recipes[recipe.name] > MOST_CALLS:
             raise ParamsError(
-                f"over {MOST_CALLS} recipes with the name {recipe.name[:50]}: give a file with one."
+                AdoptMessage.MANY_RECIPES_OF_A_NAME, most=MOST_CALLS, name=recipe.name[:50]
             )
 
 
