@@ -44,7 +44,7 @@ class LazyGroup(click.Group):
             else:
                 hint = CliMessage.THERE_ARE_COMMANDS.fill(commands=", ".join(COMMANDS))
 
-            ctx.fail(f"There is no command {args[0]!r}. {hint}")
+            ctx.fail(CliMessage.NO_SUCH_COMMAND.fill(command=args[0], hint=hint))
 
         return super().resolve_command(ctx, args)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from runbook.cli.messages import CliMessage
 from runbook.cli.options import EXISTING_FILE, FILE
 from runbook.cli.output import show
 
@@ -53,7 +54,7 @@ def adopt(
     from runbook.tools.adopt import adopt_scripts
 
     if sum(map(bool, (scripts, pid, job))) != 1:
-        raise click.UsageError("give one of OLD_SCRIPT, --pid and --job")
+        raise click.UsageError(CliMessage.ONE_SOURCE.fill())
     if pid:
         report = adopt_scripts.adopt_process(pid, out, replace=replace)
     elif job:

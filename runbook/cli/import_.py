@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from runbook.cli.messages import CliMessage
 from runbook.cli.options import TRAINING_PHASE, on_run_folder
 
 
@@ -29,9 +30,6 @@ def import_(folder: Path, source: Path, phase: str) -> None:
     from runbook.phases import trained_model
 
     began = trained_model.import_weights(folder, source, phase)
-    click.echo(f"{began}: the training of {folder.name} begins from it")
+    click.echo(CliMessage.BEGINS_FROM.fill(weights=began, run=folder.name))
     if not (source / "config.json").is_file():
-        click.echo(
-            "The checkpoint has no tokenizer: make sure that data.tokenizer is the one it was "
-            "trained with."
-        )
+        click.echo(CliMessage.NO_TOKENIZER.fill())

@@ -87,9 +87,7 @@ def init(
     if site:
         _write_site(folder, cluster_wish)
     elif not recipe:
-        click.echo(
-            f"Next: cd {folder}; runbook run local; or open notebooks/00-plan.ipynb in JupyterLab."
-        )
+        click.echo(CliMessage.NEXT_STEP.fill(folder=folder))
 
 
 def _write_recipe(folder: Path, recipe: "Recipe", site: str) -> None:

@@ -13,6 +13,7 @@ class CliMessage(Message):
         "pip install 'gpt3-runbook[all]' brings all that a run needs, 'gpt3-runbook[{extra}]' "
         "this one"
     )
+    BEGINS_FROM = "{weights}: the training of {run} begins from it"
     BAD_OPTION = "{opts}: {error}."
     CHECKS_FAILED = "{number_of_failed} of {number} checks failed: {names}"
     CHECKS_PASSED = "{number} checks, none failed"
@@ -29,14 +30,24 @@ class CliMessage(Message):
     KEPT = "exists and was kept"
     LEFT_OUT = "left out: {records:,} records, {files:,} files"
     NOT_A_SHARE = "{share!r} is not I/N, such as 0/32"
+    NEXT_STEP = (
+        "Next: cd {folder}; runbook run local; or open notebooks/00-plan.ipynb in JupyterLab."
+    )
+    NO_TOKENIZER = (
+        "The checkpoint has no tokenizer: make sure that data.tokenizer is the one it was trained "
+        "with."
+    )
+    NOTHING_CHANGED = "nothing was changed after it was recorded."
     NO_BAD_NODE = "No node of {site} is known as bad."
     NO_RECORD_IN_LOGS = (
         "No record was found in {targets}: {reason}. Give the log of the last rank, where "
         "Megatron prints its lines, as it was written."
     )
+    NO_SUCH_COMMAND = "There is no command {command!r}. {hint}"
     NO_SCHEDULER_ANSWERED = "No scheduler answered on this machine."
     ONE_EXTRA = "install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"
     ONE_LOG_OUTPUT = "--json, --csv and --to exclude each other."
+    ONE_SOURCE = "give one of OLD_SCRIPT, --pid and --job"
     PACKAGE_MISSING = "the package {package} is missing; {remedy}"
     RUNNING_NOT_RECORDED = (
         "{folder}: {phase} is running, and {files} of it will be recorded when it ends. Verify "
@@ -45,6 +56,7 @@ class CliMessage(Message):
     SHARE_MADE = (
         "share {share}: {made} of {total} shards made{before}; run without --share to join them"
     )
+    RUN_OR_PREDICT = "give either RUN or --predict FILE.csv"
     THERE_ARE_COMMANDS = "There are {commands}."
     TOKENIZED = "{done}: {documents:,} documents, {tokens:,} tokens -> {files}"
     TOKENIZED_BEFORE = "done before, nothing to do"

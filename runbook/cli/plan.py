@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from runbook.cli.messages import CliMessage
 from runbook.cli.options import SET
 from runbook.cli.output import show
 
@@ -37,7 +38,7 @@ def plan(
 ) -> None:
     """Compute sizes, layout, memory and time of RUN; nothing is written or submitted."""
     if bool(run_name) == bool(table):
-        raise click.UsageError("give either RUN or --predict FILE.csv")
+        raise click.UsageError(CliMessage.RUN_OR_PREDICT.fill())
     if table:
         from runbook.tools.speed.predictions import predict_file, predictions_text
 

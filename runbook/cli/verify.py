@@ -42,7 +42,7 @@ def verify(folder: Path, as_json: bool) -> int:
             CliMessage.RUNNING_NOT_RECORDED.fill(folder=folder, phase=run.phase, files=files)
         )
 
-    text = "nothing was changed after it was recorded."
+    text = CliMessage.NOTHING_CHANGED.fill()
     if findings:
         text = counted(len(findings), "finding")
     click.echo(f"{folder}: {text}")

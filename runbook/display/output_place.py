@@ -197,6 +197,9 @@ apart.
 """
 
 
+REMEDY_COLUMN = "What to do"
+
+
 class CheckTable(Table):
     """Checks as a table, with those that need attention first."""
 
@@ -260,7 +263,7 @@ def _check_row(check: Check, has_remedies: bool) -> Row:
     if not has_remedies:
         return row
     remedy = check.remedy if check.verdict != "pass" else ""
-    return {**row, "What to do": remedy}
+    return {**row, REMEDY_COLUMN: remedy}
 
 
 def _text(verdict: str) -> str:

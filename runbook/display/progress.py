@@ -218,7 +218,9 @@ class Progress:
         share = self._share()
         if share is None:
             return f"{as_text(self.done)}{unit}"
-        return f"{as_text(self.done)} of {as_text(self.total or 0)}{unit} ({100 * share:.0f} %)"
+        return DisplayMessage.AMOUNT_DONE.fill(
+            done=as_text(self.done), total=as_text(self.total or 0), unit=unit, percent=100 * share
+        )
 
     def _draw(self) -> None:
         if self._place.is_kernel:

@@ -32,10 +32,13 @@ class PhaseMessage(Message):
         "{ranks} ranks, {message_bytes} in {slowest}: {speed:.2f} GB/s bus bandwidth ({backend})"
     )
     CELLS_DIFFER = "  {name} differs from its master in {cells}: edited, or the master is newer."
+    CELLS_COPIED_AGAIN = "  --fresh copies the masters again and keeps these beside them."
     CHECKPOINTS_OF_ANOTHER_TRAINING = "{foreign}: of another training"
     CHECKS_FAILED = "{number_of_failures} of {number_of_checks} checks failed: {failures}"
     COMMAND_FAILED = "{command} ended with {how}.{hint}\n{err}"
     COMPILER_OF_OTHER_CUDA = "nvcc {compiler}, torch built with {cuda}"
+    COPIES_KEPT = "{folder}: {number} notebooks exist and were kept."
+    COPIES_WRITTEN = "{folder}: {number} notebooks copied."
     COPY_WITH_OTHER_OVERRIDES = (
         "{copy} is there, and its parameters cell does not say overrides = {overrides!r}: --set "
         "would change nothing. Write the values into the cell, add --fresh to copy the notebooks "
@@ -261,6 +264,7 @@ class PhaseMessage(Message):
     RUN_ON_ANOTHER_SITE = (
         "Run {run} is on site {site_of_run}, not on {site}. Name a run of {site} by --run."
     )
+    SAME_IN_BOTH_YAML = "the run file means the same to readers of YAML 1.1 and 1.2"
     SAW_REQUESTED_CORES = (
         "the job saw the {requested} cores that it had asked for, of {online} that the node has. "
         "Ask for more (jobs.training.cpus_per_task), or for none"
@@ -269,6 +273,7 @@ class PhaseMessage(Message):
         "the job saw the {requested} that it had asked for, of {total} GiB that the node has. "
         "Ask for all (jobs.environment.memory={all_memory})"
     )
+    SECRET_FILE_READABLE = "; a file is readable by you alone"
     SHARE_UNKNOWN = (
         "this is one of {tasks} tasks, and none of {rank_variables} says which. Use "
         "jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
@@ -290,6 +295,9 @@ class PhaseMessage(Message):
         "the cause run the cell again, or by hand: bash {script}"
     )
     STOPPED_AND_RESUMED = "Stopped {where}, exit code 75; goes on as jobs/{folder_name}."
+    STOPPED_BETWEEN_NOTEBOOKS = (
+        "Stopped between two notebooks by signal {signal}; the same command goes on from here."
+    )
     STOP_REHEARSED_ALREADY = "This run was already stopped and resumed; it is not done twice."
     TASK_ENDED = "task {task} on {node}: {text}"
     TASK_JOB_SUBMITTED = "{task}: submitted jobs/{folder_name} as {job_id}{behind}."
@@ -307,6 +315,7 @@ class PhaseMessage(Message):
         "(version {other_version})"
     )
     TIME_GRANTED = "{granted} of {asked} that were asked for"
+    TO_BE_LOOKED_AT = "{number} to be looked at"
     TOKENIZED_ALREADY = "tokenize: done, verified. Nothing is made again."
     TOKEN_FILES_MADE_ELSEWHERE = (
         "{number_of_ready} pairs of token files were made elsewhere; they are read as they are."

@@ -274,13 +274,14 @@ def copies_text(copies: RunNotebooks) -> str:
     if copies.moved:
         lines.append(f"The copies that were there are in {copies.moved}.")
     if copies.written:
-        lines.append(f"{copies.folder}: {len(copies.written)} notebooks copied.")
+        written = len(copies.written)
+        lines.append(PhaseMessage.COPIES_WRITTEN.fill(folder=copies.folder, number=written))
     num_kept = len(PHASES) - len(copies.written)
     if num_kept:
-        lines.append(f"{copies.folder}: {num_kept} notebooks exist and were kept.")
+        lines.append(PhaseMessage.COPIES_KEPT.fill(folder=copies.folder, number=num_kept))
     for name, cells in copies.edited.items():
         lines.append(PhaseMessage.CELLS_DIFFER.fill(name=name, cells=", ".join(cells)))
 
     if copies.edited:
-        lines.append("  --fresh copies the masters again and keeps these beside them.")
+        lines.append(PhaseMessage.CELLS_COPIED_AGAIN.fill())
     return "\n".join(lines)

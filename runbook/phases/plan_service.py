@@ -175,7 +175,7 @@ def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
     file = find_run_file(named_run(run).run)
     # papermill -f would read these values of the run file differently. Our own reader, which every
     # command uses, takes them as intended.
-    rule = "the run file means the same to readers of YAML 1.1 and 1.2"
+    rule = PhaseMessage.SAME_IN_BOTH_YAML.fill()
     yaml_checks = []
     for difference in differences(read_text(file.path, file.where), file.where):
         name = f"YAML 1.1: {difference.key}"
@@ -198,7 +198,7 @@ def check_text(run: str, set_words: Sequence[str]) -> str:
     counts = Counter(check.verdict for check in checks)
     open_parts = []
     if counts["warn"]:
-        open_parts.append(f"{counts['warn']} to be looked at")
+        open_parts.append(PhaseMessage.TO_BE_LOOKED_AT.fill(number=counts["warn"]))
     if counts["unknown"]:
         open_parts.append(f"{counts['unknown']} that cannot be known yet")
     if open_parts:

@@ -131,10 +131,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
             )
             write_report(folder)
         except NotebookStopped as stopped:
-            say(
-                f"Stopped between two notebooks by signal {stopped.number}; the same command "
-                "goes on from here."
-            )
+            say(PhaseMessage.STOPPED_BETWEEN_NOTEBOOKS.fill(signal=stopped.number))
             raise
 
     return outcome, folder

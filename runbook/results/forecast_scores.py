@@ -243,7 +243,7 @@ def calibration_text(scores: Sequence[ForecastScore]) -> str:
     counted = [score for score in scores if not score.late]
     late = len(scores) - len(counted)
     hits = sum(score.hit for score in counted)
-    text = f"{hits} of {len(counted)} forecasts held inside their 80% intervals."
+    text = ResultMessage.FORECASTS_HELD.fill(hits=hits, counted=len(counted))
     if late:
         text += ResultMessage.LATE_NOT_COUNTED.fill(late=late)
     return text

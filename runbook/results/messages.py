@@ -18,6 +18,7 @@ class ResultMessage(Message):
     FIRST_LOSS_OFF = "{loss:.4g}{where}, off by {difference:+.3f}"
     FIRST_LOSS_OF_VOCABULARY = "ln {vocabulary} = {loss:.2f}"
     FIRST_REPEATED = ", first {repeated}"
+    FORECASTS_HELD = "{hits} of {counted} forecasts held inside their 80% intervals."
     FORECAST_CHANGED = (
         "{path} was changed after it was sealed on {sealed}: its checksum is {checksum_now}, and "
         "{checksum} was sealed. Forecasts that were changed are not scored. Restore it from a "
@@ -82,3 +83,4 @@ class ResultMessage(Message):
     TOO_FEW_RUNS = "A comparison needs at least two runs; {number_of_runs} given."
     WITH_GOODPUT = "with a goodput of {goodput:.1%}"
     WORLD_SIZES = "world size {world_sizes}"
+    WORSE_AFTER_TRAINING = "Worse after the training: {what}, {measure}, from {before} to {after}"

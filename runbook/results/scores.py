@@ -10,6 +10,7 @@ from pathlib import Path
 from runbook.core.table import Row
 from runbook.core.units import four_digits
 from runbook.results.history import PHENOMENON, read_scores
+from runbook.results.messages import ResultMessage
 
 _LOWER_IS_BETTER = re.compile(r"perplexity|bits per byte|bits_per_byte|\bbrier|\bloss")
 """Our two measures, and those that lm-evaluation-harness marks with `higher_is_better: false`."""
@@ -77,8 +78,12 @@ class Score:
         >>> text[68:]
         '200 samples differ by up to 0.097 by chance.'
         """
-        values = f"from {show_score(self.before)} to {show_score(self.after)}"
-        text = f"Worse after the training: {self.what}, {self.measure}, {values}"
+        text = ResultMessage.WORSE_AFTER_TRAINING.fill(
+            what=self.what,
+            measure=self.measure,
+            before=show_score(self.before),
+            after=show_score(self.after),
+        )
         if self.chance is None or self.before is None or self.after is None:
             return f"{text}."
         if abs(self.after - self.before) <= self.chance:

@@ -14,6 +14,8 @@ class RunMessage(Message):
     CHAIN_ENDS = "{job_name}: the chain ends here; {waiting} taken out of the queue"
     COMMANDS_TO_START = "Commands that the run file wants to have started"
     COPIES_IN_MEMORY = "Copies in node memory: {copies}"
+    DELETE_MARK = "Delete it: the step then runs again and finds what is already there."
+    DONE_MARK = "a done-mark"
     ENVIRONMENT_NOT_PACKED = "{python}: {error}. It said:\n{out}"
     FEWER_REPLICAS = (
         "{replicas} of {planned_replicas} data-parallel replicas train since iteration "
@@ -22,6 +24,8 @@ class RunMessage(Message):
     FILE_CHANGED_LATER = (
         "{path} cannot be read ({error}); it was written by runbook and changed later."
     )
+    JOB_CANCELLED = "{job_name}: {state} ({reason})"
+    JOB_ENDED_AS = "==> {state}: {reason} <=="
     JOB_AT_WORK = (
         "{job} is {state} ({reason}); what it works on is not moved away. Wait until it has "
         "ended, or end it: runbook cancel {folder_name}."

@@ -465,7 +465,13 @@ def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
 def cancel_jobs(folder: Path, scheduler: Scheduler) -> str:
     """End every active job of a run."""
     ends = [(job, scheduler.cancel(job)) for job, _ in active_jobs(folder, scheduler, LIVING)]
-    lines = [f"{job.path.name}: {status.state} ({status.reason})" for job, status in ends]
+    lines = []
+    for job, status in ends:
+        line = RunMessage.JOB_CANCELLED.fill(
+            job_name=job.path.name, state=status.state, reason=status.reason
+        )
+        lines.append(line)
+
     lines += _end_waits(folder)
     return "\n".join(lines) or RunMessage.NOTHING_CANCELLED.fill()
 
@@ -558,7 +564,8 @@ def show_log(
                 say(line)
 
         if is_last:
-            say(f"==> {status.state}: {status.reason or 'no reason given'} <==")
+            reason = status.reason or "no reason given"
+            say(RunMessage.JOB_ENDED_AS.fill(state=status.state, reason=reason))
             return
 
         time.sleep(POLL_SECONDS)

@@ -57,8 +57,9 @@ def mark_path(run_folder: Path, step: str) -> Path:
 
 def read_mark(run_folder: Path, step: str) -> DoneMark | None:
     """Return the done-mark of a step, or None if there is none. Raise an error if it is broken."""
-    remedy = "Delete it: the step then runs again and finds what is already there."
-    return read_json_record(mark_path(run_folder, step), DoneMark, "a done-mark", remedy)
+    meaning = RunMessage.DONE_MARK.fill()
+    remedy = RunMessage.DELETE_MARK.fill()
+    return read_json_record(mark_path(run_folder, step), DoneMark, meaning, remedy)
 
 
 def write_mark(

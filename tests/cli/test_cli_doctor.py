@@ -57,16 +57,14 @@ def test_what_is_missing_fails_and_names_the_remedy(runbook, asked):
 
 
 def test_a_torch_that_cannot_be_imported_is_told_in_its_own_words(runbook, asked):
+    error = "OSError: libcudart.so.12: cannot open shared object file"
     asked |= {
         "torch": None,
-        "errors": {"torch": "OSError: libcudart.so.12: cannot open shared object file"},
+        "errors": {"torch": error},
     }
     said = runbook("doctor", "--json")
     assert said.code == 1
-    assert (
-        rows_of(said)["software"]["value"]
-        == "OSError: libcudart.so.12: cannot open shared object file"
-    )
+    assert rows_of(said)["software"]["value"] == error
 
 
 def test_the_trainers_python_is_really_asked_though_we_are_a_rank_of_a_job_ourselves(monkeypatch):

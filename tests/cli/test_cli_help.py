@@ -10,9 +10,12 @@ from pathlib import Path
 
 import click
 import pytest
+from suite.messages import says
 
 from runbook import __version__
 from runbook.cli.commands import COMMANDS, Group, load_command
+from runbook.cli.messages import CliMessage
+from runbook.planning.messages import PlanningMessage
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).parent / "runbook"
@@ -107,11 +110,13 @@ def test_the_version_is_the_packages_own(runbook):
 def test_an_unknown_command_or_option_is_wrong_usage(runbook):
     said = runbook("stauts")
     assert (said.code, said.out) == (2, "")
-    assert said.err.endswith("Error: There is no command 'stauts'. Did you mean status?\n")
-    assert "There are init, adopt, learn, doctor, preflight, nodes, " in runbook("xyz").err
+    hint = PlanningMessage.DID_YOU_MEAN.fill(name="status")
+    assert says(said.err, CliMessage.NO_SUCH_COMMAND, command="stauts", hint=hint)
+    all_commands = CliMessage.THERE_ARE_COMMANDS.fill(commands=", ".join(COMMANDS))
+    assert says(runbook("xyz").err, CliMessage.NO_SUCH_COMMAND, command="xyz", hint=all_commands)
     said = runbook("status", "--jobid", "1")
     assert said.code == 2
-    assert "No such option" in said.err
+    assert "--jobid" in said.err
     assert runbook("why", "local").code == 2
 
 

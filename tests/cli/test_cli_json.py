@@ -13,6 +13,7 @@ from runbook.cli.commands import COMMANDS, load_command
 from runbook.core.checks import Check
 from runbook.phases import open_phase as phases
 from runbook.phases import phase_end
+from runbook.records.messages import RecordMessage
 from runbook.runs.run_folder import RUNS_VARIABLE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
@@ -44,7 +45,10 @@ def answer(said, code=0):
 def test_status_of_all_and_of_one(runbook, made):
     (run,) = answer(runbook("status", "--json"))["runs"]
     assert set(run) <= documented("status")
-    assert (run["run"], run["state"]) == ("local", "1 of 7 done")
+    assert (run["run"], run["state"]) == (
+        "local",
+        RecordMessage.STATES_DONE.fill(done=1, phases=7),
+    )
     one = answer(runbook("status", "local", "--json"))
     assert set(one["phases"][0]) <= documented("status RUN")
     assert [phase["state"] for phase in one["phases"]].count("done") == 1

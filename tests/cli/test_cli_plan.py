@@ -13,7 +13,7 @@ from runbook.core.errors import ParamsError
 from runbook.params.messages import ParamsMessage
 from runbook.params.schema.keys import DOCUMENT_NAMES, all_keys
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.plan_service import why_text
+from runbook.phases.plan_service import run_checks, why_text
 from runbook.planning import make_plan
 from runbook.planning.messages import PlanningMessage
 from runbook.runs import machine
@@ -138,8 +138,15 @@ def test_check_accepts_what_plan_and_render_accept_and_says_what_papermill_would
         said = runbook(*words)
         assert (said.code, said.err) == (0, ""), words
     out = " ".join(runbook("check", "mine").out.split())
-    assert "YAML 1.1: training.learning_rate ! warn params/mine.yaml:4" in out
-    assert "mine: no rule is broken; 2 to be looked at, at the top." in out
+    _, checks = run_checks("mine", ())
+    (differing,) = [
+        check for check in checks if check.rule == PhaseMessage.SAME_IN_BOTH_YAML.fill()
+    ]
+    assert differing.name.endswith("training.learning_rate")
+    assert (differing.verdict, differing.value) == ("warn", "params/mine.yaml:4")
+    assert f"{differing.name} ! warn {differing.value}" in out
+    to_be_looked_at = PhaseMessage.TO_BE_LOOKED_AT.fill(number=2)
+    assert f"mine: {PhaseMessage.NO_RULE_BROKEN.fill(open_parts=to_be_looked_at)}" in out
 
 
 def test_check_warns_of_a_partition_and_fails_over_walltime_and_memory(runbook, own_site):
@@ -164,7 +171,7 @@ def test_check_warns_of_a_partition_and_fails_over_walltime_and_memory(runbook, 
     assert "Change jobs.training.walltime." in long.err
     large = runbook("check", "mine", "--set", "model=13b")
     assert large.code == 2
-    assert "there are 40.0 GiB" in large.err
+    assert PlanningMessage.MEMORY_AVAILABLE.fill(available="40.0 GiB") in large.err
 
 
 def test_plan_shows_the_sizes_and_says_which_label_is_wrong(runbook):
@@ -191,7 +198,7 @@ def test_why_shows_the_chain_of_origins_and_what_follows(runbook):
     said = runbook("why", "local", "training.global_batch", "--set", "training.global_batch=16")
     assert said.code == 0
     lines = said.out.splitlines()
-    assert lines[0] == "training.global_batch = 16"
+    assert lines[0].split(" = ") == ["training.global_batch", "16"]
     chain = [
         line.split()[0:2]
         for line in lines
@@ -203,25 +210,36 @@ def test_why_shows_the_chain_of_origins_and_what_follows(runbook):
         ParamsMessage.THIS_ONE,
     )
     assert says(said.out, ParamsMessage.IN_THE_DOCUMENTS, documents=containing("GLOBAL_BATCH_SIZE"))
-    assert says(said.out, PhaseMessage.PLAN_MAKES)
+    assert says(
+        said.out,
+        PhaseMessage.PLAN_MAKES,
+        origins=containing("--set training.global_batch=16"),
+        derived=containing("16"),
+    )
 
 
 def test_why_answers_a_name_of_the_documents_and_the_nearest_of_ours(runbook):
     assert runbook("why", "local", "mp_size").out.startswith("parallel.tensor = 1\n")
     said = runbook("why", "local", "training.iteration")
     assert said.code == 2
-    assert (
-        said.err == "Error: There is no key training.iteration. Did you mean training.iterations?\n"
-    )
+    hint = PlanningMessage.DID_YOU_MEAN.fill(name="training.iterations")
+    refusal = ParamsMessage.NO_SUCH_KEY.fill(key="training.iteration", hint=hint)
+    assert said.err == f"Error: {refusal}\n"
+
+
+def values_of(text: str) -> list[list[str]]:
+    """Return the keys with their values that an answer of `why` states."""
+    return [line.split(" = ") for line in text.splitlines()]
 
 
 def test_why_explains_a_name_that_no_key_has_with_the_same_value():
     said = why_text("polaris-25b", "GAS", STAGE)
     assert said.splitlines()[0] == f"GAS: {DOCUMENT_NAMES['gas'].meaning}"
-    assert "\ntraining.global_batch = 1\n" in said
-    assert "\ntraining.micro_batch = 1\n" in said
-    assert "\ntraining.attention = flash2\n" in why_text("polaris-25b", "USE_FLASH_ATTN_V2", STAGE)
-    assert "\nmodel = gpt25b\n" in why_text("polaris-25b", "GPT25B", STAGE)
+    assert ["training.global_batch", "1"] in values_of(said)
+    assert ["training.micro_batch", "1"] in values_of(said)
+    flash = why_text("polaris-25b", "USE_FLASH_ATTN_V2", STAGE)
+    assert ["training.attention", "flash2"] in values_of(flash)
+    assert ["model", "gpt25b"] in values_of(why_text("polaris-25b", "GPT25B", STAGE))
     nemo = why_text("azure-175b", "SQUASHED_NEMO_IMAGE", STAGE)
     assert nemo.startswith("SQUASHED_NEMO_IMAGE: No NeMo image is used")
     assert "jobs.image =" not in nemo
@@ -295,7 +313,7 @@ def test_explain_reads_a_log_and_takes_the_rest_from_a_run(runbook, project):
     assert explained["parts"][-1]["name"] == "unexplained"
     assert sum(part["seconds"] for part in explained["parts"]) == pytest.approx(explained["gap"])
     alone = runbook("explain", str(log)).out
-    assert "expected (nothing says it): not known" in alone
+    assert f"expected ({SpeedMessage.NOTHING_SAYS.fill()}): not known" in alone
     assert says(alone, SpeedMessage.NOT_SAID, word=containing("accelerator=H100-SXM5"))
     wrong = runbook("explain", str(log), "--set", "micro_batches=2")
     assert (wrong.code, "Nearest: micro_batch" in wrong.err) == (2, True)

@@ -12,6 +12,7 @@ from runbook.core import shell
 from runbook.core.checks import Check
 from runbook.core.table import show_value, width
 from runbook.display import CheckTable, Table, show_checks, show_table, sparkline
+from runbook.display.output_place import REMEDY_COLUMN
 
 ROWS = [
     {"phase": "03-smoke-test", "loss (nat)": 9.5, "tokens": 49152, "note": None},
@@ -103,22 +104,24 @@ def test_values_are_shown_so_that_they_can_be_read(value, shown):
 def test_checks_put_those_that_need_a_person_first_and_never_speak_by_colour_alone():
     table = CheckTable(CHECKS)
     lines = table.as_text().splitlines()
-    assert lines[0] == "Checks (3 checks: 1 fail, 1 unknown, 1 pass)"
+    assert lines[0] == f"Checks ({table.summary()})"
+    assert re.findall(r"(\d) (\w+)", table.summary()) == [
+        ("3", "checks"),
+        ("1", "fail"),
+        ("1", "unknown"),
+        ("1", "pass"),
+    ]
     assert [line.split()[0] for line in lines[3:]] == ["resume", "throughput", "first"]
     for word in ("✗ fail", "? unknown", "✓ pass", "Look at <events.jsonl>."):
         assert word in table.as_text()
         assert word in table.as_text(colour=True).replace("\x1b[0m", "")
     assert re.search(r"\x1b\[1;33m✗ fail\x1b\[0m", table.as_text(colour=True))
     rows = Cells(table.as_html()).rows
-    assert rows[1] == [
-        "resume",
-        "✗ fail",
-        "2 differ",
-        "losses equal to 5 digits",
-        "Look at <events.jsonl>.",
-    ]
+    failed = next(check for check in CHECKS if check.verdict == "fail")
+    assert rows[1] == [failed.name, "✗ fail", failed.value, failed.rule, failed.remedy]
     assert "| ✓ pass |" in table.as_markdown()
-    assert "What to do" not in CheckTable(CHECKS[:1]).as_text()
+    assert list(table.rows[0])[-1] == REMEDY_COLUMN
+    assert REMEDY_COLUMN not in CheckTable(CHECKS[:1]).as_text()
     assert CheckTable([]).summary() == "0 checks"
 
 
@@ -127,7 +130,7 @@ def test_outside_a_notebook_everything_is_plain_text(capsys):
     show_checks(CHECKS)
     out = capsys.readouterr().out
     assert "Losses\n" in out
-    assert "Checks (3 checks" in out
+    assert f"Checks ({CheckTable(CHECKS).summary()})" in out
     assert "<div" not in out
     assert "\x1b" not in out
 

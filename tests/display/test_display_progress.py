@@ -14,6 +14,7 @@ import papermill
 import pytest
 
 from runbook.display import Place, Progress
+from runbook.display.messages import DisplayMessage
 
 WORK = """from runbook.display import Progress
 import time
@@ -22,6 +23,12 @@ for n in range(41):
     progress.update(done=n, rate=f"{n} MB/s")
     time.sleep(0.05)
 progress.finish(done=40, loss=3.5)"""
+
+
+def amount(done: int, total: int, unit: str = "") -> str:
+    """Return how a picture shows what is done."""
+    percent = 100 * done / total
+    return DisplayMessage.AMOUNT_DONE.fill(done=done, total=total, unit=unit, percent=percent)
 
 
 class Clock:
@@ -47,7 +54,7 @@ def _run(place, capsys, seconds=60, step=0.1):
 def test_a_pipe_gets_a_line_now_and_then_and_the_end(capsys):
     lines = _run(Place.PIPE, capsys).splitlines()
     assert len(lines) == 7
-    assert lines[0] == "training: 0 of 600 iterations (0 %), loss 1"
+    assert lines[0] == f"training: {amount(0, 600, ' iterations')}, loss 1"
     assert re.match(r"training: 1\d\d of 600 iterations \(1[78] %\), loss 0\.00", lines[1])
     assert lines[-1].startswith(
         "training (after 1 min): 600 of 600 iterations (100 %), loss 0.0016"
@@ -67,7 +74,9 @@ def test_facts_are_kept_until_replaced_and_an_unknown_total_shows_no_bar():
     progress = Progress("watch", place=Place.PIPE)
     progress.update(job="12", state="PENDING")
     progress.update(done=3, state="RUNNING", **{"tokens/s": 9000})
-    assert progress.as_text() == "watch: 3, job 12, state RUNNING, tokens/s 9000"
+    title, _, facts = progress.as_text().partition(": ")
+    assert title == "watch"
+    assert facts.split(", ") == ["3", "job 12", "state RUNNING", "tokens/s 9000"]
     assert "width:" not in progress.as_html()
     progress.update(total=4, note="<script>")
     assert "width:75.0%" in progress.as_html()
@@ -78,10 +87,12 @@ def test_an_error_inside_is_part_of_the_last_picture(capsys):
     with pytest.raises(ValueError), Progress("data", total=2, place=Place.PIPE) as progress:
         progress.update(done=1)
         raise ValueError
-    assert "1 of 2 (50 %), stopped by ValueError" in capsys.readouterr().out
+    assert progress.facts["stopped by"] == "ValueError"
+    out = capsys.readouterr().out
+    assert amount(1, 2) in out and out.rstrip().endswith("ValueError")
     with Progress("data", total=2, place=Place.PIPE) as progress:
         progress.finish(done=2)
-    assert capsys.readouterr().out.count("2 of 2") == 1, "finished once"
+    assert capsys.readouterr().out.count(amount(2, 2)) == 1, "finished once"
 
 
 def test_a_real_terminal_is_recognised(tmp_path):
@@ -149,7 +160,7 @@ def _is_final(output):
     text = output.data["text/plain"]
     html = output.data["text/html"]
     assert text.startswith("data (after ")
-    assert "40 of 40 documents (100 %), rate 40 MB/s, loss 3.5" in text
+    assert f"{amount(40, 40, ' documents')}, rate 40 MB/s, loss 3.5" in text
     assert "width:100.0%" in html
     return True
 
@@ -161,7 +172,7 @@ def test_our_engine_saves_one_final_picture_and_its_log_shows_life(executed):
     assert _is_final(outputs[0])
     told = [line for line in lines if line.startswith("data")]
     assert told[0].startswith("data: 0 of 40 documents (0 %)")
-    assert "40 of 40 documents (100 %)" in told[-1]
+    assert amount(40, 40, " documents") in told[-1]
 
 
 @pytest.mark.notebooks
@@ -172,7 +183,7 @@ def test_stock_papermill_logs_printed_lines_because_it_does_not_log_updates(exec
         "display_data",
         *["stream"] * (len(outputs) - 1),
     ]
-    assert any("40 of 40 documents (100 %)" in line for line in lines)
+    assert any(amount(40, 40, " documents") in line for line in lines)
 
 
 @pytest.mark.notebooks

@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from suite.messages import says
 from test_phases_parts import settings_of
 from toy_run import open_run, write_metrics
 
 from runbook.phases.p03_smoke_test.phase import outlook
 from runbook.phases.plan_service import load_plan
+from runbook.planning.messages import PlanningMessage
 from runbook.results.history import read_metrics
 from runbook.runs import machine
 
@@ -34,11 +36,10 @@ def test_a_later_plan_is_corrected_to_the_measured_step(smoke):
     _, corrected = load_plan("local", words, measured=True)
     found = corrected.as_dict()["time"]["03-smoke-test"]
     assert found["seconds_per_iteration"] == pytest.approx(0.5, rel=1e-3)
-    assert (
-        f"measured by the smoke test of {open_phase.settings.name} on {kept.measured[:10]}"
-        in found["basis"]
-    )
-    assert "measured by the smoke test" not in plain.as_dict()["time"]["03-smoke-test"]["basis"]
+    measured = {"run": open_phase.settings.name, "measured": kept.measured[:10]}
+    assert says(found["basis"], PlanningMessage.CORRECTED_BY_SMOKE_TEST, **measured)
+    basis = plain.as_dict()["time"]["03-smoke-test"]["basis"]
+    assert not says(basis, PlanningMessage.CORRECTED_BY_SMOKE_TEST)
 
 
 def test_a_smoke_test_that_was_warned_of_rescales_its_own_run_alone(smoke):

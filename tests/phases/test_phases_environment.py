@@ -213,7 +213,7 @@ def test_a_file_with_a_secret_that_others_can_read_is_told(tmp_path):
         (check,) = secret_checks(site_of(tmp_path, step))
         assert check.verdict == verdict, oct(mode)
         assert "pass-0123456789" not in str(check)
-    assert check.rule == "for log in; a file is readable by you alone"
+    assert check.rule == f"for {step.title}{PhaseMessage.SECRET_FILE_READABLE.fill()}"
 
 
 @pytest.mark.training

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from suite.messages import refuses, says
 
+from runbook.cli.messages import CliMessage
 from runbook.cli.plan import plan
 from runbook.core.errors import ParamsError
 from runbook.params.project import project_root
@@ -60,8 +61,10 @@ def test_a_table_needs_only_two_columns(tmp_path: Path) -> None:
     assert (first.tokens_s_per_accel or 0) > 1000
     assert second.reason == SpeedMessage.UNKNOWN_ACCELERATOR.fill(accelerator="Cerebras")
     text = predictions_text([first, second])
-    assert "GPT-3 13B on H100: " in text
-    assert "GPT-3 13B on Cerebras: unknown: the accelerator 'Cerebras'" in text
+    known, unknown = (line.partition(": ") for line in text.splitlines() if "GPT-3 13B" in line)
+    assert known[0].endswith("H100")
+    assert unknown[0].endswith("Cerebras")
+    assert second.reason in unknown[2]
 
 
 def test_a_byte_order_mark_and_rows_of_any_length_are_read(tmp_path: Path) -> None:
@@ -107,7 +110,7 @@ def test_a_run_or_a_table_not_both_and_not_neither() -> None:
     for words in ((), ("local", "--predict", str(PUBLISHED))):
         result = call(*words)
         assert result.exception is not None
-        assert "give either RUN or --predict FILE.csv" in str(result.exception)
+        assert str(result.exception) == CliMessage.RUN_OR_PREDICT.fill()
 
 
 def test_the_search_of_a_shipped_run_ranks_and_grows() -> None:

@@ -88,12 +88,12 @@ def test_a_second_time_what_a_person_changed_is_kept_and_named(project):
     assert again.written == ("05-analysis.ipynb",)
     assert again.edited == {"03-smoke-test.ipynb": ("launch",)}
     assert {name: (folder / name).read_bytes() for name in before} == before
-    assert copies_text(again) == (
-        f"{folder}: 1 notebooks copied.\n"
-        f"{folder}: 6 notebooks exist and were kept.\n"
-        "  03-smoke-test.ipynb differs from its master in launch: edited, or the master is newer.\n"
-        "  --fresh copies the masters again and keeps these beside them."
-    )
+    assert copies_text(again).splitlines() == [
+        PhaseMessage.COPIES_WRITTEN.fill(folder=folder, number=1),
+        PhaseMessage.COPIES_KEPT.fill(folder=folder, number=6),
+        PhaseMessage.CELLS_DIFFER.fill(name="03-smoke-test.ipynb", cells="launch"),
+        PhaseMessage.CELLS_COPIED_AGAIN.fill(),
+    ]
     fresh = make_copies("local", fresh=True)
     assert (len(fresh.written), fresh.edited) == (7, {})
     assert fresh.moved is not None

@@ -115,7 +115,7 @@ def test_values_that_the_site_requires_are_asked_for_before_a_layout_is_rehearse
         jobs.launch(open_run(SMOKE, *without_stage, runs=runs))
     problem = problem_of(error.value, "jobs.stage")
     assert has_rule(problem, ParamsMessage.REQUIRED_VALUE, meaning=containing("a folder on"))
-    assert problem.where == "required by params/sites/azure.yaml"
+    assert problem.where == ParamsMessage.REQUIRED_BY.fill(site="azure")
     assert [trainer.ranks, queue.calls] == [[], []]
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
+from suite.tables import table_rows
 from toy_run import FakeScheduler, open_run
 
 from runbook.core.checks import Check
 from runbook.core.errors import JobError, ParamsError, RecordError
+from runbook.core.messages import CoreMessage
 from runbook.jobs.job_folder import JobState
 from runbook.phases import phase_end
 from runbook.phases.job_control import training_jobs as jobs
@@ -15,9 +17,11 @@ from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_report import card, write_report
 from runbook.phases.runner import why_not_done
 from runbook.plan_file.phase_names import PHASES
+from runbook.records.messages import RecordMessage
 from runbook.records.pages.notebook_page import write_html
 from runbook.runs import status
 from runbook.runs.messages import RunMessage
+from runbook.runs.step import StepState
 
 PHASE = "01-environment"
 
@@ -77,20 +81,27 @@ def test_a_failed_check_stops_the_phase_and_leaves_no_mark(runs):
     open_phase.session.check(Check("disk", "fail", "1 GiB free", "at least 2 GiB"))
     with refuses(RecordError, PhaseMessage.PHASE_DID_NOT_PASS, phase="01-environment"):
         phase_end.finish(open_phase)
-    assert missing(open_phase) == "not done yet"
+    assert missing(open_phase) == StepState.NOT_DONE
 
 
 def test_status_shows_every_run_also_one_whose_record_is_broken(
     finished, runs, queue: FakeScheduler
 ):
-    assert "local  01-environment  1 of 7 done  unknown" in status.status_of_all(runs)
-    text = status.status_of_one("local", runs)
-    assert "01-environment  done     pass" in text
-    assert "04-training     not run" in text
+    done = RecordMessage.STATES_DONE.fill(done=1, phases=7)
+    rows = [cells[:4] for cells in table_rows(status.status_of_all(runs))]
+    assert ["local", "01-environment", done, "unknown"] in rows
+    rows = table_rows(status.status_of_one("local", runs))
+    assert ["01-environment", "done", "pass"] in [cells[:3] for cells in rows]
+    assert ["04-training", "not run"] in [cells[:2] for cells in rows]
     (finished.folder / "records" / f"{PHASE}.json").write_text("{")
     assert "unreadable" in status.status_of_all(runs)
     assert "unreadable" in status.status_of_one("local", runs)
-    assert "is not the twin of a notebook" in status.status_of_one("local", runs)
+    assert says(
+        status.status_of_one("local", runs),
+        CoreMessage.RECORD_UNREADABLE,
+        path=containing(f"{PHASE}.json"),
+        meaning=RecordMessage.TWIN.fill(),
+    )
     assert "01-environment  unreadable" in card(finished.folder)
 
 
@@ -144,7 +155,7 @@ def test_the_card_of_a_run_to_a_phase_has_the_verdict_of_those_phases(
     assert card(finished.folder).startswith("\n\nlocal: fail\n")
     early = card(finished.folder, [PHASE])
     assert early.startswith("\n\nlocal: pass, 01-environment\n")
-    assert "05-analysis     done     fail" in early
+    assert ["05-analysis", "done", "fail"] in [cells[:3] for cells in table_rows(early)]
     assert card(finished.folder, ["01-environment", "02-data"]).startswith(
         "\n\nlocal: unknown, 01-environment to 02-data\n"
     )
@@ -156,7 +167,10 @@ def test_cancel_ends_the_jobs_that_run_and_no_other(runs, queue: FakeScheduler):
     jobs.launch(open_phase)
     queue.states["04-training"] = JobState.STOPPED
     jobs.launch(open_phase)
-    assert status.cancel_jobs(open_phase.folder, queue) == "04-training-2: cancelled (cancelled)"
+    cancelled = RunMessage.JOB_CANCELLED.fill(
+        job_name="04-training-2", state="cancelled", reason="cancelled"
+    )
+    assert status.cancel_jobs(open_phase.folder, queue) == cancelled
     assert queue.calls[-1] == "cancel 04-training-2"
     assert status.cancel_jobs(open_phase.folder, queue) == RunMessage.NOTHING_CANCELLED.fill()
 
@@ -164,4 +178,5 @@ def test_cancel_ends_the_jobs_that_run_and_no_other(runs, queue: FakeScheduler):
 def test_a_report_of_a_run_that_has_only_a_plan_can_be_written(runs):
     open_phase = open_run("00-plan", runs=runs)
     assert write_report(open_phase.folder) == open_phase.folder / "index.html"
-    assert "04-training     not run" in card(open_phase.folder)
+    rows = table_rows(card(open_phase.folder))
+    assert ["04-training", "not run"] in [cells[:2] for cells in rows]

@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from suite.messages import refuses
 
 from runbook.core.errors import RecordError
-from runbook.runs.step import fingerprint, mark_path, read_mark, step_status, write_mark
+from runbook.core.messages import CoreMessage
+from runbook.runs.messages import RunMessage
+from runbook.runs.step import StepState, fingerprint, mark_path, read_mark, step_status, write_mark
 
 
 @pytest.fixture
@@ -43,8 +46,8 @@ def test_a_fingerprint_depends_on_version_and_inputs_and_not_on_their_order():
 
 def test_what_was_made_is_done_until_something_changes(made: Path):
     assert step_status(made, "02-data", "abc").as_text() == ""
-    assert step_status(made, "02-data", "abd").as_text() == "its parameters or inputs changed"
-    assert step_status(made, "03-smoke-test", "abc").as_text() == "not done yet"
+    assert step_status(made, "02-data", "abd").as_text() == StepState.INPUTS_CHANGED
+    assert step_status(made, "03-smoke-test", "abc").as_text() == StepState.NOT_DONE
     mark = read_mark(made, "02-data")
     assert mark is not None
     assert [output.path for output in mark.outputs] == ["b.csv", "data/a.bin"]
@@ -66,33 +69,39 @@ def test_a_lost_cut_or_changed_output_is_named(made: Path, content, told):
     assert step_status(made, "02-data", "abc").as_text() == told
 
 
+DONE_MARK = {
+    "meaning": RunMessage.DONE_MARK.fill(),
+    "remedy": RunMessage.DELETE_MARK.fill(),
+}
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", '{"step": "02-data"', "[]", "null", "7", '{"step": "02-data"}', '{"a": 1}']
 )
 def test_a_mark_cut_off_or_changed_by_hand_is_never_taken_for_done(made: Path, text):
-    mark_path(made, "02-data").write_text(text)
-    with pytest.raises(
-        RecordError,
-        match=r"steps/02-data\.json is not a done-mark \(.*Delete it: the step then runs",
-    ):
+    path = mark_path(made, "02-data")
+    path.write_text(text)
+    with refuses(RecordError, CoreMessage.RECORD_UNREADABLE, path=path, **DONE_MARK):
         step_status(made, "02-data", "abc")
 
 
 def test_a_mark_that_is_not_text_is_refused_too(made: Path):
-    mark_path(made, "02-data").write_bytes(b"\xff\xfe{}")
-    with pytest.raises(RecordError, match="is not a done-mark"):
+    path = mark_path(made, "02-data")
+    path.write_bytes(b"\xff\xfe{}")
+    with refuses(RecordError, CoreMessage.RECORD_UNREADABLE, path=path, **DONE_MARK):
         read_mark(made, "02-data")
 
 
 def test_a_mark_cut_while_it_was_written_leaves_the_old_one(made: Path, monkeypatch):
+    reason = "No space left on device"
+
     def no_space(*_):
-        raise OSError(28, "No space left on device")
+        raise OSError(28, reason)
 
     before = mark_path(made, "02-data").read_bytes()
     monkeypatch.setattr("os.fsync", no_space)
-    with pytest.raises(
-        RecordError, match=r"02-data\.json could not be written: No space left on device"
-    ):
+    path = mark_path(made, "02-data")
+    with refuses(RecordError, CoreMessage.NOT_WRITTEN, path=path, reason=reason):
         write_mark(made, "02-data", 1, "new", [made / "b.csv"])
     assert mark_path(made, "02-data").read_bytes() == before
     assert [path.name for path in (made / "steps").iterdir()] == ["02-data.json"]

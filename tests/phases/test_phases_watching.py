@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,8 @@ from runbook.phases.job_control import live_view
 from runbook.phases.job_control import training_jobs as jobs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p00_plan import phase as plan
+from runbook.planning.rule_codes import PlanCode
+from runbook.records.logbook import make_entry
 from runbook.runs import status
 from runbook.runs.messages import RunMessage
 
@@ -130,7 +133,10 @@ def test_status_and_04_say_since_when_fewer_replicas_train(runs, queue, monkeypa
     )
     assert status.facts_of_one(name, runs)["fewer_replicas"] == change
     entry = live_view.LiveView(open_phase).last_events()[-1]
-    assert "From iteration 5 on 1 of 2 data-parallel replicas train, on 1 process" in entry
+    event = {"event": "replicas_changed", "time": 0, **change, "num_microbatches": 8}
+    assert str(make_entry(event).text) in entry
+    numbers = re.findall(r"\d+", str(make_entry(event).text))
+    assert numbers == ["5", "1", "2", "1", "8"]
     back = {**change, "iteration": 8, "replicas": 2, "world_size": 2}
     open_phase.append_event("replicas_changed", **back, num_microbatches=4)
     assert status.facts_of_one(name, runs)["fewer_replicas"] is None
@@ -143,10 +149,7 @@ def test_a_choice_that_breaks_a_rule_is_told_at_the_field_that_was_changed():
     assert plan.consider_changes("local", {}, KEYS).errors == {}
     wrong = plan.consider_changes("local", {"training.micro_batch": "3"}, KEYS)
     assert list(wrong.errors) == ["training.micro_batch"]
-    assert (
-        "the global batch divides by micro-batch x data replicas"
-        in wrong.errors["training.micro_batch"]
-    )
+    assert PlanCode.BATCH_DIVIDES.message.rule in wrong.errors["training.micro_batch"]
     both = plan.consider_changes(
         "local", {"training.micro_batch": "x", "model": "nope"}, KEYS
     ).errors

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from suite.messages import refuses
+from suite.messages import refuses, says
 
 from runbook.core import quantities
 from runbook.core.errors import RecordError
@@ -120,13 +120,16 @@ def test_scores_are_appended_once_and_misses_come_first(tmp_path):
     scores = read_scores_of_all(tmp_path)
     table = scores_table(scores, "all")
     assert table.rows[0]["run"] == "b"
-    assert "2 of 3" in calibration_text(scores)
+    assert calibration_text(scores) == ResultMessage.FORECASTS_HELD.fill(hits=2, counted=3)
 
 
 def test_a_late_forecast_says_so_and_is_not_counted(tmp_path):
     scores = score(seal(sealed(late=True), tmp_path), {"loss": 5.0})
-    assert "0 of 0" in calibration_text(scores)
-    assert "made after the first step" in scores_table(scores, "all").rows[0]["verdict"]
+    held = ResultMessage.FORECASTS_HELD.fill(hits=0, counted=0)
+    late = ResultMessage.LATE_NOT_COUNTED.fill(late=len(scores))
+    assert calibration_text(scores) == held + late
+    verdict = scores_table(scores, "all").rows[0]["verdict"]
+    assert says(verdict, ResultMessage.MADE_LATE, verdict="inside")
 
 
 def test_after_five_runs_an_interval_is_as_wide_as_their_errors(tmp_path):

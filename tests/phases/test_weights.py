@@ -10,6 +10,7 @@ from toy_run import PROJECT, TOY
 
 from runbook import params
 from runbook.cli import cli
+from runbook.cli.messages import CliMessage
 from runbook.core.errors import DataError, ParamsError
 from runbook.phases import trained_model as weights
 from runbook.phases.messages import PhaseMessage
@@ -69,7 +70,8 @@ def test_an_exported_folder_has_tokenizer_and_model_card_and_is_not_written_over
     assert json.loads((out / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
     assert json.loads((out / "generation_config.json").read_text())["eos_token_id"] == 50256
     card = (out / "README.md").read_text()
-    assert "| Training loss (nat/token) | 10.0000 at first, 9.0000 at step 2 |" in card
+    losses = PhaseMessage.LOSSES_OF_TRAINING.fill(first=10, latest=9, last=2)
+    assert f"| {losses} |" in card
     assert (
         "| Commit | not recorded |" in card
         and "licence: public domain" in card
@@ -148,10 +150,10 @@ def test_a_megatron_checkpoint_is_imported_with_a_word_about_its_tokenizer(
     ]
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 0, done.output
-    assert done.output == (
-        "f: the training of run begins from it\n"
-        "The checkpoint has no tokenizer: make sure that data.tokenizer is the one it was trained with.\n"
-    )
+    assert done.output.splitlines() == [
+        CliMessage.BEGINS_FROM.fill(weights="f", run="run"),
+        CliMessage.NO_TOKENIZER.fill(),
+    ]
     assert trainer == [("import", {"source": str(tmp_path / "theirs")})]
 
 

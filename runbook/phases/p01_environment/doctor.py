@@ -383,7 +383,7 @@ def _secret_check(reference: str, use: str) -> Check:
     kind, _, path = reference.partition(":")
     if kind != "file":
         return Check(name, "pass", "there", rule)
-    rule += "; a file is readable by you alone"
+    rule += PhaseMessage.SECRET_FILE_READABLE.fill()
     mode = Path(path).expanduser().stat().st_mode & 0o777
     if mode & 0o077:
         value = f"there, and others can read it (mode {mode:04o})"
