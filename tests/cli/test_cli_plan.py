@@ -214,7 +214,7 @@ def test_why_shows_the_chain_of_origins_and_what_follows(runbook):
         said.out,
         PhaseMessage.PLAN_MAKES,
         origins=containing("--set training.global_batch=16"),
-        derived=containing("16"),
+        derived=containing("1,600 sequences"),
     )
 
 
