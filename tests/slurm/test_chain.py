@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 from chained_run import ChainedRun, write_site
+from suite.messages import says
 from two_nodes import Cluster, what_is_missing
 
 from runbook.jobs.job_folder import JobState
+from runbook.jobs.messages import JobLine
 from runbook.next_job.decisions import Action
 from runbook.phases.job_control import training_jobs
 from runbook.phases.job_control.ended_jobs import decision_of_job
 from runbook.phases.phase_steps import train_step
+from runbook.plan_file.resume_sources import near_partner
 from runbook.records.logbook import make_entry
 from runbook.runs.bad_nodes import bad_nodes_file, read_bad_nodes
 from runbook.runs.run_folder import RUNS_VARIABLE
@@ -97,14 +100,14 @@ def test_restarts_stay_in_the_allocation_until_its_script_is_killed(killed):
     places = [event["id"] for event in killed.events("attempt_began")]
     assert places == [f"slurm-{first}"] * 2 + [f"slurm-{second}"]
     log = killed.job.err.read_text()
-    assert "node node2 does not answer and is left out" in log
-    assert "attempt 2 trains on node1,node3" in log
+    assert says(log, JobLine.NODE, node="node2", fate=JobLine.NODE_LEFT_OUT.fill())
+    assert says(log, JobLine.ATTEMPT_TRAINS, attempt=2, nodes="node1,node3")
     assert f"slurm-{third}" not in log, "the last job of the chain was taken out of the queue"
 
 
 def test_the_spare_node_gets_the_state_of_the_lost_one_from_its_partner(killed):
     first, second = killed.events("resumed")
-    assert first["source"] == "near partner (rank 1)"
+    assert first["source"] == near_partner([1])
     assert first["iteration"] > 4, "newer than the checkpoint"
     # A script that is killed takes its ranks along by SIGTERM: they save, and remove their copies.
     assert second["source"] == "shared"
@@ -161,7 +164,7 @@ def test_without_a_spare_the_training_goes_on_with_fewer_replicas_and_never_sile
     places = [event["id"] for event in run.events("attempt_began")]
     assert places == [f"slurm-{first}"] * 2 + [f"slurm-{second}"]
     log = run.job.err.read_text()
-    assert "only 1 of 2 nodes train, with fewer data-parallel replicas" in log
+    assert says(log, JobLine.FEWER_NODES_TRAIN, num_nodes=1, nodes=2)
     lost, back = run.events("replicas_changed")
     assert (lost["replicas"], lost["planned_replicas"], lost["num_microbatches"]) == (1, 2, 4)
     assert lost["iteration"] == 4

@@ -16,6 +16,7 @@ from runbook import params
 from runbook.core.files import read_lines
 from runbook.jobs import get_scheduler
 from runbook.jobs.job_folder import JobFolder, JobState, Scheduler
+from runbook.jobs.messages import JobReason
 from runbook.jobs.render.training_job import ENVIRONMENT_FILE, render_job, write_job
 from runbook.planning import make_plan
 from runbook.tools.drills.bench import write_project
@@ -85,5 +86,5 @@ def test_a_node_without_a_copy_ends_a_job_whose_shared_environment_has_changed(p
     job = TwoNodeJob(packed, "refused")
     assert job.state is JobState.FAILED
     assert job.answers() == {"node1": "unpacked", "node2": "refused"}
-    assert "has changed since it was packed" in job.folder.reason.read_text()
+    assert job.folder.reason.read_text().strip() == JobReason.COPY_CHANGED.fill()
     assert not list(packed.disk.glob("*/*/*/environment"))

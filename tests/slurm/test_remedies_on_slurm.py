@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from two_nodes import Cluster, wait_until
 
+from runbook.results.failures import kinds
 from runbook.results.failures.finder import find_cause, find_failures
 
 pytestmark = pytest.mark.slurm
@@ -72,7 +73,7 @@ def test_node_out_of_reach_a_node_that_has_come_back_starts_the_ranks(
     cluster.do("slurmd-kill", "node2")
     code, said = allocation.run(start)
     assert code != 0
-    assert cause_of(said) == "node out of reach"
+    assert cause_of(said) == kinds.UNREACHED.name
     cluster.do("slurmd-start", "node2")
     wait_until(lambda: allocation.run(start)[0] == 0, "the ranks' start", 120)
 
@@ -80,5 +81,5 @@ def test_node_out_of_reach_a_node_that_has_come_back_starts_the_ranks(
 def test_launcher_needs_ssh_srun_starts_ranks_where_no_node_answers_it(allocation: Allocation):
     code, said = allocation.run("ssh -o BatchMode=yes -o ConnectTimeout=10 node2 hostname")
     assert code != 0
-    assert cause_of(said) == "launcher needs ssh"
+    assert cause_of(said) == kinds.SSH.name
     assert allocation.run("srun --nodes=1 --nodelist=node2 hostname")[0] == 0
