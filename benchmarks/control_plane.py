@@ -30,7 +30,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from runbook.phases.plan_service import load_plan
+from runbook.phases.run_plan import load_plan
 from runbook.plan_file.schema import Checkpoint, PhasePlan, exchange_interval, read_plan
 from runbook.plan_file.slow_ranks import ExchangedTimes, StragglerDetector
 from runbook.results.history import read_metrics

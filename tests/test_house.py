@@ -160,7 +160,9 @@ def test_without_extras_everything_a_login_node_needs_is_imported():
         *("runbook.cli.run", "runbook.cli.report", "runbook.cli.logs", "runbook.cli.init"),
         *(
             "runbook.phases.runner",
-            "runbook.phases.plan_service",
+            "runbook.phases.run_plan",
+            "runbook.phases.run_checks",
+            "runbook.phases.rendered_jobs",
             "runbook.runs.status",
             "runbook.phases.p01_environment.phase",
         ),

@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 from runbook.params import project_root, run_names
-from runbook.phases import plan_service as plan_commands
+from runbook.phases.rendered_jobs import render_all
+from runbook.phases.run_plan import load_plan, plan_text
 from runbook.tools.redact.redacted_copy import write_redacted
 
 ROOT = Path(__file__).parents[1]
@@ -115,13 +116,13 @@ def sites() -> str:
     """What each run file would submit, one page a run."""
     rows = []
     for name in run_names(project_root(ROOT)):
-        settings, plan = plan_commands.load_plan(name, [])
+        settings, plan = load_plan(name, [])
         out = ROOT / "build" / "rendered" / name
         shutil.rmtree(out, ignore_errors=True)
         parts = [
-            f"# {name}\n\n{settings.site.title}\n\n```text\n{plan_commands.plan_text(settings, plan)}\n```\n"
+            f"# {name}\n\n{settings.site.title}\n\n```text\n{plan_text(settings, plan)}\n```\n"
         ]
-        for path in plan_commands.render_all(name, [], out, placeholders=True):
+        for path in render_all(name, [], out, placeholders=True):
             language = LANGUAGES.get(path.suffix, "text")
             shown = (
                 path.read_text(encoding="utf-8")

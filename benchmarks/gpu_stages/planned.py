@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.gpu_stages.stages import PARTS
 from benchmarks.memory_against_plan import ALWAYS
 from runbook.core.errors import RunbookError
-from runbook.phases.plan_service import load_plan
+from runbook.phases.run_plan import load_plan
 
 MODELS = {"125m-2k": "125m", "350m": "350m", "1.3b": "1.3b", "6.7b": "6.7b"}
 """Models of params/models.yaml by shape of the benchmark."""

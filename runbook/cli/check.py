@@ -14,7 +14,7 @@ from runbook.cli.output import show
 @AS_JSON
 def check(run_name: str, set_words: tuple[str, ...], as_json: bool) -> None:
     """List everything that is wrong with RUN: keys, types, ranges, layout, memory, queue. Nothing is written."""
-    from runbook.phases.plan_service import check_text, run_checks
+    from runbook.phases.run_checks import check_text, run_checks
 
     if as_json:
         name, checks = run_checks(run_name, set_words)

@@ -1,7 +1,9 @@
 """`runbook compare`: runs next to each other, and whether one is worse."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,33 +12,25 @@ import click
 from runbook.cli.options import FILE, RUNS, NumberRange, phase_option
 
 if TYPE_CHECKING:
-    from runbook.results.compare import Comparison, Tolerance
+    from runbook.results.comparison import Comparison, RunFacts, Tolerance
+
+
+PICTURE_SUFFIXES = (".svg", ".png", ".pdf")
+
+allowed_share = partial(click.option, type=NumberRange(0.0), show_default=True)
+"""An option for a share by which a run may be worse than the first."""
 
 
 @click.command()
 @click.argument("run_names", metavar="RUN RUN...", nargs=-1, required=True)
 @phase_option("The training to compare.")
-@click.option(
-    "--slower",
-    type=NumberRange(0.0),
-    default=0.05,
-    show_default=True,
-    help="Allowed loss of tokens/s, as a share of the first run's.",
+@allowed_share(
+    "--slower", default=0.05, help="Allowed loss of tokens/s, as a share of the first run's."
 )
-@click.option(
-    "--worse",
-    type=NumberRange(0.0),
-    default=0.01,
-    show_default=True,
-    help="Allowed increase of the loss at equal tokens, as a share.",
+@allowed_share(
+    "--worse", default=0.01, help="Allowed increase of the loss at equal tokens, as a share."
 )
-@click.option(
-    "--memory",
-    type=NumberRange(0.0),
-    default=0.10,
-    show_default=True,
-    help="Allowed increase of memory, as a share.",
-)
+@allowed_share("--memory", default=0.10, help="Allowed increase of memory, as a share.")
 @click.option(
     "--json",
     "as_json",
@@ -55,40 +49,50 @@ def compare(
     runs: Path | None,
     as_json: bool,
     figure: Path | None,
-    **shares: float,
+    slower: float,
+    worse: float,
+    memory: float,
 ) -> int:
     """Compare each run with the first. Exit code 1 if one is worse than allowed."""
-    from runbook.display import CheckTable
-    from runbook.results.compare import Tolerance, read_run
-    from runbook.results.compare import compare as compared
-    from runbook.results.messages import ResultMessage
+    from runbook.results.comparison import Tolerance, compare_runs, read_run
     from runbook.runs.status import run_folder
 
     if len(run_names) < 2:
         raise click.UsageError("Name at least two runs.")
-    if figure is not None and figure.suffix not in (".svg", ".png", ".pdf"):
+    if figure is not None and figure.suffix not in PICTURE_SUFFIXES:
         raise click.UsageError(f"--figure {figure}: the name ends with .svg, .png or .pdf.")
-    tolerance = Tolerance(shares["slower"], shares["worse"], shares["memory"])
-    folders = [run_folder(name, runs) for name in run_names]
-    facts = [read_run(folder, phase) for folder in folders]
-    result = compared(facts, tolerance)
+    compared_runs = [read_run(run_folder(name, runs), phase) for name in run_names]
+    tolerance = Tolerance(slower, worse, memory)
+    result = compare_runs(compared_runs, tolerance)
     if figure is not None:
-        from runbook.results.figures.drawing import save
-        from runbook.results.figures.run_figures import comparison_figure
-
-        histories = {run.name: run.history for run in facts}
-        save(comparison_figure(histories), figure)
-
+        _draw_losses(compared_runs, figure)
     if as_json:
         _print_comparison_as_json(result, tolerance)
     else:
-        for table in (result.parameters, result.metrics, result.environment):
-            click.echo(table.as_text() + "\n")
-        click.echo(CheckTable(result.checks).as_text())
-        verdict = ResultMessage.COMPARED.fill(verdict=_verdict(result), base=facts[0].name)
-        click.echo(verdict)
+        _print_comparison(result, base=compared_runs[0].name)
 
     return 0 if result.passed else 1
+
+
+def _draw_losses(compared_runs: Sequence["RunFacts"], figure: Path) -> None:
+    """Draw the losses of all runs into a file."""
+    from runbook.results.figures.drawing import save
+    from runbook.results.figures.run_figures import comparison_figure
+
+    histories = {run.name: run.history for run in compared_runs}
+    save(comparison_figure(histories), figure)
+
+
+def _print_comparison(result: "Comparison", base: str) -> None:
+    """Print the tables, the checks and the verdict; `base` is the run that the others are compared with."""
+    from runbook.display import CheckTable
+    from runbook.results.messages import ResultMessage
+
+    for table in (result.parameters, result.metrics, result.environment):
+        click.echo(table.as_text() + "\n")
+
+    click.echo(CheckTable(result.checks).as_text())
+    click.echo(ResultMessage.COMPARED.fill(verdict=_verdict(result), base=base))
 
 
 def _print_comparison_as_json(result: "Comparison", tolerance: "Tolerance") -> None:

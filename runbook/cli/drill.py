@@ -15,6 +15,7 @@ from runbook.cli.options import FILE, SET
 
 if TYPE_CHECKING:
     from runbook.params.settings import Settings
+    from runbook.tools.drills.bench import DrillVerdict
 
 
 @click.command()
@@ -92,8 +93,7 @@ def drill(
             as_json=as_json,
         )
 
-    from runbook.records.twin import commit_of
-    from runbook.tools.drills import drill_list, drill_report
+    from runbook.tools.drills import drill_list
 
     chosen = drill_list.chosen_drills(names)
     if only_list:
@@ -102,30 +102,59 @@ def drill(
 
     if page and not page.absolute().parent.is_dir():
         raise click.UsageError(f"--page: {page.absolute().parent} is no folder; make it first.")
+    verdicts = _do_drills(chosen, log, again=again, shows_lines=not as_json)
+    if page:
+        _write_page(verdicts, page)
+    _print_verdicts(verdicts, as_json=as_json)
+    # The second attempt of a drill decides.
+    last_verdicts = {verdict.name: verdict.verdict for verdict in verdicts}
+    return 0 if set(last_verdicts.values()) <= {"pass"} else 1
+
+
+def _do_drills(
+    chosen: Sequence[str],
+    log: Path | None,
+    *,
+    again: bool,
+    shows_lines: bool,
+) -> list["DrillVerdict"]:
+    """Do the drills, and return the verdict of each attempt in the order of the drills."""
+    from runbook.tools.drills import drill_list, drill_report
+
     verdicts = []
     # Unlike a signal, an exit lets the drills end the processes that they started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with log.open("w") if log else tempfile.TemporaryFile("w") as stream:
         for verdict in drill_list.do_attempts(chosen, stream, again=again):
             verdicts.append(verdict)
-            if not as_json:
+            if shows_lines:
                 click.echo(drill_report.verdict_line(verdict))
 
     # The sort is stable, so the second attempt of a drill follows the first.
     verdicts.sort(key=lambda verdict: chosen.index(verdict.name))
-    if page:
-        date = time.strftime("%Y-%m-%d", time.gmtime())
-        page.write_text(drill_report.page_text(verdicts, date, commit_of(Path(__file__).parent)))
+    return verdicts
+
+
+def _write_page(verdicts: Sequence["DrillVerdict"], page: Path) -> None:
+    """Write the results as Markdown, with today's date and the commit of our code."""
+    from runbook.records.twin import commit_of
+    from runbook.tools.drills import drill_report
+
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    commit = commit_of(Path(__file__).parent)
+    page.write_text(drill_report.page_text(verdicts, date, commit))
+
+
+def _print_verdicts(verdicts: Sequence["DrillVerdict"], *, as_json: bool) -> None:
+    """Print all verdicts as JSON, or the score."""
+    from runbook.tools.drills import drill_list, drill_report
 
     if as_json:
         click.echo(json.dumps([verdict.as_dict() for verdict in verdicts], indent=1))
-    else:
-        click.echo(
-            f"{drill_report.score(verdicts)} (of {len(drill_list.DRILLS)} drills that there are)"
-        )
+        return
 
-    last_verdicts = {verdict.name: verdict.verdict for verdict in verdicts}
-    return 0 if set(last_verdicts.values()) <= {"pass"} else 1
+    score = drill_report.score(verdicts)
+    click.echo(f"{score} (of {len(drill_list.DRILLS)} drills that there are)")
 
 
 def _list_drills(names: Sequence[str], *, as_json: bool) -> None:

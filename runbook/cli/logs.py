@@ -47,33 +47,34 @@ def logs(
     or --to, RUN means the metrics of its training. Exit code 1 if no record, no evaluation and no
     known failure was found.
     """
-    if as_json + as_csv + bool(to) > 1:
+    outputs = [as_json, as_csv, bool(to)]
+    if outputs.count(True) > 1:
         raise click.UsageError(CliMessage.ONE_LOG_OUTPUT.fill())
-    is_run = len(targets) == 1 and _names_run(targets[0])
-    reads_records = bool(as_json or as_csv or to)
-    if follow or (is_run and not reads_records):
+    first_target = targets[0]
+    is_run = len(targets) == 1 and _names_run(first_target)
+    if follow or (is_run and not any(outputs)):
         from runbook.runs.status import show_log
 
-        show_log(targets[0], runs, follow=follow, say=click.echo)
+        show_log(first_target, runs, follow=follow, say=click.echo)
         return
 
-    if to.startswith("mllog:") and is_run:
-        target_file = Path(to.removeprefix("mllog:"))
-        click.echo(write_mllog(_training(targets[0], phase, runs), target_file))
+    training = _training(first_target, phase, runs) if is_run else None
+    if training is not None and to.startswith(MLLOG):
+        click.echo(write_mllog(training, Path(to.removeprefix(MLLOG))))
         return
 
-    if is_run:
-        files = _metrics(_training(targets[0], phase, runs))
-    else:
-        files = [Path(target) for target in targets]
-
+    files = [Path(target) for target in targets] if training is None else _metrics(training)
     log = parse_files(files)
     if to:
-        click.echo(export(log, to, name=Path(targets[0]).name))
+        click.echo(export(log, to, name=Path(first_target).name))
         return
 
     _print_log(log, as_json=as_json, as_csv=as_csv)
     _require_records(log, targets)
+
+
+MLLOG = "mllog:"
+"""Beginning of the place of an export in MLPerf's form, which needs the plan of a run."""
 
 
 def _print_log(log: ParsedLog, *, as_json: bool, as_csv: bool) -> None:

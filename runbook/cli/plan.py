@@ -51,13 +51,13 @@ def plan(
         return
 
     if searching:
-        from runbook.phases.plan_service import search_run
+        from runbook.phases.run_search import search_run
 
         ranking = search_run(run_name, set_words)
         show(ranking.as_dict() if as_json else ranking.as_text())
         return
 
-    from runbook.phases.plan_service import load_plan, plan_text
+    from runbook.phases.run_plan import load_plan, plan_text
     from runbook.runs.run_files import with_prompt_ids
 
     settings, run_plan = load_plan(run_name, set_words, measured=True)

@@ -26,7 +26,7 @@ def render(
 
     OUT has the layout of a run's folder: go to OUT/jobs/<phase> and submit job.sh from there.
     """
-    from runbook.phases.plan_service import render_all
+    from runbook.phases.rendered_jobs import render_all
 
     for path in render_all(run_name, set_words, out, placeholders=placeholders):
         click.echo(path)

@@ -18,7 +18,7 @@ def why(
     as_json: bool,
 ) -> None:
     """Explain what KEY means, where its value in RUN comes from, and what the documents call it."""
-    from runbook.phases.plan_service import why_facts, why_text
+    from runbook.phases.key_explanation import why_facts, why_text
 
     if as_json:
         show({"values": why_facts(run_name, key, set_words)})

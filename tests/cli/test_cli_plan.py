@@ -12,8 +12,9 @@ from runbook import params
 from runbook.core.errors import ParamsError
 from runbook.params.messages import ParamsMessage
 from runbook.params.schema.keys import DOCUMENT_NAMES, all_keys
+from runbook.phases.key_explanation import why_text
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.plan_service import run_checks, why_text
+from runbook.phases.run_checks import run_checks
 from runbook.planning import make_plan
 from runbook.planning.messages import PlanningMessage
 from runbook.runs import machine

@@ -8,7 +8,8 @@ import pytest
 from suite.messages import says
 
 from runbook import params
-from runbook.phases.plan_service import check_text, load_plan, plan_text
+from runbook.phases.run_checks import check_text
+from runbook.phases.run_plan import load_plan, plan_text
 from runbook.plan_file.allowed_commands import allowed_commands_file, how_to_allow, is_allowed
 from runbook.runs.consent import command_checks, commands_table
 from runbook.runs.messages import RunMessage

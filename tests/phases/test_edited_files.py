@@ -11,7 +11,7 @@ from suite.messages import refuses
 
 from runbook.cli import cli
 from runbook.core.errors import DataError
-from runbook.phases.plan_service import load_plan
+from runbook.phases.run_plan import load_plan
 from runbook.phases.training_results import sample_rows
 from runbook.plan_file.phase_names import FULL
 from runbook.records.logbook import write_logbook

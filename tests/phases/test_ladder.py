@@ -40,7 +40,7 @@ from runbook.phases.ladder.rungs import (
 )
 from runbook.phases.ladder.service import LadderRequest, find_ladder
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.plan_service import load_plan
+from runbook.phases.run_plan import load_plan
 from runbook.plan_file.phase_names import FULL
 from runbook.runs.machine import measure_core_flops
 from runbook.runs.run_folder import RUNS_VARIABLE

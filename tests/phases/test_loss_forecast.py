@@ -12,7 +12,7 @@ from runbook.forecast import published_law
 from runbook.forecast.messages import ForecastMessage
 from runbook.phases.loss_forecast import planned_loss, show_planned_loss
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.plan_service import load_plan
+from runbook.phases.run_plan import load_plan
 from runbook.runs.run_folder import RUNS_VARIABLE
 
 TABLES = Path(__file__).parents[2] / "benchmarks" / "forecast"

@@ -11,7 +11,7 @@ from test_phases_parts import settings_of
 from toy_run import open_run, write_metrics
 
 from runbook.phases.p03_smoke_test.phase import outlook
-from runbook.phases.plan_service import load_plan
+from runbook.phases.run_plan import load_plan
 from runbook.planning.messages import PlanningMessage
 from runbook.results.history import read_metrics
 from runbook.runs import machine

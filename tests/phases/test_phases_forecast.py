@@ -16,7 +16,7 @@ from runbook.cli.plan import plan
 from runbook.core.errors import ParamsError
 from runbook.params.project import project_root
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.plan_service import search_run
+from runbook.phases.run_search import search_run
 from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.predictions import predict_file, predictions_text
 

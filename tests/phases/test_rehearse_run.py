@@ -10,8 +10,8 @@ from suite.messages import containing, refuses, says
 from runbook.core import shell
 from runbook.core.errors import RunbookError
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.plan_service import load_plan
 from runbook.phases.rehearsal import Rehearsal, rehearse_run
+from runbook.phases.run_plan import load_plan
 from runbook.plan_file.json_records import as_json, from_json
 from runbook.planning.messages import PlanningMessage
 from runbook.training.messages import TrainingMessage

@@ -11,7 +11,7 @@ from suite.messages import refuses, says
 from runbook.core import quantities
 from runbook.core.errors import RecordError
 from runbook.phases import run_report
-from runbook.phases.plan_service import load_plan
+from runbook.phases.run_plan import load_plan
 from runbook.phases.sealed_forecasts import START_SECONDS, make_forecasts, seal_forecasts
 from runbook.phases.training_outputs import sealed_paths
 from runbook.plan_file.phase_names import FULL

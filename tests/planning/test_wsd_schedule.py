@@ -7,7 +7,7 @@ from runbook import params
 from runbook.core.errors import ParamsError
 from runbook.frameworks import training_arguments
 from runbook.frameworks.messages import FrameworkMessage
-from runbook.phases.plan_service import load_plan
+from runbook.phases.run_plan import load_plan
 from runbook.plan_file.identity import differences, recipe
 from runbook.plan_file.json_records import as_json
 from runbook.plan_file.learning_rate import LearningRate

@@ -7,7 +7,7 @@ from write_pages import MODELS, storage_page
 
 from runbook.core.errors import PlanError
 from runbook.jobs.render.preparation import preparation_files
-from runbook.phases.plan_service import load_plan, plan_text
+from runbook.phases.run_plan import load_plan, plan_text
 from runbook.planning import make_plan
 from runbook.planning.plan_tables import documents_table
 from runbook.planning.site_limits import tier_table

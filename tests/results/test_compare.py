@@ -7,7 +7,7 @@ from suite.messages import containing, refuses
 
 from runbook.core import quantities
 from runbook.core.errors import RecordError
-from runbook.results.compare import Tolerance, compare, loss_at, read_run
+from runbook.results.comparison import Tolerance, compare_runs, loss_at, read_run
 from runbook.results.figures.run_figures import comparison_figure
 from runbook.results.messages import ResultMessage
 from runbook.results.metrics import COLUMNS
@@ -35,7 +35,7 @@ def verdicts(comparison):
 
 
 def test_same_results_pass_and_only_what_differs_is_listed(run_folder):
-    found = compare([run_folder("a"), run_folder("b", tensor=2)])
+    found = compare_runs([run_folder("a"), run_folder("b", tensor=2)])
     assert found.passed
     assert found.parameters.rows == (
         {"key": "parallel.tensor", "a": 1, "b": 2},
@@ -48,25 +48,25 @@ def test_same_results_pass_and_only_what_differs_is_listed(run_folder):
 
 
 def test_slower_than_the_tolerance_fails_and_names_both_numbers(run_folder):
-    found = compare([run_folder("a"), run_folder("b", seconds=2.2)])
+    found = compare_runs([run_folder("a"), run_folder("b", seconds=2.2)])
     (failed,) = [check for check in found.checks if check.verdict == "fail"]
     assert not found.passed
     assert failed.name == f"b: {quantities.THROUGHPUT}"
     assert failed.value == ResultMessage.CHANGED_FROM.fill(value=465.5, base=512.0, change="-9.1%")
     assert failed.rule == ResultMessage.NOT_LOWER.fill(allowed=0.05, base="a")
-    assert compare(
+    assert compare_runs(
         [run_folder("c"), run_folder("d", seconds=2.2)], Tolerance(tokens_per_second=0.1)
     ).passed
 
 
 def test_worse_loss_and_memory_fail_better_ones_pass(run_folder):
     base = run_folder("a")
-    worse = verdicts(compare([base, run_folder("b", loss=9.0, memory_bytes=2 * 10**9)]))
+    worse = verdicts(compare_runs([base, run_folder("b", loss=9.0, memory_bytes=2 * 10**9)]))
     assert (worse[f"b: {quantities.LOSS_AT_EQUAL_TOKENS}"], worse[f"b: {quantities.MEMORY}"]) == (
         "fail",
         "fail",
     )
-    better = compare([base, run_folder("c", loss=1.0, memory_bytes=10**8, seconds=1.0)])
+    better = compare_runs([base, run_folder("c", loss=1.0, memory_bytes=10**8, seconds=1.0)])
     assert better.passed
 
 
@@ -85,7 +85,7 @@ def test_a_run_may_be_5_percent_slower_1_percent_worse_and_10_percent_larger(
     run_folder, change, name, verdict
 ):
     runs = [run_folder("a", loss=3.0), run_folder("b", **({"loss": 3.0} | change))]
-    assert verdicts(compare(runs))[f"b: {name}"] == verdict
+    assert verdicts(compare_runs(runs))[f"b: {name}"] == verdict
 
 
 def test_the_loss_at_equal_tokens_is_the_median_of_the_last_five(make):
@@ -96,9 +96,9 @@ def test_the_loss_at_equal_tokens_is_the_median_of_the_last_five(make):
 
 
 def test_a_run_without_a_loss_fails_and_a_base_without_one_says_nothing(run_folder):
-    found = compare([run_folder("a"), run_folder("b", loss=None)])
+    found = compare_runs([run_folder("a"), run_folder("b", loss=None)])
     assert verdicts(found)[f"b: {quantities.LOSS_AT_EQUAL_TOKENS}"] == "fail"
-    found = compare([run_folder("c", loss=None), run_folder("d")])
+    found = compare_runs([run_folder("c", loss=None), run_folder("d")])
     assert verdicts(found)[f"d: {quantities.LOSS_AT_EQUAL_TOKENS}"] == "unknown"
 
 
@@ -111,14 +111,14 @@ def test_a_longer_run_is_compared_where_both_have_been(make, run_folder, spec, t
     for name in ("plan.json", "run.yaml"):
         (short / name).write_text((folder / name).read_text())
     (short / "metrics.jsonl").write_text("\n".join(lines[:50]))
-    found = compare([whole, read_run(short)])
+    found = compare_runs([whole, read_run(short)])
     assert verdicts(found)[f"short: {quantities.LOSS_AT_EQUAL_TOKENS}"] == "pass"
     assert whole.summary.last_loss < read_run(short).summary.last_loss
 
 
 def test_one_run_is_no_comparison(run_folder):
     with refuses(RecordError, ResultMessage.TOO_FEW_RUNS, number_of_runs=1):
-        compare([run_folder("a")])
+        compare_runs([run_folder("a")])
 
 
 def test_folder_that_is_no_run_is_named(tmp_path):

@@ -22,7 +22,7 @@ from runbook.phases.ladder.rungs import (
     short_rungs,
 )
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.plan_service import load_plan
+from runbook.phases.run_plan import load_plan
 from runbook.plan_file.phase_names import FULL
 from runbook.planning import Plan
 from runbook.planning.sizes import padded_vocabulary

@@ -29,7 +29,7 @@ from runbook.phases.ladder.ladder_plan import (
 )
 from runbook.phases.ladder.run_forecast import forecast_run
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.plan_service import load_plan
+from runbook.phases.run_plan import load_plan
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import read_plan
 from runbook.planning import Plan

@@ -24,11 +24,12 @@ from runbook.params.problems import InvalidParams
 from runbook.params.schema.keys import Key, all_keys
 from runbook.params.schema.value_types import is_name
 from runbook.params.yaml12 import nest, read_text, write_scalar, write_tree
-from runbook.phases import phase_end, plan_service
+from runbook.phases import phase_end
 from runbook.phases.job_control import rehearsal_gate
 from runbook.phases.loss_forecast import show_planned_loss
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase, bind_phase
+from runbook.phases.rendered_jobs import render_jobs
 from runbook.plan_file.phase_names import FULL, SMOKE
 from runbook.planning import plan_tables
 from runbook.planning.layout_search import what_if, what_if_table
@@ -182,7 +183,7 @@ def show_forecast(open_phase: OpenPhase) -> View:
 
 def show_scripts(open_phase: OpenPhase) -> View:
     """Show the job scripts verbatim."""
-    jobs = plan_service.render_jobs(open_phase.settings, open_phase.plan)
+    jobs = render_jobs(open_phase.settings, open_phase.plan)
     return View(f"jobs/{phase}/job.sh\n\n{job.script}" for phase, job in jobs.items())
 
 

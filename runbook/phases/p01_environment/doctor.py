@@ -45,7 +45,7 @@ from runbook.phases.p01_environment.preflight.run_preflight import (
     climb,
     write_answers,
 )
-from runbook.phases.plan_service import load_plan
+from runbook.phases.run_plan import load_plan
 from runbook.phases.token_inputs import text_home
 from runbook.planning import Check, Plan
 from runbook.planning.cost.cpu import BF16_UNITS

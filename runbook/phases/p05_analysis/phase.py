@@ -22,7 +22,7 @@ from runbook.planning import Check
 from runbook.planning.cost.step_inputs import peak_of
 from runbook.planning.layout import full_choice
 from runbook.results import gates, metrics, run_tables, wall_time
-from runbook.results.compare import compare, read_run
+from runbook.results.comparison import compare_runs, read_run
 from runbook.results.figures import formulas, run_figures
 from runbook.results.stragglers import straggler_table
 from runbook.runs import machine
@@ -235,7 +235,7 @@ def show_variants(open_phase: OpenPhase) -> View:
         return view
 
     view += [(run_figures.scaling_figure(scaling), "Speed by number of devices."), sourced(scaling)]
-    result = compare(facts)
+    result = compare_runs(facts)
     losses = run_figures.comparison_figure({fact.name: fact.history for fact in facts})
     tables = (result.parameters, result.metrics, result.environment)
     return View([*view, (losses, "By tokens and by time trained."), *map(sourced, tables)])

@@ -17,7 +17,7 @@ from runbook.records.pages.front_page import INDEX_SCORES
 from runbook.records.pages.overlay import LIVE_FOLDER, MOST_RUNS, OverlayCurve, overlay_curves
 from runbook.records.pages.page_parts import TEMPLATES, Scripts, head, page, show_value, write_help
 from runbook.records.run_state import KEY_NUMBERS, RunState, read_runs
-from runbook.results.compare import differing_rows
+from runbook.results.comparison import differing_rows
 from runbook.results.scores import Score, read_main_scores
 
 NAMES_OF_A_RUN = frozenset({"run"})

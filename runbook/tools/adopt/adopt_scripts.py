@@ -24,7 +24,7 @@ from runbook.params.catalogues import read_models
 from runbook.params.schema.entries import with_shape
 from runbook.params.secrets import mask
 from runbook.params.settings import with_placeholders
-from runbook.phases.plan_service import render_all
+from runbook.phases.rendered_jobs import render_all
 from runbook.plan_file.phase_names import FULL
 from runbook.runs.machine import make_plan_here
 from runbook.tools.adopt.adoption import Adoption, adopt_script, rewritten

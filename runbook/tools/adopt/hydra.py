@@ -116,11 +116,11 @@ def script_of_nemo_file(name: str, text: str) -> Script | None:
     names = {value.name for value in values}
     if not names >= _SIGNS or any(_SIGNS_OF_OTHERS.fullmatch(key) for key in names):
         return None
-    words = [Word("python", 0), Word("megatron_gpt_pretraining.py", 0)]
-    words.append(Word(f"--config-name={name}", 0))
+    command_words = [Word("python", 0), Word("megatron_gpt_pretraining.py", 0)]
+    command_words.append(Word(f"--config-name={name}", 0))
     for value, content in _resolved(values, {}):
-        words.append(Word(visible(mask(f"{value.name}={content}")), value.line))
-    command = StartedProgram("python", tuple(words), len(words) - 1, 0, {})
+        command_words.append(Word(visible(mask(f"{value.name}={content}")), value.line))
+    command = StartedProgram("python", tuple(command_words), len(command_words) - 1, 0, {})
     lines = [visible(line) for line in lines_of(mask(text))]
     return Script(
         text="".join(f"{line}\n" for line in lines),

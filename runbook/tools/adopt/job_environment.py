@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from runbook.core.units import clock_seconds, show_clock
 from runbook.frameworks.options import truth, whole
@@ -549,7 +549,10 @@ def flux_clock(text: str) -> str:
 _SECONDS_OF_UNIT = {"s": 1, "": 60, "m": 60, "h": 3600, "d": 86_400}
 
 
-_SLURM: dict[str, tuple[str, Callable[[str], object]]] = {
+OptionTable: TypeAlias = dict[str, tuple[str, Callable[[str], object]]]
+"""By the name of a queue's option, our key and the function that reads the option's value."""
+
+_SLURM: OptionTable = {
     "nodes": (f"{JOB}.nodes", whole),
     "partition": (f"{JOB}.partition", str),
     "qos": (f"{JOB}.qos", str),
@@ -562,32 +565,32 @@ _SLURM: dict[str, tuple[str, Callable[[str], object]]] = {
     "cpus-per-task": (f"{JOB}.cpus_per_task", whole),
     "mem": (f"{JOB}.memory", str),
 }
-_PBS: dict[str, tuple[str, Callable[[str], object]]] = {
+_PBS: OptionTable = {
     "q": (f"{JOB}.partition", str),
     "A": ("jobs.account", str),
     "walltime": (f"{JOB}.walltime", clock),
 }
-_LSF: dict[str, tuple[str, Callable[[str], object]]] = {
+_LSF: OptionTable = {
     "nnodes": (f"{JOB}.nodes", whole),
     "W": (f"{JOB}.walltime", lsf_clock),
     "q": (f"{JOB}.partition", str),
     "P": ("jobs.account", str),
     "gpu": (f"{JOB}.devices_per_node", _devices_of_lsf),
 }
-_SGE: dict[str, tuple[str, Callable[[str], object]]] = {
+_SGE: OptionTable = {
     "nodes": (f"{JOB}.nodes", whole),
     "h_rt": (f"{JOB}.walltime", grid_clock),
     "q": (f"{JOB}.partition", str),
     "P": ("jobs.account", str),
     "g": ("jobs.account", str),
 }
-_PJM: dict[str, tuple[str, Callable[[str], object]]] = {
+_PJM: OptionTable = {
     "nodes": (f"{JOB}.nodes", _nodes_of_shape),
     "elapse": (f"{JOB}.walltime", grid_clock),
     "rscgrp": (f"{JOB}.partition", str),
     "g": ("jobs.account", str),
 }
-_OAR: dict[str, tuple[str, Callable[[str], object]]] = {
+_OAR: OptionTable = {
     "nodes": (f"{JOB}.nodes", whole),
     "host": (f"{JOB}.nodes", whole),
     "gpu": (f"{JOB}.devices_per_node", whole),
@@ -595,7 +598,7 @@ _OAR: dict[str, tuple[str, Callable[[str], object]]] = {
     "q": (f"{JOB}.partition", str),
     "project": ("jobs.account", str),
 }
-_COBALT: dict[str, tuple[str, Callable[[str], object]]] = {
+_COBALT: OptionTable = {
     "n": (f"{JOB}.nodes", whole),
     "nodecount": (f"{JOB}.nodes", whole),
     "t": (f"{JOB}.walltime", clock),
@@ -603,7 +606,7 @@ _COBALT: dict[str, tuple[str, Callable[[str], object]]] = {
     "q": (f"{JOB}.partition", str),
     "A": ("jobs.account", str),
 }
-_MSUB: dict[str, tuple[str, Callable[[str], object]]] = {
+_MSUB: OptionTable = {
     "N": (f"{JOB}.nodes", whole),
     "walltime": (f"{JOB}.walltime", grid_clock),
     "T": (f"{JOB}.walltime", grid_clock),
@@ -611,7 +614,7 @@ _MSUB: dict[str, tuple[str, Callable[[str], object]]] = {
     "A": ("jobs.account", str),
 }
 """Options of Moab (-N is the job's name) and of CEA's Bridge (-N counts nodes, -T seconds)."""
-_FLUX: dict[str, tuple[str, Callable[[str], object]]] = {
+_FLUX: OptionTable = {
     "N": (f"{JOB}.nodes", whole),
     "nodes": (f"{JOB}.nodes", whole),
     "t": (f"{JOB}.walltime", flux_clock),
@@ -621,7 +624,7 @@ _FLUX: dict[str, tuple[str, Callable[[str], object]]] = {
     "B": ("jobs.account", str),
     "bank": ("jobs.account", str),
 }
-_DSUB: dict[str, tuple[str, Callable[[str], object]]] = {
+_DSUB: OptionTable = {
     "N": (f"{JOB}.nodes", whole),
     "q": (f"{JOB}.partition", str),
     "A": ("jobs.account", str),

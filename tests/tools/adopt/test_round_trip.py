@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runbook.params import Settings, load
-from runbook.phases.plan_service import render_all
+from runbook.phases.rendered_jobs import render_all
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import make_plan

@@ -151,7 +151,7 @@ def _read_scores(folder: Path) -> dict[str, float]:
     return scores
 
 
-def compare(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -> Comparison:
+def compare_runs(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -> Comparison:
     """Compare each of the other runs with the first one, and return its checks."""
     if len(runs) < 2:
         raise RecordError(ResultMessage.TOO_FEW_RUNS, number_of_runs=len(runs))

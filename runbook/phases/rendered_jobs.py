@@ -1,0 +1,67 @@
+"""Jobs of a run as text, and the folder that `runbook render` writes."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from runbook.core.errors import ParamsError
+from runbook.core.files import write_text
+from runbook.jobs.job_folder import JobFolder
+from runbook.jobs.render.preparation import SETUP_FOLDER, preparation_files, render_preparation
+from runbook.jobs.render.task_job import asks_for_queue, data_tasks, render_task
+from runbook.jobs.render.training_job import PACKAGE, RenderedJob, render_job, write_job
+from runbook.params import Settings
+from runbook.params.settings import with_placeholders
+from runbook.phases.messages import PhaseMessage
+from runbook.phases.run_plan import load_named
+from runbook.planning import Plan
+from runbook.runs import machine
+from runbook.runs.run_files import write_plan_file
+
+
+def render_jobs(settings: Settings, plan: Plan) -> dict[str, RenderedJob]:
+    """Return the job of each training phase as it would be submitted."""
+    rendered: dict[str, RenderedJob] = {}
+    for phase in plan.phases:
+        rendered[phase] = render_job(settings, plan, phase, python=sys.executable)
+
+    return rendered
+
+
+def render_all(
+    run: str,
+    set_words: Sequence[str],
+    out: Path,
+    *,
+    placeholders: bool = False,
+) -> list[Path]:
+    """Write the files of a submission into `out`, which can then be submitted from there.
+
+    `out` is laid out like a run's folder. A missing value is refused, or marked with
+    `placeholders`. A folder from which a job was submitted is refused.
+    """
+    settings = load_named(run, set_words)
+    if placeholders:
+        settings = with_placeholders(settings)
+    plan = machine.make_plan_here(settings)
+    jobs = render_jobs(settings, plan)
+    if asks_for_queue(settings, "02-data"):
+        tasks = data_tasks(settings, sys.executable)
+        for task in tasks:
+            jobs[task.folder("02-data")] = render_task(settings, "02-data", task, PACKAGE)
+
+    folders = {name: JobFolder(out / "jobs" / name) for name in jobs}
+    for folder in folders.values():
+        if folder.was_submitted():
+            raise ParamsError(PhaseMessage.FOLDER_OF_A_SUBMITTED_JOB, folder=folder.path)
+
+    write_plan_file(settings, plan, out)
+    for name, job in jobs.items():
+        write_job(folders[name], job)
+    if settings.site.scheduler != "local":
+        preparation = out / SETUP_FOLDER
+        write_text(preparation / "prepare.sh", render_preparation(settings, PACKAGE), mode=0o777)
+        for name, content in preparation_files(settings).items():
+            write_text(preparation / name, content)
+
+    return [path for path in sorted(out.rglob("*")) if path.is_file()]

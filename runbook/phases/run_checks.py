@@ -1,0 +1,57 @@
+"""Every rule that a run's plan has to satisfy, for `runbook check`."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from runbook.display import CheckTable
+from runbook.params.problems import differences
+from runbook.params.project import find_run_file
+from runbook.params.yaml12 import read_text
+from runbook.phases.messages import PhaseMessage
+from runbook.phases.run_plan import load_plan
+from runbook.planning import Check
+from runbook.runs.consent import command_checks
+from runbook.runs.run_names import named_run
+
+
+def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
+    """Return the name of a run and every rule that its plan satisfies.
+
+    Values that another YAML reader would interpret differently are listed as well.
+    """
+    settings, plan = load_plan(run, set_words)
+    file = find_run_file(named_run(run).run)
+    # papermill -f would read these values of the run file differently. Our own reader, which every
+    # command uses, takes them as intended.
+    rule = PhaseMessage.SAME_IN_BOTH_YAML.fill()
+    yaml_checks = []
+    for difference in differences(read_text(file.path, file.where), file.where):
+        name = f"YAML 1.1: {difference.key}"
+        yaml_checks.append(
+            Check(
+                name,
+                "warn",
+                difference.where,
+                rule,
+                str(difference.rule),
+            )
+        )
+
+    return settings.name, [*yaml_checks, *command_checks(settings), *plan.checks]
+
+
+def check_text(run: str, set_words: Sequence[str]) -> str:
+    """Return the checks of a run as a table, and the number that need attention."""
+    name, checks = run_checks(run, set_words)
+    counts = Counter(check.verdict for check in checks)
+    open_parts = []
+    if counts["warn"]:
+        open_parts.append(PhaseMessage.TO_BE_LOOKED_AT.fill(number=counts["warn"]))
+    if counts["unknown"]:
+        open_parts.append(f"{counts['unknown']} that cannot be known yet")
+    if open_parts:
+        end = PhaseMessage.NO_RULE_BROKEN.fill(open_parts=" and ".join(open_parts))
+    else:
+        end = PhaseMessage.EVERYTHING_FITS.fill()
+
+    return f"{CheckTable(checks).as_text()}\n{name}: {end}"
