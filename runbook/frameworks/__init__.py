@@ -9,6 +9,7 @@ from runbook.frameworks.messages import FrameworkMessage
 from runbook.frameworks.options import PhaseRun, written
 from runbook.params import Settings
 from runbook.params.schema.keys import all_keys
+from runbook.params.schema.run_file import OPTIMIZER_KEYS
 from runbook.plan_file.schema import PhasePlan, Tuning
 
 
@@ -74,7 +75,7 @@ _OF_TOKENIZER = (
 )
 _RENDERED = (
     *(f"training.{member.name}" for member in fields(Tuning)),
-    "training.adam_epsilon",
+    *OPTIMIZER_KEYS,
     "training.static_loss_scale",
     "training.min_loss_scale",
     "training.exit_interval",

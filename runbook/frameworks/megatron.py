@@ -12,6 +12,7 @@ from typing import Any
 
 from runbook.core.errors import ParamsError
 from runbook.frameworks.messages import FrameworkMessage
+from runbook.frameworks.optimizer_options import MEGATRON_OPTIMIZER
 from runbook.frameworks.options import (
     RAMP_KEYS,
     Option,
@@ -405,11 +406,7 @@ _TRAINING = (
     _length("lr-decay-samples", "training.decay_samples", "samples", _DECAY),
     _length("lr-warmup-iters", "training.warmup_iterations", "iters", _WARMUP),
     _length("lr-warmup-samples", "training.warmup_samples", "samples", _WARMUP),
-    Option("adam-beta1", "training.adam_beta1", float, "optimizer.beta1"),
-    Option("adam-beta2", "training.adam_beta2", float, "optimizer.beta2"),
-    Option("adam-eps", "training.adam_epsilon", float, "optimizer.epsilon"),
-    Option("weight-decay", "training.weight_decay", float, "optimizer.weight_decay"),
-    Option("clip-grad", "training.clip_gradient", float, "optimizer.clip_gradient"),
+    *MEGATRON_OPTIMIZER,
     flag("fp16", "training.precision", "precision.format", means="fp16"),
     flag("bf16", "training.precision", "precision.format", means="bf16"),
     _loss_scaling("initial-loss-scale", "training.initial_loss_scale", float, "initial_loss_scale"),

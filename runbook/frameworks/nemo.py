@@ -7,6 +7,7 @@ import re
 from itertools import chain
 
 from runbook.core.units import parse_duration
+from runbook.frameworks.optimizer_options import NEMO_CLIPPING, NEMO_OPTIMIZER
 from runbook.frameworks.options import (
     RAMP_KEYS,
     Option,
@@ -105,10 +106,6 @@ def _has_own_epsilon(phase: PhasePlan) -> bool:
     return phase.model.shape.norm_epsilon != 1e-5
 
 
-def _has_own_adam_epsilon(phase: PhasePlan) -> bool:
-    return phase.optimizer.epsilon != 1e-8
-
-
 def _recompute(run: PhaseRun) -> object:
     if run.phase.recompute == "none":
         return NULL
@@ -154,10 +151,6 @@ def _optimizer(run: PhaseRun) -> str:
     return "fused_adam"
 
 
-def _betas(run: PhaseRun) -> tuple[float, float]:
-    return run.phase.optimizer.beta1, run.phase.optimizer.beta2
-
-
 def _schedule(run: PhaseRun) -> str:
     return _SCHEDULES[run.phase.learning_rate.schedule]
 
@@ -191,7 +184,6 @@ _READ_SCHEDULE = one_of({name.lower(): schedule for schedule, name in _SCHEDULES
 _READ_ACTIVATION = one_of({"gelu": "gelu", "swiglu": "swiglu", "fast-swiglu": "swiglu"})
 _READ_NORMALIZATION = one_of({"layernorm": "layernorm", "rmsnorm": "rmsnorm"})
 _READ_POSITIONS = one_of({"learned_absolute": "learned", "rope": "rope"})
-_BETAS = "training.adam_beta1 training.adam_beta2"
 _EXIT = "limits.exit_duration_seconds"
 _GROUP = "training.recompute_num_layers"
 _FUSE = "training.fuse_gradients"
@@ -208,7 +200,7 @@ _TRAINER = (
     Option("trainer.val_check_interval", "training.eval_interval", whole, evaluation_interval),
     Option("trainer.limit_val_batches", "training.eval_iterations", whole, evaluation_batches),
     Option("trainer.limit_test_batches", write=evaluation_batches),
-    Option("trainer.gradient_clip_val", "training.clip_gradient", float, "optimizer.clip_gradient"),
+    NEMO_CLIPPING,
     # The experiment manager's callback writes the checkpoints, not Lightning's.
     Option("trainer.enable_checkpointing", write=fixed(False)),
     Option(
@@ -279,16 +271,7 @@ _TUNING = (
 _OPTIMIZER = (
     Option("model.optim.name", write=_optimizer),
     Option("model.optim.lr", "training.learning_rate", float, "learning_rate.peak"),
-    Option("model.optim.weight_decay", "training.weight_decay", float, "optimizer.weight_decay"),
-    Option("model.optim.betas", _BETAS, float, _betas),
-    # NeMo's files have no such entry, so that Hydra needs ++; Apex's Adam takes it as an argument.
-    Option(
-        "++model.optim.eps",
-        "training.adam_epsilon",
-        float,
-        "optimizer.epsilon",
-        _has_own_adam_epsilon,
-    ),
+    *NEMO_OPTIMIZER,
     Option("model.optim.sched.name", "training.schedule", _READ_SCHEDULE, _schedule),
     Option("model.optim.sched.warmup_steps", "training.warmup_iterations", whole, _warmup_steps),
     Option("model.optim.sched.constant_steps", write=_constant_steps),

@@ -1,96 +1,84 @@
 """Rules that a phase must satisfy for our trainer: ranges, layout, shape, batch, engine."""
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import fields
 from itertools import chain
 
 from runbook.plan_file import deepspeed
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import value_at
 from runbook.plan_file.messages import PlanFileMessage
+from runbook.plan_file.ranges import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, POSITIVE, Range
 from runbook.plan_file.rules.batch import ramp_rules
 from runbook.plan_file.rules.layout import chunk_rules, engine_rules, shape_rules, sharing_rules
 from runbook.plan_file.rules.replay import replay_problems
 from runbook.plan_file.rules.tuning import tuning_problems
-from runbook.plan_file.schema import PhasePlan
+from runbook.plan_file.schema import Optimizer, PhasePlan
 
 HIGHEST_SEED = 2**32 - 1
 """numpy, which shuffles the samples, accepts no larger seed."""
-_RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
-    "a positive number": (
-        lambda value: value >= 1,
-        (
-            "parallel.tensor",
-            "parallel.pipeline",
-            "parallel.virtual_pipeline",
-            "parallel.context",
-            "parallel.data",
-            "parallel.world_size",
-            "model.layers",
-            "model.hidden",
-            "model.heads",
-            "model.kv_heads",
-            "model.ffn_hidden",
-            "model.sequence_length",
-            "model.positions",
-            "model.vocabulary",
-            "model.padded_vocabulary",
-            "batch.micro",
-            "batch.global",
-            "duration.iterations",
-            "checkpoint.keep",
-            "log.interval",
-            "precision.loss_scale_window",
-            "precision.hysteresis",
-            "limits.nan_limit",
-            "limits.process_group_timeout_seconds",
-            "tuning.recompute_num_layers",
-        ),
+_SEEDS = Range(f"from 0 to {HIGHEST_SEED}", lambda value: 0 <= value <= HIGHEST_SEED)
+_KEYS_BY_RANGE: dict[Range, tuple[str, ...]] = {
+    AT_LEAST_ONE: (
+        "parallel.tensor",
+        "parallel.pipeline",
+        "parallel.virtual_pipeline",
+        "parallel.context",
+        "parallel.data",
+        "parallel.world_size",
+        "model.layers",
+        "model.hidden",
+        "model.heads",
+        "model.kv_heads",
+        "model.ffn_hidden",
+        "model.sequence_length",
+        "model.positions",
+        "model.vocabulary",
+        "model.padded_vocabulary",
+        "batch.micro",
+        "batch.global",
+        "duration.iterations",
+        "checkpoint.keep",
+        "log.interval",
+        "precision.loss_scale_window",
+        "precision.hysteresis",
+        "limits.nan_limit",
+        "limits.process_group_timeout_seconds",
+        "tuning.recompute_num_layers",
     ),
-    "0 or more": (
-        lambda value: 0 <= value < math.inf,
-        (
-            "learning_rate.minimum",
-            "learning_rate.warmup_samples",
-            "learning_rate.decay_samples",
-            "learning_rate.wsd_decay_samples",
-            "optimizer.weight_decay",
-            "optimizer.clip_gradient",
-            "precision.static_loss_scale",
-            "model.init_std",
-            "evaluation.interval",
-            "evaluation.iterations",
-            "checkpoint.interval",
-            "checkpoint.keep_every",
-            "checkpoint.near_interval",
-            "limits.exit_duration_seconds",
-            "limits.exit_interval",
-            "limits.replay_interval",
-            "sampling.tokens",
-            "log.peak_tflops",
-            "log.measured_tflops",
-            "tuning.gc_interval",
-            "parallel.first_stage_layers",
-            "parallel.last_stage_layers",
-        ),
+    NOT_NEGATIVE: (
+        "learning_rate.minimum",
+        "learning_rate.warmup_samples",
+        "learning_rate.decay_samples",
+        "learning_rate.wsd_decay_samples",
+        "precision.static_loss_scale",
+        "model.init_std",
+        "evaluation.interval",
+        "evaluation.iterations",
+        "checkpoint.interval",
+        "checkpoint.keep_every",
+        "checkpoint.near_interval",
+        "limits.exit_duration_seconds",
+        "limits.exit_interval",
+        "limits.replay_interval",
+        "sampling.tokens",
+        "log.peak_tflops",
+        "log.measured_tflops",
+        "tuning.gc_interval",
+        "parallel.first_stage_layers",
+        "parallel.last_stage_layers",
     ),
-    "more than 0": (
-        lambda value: 0 < value < math.inf,
-        (
-            "learning_rate.peak",
-            "optimizer.epsilon",
-            "precision.initial_loss_scale",
-            "precision.minimum_loss_scale",
-            "model.norm_epsilon",
-            "model.rope_base",
-        ),
+    POSITIVE: (
+        "learning_rate.peak",
+        "precision.initial_loss_scale",
+        "precision.minimum_loss_scale",
+        "model.norm_epsilon",
+        "model.rope_base",
     ),
-    "at least 0 and below 1": (
-        lambda value: 0 <= value < 1,
-        ("model.dropout", "optimizer.beta1", "optimizer.beta2"),
-    ),
-    f"from 0 to {HIGHEST_SEED}": (lambda value: 0 <= value <= HIGHEST_SEED, ("seed",)),
+    BELOW_ONE: ("model.dropout",),
+    _SEEDS: ("seed",),
 }
+"""Keys whose range is not with their field: see `ranges.within` for those whose range is."""
 
 
 def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:
@@ -108,16 +96,26 @@ def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:
 
 def _out_of_range(phase: PhasePlan) -> Iterator[str]:
     """Return one sentence for each value that is outside its range. NaN is outside every range."""
-    for range_text, (holds, keys) in _RANGES.items():
-        for key in keys:
-            if not holds(value := value_at(phase, key)):
-                yield f"{key}: {value} is not {range_text}"
+    for key, allowed in _ranges():
+        value = value_at(phase, key)
+        if not allowed.holds(value):
+            yield f"{key}: {value} is not {allowed.text}"
 
     if phase.learning_rate.minimum > phase.learning_rate.peak:
         yield (
             f"learning_rate.minimum: {phase.learning_rate.minimum} is above the peak "
             f"{phase.learning_rate.peak}"
         )
+
+
+def _ranges() -> Iterator[tuple[str, Range]]:
+    """Yield each key of a phase that has a range, and its range."""
+    for allowed, keys in _KEYS_BY_RANGE.items():
+        for key in keys:
+            yield key, allowed
+
+    for member in fields(Optimizer):
+        yield f"optimizer.{member.name}", member.metadata["range"]
 
 
 def _layout(phase: PhasePlan, world_size: int) -> Iterator[str]:

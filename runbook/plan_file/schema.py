@@ -10,6 +10,7 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import FLAT, NOT_IN_JSON, OMIT_DEFAULT, OPTIONAL, from_json
 from runbook.plan_file.learning_rate import LearningRate
 from runbook.plan_file.messages import PlanFileMessage
+from runbook.plan_file.ranges import BELOW_ONE, NOT_NEGATIVE, POSITIVE, within
 
 FLOPS_CONVENTION = "megatron-full"
 """The convention that trainer and plan report TFLOP/s in; see `ModelShape.flops_per_sequence`."""
@@ -301,11 +302,11 @@ class Duration:
 class Optimizer:
     """Adam with decoupled weight decay."""
 
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float
-    clip_gradient: float
+    beta1: float = field(metadata=within(BELOW_ONE))
+    beta2: float = field(metadata=within(BELOW_ONE))
+    epsilon: float = field(metadata=within(POSITIVE))
+    weight_decay: float = field(metadata=within(NOT_NEGATIVE))
+    clip_gradient: float = field(metadata=within(NOT_NEGATIVE))
 
 
 @dataclass(frozen=True)

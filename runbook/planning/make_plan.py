@@ -336,13 +336,7 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
         batch=batch_of(choice),
         duration=length,
         learning_rate=learning_rate(choice, length),
-        optimizer=schema.Optimizer(
-            beta1=training.adam_beta1,
-            beta2=training.adam_beta2,
-            epsilon=training.adam_epsilon,
-            weight_decay=training.weight_decay,
-            clip_gradient=training.clip_gradient,
-        ),
+        optimizer=training.optimizer,
         precision=schema.PlannedPrecision(
             format=training.precision,
             initial_loss_scale=training.initial_loss_scale,

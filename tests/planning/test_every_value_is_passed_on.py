@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, get_args
 
 import pytest
 
 from runbook.params.schema.entries import Model
-from runbook.params.schema.run_file import Data, Training
+from runbook.params.schema.run_file import OPTIMIZER_KEYS, Data, Training
 from runbook.phases.token_inputs import tokenize_options
-from runbook.plan_file.schema import Layout, ModelShape, Tuning
+from runbook.plan_file.ranges import Range
+from runbook.plan_file.schema import Layout, ModelShape, Optimizer, Tuning
 from runbook.planning import layout
 from runbook.planning.cost import step_inputs
 from runbook.planning.cost.iteration import StepSetup
@@ -44,6 +45,22 @@ def test_how_a_step_is_carried_out_is_the_runs_choice(name: str) -> None:
     layout = replace(choice.layout, sequence=True)
     tuning = replace(choice, training=training, layout=layout).tuning
     assert getattr(tuning, name) == changed != value
+
+
+@pytest.mark.parametrize("key", OPTIMIZER_KEYS)
+def test_the_optimizer_is_the_runs_choice(key: str) -> None:
+    training = full_choice(build()).training
+    name = key.removeprefix("training.")
+    changed = training.model_copy(update={name: getattr(training, name) / 2})
+    before = asdict(training.optimizer)
+    after = asdict(changed.optimizer)
+    assert [after[name] / before[name] for name in before if after[name] != before[name]] == [0.5]
+
+
+def test_every_value_of_the_optimizer_has_a_key_and_a_range() -> None:
+    members = fields(Optimizer)
+    assert len(members) == len(OPTIMIZER_KEYS)
+    assert all(isinstance(member.metadata["range"], Range) for member in members)
 
 
 SHARED = sorted({member.name for member in fields(TokenizeOptions)} & set(Data.model_fields))

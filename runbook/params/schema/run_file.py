@@ -37,6 +37,7 @@ from runbook.plan_file.schema import (
     Fp8,
     Kernels,
     NanPolicy,
+    Optimizer,
     Precision,
     Recompute,
     RecomputeMethod,
@@ -343,6 +344,27 @@ class Training(Strict):
     """Depth, width and heads, if they differ from those of the named model."""
     smoke: Smoke = Smoke()
     """The short run before the long one: same machine, same trainer, a model that fails cheaply."""
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer as the plan has it."""
+        return Optimizer(
+            beta1=self.adam_beta1,
+            beta2=self.adam_beta2,
+            epsilon=self.adam_epsilon,
+            weight_decay=self.weight_decay,
+            clip_gradient=self.clip_gradient,
+        )
+
+
+OPTIMIZER_KEYS = (
+    "training.weight_decay",
+    "training.clip_gradient",
+    "training.adam_beta1",
+    "training.adam_beta2",
+    "training.adam_epsilon",
+)
+"""Keys of `Training.optimizer`. A framework without an option for one refuses its value."""
 
 
 class Data(Strict):

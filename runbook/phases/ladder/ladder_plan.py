@@ -13,6 +13,7 @@ from runbook.core.files import read_json_record, utc_now, write_text
 from runbook.core.table import Table
 from runbook.core.units import show_count, show_device_hours, show_duration
 from runbook.params import Settings
+from runbook.params.schema.run_file import OPTIMIZER_KEYS
 from runbook.phases.ladder.rungs import (
     FEWEST_STEPS,
     LARGEST_SHARE,
@@ -274,11 +275,7 @@ RECIPE_KEYS = (
     "training.precision",
     "training.fp8",
     "training.dropout",
-    "training.weight_decay",
-    "training.clip_gradient",
-    "training.adam_beta1",
-    "training.adam_beta2",
-    "training.adam_epsilon",
+    *OPTIMIZER_KEYS,
 )
 """Values whose change shifts the losses of all sizes by an amount that nobody has measured."""
 

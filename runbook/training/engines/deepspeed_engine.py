@@ -20,7 +20,7 @@ from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.mapping import is_main_replica
 
 from runbook.plan_file.schema import PhasePlan
-from runbook.training.engines import engine, gpt_model
+from runbook.training.engines import engine, gpt_model, optimizers
 from runbook.training.engines.deepspeed_start import (
     initialize_engine,
     join_deepspeed,
@@ -55,7 +55,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def __init__(self, spec: PhasePlan, *, draw: bool = True) -> None:
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
         (self.model,) = self.models
-        self.adam = _adam(spec, self.model)
+        self.adam = optimizers.deepspeed_adam(spec, self.model)
         # Gradient norm in fp32 without ZeRO, which DeepSpeed does not keep
         self.norm = math.nan
         # Whether there are gradients that no optimizer step has used
@@ -374,29 +374,6 @@ _TENSOR_GROUPS = {
 """Methods that DeepSpeed calls for model-parallel ranks, which are the tensor-parallel ranks."""
 MODEL_PARALLEL_UNIT = SimpleNamespace(**vars(parallel_state) | _TENSOR_GROUPS)
 """megatron-core's groups as the `mpu` that DeepSpeed expects."""
-
-
-def _adam(spec: PhasePlan, gpt: torch.nn.Module) -> torch.optim.AdamW:
-    """Return AdamW over Megatron's two groups: matrices decay, biases and norms do not."""
-    decaying = []
-    others = []
-    for name, weight in gpt.named_parameters():
-        if name.endswith(".bias") or weight.dim() == 1:
-            others.append(weight)
-        else:
-            decaying.append(weight)
-
-    optimizer = spec.optimizer
-    return torch.optim.AdamW(
-        [
-            {"params": decaying, "weight_decay": optimizer.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ],
-        lr=0.0,  # `update` sets it
-        betas=(optimizer.beta1, optimizer.beta2),
-        eps=optimizer.epsilon,
-        fused=True,
-    )
 
 
 def _cut_part(

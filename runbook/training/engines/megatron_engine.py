@@ -14,14 +14,14 @@ from megatron.core.distributed import (
     DistributedDataParallelConfig,
     finalize_model_grads,
 )
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.context_parallel import slice_sequences
-from runbook.training.engines import engine, gpt_model
+from runbook.training.engines import engine, gpt_model, optimizers
 from runbook.training.engines.engine import MicroBatches, OptimizerUpdate, OwnedState, State
 from runbook.training.kernels import linear
 from runbook.training.kernels.gradient_norm import use_own_norm
@@ -36,7 +36,7 @@ class MegatronEngine(engine.TrainingEngine):
     def __init__(self, spec: PhasePlan, *, draw: bool = True) -> None:
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
         self.config = self.models[0].config
-        shares_optimizer = _shares_optimizer(spec)
+        shares_optimizer = optimizers.shares_optimizer(spec)
         tuning = spec.tuning
         has_replicas = spec.parallel.data * spec.parallel.context > 1
         overlaps_gradients = tuning.overlap_gradients and has_replicas
@@ -64,7 +64,7 @@ class MegatronEngine(engine.TrainingEngine):
             use_own_norm()
 
         self.optimizer = get_megatron_optimizer(
-            _optimizer_config(spec), self.chunks, use_gloo_process_groups=False
+            optimizers.megatron_config(spec), self.chunks, use_gloo_process_groups=False
         )
         _use_fused_adam(_inner_optimizer(self.optimizer).optimizer)
         self.config.grad_scale_func = self.optimizer.scale_loss
@@ -393,33 +393,3 @@ def _use_fused_adam(adam: Any) -> None:
     for group in adam.param_groups:
         group["fused"] = True
         group["foreach"] = False
-
-
-def _shares_optimizer(spec: PhasePlan) -> bool:
-    """Return whether each replica updates a part of the weights.
-
-    A single replica would only send gradients and weights to itself.
-    """
-    return spec.parallel.zero_stage == 1 and spec.parallel.data * spec.parallel.context > 1
-
-
-def _optimizer_config(spec: PhasePlan) -> OptimizerConfig:
-    return OptimizerConfig(
-        optimizer="adam",
-        lr=spec.learning_rate.peak,
-        min_lr=spec.learning_rate.minimum,
-        weight_decay=spec.optimizer.weight_decay,
-        adam_beta1=spec.optimizer.beta1,
-        adam_beta2=spec.optimizer.beta2,
-        adam_eps=spec.optimizer.epsilon,
-        clip_grad=spec.optimizer.clip_gradient,
-        bf16=spec.precision.format == "bf16",
-        fp16=spec.precision.format == "fp16",
-        params_dtype=gpt_model.DTYPES[spec.precision.format],
-        use_distributed_optimizer=_shares_optimizer(spec),
-        initial_loss_scale=spec.precision.initial_loss_scale,
-        min_loss_scale=min(spec.precision.minimum_loss_scale, spec.precision.initial_loss_scale),
-        loss_scale=spec.precision.static_loss_scale or None,
-        loss_scale_window=spec.precision.loss_scale_window,
-        hysteresis=spec.precision.hysteresis,
-    )

@@ -1,0 +1,28 @@
+"""Ranges of numbers in the plan, each with the words that name it in a message."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers that a value of the plan may have. NaN is outside every range."""
+
+    text: str
+    holds: Callable[[float], bool]
+
+
+AT_LEAST_ONE = Range("a positive number", lambda value: value >= 1)
+NOT_NEGATIVE = Range("0 or more", lambda value: 0 <= value < math.inf)
+POSITIVE = Range("more than 0", lambda value: 0 < value < math.inf)
+BELOW_ONE = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
+
+
+def within(allowed: Range) -> dict[str, Any]:
+    """Return the metadata of a record's field whose values are in this range.
+
+    `limits.check` reads it.
+    """
+    return {"range": allowed}

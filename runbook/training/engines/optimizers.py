@@ -1,0 +1,61 @@
+"""The optimizer of each engine, made from the plan's `optimizer`."""
+
+import torch
+from megatron.core.optimizer import OptimizerConfig
+
+from runbook.plan_file.schema import PhasePlan
+from runbook.training.engines import gpt_model
+
+
+def shares_optimizer(spec: PhasePlan) -> bool:
+    """Return whether each replica updates a part of the weights.
+
+    One replica alone would only send gradients and weights to itself.
+    """
+    return spec.parallel.zero_stage == 1 and spec.parallel.data * spec.parallel.context > 1
+
+
+def megatron_config(spec: PhasePlan) -> OptimizerConfig:
+    """Return the arguments of megatron-core's Adam and of its loss scale."""
+    return OptimizerConfig(
+        optimizer="adam",
+        lr=spec.learning_rate.peak,
+        min_lr=spec.learning_rate.minimum,
+        weight_decay=spec.optimizer.weight_decay,
+        adam_beta1=spec.optimizer.beta1,
+        adam_beta2=spec.optimizer.beta2,
+        adam_eps=spec.optimizer.epsilon,
+        clip_grad=spec.optimizer.clip_gradient,
+        bf16=spec.precision.format == "bf16",
+        fp16=spec.precision.format == "fp16",
+        params_dtype=gpt_model.DTYPES[spec.precision.format],
+        use_distributed_optimizer=shares_optimizer(spec),
+        initial_loss_scale=spec.precision.initial_loss_scale,
+        min_loss_scale=min(spec.precision.minimum_loss_scale, spec.precision.initial_loss_scale),
+        loss_scale=spec.precision.static_loss_scale or None,
+        loss_scale_window=spec.precision.loss_scale_window,
+        hysteresis=spec.precision.hysteresis,
+    )
+
+
+def deepspeed_adam(spec: PhasePlan, gpt: torch.nn.Module) -> torch.optim.AdamW:
+    """Return AdamW over Megatron's two groups: matrices decay, biases and norms do not."""
+    decaying = []
+    others = []
+    for name, weight in gpt.named_parameters():
+        if name.endswith(".bias") or weight.dim() == 1:
+            others.append(weight)
+        else:
+            decaying.append(weight)
+
+    optimizer = spec.optimizer
+    return torch.optim.AdamW(
+        [
+            {"params": decaying, "weight_decay": optimizer.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ],
+        lr=0.0,  # `update` sets it
+        betas=(optimizer.beta1, optimizer.beta2),
+        eps=optimizer.epsilon,
+        fused=True,
+    )
