@@ -14,6 +14,7 @@ from runbook.core.files import read_lines
 from runbook.core.processes import user_name
 from runbook.core.table import Row
 from runbook.core.units import DAY_SECONDS, show_duration
+from runbook.jobs.schedulers import get_queue_scripts
 from runbook.params import Settings
 from runbook.plan_file.json_records import append_line
 from runbook.runs.messages import RunMessage
@@ -174,7 +175,7 @@ def choose_exclusion(
     """
     if not entries:
         return Exclusion()
-    if settings.site.scheduler != "slurm":
+    if not get_queue_scripts(settings.site).can_leave_out_nodes:
         why = RunMessage.PBS_LEAVES_OUT_NO_NODE.fill()
         return Exclusion(kept=tuple(entries), why_kept=why)
 

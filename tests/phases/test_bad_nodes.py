@@ -11,7 +11,7 @@ from suite.messages import containing, says
 from toy_run import PROJECT
 
 from runbook import params
-from runbook.jobs.render.queue_directives import slurm_directives
+from runbook.jobs.render.slurm_scripts import SlurmScripts
 from runbook.next_job.attempts import blamed_nodes
 from runbook.phases.job_control.ended_jobs import nodes_with_alarms
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers
@@ -52,7 +52,7 @@ def nodes_of(settings: params.Settings, now: float | None = None) -> list[str]:
 def test_a_bad_node_is_left_out_of_the_next_job_until_it_is_forgiven(settings):
     report_bad_nodes(settings, ["n3", "n7"], FoundBy.FAILURE, "Xid 79", "04-training")
     changed, exclusion = without_bad_nodes(settings, nodes_wanted=8)
-    lines = slurm_directives(changed, "04-training", changed.job("04-training"))
+    lines = SlurmScripts().directives(changed, "04-training", changed.job("04-training"))
     assert "#SBATCH --exclude=n3,n7" in lines
     assert (
         says(exclusion.as_text(), RunMessage.LEFT_OUT, nodes=containing("n3 (failure,"))

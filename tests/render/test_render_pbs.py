@@ -10,7 +10,7 @@ from suite.messages import refuses
 
 from runbook.core.errors import ParamsError
 from runbook.jobs.messages import JobMessage
-from runbook.jobs.render.queue_directives import pbs_directives
+from runbook.jobs.render.pbs_scripts import PbsScripts
 from runbook.params.settings import Settings
 
 PHASE = "04-training"
@@ -24,7 +24,7 @@ def plain(*words: str, **site: object) -> Settings:
 
 
 def lines(settings: Settings) -> list[str]:
-    return pbs_directives(settings, PHASE, settings.job(PHASE))
+    return PbsScripts().directives(settings, PHASE, settings.job(PHASE))
 
 
 def test_a_plain_pbs_is_asked_for_all_cores_of_nodes_of_their_own():

@@ -1,12 +1,13 @@
 """Commands that start the processes of a job: a step program, a container and a process starter."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from runbook.core.errors import JobError, ParamsError
 from runbook.jobs.messages import JobMessage
+from runbook.jobs.render.queue_scripts import NodeCount, mpiexec_words
 from runbook.jobs.render.templating import quote
+from runbook.jobs.schedulers import get_queue_scripts
 from runbook.params import Job, Settings
 
 COPIED_PYTHON = 'bash "$RUNBOOK_JOB_FOLDER/python.sh"'
@@ -23,22 +24,6 @@ def python_command(settings: Settings) -> str:
 RANK_SCRIPT = '"$job/rank.sh"'
 """The script of each process: it finds its rank, binds its cores and starts the training."""
 _LINE_END = " \\\n  "
-
-
-@dataclass(frozen=True)
-class NodeCount:
-    """The number of nodes of a command, or a variable of the job if it may have fewer."""
-
-    nodes: int
-    varies: bool = False
-
-    def times(self, tasks: int) -> str:
-        """Return this many tasks per node as a bash expression."""
-        if not self.varies:
-            return str(self.nodes * tasks)
-        if tasks == 1:
-            return '"$num_nodes"'
-        return f'"$((num_nodes * {tasks}))"'
 
 
 def training_command(
@@ -58,15 +43,12 @@ def training_command(
     count = NodeCount(job.nodes, varies=with_fewer_nodes)
     inner = [*_inside(settings, mounts), *_starter(settings, job, count), RANK_SCRIPT]
     if site.launcher == "mpiexec":
-        starter = _mpiexec(settings, job, job.devices_per_node, count)
+        starter = mpiexec_words(settings, job, job.devices_per_node, count)
         return _LINE_END.join([*starter, *inner])
 
-    if site.scheduler == "pbs":
-        raise JobError(JobMessage.PBS_WITHOUT_SRUN, site=site.site, launcher=site.launcher)
-
-    step = _srun(settings, job, job.tasks_per_node, count)
-    if job.spares or with_fewer_nodes:
-        step.append('--nodelist="$step_nodes"')
+    step = get_queue_scripts(site).training_starter(
+        settings, job, count, chooses_nodes=job.spares > 0 or with_fewer_nodes
+    )
     container = _pyxis(settings, variables, mounts)
     return _LINE_END.join([*step, *container, *inner])
 
@@ -98,19 +80,16 @@ Slurm waits 10 s for one without power.
 
 def probe_command(settings: Settings) -> str:
     """Return the command that succeeds if the node `$node` of a job can start a process."""
-    if settings.site.scheduler == "pbs":
-        return f'timeout {PROBE_SECONDS} mpiexec -n 1 --ppn 1 --hosts "$node" true'
-    where = '--nodes=1 --ntasks=1 --nodelist="$node"'
-    return f"timeout {PROBE_SECONDS} srun --overlap {where} true"
+    return f"{get_queue_scripts(settings.site).on_one_node(PROBE_SECONDS)} true"
+
+
+REMOVAL_SECONDS = 60
+"""Time within which a node removes the copies in its memory."""
 
 
 def near_removal_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
     """Return the command of one process on the node `$node`, in the training's container."""
-    if settings.site.scheduler == "pbs":
-        starter = 'timeout 60 mpiexec -n 1 --ppn 1 --hosts "$node"'
-    else:
-        starter = 'timeout 60 srun --overlap --nodes=1 --ntasks=1 --nodelist="$node"'
-
+    starter = get_queue_scripts(settings.site).on_one_node(REMOVAL_SECONDS)
     pyxis = _pyxis(settings, ["PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"], mounts)
     program = " ".join(map(quote, argv))
     return _LINE_END.join([starter, *pyxis, *_inside(settings, mounts), program])
@@ -129,22 +108,15 @@ def rung_command(
 ) -> str:
     """Return the command of one process on each node, in the container of the training."""
     inner = [*_inside(settings, mounts), f"{RUNG_SCRIPT} {rung}"]
-    if settings.site.scheduler == "pbs":
-        return _LINE_END.join([*_mpiexec(settings, job, 1), *inner])
-    container = _pyxis(settings, variables, mounts)
-    # A node that cannot start the program must not end the others before they answer.
-    arguments = []
-    for word in _srun(settings, job, 1):
-        if not word.startswith("--kill-on-bad-exit"):
-            arguments.append(word)
-
-    return _LINE_END.join([*arguments, "--kill-on-bad-exit=0", *container, *inner])
+    queue = get_queue_scripts(settings.site)
+    container = _pyxis(settings, variables, mounts) if queue.has_container_option else []
+    return _LINE_END.join([*queue.on_each_node_to_answer(settings, job, container), *inner])
 
 
 def node_command(settings: Settings, job: Job) -> str:
     """Return the command of the site's set-up: one process per node, outside the container."""
-    starter = _mpiexec if settings.site.scheduler == "pbs" else _srun
-    return _LINE_END.join([*starter(settings, job, 1), 'bash "$job/node.sh"'])
+    starter = get_queue_scripts(settings.site).on_nodes(settings, job, 1)
+    return _LINE_END.join([*starter, 'bash "$job/node.sh"'])
 
 
 def copy_command(settings: Settings, job: Job, action: str) -> str:
@@ -155,8 +127,8 @@ def copy_command(settings: Settings, job: Job, action: str) -> str:
     program = f"{COPIED_PYTHON} {action}"
     if settings.site.scheduler == "local":
         return program
-    starter = _mpiexec if settings.site.scheduler == "pbs" else _srun_each_node
-    return _LINE_END.join([*starter(settings, job, 1), program])
+    starter = get_queue_scripts(settings.site).on_each_node(settings, job)
+    return _LINE_END.join([*starter, program])
 
 
 def removal_where_nodes_answer(settings: Settings, job: Job) -> str:
@@ -165,60 +137,8 @@ def removal_where_nodes_answer(settings: Settings, job: Job) -> str:
     The job may have lost other nodes.
     """
     program = f"{COPIED_PYTHON} --remove"
-    names = '"$(IFS=,; echo "${trusted[*]}")"'
-    count = '"${#trusted[@]}"'
-    if settings.site.scheduler == "pbs":
-        command = ["mpiexec", f"-n {count}", "--ppn 1", f"--hosts {names}"]
-        command += [quote(option) for option in settings.site.step_options]
-        return _LINE_END.join([*command, program])
-
-    command = _srun_each_node(settings, job, 1)
-    command[1:4] = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
-    return _LINE_END.join([*command, f"--nodelist={names}", program])
-
-
-def _srun_each_node(settings: Settings, job: Job, tasks: int) -> list[str]:
-    """Return srun with one task per node, in which a failed task does not end the others."""
-    arguments = _srun(settings, job, tasks)
-    return [word.replace("--kill-on-bad-exit=1", "--kill-on-bad-exit=0") for word in arguments]
-
-
-def _srun(
-    settings: Settings,
-    job: Job,
-    tasks: int,
-    count: NodeCount | None = None,
-) -> list[str]:
-    site = settings.site
-    count = count or NodeCount(job.nodes)
-    argv = [
-        "srun",
-        f"--nodes={count.times(1)}",
-        f"--ntasks={count.times(tasks)}",
-        f"--ntasks-per-node={tasks}",
-        "--kill-on-bad-exit=1",
-    ]
-    if job.cpus_per_task:
-        argv.append(f"--cpus-per-task={job.cpus_per_task * job.tasks_per_node // tasks}")
-    masks = site.binding.cpu_masks[: job.devices_per_node]
-    if masks and site.launcher == "srun" and tasks == job.devices_per_node:
-        argv.append(quote("--cpu-bind=mask_cpu:" + ",".join(f"0x{mask}" for mask in masks)))
-    return [*argv, *(quote(option) for option in site.step_options)]
-
-
-def _mpiexec(
-    settings: Settings,
-    job: Job,
-    tasks: int,
-    count: NodeCount | None = None,
-) -> list[str]:
-    site = settings.site
-    count = count or NodeCount(job.nodes)
-    argv = ["mpiexec", f"-n {count.times(tasks)}", f"--ppn {tasks}", '--hostfile "$job/hostfile"']
-    lists = site.binding.cpu_lists[: job.devices_per_node]
-    if lists and tasks == job.devices_per_node:
-        argv.append(f"--cpu-bind {quote('list:' + ':'.join(lists))}")
-    return [*argv, *(quote(option) for option in site.step_options)]
+    queue = get_queue_scripts(settings.site)
+    return _LINE_END.join(queue.on_trusted_nodes(settings, job, program))
 
 
 def _pyxis(settings: Settings, variables: Sequence[str], mounts: Sequence[str]) -> list[str]:

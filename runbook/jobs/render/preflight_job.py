@@ -9,7 +9,7 @@ from runbook.jobs.render.launch_commands import (
     rung_command,
     training_command,
 )
-from runbook.jobs.render.queue_directives import queue_values
+from runbook.jobs.render.queue_values import queue_values
 from runbook.jobs.render.templating import fill, quote, site_commands
 from runbook.jobs.render.training_job import QueuedTraining, RenderedJob
 from runbook.params import Job, Settings

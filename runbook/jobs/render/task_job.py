@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.jobs.render.launch_commands import single_command
-from runbook.jobs.render.queue_directives import queue_values
+from runbook.jobs.render.queue_values import queue_values
 from runbook.jobs.render.templating import fill, quote, site_commands
 from runbook.jobs.render.training_job import RenderedJob
+from runbook.jobs.schedulers import get_queue_scripts
 from runbook.params import Job, Settings
 from runbook.params.schema.run_file import JOB_SECTIONS
 
@@ -107,7 +108,7 @@ def render_task(
     )
     num_tasks = nodes * tasks_per_node
     if task.on_each_node or num_tasks > 1:
-        starter = _starter(site.scheduler, job)
+        starter = get_queue_scripts(site).task_starter(job)
     else:
         starter = []
 
@@ -149,29 +150,7 @@ def _cores(
         return job.cpus_per_task
     if task.in_container:
         return 1
-    if phase == "02-data" and settings.site.scheduler == "slurm":
+    queue = get_queue_scripts(settings.site)
+    if phase == "02-data" and queue.data_job_takes_cores_of_queue:
         return 0
     return settings.site.hardware.cores_per_node // tasks_per_node
-
-
-def _starter(scheduler: str, job: Job) -> list[str]:
-    """Return the words that start a program as each of the job's tasks."""
-    num_tasks = job.nodes * job.tasks_per_node
-    if scheduler != "slurm":
-        return [f"mpiexec -n {num_tasks} --ppn {job.tasks_per_node}", '--hostfile "$job/hostfile"']
-    parts = [
-        "srun",
-        f"--nodes={job.nodes}",
-        f"--ntasks={num_tasks}",
-        f"--ntasks-per-node={job.tasks_per_node}",
-        "--kill-on-bad-exit=0",
-    ]
-    if job.tasks_per_node > 1 and job.cpus_per_task:
-        # Since Slurm 22.05, srun does not inherit cpus-per-task from sbatch.
-        parts.append(f"--cpus-per-task={job.cpus_per_task}")
-    elif not job.cpus_per_task:
-        # Without a number of cores Slurm binds each task to one; the tasks divide the node among
-        # themselves.
-        parts.append("--cpu-bind=none")
-
-    return parts

@@ -24,8 +24,10 @@ from runbook.jobs.render.launch_commands import (
     removal_where_nodes_answer,
     training_command,
 )
-from runbook.jobs.render.queue_directives import queue_values, warn_after
+from runbook.jobs.render.queue_scripts import warn_after
+from runbook.jobs.render.queue_values import queue_values
 from runbook.jobs.render.templating import environment_groups, fill, quote, site_commands
+from runbook.jobs.schedulers import get_queue_scripts
 from runbook.params import Job, Settings
 from runbook.params.settings import require_values
 from runbook.plan_file.checkpoint_folder import TRACKER
@@ -152,7 +154,7 @@ class QueuedTraining:
             probe_seconds=PROBE_SECONDS,
             phase=spec.phase,
             framework=self.framework,
-            warn_after=0 if site.scheduler == "slurm" else warn_after(job),
+            warn_after=0 if get_queue_scripts(site).announces_end else warn_after(job),
             threads=job.cpus_per_task * job.tasks_per_node // job.devices_per_node,
             modules=site.modules,
             setup=site_commands(site.setup, settings),

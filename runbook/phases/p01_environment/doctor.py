@@ -25,6 +25,7 @@ from runbook.jobs.pbs import Pbs, parse_entries
 from runbook.jobs.render.preflight_job import preflight_job
 from runbook.jobs.render.preparation import FLEET
 from runbook.jobs.render.task_job import asks_for_queue
+from runbook.jobs.schedulers import get_queue
 from runbook.jobs.slurm import Slurm
 from runbook.params import Job, Settings, resolve_secret
 from runbook.params.schema.entries import TextShare
@@ -427,11 +428,10 @@ def modules_check(settings: Settings) -> Check:
 
 def queue_checks(settings: Settings) -> list[Check]:
     """Check whether the scheduler answers, and knows the partitions that the run's jobs request."""
-    kind = settings.site.scheduler
     check = partial(Check, "scheduler", rule="the scheduler answers")
-    if kind == "local":
+    if settings.site.scheduler == "local":
         return [check("pass", "this machine runs the jobs itself")]
-    queue = Slurm() if kind == "slurm" else Pbs()
+    queue = get_queue(settings.site)
     program = queue.limits_question[0]
     try:
         limits = queue.parse_limits(queue.answer(*queue.limits_question))
@@ -441,7 +441,7 @@ def queue_checks(settings: Settings) -> list[Check]:
         return [check(verdict, str(error).splitlines()[0], remedy=remedy)]
 
     checks = [check("pass", PhaseMessage.PROGRAM_ANSWERS.fill(program=program))]
-    if kind == "pbs":
+    if isinstance(queue, Pbs):
         checks.append(_history_check())
     states = {queue.name: queue.state for queue in limits}
     partitions = {}

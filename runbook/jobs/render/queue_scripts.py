@@ -1,0 +1,171 @@
+"""What each kind of queue needs in the scripts of its jobs: requests, starters, words of the shell.
+
+A new scheduler is a subclass in a module of its own, named in `runbook/jobs/schedulers.py`.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runbook.core.errors import ParamsError
+from runbook.jobs.messages import JobMessage
+from runbook.jobs.render.templating import quote
+from runbook.params import Job, Settings
+
+WARNING_SECONDS = 300
+"""Warning that a job gets before its time limit, so that it can save.
+
+A checkpoint of 2.4 TB takes minutes.
+"""
+
+
+def warn_after(job: Job) -> int:
+    """Return the seconds after which a job requests its own stop.
+
+    A queue may give no warning. The result is 0 if the job is too short for one.
+    """
+    if job.walltime > 2 * WARNING_SECONDS:
+        return job.walltime - WARNING_SECONDS
+    return 0
+
+
+def plain(name: str, value: object) -> str:
+    """Return a name or value of a directive. Raise `ParamsError` if it has other characters."""
+    text = str(value)
+    if not re.fullmatch(r"[A-Za-z0-9_.,:/@%+=*\[\]-]+", text):
+        raise ParamsError(JobMessage.NOT_A_DIRECTIVE_WORD, name=name, text=text)
+
+    return text
+
+
+def array_range(job: Job) -> str:
+    """Return the numbers of an array's elements, or an empty text if the job is not an array."""
+    return f"0-{job.array - 1}" if job.array > 1 else ""
+
+
+@dataclass(frozen=True)
+class NodeCount:
+    """The number of nodes of a command, or a variable of the job if it may have fewer."""
+
+    nodes: int
+    varies: bool = False
+
+    def times(self, tasks: int) -> str:
+        """Return this many tasks per node as a bash expression."""
+        if not self.varies:
+            return str(self.nodes * tasks)
+        if tasks == 1:
+            return '"$num_nodes"'
+        return f'"$((num_nodes * {tasks}))"'
+
+
+def mpiexec_words(
+    settings: Settings,
+    job: Job,
+    tasks: int,
+    count: NodeCount | None = None,
+) -> list[str]:
+    """Return mpiexec with this many tasks on each node of the job's own list."""
+    site = settings.site
+    count = count or NodeCount(job.nodes)
+    argv = ["mpiexec", f"-n {count.times(tasks)}", f"--ppn {tasks}", '--hostfile "$job/hostfile"']
+    lists = site.binding.cpu_lists[: job.devices_per_node]
+    if lists and tasks == job.devices_per_node:
+        argv.append(f"--cpu-bind {quote('list:' + ':'.join(lists))}")
+    return [*argv, *(quote(option) for option in site.step_options)]
+
+
+class QueueScripts(ABC):
+    """The parts of a job's scripts that depend on the kind of its queue."""
+
+    announces_end: bool
+    """Whether the queue sends a signal before it ends a job at its walltime."""
+    can_leave_out_nodes: bool
+    """Whether a job can name nodes that it does not want."""
+    has_container_option: bool
+    """Whether its starter of processes opens a container (pyxis)."""
+    data_job_takes_cores_of_queue: bool
+    """Whether a data job that names no number of cores takes what its queue gives."""
+    submit: str
+    """The program that submits a script."""
+    cancel: str
+    """The program that ends jobs."""
+    submit_folder: str
+    """The folder that a job was submitted from, as an expression of the shell."""
+    job_number: str
+    """The job's number, without the number of an array's element, as an expression of the shell."""
+    array_index: str
+    """The number of an array's element, as an expression of the shell."""
+    hosts: str
+    """The command that prints a job's hosts, one a line."""
+    time_left: str
+    """The time that a job still has, as an expression of the shell; an empty text if unknown."""
+    tasks_need_hosts: bool
+    """Whether the starter of a task job needs a list of hosts and a place to meet."""
+
+    @abstractmethod
+    def directives(
+        self,
+        settings: Settings,
+        phase: str,
+        job: Job,
+        *,
+        devices: bool = True,
+    ) -> list[str]:
+        """Return the lines with which a job asks its queue. `phase` names it in the queue."""
+
+    @abstractmethod
+    def on_nodes(
+        self,
+        settings: Settings,
+        job: Job,
+        tasks: int,
+        count: NodeCount | None = None,
+    ) -> list[str]:
+        """Return the words that start this many tasks on each node of a job."""
+
+    @abstractmethod
+    def on_each_node(self, settings: Settings, job: Job) -> list[str]:
+        """Return the words that start a task on each node; one that fails does not end the others."""
+
+    @abstractmethod
+    def on_each_node_to_answer(
+        self,
+        settings: Settings,
+        job: Job,
+        container: Sequence[str],
+    ) -> list[str]:
+        """Return the words that start a question on each node of a preflight."""
+
+    @abstractmethod
+    def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
+        """Return the words that start a program on the nodes in the job's array `trusted`."""
+
+    @abstractmethod
+    def on_one_node(self, seconds: int) -> str:
+        """Return the words that start one process on the node `$node`, ended after these seconds."""
+
+    @abstractmethod
+    def training_starter(
+        self,
+        settings: Settings,
+        job: Job,
+        count: NodeCount,
+        *,
+        chooses_nodes: bool,
+    ) -> list[str]:
+        """Return the words that start the launcher or the ranks of a training.
+
+        A job that `chooses_nodes` names them in `$step_nodes`.
+        """
+
+    @abstractmethod
+    def task_starter(self, job: Job) -> list[str]:
+        """Return the words that start a program as each of a task job's tasks."""
+
+
+TRUSTED_NAMES = '"$(IFS=,; echo "${trusted[*]}")"'
+"""Names of the nodes that still answer, with commas, as an expression of the shell."""
+TRUSTED_COUNT = '"${#trusted[@]}"'
+"""Number of the nodes that still answer, as an expression of the shell."""

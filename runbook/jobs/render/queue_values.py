@@ -1,0 +1,24 @@
+"""Values that the scripts of every queued job share."""
+
+from runbook.jobs.render.templating import environment_groups
+from runbook.jobs.schedulers import get_queue_scripts
+from runbook.params import Job, Settings
+
+
+def queue_values(
+    settings: Settings,
+    phase: str,
+    job: Job,
+    *,
+    devices: bool = True,
+) -> dict[str, object]:
+    """Return the values for the template of any queued job. `phase` names it in the queue."""
+    queue = get_queue_scripts(settings.site)
+    return {
+        "queue": queue,
+        "directives": queue.directives(settings, phase, job, devices=devices),
+        "run": settings.name,
+        "site": settings.site,
+        "job": job,
+        "environment": environment_groups(settings),
+    }

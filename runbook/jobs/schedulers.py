@@ -1,0 +1,45 @@
+"""The one table of schedulers: a new one is a row here and a name in `Site.scheduler`."""
+
+from dataclasses import dataclass
+
+from runbook.jobs.job_folder import Scheduler
+from runbook.jobs.local import LocalScheduler
+from runbook.jobs.pbs import Pbs
+from runbook.jobs.queue import Queue, QueueScheduler
+from runbook.jobs.render.pbs_scripts import PbsScripts
+from runbook.jobs.render.queue_scripts import QueueScripts
+from runbook.jobs.render.slurm_scripts import SlurmScripts
+from runbook.jobs.slurm import Slurm
+from runbook.params.schema.site import Site
+
+
+@dataclass(frozen=True)
+class QueueKind:
+    """A kind of queue: how to talk to it, and what it needs in the scripts of its jobs."""
+
+    queue: type[Queue]
+    scripts: type[QueueScripts]
+
+
+QUEUE_KINDS = {
+    "slurm": QueueKind(Slurm, SlurmScripts),
+    "pbs": QueueKind(Pbs, PbsScripts),
+}
+"""Every kind of queue by the name that a site gives it. `local` has none."""
+
+
+def get_scheduler(site: Site) -> Scheduler:
+    """Return the scheduler of a site."""
+    if site.scheduler == "local":
+        return LocalScheduler()
+    return QueueScheduler(get_queue(site))
+
+
+def get_queue(site: Site) -> Queue:
+    """Return the programs of a site's queue. Raise `KeyError` for a site without one."""
+    return QUEUE_KINDS[site.scheduler].queue()
+
+
+def get_queue_scripts(site: Site) -> QueueScripts:
+    """Return the scripts' parts for a site's queue. Raise `KeyError` for a site without one."""
+    return QUEUE_KINDS[site.scheduler].scripts()
