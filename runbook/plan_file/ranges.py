@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ POSITIVE = Range("more than 0", lambda value: 0 < value < math.inf)
 BELOW_ONE = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
 
 
-def within(allowed: Range) -> dict[str, Any]:
+def within(allowed: Range) -> dict[str, Range]:
     """Return the metadata of a record's field whose values are in this range.
 
     `limits.check` reads it.
