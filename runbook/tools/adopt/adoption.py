@@ -264,16 +264,17 @@ def _config_of(script: Script, training: ForeignTraining) -> str:
     """
     if training.framework not in _READ_AS_CONFIG:
         return ""
-    files: dict[str, None] = {}
+    files: dict[str, bool] = {}
     for command in script.commands:
         folder = ""
         for before, word in pairwise(command.words):
             if before.text in ("-d", "--conf_dir"):  # This is deepy.py's folder of configurations.
                 folder = f"{word.text.rstrip('/')}/"
-            elif word.known and word.text.endswith((".toml", ".yaml", ".yml")):
+            elif word.text.endswith((".toml", ".yaml", ".yml")):
                 file = Word(folder + word.text.rpartition("=")[2], 0)
-                files[file.shown] = None
-    names = " ".join(files) or "CONFIG"
+                files[file.shown] = word.known
+    known_files = [name for name, is_known in files.items() if is_known]
+    names = " ".join(known_files or files) or "CONFIG"
     return f" Its configuration can be read: runbook adopt {names}"
 
 

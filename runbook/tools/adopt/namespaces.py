@@ -271,6 +271,8 @@ class SandboxJob:
     """Variables of the shell that submitted the job."""
 
 
+_NO_SHELL = (".json", ".py", ".txt", ".yaml", ".yml")
+"""Endings of files that bash does not run."""
 _BLANK = re.compile(r"(?<![<&\w])<([A-Za-z][\w /.,:'-]*[\w.])>(?![>&(])")
 
 
@@ -279,7 +281,7 @@ def filled_in(name: str, text: str) -> str:
 
     Bash cannot parse <path to data>.
     """
-    if name.endswith((".json", ".py", ".txt", ".yaml", ".yml")):
+    if name.endswith(_NO_SHELL):
         return text
     return _BLANK.sub(lambda blank: not_set(re.sub(r"\W+", "_", blank[1])), text)
 
@@ -445,7 +447,7 @@ def entered_once(name: str, script: str) -> str:
     >>> print(entered_once("job.sh", "for ((i=0; i < N; i++)); do"))
     for ((i=0; (ADOPT_LOOP_1++ < 1) || ( i < N); i++)); do
     """
-    if name.endswith((".json", ".py", ".txt", ".yaml", ".yml")):
+    if name.endswith(_NO_SHELL):
         return script
     numbers = itertools.count(1)
 
@@ -549,22 +551,35 @@ def _number(text: str) -> int:
 
 def _never_set(job: SandboxJob) -> list[str]:
     """Return the variables that the job requires and nothing sets."""
-    text = _code_that_runs(job)
+    text = _SETS_ITSELF.sub(r"${\1:?", _code_that_runs(job))
+    required = set(_REQUIRED.findall(text))
     reads = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", text))
     unset = reads - _names_set(text) - _names_tested(text)
-    return sorted(name for name in unset if not _GIVEN.fullmatch(name))
+    return sorted(name for name in unset if name in required or not _GIVEN.fullmatch(name))
+
+
+_REQUIRED = re.compile(r"\$\{([A-Za-z_]\w*):?\?")
+_SETS_ITSELF = re.compile(r"(?<![\w])([A-Za-z_]\w*)=[\"']?\$\{\1:?\?")
+"""`NAME=${NAME:?message}`, which ends a script where nothing else sets the name."""
 
 
 def _code_that_runs(job: SandboxJob) -> str:
-    """Join the main script and the files that it names, without comments and quoted text."""
-    main = job.files[job.main]
-    called = []
+    """Join the main script and the files that its code names, without comments and quoted text."""
+    main = _without_comments(job.files[job.main])
+    codes = [main]
     for name, text in job.files.items():
-        if name != job.main and name.rpartition("/")[2] in main:
-            called.append(text)
-    text = "\n".join(re.sub(r"(?m)^[ \t]*#.*$", "", body) for body in (main, *called))
+        is_code = not name.endswith(_NO_SHELL)
+        if is_code and name != job.main and name.rpartition("/")[2] in main:
+            codes.append(_without_comments(text))
     # Single quotes around a $ are kept: they may hold the code of another shell.
-    return re.sub(r"'[^'\n]*'", lambda quoted: quoted[0] if "$" in quoted[0] else "''", text)
+    return re.sub(
+        r"'[^'\n]*'", lambda quoted: quoted[0] if "$" in quoted[0] else "''", "\n".join(codes)
+    )
+
+
+def _without_comments(script: str) -> str:
+    """Return a script without the lines that are comments."""
+    return re.sub(r"(?m)^[ \t]*#.*$", "", script)
 
 
 def _names_set(text: str) -> set[str]:
@@ -584,7 +599,7 @@ _SET_NAME = re.compile(r"(?<![\w${/.=:\"'-])[A-Za-z_]\w*")
 def _names_tested(text: str) -> set[str]:
     """Return the variables that a shell text compares, or for which it has a default."""
     with_default = set(re.findall(r"\$\{([A-Za-z_]\w*)(?:\[[^]]*\])?:?[-=+?]", text))
-    required = set(re.findall(r"\$\{([A-Za-z_]\w*):?\?", text))
+    required = set(_REQUIRED.findall(text))
     tested = set(re.findall(r"(?:-[znv]|!)\s+\"?\$?\{?([A-Za-z_]\w*)", text))
     compared = set(re.findall(r"\[\[?\s+\"?\$\{?([A-Za-z_]\w*)\}?\"?\s+(?:==?|!=)", text))
     return (with_default - required) | tested | compared
@@ -618,6 +633,32 @@ def needed_arguments(job: SandboxJob) -> list[str]:
     # The script parses options, all of which have defaults
     if re.search(r"case\s+\"?\$\{?1\b", text):
         return []
+    return _markers_of_arguments(text)
+
+
+def first_choice(job: SandboxJob) -> list[str]:
+    """Return arguments with which a script chooses the first branch of its `case "$1" in`.
+
+    The result is empty if it has no such branch. Markers stand for its other arguments.
+    """
+    text = _without_functions(_without_comments(job.files[job.main]))
+    head = _CASE_OF_ARGUMENT.search(text)
+    if head is None:
+        return []
+    branches = text[head.end() :].partition("esac")[0]
+    choices = [choice for choice in _BRANCH.findall(branches) if choice not in _STARTS_NOTHING]
+    if not choices:
+        return []
+    return [choices[0], *_markers_of_arguments(text)[1:]]
+
+
+_CASE_OF_ARGUMENT = re.compile(r"\bcase\s+\"?\$\{?1\}?\"?\s+in\b")
+_BRANCH = re.compile(r"(?:^|;;)\s*\(?[\"']?([A-Za-z0-9][\w.-]*)[\"']?\s*[|)]")
+_STARTS_NOTHING = ("help", "usage", "stop", "clean", "status", "kill")
+
+
+def _markers_of_arguments(text: str) -> list[str]:
+    """Return a marker for each argument that a shell text reads; one with a default is left empty."""
     with_default = set(re.findall(r"\$\{([1-9]):?[-=]", text))
     needed = set(re.findall(r"\$\{?([1-9])\b", text)) - with_default
     last = max(map(int, needed), default=0)

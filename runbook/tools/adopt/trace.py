@@ -30,6 +30,7 @@ from runbook.tools.adopt.namespaces import (
     entered_once,
     environment,
     filled_in,
+    first_choice,
     needed_arguments,
 )
 from runbook.tools.adopt.script import (
@@ -271,6 +272,7 @@ def follow(
         trace, more_notes = _until_it_starts(job, starts_training, numbers)
         trace = RunTrace(earlier.commands + trace.commands, earlier.settings + trace.settings)
         notes += more_notes
+    notes += _notes_of_stray_options(trace, numbers)
     word_lines = WordLines(numbers.lines)
     return Script(
         text="".join(f"{visible(line)}\n" for line in numbers.lines),
@@ -328,6 +330,20 @@ def _notes_of_late_directives(scripts: Mapping[str, str]) -> list[str]:
     return notes
 
 
+def _notes_of_stray_options(trace: RunTrace, numbers: LineNumbers) -> list[str]:
+    """Return a note for each option that the shell starts as a program of its own.
+
+    The line before it lacks its backslash, so that the training never gets the option.
+    """
+    notes = []
+    for command in trace.commands:
+        option = command.words[0]
+        if command.kind == "unknown" and option.text.startswith("--"):
+            place = numbers.places[command.line]
+            notes.append(AdoptMessage.STRAY_OPTION.fill(option=option.shown, place=place))
+    return notes
+
+
 def _submitted_file(arguments: Sequence[str], job: SandboxJob) -> str:
     """Return the job's file that a submit command names, or a name for a new file."""
     for argument in arguments:
@@ -381,6 +397,7 @@ class _Attempts:
         """Prepare the next run with what this one lacked. Return whether anything was added."""
         return (
             self._give_arguments()
+            or self._choose_argument(trace)
             or self._keep_going(trace)
             or self._redirect(trace)
             or self._be_a_rank()
@@ -399,6 +416,17 @@ class _Attempts:
         self.arguments = needed
         self.notes.append(
             AdoptMessage.ARGUMENTS_NOT_GIVEN.fill(job=self.job.main, number=len(needed))
+        )
+        return True
+
+    def _choose_argument(self, trace: RunTrace) -> bool:
+        choice = first_choice(self.job)
+        if not choice or self.arguments or not _gave_up(trace):
+            return False
+        self.arguments = choice
+        choice_shown = visible(choice[0])
+        self.notes.append(
+            AdoptMessage.ARGUMENT_CHOSEN.fill(job=self.job.main, choice=choice_shown)
         )
         return True
 

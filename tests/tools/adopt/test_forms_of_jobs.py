@@ -9,6 +9,7 @@ from suite.messages import says
 
 from runbook.core.errors import ParamsError
 from runbook.jobs.script_directives import directives_of, late_directives
+from runbook.tools.adopt import namespaces
 from runbook.tools.adopt.adopt_scripts import AdoptReport
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.adoption import Adoption, adopt
@@ -387,3 +388,61 @@ def test_nodes_of_several_kinds_are_reported(request_text):
     assert values(adoption)["jobs.training.nodes"] == 2  # one of 8 devices, as nodes of 4
     amount = request_text.partition("=")[2]
     assert any(amount in remark.text for remark in adoption.findings.leftovers)
+
+
+def test_a_limit_of_time_that_nothing_sets_hides_no_training():
+    adoption = adopted(f'timeout -k 30 "${{LIMIT}}m" torchrun {TRAIN}\n')
+    assert adoption.launch is not None
+    assert values(adoption)["training.iterations"] == 10
+
+
+def test_timeout_ends_a_command_that_waits():
+    adoption = adopted(f"timeout -s KILL 0.2 sh -c 'while :; do :; done'\ntorchrun {TRAIN}\n")
+    assert adoption.launch is not None
+    assert adoption.script.notes == ()
+
+
+@pytest.mark.parametrize("name", ["RUN_NAME", "DEBUG"])
+def test_a_name_that_a_script_requires_for_itself_is_a_marker(name):
+    script = f'set -e\n{name}="${{{name}:?not given}}"\ntorchrun {TRAIN} --save /ckpt/${name}\n'
+    beside = {"notes.txt": f"{name}=in-a-list", "first.sh": f"export {name}=first\nbash job.sh\n"}
+    adoption = adopted(f"# started by first.sh, see notes.txt\n{script}", beside)
+    assert adoption.launch is not None
+    assert adoption.launch.arguments[-1].shown == f"/ckpt/${name}"
+
+
+def test_an_option_that_the_shell_starts_as_a_program_is_named():
+    adoption = adopted(f"torchrun {TRAIN} \\\n --seed 7\n --swiglu --clip-grad 0.5\n")
+    assert values(adoption)["training.seed"] == 7
+    assert "training.clip_gradient" not in {
+        carried.key for carried in adoption.findings.carried.values() if carried.line
+    }
+    assert any("--swiglu" in note and "line 3" in note for note in adoption.script.notes)
+
+
+def test_a_script_that_chooses_by_its_argument_takes_its_first_branch():
+    script = (
+        '[ -n "$1" ] || exit 1\n'
+        'case "$1" in\n'
+        "  help) exit 0 ;;\n"
+        "  small|tiny) STEPS=20 ;;\n"
+        '  "large") STEPS=30 ;;\n'
+        "  *) exit 2 ;;\n"
+        "esac\n"
+        f"torchrun {TRAIN} --train-iters $STEPS\n"
+    )
+    adoption = adopted(script)
+    assert values(adoption)["training.iterations"] == 20
+    assert any("small" in note for note in adoption.script.notes)
+
+
+def test_a_case_without_an_end_is_read_in_a_moment():
+    many = "case $1 in\n" * 20_000
+    assert namespaces.first_choice(namespaces.SandboxJob("job.sh", {"job.sh": many}, ())) == []
+
+
+def test_a_configuration_in_the_home_folder_is_named():
+    script = (
+        "torchrun --nproc_per_node 4 $HOME/nanotron/run_train.py --config-file $HOME/conf/a.yaml\n"
+    )
+    assert "runbook adopt ~/conf/a.yaml" in refusal(script)

@@ -330,6 +330,7 @@ _LAUNCH_ROWS = (
     DroppedKey("distributed*backend", why=STARTER),
     DroppedKey("launcher", why=STARTER),
     DroppedKey("hostfile", why=STARTER),
+    DroppedKey("use_shared_fs", why="the index of the text is built once, in the run's folder"),
     DroppedKey("include", why=STARTER),
     DroppedKey("master_*", why=STARTER),
     DroppedKey("comment", why=STARTER),

@@ -1,0 +1,17 @@
+#!/bin/bash -p
+# timeout: the real one, with a limit of its own where nothing sets the script's: timeout "${LIMIT}m" srun ...
+# programs: timeout
+words=("$@")
+skip=0
+for place in "${!words[@]}"; do
+  word=${words[place]}
+  if [ "$skip" -gt 0 ]; then
+    skip=0
+  elif [[ $word == -k || $word == -s || $word == --kill-after || $word == --signal ]]; then
+    skip=1
+  elif [[ $word != -* ]]; then
+    [[ $word =~ ^[0-9]+([.][0-9]*)?[smhd]?$ ]] || words[place]=10
+    break
+  fi
+done
+exec /usr/bin/timeout "${words[@]}"
