@@ -499,6 +499,8 @@ def leave_options_of_megatron_lm(findings: Findings) -> None:
         if carried:
             findings.leave(carried.line, carried.source, why)
             findings.drop(key)
+        if carried and carried.source == program_arguments.FUSION_IMPLEMENTATION:
+            findings.leave(carried.line, program_arguments.FUSION, why)
 
 
 def leave_offload(findings: Findings) -> None:

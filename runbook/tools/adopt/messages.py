@@ -55,8 +55,8 @@ class AdoptMessage(Message):
     NO_KEYS = "{file_name} is no configuration: it has no `key: value` lines."
     NO_RECIPE = (
         "{name} calls no recipe of NeMo 2 or Megatron Bridge (`llama3_8b.pretrain_recipe(...)`), "
-        "and returns no `Trainer.Config` of torchtitan. Give the job script that starts it, or a "
-        "log that it wrote."
+        "returns no `Trainer.Config` of torchtitan, and builds no `Config` of nanotron. Give the job "
+        "script that starts it, or a log that it wrote."
     )
     NO_SANDBOX = "No sandbox can be made here: {reason}. {install}"
     NO_SUCH_PROCESS = "--pid {number}: there is no such process on this machine."

@@ -214,13 +214,17 @@ def _settle_loss_fusion(shell_words: Sequence[Word], findings: Findings) -> None
             implementation = values[0]
     if implementation is None:
         return
-    source = "--cross-entropy-fusion-impl"
     if is_fused:
-        findings.read("training.loss_fusion", implementation, source, str)
+        findings.read("training.loss_fusion", implementation, FUSION_IMPLEMENTATION, str)
         return
     findings.drop("training.loss_fusion")
-    why = "without --cross-entropy-loss-fusion it asks for nothing"
-    findings.does(implementation.line, f"{source} {implementation.shown}", why)
+    why = f"without {FUSION} it asks for nothing"
+    findings.does(implementation.line, f"{FUSION_IMPLEMENTATION} {implementation.shown}", why)
+
+
+FUSION = "--cross-entropy-loss-fusion"
+FUSION_IMPLEMENTATION = "--cross-entropy-fusion-impl"
+"""The options of Megatron-LM that fuse the loss, and that say by which program."""
 
 
 def _take_special(

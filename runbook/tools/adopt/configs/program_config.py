@@ -16,8 +16,15 @@ from runbook.tools.adopt.configs.config_format import ConfigFormat
 from runbook.tools.adopt.configs.gpt_neox import GPT_NEOX
 from runbook.tools.adopt.configs.megatron_bridge import MEGATRON_BRIDGE
 from runbook.tools.adopt.configs.nanotron import NANOTRON
+from runbook.tools.adopt.configs.nanotron_source import nanotron_values
 from runbook.tools.adopt.configs.nemo_recipe import NEMO_2
-from runbook.tools.adopt.configs.recipe_source import RecipeCall, default_factory, recipe_calls
+from runbook.tools.adopt.configs.recipe_source import (
+    RecipeCall,
+    default_factory,
+    parsed_file,
+    recipe_calls,
+    refused_if_unreadable,
+)
 from runbook.tools.adopt.configs.recipes import (
     ModelRecipe,
     is_other_model,
@@ -175,6 +182,12 @@ def _other_layers(value: ConfigValue) -> str:
 
 def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig:
     """Return the recipe of a Python file. Raise `ParamsError` if the file calls no recipe."""
+    with refused_if_unreadable(name):
+        values = nanotron_values(parsed_file(text, name), name)
+    if values:
+        _refuse_launch_number(launch_number, [(name, text)])
+        _refuse_other_layers(values, name)
+        return ProgramConfig(NANOTRON, values)
     calls = recipe_calls(text, name)
     if not calls and re.search(r"pretrain_recipe|_pretrain_config|Trainer\.Config", text):
         raise ParamsError(AdoptMessage.RECIPES_OF_OTHER_FILES, name=name)

@@ -6,7 +6,8 @@ text, and so is each statement that uses a recipe in a way adopt does not unders
 
 import ast
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from runbook.core.errors import ParamsError
@@ -56,16 +57,8 @@ def recipe_calls(text: str, file_name: str) -> list[RecipeCall]:
 
     Raise `ParamsError` if the file is not valid Python.
     """
-    try:
-        tree = _parsed(text)
-        if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:
-            raise ParamsError(
-                f"{file_name} is too long for a recipe: over {_MOST_NODES:,} expressions."
-            )
-        calls = [_as_recipe_call(config) for config in _read_file(tree)]
-    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
-        reason = visible(mask(str(error)))[:200]
-        raise ParamsError(f"{file_name} is no Python that can be read: {reason}.") from error
+    with refused_if_unreadable(file_name):
+        calls = [_as_recipe_call(config) for config in _read_file(parsed_file(text, file_name))]
 
     if len(calls) > MOST_CALLS:
         raise ParamsError(
@@ -73,6 +66,26 @@ def recipe_calls(text: str, file_name: str) -> list[RecipeCall]:
             "file with one."
         )
     return sorted(calls, key=lambda call: call.line)
+
+
+@contextmanager
+def refused_if_unreadable(file_name: str) -> Iterator[None]:
+    """Raise `ParamsError` for each way in which a file is no Python that can be read."""
+    try:
+        yield
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        reason = visible(mask(str(error)))[:200]
+        raise ParamsError(f"{file_name} is no Python that can be read: {reason}.") from error
+
+
+def parsed_file(text: str, file_name: str) -> ast.Module:
+    """Return the syntax tree of a Python file. Raise `ParamsError` if it is too long for a recipe."""
+    tree = _parsed(text)
+    if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:
+        raise ParamsError(
+            f"{file_name} is too long for a recipe: over {_MOST_NODES:,} expressions."
+        )
+    return tree
 
 
 def _parsed(text: str) -> ast.Module:

@@ -1,0 +1,302 @@
+"""nanotron's configurations in Python: files that build a `Config` and save it as YAML.
+
+Read from huggingface/nanotron, 2026-11 (examples). They get the dotted keys of the YAML files, so that
+one table reads both. Nothing of the file is executed.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runbook.core.errors import ParamsError
+from runbook.tools.adopt.configs.config_file import ConfigValue, safe
+from runbook.tools.adopt.configs.known_names import UNKNOWN, Scope
+from runbook.tools.adopt.configs.syntax import (
+    Function,
+    assigned_targets,
+    dotted,
+    head_nodes,
+    is_main_test,
+    last_name,
+    source_of,
+    source_of_head,
+    statements_in,
+)
+from runbook.tools.adopt.messages import AdoptMessage
+
+_MODULE = "nanotron"
+_CONFIG = "Config"
+_FIRST_PARAMETERS = {
+    "TokenizerArgs": "tokenizer_name_or_path",
+    "GeneralArgs": "project",
+    "RandomInit": "std",
+}
+"""The parameter of a class that its first argument without a name gives."""
+_DENSE_MODELS = ("LlamaConfig", "Qwen2Config")
+_LOWER_CASE = ("tp_mode", "pp_engine")
+"""Keys whose values nanotron's classes read in capital letters, too."""
+_CHANGES_NOTHING = (
+    "print",
+    "assert",
+    "save_as_yaml",
+    "as_dict",
+    "makedirs",
+    "human_format",
+    "info",
+)
+"""Last names of calls that leave a configuration as it is."""
+_MOST_NODES = 10_000
+"""Expressions that are read: names that hold lists of each other repeat without end."""
+
+
+def nanotron_values(tree: ast.Module, file_name: str) -> tuple[ConfigValue, ...]:
+    """Return the values of the last `Config` that a file builds, by the keys of a YAML file.
+
+    The result is empty if the file builds none. Raise `ParamsError` if it repeats itself without end.
+    """
+    classes = _imported_classes(tree)
+    if _CONFIG not in classes:
+        return ()
+    built = _last_config(tree)
+    if built is None:
+        return ()
+    reader = _ConfigReader(file_name, classes, built.names, built.scope)
+    values = list(reader.values("", built.call))
+    if built.variable:
+        reader.paths.setdefault(built.variable, []).append("")
+    values += reader.changes(tree, built)
+    return tuple(map(safe, values))
+
+
+def _imported_classes(tree: ast.Module) -> set[str]:
+    """Return the names that a file imports from nanotron."""
+    classes: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == _MODULE:
+            classes.update(alias.asname or alias.name for alias in node.names)
+    return classes
+
+
+@dataclass(frozen=True)
+class _BuiltConfig:
+    """A call of nanotron's `Config`, and what is known where it stands."""
+
+    call: ast.Call
+    variable: str
+    """The variable that holds it; empty if none does."""
+    statements: Sequence[ast.stmt]
+    """The statements around it that always run."""
+    names: Mapping[str, ast.expr]
+    """The expression that each name stands for, if only one statement gives it a value."""
+    scope: Scope
+
+
+def _last_config(tree: ast.Module) -> _BuiltConfig | None:
+    """Return the last `Config` that is built at the top of a file, or else in one of its functions."""
+    top = _always_run(tree.body)
+    built = _config_in(tree, top)
+    if built:
+        return built
+    for node in reversed(list(ast.walk(tree))):
+        if isinstance(node, Function):
+            built = _config_in(tree, [*top, *_always_run(node.body)])
+            if built:
+                return built
+    return None
+
+
+def _always_run(body: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Return the statements of a body that run whenever the file is started."""
+    statements: list[ast.stmt] = []
+    for statement in body:
+        if isinstance(statement, ast.If) and is_main_test(statement.test):
+            statements += statement.body
+        else:
+            statements.append(statement)
+    return statements
+
+
+def _config_in(tree: ast.Module, statements: Sequence[ast.stmt]) -> _BuiltConfig | None:
+    """Return the last of these statements that builds a `Config`, with the names it can use."""
+    names, scope = _names_of(tree, statements)
+    for statement in reversed(statements):
+        call = getattr(statement, "value", None)
+        if isinstance(call, ast.Call) and last_name(call.func) == _CONFIG and call.keywords:
+            targets = assigned_targets(statement)
+            variable = dotted(targets[0]) if targets else ""
+            return _BuiltConfig(call, variable, statements, names, scope)
+    return None
+
+
+def _names_of(
+    tree: ast.Module, statements: Sequence[ast.stmt]
+) -> tuple[dict[str, ast.expr], Scope]:
+    """Return what each name stands for that one statement alone sets, and the values of those."""
+    counts: dict[str, int] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            counts[node.id] = counts.get(node.id, 0) + 1
+    names: dict[str, ast.expr] = {}
+    scope = Scope()
+    for statement in statements:
+        value = getattr(statement, "value", None)
+        for target in assigned_targets(statement):
+            if not isinstance(target, ast.Name) or counts[target.id] > 1 or value is None:
+                continue
+            names[target.id] = value
+            known = scope.value(value)
+            if known is not UNKNOWN:
+                scope.names[target.id] = known
+    return names, scope
+
+
+@dataclass
+class _ConfigReader:
+    """Reads the classes of one configuration, and counts what it reads."""
+
+    file_name: str
+    classes: set[str]
+    """Names that the file imports from nanotron."""
+    names: Mapping[str, ast.expr]
+    scope: Scope
+    paths: dict[str, list[str]] = field(default_factory=dict)
+    """The dotted keys where each variable became a part of the configuration."""
+    num_nodes: int = 0
+
+    def values(self, path: str, node: ast.expr) -> Iterator[ConfigValue]:
+        """Yield the values of an expression with their dotted keys below `path`."""
+        self.num_nodes += 1
+        if self.num_nodes > _MOST_NODES:
+            raise ParamsError(
+                AdoptMessage.TOO_MANY_VALUES, file_name=self.file_name, most_nodes=_MOST_NODES
+            )
+        if isinstance(node, ast.Name) and node.id in self.names:
+            self.paths.setdefault(node.id, []).append(path)
+            yield from self.values(path, self.names[node.id])
+        elif isinstance(node, ast.Call) and last_name(node.func) in self.classes:
+            yield from self._values_of_class(path, node)
+        elif isinstance(node, ast.List) and node.elts and all(map(self._is_class, node.elts)):
+            for number, item in enumerate(node.elts):
+                yield from self.values(_joined(path, str(number)), item)
+        elif isinstance(node, ast.Dict) and node.keys and all(map(_is_text, node.keys)):
+            for key, item in zip(node.keys, node.values, strict=True):
+                yield from self.values(_joined(path, ast.literal_eval(key)), item)  # type: ignore[arg-type]
+        elif isinstance(node, ast.Attribute) and self._attribute(node) is not None:
+            yield from self.values(path, self._attribute(node))  # type: ignore[arg-type]
+        else:
+            yield self._plain(path, node)
+
+    def changes(self, tree: ast.Module, built: _BuiltConfig) -> Iterator[ConfigValue]:
+        """Yield what the file's other statements change in the configuration or in its parts."""
+        for statement in statements_in(tree.body):
+            is_certain = any(statement is other for other in built.statements)
+            for target in assigned_targets(statement):
+                variable, _, attribute = dotted(target).partition(".")
+                if attribute and variable in self.paths:
+                    yield from self._changed(variable, attribute, statement, is_certain=is_certain)
+            if self._is_handed_on(statement):
+                source = source_of_head(statement)
+                yield ConfigValue("statement", source, statement.lineno, known=False)
+
+    def _changed(
+        self, variable: str, attribute: str, statement: ast.stmt, *, is_certain: bool
+    ) -> Iterator[ConfigValue]:
+        """Yield a change of an attribute under each key that the variable has."""
+        value: ast.expr = statement.value  # type: ignore[attr-defined]
+        for path in list(self.paths[variable]):
+            name = _joined(path, attribute)
+            if is_certain:
+                yield from self.values(name, value)
+            else:
+                source = f"{source_of(value)} (not always)"
+                yield ConfigValue(name, source, statement.lineno, known=False)
+
+    def _is_handed_on(self, statement: ast.stmt) -> bool:
+        """Return whether a statement gives a part of the configuration to a function that may change it."""
+        if not isinstance(statement, ast.Expr | ast.With | ast.For | ast.AugAssign):
+            return False
+        for head in head_nodes(statement):
+            for node in ast.walk(head):
+                if isinstance(node, ast.Call) and last_name(node.func) not in _CHANGES_NOTHING:
+                    arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+                    if any(dotted(item).partition(".")[0] in self.paths for item in arguments):
+                        return True
+        return isinstance(statement, ast.AugAssign) and (
+            dotted(statement.target).partition(".")[0] in self.paths
+        )
+
+    def _values_of_class(self, path: str, call: ast.Call) -> Iterator[ConfigValue]:
+        """Yield the arguments of a class of nanotron's."""
+        class_name = last_name(call.func)
+        if path.endswith("model_config") and class_name not in _DENSE_MODELS:
+            yield ConfigValue(_joined(path, _sign_of_model(class_name)), True, call.lineno)
+        for position, argument in enumerate(call.args):
+            parameter = _FIRST_PARAMETERS.get(class_name) if position == 0 else None
+            if parameter:
+                yield from self.values(_joined(path, parameter), argument)
+            else:
+                name = _joined(path, f"argument_{position + 1}")
+                yield ConfigValue(name, source_of(argument), argument.lineno, known=False)
+        for keyword in call.keywords:
+            if keyword.arg is None:
+                name = _joined(path, "arguments")
+                yield ConfigValue(name, source_of(keyword.value), call.lineno, known=False)
+            else:
+                yield from self.values(_joined(path, keyword.arg), keyword.value)
+
+    def _plain(self, path: str, node: ast.expr) -> ConfigValue:
+        """Return a value that is no class of nanotron's; its source if only a running program knows it."""
+        value = self.scope.value(node)
+        if value is UNKNOWN:
+            value = self._choice(node)
+        if value is UNKNOWN:
+            return ConfigValue(path, source_of(node), node.lineno, known=False)
+        if path.endswith(_LOWER_CASE) and isinstance(value, str):
+            value = value.lower()
+        return ConfigValue(path, value, node.lineno)
+
+    def _choice(self, node: ast.expr) -> object:
+        """Return the name of a choice or of a type: `reduce_scatter`, `bfloat16`."""
+        module, _, name = dotted(node).rpartition(".")
+        if module == "torch" or (module in self.classes and name.isupper()):
+            return name.lower()
+        return UNKNOWN
+
+    def _attribute(self, node: ast.Attribute) -> ast.expr | None:
+        """Return the argument that gave an attribute of a variable its value: `model_config.vocab_size`."""
+        variable, _, attribute = dotted(node).partition(".")
+        built = self.names.get(variable)
+        if not isinstance(built, ast.Call):
+            return None
+        for keyword in built.keywords:
+            if keyword.arg == attribute:
+                return keyword.value
+        return None
+
+    def _is_class(self, node: ast.expr) -> bool:
+        """Return whether an expression is a class of nanotron's, or a name of one."""
+        if isinstance(node, ast.Name):
+            node = self.names.get(node.id, node)
+        return isinstance(node, ast.Call) and last_name(node.func) in self.classes
+
+
+def _joined(path: str, name: str) -> str:
+    """Return the dotted key of a name below a path."""
+    return f"{path}.{name}" if path else name
+
+
+def _is_text(node: ast.expr | None) -> bool:
+    """Return whether a key of a dictionary is a literal text."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _sign_of_model(class_name: str) -> str:
+    """Return the key by which a YAML file says which model it is.
+
+    >>> _sign_of_model("MambaModelConfig"), _sign_of_model("Starcoder2Config")
+    ('is_mamba_config', 'is_starcoder2_config')
+    """
+    stem = class_name.removesuffix("Config").removesuffix("Model")
+    snake = re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", stem).lower()
+    return f"is_{snake}_config"
