@@ -24,11 +24,11 @@ from runbook.params.yaml12 import nest, write_tree
 from runbook.tokens.tokenizer import GPT2_VOCABULARY
 from runbook.tools.adopt import job_environment, program_arguments
 from runbook.tools.adopt.findings import CarriedValue, Findings, KnownError
+from runbook.tools.adopt.foreign import imported_frameworks
 from runbook.tools.adopt.hydra import with_configuration_files
 from runbook.tools.adopt.known_errors import Evidence, errors_in
 from runbook.tools.adopt.launches import (
     DocumentCall,
-    ForeignTraining,
     Launch,
     calls_of,
     different_launches,
@@ -91,7 +91,9 @@ def adopt(
     reads.
     """
     script = follow(files, beside or {}, _starts_training)
-    script = with_configuration_files(script, {**(beside or {}), **dict(files[1:])})
+    texts = {**(beside or {}), **dict(files[1:])}
+    script = replace(script, imported=imported_frameworks(texts))
+    script = with_configuration_files(script, texts)
     return adopt_script(script, files[0][0], name, project, launch_number)
 
 
@@ -208,19 +210,21 @@ def _refuse_foreign(script: Script, file_name: str) -> None:
     if not trainings:
         return
     last = trainings[-1]
-    where = script.places[last.script.line]
+    program = last.script.text.rpartition("/")[2]
+    whose = last.framework or script.imported.get(program, "")
     does = "trains with"
-    whose = last.framework
     if not whose:
         does = "starts"
         whose = "a program that adopt does not know"
-    config = _config_of(script, last)
+    config = _config_of(script, whose)
+    if whose in _RECIPES and not last.framework:
+        config = f" Its configuration can be read: runbook adopt {program}"
     raise ParamsError(
         AdoptMessage.NOT_A_GPT,
         file_name=file_name,
         does=does,
         whose=whose,
-        place=where,
+        place=script.places[last.script.line],
         shown=last.script.shown,
         config=config,
     )
@@ -253,16 +257,18 @@ def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> 
     )
 
 
-_READ_AS_CONFIG = ("torchtitan", "nanotron", "GPT-NeoX", "a recipe of NeMo 2", "Megatron Bridge")
+_RECIPES = ("a recipe of NeMo 2", "Megatron Bridge")
+"""Frameworks whose configurations are programs in Python."""
+_READ_AS_CONFIG = ("torchtitan", "nanotron", "GPT-NeoX", *_RECIPES)
 """Programs whose configuration files adopt reads, but not their job scripts."""
 
 
-def _config_of(script: Script, training: ForeignTraining) -> str:
-    """Return how to adopt the configuration of a foreign training.
+def _config_of(script: Script, framework: str) -> str:
+    """Return how to adopt the configuration of a training by another framework.
 
-    The text is empty if the training has none.
+    The text is empty if adopt reads no configuration of the framework.
     """
-    if training.framework not in _READ_AS_CONFIG:
+    if framework not in _READ_AS_CONFIG:
         return ""
     files: dict[str, bool] = {}
     for command in script.commands:

@@ -4,7 +4,7 @@ Recognizes other frameworks, and Megatron's models that are not GPTs.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.tools.adopt.script import Word
@@ -92,6 +92,37 @@ def foreign_framework(script: Word, arguments: Sequence[Word]) -> str:
         if _shows(sign, script.text, names, values):
             return sign.framework
     return ""
+
+
+_IMPORTED = (
+    ("Megatron Bridge", r"megatron\.bridge"),
+    ("a recipe of NeMo 2", r"nemo\.collections(?:\.llm| import llm)|nemo_run"),
+    ("torchtitan", "torchtitan"),
+    ("nanotron", "nanotron"),
+    ("Hugging Face's Trainer", r"transformers import [^\n]*\bTrainer"),
+    ("Hugging Face's Accelerate", "accelerate"),
+)
+"""What a program imports from its framework. A program that imports Megatron itself may be anything."""
+
+
+def imported_frameworks(texts: Mapping[str, str]) -> dict[str, str]:
+    r"""Return the framework that each Python program imports, by the name of its file.
+
+    Programs that import none of them are left out.
+
+    >>> imported_frameworks({"a/run.py": "import torch\nfrom megatron.bridge.training import pretrain\n"})
+    {'run.py': 'Megatron Bridge'}
+    """
+    frameworks: dict[str, str] = {}
+    for path, text in texts.items():
+        name = path.rpartition("/")[2]
+        if not name.endswith(".py"):
+            continue
+        for framework, pattern in _IMPORTED:
+            if re.search(rf"^[ \t]*(?:from|import) (?:{pattern})\b", text, re.MULTILINE):
+                frameworks.setdefault(name, framework)
+                break
+    return frameworks
 
 
 def _option_name(text: str) -> str:

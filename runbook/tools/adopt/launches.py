@@ -21,6 +21,7 @@ _MAY_TRAIN = re.compile(
 _NEVER = re.compile(
     r"(preprocess|convert|merge|download|tokenize|evaluate|generate|generation|server|setup|test)\w*\.py$"
     r"|(_to_|2)(hf|huggingface|megatron|mcore|nemo|torch)\w*\.py$|(^|[/_])(infer|inference|eval)\w*\.py$"
+    r"|(^|[/_])(hf|huggingface|megatron|mcore|nemo|torch|te)2[a-z][\w.-]*\.py$"
 )
 """Programs that prepare data, convert, generate or evaluate, and never train."""
 _MODULES = (

@@ -128,6 +128,8 @@ class Script:
     """Anything unusual about the run, such as a time limit or a script that stopped early."""
     absent_configurations: tuple[str, ...] = ()
     """Hydra's files from which the job's trainings start, and which are not available here."""
+    imported: Mapping[str, str] = field(default_factory=dict)
+    """The framework that a Python program at hand imports, by the name of its file."""
 
     @property
     def lines(self) -> list[str]:

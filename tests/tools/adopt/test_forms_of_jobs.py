@@ -446,3 +446,34 @@ def test_a_configuration_in_the_home_folder_is_named():
         "torchrun --nproc_per_node 4 $HOME/nanotron/run_train.py --config-file $HOME/conf/a.yaml\n"
     )
     assert "runbook adopt ~/conf/a.yaml" in refusal(script)
+
+
+@pytest.mark.parametrize("options", ["-e", "-u", "-euo pipefail"])
+def test_a_training_inside_a_strict_shell_is_seen(options):
+    adoption = adopted(f"bash -c '\n  set {options}\n  echo begin\n  torchrun {TRAIN}'\n")
+    assert adoption.launch is not None
+    assert values(adoption)["training.iterations"] == 10
+
+
+@pytest.mark.parametrize(
+    ("source", "framework"),
+    [
+        (
+            "from megatron.bridge.recipes.llama import llama3_8b_pretrain_config\n",
+            "Megatron Bridge",
+        ),
+        ("import torch\nfrom nemo.collections import llm\n", "a recipe of NeMo 2"),
+    ],
+)
+def test_a_recipe_that_a_script_starts_is_named_by_what_it_imports(source, framework):
+    with pytest.raises(ParamsError) as refused:
+        adopted("torchrun --nproc_per_node 8 my_pretrain.py\n", {"my_pretrain.py": source})
+    assert framework in str(refused.value)
+    assert "runbook adopt my_pretrain.py" in str(refused.value)
+
+
+def test_a_converter_of_weights_is_no_training():
+    words = TRAIN.partition(" ")[2]
+    with pytest.raises(ParamsError) as refused:
+        adopted(f"torchrun hf2megablocks_v2.py {words}\n")
+    assert "hf2megablocks_v2.py" in str(refused.value)

@@ -17,7 +17,7 @@ seq() {  # a range whose end nothing sets is empty: where loops are entered once
   [ -z "$numbers" ] || builtin echo "$numbers"
 }
 FUNCNEST=100
-PS4=$'\001${BASH_SOURCE}\002${LINENO}\002${PWD}\003'
+PS4=$'\001${BASH_SOURCE-}\002${LINENO}\002${PWD}\003'
 BASH_XTRACEFD=199
 trap 'builtin set +eu' DEBUG
 set -x
