@@ -125,6 +125,15 @@ def test_a_configuration_that_a_function_builds_is_read():
     assert values_of(text)["tokens.train_steps"] == 200
 
 
+@pytest.mark.parametrize(
+    "head", ["def make(WIDTH):\n", "def make():\n    from sizes import WIDTH\n"]
+)
+def test_a_parameter_is_not_the_constant_of_its_name(head):
+    indented = "".join(f"    {line}\n" for line in BUILT.splitlines())
+    text = f"{IMPORTS}{BODY}{head}{indented}    return config\n"
+    assert "model.model_config.hidden_size" in unknown_names(text)
+
+
 def test_a_mamba_is_refused(tmp_path):
     text = SOURCE.replace("LlamaConfig", "MambaModelConfig")
     with refuses(ParamsError, AdoptMessage.LAYERS_WITHOUT_ATTENTION):

@@ -6,12 +6,13 @@ one table reads both. Nothing of the file is executed.
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.core.errors import ParamsError
 from runbook.tools.adopt.configs.config_file import ConfigValue, safe
-from runbook.tools.adopt.configs.known_names import UNKNOWN, Scope
+from runbook.tools.adopt.configs.known_names import UNKNOWN, Scope, bound_names
 from runbook.tools.adopt.configs.syntax import (
     Function,
     assigned_targets,
@@ -133,10 +134,9 @@ def _names_of(
     tree: ast.Module, statements: Sequence[ast.stmt]
 ) -> tuple[dict[str, ast.expr], Scope]:
     """Return what each name stands for that one statement alone sets, and the values of those."""
-    counts: dict[str, int] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            counts[node.id] = counts.get(node.id, 0) + 1
+    counts = Counter(bound_names([tree]))
+    # A parameter stands for what only the call of its function says
+    counts.update(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
     names: dict[str, ast.expr] = {}
     scope = Scope()
     for statement in statements:
