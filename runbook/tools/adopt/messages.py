@@ -97,9 +97,7 @@ class AdoptMessage(Message):
     YAML_ERROR = "{file_name}:{line}: {name}: {error}."
 
     ANOTHER_MODEL = "another model is trained, not the script's ({model})"
-    ARGUMENT_CHOSEN = (
-        "{job} needs an argument: {choice} stands in, the first branch of its `case`"
-    )
+    ARGUMENT_CHOSEN = "{job} needs an argument: {choice} stands in, the first branch of its `case`"
     ARGUMENTS_NOT_GIVEN = "{job} takes {number} arguments, which were not given"
     ATTENTION_DROPOUT = "attention's dropout {dropout}, the program's default"
     FILE_MAY_SAY_IT = "; {files} may say it, which adopt does not read here"
@@ -112,9 +110,7 @@ class AdoptMessage(Message):
     NO_SUCH_PART = (
         "our models have no such part ({part}): the run file trains another model, a dense GPT"
     )
-    STRAY_OPTION = (
-        "the training does not get {option} ({place}): no backslash ends the line before"
-    )
+    STRAY_OPTION = "the training does not get {option} ({place}): no backslash ends the line before"
     NO_VALUE = "no value reached it: set {key}"
     ONE_EXPERT_IS_DENSE = "one expert is the dense model"
     OPTIONS_LOST = "{number} options of the script are not accounted for: {options}"

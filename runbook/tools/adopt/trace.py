@@ -425,9 +425,7 @@ class _Attempts:
             return False
         self.arguments = choice
         choice_shown = visible(choice[0])
-        self.notes.append(
-            AdoptMessage.ARGUMENT_CHOSEN.fill(job=self.job.main, choice=choice_shown)
-        )
+        self.notes.append(AdoptMessage.ARGUMENT_CHOSEN.fill(job=self.job.main, choice=choice_shown))
         return True
 
     def _keep_going(self, trace: RunTrace) -> bool:
