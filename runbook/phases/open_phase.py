@@ -1,17 +1,14 @@
 """A run that is open for one phase: its parameters, plan, folder and record."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from runbook import params
-from runbook.core.errors import ParamsError, RecordError
+from runbook.core.errors import ParamsError
 from runbook.core.table import Row
-from runbook.display import CheckTable, show_checks, show_table, show_text
+from runbook.display import show_table, show_text
 from runbook.display.output_place import Place, where_we_are
 from runbook.params import Settings
 from runbook.params.layers import GIVEN_BEFORE
@@ -19,20 +16,20 @@ from runbook.params.parameters_cell import refuse_edits_below_papermill
 from runbook.params.project import remember_project, shown_path
 from runbook.params.yaml12 import read_file
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.phase_steps import phase_step, refuse_changed_results
-from runbook.plan_file.json_records import append_line, as_json
+from runbook.phases.phase_steps import refuse_changed_results
+from runbook.plan_file.json_records import as_json
 from runbook.plan_file.phase_names import SMOKE
 from runbook.plan_file.schema import PhasePlan
-from runbook.planning import Check, Plan
+from runbook.planning import Plan
 from runbook.records import session as sessions
 from runbook.runs import machine, run_files
-from runbook.runs.planned_run import PlannedRun
+from runbook.runs.planned_run import PlannedRun, PlannedTraining
 from runbook.runs.run_folder import hold_run, runs_folder
 
 
 @dataclass
 class OpenPhase:
-    """The object that every step of a notebook receives."""
+    """A run that is open for one phase. Each step takes from it what the step needs."""
 
     settings: Settings
     phase: str
@@ -51,49 +48,9 @@ class OpenPhase:
         return self.plan.phases[self.phase]
 
     @property
-    def fingerprint(self) -> str:
-        """The fingerprint of everything this phase depends on, with its current inputs."""
-        return phase_step(self.run, self.phase).fingerprint
-
-    def hold(self, purpose: str) -> AbstractContextManager[None]:
-        """Prevent other processes from changing the run in the meantime.
-
-        `runbook run` already holds it for its own notebooks.
-        """
-        return self.run.hold(purpose)
-
-    def append_event(self, event: str, **facts: Any) -> None:
-        """Add a line to the run's event history.
-
-        It is a single write, so that lines of several processes do not mix.
-        """
-        line = {
-            "time": time.time(),
-            "event": event,
-            "phase": self.phase,
-            **facts,
-        }
-        append_line(self.folder / self.phase_plan.log.events, line)
-
-    def check(self, checks: Sequence[Check]) -> CheckTable:
-        """Show checks, add them to the record, and stop if one failed. Return them as a table."""
-        for check in checks:
-            self.session.check(check)
-        show_checks(checks)
-        failures = []
-        for check in checks:
-            if check.verdict == "fail":
-                failures.append(f"{check.name}: {check.value} (rule: {check.rule})")
-
-        if failures:
-            raise RecordError(
-                PhaseMessage.CHECKS_FAILED,
-                number_of_failures=len(failures),
-                number_of_checks=len(checks),
-                failures="; ".join(failures),
-            )
-
-        return CheckTable(checks)
+    def training(self) -> PlannedTraining:
+        """The training of this phase. Only a phase that trains has one."""
+        return self.run.training(self.phase)
 
 
 def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
@@ -108,7 +65,9 @@ def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
     if where_we_are() is not Place.BROWSER:
         refuse_edits_below_papermill(namespace, f"notebooks/{phase}.ipynb")
     open_phase = open_run_phase(settings, phase)
-    show_table(summary_rows(open_phase), title=PhaseMessage.WHAT_IS_BOUND.fill(phase=phase))
+    show_table(
+        summary_rows(open_phase.run, phase), title=PhaseMessage.WHAT_IS_BOUND.fill(phase=phase)
+    )
     return open_phase
 
 
@@ -235,13 +194,13 @@ def refuse_other_parameters(settings: Settings, folder: Path) -> None:
     )
 
 
-def summary_rows(open_phase: OpenPhase) -> list[Row]:
+def summary_rows(run: PlannedRun, phase: str) -> list[Row]:
     """Return the run in a few rows: what a person checks before continuing."""
-    settings = open_phase.settings
-    computes_on = open_phase.plan.computes_on
+    settings = run.settings
+    computes_on = run.plan.computes_on
     model = settings.model
     name = settings.run.model
-    if open_phase.phase == SMOKE:
+    if phase == SMOKE:
         model = settings.smoke_model
         name = settings.smoke_model_name
 

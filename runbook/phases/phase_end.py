@@ -1,30 +1,30 @@
 """The end of a phase: its record is closed, its done marker written, its report refreshed."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from runbook.core.errors import JobError, RecordError
 from runbook.display import show_text
 from runbook.display.output_place import ENGINE_VARIABLE
 from runbook.jobs import get_scheduler
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import OpenPhase
-from runbook.phases.phase_steps import phase_step, train_step
+from runbook.phases.phase_steps import StepWork, phase_end_work, train_step
 from runbook.phases.run_report import write_report
+from runbook.phases.steps import PhaseStep, step
 from runbook.plan_file.phase_names import TRAINING_PHASES
 from runbook.records.session import Session
+from runbook.runs.planned_run import PlannedRun
 from runbook.runs.status import active_jobs
-from runbook.runs.step import PhaseStep, Reading
+from runbook.runs.step import Reading, StepOfRun
 
 
 @dataclass(frozen=True)
 class PhaseEnd:
     """All that ending a phase needs."""
 
-    step: PhaseStep
+    step: StepOfRun
     """The phase as a step, with its inputs as they are now."""
     session: Session
     """The record that ends with the phase."""
@@ -34,7 +34,7 @@ class PhaseEnd:
     """Rewrites the pages of the run from its files."""
 
 
-def end_phase(end: PhaseEnd, outputs: Sequence[Path], repeat_because: str = "") -> None:
+def end_phase(end: PhaseEnd, repeat_because: str = "") -> None:
     """Write the record, mark the phase done with its outputs, and refresh the report.
 
     A failed verdict is an error. If the gate fails, nothing is finished or written. With
@@ -46,9 +46,9 @@ def end_phase(end: PhaseEnd, outputs: Sequence[Path], repeat_because: str = "") 
     if twin.verdict == "fail":
         raise RecordError(PhaseMessage.PHASE_DID_NOT_PASS, phase=phase)
     if repeat_because:
-        end.step.mark_for_repeat(repeat_because, outputs, verdict=twin.verdict)
+        end.step.mark_for_repeat(repeat_because, verdict=twin.verdict)
     else:
-        end.step.mark_done(outputs, verdict=twin.verdict)
+        end.step.mark_done(verdict=twin.verdict)
 
     end.publish()
     open_checks = []
@@ -59,9 +59,10 @@ def end_phase(end: PhaseEnd, outputs: Sequence[Path], repeat_because: str = "") 
     show_text("; ".join([f"{phase}: {twin.verdict}", *open_checks]))
 
 
-def finish(
-    open_phase: OpenPhase,
-    outputs: Sequence[Path] = (),
+def end_notebook(
+    work: StepWork,
+    run: PlannedRun,
+    session: Session,
     repeat_because: str = "",
 ) -> None:
     """End a notebook's phase; see `end_phase`."""
@@ -69,18 +70,29 @@ def finish(
     # in between would look like an edit.
     has_notebook = ENGINE_VARIABLE not in os.environ
     end = PhaseEnd(
-        step=phase_step(open_phase.run, open_phase.phase),
-        session=open_phase.session,
-        gate=partial(require_finished, open_phase),
-        publish=partial(write_report, open_phase.folder, manifest=has_notebook),
+        step=work.of(run),
+        session=session,
+        gate=partial(require_finished, run, work.phase),
+        publish=partial(write_report, run.folder, manifest=has_notebook),
     )
-    end_phase(end, outputs, repeat_because)
+    end_phase(end, repeat_because)
 
 
-def require_finished(open_phase: OpenPhase) -> None:
+def plain_end(phase: str) -> PhaseStep[None]:
+    """Return the last step of a phase that only has to be closed: its record and its marker."""
+    work = phase_end_work(phase)
+
+    @step(takes=lambda opened: (opened.run, opened.session), work=work)
+    def finish(run: PlannedRun, session: Session) -> None:
+        """Write the record and mark the phase done."""
+        end_notebook(work, run, session)
+
+    return finish
+
+
+def require_finished(run: PlannedRun, phase: str) -> None:
     """Raise while a job of the phase runs, or before its training is done."""
-    phase = open_phase.phase
-    for job, status in active_jobs(open_phase.folder, get_scheduler(open_phase.settings.site)):
+    for job, status in active_jobs(run.folder, get_scheduler(run.settings.site)):
         if f"{job.path.name}-".startswith(f"{phase}-"):
             raise JobError(
                 PhaseMessage.JOB_NOT_FINISHED,
@@ -88,11 +100,11 @@ def require_finished(open_phase: OpenPhase) -> None:
                 job_name=job.path.name,
                 state=status.state,
                 reason=status.reason,
-                settings_name=open_phase.settings.name,
+                settings_name=run.settings.name,
             )
 
     if phase not in TRAINING_PHASES:
         return
-    missing = train_step(open_phase.run, phase).why_not_done(Reading.SIZES)
+    missing = train_step(run, phase).why_not_done(Reading.SIZES)
     if missing:
         raise RecordError(PhaseMessage.TRAINING_NOT_FINISHED, phase=phase, missing=missing)

@@ -3,17 +3,23 @@
 Notebooks, `runbook run` and a resumed run make the same steps here, so they agree on what is done.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from runbook.params import Settings
 from runbook.phases import token_inputs
 from runbook.phases.messages import PhaseMessage
+from runbook.phases.training_outputs import training_outputs
 from runbook.plan_file.identity import step_inputs
 from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
+from runbook.runs import machine
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_files import with_prompt_ids
-from runbook.runs.step import PhaseStep, Reading, read_mark
+from runbook.runs.step import Reading, StepOfRun, StepStatus, read_mark, step_status
+from runbook.tokens.pipeline.tokenize_options import TokenFiles
 
 VERSIONS = dict.fromkeys(PHASES, 1)
 """A phase's version. Increase it when the phase's outputs change.
@@ -35,6 +41,12 @@ Each has the value at which those fingerprints stay the same.
 
 TOKENIZE = "02-data--tokenize"
 MEASURE = "06-evaluation--built-in"
+
+GATE = "smoke/gate.json"
+"""The smoke test's verdict, from the run's folder, as all names of files here."""
+RESULTS = "results.csv"
+VARIANTS = "variants.csv"
+BUILT_IN = "evaluation/built-in.jsonl"
 
 Inputs = Mapping[str, Any]
 
@@ -100,54 +112,131 @@ def evaluation_inputs(run: PlannedRun) -> Inputs:
     return {FULL: output_checksums(run, train_name(FULL))}
 
 
-PHASE_INPUTS: Mapping[str, Callable[[PlannedRun], Inputs]] = {
-    "00-plan": plan_inputs,
-    "01-environment": environment_inputs,
-    "02-data": data_inputs,
-    SMOKE: smoke_inputs,
-    FULL: full_inputs,
-    "05-analysis": analysis_inputs,
-    "06-evaluation": evaluation_inputs,
-}
-"""Inputs that each phase depends on.
-
-Its steps that have their own done markers have the same inputs.
-"""
+def no_outputs(run: PlannedRun) -> Sequence[Path]:
+    """Return no file: the phase leaves none that a later one must find unchanged."""
+    return ()
 
 
-def phase_step(run: PlannedRun, phase: str) -> PhaseStep:
-    """Return the step that is done when a phase has ended, with its current inputs."""
-    return _step(run, phase, phase)
+def plan_outputs(run: PlannedRun) -> Sequence[Path]:
+    """Return what was asked for and what was computed from it."""
+    return [run.folder / "run.yaml", run.folder / "plan.json"]
 
 
-def train_step(run: PlannedRun, training: str) -> PhaseStep:
-    """Return the step whose done marker records that a training is finished."""
-    return _step(run, training, train_name(training))
+def token_outputs(run: PlannedRun) -> Sequence[Path]:
+    """Return the token files with their manifests, and the links to those made elsewhere."""
+    paths = []
+    for _, prefix in token_inputs.token_groups(run.settings, run.plan.data, run.folder):
+        files = TokenFiles(prefix)
+        paths += [files.bin, files.idx, files.manifest]
+
+    return [*paths, *token_inputs.linked_tokens(run.settings, run.plan.data, run.folder)]
 
 
-def tokenize_step(run: PlannedRun) -> PhaseStep:
-    """Return the step that makes the token files."""
-    return _step(run, "02-data", TOKENIZE)
+def smoke_outputs(run: PlannedRun) -> Sequence[Path]:
+    """Return the verdict and the measured step time, if the phase has written them."""
+    paths = [run.folder / GATE, run.folder / machine.CALIBRATION_FILE]
+    return [path for path in paths if path.exists()]
 
 
-def measure_step(run: PlannedRun) -> PhaseStep:
-    """Return the step that scores the weights with the built-in set."""
-    return _step(run, "06-evaluation", MEASURE)
+def analysis_outputs(run: PlannedRun) -> Sequence[Path]:
+    """Return the tables of the trainings and of the variants."""
+    return [run.folder / RESULTS, run.folder / VARIANTS]
 
 
-def _step(run: PlannedRun, phase: str, name: str) -> PhaseStep:
-    return PhaseStep(
-        run_folder=run.folder,
-        name=name,
-        version=VERSIONS[phase],
-        inputs=PHASE_INPUTS[phase](run),
-        remedy=begin_again(run.settings, phase),
-    )
+def built_in_scores(run: PlannedRun) -> Sequence[Path]:
+    """Return the scores of the built-in set."""
+    return [run.folder / BUILT_IN]
+
+
+def all_scores(run: PlannedRun) -> Sequence[Path]:
+    """Return the scores of every program that has scored the weights."""
+    return sorted(run.folder.glob("evaluation/*.jsonl"))
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """What a step depends on, and what it makes; its done marker says with which inputs."""
+
+    name: str
+    """Name of the done marker."""
+    phase: str
+    inputs: Callable[[PlannedRun], Inputs]
+    outputs: Callable[[PlannedRun], Sequence[Path]]
+    """The files that the marker vouches for, once they are made."""
+
+    def of(self, run: PlannedRun) -> StepOfRun:
+        """Return this work in one run, with its inputs as they are now."""
+        return StepOfRun(
+            run_folder=run.folder,
+            name=self.name,
+            version=VERSIONS[self.phase],
+            inputs=self.inputs(run),
+            outputs=partial(self.outputs, run),
+            remedy=begin_again(run.settings, self.phase),
+        )
+
+    def status_of_outputs(self, run: PlannedRun) -> StepStatus:
+        """Return where the work stands, whatever its inputs are now."""
+        return step_status(run.folder, self.name)
+
+    def fingerprint(self, run: PlannedRun) -> str:
+        """Return the hash of the version and the inputs as they are now."""
+        return self.of(run).fingerprint
 
 
 def train_name(training: str) -> str:
     """Return the name of the step whose marker records that a training is done."""
     return f"{training}--train"
+
+
+def _train_work(training: str, inputs: Callable[[PlannedRun], Inputs]) -> StepWork:
+    def outputs(run: PlannedRun) -> Sequence[Path]:
+        return training_outputs(run.folder, run.plan.phases[training])
+
+    return StepWork(train_name(training), training, inputs, outputs)
+
+
+TOKENIZING = StepWork(TOKENIZE, "02-data", data_inputs, token_outputs)
+SMOKE_TRAINING = _train_work(SMOKE, smoke_inputs)
+FULL_TRAINING = _train_work(FULL, full_inputs)
+TRAININGS = (SMOKE_TRAINING, FULL_TRAINING)
+MEASURING = StepWork(MEASURE, "06-evaluation", evaluation_inputs, built_in_scores)
+
+PHASE_ENDS = (
+    StepWork("00-plan", "00-plan", plan_inputs, plan_outputs),
+    StepWork("01-environment", "01-environment", environment_inputs, no_outputs),
+    StepWork("02-data", "02-data", data_inputs, no_outputs),
+    StepWork(SMOKE, SMOKE, smoke_inputs, smoke_outputs),
+    StepWork(FULL, FULL, full_inputs, no_outputs),
+    StepWork("05-analysis", "05-analysis", analysis_inputs, analysis_outputs),
+    StepWork("06-evaluation", "06-evaluation", evaluation_inputs, all_scores),
+)
+"""The end of each phase, whose marker says that the whole phase is done."""
+
+WORKS = (TOKENIZING, *TRAININGS, MEASURING, *PHASE_ENDS)
+"""All work that leaves a done marker, except set-up steps, which the site's file names."""
+
+
+def phase_end_work(phase: str) -> StepWork:
+    """Return the work that is done when a phase has ended."""
+    (work,) = (work for work in PHASE_ENDS if work.phase == phase)
+    return work
+
+
+def work_within(phase: str) -> list[StepWork]:
+    """Return the work of a phase that has done markers of its own, before the phase's end."""
+    return [work for work in WORKS if work.phase == phase and work not in PHASE_ENDS]
+
+
+def phase_step(run: PlannedRun, phase: str) -> StepOfRun:
+    """Return the step that is done when a phase has ended, with its current inputs."""
+    return phase_end_work(phase).of(run)
+
+
+def train_step(run: PlannedRun, training: str) -> StepOfRun:
+    """Return the step whose done marker records that a training is finished."""
+    work = SMOKE_TRAINING if training == SMOKE else FULL_TRAINING
+    return work.of(run)
 
 
 def begin_again(settings: Settings, phase: str) -> str:
@@ -160,7 +249,7 @@ def refuse_changed_results(run: PlannedRun, phase: str) -> None:
 
     Only results that this phase reads count. The check runs before the phase's record is set aside,
     so that the record stays. Weights are left out: after an export they may be deleted, and
-    `training_jobs.launch` compares them.
+    `job_step.launch` compares them.
     """
     for training in (SMOKE, FULL):
         if PHASES.index(training) <= PHASES.index(phase):

@@ -23,7 +23,12 @@ from runbook.params.schema.run_file import phase_name
 from runbook.params.settings import require_values
 from runbook.phases import open_phase
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.phase_steps import phase_step, refuse_changed_results, train_name, train_step
+from runbook.phases.phase_steps import (
+    TRAININGS,
+    phase_step,
+    refuse_changed_results,
+    work_within,
+)
 from runbook.phases.run_report import write_report
 from runbook.phases.training_outputs import move_to_history, sealed_paths, training_paths
 from runbook.plan_file.phase_names import PHASES, TRAINING_PHASES
@@ -34,7 +39,7 @@ from runbook.records.run_state import read_run
 from runbook.runs import machine, run_files, run_folder
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.status import refuse_while_a_job_runs
-from runbook.runs.step import step_status
+from runbook.runs.step import StepState
 
 Say = Callable[[str], None]
 
@@ -228,10 +233,13 @@ def why_not_done(
     missing = phase_step(run, phase).why_not_done()
     if missing:
         return missing
-    for mark in sorted((folder / "steps").glob(f"{phase}--*.json")):
-        status = step_status(folder, mark.stem)
-        if mark.stem == train_name(phase):
-            train_step(run, phase).refuse(status)
+    for work in work_within(phase):
+        status = work.status_of_outputs(run)
+        # Work that the phase did not need has no marker: made-up data is not tokenized.
+        if status.state is StepState.NOT_DONE:
+            continue
+        if work in TRAININGS:
+            work.of(run).refuse(status)
 
         missing = status.as_text()
         if missing:

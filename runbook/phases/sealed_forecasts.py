@@ -8,14 +8,16 @@ from runbook.core import quantities
 from runbook.core.files import iterate_lines, utc_now
 from runbook.core.table import Table
 from runbook.display import View
+from runbook.params import Settings
 from runbook.phases.loss_forecast import planned_loss
-from runbook.phases.open_phase import OpenPhase
+from runbook.phases.phase_steps import phase_step
 from runbook.phases.training_outputs import move_to_history, sealed_paths
 from runbook.phases.training_results import TrainingResults, device_rates, read_results
 from runbook.plan_file.phase_names import FULL
 from runbook.planning import Plan
 from runbook.planning.useful_time import useful_time
 from runbook.records.manifest import note_files
+from runbook.records.session import Session
 from runbook.results import wall_time
 from runbook.results.forecast_scores import (
     FORECASTS_FILE,
@@ -33,6 +35,7 @@ from runbook.results.forecast_scores import (
 )
 from runbook.results.plan_versus_actual import planned_numbers
 from runbook.results.wall_time import Rates
+from runbook.runs.planned_run import PlannedRun
 
 CALIBRATED_WIDTH = math.log(1.3)
 """Half-width for step time and total time if a smoke test on this machine corrected the plan."""
@@ -57,28 +60,32 @@ Each takes 20 s on two free cores.
 """
 
 
-def seal_forecasts(open_phase: OpenPhase) -> None:
+def seal_forecasts(run: PlannedRun) -> None:
     """Write the forecasts of the training once, with the time and a checksum.
 
     A training that starts again with other values gets a new seal; the old one moves into the
     history. Raise `RecordError` if a sealed forecast was changed.
     """
-    folder = open_phase.folder
+    folder = run.folder
+    log = run.plan.phases[FULL].log
+    fingerprint = phase_step(run, FULL).fingerprint
     sealed = read_sealed(folder)
-    if sealed is not None and sealed.fingerprint == open_phase.fingerprint:
+    if sealed is not None and sealed.fingerprint == fingerprint:
         return
     if sealed is not None:
         move_to_history(folder, FULL, sealed_paths(folder, FULL))
     forecasts = SealedForecasts(
-        run=open_phase.settings.name,
-        fingerprint=open_phase.fingerprint,
+        run=run.settings.name,
+        fingerprint=fingerprint,
         sealed=utc_now(),
-        late=has_steps(folder / open_phase.phase_plan.log.metrics),
-        forecasts=tuple(make_forecasts(open_phase)),
+        late=has_steps(folder / log.metrics),
+        forecasts=tuple(make_forecasts(run)),
     )
     written = seal(forecasts, folder)
     note_files(folder, [folder / FORECASTS_FILE])
-    open_phase.append_event("forecasts_sealed", checksum=written.checksum, late=written.late)
+    run.training(FULL).append_event(
+        "forecasts_sealed", checksum=written.checksum, late=written.late
+    )
 
 
 def has_steps(metrics: Path) -> bool:
@@ -86,14 +93,14 @@ def has_steps(metrics: Path) -> bool:
     return any("iteration" in line for line in iterate_lines(metrics))
 
 
-def make_forecasts(open_phase: OpenPhase) -> list[Forecast]:
+def make_forecasts(run: PlannedRun) -> list[Forecast]:
     """Return the forecasts of the training.
 
     These are loss, step time, memory, total time and cost, as far as each is known.
     """
-    plan = open_phase.plan
+    plan = run.plan
     forecasts = []
-    loss = planned_loss(open_phase.settings, plan).forecast
+    loss = planned_loss(run.settings, plan).forecast
     if loss is not None:
         forecasts.append(
             Forecast(
@@ -106,8 +113,8 @@ def make_forecasts(open_phase: OpenPhase) -> list[Forecast]:
             )
         )
 
-    scores = read_scores_of_all(open_phase.folder.parent)
-    rates = device_rates(open_phase.settings)
+    scores = read_scores_of_all(run.folder.parent)
+    rates = device_rates(run.settings)
     for quantity, unit, value in _planned_numbers(plan, rates):
         width, source = _width(plan, quantity, scores)
         factor = math.exp(width)
@@ -202,29 +209,29 @@ def _width(plan: Plan, quantity: str, scores: Sequence[ForecastScore]) -> tuple[
     return PLAIN_WIDTH, "the plan"
 
 
-def score_forecasts(open_phase: OpenPhase) -> View:
+def score_forecasts(run: PlannedRun, session: Session) -> View:
     """Score the sealed forecasts and show them, misses first.
 
     Add the scores to those of the project, and show these as well.
     """
-    sealed = read_sealed(open_phase.folder)
+    sealed = read_sealed(run.folder)
     if sealed is None:
         return View(
             ["Nothing was forecast before the first step of this run, so nothing is scored."]
         )
 
-    results = read_results(open_phase.folder, open_phase.plan, FULL)
-    scores = score(sealed, actual_numbers(open_phase, results))
-    runs = open_phase.folder.parent
+    results = read_results(run.folder, run.plan, FULL)
+    scores = score(sealed, actual_numbers(run.settings, results))
+    runs = run.folder.parent
     append_scores(scores, runs)
     hits = {f"forecast of {score.quantity} held": score.hit for score in scores}
-    open_phase.session.add_results(hits)
+    session.add_results(hits)
     table = scores_table(scores, f"Forecasts sealed on {sealed.sealed[:16].replace('T', ' ')} UTC")
     others = read_scores_of_all(runs)
     return View([table, f"All runs of this project: {calibration_text(others)}"])
 
 
-def actual_numbers(open_phase: OpenPhase, results: TrainingResults) -> dict[str, float]:
+def actual_numbers(settings: Settings, results: TrainingResults) -> dict[str, float]:
     """Return the result for each quantity, in the unit of its forecast."""
     summary = results.summary
     numbers: dict[str, float | None] = {"step time": summary.seconds_per_iteration}
@@ -233,7 +240,7 @@ def actual_numbers(open_phase: OpenPhase, results: TrainingResults) -> dict[str,
     account = results.account
     if account is not None:
         occupied_seconds = account.wall_seconds - account.waiting_seconds
-        rates = device_rates(open_phase.settings)
+        rates = device_rates(settings)
         first_row, *_ = wall_time.cost_table(summary, account, rates)
         hours = float(first_row["value"])
         numbers["total time"] = occupied_seconds

@@ -195,15 +195,10 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
 
     Return the files that are then there.
     """
-    links: list[Path] = []
     for text in settings.texts:
-        if text.dataset.kind != TOKENIZED:
+        planned = _linked_prefixes(text, data)
+        if not planned:
             continue
-        planned = _planned_prefixes(text, data)
-        if any(Path(prefix).is_absolute() for prefix in planned):
-            # The link goes into the site's own data folder, which already has the files.
-            continue
-
         home = text_home(settings, text)
         present = token_prefixes(text.dataset, project=settings.project, folder=str(home))
         for prefix, ready in zip(planned, _match_prefixes(text, planned, present), strict=True):
@@ -211,9 +206,32 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
             source = TokenFiles.existing(ready)
             _link(target.bin, source.bin)
             _link(target.idx, source.idx)
+
+    return linked_tokens(settings, data, folder)
+
+
+def linked_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
+    """Return the files at which the run's folder links to token files made elsewhere."""
+    links: list[Path] = []
+    for text in settings.texts:
+        for prefix in _linked_prefixes(text, data):
+            target = TokenFiles(folder / prefix, exact=True)
             links += [target.bin, target.idx]
 
     return links
+
+
+def _linked_prefixes(text: TextShare, data: DataPlan) -> list[str]:
+    """Return the planned prefixes of a ready-made text that are links in the run's folder.
+
+    There are none in the site's own data folder, which already has the files.
+    """
+    if text.dataset.kind != TOKENIZED:
+        return []
+    planned = _planned_prefixes(text, data)
+    if any(Path(prefix).is_absolute() for prefix in planned):
+        return []
+    return planned
 
 
 def _link(link: Path, file: Path) -> None:

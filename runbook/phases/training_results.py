@@ -13,12 +13,13 @@ from runbook.core.table import Row, Table
 from runbook.core.units import show_count, show_device_hours, show_duration, show_quantity
 from runbook.display import View
 from runbook.params import Settings
-from runbook.phases.open_phase import OpenPhase
+from runbook.phases.steps import step
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.time_and_money import Speed
 from runbook.planning.make_plan import Plan
+from runbook.records.session import Session
 from runbook.results import plan_versus_actual as versus
 from runbook.results import wall_time
 from runbook.results.devices_in_use import device_seconds, devices_table, spans_text
@@ -34,6 +35,7 @@ from runbook.results.history import (
 )
 from runbook.results.metrics import WARM_UP_RULE, Summary, summarize
 from runbook.results.wall_time import Rates, WallTime, account_wall_time
+from runbook.runs.planned_run import PlannedRun
 from runbook.tokens.tokenizer import load_tokenizer
 
 RECORDED = (
@@ -190,14 +192,14 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.7g}")
 
 
-def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
-    """Show the loss curve of the open phase, or of each named phase, over all restarts.
+def loss_view(run: PlannedRun, phases: Sequence[str]) -> View:
+    """Return the loss curve of each named phase, over all restarts.
 
     It is drawn next to ln(vocabulary), and described in words.
     """
     view = View()
-    for phase in phases or [open_phase.phase]:
-        trained = read_results(open_phase.folder, open_phase.plan, phase)
+    for phase in phases:
+        trained = read_results(run.folder, run.plan, phase)
         summary = trained.summary
         caption = (
             f"{phase}: loss {summary.first_loss:.4g} at iteration {summary.first_iteration}, "
@@ -209,12 +211,19 @@ def show_loss(open_phase: OpenPhase, phases: Sequence[str] = ()) -> View:
     return view
 
 
-def show_account(open_phase: OpenPhase) -> View:
+@step(takes=lambda opened: (opened.run, opened.phase))
+def show_loss(run: PlannedRun, phase: str) -> View:
+    """Show the loss curve of the open phase over all restarts, and its numbers in words."""
+    return loss_view(run, [phase])
+
+
+@step(takes=lambda opened: (opened.run, opened.phase, opened.session))
+def show_account(run: PlannedRun, phase: str, session: Session) -> View:
     """Show where the wall time of the open phase went, and add its goodput to the results."""
-    training = read_results(open_phase.folder, open_phase.plan, open_phase.phase)
+    training = read_results(run.folder, run.plan, phase)
     account = training.account
     if account:
-        open_phase.session.add_results(
+        session.add_results(
             {
                 "goodput": rounded(account.goodput or 0),
                 "lost_steps": account.lost_steps,

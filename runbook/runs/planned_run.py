@@ -1,10 +1,15 @@
 """A run: its settings, the plan computed from them, and the folder with its results."""
 
+import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runbook.params import Settings
+from runbook.params.schema.run_file import Job
+from runbook.plan_file.json_records import append_line
+from runbook.plan_file.schema import PhasePlan
 from runbook.planning.make_plan import Plan
 from runbook.runs.run_folder import hold_run
 
@@ -23,3 +28,53 @@ class PlannedRun:
         `runbook run` already holds it for its own notebooks.
         """
         return hold_run(self.folder, purpose)
+
+    def training(self, phase: str) -> "PlannedTraining":
+        """Return the training of a phase."""
+        return PlannedTraining(self, phase)
+
+
+@dataclass(frozen=True)
+class PlannedTraining:
+    """One training of a run: that of the smoke test, or the full one."""
+
+    run: PlannedRun
+    phase: str
+
+    @property
+    def settings(self) -> Settings:
+        """The parameters of the run."""
+        return self.run.settings
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return self.run.folder
+
+    @property
+    def phase_plan(self) -> PhasePlan:
+        """The trainer's inputs for this training."""
+        return self.run.plan.phases[self.phase]
+
+    @property
+    def job(self) -> Job:
+        """What its jobs request."""
+        return self.settings.job(self.phase)
+
+    @property
+    def events_path(self) -> Path:
+        """The file with the events of the run."""
+        return self.folder / self.phase_plan.log.events
+
+    def append_event(self, event: str, **facts: Any) -> None:
+        """Add a line about the training to the run's event history.
+
+        It is a single write, so that lines of several processes do not mix.
+        """
+        line = {
+            "time": time.time(),
+            "event": event,
+            "phase": self.phase,
+            **facts,
+        }
+        append_line(self.events_path, line)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -189,7 +189,7 @@ class ChangedOutputError(RecordError):
 
 
 @dataclass(frozen=True)
-class PhaseStep:
+class StepOfRun:
     """A step of one run, with its present inputs. Create a new object to get changed inputs."""
 
     run_folder: Path
@@ -199,6 +199,8 @@ class PhaseStep:
     """Increase it when the step's outputs change: the step is then done again."""
     inputs: Mapping[str, object]
     """What the outputs depend on. If one of these changes, the step is done again."""
+    outputs: Callable[[], Sequence[Path]] = tuple
+    """The files that the step makes, for which its marker vouches."""
     remedy: str = ""
     """How a person does the step again, for the end of an error text."""
 
@@ -235,13 +237,13 @@ class PhaseStep:
         if status.lost_an_output:
             raise ChangedOutputError(self.name, status, self.remedy)
 
-    def mark_done(self, outputs: Iterable[Path], **facts: Any) -> None:
-        """Write the done marker over these outputs."""
-        self._write_marker(self.fingerprint, outputs, **facts)
+    def mark_done(self, **facts: Any) -> None:
+        """Write the done marker over the outputs."""
+        self._write_marker(self.fingerprint, **facts)
 
-    def mark_for_repeat(self, reason: str, outputs: Iterable[Path], **facts: Any) -> None:
+    def mark_for_repeat(self, reason: str, **facts: Any) -> None:
         """Write a marker with a reason instead of the fingerprint: the step is then not done."""
-        self._write_marker(reason, outputs, **facts)
+        self._write_marker(reason, **facts)
 
     @property
     def started_path(self) -> Path:
@@ -267,12 +269,12 @@ class PhaseStep:
         text = self.started_path.read_text().partition("\n")[2]
         return json.loads(text) if text else {}
 
-    def _write_marker(self, digest: str, outputs: Iterable[Path], **facts: Any) -> None:
+    def _write_marker(self, digest: str, **facts: Any) -> None:
         write_mark(
             self.run_folder,
             self.name,
             self.version,
             digest,
-            outputs,
+            self.outputs(),
             **facts,
         )

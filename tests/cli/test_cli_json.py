@@ -27,7 +27,7 @@ def made(project: Path, monkeypatch) -> Path:
     settings = params.load("local", set_words=["model=tiny"])
     open_phase = phases.open_run_phase(settings, "01-environment")
     open_phase.session.check(Check("cores", "pass", "2 cores", "one for each process"))
-    phase_end.finish(open_phase)
+    phase_end.plain_end(open_phase.phase)(open_phase)
     return open_phase.folder
 
 

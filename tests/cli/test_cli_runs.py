@@ -44,7 +44,7 @@ def made(project: Path, monkeypatch) -> Path:
     )
     (job / "err").write_text("runbook: finished\n")
     (job / "exit_code").write_text("1\n")
-    phase_end.finish(open_phase)
+    phase_end.plain_end(open_phase.phase)(open_phase)
     return open_phase.folder
 
 
@@ -84,8 +84,8 @@ def test_status_of_all_names_the_phase_that_failed_and_not_the_newest(runbook, m
     failed = phases.open_run_phase(settings, "03-smoke-test")
     failed.session.check(Check("the loss fell", "fail", "10.9 to 11.2", "lower than at first"))
     with pytest.raises(RecordError):
-        phase_end.finish(failed)
-    phase_end.finish(phases.open_run_phase(settings, "00-plan"))
+        phase_end.plain_end(failed.phase)(failed)
+    phase_end.plain_end("00-plan")(phases.open_run_phase(settings, "00-plan"))
     assert re.search(r"^local +03-smoke-test +interrupted ", runbook("status").out, re.MULTILINE)
 
 

@@ -17,7 +17,7 @@ from runbook.jobs.job_folder import JobFolder, JobState, latest_job_folder
 from runbook.jobs.messages import JobMessage
 from runbook.packed_environment.messages import CopyMessage
 from runbook.packed_environment.node_copy import copies_folder
-from runbook.phases.job_control import training_jobs
+from runbook.phases.job_control import job_step, training_jobs
 from runbook.phases.open_phase import OpenPhase, open_run_phase
 from runbook.phases.phase_steps import TOKENIZE
 from runbook.phases.training_results import read_results
@@ -41,8 +41,10 @@ class LocalRun:
         self.folder = self.open_phase.folder
         write_tokens(self.folder / self.open_phase.phase_plan.data.train[0].prefix)
         write_mark(self.folder, TOKENIZE, 1, "the tests", [])
-        training_jobs.launch(self.open_phase)
-        training_jobs.watch(self.open_phase)
+        training = self.open_phase.training
+        training_job = training_jobs.training_step(training, self.open_phase.session)
+        job_step.launch(training_job)
+        training_jobs.watch(training, training_job)
 
     @property
     def job(self) -> JobFolder:

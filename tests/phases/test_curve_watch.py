@@ -25,7 +25,7 @@ class WatchedRun:
         self.plan = self.phase.phase_plan
         self.validation = self.phase.folder / self.plan.log.validation
         self.validation.parent.mkdir(parents=True, exist_ok=True)
-        self.watch = CurveWatch(self.phase)
+        self.watch = CurveWatch(self.phase.training)
 
     def seal(self, low: float, high: float, *, late: bool = False) -> None:
         loss = Forecast("loss", "nats", (low + high) / 2, low, high, "a test")
@@ -78,7 +78,7 @@ def test_leaving_the_sealed_interval_is_noted_once_with_its_iteration(watched):
     assert note["high"] < note["sealed_low"]
     entry = make_entry(note).text
     assert all(str(note[name])[:5] in entry for name in ("iteration", "sealed_low", "sealed_high"))
-    CurveWatch(watched.phase).look()
+    CurveWatch(watched.phase.training).look()
     assert len(watched.notes()) == 1, "another watcher finds it noted"
 
 

@@ -141,7 +141,7 @@ def test_weights_of_another_framework_and_login_nodes_are_left_alone(opened, ask
     settings = replace(
         opened.settings, run=opened.settings.run.model_copy(update={"training": training})
     )
-    said = evaluation.measure_built_in(opened.folder, settings, opened.plan)
+    said = evaluation.measure_built_in(replace(opened.run, settings=settings))
     assert said.startswith("Nothing is measured: the weights are nemo's own")
     site = opened.settings.site.model_copy(update={"scheduler": "slurm"})
     queued = replace(opened, settings=replace(opened.settings, site=site))
@@ -149,7 +149,7 @@ def test_weights_of_another_framework_and_login_nodes_are_left_alone(opened, ask
     (opened.folder / evaluation.BUILT_IN).write_text('{"what": "scores of an earlier training"}\n')
     evaluation.measure(queued)
     assert asked == [] and read_scores(opened.folder) == []
-    expected = opened.fingerprint
+    expected = phase_step(opened.run, opened.phase).fingerprint
     evaluation.finish(queued)
     assert queued.session.finish().verdict == "warn"
     assert step_status(opened.folder, "06-evaluation", expected).as_text(), (

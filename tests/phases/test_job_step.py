@@ -16,7 +16,7 @@ from runbook.jobs.job_folder import JobState
 from runbook.jobs.render.training_job import RenderedJob
 from runbook.phases.job_control import job_step as job_steps
 from runbook.phases.job_control.job_step import JobStep, launch, resubmit
-from runbook.runs.step import PhaseStep, StepState
+from runbook.runs.step import StepOfRun, StepState
 
 PHASE = "04-training"
 
@@ -28,7 +28,7 @@ def calls() -> list[str]:
 
 @pytest.fixture
 def training(tmp_path: Path, runs: Path, calls: list[str]) -> JobStep:
-    step = PhaseStep(tmp_path, f"{PHASE}--train", version=1, inputs={"tokens": ["ab"]})
+    step = StepOfRun(tmp_path, f"{PHASE}--train", version=1, inputs={"tokens": ["ab"]})
 
     def slow_gate() -> None:
         calls.append(f"slow gate, held: {may_be_held(tmp_path)}")
@@ -90,7 +90,7 @@ def test_a_job_that_goes_on_passes_the_gate_and_keeps_the_folder(training, calls
 
 
 def test_a_finished_step_asks_no_gate(training, calls):
-    training.step.mark_done([])
+    training.step.mark_done()
     launch(training)
     assert calls == []
     assert training.step.status().state is StepState.DONE

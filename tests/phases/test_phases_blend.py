@@ -71,10 +71,10 @@ def test_each_text_of_a_blend_is_tokenized_and_verified(project, capsys):
     data.tokenize(opened(project, *words))
     assert "done, verified" in capsys.readouterr().out
     train = opened(project, *words, phase="04-training")
-    assert readiness.data_check(train).verdict == "pass"
+    assert readiness.data_check(train.training).verdict == "pass"
     assert [source.weight for source in train.phase_plan.data.train] == [0.7, 0.3]
     assert ("data", "70.0% fruit, 30.0% stone") in [
-        (row["what"], row["value"]) for row in phases.summary_rows(train)
+        (row["what"], row["value"]) for row in phases.summary_rows(train.run, train.phase)
     ]
 
 
@@ -100,7 +100,10 @@ def test_ready_token_files_are_put_where_the_plan_reads_them_and_blend_with_text
         and link.read_bytes()
         == (open_phase.folder / "data" / "fruit_text_document.bin").read_bytes()
     )
-    assert readiness.data_check(opened(project, *words, phase="04-training")).verdict == "pass"
+    assert (
+        readiness.data_check(opened(project, *words, phase="04-training").training).verdict
+        == "pass"
+    )
 
 
 def test_sources_are_chosen_by_keys_of_the_run_and_a_wrong_name_is_warned_of(project, capsys):
@@ -124,7 +127,10 @@ def test_sources_are_chosen_by_keys_of_the_run_and_a_wrong_name_is_warned_of(pro
     assert facts["left out by choice"] == "1 documents: 1 of book"
     settings = params.load("local", set_words=[*TOY, *words[:2]], project=project)
     other = replace(open_phase.run, settings=settings)
-    assert phase_step(other, "02-data").fingerprint != open_phase.fingerprint
+    assert (
+        phase_step(other, "02-data").fingerprint
+        != phase_step(open_phase.run, "02-data").fingerprint
+    )
 
 
 def test_ready_token_files_that_the_plan_does_not_know_are_refused_with_what_to_do(project):

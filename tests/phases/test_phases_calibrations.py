@@ -57,7 +57,7 @@ def test_the_plan_of_a_run_stays_as_it_was_made(smoke, runs):
     open_phase, _ = smoke
     again = open_run("03-smoke-test", runs=runs)
     assert again.plan == open_phase.plan
-    rows = outlook(again)
+    rows = outlook(again.run)
     assert rows[0]["planned"] != rows[0]["by the measured steps"]
 
 

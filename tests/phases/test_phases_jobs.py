@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 from suite.messages import containing, refuses, says
-from toy_run import events, make_ready, open_run, write_gate, write_metrics
+from toy_run import (
+    events,
+    launch_jobs,
+    make_ready,
+    open_run,
+    watch_jobs,
+    write_gate,
+    write_metrics,
+)
 
 from runbook.core.errors import HeldError, JobError, RecordError
 from runbook.core.locks import HOLDER_VARIABLE, hold
@@ -45,7 +53,7 @@ def job_names(open_phase) -> list[str]:
 
 
 def test_a_job_is_submitted_with_its_script_and_an_event(open_phase, queue, capsys):
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     assert queue.calls == ["submit 04-training"]
     assert events(open_phase) == ["begun", "submitted"]
     assert (open_phase.folder / "jobs/04-training/job.sh").read_text().startswith("#!")
@@ -58,8 +66,8 @@ def test_a_job_is_submitted_with_its_script_and_an_event(open_phase, queue, caps
 
 
 def test_launching_again_finds_the_running_job(open_phase, queue, capsys):
-    jobs.launch(open_phase)
-    jobs.launch(open_run(PHASE, runs=open_phase.folder.parent))
+    launch_jobs(open_phase)
+    launch_jobs(open_run(PHASE, runs=open_phase.folder.parent))
     assert queue.calls == ["submit 04-training"]
     assert says(
         capsys.readouterr().out,
@@ -71,18 +79,18 @@ def test_launching_again_finds_the_running_job(open_phase, queue, capsys):
 
 
 def test_a_job_that_finished_while_nobody_watched_is_not_started_again(open_phase, queue, capsys):
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     write_metrics(open_phase, 6)
     queue.states["04-training"] = JobState.DONE
-    jobs.launch(open_phase)
-    jobs.watch(open_phase)
+    launch_jobs(open_phase)
+    watch_jobs(open_phase)
     assert queue.calls == ["submit 04-training"]
     assert not train_step(open_phase.run, PHASE).why_not_done()
     assert says(
         capsys.readouterr().out, PhaseMessage.JOB_FINISHED_UNWATCHED, job_id="fake-04-training"
     )
-    jobs.launch(open_phase)
-    jobs.watch(open_phase)
+    launch_jobs(open_phase)
+    watch_jobs(open_phase)
     assert capsys.readouterr().out.count("done, verified") == 2
 
 
@@ -92,10 +100,10 @@ def test_a_job_that_finished_while_nobody_watched_is_not_started_again(open_phas
 def test_a_job_that_ended_early_is_followed_by_another_over_the_same_files(
     open_phase, queue, state
 ):
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     metrics = write_metrics(open_phase, 3)
     queue.states["04-training"] = state
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     assert queue.calls == ["submit 04-training", "submit 04-training-2"]
     assert events(open_phase) == ["begun", "submitted", "submitted"]
     assert metrics.exists()
@@ -105,7 +113,7 @@ def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_und
     open_phase, queue
 ):
     """Its outputs would be taken for those of the new values."""
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     metrics = write_metrics(open_phase, 3)
     (open_phase.folder / "run.yaml").unlink()
     other = open_run(PHASE, "training.iterations=9", runs=open_phase.folder.parent)
@@ -116,7 +124,7 @@ def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_und
         settings_name="local",
     )
     with refuses(JobError, told):
-        jobs.launch(other)
+        launch_jobs(other)
     assert metrics.exists()
     assert queue.calls == ["submit 04-training"]
     at_work = RunMessage.JOB_AT_WORK.of(
@@ -129,13 +137,13 @@ def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_und
 
 
 def test_outputs_of_other_values_are_set_aside_and_nothing_is_lost(open_phase, queue, capsys):
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     metrics = write_metrics(open_phase, 6)
     written = metrics.read_bytes()
     (open_phase.folder / "checkpoints" / "iter_0000006").mkdir(parents=True)
     queue.states["04-training"] = JobState.DONE
     (open_phase.folder / "run.yaml").unlink()
-    jobs.launch(open_run(PHASE, "training.seed=9", runs=open_phase.folder.parent))
+    launch_jobs(open_run(PHASE, "training.seed=9", runs=open_phase.folder.parent))
     (history,) = (open_phase.folder / "history").iterdir()
     assert (history / "metrics.jsonl").read_bytes() == written
     assert (history / "checkpoints" / "iter_0000006").is_dir()
@@ -154,14 +162,14 @@ def replanned(open_phase, queue, *words: str):
     """Launch what somebody changed after the first jobs, and give the run's history folders."""
     queue.states["04-training"] = JobState.STOPPED
     (open_phase.folder / "run.yaml").unlink()
-    jobs.launch(open_run(PHASE, *words, runs=open_phase.folder.parent))
+    launch_jobs(open_run(PHASE, *words, runs=open_phase.folder.parent))
     return list((open_phase.folder / "history").glob("*"))
 
 
 def test_a_longer_training_goes_on_from_its_checkpoint_and_says_what_becomes_of_the_rate(
     open_phase, queue, capsys
 ):
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     metrics = write_metrics(open_phase, 6)
     saved_at(open_phase, 6)
     assert (
@@ -185,14 +193,14 @@ def test_a_longer_training_goes_on_from_its_checkpoint_and_says_what_becomes_of_
         decay_samples=48,
     )
     assert says(told, PhaseMessage.BEGIN_TRAINING_ANEW)
-    jobs.launch(open_run(PHASE, "training.iterations=12", runs=open_phase.folder.parent))
+    launch_jobs(open_run(PHASE, "training.iterations=12", runs=open_phase.folder.parent))
     assert len(queue.calls) == 2
 
 
 def test_a_rate_that_does_not_depend_on_the_length_is_said_to_be_undisturbed(runs, queue, capsys):
     words = ("training.decay_iterations=6",)
     open_phase = open_run(PHASE, *words, runs=runs)
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     saved_at(open_phase, 4)
     assert replanned(open_phase, queue, *words, "training.iterations=12") == []
     assert says(capsys.readouterr().out, PhaseMessage.RATE_INDEPENDENT_OF_LENGTH)
@@ -208,7 +216,7 @@ def test_a_rate_that_does_not_depend_on_the_length_is_said_to_be_undisturbed(run
     ],
 )
 def test_another_cut_goes_on_too(open_phase, queue, capsys, word, told):
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     saved_at(open_phase, 4)
     assert replanned(open_phase, queue, word) == []
     assert told in capsys.readouterr().out
@@ -225,7 +233,7 @@ def test_another_cut_goes_on_too(open_phase, queue, capsys, word, told):
     ],
 )
 def test_another_training_or_a_shorter_one_begins_anew_with_the_old_kept(open_phase, queue, word):
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     saved_at(open_phase, 4)
     (history,) = replanned(open_phase, queue, word)
     assert (history / "checkpoints" / "iter_0000004").is_dir()
@@ -235,23 +243,23 @@ def test_another_training_or_a_shorter_one_begins_anew_with_the_old_kept(open_ph
 def test_a_training_that_an_older_program_began_can_be_prolonged_once_it_was_resumed(
     open_phase, queue
 ):
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     saved_at(open_phase, 4)
     started = train_step(open_phase.run, PHASE).started_path
     started.write_text(started.read_text().partition("\n")[0])  # as it was written then
     queue.states["04-training"] = JobState.STOPPED
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     queue.states["04-training-2"] = JobState.STOPPED
     assert replanned(open_phase, queue, "training.iterations=12") == []
 
 
 def test_a_smoke_test_is_never_prolonged(runs, queue):
     smoke = open_run("03-smoke-test", runs=runs)
-    jobs.launch(smoke)
+    launch_jobs(smoke)
     (smoke.folder / "smoke" / "checkpoints" / "iter_0000012").mkdir(parents=True)
     queue.states["03-smoke-test"] = JobState.STOPPED
     (smoke.folder / "run.yaml").unlink()
-    jobs.launch(open_run("03-smoke-test", "training.smoke.iterations=20", runs=runs))
+    launch_jobs(open_run("03-smoke-test", "training.smoke.iterations=20", runs=runs))
     assert len(list((smoke.folder / "history").iterdir())) == 1
 
 
@@ -286,8 +294,8 @@ def test_a_stopped_job_is_resumed_as_long_as_each_job_makes_a_step(
         )
 
     monkeypatch.setattr(jobs, "follow", follow)
-    jobs.launch(open_phase)
-    jobs.watch(open_phase)
+    launch_jobs(open_phase)
+    watch_jobs(open_phase)
     assert len(queue.calls) == 6
     assert not train_step(open_phase.run, PHASE).why_not_done()
     assert (
@@ -302,10 +310,10 @@ def test_a_stopped_job_is_resumed_as_long_as_each_job_makes_a_step(
 
 def test_a_job_that_stops_again_and_again_without_a_step_is_not_resumed_for_ever(open_phase, queue):
     queue.after_submit = JobState.LOST
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     lost = PhaseMessage.JOB_ENDED.fill(name="04-training", state="lost", reason="told so")
     with refuses(JobError, PhaseMessage.JOB_FAILED, ended=containing(lost)):
-        jobs.watch(open_phase)
+        watch_jobs(open_phase)
     assert len(queue.calls) == 1 + open_phase.settings.job(PHASE).restarts
 
 
@@ -322,10 +330,10 @@ def test_the_cluster_is_given_time_where_a_node_did_not_answer_the_starter(
     monkeypatch.setattr(jobs, "LOOK_SECONDS", 1.5 * RECOVERY_SECONDS)
     monkeypatch.setattr(jobs.time, "sleep", wait)
     monkeypatch.setattr(jobs.time, "monotonic", lambda: sum(waits))
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     meet_a_lost_node(open_phase)
     write_metrics(open_phase, 6)
-    jobs.watch(open_phase)
+    watch_jobs(open_phase)
     assert waits == [jobs.LOOK_SECONDS]
     assert says(
         capsys.readouterr().out,
@@ -350,21 +358,21 @@ def test_a_cancel_during_the_wait_for_a_lost_node_is_the_end(open_phase, queue, 
         lines.append(end(open_phase.folder, queue))
 
     monkeypatch.setattr(jobs.time, "sleep", cancel)
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     meet_a_lost_node(open_phase)
     why = PhaseMessage.NOT_STARTED_AGAIN.fill(why=PhaseMessage.END_ASKED_DURING_WAIT.fill())
     with refuses(JobError, PhaseMessage.JOB_FAILED, why=why):
-        jobs.watch(open_phase)
+        watch_jobs(open_phase)
     assert lines == [RunMessage.NO_JOB_FOLLOWS.fill(job_name="04-training")]
     assert [call for call in queue.calls if call.startswith("submit")] == ["submit 04-training"]
-    assert not jobs.newest_job(open_phase).watcher_waits.exists()
+    assert not jobs.newest_job(open_phase.training).watcher_waits.exists()
 
 
 @pytest.mark.parametrize("end", [cancel_jobs, stop_jobs])
 def test_a_watcher_that_was_killed_during_its_wait_is_not_asked(open_phase, queue, end):
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     queue.states["04-training"] = JobState.FAILED
-    job = jobs.newest_job(open_phase)
+    job = jobs.newest_job(open_phase.training)
     begin_wait(job, 120)
     wait = json.loads(job.watcher_waits.read_text())
     assert read_wait(job).process.pid == wait["process"]["pid"]
@@ -376,8 +384,8 @@ def test_a_watcher_that_was_killed_during_its_wait_is_not_asked(open_phase, queu
 
 
 def test_a_watcher_on_another_machine_counts_until_its_wait_is_over(open_phase):
-    jobs.launch(open_phase)
-    job = jobs.newest_job(open_phase)
+    launch_jobs(open_phase)
+    job = jobs.newest_job(open_phase.training)
     begin_wait(job, 120)
     wait = json.loads(job.watcher_waits.read_text())
     wait["process"] |= {"host": "login2", "boot_id": "another"}
@@ -389,13 +397,13 @@ def test_a_watcher_on_another_machine_counts_until_its_wait_is_over(open_phase):
 
 def test_a_failed_job_is_told_in_its_own_last_words(open_phase, queue):
     queue.after_submit = JobState.FAILED
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     folder = open_phase.folder / "jobs" / "04-training"
     error_line = "RuntimeError: no such thing"
     (folder / "err").write_text("".join(f"line {n}\n" for n in range(100)) + f"{error_line}\n")
     (folder / "out").write_text("said\n")
     with pytest.raises(JobError) as error:
-        jobs.watch(open_phase)
+        watch_jobs(open_phase)
     text = str(error.value)
     ended = PhaseMessage.JOB_ENDED.fill(name="04-training", state="failed", reason="told so")
     assert text.startswith(f"{ended}\n")
@@ -443,7 +451,7 @@ def test_a_person_who_gives_their_name_may_submit_without_a_smoke_test(runs, que
 
 
 def test_a_job_is_not_resumed_where_the_smoke_test_failed_meanwhile(open_phase, queue):
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     queue.states["04-training"] = JobState.STOPPED
     write_gate(open_phase, "fail")
     with refuses(JobError, PhaseMessage.NOTHING_SUBMITTED, reasons=containing("smoke test: fail")):
@@ -473,7 +481,7 @@ def test_a_phase_is_not_finished_while_its_job_runs_nor_before_its_training_is_d
         RecordError, PhaseMessage.TRAINING_NOT_FINISHED, phase="04-training", missing="not done yet"
     ):
         training.finish(open_phase)
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     told = PhaseMessage.JOB_NOT_FINISHED.of(
         phase="04-training", job_name="04-training", state="running", reason="told so"
     )
@@ -482,43 +490,43 @@ def test_a_phase_is_not_finished_while_its_job_runs_nor_before_its_training_is_d
     assert not mark_path(open_phase.folder, PHASE).exists()
     queue.states["04-training"] = JobState.DONE
     write_metrics(open_phase, 6)
-    jobs.watch(open_phase)
+    watch_jobs(open_phase)
     training.finish(open_phase)
     assert mark_path(open_phase.folder, PHASE).exists()
 
 
 def test_watching_before_launching_says_what_to_do(open_phase):
     with refuses(JobError, PhaseMessage.NO_JOB_YET, phase="04-training"):
-        jobs.watch(open_phase)
+        watch_jobs(open_phase)
 
 
 def test_a_job_that_ended_by_itself_before_it_was_asked_to_stop_is_no_error(
     open_phase, queue, monkeypatch
 ):
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
 
     def too_late(folder):
         queue.states["04-training"] = JobState.DONE
         raise JobError("only a running job can be stopped")
 
     monkeypatch.setattr(queue, "request_stop", too_late)
-    assert jobs.stop_gently(open_phase).state is JobState.DONE
+    assert jobs.stop_gently(open_phase.training).state is JobState.DONE
 
 
 def test_a_signal_that_cannot_be_sent_to_a_running_job_is_an_error(open_phase, queue, monkeypatch):
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
 
     def elsewhere(folder):
         raise JobError(JobMessage.RUNS_ELSEWHERE, folder=folder.path, where="n2")
 
     monkeypatch.setattr(queue, "request_stop", elsewhere)
     with refuses(JobError, JobMessage.RUNS_ELSEWHERE, folder=containing("04-training")):
-        jobs.stop_gently(open_phase)
+        jobs.stop_gently(open_phase.training)
 
 
 def test_the_rehearsed_stop_happens_once(runs, queue, capsys):
     open_phase = open_run(PHASE, "training.rehearse_stop=3", runs=runs)
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     write_metrics(open_phase, 3)
     queue.after_submit = JobState.DONE
     training.rehearse_stop(open_phase)
@@ -535,7 +543,7 @@ def test_the_rehearsed_stop_happens_once(runs, queue, capsys):
     assert [
         (row["job"], row["why"], row["planned"]) for row in rows if row["event"] == "ended"
     ] == [("04-training", PhaseMessage.PLANNED_STOP.fill(at=3), True)]
-    open_phase.append_event("stopped", iteration=3, signal="SIGTERM")
+    open_phase.training.append_event("stopped", iteration=3, signal="SIGTERM")
     training.rehearse_stop(open_phase)
     assert len(queue.calls) == 3
     assert says(capsys.readouterr().out, PhaseMessage.STOP_REHEARSED_ALREADY)
@@ -549,7 +557,7 @@ def test_no_stop_is_rehearsed_where_none_was_asked_for(open_phase, queue, capsys
 
 def test_a_job_that_was_faster_than_the_rehearsal_is_left_done(runs, queue, capsys):
     open_phase = open_run(PHASE, "training.rehearse_stop=3", runs=runs)
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     write_metrics(open_phase, 6)
     queue.states["04-training"] = JobState.DONE
     training.rehearse_stop(open_phase)
@@ -559,9 +567,9 @@ def test_a_job_that_was_faster_than_the_rehearsal_is_left_done(runs, queue, caps
 
 def test_a_resume_from_the_checkpoint_of_another_training_does_not_pass(open_phase):
     own = Event("resumed", folder="checkpoints/iter_0000003", same_fingerprint=True)
-    assert training.own_checkpoints(open_phase, [Event("started")]) == []
-    assert [check.verdict for check in training.own_checkpoints(open_phase, [own])] == ["pass"]
-    (check,) = training.own_checkpoints(open_phase, [own, replace(own, same_fingerprint=False)])
+    assert training.own_checkpoints("local", [Event("started")]) == []
+    assert [check.verdict for check in training.own_checkpoints("local", [own])] == ["pass"]
+    (check,) = training.own_checkpoints("local", [own, replace(own, same_fingerprint=False)])
     assert (check.verdict, check.value) == (
         "fail",
         PhaseMessage.CHECKPOINTS_OF_ANOTHER_TRAINING.fill(foreign="checkpoints/iter_0000003"),
@@ -572,10 +580,10 @@ def test_a_resume_from_the_checkpoint_of_another_training_does_not_pass(open_pha
 def test_while_somebody_else_works_on_the_run_nothing_is_submitted(open_phase, queue, monkeypatch):
     with hold(open_phase.folder, "runbook run local"):
         with refuses(HeldError, CoreMessage.LOCK_HELD, holder=HOLDER):
-            jobs.launch(open_phase)
+            launch_jobs(open_phase)
         assert queue.calls == []
         monkeypatch.setenv(HOLDER_VARIABLE, str(open_phase.folder))
-        jobs.launch(open_phase)
+        launch_jobs(open_phase)
     assert queue.calls == ["submit 04-training"]
 
 
@@ -606,14 +614,14 @@ def test_the_outputs_of_a_training_are_its_metrics_and_its_newest_checkpoint(ope
 
 def finish_training(open_phase, queue) -> Path:
     """A finished, watched training; its newest checkpoint."""
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     write_metrics(open_phase, 6)
     (open_phase.folder / "samples.jsonl").write_text('{"iteration": 6, "text": "a"}\n')
     weights = open_phase.folder / "checkpoints" / "iter_0000006" / "weights"
     weights.parent.mkdir(parents=True)
     weights.write_text("right")
     queue.states["04-training"] = JobState.DONE
-    jobs.watch(open_phase)
+    watch_jobs(open_phase)
     return weights
 
 
@@ -626,7 +634,7 @@ def forge(path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["metrics.jsonl", "samples.jsonl", "checkpoints/iter_0000006/weights"]
 )
-@pytest.mark.parametrize("act", [jobs.launch, jobs.watch])
+@pytest.mark.parametrize("act", [launch_jobs, watch_jobs])
 def test_a_changed_output_of_a_finished_training_never_becomes_its_record(
     act, name, open_phase, queue
 ):
@@ -652,7 +660,7 @@ def test_deleted_weights_of_a_finished_training_are_named_and_not_left_out_of_it
     weights = finish_training(open_phase, queue)
     weights.unlink()
     with pytest.raises(ChangedOutputError) as error:
-        jobs.launch(open_phase)
+        launch_jobs(open_phase)
     assert error.value.status.state is StepState.OUTPUT_MISSING
 
 
@@ -677,9 +685,9 @@ def test_a_training_is_not_prolonged_from_changed_weights(open_phase, queue, run
     forge(weights)
     prolonged = open_run(PHASE, longer, runs=runs)
     with pytest.raises(ChangedOutputError):
-        jobs.launch(prolonged)
+        launch_jobs(prolonged)
     weights.write_text("right")
-    jobs.launch(prolonged)
+    launch_jobs(prolonged)
     assert queue.calls == ["submit 04-training", "submit 04-training-2"]
 
 
@@ -687,30 +695,35 @@ def test_a_gate_that_was_changed_after_the_smoke_test_opens_nothing(open_phase):
     gate = write_gate(open_phase, "fail")
     write_mark(open_phase.folder, "03-smoke-test", 1, "abc", [gate])
     write_gate(open_phase, "pass")
-    assert readiness.gate_check(open_phase).verdict == "fail"
+    assert readiness.gate_check(open_phase.run).verdict == "fail"
 
 
 def test_training_waits_for_the_smoke_test_and_the_token_files_of_these_values(runs):
     open_phase = open_run(PHASE, runs=runs, ready=False)
-    assert readiness.gate_check(open_phase).verdict == "fail"
-    assert readiness.gate_check(open_phase).rule.endswith("run 03-smoke-test.ipynb first")
-    assert readiness.data_check(open_phase).value == "not made"
+    assert readiness.gate_check(open_phase.run).verdict == "fail"
+    assert readiness.gate_check(open_phase.run).rule.endswith("run 03-smoke-test.ipynb first")
+    assert readiness.data_check(open_phase.training).value == "not made"
     gate = open_phase.folder / "smoke" / "gate.json"
     gate.parent.mkdir(exist_ok=True)
     gate.write_text(json.dumps({"verdict": "pass", "fingerprint": "of other values"}))
-    assert readiness.gate_check(open_phase).value == PhaseMessage.GATE_OF_OTHER_PARAMETERS.fill()
+    assert (
+        readiness.gate_check(open_phase.run).value == PhaseMessage.GATE_OF_OTHER_PARAMETERS.fill()
+    )
     digest = phase_step(open_phase.run, "03-smoke-test").fingerprint
     for verdict in ("pass", "fail"):
         gate.write_text(json.dumps({"verdict": verdict, "fingerprint": digest}))
-        assert readiness.gate_check(open_phase).verdict == verdict
+        assert readiness.gate_check(open_phase.run).verdict == verdict
     write_mark(open_phase.folder, "02-data--tokenize", 1, "abc", [gate])
-    assert (readiness.data_check(open_phase).verdict, readiness.data_check(open_phase).value) == (
+    assert (
+        readiness.data_check(open_phase.training).verdict,
+        readiness.data_check(open_phase.training).value,
+    ) == (
         "pass",
         "1 files",
     )
     gate.write_text("changed")
-    assert readiness.data_check(open_phase).verdict == "fail"
-    assert readiness.data_check(open_phase).value.startswith(
+    assert readiness.data_check(open_phase.training).verdict == "fail"
+    assert readiness.data_check(open_phase.training).value.startswith(
         "smoke/gate.json has 7 bytes instead of "
     )
 

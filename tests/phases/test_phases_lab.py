@@ -186,7 +186,7 @@ def test_copies_are_no_records_of_the_run(project):
     folder = make_copies("local").folder
     from runbook.phases import phase_end
 
-    phase_end.finish(open_phase)
+    phase_end.plain_end(open_phase.phase)(open_phase)
     (folder / "00-plan.ipynb").write_text("{}")
     (folder / "my own.ipynb").write_text("{}")
     assert [str(finding) for finding in verify_run(open_phase.folder)] == []

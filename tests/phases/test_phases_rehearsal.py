@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from suite.messages import containing, has_rule, problem_of, refuses, says
-from toy_run import events, open_run
+from toy_run import events, launch_jobs, open_run
 
 from runbook.core import shell
 from runbook.core.errors import RecordError
@@ -19,7 +19,6 @@ from runbook.params.messages import ParamsMessage
 from runbook.params.problems import InvalidParams
 from runbook.phases import rehearsal
 from runbook.phases.job_control import rehearsal_gate as layout_rehearsal
-from runbook.phases.job_control import training_jobs as jobs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p00_plan import phase as plan
 from runbook.phases.p03_smoke_test import phase as smoke_test
@@ -95,14 +94,14 @@ def recorded(open_phase):
 
 
 def test_a_layout_is_rehearsed_before_its_first_job_and_never_again(runs, queue, trainer):
-    jobs.launch(open_run(SMOKE, *CLUSTER, runs=runs))
+    launch_jobs(open_run(SMOKE, *CLUSTER, runs=runs))
     assert [sorted(trainer.ranks), queue.calls] == [["0", "4"], ["submit 03-smoke-test"]]
     queue.states["03-smoke-test"] = JobState.FAILED
     later = open_run(SMOKE, *CLUSTER, runs=runs)  # as another process would
-    jobs.launch(later)
+    launch_jobs(later)
     assert [len(trainer.ranks), len(queue.calls), verdict(later)] == [2, 2, "pass"]
     assert recorded(later).value == PhaseMessage.FULLEST_STAGE.fill(stage=1, gibibytes="2 of 75.2")
-    jobs.launch(open_run(FULL, *CLUSTER, runs=runs))  # of another batch, and so another layout
+    launch_jobs(open_run(FULL, *CLUSTER, runs=runs))  # of another batch, and so another layout
     assert len(trainer.ranks) == 4
     assert len(list((later.folder / "rehearsals").iterdir())) == 2
 
@@ -112,7 +111,7 @@ def test_values_that_the_site_requires_are_asked_for_before_a_layout_is_rehearse
 ):
     without_stage = [word for word in CLUSTER if not word.startswith("jobs.stage")]
     with pytest.raises(InvalidParams) as error:
-        jobs.launch(open_run(SMOKE, *without_stage, runs=runs))
+        launch_jobs(open_run(SMOKE, *without_stage, runs=runs))
     problem = problem_of(error.value, "jobs.stage")
     assert has_rule(problem, ParamsMessage.REQUIRED_VALUE, meaning=containing("a folder on"))
     assert problem.where == ParamsMessage.REQUIRED_BY.fill(site="azure")
@@ -150,16 +149,16 @@ def test_a_job_that_does_not_fit_is_refused_with_stage_bytes_and_remedy(runs, qu
         failures=containing(f"rehearsal: {TOO_LARGE} (rule: {rule}: ", *remedies),
     )
     with refuses(RecordError, failed):
-        jobs.launch(open_run(SMOKE, *CLUSTER, runs=runs))
+        launch_jobs(open_run(SMOKE, *CLUSTER, runs=runs))
     assert queue.calls == []
 
 
 def test_a_name_lets_what_does_not_fit_be_submitted_and_is_recorded(runs, queue, trainer):
     trainer.peak = 60 * 2**30
     with pytest.raises(RecordError):
-        jobs.launch(open_run(SMOKE, *CLUSTER, runs=runs))
+        launch_jobs(open_run(SMOKE, *CLUSTER, runs=runs))
     waived = open_run(SMOKE, *CLUSTER, NAME, runs=runs)
-    jobs.launch(waived)
+    launch_jobs(waived)
     assert [len(trainer.ranks), queue.calls] == [2, ["submit 03-smoke-test"]]
     assert recorded(waived).verdict == "warn"
     assert recorded(waived).value.startswith("stage 1 (rank 4) does not fit: it needs 120 GiB")
@@ -189,7 +188,7 @@ def test_a_rehearsal_that_fails_refuses_the_job_in_its_own_words_and_is_done_aga
             PhaseMessage.CHECKS_FAILED,
             failures=containing("exit code 1. Its last words:\nRuntimeError: mat1"),
         ):
-            jobs.launch(open_run(SMOKE, *CLUSTER, runs=runs))
+            launch_jobs(open_run(SMOKE, *CLUSTER, runs=runs))
         assert len(trainer.ranks) > before
     assert queue.calls == []
 
@@ -208,14 +207,14 @@ def test_where_one_stage_fails_nobody_waits_for_the_others(runs, queue, trainer,
     with refuses(
         RecordError, PhaseMessage.CHECKS_FAILED, failures=containing("RuntimeError: wrong shape")
     ):
-        jobs.launch(open_run(SMOKE, *CLUSTER, runs=runs))
+        launch_jobs(open_run(SMOKE, *CLUSTER, runs=runs))
     assert time.monotonic() - started[0] < 300
 
 
 def test_a_documents_framework_is_only_warned_of(runs, queue, trainer):
     trainer.peak = 60 * 2**30
     open_phase = open_run(SMOKE, *CLUSTER, "training.framework=megatron-lm", runs=runs)
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     assert (recorded(open_phase).verdict, len(queue.calls)) == ("warn", 1)
     said = "a warning only: our own trainer is rehearsed with this layout, and megatron-lm will run"
     assert recorded(open_phase).rule.startswith(said)
@@ -228,7 +227,7 @@ def test_software_that_cannot_rehearse_says_nothing_against_the_job(
     trainer.exit_code = exit_code
     trainer.err = "the software here cannot rehearse: torch 2.6 has no devices"
     open_phase = open_run(SMOKE, *CLUSTER, runs=runs)
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     assert (recorded(open_phase).verdict, len(queue.calls)) == ("unknown", 1)
     assert recorded(open_phase).value.startswith(f"not rehearsed: exit code {exit_code}")
     assert recorded(open_phase).value.endswith("torch 2.6 has no devices")
@@ -243,7 +242,7 @@ def test_without_a_trainer_here_and_without_a_queue_for_checks_it_is_said(
     plan.show_rehearsal(open_run("00-plan", *words, runs=runs))
     assert says(capsys.readouterr().out, PhaseMessage.REHEARSED_BY_JOB, phase="04-training")
     open_phase = open_run(SMOKE, *words, runs=runs)
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     assert (recorded(open_phase).verdict, len(queue.calls), trainer.ranks) == ("unknown", 1, [])
     assert says(recorded(open_phase).value, PhaseMessage.TRAINER_NOT_INSTALLED)
 
@@ -264,7 +263,7 @@ def test_the_plans_notebook_shows_what_was_counted_and_refuses_nothing(
 
 def test_a_site_without_a_queue_rehearses_nothing(runs, queue, trainer, capsys):
     plan.show_rehearsal(open_run("00-plan", runs=runs))
-    jobs.launch(open_run(SMOKE, runs=runs))
+    launch_jobs(open_run(SMOKE, runs=runs))
     assert trainer.ranks == []
     assert says(
         capsys.readouterr().out, PhaseMessage.NO_QUEUE_TO_REHEARSE, site="local", name="local"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 from suite.messages import containing, refuses
 from suite.tables import table_rows
-from toy_run import FakeScheduler, open_run
+from toy_run import FakeScheduler, launch_jobs, open_run
 
 from runbook.core.checks import Check
 from runbook.core.errors import JobError, ParamsError, RecordError
 from runbook.jobs.job_folder import JobState
 from runbook.phases import phase_end
-from runbook.phases.job_control import training_jobs as jobs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_report import card, write_report
 from runbook.phases.runner import why_not_done
@@ -30,7 +29,7 @@ def finished(runs):
     """A phase finished in this process, with the files that its execution as a notebook would add."""
     open_phase = open_run(PHASE, runs=runs)
     open_phase.session.check(Check("cores", "pass", "2 cores", "one for each process"))
-    phase_end.finish(open_phase)
+    phase_end.plain_end(open_phase.phase)(open_phase)
     return open_phase
 
 
@@ -79,7 +78,7 @@ def test_a_failed_check_stops_the_phase_and_leaves_no_mark(runs):
     open_phase = open_run(PHASE, runs=runs)
     open_phase.session.check(Check("disk", "fail", "1 GiB free", "at least 2 GiB"))
     with refuses(RecordError, PhaseMessage.PHASE_DID_NOT_PASS, phase="01-environment"):
-        phase_end.finish(open_phase)
+        phase_end.plain_end(open_phase.phase)(open_phase)
     assert missing(open_phase) == StepState.NOT_DONE
 
 
@@ -128,7 +127,7 @@ def test_jobs_are_listed_in_their_order_and_found_by_their_id(runs, queue: FakeS
     open_phase = open_run("04-training", runs=runs)
     for _ in range(11):
         queue.after_submit = JobState.STOPPED
-        jobs.launch(open_phase)
+        launch_jobs(open_phase)
     names = [job.path.name for job in status.job_folders(open_phase.folder)]
     assert names == ["04-training", *(f"04-training-{n}" for n in range(2, 12))]
     assert (
@@ -145,7 +144,7 @@ def test_the_card_of_a_run_to_a_phase_has_the_verdict_of_those_phases(
     failed = open_run("05-analysis", runs=runs)
     failed.session.check(Check("figures", "fail", "none", "every figure is drawn"))
     with pytest.raises(RecordError):
-        phase_end.finish(failed)
+        phase_end.plain_end(failed.phase)(failed)
     assert card(finished.folder).startswith("\n\nlocal: fail\n")
     early = card(finished.folder, [PHASE])
     assert early.startswith("\n\nlocal: pass, 01-environment\n")
@@ -158,9 +157,9 @@ def test_the_card_of_a_run_to_a_phase_has_the_verdict_of_those_phases(
 
 def test_cancel_ends_the_jobs_that_run_and_no_other(runs, queue: FakeScheduler):
     open_phase = open_run("04-training", runs=runs)
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     queue.states["04-training"] = JobState.STOPPED
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     cancelled = RunMessage.JOB_CANCELLED.fill(
         job_name="04-training-2", state="cancelled", reason="cancelled"
     )

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from suite.messages import containing, refuses, says
-from toy_run import FakeScheduler, open_run
+from toy_run import FakeScheduler, launch_jobs, open_run, watch_jobs
 
 from benchmarks import notebooks_overhead
 from runbook import params
@@ -42,7 +42,7 @@ def write_rows(open_phase, *rows) -> None:
 
 def test_the_picture_of_a_running_job_says_all_that_its_files_know(runs, queue):
     open_phase = open_run("04-training", runs=runs)
-    picture = live_view.LiveView(open_phase)
+    picture = live_view.LiveView(open_phase.training)
     waiting = picture.facts(JobStatus(JobState.PENDING, "77", None, "Priority, 3rd of 12"))
     assert (waiting["state"], waiting["queue"]) == ("pending", "Priority, 3rd of 12")
     write_rows(open_phase, {**ROW, "iteration": 1, "loss": 10.5}, {**ROW, "memory_bytes": 2**30})
@@ -93,7 +93,7 @@ def test_gpus_are_asked_where_the_job_runs_here(monkeypatch, tmp_path):
 def test_a_job_on_the_cpu_is_shown_beside_no_gpu_of_the_machine(runs, queue, monkeypatch):
     monkeypatch.setattr(live_view, "ask_gpus", lambda: "98, 40536")
     open_phase = open_run("04-training", runs=runs)
-    picture = live_view.LiveView(open_phase)
+    picture = live_view.LiveView(open_phase.training)
     assert "GPU" not in str(picture.facts(JobStatus(JobState.RUNNING, "77", None, ""))["in use"])
 
 
@@ -102,8 +102,8 @@ def test_a_gentle_stop_asks_every_living_job_once_and_nothing_resumes_it(
 ):
     open_phase = open_run("04-training", runs=runs)
     assert status.stop_jobs(open_phase.folder, queue) == RunMessage.NOTHING_STOPPED.fill()
-    jobs.launch(open_phase)
-    folder = jobs.newest_job(open_phase)
+    launch_jobs(open_phase)
+    folder = jobs.newest_job(open_phase.training)
     assert not folder.stop_requested.exists()
     said = status.stop_jobs(open_phase.folder, queue)
     assert said == RunMessage.ASKED_TO_STOP.fill(job_name="04-training")
@@ -112,16 +112,16 @@ def test_a_gentle_stop_asks_every_living_job_once_and_nothing_resumes_it(
     before = len(queue.calls)
     ended = PhaseMessage.JOB_ENDED.fill(name="04-training", state="stopped", reason="told so")
     with refuses(JobError, PhaseMessage.JOB_FAILED, ended=containing(ended)):
-        jobs.watch(open_phase)
+        watch_jobs(open_phase)
     assert [call for call in queue.calls[before:] if call.startswith("submit")] == []
-    jobs.launch(open_phase)
+    launch_jobs(open_phase)
     assert queue.calls[-1] == "submit 04-training-2", "launching again is a person's wish to go on"
 
 
 def test_status_and_04_say_since_when_fewer_replicas_train(runs, queue, monkeypatch):
     open_phase = open_run("04-training", runs=runs)
     change = {"iteration": 4, "replicas": 1, "planned_replicas": 2, "world_size": 1}
-    open_phase.append_event("replicas_changed", **change, num_microbatches=8)
+    open_phase.training.append_event("replicas_changed", **change, num_microbatches=8)
     name = open_phase.settings.name
     monkeypatch.setattr(status, "scheduler_of", lambda folder: queue)
     assert says(
@@ -132,13 +132,13 @@ def test_status_and_04_say_since_when_fewer_replicas_train(runs, queue, monkeypa
         iteration=4,
     )
     assert status.facts_of_one(name, runs)["fewer_replicas"] == change
-    entry = live_view.LiveView(open_phase).last_events()[-1]
+    entry = live_view.LiveView(open_phase.training).last_events()[-1]
     event = {"event": "replicas_changed", "time": 0, **change, "num_microbatches": 8}
     assert str(make_entry(event).text) in entry
     numbers = re.findall(r"\d+", str(make_entry(event).text))
     assert numbers == ["5", "1", "2", "1", "8"]
     back = {**change, "iteration": 8, "replicas": 2, "world_size": 2}
-    open_phase.append_event("replicas_changed", **back, num_microbatches=4)
+    open_phase.training.append_event("replicas_changed", **back, num_microbatches=4)
     assert status.facts_of_one(name, runs)["fewer_replicas"] is None
 
 

@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from suite.messages import refuses, says
@@ -11,6 +10,7 @@ from suite.messages import refuses, says
 from runbook.core import quantities
 from runbook.core.errors import RecordError
 from runbook.phases import run_report
+from runbook.phases.phase_steps import VERSIONS
 from runbook.phases.run_plan import load_plan
 from runbook.phases.sealed_forecasts import START_SECONDS, make_forecasts, seal_forecasts
 from runbook.phases.training_outputs import sealed_paths
@@ -33,6 +33,7 @@ from runbook.results.forecast_scores import (
 )
 from runbook.results.messages import ResultMessage
 from runbook.results.plan_versus_actual import planned_numbers
+from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_folder import RUNS_VARIABLE
 
 LOSS = Forecast("loss", "nats", 5.0, 4.9, 5.1, "five rungs of local")
@@ -45,21 +46,18 @@ def sealed(run: str = "local", *, late: bool = False) -> SealedForecasts:
 
 @pytest.fixture
 def opened(tmp_path, monkeypatch):
-    """A run opened for its training: what sealing needs of it, with a real plan."""
+    """A run with a real plan."""
     monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
     settings, plan = load_plan("local", ())
     folder = tmp_path / "local"
     folder.mkdir()
-    events = []
-    return SimpleNamespace(
-        settings=settings,
-        plan=plan,
-        folder=folder,
-        fingerprint="a" * 16,
-        phase_plan=plan.phases[FULL],
-        events=events,
-        append_event=lambda event, **facts: events.append((event, facts)),
-    )
+    return PlannedRun(settings, plan, folder)
+
+
+def sealing_events(run: PlannedRun) -> list[dict[str, object]]:
+    """The events of seals, without their times."""
+    lines = map(json.loads, run.training(FULL).events_path.read_text().splitlines())
+    return [{key: line[key] for key in line if key != "time"} for line in lines]
 
 
 def test_a_sealed_forecast_is_read_as_it_was_written(tmp_path):
@@ -159,7 +157,7 @@ def test_money_is_sealed_where_the_site_has_a_price_and_spare_nodes_cost(opened)
         "jobs.training.spares=2",
         "training.iterations=60000",
     )
-    opened.settings, opened.plan = load_plan("azure-175b", words)
+    opened = PlannedRun(*load_plan("azure-175b", words), opened.folder)
     forecasts = {one.quantity: one for one in make_forecasts(opened)}
     hours = opened.plan.time[FULL].device_hours
     nodes = opened.settings.run.jobs.training.nodes
@@ -170,7 +168,8 @@ def test_money_is_sealed_where_the_site_has_a_price_and_spare_nodes_cost(opened)
 
 
 def test_useful_time_is_sealed_as_the_analysis_measures_it(opened):
-    opened.settings, opened.plan = load_plan("azure-175b", ("training.iterations=60000",))
+    words = ("training.iterations=60000",)
+    opened = PlannedRun(*load_plan("azure-175b", words), opened.folder)
     (forecast,) = [one for one in make_forecasts(opened) if one.quantity == "useful time"]
     planned = planned_numbers(opened.plan, FULL)[quantities.USEFUL_TIME]
     assert forecast.value == pytest.approx(planned)
@@ -182,16 +181,22 @@ def test_forecasts_are_sealed_once_and_before_the_first_step(opened):
     first = read_sealed(opened.folder)
     assert first is not None
     assert not first.late
-    assert opened.events == [("forecasts_sealed", {"checksum": first.checksum, "late": False})]
+    seal_event = {
+        "event": "forecasts_sealed",
+        "phase": FULL,
+        "checksum": first.checksum,
+        "late": False,
+    }
+    assert sealing_events(opened) == [seal_event]
     seal_forecasts(opened)
     assert read_sealed(opened.folder) == first
-    assert len(opened.events) == 1
+    assert len(sealing_events(opened)) == 1
 
 
-def test_a_forecast_after_the_first_step_is_late_and_the_first_one_is_kept(opened):
+def test_a_forecast_after_the_first_step_is_late_and_the_first_one_is_kept(opened, monkeypatch):
     seal_forecasts(opened)
     (opened.folder / "metrics.jsonl").write_text('{"iteration": 1, "loss": 10.8}\n')
-    opened.fingerprint = "b" * 16
+    monkeypatch.setitem(VERSIONS, FULL, 2)
     seal_forecasts(opened)
     later = read_sealed(opened.folder)
     assert later is not None

@@ -121,11 +121,10 @@ def test_a_file_that_is_no_tokenizer_stops_the_plan(tmp_path):
     assert says(value, TokenMessage.MODEL_CUT_SHORT, path=tmp_path / "x.model")
 
 
-def test_the_data_phase_compares_the_tokenizers_of_its_token_files(monkeypatch):
+def test_the_data_phase_compares_the_tokenizers_of_its_token_files():
     manifest = SimpleNamespace(tokenizer={"name": "big.json", "vocabulary": 60_000})
-    monkeypatch.setattr(data, "_read_manifests", lambda open_phase: [manifest, manifest])
     settings = params.load("local", project=PROJECT)
-    (check,) = data.vocabulary_checks(SimpleNamespace(settings=settings))
+    (check,) = data.vocabulary_checks(settings, [manifest, manifest])
     assert check.verdict == "fail"
     assert says(
         check.value,

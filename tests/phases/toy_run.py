@@ -11,7 +11,7 @@ from runbook import params
 from runbook.core.files import write_text
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus
 from runbook.phases import open_phase as phases
-from runbook.phases.job_control import readiness
+from runbook.phases.job_control import job_step, readiness, training_jobs
 from runbook.phases.open_phase import OpenPhase
 from runbook.phases.phase_steps import TOKENIZE, phase_step
 from runbook.runs.step import write_mark
@@ -107,6 +107,17 @@ def write_metrics(open_phase: OpenPhase, iterations: int, **changes: Any) -> Pat
         "".join(json.dumps({"iteration": n + 1} | row) + "\n" for n in range(iterations))
     )
     return path
+
+
+def launch_jobs(open_phase: OpenPhase) -> None:
+    """Submit the training of the open phase, or find it, without the cell of a notebook."""
+    job_step.launch(training_jobs.training_step(open_phase.training, open_phase.session))
+
+
+def watch_jobs(open_phase: OpenPhase) -> None:
+    """Watch the training of the open phase to its end."""
+    training_job = training_jobs.training_step(open_phase.training, open_phase.session)
+    training_jobs.watch(open_phase.training, training_job)
 
 
 def events(open_phase: OpenPhase) -> list[str]:

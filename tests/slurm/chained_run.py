@@ -11,7 +11,9 @@ from two_nodes import BIN, Cluster, lines_of, wait_until
 from runbook import params
 from runbook.jobs import get_scheduler
 from runbook.jobs.job_folder import JobFolder, JobStatus, latest_job_folder
-from runbook.phases.job_control import training_jobs
+from runbook.phases.job_control import job_step
+from runbook.phases.job_control.job_step import JobStep
+from runbook.phases.job_control.training_jobs import training_step
 from runbook.phases.open_phase import open_run_phase
 from runbook.phases.phase_steps import TOKENIZE
 from runbook.runs.step import write_mark
@@ -60,9 +62,13 @@ class ChainedRun:
         write_tokens(self.folder / self.open_phase.phase_plan.data.train[0].prefix)
         write_mark(self.folder, TOKENIZE, 1, "the tests", [])
 
+    def training_job(self) -> JobStep:
+        """The training as a step that jobs do."""
+        return training_step(self.open_phase.training, self.open_phase.session)
+
     def launch(self) -> None:
         """Submit the training. After that, no process of ours has to live."""
-        training_jobs.launch(self.open_phase)
+        job_step.launch(self.training_job())
 
     @property
     def job(self) -> JobFolder:

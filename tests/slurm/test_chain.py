@@ -134,7 +134,7 @@ def test_each_end_is_an_event_with_the_decision_of_the_job_itself(killed):
 def test_a_watcher_that_comes_later_takes_over_what_the_job_decided(killed):
     decision = decision_of_job(killed.job)
     assert decision is not None and decision.action is Action.DONE
-    training_jobs.watch(killed.open_phase)
+    training_jobs.watch(killed.open_phase.training, killed.training_job())
     assert not train_step(killed.open_phase.run, "04-training").why_not_done()
 
 

@@ -4,7 +4,6 @@ import json
 
 from runbook.display import show_text
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import OpenPhase
 from runbook.phases.phase_steps import TOKENIZE, output_checksums
 from runbook.phases.training_outputs import move_to_history, sealed_paths, training_paths
 from runbook.plan_file.checkpoint_folder import METADATA, folder_name, saved_iterations
@@ -12,10 +11,11 @@ from runbook.plan_file.identity import same_training
 from runbook.plan_file.json_records import as_json
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan, parse
-from runbook.runs.step import PhaseStep
+from runbook.runs.planned_run import PlannedTraining
+from runbook.runs.step import StepOfRun
 
 
-def continue_or_begin(open_phase: OpenPhase, step: PhaseStep) -> None:
+def continue_or_begin(training: PlannedTraining, step: StepOfRun) -> None:
     """Continue the training whose outputs are in the folder, or begin a new one.
 
     Outputs of another training move into the history.
@@ -23,64 +23,64 @@ def continue_or_begin(open_phase: OpenPhase, step: PhaseStep) -> None:
     if step.was_started():
         # Note it again below: an older version kept only the fingerprint.
         pass
-    elif why := why_continued(open_phase, step):
+    elif why := why_continued(training, step):
         show_text(why)
-        open_phase.append_event("replanned", why=why)
+        training.append_event("replanned", why=why)
     else:
-        paths = training_paths(open_phase.folder, open_phase.phase_plan)
-        paths += sealed_paths(open_phase.folder, open_phase.phase)
-        moved = move_to_history(open_phase.folder, open_phase.phase, paths)
+        paths = training_paths(training.folder, training.phase_plan)
+        paths += sealed_paths(training.folder, training.phase)
+        moved = move_to_history(training.folder, training.phase, paths)
         if moved:
             show_text(
-                PhaseMessage.OUTPUTS_SET_ASIDE.fill(folder=moved.relative_to(open_phase.folder))
+                PhaseMessage.OUTPUTS_SET_ASIDE.fill(folder=moved.relative_to(training.folder))
             )
 
         # Everything before it belongs to another training.
-        open_phase.append_event("begun")
+        training.append_event("begun")
 
-    note_start(open_phase, step)
+    note_start(training, step)
 
 
-def note_start(open_phase: OpenPhase, step: PhaseStep) -> None:
+def note_start(training: PlannedTraining, step: StepOfRun) -> None:
     """Note the inputs with which the training starts, for later jobs."""
-    facts = {"inputs": _identity(open_phase, step), "phase": as_json(open_phase.phase_plan)}
+    facts = {"inputs": _identity(training, step), "phase": as_json(training.phase_plan)}
     step.note_start(facts)
 
 
-def _identity(open_phase: OpenPhase, step: PhaseStep) -> dict[str, object]:
+def _identity(training: PlannedTraining, step: StepOfRun) -> dict[str, object]:
     """Return the values other than its plan that identify a training.
 
     These are our version of the phase, and the checksums of the tokens.
     """
     return {
         "version": step.version,
-        "data": output_checksums(open_phase.run, TOKENIZE),
+        "data": output_checksums(training.run, TOKENIZE),
     }
 
 
-def _started_plan(open_phase: OpenPhase, step: PhaseStep) -> PhasePlan | None:
+def _started_plan(training: PlannedTraining, step: StepOfRun) -> PhasePlan | None:
     """Return the plan of the training whose outputs are in the folder.
 
     Return None if its inputs differ or are unknown.
     """
     facts = step.start_facts()
-    if facts.get("inputs") != _identity(open_phase, step):
+    if facts.get("inputs") != _identity(training, step):
         return None
     return parse(facts["phase"])
 
 
-def why_continued(open_phase: OpenPhase, step: PhaseStep) -> str:
+def why_continued(training: PlannedTraining, step: StepOfRun) -> str:
     """Return why the next job continues from the outputs in the folder although inputs changed.
 
     The text also explains the consequences. It is empty if the job starts from the beginning: this
     is another training, nothing was saved, or nothing is left to train.
     """
     # Only this phase may be prolonged: a smoke test is judged starting at its first step.
-    if open_phase.phase != FULL or open_phase.settings.run.training.framework != "runbook":
+    if training.phase != FULL or training.settings.run.training.framework != "runbook":
         return ""
-    before = _started_plan(open_phase, step)
-    new_plan = open_phase.phase_plan
-    checkpoints = open_phase.folder / new_plan.checkpoint.folder
+    before = _started_plan(training, step)
+    new_plan = training.phase_plan
+    checkpoints = training.folder / new_plan.checkpoint.folder
     saved = max(saved_iterations(checkpoints), default=0)
     if (
         before is None

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from runbook.core.files import read_lines
-from runbook.phases.open_phase import OpenPhase
 from runbook.plan_file.phase_names import FULL
 from runbook.results.expected_loss import LEFT_EVENT, ExpectedLoss, expected_losses
+from runbook.runs.planned_run import PlannedTraining
 
 
 class CurveWatch:
     """Forecast the loss again at each evaluation of a training, and at no other time."""
 
-    def __init__(self, open_phase: OpenPhase) -> None:
-        self._open_phase = open_phase
-        self._evaluations = open_phase.folder / open_phase.phase_plan.log.validation
+    def __init__(self, training: PlannedTraining) -> None:
+        self._training = training
+        self._evaluations = training.folder / training.phase_plan.log.validation
         self._size = 0
         self._newest: ExpectedLoss | None = None
 
@@ -27,7 +27,7 @@ class CurveWatch:
         else:
             size = 0
 
-        if size != self._size and self._open_phase.phase == FULL:
+        if size != self._size and self._training.phase == FULL:
             self._size = size
             self._read()
 
@@ -39,8 +39,8 @@ class CurveWatch:
         A late call thus still names the right iteration.
         """
         after = self._newest.iteration if self._newest else 0
-        open_phase = self._open_phase
-        for expected in expected_losses(open_phase.folder, open_phase.phase_plan, after):
+        training = self._training
+        for expected in expected_losses(training.folder, training.phase_plan, after):
             has_just_left = expected.has_left and not (self._newest and self._newest.has_left)
             self._newest = expected
             if has_just_left:
@@ -50,12 +50,12 @@ class CurveWatch:
         """Add the event once per iteration, whichever process is watching."""
         sealed = expected.sealed
         assert sealed is not None
-        events = read_lines(self._open_phase.folder / self._open_phase.phase_plan.log.events)
+        events = read_lines(self._training.events_path)
         for event in events:
             if event.get("event") == LEFT_EVENT and event.get("iteration") == expected.iteration:
                 return
 
-        self._open_phase.append_event(
+        self._training.append_event(
             LEFT_EVENT,
             iteration=expected.iteration,
             loss=expected.loss,

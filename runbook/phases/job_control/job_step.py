@@ -14,7 +14,7 @@ from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, Scheduler
 from runbook.jobs.render.training_job import RenderedJob, write_job
 from runbook.phases.messages import PhaseMessage
 from runbook.runs.run_folder import hold_run
-from runbook.runs.step import PhaseStep, StepState, StepStatus, outputs_status
+from runbook.runs.step import StepOfRun, StepState, StepStatus, outputs_status
 
 Gate = Callable[[], None]
 """Raises an error if the job may not be submitted."""
@@ -27,7 +27,7 @@ class JobStep:
     run_name: str
     phase: str
     """The phase whose job folders it has: jobs/<phase>, jobs/<phase>-2 and so on."""
-    step: PhaseStep
+    step: StepOfRun
     scheduler: Scheduler
     slow_gate: Gate
     """It runs before the run is locked, because it takes minutes and others may use the run."""

@@ -21,7 +21,6 @@ from runbook.display import Progress, show_text, sparkline
 from runbook.jobs.job_folder import ACTIVE, JobState, JobStatus
 from runbook.phases.job_control.curve_watch import CurveWatch
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import OpenPhase
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.step_inputs import peak_of
@@ -32,6 +31,7 @@ from runbook.records.pages.overlay import (
     write_live_curve,
 )
 from runbook.records.pages.runs_index import write_runs_index
+from runbook.runs.planned_run import PlannedTraining
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
@@ -50,10 +50,10 @@ GPU_QUESTION = (
 class LiveView:
     """The view of one phase's training, read from its files at each update."""
 
-    def __init__(self, open_phase: OpenPhase) -> None:
-        settings = open_phase.settings
-        phase_plan = open_phase.phase_plan
-        folder = open_phase.folder
+    def __init__(self, training: PlannedTraining) -> None:
+        settings = training.settings
+        phase_plan = training.phase_plan
+        folder = training.folder
         self.settings = settings
         self.phase_plan = phase_plan
         self.metrics, self.events = (
@@ -71,7 +71,7 @@ class LiveView:
         )
         self.folder = folder
         self._written = 0
-        self._expected = CurveWatch(open_phase)
+        self._expected = CurveWatch(training)
         self._device = ""
         self._published = -math.inf
         self._asked, self._silent_since = -math.inf, math.inf

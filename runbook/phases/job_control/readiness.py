@@ -8,18 +8,19 @@ from runbook.core.checks import judge
 from runbook.core.errors import JobError
 from runbook.core.files import read_lines
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import OpenPhase
-from runbook.phases.phase_steps import TOKENIZE, phase_step
+from runbook.phases.phase_steps import GATE, TOKENIZE, phase_step
 from runbook.plan_file.phase_names import FULL, SMOKE
 from runbook.planning import Check
+from runbook.records.session import Session
+from runbook.runs.planned_run import PlannedRun, PlannedTraining
 from runbook.runs.step import Reading, read_mark, step_status
 
-GATE = "smoke/gate.json"
 TOKENS = "token files"
 
 
 def apply_waiver(
-    open_phase: OpenPhase,
+    training: PlannedTraining,
+    session: Session,
     gate: Check,
     key: str = "training.smoke.waived_by",
 ) -> Check:
@@ -30,26 +31,24 @@ def apply_waiver(
     """
     if gate.verdict == "pass":
         return gate
-    name = open_phase.settings.value(key).strip()
+    name = training.settings.value(key).strip()
     if not name:
         hint = f"; or name who decides to train all the same: --set {key}=NAME, which is recorded"
         return replace(gate, rule=gate.rule + hint)
 
     account = processes.user_name()
     result_name = gate.name.replace(" ", "_")
-    open_phase.session.add_results(
-        {f"{result_name}_waived_by": name, f"{result_name}_waived_as": account}
-    )
+    session.add_results({f"{result_name}_waived_by": name, f"{result_name}_waived_as": account})
     facts = {
         "by": name,
         "account": account,
         "check": gate.name,
         "gate": gate.value,
     }
-    waived = {"event": "gate_waived", "phase": open_phase.phase, **facts}
-    events = read_lines(open_phase.folder / open_phase.phase_plan.log.events)
+    waived = {"event": "gate_waived", "phase": training.phase, **facts}
+    events = read_lines(training.events_path)
     if not any(waived.items() <= event.items() for event in events):
-        open_phase.append_event("gate_waived", **facts)
+        training.append_event("gate_waived", **facts)
     return replace(
         gate,
         verdict="warn",
@@ -57,61 +56,67 @@ def apply_waiver(
     )
 
 
-def readiness_checks(open_phase: OpenPhase, *, by_content: bool = True) -> list[Check]:
+def readiness_checks(
+    training: PlannedTraining,
+    session: Session,
+    *,
+    by_content: bool = True,
+) -> list[Check]:
     """Return the checks that must pass before the phase's job is submitted.
 
     With a check by content, every byte of the token files is read.
     """
     # The smoke test itself needs no earlier smoke test.
-    is_training = open_phase.phase == FULL
-    gates = [apply_waiver(open_phase, gate_check(open_phase))] if is_training else []
-    return [*gates, data_check(open_phase, by_content=by_content)]
+    gates = []
+    if training.phase == FULL:
+        gates.append(apply_waiver(training, session, gate_check(training.run)))
+    return [*gates, data_check(training, by_content=by_content)]
 
 
-def require_ready(open_phase: OpenPhase) -> None:
+def require_ready(training: PlannedTraining, session: Session) -> None:
     """Raise `JobError` if the job may not be submitted, whatever an earlier cell has shown.
 
     Token files that passed in this notebook are not read again: only their sizes are compared.
     """
-    passed = open_phase.session.verdict(TOKENS) == "pass"
-    checks = readiness_checks(open_phase, by_content=not passed)
+    passed = session.verdict(TOKENS) == "pass"
+    checks = readiness_checks(training, session, by_content=not passed)
     failed = [check for check in checks if check.verdict not in ("pass", "warn")]
     if failed:
         reasons = [f"{check.name}: {check.value} (rule: {check.rule})" for check in failed]
         raise JobError(
-            PhaseMessage.NOTHING_SUBMITTED, phase=open_phase.phase, reasons="; ".join(reasons)
+            PhaseMessage.NOTHING_SUBMITTED, phase=training.phase, reasons="; ".join(reasons)
         )
 
 
-def gate_check(open_phase: OpenPhase) -> Check:
+def gate_check(run: PlannedRun) -> Check:
     """Return the smoke test's verdict.
 
     It must belong to the smoke test that the plan now describes.
     """
     rule = f"{SMOKE} passed with these parameters"
-    path = open_phase.folder / GATE
+    path = run.folder / GATE
     if not path.exists():
         return Check("smoke test", "fail", "not done", f"{rule}; run {SMOKE}.ipynb first")
     gate = json.loads(path.read_text())
     run_again = f"{rule}; run {SMOKE}.ipynb again"
-    if gate["fingerprint"] != phase_step(open_phase.run, SMOKE).fingerprint:
+    if gate["fingerprint"] != phase_step(run, SMOKE).fingerprint:
         return Check("smoke test", "fail", PhaseMessage.GATE_OF_OTHER_PARAMETERS.fill(), run_again)
-    if step_status(open_phase.folder, SMOKE).lost_an_output:
+    if step_status(run.folder, SMOKE).lost_an_output:
         return Check("smoke test", "fail", "changed after it was judged", run_again)
     return Check("smoke test", gate["verdict"], gate["verdict"], rule)
 
 
-def data_check(open_phase: OpenPhase, *, by_content: bool = True) -> Check:
+def data_check(training: PlannedTraining, *, by_content: bool = True) -> Check:
     """Return the checks of the token files that the data phase made."""
-    if open_phase.phase_plan.data.mock:
+    if training.phase_plan.data.mock:
         return Check(
             TOKENS, "pass", "mock data", "token ids are made up while training: there are no files"
         )
 
-    mark = read_mark(open_phase.folder, TOKENIZE)
+    mark = read_mark(training.folder, TOKENIZE)
     rule = "02-data made the token files and they are unchanged"
     if mark is None:
         return Check(TOKENS, "fail", "not made", f"{rule}; run 02-data.ipynb first")
     reading = Reading.EVERYTHING if by_content else Reading.SIZES
-    fault = step_status(open_phase.folder, TOKENIZE, reading=reading).as_text()
+    fault = step_status(training.folder, TOKENIZE, reading=reading).as_text()
     return judge(TOKENS, not fault, fault or f"{len(mark.outputs)} files", rule)

@@ -18,7 +18,7 @@ from runbook.jobs.render.task_job import Task, asks_for_queue
 from runbook.params.settings import require_values
 from runbook.phases.job_control import readiness, task_jobs
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import OpenPhase
+from runbook.phases.recorded_checks import record_checks
 from runbook.phases.rehearsal import (
     CannotRehearseError,
     Rehearsal,
@@ -32,7 +32,9 @@ from runbook.plan_file.identity import layout_inputs
 from runbook.plan_file.json_records import as_json, from_json
 from runbook.planning import Check, Plan
 from runbook.records.manifest import note_files
+from runbook.records.session import Session
 from runbook.records.twin import versions
+from runbook.runs.planned_run import PlannedTraining
 from runbook.runs.step import fingerprint
 
 FOLDER = "rehearsals"
@@ -49,35 +51,37 @@ REMEDY = (
 )
 
 
-def require(open_phase: OpenPhase) -> None:
+def require(training: PlannedTraining, session: Session) -> None:
     """Stop before the phase's first job on a cluster if its layout fails or does not fit.
 
     The layout is rehearsed at full size.
     """
-    if open_phase.settings.site.scheduler != "local":
-        require_values(open_phase.settings)
-        open_phase.check([check_layout(open_phase)])
+    if training.settings.site.scheduler != "local":
+        require_values(training.settings)
+        record_checks(session, [check_layout(training, session)])
 
 
-def show(open_phase: OpenPhase) -> None:
+def show(training: PlannedTraining, session: Session) -> None:
     """Return the counts of the layout's rehearsal.
 
     A kept one is used; otherwise it is rehearsed now, if this site has a queue.
     """
-    name = open_phase.settings.name
-    site = open_phase.settings.site
+    name = training.settings.name
+    site = training.settings.site
     # Refuse before minutes of counting, not after.
-    require_values(open_phase.settings)
+    require_values(training.settings)
     if site.scheduler == "local":
         show_text(PhaseMessage.NO_QUEUE_TO_REHEARSE.fill(site=site.site, name=name))
-    elif has_trainer() or kept_rehearsal(open_phase):
+    elif has_trainer() or kept_rehearsal(training):
         # This is only shown: a failure stops the phase whose job it concerns.
-        check = check_layout(open_phase)
-        open_phase.check([replace(check, verdict="warn") if check.verdict == "fail" else check])
+        check = check_layout(training, session)
+        record_checks(
+            session, [replace(check, verdict="warn") if check.verdict == "fail" else check]
+        )
     else:
-        show_text(PhaseMessage.REHEARSED_BY_JOB.fill(phase=open_phase.phase))
+        show_text(PhaseMessage.REHEARSED_BY_JOB.fill(phase=training.phase))
 
-    rehearsal = kept_rehearsal(open_phase)
+    rehearsal = kept_rehearsal(training)
     if rehearsal:
         for table in rehearsal.tables():
             show_table(table)
@@ -86,13 +90,13 @@ def show(open_phase: OpenPhase) -> None:
         show_text("\n".join(rehearsal.findings) or "Plan and rehearsal agree within 5 %.")
 
 
-def check_layout(open_phase: OpenPhase) -> Check:
+def check_layout(training: PlannedTraining, session: Session) -> Check:
     """Check that every stage of the phase fits its device at full size.
 
     If that was never rehearsed, do it now.
     """
-    framework = open_phase.settings.run.training.framework
-    rehearsal = kept_rehearsal(open_phase)
+    framework = training.settings.run.training.framework
+    rehearsal = kept_rehearsal(training)
     rule = PhaseMessage.EVERY_STAGE_FITS.fill()
     is_warning = framework != "runbook"
     if is_warning:
@@ -102,10 +106,10 @@ def check_layout(open_phase: OpenPhase) -> Check:
         )
 
     check = partial(Check, "rehearsal", rule=rule)
-    if rehearsal is None and open_phase.settings.value(WAIVER).strip():
-        return readiness.apply_waiver(open_phase, check("fail", "not done"), WAIVER)
+    if rehearsal is None and training.settings.value(WAIVER).strip():
+        return readiness.apply_waiver(training, session, check("fail", "not done"), WAIVER)
     try:
-        rehearsal = rehearsal or _rehearse(open_phase)
+        rehearsal = rehearsal or _rehearse(training)
     except CannotRehearseError as error:
         return check("unknown", f"not rehearsed: {error}")
     except RunbookError as error:
@@ -117,7 +121,7 @@ def check_layout(open_phase: OpenPhase) -> Check:
 
     if is_warning:
         return replace(failed, verdict="warn")
-    return readiness.apply_waiver(open_phase, failed, WAIVER)
+    return readiness.apply_waiver(training, session, failed, WAIVER)
 
 
 def _fullest_text(rehearsal: Rehearsal) -> str:
@@ -129,94 +133,94 @@ def _fullest_text(rehearsal: Rehearsal) -> str:
     return PhaseMessage.FULLEST_STAGE.fill(stage=fullest.stage, gibibytes=gibibytes)
 
 
-def kept_rehearsal(open_phase: OpenPhase) -> Rehearsal | None:
+def kept_rehearsal(training: PlannedTraining) -> Rehearsal | None:
     """Return the rehearsal of exactly this layout from the run's folder.
 
     It is compared with the current devices.
     """
     try:
-        content = json.loads(_kept_path(open_phase).read_text(encoding="utf-8"))
+        content = json.loads(_kept_path(training).read_text(encoding="utf-8"))
         rehearsal = from_json(
             Rehearsal,
             content,
             name="the rehearsal",
             failure="another version wrote it:",
         )
-        return replace(rehearsal, limit_bytes=usable_bytes(open_phase.settings.site))
+        return replace(rehearsal, limit_bytes=usable_bytes(training.settings.site))
     except (OSError, ValueError, RefusedError):
         # There is none, or another version wrote it.
         return None
 
 
-def _kept_path(open_phase: OpenPhase, ending: str = "json") -> Path:
-    inputs = {"layout": layout_inputs(open_phase.phase_plan), "software": _software(open_phase)}
-    return open_phase.folder / FOLDER / f"{fingerprint(VERSION, inputs)}.{ending}"
+def _kept_path(training: PlannedTraining, ending: str = "json") -> Path:
+    inputs = {"layout": layout_inputs(training.phase_plan), "software": _software(training)}
+    return training.folder / FOLDER / f"{fingerprint(VERSION, inputs)}.{ending}"
 
 
-def _software(open_phase: OpenPhase) -> dict[str, str]:
+def _software(training: PlannedTraining) -> dict[str, str]:
     """Return the relevant versions: those installed here, or in the job's own environment."""
     there = {}
     for name, version in versions().items():
         if name in COUNTING:
             there[name] = version
 
-    site = open_phase.settings.site
+    site = training.settings.site
     if has_trainer():
         return there
     return {**there, "image": site.container.image, "python": site.python}
 
 
-def _rehearse(open_phase: OpenPhase) -> Rehearsal:
+def _rehearse(training: PlannedTraining) -> Rehearsal:
     """Rehearse one step of the first rank of each stage, here or as a job.
 
     The result is kept by the fingerprint of the layout.
     """
-    phase = open_phase.phase
+    phase = training.phase
     done = itertools.count(1)
-    ranks = first_ranks(open_phase.phase_plan)
-    rehearse = partial(rehearse_run, str(open_phase.folder / "run.yaml"), phase=phase, ranks=ranks)
+    ranks = first_ranks(training.phase_plan)
+    rehearse = partial(rehearse_run, str(training.folder / "run.yaml"), phase=phase, ranks=ranks)
     if has_trainer():
         with Progress(f"rehearsal of {phase}", total=len(ranks), unit="stages") as progress:
             rehearsal = rehearse(say=lambda text: progress.update(next(done), newest=text))
     else:
-        rehearsal = rehearse(count=partial(_count_in_a_job, open_phase))
+        rehearsal = rehearse(count=partial(_count_in_a_job, training))
 
-    path = _kept_path(open_phase)
+    path = _kept_path(training)
     write_text(path, json.dumps(as_json(rehearsal), indent=1) + "\n")
-    note_files(open_phase.folder, sorted(path.parent.iterdir()))
+    note_files(training.folder, sorted(path.parent.iterdir()))
     return rehearsal
 
 
 def _count_in_a_job(
-    open_phase: OpenPhase,
+    training: PlannedTraining,
     plan: Plan,
     phase: str,
     ranks: Sequence[int],
 ) -> Iterator[Any]:
     """Return the counts of these ranks from a job with one core and no device."""
-    if not asks_for_queue(open_phase.settings, JOB_PHASE):
+    if not asks_for_queue(training.settings, JOB_PHASE):
         raise CannotRehearseError(PhaseMessage.TRAINER_NOT_INSTALLED)
 
-    input = _kept_path(open_phase, "plan.json")
-    out = _kept_path(open_phase, "jsonl")
+    input = _kept_path(training, "plan.json")
+    out = _kept_path(training, "jsonl")
     write_text(input, json.dumps(plan.as_dict()))
     command = (
-        open_phase.settings.site.python or "python3",
+        training.settings.site.python or "python3",
         "-m",
         "runbook.training.rehearsal",
-        input.relative_to(open_phase.folder).as_posix(),
+        input.relative_to(training.folder).as_posix(),
         "--phase",
         phase,
         "--ranks",
         ",".join(map(str, ranks)),
         "--out",
-        out.relative_to(open_phase.folder).as_posix(),
+        out.relative_to(training.folder).as_posix(),
     )
     # Eight digits alone would be mistaken for the number of an attempt.
     part = f"rehearsal-plan{input.name[:8]}"
     task = Task("rehearse a layout", command, in_container=True, part=part)
     try:
-        task_jobs.run_tasks(replace(open_phase, phase=JOB_PHASE), [task])
+        task_jobs.run_tasks(training.run, JOB_PHASE, [task])
     except JobFailedError as error:
         # A job that started and then failed by itself judged the layout. Otherwise it lacked
         # software, time or memory.

@@ -16,19 +16,19 @@ from runbook.jobs.render.task_job import Task, render_task
 from runbook.jobs.render.training_job import PACKAGE, write_job
 from runbook.phases.job_control import live_view
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import OpenPhase
+from runbook.runs.planned_run import PlannedRun
 
 
-def run_tasks(open_phase: OpenPhase, tasks: Sequence[Task]) -> None:
+def run_tasks(run: PlannedRun, phase: str, tasks: Sequence[Task]) -> None:
     """Submit tasks and watch them to their end.
 
     Each starts when the one before has ended successfully. A job that already runs is watched.
     Raise `JobFailedError` with a failed job's last words.
     """
-    scheduler = get_scheduler(open_phase.settings.site)
+    scheduler = get_scheduler(run.settings.site)
     assert isinstance(scheduler, QueueScheduler), "only a queue is asked for"
-    with open_phase.hold(f"submitting {open_phase.phase}"):
-        folders = _submit_tasks(open_phase, scheduler, tasks)
+    with run.hold(f"submitting {phase}"):
+        folders = _submit_tasks(run, phase, scheduler, tasks)
     for folder in folders:
         status = _follow_task(scheduler, folder)
         if status.state is not JobState.DONE:
@@ -63,7 +63,8 @@ def end_text(
 
 
 def _submit_tasks(
-    open_phase: OpenPhase,
+    run: PlannedRun,
+    phase: str,
     scheduler: QueueScheduler,
     tasks: Sequence[Task],
 ) -> list[JobFolder]:
@@ -72,17 +73,17 @@ def _submit_tasks(
     submitted: list[JobFolder] = []
     try:
         for task in tasks:
-            name = task.folder(open_phase.phase)
-            latest = job_folder.latest_job_folder(open_phase.folder, name)
+            name = task.folder(phase)
+            latest = job_folder.latest_job_folder(run.folder, name)
             if latest and (status := scheduler.state(latest)).state in ACTIVE:
                 state = f"Job {status.job_id} of jobs/{latest.path.name} is {status.state}"
                 show_text(PhaseMessage.TASK_JOB_WATCHED.fill(state=state))
                 folders.append(latest)
                 continue
 
-            folder = job_folder.next_job_folder(open_phase.folder, name)
+            folder = job_folder.next_job_folder(run.folder, name)
             after = folders[-1:]
-            write_job(folder, render_task(open_phase.settings, open_phase.phase, task, PACKAGE))
+            write_job(folder, render_task(run.settings, phase, task, PACKAGE))
             job_id = scheduler.submit(folder, after=after)
             if after:
                 behind = f", to begin after jobs/{after[0].path.name}"

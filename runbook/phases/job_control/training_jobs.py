@@ -34,56 +34,59 @@ from runbook.phases.job_control import (
 from runbook.phases.job_control.job_step import JobStep
 from runbook.phases.job_control.task_jobs import end_text
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import OpenPhase
 from runbook.phases.phase_steps import train_step
-from runbook.phases.training_outputs import training_outputs
 from runbook.plan_file.diagnostics import Statement
 from runbook.records.logbook import add_note
+from runbook.records.session import Session
 from runbook.runs.bad_nodes import FoundBy, report_bad_nodes, without_bad_nodes
 from runbook.runs.packed_environments import ensure_packed, uses_copy
+from runbook.runs.planned_run import PlannedTraining
 from runbook.runs.status import cancel_jobs, stop_jobs
 from runbook.runs.step import StepState
 
-BeforeSubmit = Callable[[OpenPhase], None]
+BeforeSubmit = Callable[[], None]
 
 
-def training_step(open_phase: OpenPhase, before_submit: BeforeSubmit | None = None) -> JobStep:
+def training_step(
+    training: PlannedTraining,
+    session: Session,
+    before_submit: BeforeSubmit | None = None,
+) -> JobStep:
     """Return a phase's training as a step that jobs carry out, with its actions.
 
     `before_submit` is called once it is known that a job will be submitted.
     """
-    step = train_step(open_phase.run, open_phase.phase)
+    step = train_step(training.run, training.phase)
 
     def prepare_folder() -> None:
-        continuation.continue_or_begin(open_phase, step)
+        continuation.continue_or_begin(training, step)
         if before_submit is not None:
-            before_submit(open_phase)
+            before_submit()
 
     return JobStep(
-        run_name=open_phase.settings.name,
-        phase=open_phase.phase,
+        run_name=training.settings.name,
+        phase=training.phase,
         step=step,
-        scheduler=get_scheduler(open_phase.settings.site),
-        slow_gate=partial(rehearsal_gate.require, open_phase),
-        gate=partial(readiness.require_ready, open_phase),
-        why_continued=partial(continuation.why_continued, open_phase, step),
+        scheduler=get_scheduler(training.settings.site),
+        slow_gate=partial(rehearsal_gate.require, training, session),
+        gate=partial(readiness.require_ready, training, session),
+        why_continued=partial(continuation.why_continued, training, step),
         prepare_folder=prepare_folder,
-        render=partial(render_training, open_phase),
-        record_event=open_phase.append_event,
-        chain=open_phase.settings.job(open_phase.phase).chain,
+        render=partial(render_training, training),
+        record_event=training.append_event,
+        chain=training.job.chain,
     )
 
 
-def render_training(open_phase: OpenPhase) -> RenderedJob:
+def render_training(training: PlannedTraining) -> RenderedJob:
     """Return the files of the phase's next job, which leaves out the nodes known as bad."""
-    phase = open_phase.phase
-    job = open_phase.settings.job(phase)
+    job = training.job
     nodes_wanted = job.nodes + job.spares
-    settings, exclusion = without_bad_nodes(open_phase.settings, nodes_wanted)
+    settings, exclusion = without_bad_nodes(training.settings, nodes_wanted)
     if exclusion.as_text():
         show_text(exclusion.as_text())
     python = settings.site.python or sys.executable
-    rendered = render_job(settings, open_phase.plan, phase, python=python)
+    rendered = render_job(settings, training.run.plan, training.phase, python=python)
     if not uses_copy(settings):
         return rendered
     manifest, _ = ensure_packed(settings, show_text)
@@ -91,51 +94,39 @@ def render_training(open_phase: OpenPhase) -> RenderedJob:
     return replace(rendered, files=files)
 
 
-def launch(open_phase: OpenPhase, before_submit: BeforeSubmit | None = None) -> None:
-    """Submit the phase's job, find the one that runs, or report that it is done."""
-    job_step.launch(training_step(open_phase, before_submit))
-
-
-def resubmit(open_phase: OpenPhase) -> JobFolder:
-    """Submit the phase again, to continue from its newest checkpoint."""
-    return job_step.resubmit(training_step(open_phase))
-
-
-def watch(open_phase: OpenPhase) -> None:
+def watch(training: PlannedTraining, training_job: JobStep) -> None:
     """Follow the job to its end from its files, and resume it if it stopped.
 
     A failure is shown in its own words.
     """
-    training = training_step(open_phase)
-    if job_step.require_unchanged(training).state is StepState.DONE:
-        show_text(PhaseMessage.NOTHING_TO_WATCH.fill(phase=open_phase.phase))
-        latest = training.latest()
+    if job_step.require_unchanged(training_job).state is StepState.DONE:
+        show_text(PhaseMessage.NOTHING_TO_WATCH.fill(phase=training.phase))
+        latest = training_job.latest()
         if latest:
-            live_view.LiveView(open_phase).finish(training.scheduler.state(latest))
+            live_view.LiveView(training).finish(training_job.scheduler.state(latest))
         return
 
     attempts: list[Attempt] = []
     while True:
-        status = follow(open_phase)
-        decision = _judge(open_phase, status, attempts)
+        status = follow(training)
+        decision = _judge(training, status, attempts)
         if decision.action is Action.DONE:
             break
-        if decision.action is Action.STOP or newest_job(open_phase).stop_requested.exists():
-            raise JobError(failure_text(open_phase, status, decision))
-        _wait_for_recovery(newest_job(open_phase), decision)
-        if newest_job(open_phase).stop_requested.exists():
+        if decision.action is Action.STOP or newest_job(training).stop_requested.exists():
+            raise JobError(failure_text(training, status, decision))
+        _wait_for_recovery(newest_job(training), decision)
+        if newest_job(training).stop_requested.exists():
             stop = Decision(Action.STOP, PhaseMessage.END_ASKED_DURING_WAIT.fill())
-            raise JobError(failure_text(open_phase, status, stop))
+            raise JobError(failure_text(training, status, stop))
 
-        folder = job_step.resubmit(training)
+        folder = job_step.resubmit(training_job)
         show_text(
             PhaseMessage.JOB_GOES_ON.fill(
                 state=status.state, reason=status.reason, folder_name=folder.path.name
             )
         )
 
-    outputs = training_outputs(open_phase.folder, open_phase.phase_plan)
-    training.step.mark_done(outputs)
+    training_job.step.mark_done()
 
 
 LOOK_SECONDS = 1.0
@@ -160,24 +151,24 @@ def _wait_for_recovery(job: JobFolder, decision: Decision) -> None:
         job.watcher_waits.unlink(missing_ok=True)
 
 
-def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
+def follow(training: PlannedTraining, until: int = 0) -> JobStatus:
     """Show the newest job's progress until it ends.
 
     With `until`, stop once the job itself has reached that iteration.
     """
-    scheduler = get_scheduler(open_phase.settings.site)
-    folder = newest_job(open_phase)
-    name = open_phase.settings.name
+    scheduler = get_scheduler(training.settings.site)
+    folder = newest_job(training)
+    name = training.settings.name
     actions: Actions = {
         "Save and stop": (
-            lambda: stop_jobs(open_phase.folder, scheduler),
+            lambda: stop_jobs(training.folder, scheduler),
             f"runbook cancel {name} --gently",
         ),
         "Cancel at once": (
-            lambda: cancel_jobs(open_phase.folder, scheduler),
+            lambda: cancel_jobs(training.folder, scheduler),
             f"runbook cancel {name}",
         ),
-        "Note": (partial(add_note, open_phase.folder), f'runbook note {name} "..."'),
+        "Note": (partial(add_note, training.folder), f'runbook note {name} "..."'),
     }
     submitted = record.submitted if (record := job_folder.read_record(folder)) else 0
 
@@ -189,18 +180,18 @@ def follow(open_phase: OpenPhase, until: int = 0) -> JobStatus:
         )
 
     with controls(actions):
-        return live_view.LiveView(open_phase).follow(
+        return live_view.LiveView(training).follow(
             lambda: scheduler.state(folder), enough if until else None
         )
 
 
-def stop_gently(open_phase: OpenPhase) -> JobStatus:
+def stop_gently(training: PlannedTraining) -> JobStatus:
     """Ask the newest job to save and stop, and wait for its end.
 
     A queue does the same before its time limit.
     """
-    scheduler = get_scheduler(open_phase.settings.site)
-    folder = newest_job(open_phase)
+    scheduler = get_scheduler(training.settings.site)
+    folder = newest_job(training)
     try:
         scheduler.request_stop(folder)
     except JobError:
@@ -208,29 +199,29 @@ def stop_gently(open_phase: OpenPhase) -> JobStatus:
             raise
 
     # The job may have ended by itself in the meantime.
-    return follow(open_phase)
+    return follow(training)
 
 
 def failure_text(
-    open_phase: OpenPhase, status: JobStatus, decision: Decision | None = None
+    training: PlannedTraining, status: JobStatus, decision: Decision | None = None
 ) -> Statement:
     """Return why a job failed, in its own last words, and where to find them.
 
     The text also explains why the job is not restarted.
     """
-    folder = newest_job(open_phase)
+    folder = newest_job(training)
     if decision and decision.action is Action.STOP:
         why = PhaseMessage.NOT_STARTED_AGAIN.fill(why=decision.why)
     else:
         why = ""
 
     return PhaseMessage.JOB_FAILED.of(
-        ended=end_text(open_phase.phase, status, [folder]), why=why, err=folder.err, out=folder.out
+        ended=end_text(training.phase, status, [folder]), why=why, err=folder.err, out=folder.out
     )
 
 
 def note_job_end(
-    open_phase: OpenPhase,
+    training: PlannedTraining,
     status: JobStatus,
     decision: Decision,
     **facts: Any,
@@ -239,13 +230,13 @@ def note_job_end(
 
     The account of the wall time reads it.
     """
-    job = newest_job(open_phase).path.name
+    job = newest_job(training).path.name
     state = str(status.state)
     code = status.exit_code
     end_facts = {"decision": str(decision.action), "why": decision.why, **facts}
     # For a lost job, only its last sign of life is known.
     at = None if code is None else status.ended
-    open_phase.append_event(
+    training.append_event(
         "ended",
         job=job,
         state=state,
@@ -255,20 +246,20 @@ def note_job_end(
     )
 
 
-def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) -> Decision:
+def _judge(training: PlannedTraining, status: JobStatus, attempts: list[Attempt]) -> Decision:
     """Decide the action after the newest job.
 
     The decision joins the run's events and the list of attempts.
     """
-    log = open_phase.phase_plan.log
-    run = open_phase.folder
+    log = training.phase_plan.log
+    run = training.folder
     last = ended_jobs.read_attempt(
-        newest_job(open_phase), status, run / log.metrics, run / log.events
+        newest_job(training), status, run / log.metrics, run / log.events
     )
     attempts.append(last)
-    _report_bad_nodes(open_phase, last)
-    decided = ended_jobs.decision_of_job(newest_job(open_phase))
-    budget = open_phase.settings.job(open_phase.phase).restarts
+    _report_bad_nodes(training, last)
+    decided = ended_jobs.decision_of_job(newest_job(training))
+    budget = training.job.restarts
     # The job itself has added this event already.
     if decided is not None:
         # The job knows only the attempts in its own folder.
@@ -283,13 +274,13 @@ def _judge(open_phase: OpenPhase, status: JobStatus, attempts: list[Attempt]) ->
         if value := getattr(last, key):
             facts[key] = value
 
-    note_job_end(open_phase, status, decision, **facts)
+    note_job_end(training, status, decision, **facts)
     return decision
 
 
-def _report_bad_nodes(open_phase: OpenPhase, attempt: Attempt) -> None:
+def _report_bad_nodes(training: PlannedTraining, attempt: Attempt) -> None:
     """Remember the nodes that the newest job's failure or its alarms name, for later jobs."""
-    settings = open_phase.settings
+    settings = training.settings
     report_bad_nodes(
         settings,
         attempt.bad_nodes,
@@ -297,9 +288,9 @@ def _report_bad_nodes(open_phase: OpenPhase, attempt: Attempt) -> None:
         attempt.evidence,
         attempt.job,
     )
-    events = read_lines(open_phase.folder / open_phase.phase_plan.log.events)
-    nodes = ended_jobs.nodes_of_job(newest_job(open_phase))
-    ranks_per_node = settings.job(open_phase.phase).devices_per_node
+    events = read_lines(training.events_path)
+    nodes = ended_jobs.nodes_of_job(newest_job(training))
+    ranks_per_node = training.job.devices_per_node
     alarms = ended_jobs.nodes_with_alarms(events, attempt.job, nodes, ranks_per_node)
     for node, (found_by, evidence) in alarms.items():
         report_bad_nodes(
@@ -311,9 +302,9 @@ def _report_bad_nodes(open_phase: OpenPhase, attempt: Attempt) -> None:
         )
 
 
-def newest_job(open_phase: OpenPhase) -> JobFolder:
+def newest_job(training: PlannedTraining) -> JobFolder:
     """Return the folder of the phase's newest job; raise `JobError` if none was submitted."""
-    folder = job_folder.latest_job_folder(open_phase.folder, open_phase.phase)
+    folder = job_folder.latest_job_folder(training.folder, training.phase)
     if folder is None:
-        raise JobError(PhaseMessage.NO_JOB_YET, phase=open_phase.phase)
+        raise JobError(PhaseMessage.NO_JOB_YET, phase=training.phase)
     return folder

@@ -5,7 +5,6 @@ writes keeps those.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -24,22 +23,28 @@ from runbook.params.problems import InvalidParams
 from runbook.params.schema.keys import Key, all_keys
 from runbook.params.schema.value_types import is_name
 from runbook.params.yaml12 import nest, read_text, write_scalar, write_tree
-from runbook.phases import phase_end
 from runbook.phases.job_control import rehearsal_gate
 from runbook.phases.loss_forecast import show_planned_loss
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import OpenPhase, bind_phase
+from runbook.phases.phase_end import end_notebook
+from runbook.phases.phase_steps import phase_end_work
+from runbook.phases.recorded_checks import record_checks
 from runbook.phases.rendered_jobs import render_jobs
+from runbook.phases.steps import PhaseStep, plan_only, run_only, step
 from runbook.plan_file.phase_names import FULL, SMOKE
-from runbook.planning import plan_tables
+from runbook.planning import Plan, plan_tables
 from runbook.planning.layout_search import what_if, what_if_table
 from runbook.planning.plan_tables import data_table, summary_table
+from runbook.records.session import Session
 from runbook.results.figures import formulas, plan_figures
 from runbook.runs import machine
 from runbook.runs.consent import command_checks
+from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_folder import runs_folder
 
 PHASE = "00-plan"
+END = phase_end_work(PHASE)
 
 
 def bind(namespace: Mapping[str, object]) -> OpenPhase:
@@ -52,12 +57,12 @@ def bind(namespace: Mapping[str, object]) -> OpenPhase:
     return open_phase
 
 
-def choose(open_phase: OpenPhase) -> None:
+@step(takes=lambda opened: (opened.settings,))
+def choose(settings: Settings) -> None:
     """Show the run's values as a form that shows what a change does and writes a run file.
 
     Outside a browser, show a table.
     """
-    settings = open_phase.settings
     run = str(run_file_of(settings))
     given_values = values_over_file(run, settings)
     sections = form_fields(settings)
@@ -84,22 +89,23 @@ def choose(open_phase: OpenPhase) -> None:
     )
 
 
-def show_sizes(open_phase: OpenPhase) -> View:
+@step(takes=plan_only)
+def show_sizes(plan: Plan) -> View:
     """Show the parameters part by part, and their sum for the training.
 
     Compare them with the sizes in the models' labels.
     """
-    plan = open_phase.plan
     return View([plan_tables.sizes_table(plan), Formula(*formulas.parameters(plan, FULL))])
 
 
-def show_layout(open_phase: OpenPhase) -> View:
+@step(takes=lambda opened: (opened.run, opened.session))
+def show_layout(run: PlannedRun, session: Session) -> View:
     """Show the layout in one table, with pictures and every rule against which it was checked."""
-    plan = open_phase.plan
-    training = open_phase.plan.phases[FULL]
-    time = open_phase.plan.time[FULL]
+    plan = run.plan
+    training = plan.phases[FULL]
+    time = plan.time[FULL]
     show_table(plan_tables.layout_table(plan))
-    open_phase.check([*command_checks(open_phase.settings), *plan.checks])
+    record_checks(session, [*command_checks(run.settings), *plan.checks])
     devices = plan_figures.device_figure(training, plan.computes_on.devices_per_node)
     view = View([Formula(*formulas.batch(plan, FULL))])
     view.append((devices, f"Which device holds what: {plan_tables.devices_sum(training)}."))
@@ -117,9 +123,9 @@ def show_layout(open_phase: OpenPhase) -> View:
     return View([*view, (rates, "The learning rate over the steps; its numbers are in the table.")])
 
 
-def show_memory(open_phase: OpenPhase) -> View:
+@step(takes=plan_only)
+def show_memory(plan: Plan) -> View:
     """Show the bytes by part on the fullest device, next to its capacity."""
-    plan = open_phase.plan
     figure = plan_figures.memory_figure(plan, {SMOKE: "smoke test", FULL: "training"})
     caption = "Memory of one rank of the fullest stage; its numbers are in the table."
     return View(
@@ -127,9 +133,9 @@ def show_memory(open_phase: OpenPhase) -> View:
     )
 
 
-def show_time(open_phase: OpenPhase) -> View:
+@step(takes=plan_only)
+def show_time(plan: Plan) -> View:
     """Show operations, seconds and checkpoints; an estimate names its basis."""
-    plan = open_phase.plan
     view = View([plan_tables.time_table(plan)])
     formula = formulas.step_time(plan, FULL)
     if formula:
@@ -145,13 +151,14 @@ def show_time(open_phase: OpenPhase) -> View:
     return View([*view, plan_tables.endurance_table(plan), plan_tables.flops_table(plan)])
 
 
-def show_storage(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_storage(run: PlannedRun) -> View:
     """Show the bytes of checkpoints and data, and the cost of preparing the text.
 
     Both this runbook's way and the documents' way are shown.
     """
-    plan = open_phase.plan
-    settings = open_phase.settings
+    plan = run.plan
+    settings = run.settings
     site_tables = plan_tables.site_tables(settings.site, plan, settings.run.training.precision)
     return View(
         [
@@ -163,33 +170,38 @@ def show_storage(open_phase: OpenPhase) -> View:
     )
 
 
-def show_rehearsal(open_phase: OpenPhase) -> None:
+@step(takes=lambda opened: (opened.run, opened.session))
+def show_rehearsal(run: PlannedRun, session: Session) -> None:
     """Show one step of the training at full size, counted stage by stage, next to the plan."""
-    rehearsal_gate.show(replace(open_phase, phase=FULL))
+    rehearsal_gate.show(run.training(FULL), session)
 
 
-def show_what_if(open_phase: OpenPhase) -> Table:
+@step(takes=run_only)
+def show_what_if(run: PlannedRun) -> Table:
     """Show the training with one thing changed, and the best layout that a search finds."""
-    settings = open_phase.settings
-    measured = machine.calibrations_of_run(settings, open_phase.folder)
+    settings = run.settings
+    measured = machine.calibrations_of_run(settings, run.folder)
     layouts = what_if(settings, machine.measure_machine(settings.site), measured)
     return what_if_table(layouts, settings.site.currency)
 
 
-def show_forecast(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_forecast(run: PlannedRun) -> View:
     """Forecast the loss after the last step, with other sizes at the same compute."""
-    return show_planned_loss(open_phase.settings, open_phase.plan)
+    return show_planned_loss(run.settings, run.plan)
 
 
-def show_scripts(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_scripts(run: PlannedRun) -> View:
     """Show the job scripts verbatim."""
-    jobs = render_jobs(open_phase.settings, open_phase.plan)
+    jobs = render_jobs(run.settings, run.plan)
     return View(f"jobs/{phase}/job.sh\n\n{job.script}" for phase, job in jobs.items())
 
 
-def finish(open_phase: OpenPhase) -> None:
+@step(takes=lambda opened: (opened.run, opened.session), work=END)
+def finish(run: PlannedRun, session: Session) -> None:
     """Write the record and mark the phase done."""
-    plan = open_phase.plan
+    plan = run.plan
     for (phase, phase_plan), label in zip(plan.phases.items(), plan.labels, strict=False):
         numbers = {
             "model": label.text,
@@ -200,9 +212,9 @@ def finish(open_phase: OpenPhase) -> None:
             "checkpoint (B)": plan.checkpoint[phase].checkpoint_bytes,
         }
         results = {f"{phase}: {name}": number for name, number in numbers.items()}
-        open_phase.session.add_results(results)
+        session.add_results(results)
 
-    phase_end.finish(open_phase, [open_phase.folder / "run.yaml", open_phase.folder / "plan.json"])
+    end_notebook(END, run, session)
 
 
 FIRST = (
@@ -429,3 +441,18 @@ def _field_of(check: Check, changes: Mapping[str, str], keys: Iterable[str]) -> 
     if not candidates:
         return ""
     return candidates[0]
+
+
+STEPS: tuple[PhaseStep[Any], ...] = (
+    choose,
+    show_sizes,
+    show_layout,
+    show_memory,
+    show_time,
+    show_storage,
+    show_forecast,
+    show_what_if,
+    show_rehearsal,
+    show_scripts,
+    finish,
+)

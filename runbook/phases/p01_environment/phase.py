@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from runbook.core import shell
 from runbook.core.checks import judge
@@ -24,7 +25,7 @@ from runbook.jobs.render.training_job import PACKAGE
 from runbook.params import Settings, resolve_secret
 from runbook.params.settings import require_values
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import OpenPhase, binder
+from runbook.phases.open_phase import binder
 from runbook.phases.p01_environment.doctor import (
     matrix_check,
     site_checks,
@@ -33,34 +34,40 @@ from runbook.phases.p01_environment.doctor import (
 )
 from runbook.phases.p01_environment.node_probe import MEASURED, probe_checks
 from runbook.phases.p01_environment.preflight.run_preflight import climb, write_answers
-from runbook.phases.phase_end import finish as finish
+from runbook.phases.phase_end import plain_end
+from runbook.phases.recorded_checks import record_checks
+from runbook.phases.steps import PhaseStep, step
 from runbook.planning import Check
+from runbook.records.session import Session
 from runbook.runs.machine import measure_machine
 from runbook.runs.packed_environments import ensure_packed, uses_copy
-from runbook.runs.step import PhaseStep
+from runbook.runs.planned_run import PlannedRun
+from runbook.runs.step import StepOfRun
 
 PHASE = "01-environment"
 SETUP_VERSION = 1
 LONGEST_SECONDS = 8 * 3600.0
 """Timeout of one step: importing a 23 GiB image, or copying 702 GiB of token files, is slow."""
 bind = binder(PHASE)
+finish = plain_end(PHASE)
 
 
-def prepare(open_phase: OpenPhase) -> None:
+@step(takes=lambda opened: (opened.run, opened.session))
+def prepare(run: PlannedRun, session: Session) -> None:
     """Set up what the site's document sets up: checkout, image, environment.
 
     Existing parts are left alone.
     """
-    with open_phase.hold("setting the machine up"):
-        rows = set_up(open_phase.settings, open_phase.folder)
-        rows += pack_for_nodes(open_phase.settings)
+    with run.hold("setting the machine up"):
+        rows = set_up(run.settings, run.folder)
+        rows += pack_for_nodes(run.settings)
 
     if rows:
         show_table(rows, title="What is set up")
     else:
-        show_text(f"Site {open_phase.settings.site.site} needs nothing but the package itself.")
+        show_text(f"Site {run.settings.site.site} needs nothing but the package itself.")
 
-    if open_phase.settings.site.fleet:
+    if run.settings.site.fleet:
         show_text(
             f"The machines cost as long as they are up. {SETUP_FOLDER}/{FLEET} in the run's "
             "folder starts and stops them where the cluster is managed, not here: "
@@ -68,46 +75,48 @@ def prepare(open_phase: OpenPhase) -> None:
         )
 
     steps = [{key: row[key] for key in ("step", "state", "makes")} for row in rows]
-    open_phase.session.add_results({"set_up": steps})
+    session.add_results({"set_up": steps})
 
 
-def check_site(open_phase: OpenPhase) -> CheckTable:
+@step(takes=lambda opened: (opened.settings, opened.session))
+def check_site(settings: Settings, session: Session) -> CheckTable:
     """Check everything that needs no job: values, secrets, modules, queue, image, locks."""
-    return open_phase.check(site_checks(open_phase.settings))
+    return record_checks(session, site_checks(settings))
 
 
-def check_nodes(open_phase: OpenPhase) -> CheckTable:
+@step(takes=lambda opened: (opened.run, opened.session))
+def check_nodes(run: PlannedRun, session: Session) -> CheckTable:
     """Climb the ladder of questions on the nodes, to the first defect.
 
     All answers are kept in the record. On a queue, the nodes are asked only if jobs.environment
     names a partition or a limit.
     """
-    settings = open_phase.settings
+    settings = run.settings
     if settings.site.scheduler != "local" and not asks_for_queue(settings, PHASE):
         framework = settings.run.training.framework
-        return open_phase.check(probe_checks([], settings.site, open_phase.plan, framework))
+        return record_checks(session, probe_checks([], settings.site, run.plan, framework))
 
-    with open_phase.hold("checking the nodes"):
+    with run.hold("checking the nodes"):
         result = climb(
             settings,
-            open_phase.plan,
-            open_phase.folder,
+            run.plan,
+            run.folder,
             [],
             show_text,
         )
-        write_answers(open_phase.folder, result)
+        write_answers(run.folder, result)
 
     facts = result.ranks
     nodes = {"asked": len(facts), "speed": list(facts), "answers": result.nodes}
     if facts:
-        open_phase.session.add_results({**facts[0]["packages"], "nodes": nodes})
+        session.add_results({**facts[0]["packages"], "nodes": nodes})
         _show_measured(result.checks)
     else:
-        open_phase.session.add_results({"nodes": nodes})
+        session.add_results({"nodes": nodes})
 
     # The verdicts in the record must not change while nothing changes, so the figures are kept
     # under "nodes".
-    return open_phase.check([_for_record(check) for check in result.checks])
+    return record_checks(session, [_for_record(check) for check in result.checks])
 
 
 def _show_measured(checks: Sequence[Check]) -> None:
@@ -138,11 +147,12 @@ def _for_record(check: Check) -> Check:
     )
 
 
-def check_machine(open_phase: OpenPhase) -> CheckTable:
+@step(takes=lambda opened: (opened.run, opened.session))
+def check_machine(run: PlannedRun, session: Session) -> CheckTable:
     """Check disk, cores and matrix instructions against the plan."""
-    settings = open_phase.settings
-    plan = open_phase.plan
-    folder = open_phase.folder
+    settings = run.settings
+    plan = run.plan
+    folder = run.folder
     checks = [writable_check(folder), *space_checks(settings, plan, folder)]
     machine = measure_machine(settings.site)
     if machine is not None:
@@ -161,7 +171,7 @@ def check_machine(open_phase: OpenPhase) -> CheckTable:
         if settings.run.training.precision == "bf16":
             checks.append(matrix_check(machine.flags))
 
-    return open_phase.check(checks)
+    return record_checks(session, checks)
 
 
 def set_up(settings: Settings, folder: Path) -> list[Row]:
@@ -215,7 +225,7 @@ def _do_step(
         "makes": step.creates,
     }
     text = step_script(settings, [step])
-    done_step = PhaseStep(
+    done_step = StepOfRun(
         run_folder=folder,
         name=f"01-environment--{step.name}",
         version=SETUP_VERSION,
@@ -258,7 +268,7 @@ def _do_step(
         )
 
     if step.creates:
-        done_step.mark_done([], creates=step.creates, seconds=round(seconds, 1))
+        done_step.mark_done(creates=step.creates, seconds=round(seconds, 1))
 
     if is_there:
         row["state"] = "found"
@@ -280,3 +290,6 @@ def _without_secret(text: str, reference: str) -> str:
         return text
 
     return text.replace(secret, "[secret]")
+
+
+STEPS: tuple[PhaseStep[Any], ...] = (prepare, check_site, check_nodes, check_machine, finish)

@@ -29,9 +29,11 @@ from runbook.params import Settings
 from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.phases.job_control import task_jobs
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import OpenPhase, binder
-from runbook.phases.phase_end import finish as finish
-from runbook.phases.phase_steps import tokenize_step
+from runbook.phases.open_phase import binder
+from runbook.phases.phase_end import plain_end
+from runbook.phases.phase_steps import TOKENIZING
+from runbook.phases.recorded_checks import record_checks
+from runbook.phases.steps import PhaseStep, run_only, step
 from runbook.phases.token_inputs import (
     input_files,
     link_ready_tokens,
@@ -47,9 +49,11 @@ from runbook.planning.data_plan import (
     RECORD_SHARE,
     check_vocabulary,
 )
+from runbook.records.session import Session
 from runbook.results.figures import formulas
 from runbook.results.figures.plan_figures import length_figure, source_figure
 from runbook.results.plan_versus_actual import plan_versus_actual
+from runbook.runs.planned_run import PlannedRun
 from runbook.runs.step import StepState
 from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.pipeline.progress import DataProgress
@@ -85,11 +89,13 @@ SHADES = (
 A thin line also marks the boundary, and a bar does so in the text form.
 """
 bind = binder(PHASE)
+finish = plain_end(PHASE)
 
 
-def show_source(open_phase: OpenPhase) -> CheckTable:
+@step(takes=lambda opened: (opened.settings, opened.session))
+def show_source(settings: Settings, session: Session) -> CheckTable:
     """Show where the text comes from, and whether every file has the promised content."""
-    texts = open_phase.settings.texts
+    texts = settings.texts
     for text in texts:
         rows = _text_facts(text)
         if len(texts) > 1:
@@ -102,8 +108,8 @@ def show_source(open_phase: OpenPhase) -> CheckTable:
 
     checks: list[Check] = []
     for text in texts:
-        checks += source_checks(open_phase, text)
-    return open_phase.check(checks)
+        checks += source_checks(settings, text)
+    return record_checks(session, checks)
 
 
 def _text_facts(text: TextShare) -> list[tuple[str, str]]:
@@ -124,22 +130,23 @@ def _text_facts(text: TextShare) -> list[tuple[str, str]]:
     ]
 
 
-def fetch(open_phase: OpenPhase) -> None:
+@step(takes=run_only)
+def fetch(run: PlannedRun) -> None:
     """Download missing files for which the catalogue has a source; each file is checked."""
-    remote = [text for text in open_phase.settings.texts if text.dataset.url]
+    remote = [text for text in run.settings.texts if text.dataset.url]
     if not remote:
         show_text("Nothing is fetched: the text is shipped, made up, or lies where the run says.")
     for text in remote:
-        _fetch_text(open_phase, text)
+        _fetch_text(run, text)
 
 
-def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
+def _fetch_text(run: PlannedRun, text: TextShare) -> None:
     """Download the missing files of one text.
 
     A folder of the run's own is left alone if it has all of them, or another text.
     """
     dataset = text.dataset
-    home = text_home(open_phase.settings, text)
+    home = text_home(run.settings, text)
     if text.folder and has_every_file(home, dataset):
         show_text(PhaseMessage.HAS_EVERY_FILE.fill(home=home))
         return
@@ -150,10 +157,10 @@ def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
         show_text(PhaseMessage.HAS_OTHER_FILES.fill(home=home, name=text.name))
         return
 
-    with open_phase.hold("downloading"), Progress("download", unit="bytes") as progress:
+    with run.hold("downloading"), Progress("download", unit="bytes") as progress:
         summary = download(
             dataset,
-            project=open_phase.settings.project,
+            project=run.settings.project,
             folder=str(home),
             progress=lambda state: progress.update(**state.as_facts()),
         )
@@ -168,42 +175,38 @@ def _fetch_text(open_phase: OpenPhase, text: TextShare) -> None:
     )
 
 
-def tokenize(open_phase: OpenPhase) -> None:
+@step(takes=run_only, work=TOKENIZING)
+def tokenize(run: PlannedRun) -> None:
     """Make the token files, or find them done; finished shards are never made again."""
-    if open_phase.plan.data.mock:
+    settings = run.settings
+    plan = run.plan.data
+    if plan.mock:
         show_text("Mock data: token ids are made up while training; there is nothing to tokenize.")
         return
 
-    step = tokenize_step(open_phase.run)
-    status = step.status()
+    tokenizing = TOKENIZING.of(run)
+    status = tokenizing.status()
     if status.state is StepState.OUTPUT_CHANGED:
         # Complete files with a manifest are not made again, so the changed files would be
         # recorded as the original ones.
-        step.refuse(status)
+        tokenizing.refuse(status)
 
     if status.state is StepState.DONE:
         show_text(PhaseMessage.TOKENIZED_ALREADY.fill())
         return
 
-    settings = open_phase.settings
-    plan = open_phase.plan.data
-    placed = link_ready_tokens(settings, plan, open_phase.folder)
-    ready = ready_pairs(settings, plan, open_phase.folder)
+    link_ready_tokens(settings, plan, run.folder)
+    ready = ready_pairs(settings, plan, run.folder)
     if ready:
         show_text(PhaseMessage.TOKEN_FILES_MADE_ELSEWHERE.fill(number_of_ready=len(ready)))
 
-    groups = token_groups(settings, plan, open_phase.folder)
+    groups = token_groups(settings, plan, run.folder)
     if groups and asks_for_queue(settings, PHASE):
-        task_jobs.run_tasks(open_phase, data_tasks(settings, sys.executable))
+        task_jobs.run_tasks(run, PHASE, data_tasks(settings, sys.executable))
     elif groups:
-        _tokenize_here(open_phase, groups)
+        _tokenize_here(run, groups)
 
-    outputs = []
-    for _, prefix in groups:
-        files = TokenFiles(prefix)
-        outputs += [files.bin, files.idx, files.manifest]
-
-    step.mark_done([*outputs, *placed])
+    tokenizing.mark_done()
     if groups:
         tokens = sum(read_manifest(prefix).tokens for _, prefix in groups)
         show_text(
@@ -212,10 +215,10 @@ def tokenize(open_phase: OpenPhase) -> None:
         )
 
 
-def _tokenize_here(open_phase: OpenPhase, groups: Sequence[tuple[list[Path], Path]]) -> None:
+def _tokenize_here(run: PlannedRun, groups: Sequence[tuple[list[Path], Path]]) -> None:
     """Make pairs of token files on this machine, with a line of progress."""
-    options = tokenize_options(open_phase.settings)
-    with open_phase.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
+    options = tokenize_options(run.settings)
+    with run.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
 
         def show_state(state: DataProgress) -> None:
             progress.update(**state.as_facts())
@@ -224,18 +227,19 @@ def _tokenize_here(open_phase: OpenPhase, groups: Sequence[tuple[list[Path], Pat
             prepare(inputs, prefix, options, progress=show_state)
 
 
-def verify(open_phase: OpenPhase) -> CheckTable:
+@step(takes=lambda opened: (opened.run, opened.session))
+def verify(run: PlannedRun, session: Session) -> CheckTable:
     """Compare the token files with their manifests, and check that they are consistent.
 
     The counts go into the record.
     """
-    if open_phase.plan.data.mock:
-        return open_phase.check(
-            [Check("token files", "unknown", "mock data", "there are no token files")]
+    if run.plan.data.mock:
+        return record_checks(
+            session, [Check("token files", "unknown", "mock data", "there are no token files")]
         )
 
-    prefixes = token_prefixes_of(open_phase)
-    ready = ready_pairs(open_phase.settings, open_phase.plan.data, open_phase.folder)
+    prefixes = token_prefixes_of(run)
+    ready = ready_pairs(run.settings, run.plan.data, run.folder)
     manifests = []
     for prefix in prefixes:
         if prefix not in ready:
@@ -251,10 +255,10 @@ def verify(open_phase: OpenPhase) -> CheckTable:
             checks.append(replace(check, name=label + check.name))
 
     checks += check_sources(manifests)
-    checks += vocabulary_checks(open_phase)
-    verdicts = open_phase.check(checks)
-    open_phase.session.add_results(results)
-    open_phase.session.plan["tokens"] = open_phase.plan.data.estimated_tokens or None
+    checks += vocabulary_checks(run.settings, _read_manifests(run))
+    verdicts = record_checks(session, checks)
+    session.add_results(results)
+    session.plan["tokens"] = run.plan.data.estimated_tokens or None
     return verdicts
 
 
@@ -297,22 +301,21 @@ def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
     ]
 
 
-def vocabulary_checks(open_phase: OpenPhase) -> list[Check]:
+def vocabulary_checks(settings: Settings, manifests: Sequence[Manifest]) -> list[Check]:
     """Check whether the tokens fit both models, by each tokenizer in the manifests."""
     vocabulary_sizes = {}
-    for manifest in _read_manifests(open_phase):
+    for manifest in manifests:
         name = str(manifest.tokenizer["name"])
         vocabulary_sizes[name] = int(manifest.tokenizer["vocabulary"])
 
     checks: list[Check] = []
     for name, size in vocabulary_sizes.items():
-        checks += check_vocabulary(open_phase.settings, size, f"the tokenizer {name}")
+        checks += check_vocabulary(settings, size, f"the tokenizer {name}")
     return checks
 
 
-def source_checks(open_phase: OpenPhase, text: TextShare) -> list[Check]:
+def source_checks(settings: Settings, text: TextShare) -> list[Check]:
     """Check every file of a text, with its promised size and checksum if there are any."""
-    settings = open_phase.settings
     dataset = text.dataset
     if dataset.kind == "mock":
         return [Check("files", "unknown", "mock data", "no text is needed")]
@@ -343,20 +346,20 @@ def _token_file_checks(settings: Settings, text: TextShare) -> list[Check]:
     return [Check(name, "pass", show_bytes(size), rule) for name, size in bin_bytes.items()]
 
 
-def token_prefixes_of(open_phase: OpenPhase) -> list[Path]:
+def token_prefixes_of(run: PlannedRun) -> list[Path]:
     """Return the prefixes of all token files of the run.
 
     They are either made here or were supplied ready-made.
     """
-    settings = open_phase.settings
-    data = open_phase.plan.data
-    prefixes = [prefix for _, prefix in token_groups(settings, data, open_phase.folder)]
-    return prefixes + ready_pairs(settings, data, open_phase.folder)
+    data = run.plan.data
+    prefixes = [prefix for _, prefix in token_groups(run.settings, data, run.folder)]
+    return prefixes + ready_pairs(run.settings, data, run.folder)
 
 
-def show_what_it_is(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_what_it_is(run: PlannedRun) -> View:
     """Return a table of the results, with figures of document lengths and sources."""
-    manifests = _read_manifests(open_phase)
+    manifests = _read_manifests(run)
     if not manifests:
         return View(["There is no manifest: no text became tokens in this run."])
     facts = [{"what": name, "value": value} for name, value in _manifest_facts(manifests)]
@@ -364,13 +367,13 @@ def show_what_it_is(open_phase: OpenPhase) -> View:
     sources = _source_rows(manifests)
     if sources:
         view.append(Table(sources, "By source"))
-    view.append(_lengths_figure(manifests, open_phase.plan.model.shape.sequence_length))
+    view.append(_lengths_figure(manifests, run.plan.model.shape.sequence_length))
     if sources:
         figure = source_figure({row["source"]: row["tokens"] for row in sources})
         view.append((figure, "Tokens of each source; the numbers are in the table."))
 
     num_tokens = sum(manifest.tokens for manifest in manifests)
-    view.append(Formula(*formulas.epochs(open_phase.plan, FULL, num_tokens)))
+    view.append(Formula(*formulas.epochs(run.plan, FULL, num_tokens)))
     return view
 
 
@@ -390,12 +393,13 @@ def _lengths_figure(manifests: Sequence[Manifest], sequence_length: int) -> tupl
     return length_figure(lengths, sequence_length), text
 
 
-def show_plan_beside(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_plan_beside(run: PlannedRun) -> View:
     """Return the plan's estimates next to the counts, and the throughput of each stage."""
-    manifests = _read_manifests(open_phase)
+    manifests = _read_manifests(run)
     if not manifests:
         return View(["There is nothing to compare: no text became tokens in this run."])
-    table = plan_versus_actual(_planned_work(open_phase), _counted_work(manifests))
+    table = plan_versus_actual(_planned_work(run), _counted_work(manifests))
     longest = max(manifests, key=lambda manifest: manifest.seconds["wall"])
     planned_mb_per_second = FUSED_BYTES_PER_SECOND / RECORD_SHARE / 1e6 * longest.workers
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in longest.rates.items())
@@ -403,9 +407,9 @@ def show_plan_beside(open_phase: OpenPhase) -> View:
     return View([replace(table, title="Planned and found"), text])
 
 
-def _planned_work(open_phase: OpenPhase) -> dict[str, float | None]:
+def _planned_work(run: PlannedRun) -> dict[str, float | None]:
     """Return the plan's estimates. Return None if the plan has no estimates."""
-    plan = open_phase.plan
+    plan = run.plan
     planned: dict[str, float | None] = {
         "tokens": plan.data.estimated_tokens or None,
         "token files (MB)": None,
@@ -414,7 +418,7 @@ def _planned_work(open_phase: OpenPhase) -> dict[str, float | None]:
     }
     if plan.data.estimated_bytes:
         planned["token files (MB)"] = plan.data.estimated_bytes / 1e6
-    text_sizes = [text.dataset.text_bytes for text in open_phase.settings.texts]
+    text_sizes = [text.dataset.text_bytes for text in run.settings.texts]
     # If the size of one text is unknown, so is the sum.
     if text_sizes and all(text_sizes):
         planned["text (MB)"] = sum(text_sizes) / 1e6
@@ -440,13 +444,14 @@ def _counted_work(manifests: Sequence[Manifest]) -> dict[str, float]:
     }
 
 
-def show_documents(open_phase: OpenPhase) -> None:
+@step(takes=run_only)
+def show_documents(run: PlannedRun) -> None:
     """Show documents decoded back, with adjacent tokens in different colours."""
-    if open_phase.plan.data.mock:
+    if run.plan.data.mock:
         show_text("Mock data has no documents.")
         return
 
-    prefix = token_prefixes_of(open_phase)[0]
+    prefix = token_prefixes_of(run)[0]
     if not TokenFiles.existing(prefix).manifest.exists():
         show_text(
             f"{prefix.name} has no manifest, which would name the tokenizer that can decode it."
@@ -479,12 +484,12 @@ def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
     return "".join(spans)
 
 
-def _read_manifests(open_phase: OpenPhase) -> list[Manifest]:
+def _read_manifests(run: PlannedRun) -> list[Manifest]:
     """Read the manifests of all pairs that were made here."""
-    if open_phase.plan.data.mock:
+    if run.plan.data.mock:
         return []
     manifests = []
-    for prefix in token_prefixes_of(open_phase):
+    for prefix in token_prefixes_of(run):
         with contextlib.suppress(DataError):  # token files that were made elsewhere
             manifests.append(read_manifest(prefix))
 
@@ -586,3 +591,15 @@ def _source_rows(manifests: list[Manifest]) -> list[Row]:
         )
 
     return rows
+
+
+STEPS: tuple[PhaseStep[Any], ...] = (
+    fetch,
+    show_source,
+    tokenize,
+    verify,
+    show_documents,
+    show_what_it_is,
+    show_plan_beside,
+    finish,
+)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from runbook.core import quantities
 from runbook.core.checks import Check
@@ -10,26 +11,36 @@ from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.core.units import show_duration
 from runbook.display import Formula, Table, View
-from runbook.phases import phase_end, training_results
-from runbook.phases.job_control.readiness import GATE
-from runbook.phases.job_control.training_jobs import launch as launch
-from runbook.phases.job_control.training_jobs import watch as watch
-from runbook.phases.open_phase import OpenPhase, binder
+from runbook.phases import training_results
+from runbook.phases.job_control import job_step, training_jobs
+from runbook.phases.job_control.job_step import JobStep
+from runbook.phases.job_control.training_jobs import training_step
+from runbook.phases.open_phase import binder
+from runbook.phases.phase_end import plain_end
+from runbook.phases.phase_steps import GATE, SMOKE_TRAINING, phase_end_work
+from runbook.phases.recorded_checks import record_checks
+from runbook.phases.steps import PhaseStep, plan_only, step
 from runbook.phases.training_results import show_loss as show_loss
 from runbook.plan_file.phase_names import FULL
+from runbook.planning import Plan
 from runbook.planning.plan_tables import batch_sum
+from runbook.records.session import Session
 from runbook.results import gates
 from runbook.results.figures import formulas
 from runbook.runs import machine
+from runbook.runs.planned_run import PlannedRun
 
 PHASE = "03-smoke-test"
+END = phase_end_work(PHASE)
 bind = binder(PHASE)
+finish = plain_end(PHASE)
 
 
-def show_expectation(open_phase: OpenPhase) -> View:
+@step(takes=plan_only)
+def show_expectation(plan: Plan) -> View:
     """Show the plan of this test, to compare with its results."""
-    phase_plan = open_phase.phase_plan
-    planned = open_phase.plan.time[PHASE]
+    phase_plan = plan.phases[PHASE]
+    planned = plan.time[PHASE]
     vocabulary = phase_plan.model.shape.vocabulary
     rows = [
         {
@@ -63,15 +74,28 @@ def show_expectation(open_phase: OpenPhase) -> View:
         )
 
     table = Table(rows, "Expected")
-    return View([table, Formula(*formulas.first_loss(open_phase.plan, PHASE))])
+    return View([table, Formula(*formulas.first_loss(plan, PHASE))])
 
 
-def gate(open_phase: OpenPhase) -> Table:
+@step(takes=lambda opened: (training_step(opened.training, opened.session),), work=SMOKE_TRAINING)
+def launch(training_job: JobStep) -> None:
+    """Submit the test's job, find the one that runs, or report that it is done."""
+    job_step.launch(training_job)
+
+
+watch = step(
+    takes=lambda opened: (opened.training, training_step(opened.training, opened.session)),
+    work=SMOKE_TRAINING,
+)(training_jobs.watch)
+
+
+@step(takes=lambda opened: (opened.run, opened.session))
+def gate(run: PlannedRun, session: Session) -> Table:
     """Judge the test. The verdict is kept for the training phase."""
-    settings = open_phase.settings
-    plan = open_phase.plan
-    test = training_results.read_results(open_phase.folder, plan, PHASE)
-    open_phase.session.add_results(test.results())
+    settings = run.settings
+    plan = run.plan
+    test = training_results.read_results(run.folder, plan, PHASE)
+    session.add_results(test.results())
     network_bytes_per_second = None
     if settings.job(PHASE).nodes > 1:
         network_bytes_per_second = settings.site.hardware.network * 1e9
@@ -83,20 +107,20 @@ def gate(open_phase: OpenPhase) -> Table:
         seconds_band=gates.credible_step_seconds(test.planned.seconds_per_iteration),
         network_bytes_per_second=network_bytes_per_second,
     )
-    _write_verdict(open_phase, checks)
+    _write_verdict(run, checks)
     warned = any(check.verdict in ("warn", "fail") for check in checks)
     machine.keep_calibration(
         settings,
         plan,
-        open_phase.folder,
+        run.folder,
         test.history,
         warned=warned,
     )
-    open_phase.check(checks)
-    return Table(outlook(open_phase), "What this means for the training")
+    record_checks(session, checks)
+    return Table(outlook(run), "What this means for the training")
 
 
-def _write_verdict(open_phase: OpenPhase, checks: Sequence[Check]) -> None:
+def _write_verdict(run: PlannedRun, checks: Sequence[Check]) -> None:
     """Write the gate's verdict to the place from which the training phase reads it."""
     verdict = "pass"
     rows = []
@@ -112,15 +136,15 @@ def _write_verdict(open_phase: OpenPhase, checks: Sequence[Check]) -> None:
             }
         )
 
-    content = {"verdict": verdict, "fingerprint": open_phase.fingerprint, "checks": rows}
-    write_text(open_phase.folder / GATE, json.dumps(content, indent=1) + "\n")
+    content = {"verdict": verdict, "fingerprint": END.fingerprint(run), "checks": rows}
+    write_text(run.folder / GATE, json.dumps(content, indent=1) + "\n")
 
 
-def outlook(open_phase: OpenPhase) -> list[Row]:
+def outlook(run: PlannedRun) -> list[Row]:
     """Show the training's planned time next to the time that the measured steps predict."""
-    settings = open_phase.settings
-    planned = open_phase.plan.time[FULL]
-    measured = machine.known_calibrations(settings, open_phase.folder.parent)
+    settings = run.settings
+    planned = run.plan.time[FULL]
+    measured = machine.known_calibrations(settings, run.folder.parent)
     corrected = machine.make_plan_here(settings, measured).time[FULL]
     return [
         {
@@ -144,7 +168,4 @@ def _duration_text(seconds: float | None) -> str:
     return show_duration(seconds)
 
 
-def finish(open_phase: OpenPhase) -> None:
-    """Write the record and mark the phase done."""
-    outputs = [open_phase.folder / GATE, open_phase.folder / machine.CALIBRATION_FILE]
-    phase_end.finish(open_phase, [path for path in outputs if path.exists()])
+STEPS: tuple[PhaseStep[Any], ...] = (show_expectation, launch, watch, show_loss, gate, finish)

@@ -5,100 +5,124 @@ It is stopped once on purpose if requested, resumed, and watched to its end.
 
 import importlib.util
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from runbook.core.errors import JobError, RecordError
 from runbook.display import CheckTable, Table, View, show_text
 from runbook.jobs.job_folder import JobState
 from runbook.next_job.decisions import Action, Decision
 from runbook.phases import trained_model, training_results
-from runbook.phases.job_control import readiness, training_jobs
-from runbook.phases.job_control.training_jobs import watch as watch
+from runbook.phases.job_control import job_step, readiness, training_jobs
+from runbook.phases.job_control.job_step import JobStep
+from runbook.phases.job_control.training_jobs import training_step
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import OpenPhase, binder
-from runbook.phases.phase_end import finish as finish
-from runbook.phases.phase_steps import train_step
+from runbook.phases.open_phase import binder
+from runbook.phases.phase_end import plain_end
+from runbook.phases.phase_steps import FULL_TRAINING
+from runbook.phases.recorded_checks import record_checks
 from runbook.phases.sealed_forecasts import seal_forecasts
+from runbook.phases.steps import PhaseStep, step
 from runbook.phases.training_results import show_account as show_account
 from runbook.phases.training_results import show_loss as show_loss
 from runbook.plan_file import offline_defaults
 from runbook.planning import Check
+from runbook.records.session import Session
 from runbook.results import gates
 from runbook.results.history import Event, events_named, read_events
+from runbook.runs.planned_run import PlannedRun, PlannedTraining
 
 PHASE = "04-training"
 bind = binder(PHASE)
+finish = plain_end(PHASE)
 
 
-def check_ready(open_phase: OpenPhase) -> CheckTable:
+@step(takes=lambda opened: (opened.training, opened.session))
+def check_ready(training: PlannedTraining, session: Session) -> CheckTable:
     """Show the smoke test's verdict and the token files; stop if one has failed or is absent."""
-    return open_phase.check(readiness.readiness_checks(open_phase))
+    return record_checks(session, readiness.readiness_checks(training, session))
 
 
-def launch(open_phase: OpenPhase) -> None:
+@step(takes=lambda opened: (_sealed_training(opened.training, opened.session),), work=FULL_TRAINING)
+def launch(training_job: JobStep) -> None:
     """Seal the forecasts of the training, then submit its job, or find the one that runs.
 
     Nothing runs twice.
     """
-    training_jobs.launch(open_phase, before_submit=_seal)
+    job_step.launch(training_job)
 
 
-def _seal(open_phase: OpenPhase) -> None:
+def _sealed_training(training: PlannedTraining, session: Session) -> JobStep:
+    """Return the training as a step that jobs do, whose forecasts are sealed before its job."""
+    return training_step(training, session, before_submit=partial(_seal, training.run))
+
+
+def _seal(run: PlannedRun) -> None:
     """Seal the forecasts. A changed seal does not stop the training, but 05 refuses to score it."""
     try:
-        seal_forecasts(open_phase)
+        seal_forecasts(run)
     except RecordError as error:
         show_text(f"The forecasts of this training are not sealed anew. {error}")
 
 
-def rehearse_stop(open_phase: OpenPhase) -> None:
+@step(takes=lambda opened: (opened.training, training_step(opened.training, opened.session)))
+def rehearse_stop(training: PlannedTraining, training_job: JobStep) -> None:
     """Let the job reach `training.rehearse_stop`, ask it to save and stop, and submit it again."""
-    at = open_phase.settings.run.training.rehearse_stop
+    at = training.settings.run.training.rehearse_stop
     if not at:
         show_text(PhaseMessage.NO_STOP_REHEARSED.fill())
         return
 
-    if open_phase.settings.job(PHASE).chain > 1:
+    if training.job.chain > 1:
         show_text(
             "jobs.training.chain queues the next jobs: nobody has to stop one to see it go on."
         )
         return
 
-    is_done = not train_step(open_phase.run, PHASE).why_not_done()
-    if is_done or stops(open_phase):
+    is_done = not FULL_TRAINING.of(training.run).why_not_done()
+    if is_done or stops(training):
         show_text(PhaseMessage.STOP_REHEARSED_ALREADY.fill())
         return
 
-    status = training_jobs.follow(open_phase, until=at)
+    status = training_jobs.follow(training, until=at)
     if status.state is JobState.RUNNING:
-        status = training_jobs.stop_gently(open_phase)
+        status = training_jobs.stop_gently(training)
     if status.state is JobState.DONE:
         show_text(PhaseMessage.FINISHED_BEFORE_THE_STOP.fill(at=at))
         return
 
     if status.state is not JobState.STOPPED:
-        raise JobError(training_jobs.failure_text(open_phase, status))
+        raise JobError(training_jobs.failure_text(training, status))
     planned = Decision(Action.GO_ON, PhaseMessage.PLANNED_STOP.fill(at=at))
-    training_jobs.note_job_end(open_phase, status, planned, planned=True)
-    folder = training_jobs.resubmit(open_phase)
-    stopped = stops(open_phase)
+    training_jobs.note_job_end(training, status, planned, planned=True)
+    folder = job_step.resubmit(training_job)
+    stopped = stops(training)
     where = "before the first step"
     if stopped:
         where = f"at iteration {stopped[-1].iteration}, saved"
     show_text(PhaseMessage.STOPPED_AND_RESUMED.fill(where=where, folder_name=folder.path.name))
 
 
-def show_samples(open_phase: OpenPhase) -> View:
+watch = step(
+    takes=lambda opened: (opened.training, training_step(opened.training, opened.session)),
+    work=FULL_TRAINING,
+)(training_jobs.watch)
+
+
+@step(takes=lambda opened: (opened.training,))
+def show_samples(training: PlannedTraining) -> View:
     """Show what the model wrote before the first step and after the last."""
     rows = training_results.sample_rows(
-        open_phase.folder, open_phase.phase_plan, open_phase.settings.tokenizer
+        training.folder, training.phase_plan, training.settings.tokenizer
     )
     if not rows:
         return View(["training.sample_prompt is empty: no sample was asked for."])
     return View([Table(rows, "The same prompt before and after")])
 
 
+@step(takes=lambda opened: (opened.training,))
 def continue_text(
-    open_phase: OpenPhase,
+    training: PlannedTraining,
     prompt: str = "",
     *,
     tokens: int = offline_defaults.TOKENS,
@@ -108,7 +132,7 @@ def continue_text(
 
     `runbook sample RUN` does the same.
     """
-    is_ours = open_phase.settings.run.training.framework == "runbook"
+    is_ours = training.settings.run.training.framework == "runbook"
     if not is_ours or importlib.util.find_spec("torch") is None:
         reason = (
             "No text is made here: it needs a checkpoint of our own trainer, and torch in this "
@@ -116,7 +140,7 @@ def continue_text(
         )
         return View([reason])
 
-    sampling = open_phase.phase_plan.sampling
+    sampling = training.phase_plan.sampling
     # An empty prompt starts a new document, which requires an end-of-document token before it.
     if not prompt and not sampling.prompt and sampling.end_of_document < 0:
         reason = (
@@ -125,7 +149,7 @@ def continue_text(
         return View([reason])
 
     (sample,) = trained_model.sample_texts(
-        open_phase.folder,
+        training.folder,
         [prompt],
         tokens=tokens,
         temperature=temperature,
@@ -138,34 +162,35 @@ def continue_text(
     return View([Table([row], "From the newest checkpoint")])
 
 
-def judge(open_phase: OpenPhase) -> CheckTable:
+@step(takes=lambda opened: (opened.training, opened.session))
+def judge(training: PlannedTraining, session: Session) -> CheckTable:
     """Judge the finished run by its rules."""
-    run = training_results.read_results(open_phase.folder, open_phase.plan, PHASE)
-    open_phase.session.add_results(run.results())
-    steps = gates.steps_check(run.history, open_phase.phase_plan.duration.iterations)
+    trained = training_results.read_results(training.folder, training.run.plan, PHASE)
+    session.add_results(trained.results())
+    steps = gates.steps_check(trained.history, training.phase_plan.duration.iterations)
     checks = [
         steps,
-        *gates.resume_check(run.history, run.events),
-        *own_checkpoints(open_phase, run.events),
+        *gates.resume_check(trained.history, trained.events),
+        *own_checkpoints(training.settings.run.run, trained.events),
     ]
     # Otherwise the first remaining loss is compared with the last one.
     if steps.verdict == "pass":
         # In a shorter run it is enough that the loss falls.
         smallest_fall = 0.0
-        if open_phase.phase_plan.duration.tokens >= 100_000:
+        if training.phase_plan.duration.tokens >= 100_000:
             smallest_fall = 0.30
-        checks += gates.learning_check(run.history, smallest_fall=smallest_fall)
+        checks += gates.learning_check(trained.history, smallest_fall=smallest_fall)
 
-    return open_phase.check(checks)
+    return record_checks(session, checks)
 
 
-def stops(open_phase: OpenPhase) -> list[Event]:
+def stops(training: PlannedTraining) -> list[Event]:
     """Return every point at which this training was stopped after a save."""
-    events = read_events(open_phase.folder / open_phase.phase_plan.log.events, PHASE)
+    events = read_events(training.events_path, PHASE)
     return events_named(events, "stopped")
 
 
-def own_checkpoints(open_phase: OpenPhase, events: Sequence[Event]) -> list[Check]:
+def own_checkpoints(run_name: str, events: Sequence[Event]) -> list[Check]:
     """Check that each resume continued this training and not another one in its place.
 
     The list is empty if the training never resumed.
@@ -175,7 +200,7 @@ def own_checkpoints(open_phase: OpenPhase, events: Sequence[Event]) -> list[Chec
         return []
     rule = (
         "each job goes on from a checkpoint of this training; if not: "
-        f"runbook run {open_phase.settings.run.run} --redo training begins anew"
+        f"runbook run {run_name} --redo training begins anew"
     )
     foreign = [event.folder for event in resumed if not event.same_fingerprint]
     if foreign:
@@ -183,3 +208,17 @@ def own_checkpoints(open_phase: OpenPhase, events: Sequence[Event]) -> list[Chec
         return [Check("own checkpoints", "fail", value, rule)]
 
     return [Check("own checkpoints", "pass", f"{len(resumed)} resumed", rule)]
+
+
+STEPS: tuple[PhaseStep[Any], ...] = (
+    check_ready,
+    launch,
+    rehearse_stop,
+    watch,
+    show_loss,
+    show_account,
+    show_samples,
+    continue_text,
+    judge,
+    finish,
+)

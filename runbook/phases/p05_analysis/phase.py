@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from runbook import params
 from runbook.core.checks import judge
@@ -13,53 +14,60 @@ from runbook.core.files import write_text
 from runbook.core.table import Table
 from runbook.display import Formula, View
 from runbook.params import Settings
-from runbook.phases import phase_end, training_results
-from runbook.phases.open_phase import OpenPhase, binder
+from runbook.phases import training_results
+from runbook.phases.open_phase import binder
+from runbook.phases.phase_end import end_notebook
+from runbook.phases.phase_steps import RESULTS, VARIANTS, phase_end_work
+from runbook.phases.recorded_checks import record_checks
 from runbook.phases.sealed_forecasts import score_forecasts
+from runbook.phases.steps import PhaseStep, run_only, step
 from runbook.phases.training_results import TrainingResults, read_results
 from runbook.plan_file.phase_names import FULL, SMOKE
 from runbook.planning import Check
 from runbook.planning.cost.step_inputs import peak_of
 from runbook.planning.layout import full_choice
+from runbook.records.session import Session
 from runbook.results import gates, metrics, run_tables, wall_time
 from runbook.results.comparison import compare_runs, read_run
 from runbook.results.figures import formulas, run_figures
 from runbook.results.stragglers import straggler_table
 from runbook.runs import machine
+from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_files import read_plan_file
 
 PHASE = "05-analysis"
 TRAININGS = (SMOKE, FULL)
-RESULTS = "results.csv"
-VARIANTS = "variants.csv"
+END = phase_end_work(PHASE)
 bind = binder(PHASE)
 
 
-def show_numbers(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_numbers(run: PlannedRun) -> View:
     """Show the numbers of each training phase; they are also saved as results.csv."""
     tables = []
     formulas_of_speed = []
     rows = []
-    for training in both_trainings(open_phase):
+    for training in both_trainings(run):
         phase = training.phase
         summary = training.summary
         table = run_tables.numbers_table(summary, title=phase, history=training.history)
         tables.append(sourced(table))
         rows += [{"phase": phase, **row} for row in table]
         if summary.seconds_per_iteration:
-            terms = formulas.reached_speed(open_phase.plan, phase, summary.seconds_per_iteration)
+            terms = formulas.reached_speed(run.plan, phase, summary.seconds_per_iteration)
             formulas_of_speed.append(Formula(*terms))
 
-    write_text(open_phase.folder / RESULTS, Table(rows).to_csv())
+    write_text(run.folder / RESULTS, Table(rows).to_csv())
     return View([*tables, *formulas_of_speed])
 
 
-def show_plan_versus_actual(open_phase: OpenPhase) -> View:
+@step(takes=lambda opened: (opened.run, opened.session))
+def show_plan_versus_actual(run: PlannedRun, session: Session) -> View:
     """Show each promise of the plan next to its result, with the reason for any difference.
 
     The table is kept in the record.
     """
-    trainings = both_trainings(open_phase)
+    trainings = both_trainings(run)
     view = View()
     for training in trainings:
         table = training_results.plan_versus_actual(training)
@@ -67,19 +75,20 @@ def show_plan_versus_actual(open_phase: OpenPhase) -> View:
         measured = {}
         for row in table:
             name = f"{training.phase}: {row['what']}"
-            open_phase.session.plan[name] = row["planned"]
+            session.plan[name] = row["planned"]
             measured[name] = training_results.rounded(row["actual"])
 
-        open_phase.session.add_results(measured)
+        session.add_results(measured)
 
-    open_phase.session.add_results(trainings[-1].results())
+    session.add_results(trainings[-1].results())
     return view
 
 
-def show_loss(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_loss(run: PlannedRun) -> View:
     """Show the loss curves, with restarts and spikes, and their numbers."""
-    view = training_results.show_loss(open_phase, TRAININGS)
-    for training in both_trainings(open_phase):
+    view = training_results.loss_view(run, TRAININGS)
+    for training in both_trainings(run):
         vocabulary = training.phase_plan.model.shape.vocabulary
         table = run_tables.loss_table(training.history, training.validation, vocabulary=vocabulary)
         view.append(sourced(table))
@@ -87,10 +96,11 @@ def show_loss(open_phase: OpenPhase) -> View:
     return view
 
 
-def show_throughput(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_throughput(run: PlannedRun) -> View:
     """Show tokens per second over time, with the planned line."""
     view = View()
-    for training in both_trainings(open_phase):
+    for training in both_trainings(run):
         length = training.phase_plan.model.shape.sequence_length
         planned = training.planned.tokens_per_second
         caption = (
@@ -104,19 +114,21 @@ def show_throughput(open_phase: OpenPhase) -> View:
     return view
 
 
-def show_step_parts(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_step_parts(run: PlannedRun) -> View:
     """Show the parts of a training step, and whether a rank is slower than the others."""
-    training = read_results(open_phase.folder, open_phase.plan, FULL)
+    training = read_results(run.folder, run.plan, FULL)
     tables = metrics.step_parts_table(training.history), straggler_table(training.history)
     return View(
         [(training.step_time_figure(), "Seconds of each step by part."), *map(sourced, tables)]
     )
 
 
-def show_time_parts(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_time_parts(run: PlannedRun) -> View:
     """Show where the wall time of all jobs went, the cost of each interruption, and idle times."""
     view = View()
-    for training in both_trainings(open_phase):
+    for training in both_trainings(run):
         for part in training_results.account_view(training):
             if isinstance(part, Table):
                 view.append(sourced(part))
@@ -126,9 +138,10 @@ def show_time_parts(open_phase: OpenPhase) -> View:
     return view
 
 
-def show_timeline(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_timeline(run: PlannedRun) -> View:
     """Show training, waiting for data, evaluations and saves over time."""
-    training = read_results(open_phase.folder, open_phase.plan, FULL)
+    training = read_results(run.folder, run.plan, FULL)
     return View(
         [
             (
@@ -139,10 +152,11 @@ def show_timeline(open_phase: OpenPhase) -> View:
     )
 
 
-def show_cost(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_cost(run: PlannedRun) -> View:
     """Show the cost of the training, and that of the paper's 300 billion tokens at this speed."""
-    training = read_results(open_phase.folder, open_phase.plan, FULL)
-    rates = training_results.device_rates(open_phase.settings)
+    training = read_results(run.folder, run.plan, FULL)
+    rates = training_results.device_rates(run.settings)
     account = training.account
     view = View()
     goodput = None
@@ -159,13 +173,14 @@ def show_cost(open_phase: OpenPhase) -> View:
     return View([*view, sourced(paper)])
 
 
-def show_published(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_published(run: PlannedRun) -> View:
     """Show the published results nearest in size, and whether they can be compared."""
-    training = read_results(open_phase.folder, open_phase.plan, FULL)
-    device = open_phase.settings.site.hardware.device
+    training = read_results(run.folder, run.plan, FULL)
+    device = run.settings.site.hardware.device
     precision = training.phase_plan.precision.format
     shape = training.phase_plan.model.shape
-    peak = peak_of(open_phase.settings.site, precision)
+    peak = peak_of(run.settings.site, precision)
     speed = run_tables.speed_table(
         training.summary,
         shape,
@@ -191,32 +206,34 @@ def show_published(open_phase: OpenPhase) -> View:
     return View([sourced(speed), drawn, share, sourced(table)])
 
 
-def show_forecasts(open_phase: OpenPhase) -> View:
+@step(takes=lambda opened: (opened.run, opened.session))
+def show_forecasts(run: PlannedRun, session: Session) -> View:
     """Score the forecasts that were sealed before the first step.
 
     The scores are also kept in the project's forecasts.jsonl.
     """
-    return score_forecasts(open_phase)
+    return score_forecasts(run, session)
 
 
-def show_variants(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_variants(run: PlannedRun) -> View:
     """Show the LUMI document's table for this run and its variants.
 
     Those that were executed are compared.
     """
-    settings = open_phase.settings
-    runs = open_phase.folder.parent
-    run = settings.run.run
+    settings = run.settings
+    runs = run.folder.parent
+    name = settings.run.run
     # The run as it was opened, followed by its variants
     variants = [settings]
-    if run in params.run_names(settings.project):
-        for sibling in variants_of(run, settings.project):
+    if name in params.run_names(settings.project):
+        for sibling in variants_of(name, settings.project):
             if sibling.name != settings.name:
                 variants.append(sibling)
 
     table, scaling = variants_tables(variants, runs)
     view = View([sourced(table)])
-    write_text(open_phase.folder / VARIANTS, table.to_csv())
+    write_text(run.folder / VARIANTS, table.to_csv())
     facts = []
     for variant in variants:
         folder = runs / variant.name
@@ -229,7 +246,7 @@ def show_variants(open_phase: OpenPhase) -> View:
 
     if len(facts) < 2:
         view.append(
-            f"Nothing to compare: runbook run {run} --all-variants runs the others, "
+            f"Nothing to compare: runbook run {name} --all-variants runs the others, "
             "runbook compare A B any two."
         )
         return view
@@ -241,15 +258,16 @@ def show_variants(open_phase: OpenPhase) -> View:
     return View([*view, (losses, "By tokens and by time trained."), *map(sourced, tables)])
 
 
-def finish(open_phase: OpenPhase) -> None:
+@step(takes=lambda opened: (opened.run, opened.session), work=END)
+def finish(run: PlannedRun, session: Session) -> None:
     """Judge the plan by its results, write the record and mark the phase done."""
-    open_phase.check([plan_check(training) for training in both_trainings(open_phase)])
-    phase_end.finish(open_phase, [open_phase.folder / name for name in (RESULTS, VARIANTS)])
+    record_checks(session, [plan_check(training) for training in both_trainings(run)])
+    end_notebook(END, run, session)
 
 
-def both_trainings(open_phase: OpenPhase) -> list[TrainingResults]:
+def both_trainings(run: PlannedRun) -> list[TrainingResults]:
     """Return the results of the smoke test and of the training."""
-    return [read_results(open_phase.folder, open_phase.plan, phase) for phase in TRAININGS]
+    return [read_results(run.folder, run.plan, phase) for phase in TRAININGS]
 
 
 def plan_check(training: TrainingResults) -> Check:
@@ -366,3 +384,19 @@ def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
         refused=refused,
         source="not run",
     )
+
+
+STEPS: tuple[PhaseStep[Any], ...] = (
+    show_numbers,
+    show_plan_versus_actual,
+    show_loss,
+    show_throughput,
+    show_step_parts,
+    show_time_parts,
+    show_timeline,
+    show_cost,
+    show_published,
+    show_forecasts,
+    show_variants,
+    finish,
+)

@@ -17,26 +17,29 @@ from runbook.core.files import write_text
 from runbook.core.table import Row, Table
 from runbook.display import View, show_text
 from runbook.params import Settings
-from runbook.phases import phase_end
-from runbook.phases.open_phase import OpenPhase, binder
-from runbook.phases.phase_steps import measure_step
+from runbook.phases.open_phase import binder
+from runbook.phases.phase_end import end_notebook
+from runbook.phases.phase_steps import BUILT_IN, MEASURING, phase_end_work
+from runbook.phases.recorded_checks import record_checks
+from runbook.phases.steps import PhaseStep, run_only, step
 from runbook.phases.trained_model import ask_trainer
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.data_plan import split_shares
 from runbook.planning.make_plan import Plan
 from runbook.records.manifest import note_files
+from runbook.records.session import Session
 from runbook.results.history import PHENOMENON, events_named, read_events, read_scores
 from runbook.runs import run_files
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_folder import hold_run
-from runbook.runs.step import PhaseStep
+from runbook.runs.step import StepOfRun
 from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.tokenizer import load_tokenizer
 
 PHASE = "06-evaluation"
+END = phase_end_work(PHASE)
 bind = binder(PHASE)
-BUILT_IN = "evaluation/built-in.jsonl"
 OURS = "runbook"
 """The framework whose weights are loaded."""
 PAIRS_EACH = 20
@@ -242,28 +245,22 @@ def _pair_measures(
     return measures
 
 
-def measure(open_phase: OpenPhase) -> None:
+@step(takes=run_only, work=MEASURING)
+def measure(run: PlannedRun) -> None:
     """Score the built-in set with the first weights and the trained ones.
 
     This is done once per training.
     """
-    is_here = open_phase.settings.site.scheduler == "local"
-    show_text(
-        measure_built_in(open_phase.folder, open_phase.settings, open_phase.plan, is_here=is_here)
-    )
+    is_here = run.settings.site.scheduler == "local"
+    show_text(measure_built_in(run, is_here=is_here))
 
 
-def measure_built_in(
-    folder: Path,
-    settings: Settings,
-    plan: Plan,
-    *,
-    is_here: bool = True,
-) -> str:
+def measure_built_in(run: PlannedRun, *, is_here: bool = True) -> str:
     """Score the built-in set on this machine unless that is done.
 
     Return a text that describes the result.
     """
+    settings = run.settings
     framework = settings.run.training.framework
     if framework != OURS:
         return (
@@ -271,12 +268,11 @@ def measure_built_in(
             "trainer are read."
         )
 
-    step = measure_step(PlannedRun(settings, plan, folder))
-    path = folder / BUILT_IN
-    missing = step.why_not_done()
+    measuring = MEASURING.of(run)
+    missing = measuring.why_not_done()
     if not missing:
         return f"{BUILT_IN}: done, verified."
-    _remove_old_scores(step)
+    _remove_old_scores(measuring)
     reason = ""
     if not is_here:
         reason = "this may be a login node"
@@ -289,18 +285,19 @@ def measure_built_in(
             "node, then this again."
         )
 
-    scores = score_built_in(folder, settings, plan)
+    scores = score_built_in(run.folder, settings, run.plan)
+    path = run.folder / BUILT_IN
     write_text(path, "".join(json.dumps(row) + "\n" for row in scores))
-    step.mark_done([path])
-    note_files(folder, [path, step.marker_path])
+    measuring.mark_done()
+    note_files(run.folder, [path, measuring.marker_path])
     return f"{BUILT_IN}: {missing}, so {len(scores)} scores were measured."
 
 
-def _remove_old_scores(step: PhaseStep) -> None:
+def _remove_old_scores(measuring: StepOfRun) -> None:
     """Remove our own scores and, after another training, the scores of every program."""
-    folder = step.run_folder
-    marker = step.marker()
-    if marker and marker.fingerprint != step.fingerprint:
+    folder = measuring.run_folder
+    marker = measuring.marker()
+    if marker and marker.fingerprint != measuring.fingerprint:
         for scores in folder.glob("evaluation/*.jsonl"):
             scores.unlink(missing_ok=True)
     else:
@@ -312,35 +309,36 @@ def evaluate(folder: Path) -> Table:
     settings = params.load(str(folder / "run.yaml"))
     plan = run_files.read_plan_file(folder)
     with hold_run(folder, "evaluating"):
-        done = measure_built_in(folder, settings, plan)
+        done = measure_built_in(PlannedRun(settings, plan, folder))
     return Table(read_scores(folder), f"Scores of {folder.name}", (done,))
 
 
-def show_scores(open_phase: OpenPhase) -> View:
+@step(takes=lambda opened: (opened.folder,))
+def show_scores(folder: Path) -> View:
     """Return all scores of the weights, before the training and after it."""
-    rows = read_scores(open_phase.folder)
+    rows = read_scores(folder)
     if not rows:
         return View(["Nothing was measured."])
     return View([Table(rows, "Scores", source="evaluation/*.jsonl")])
 
 
-def finish(open_phase: OpenPhase) -> None:
+@step(takes=lambda opened: (opened.run, opened.session), work=END)
+def finish(run: PlannedRun, session: Session) -> None:
     """Keep the scores in the record, judge them, and mark the phase done."""
-    scores = read_scores(open_phase.folder)
+    scores = read_scores(run.folder)
     results = {}
     for row in scores:
         for column in ("before", "after", "samples"):
             results[f"{row['what']}: {row['measure']}, {column}"] = row[column]
 
-    open_phase.session.add_results(results)
-    open_phase.check(list(checks(scores)))
+    session.add_results(results)
+    record_checks(session, list(checks(scores)))
     repeat_because = ""
-    if not scores and open_phase.settings.run.training.framework == OURS:
+    if not scores and run.settings.run.training.framework == OURS:
         # If nothing was measured, the next `runbook run` looks for scores again.
         repeat_because = "not measured"
 
-    files = sorted(open_phase.folder.glob("evaluation/*.jsonl"))
-    phase_end.finish(open_phase, files, repeat_because)
+    end_notebook(END, run, session, repeat_because)
 
 
 def checks(scores: Sequence[Row]) -> Iterator[Check]:
@@ -371,3 +369,6 @@ def checks(scores: Sequence[Row]) -> Iterator[Check]:
             rule,
             otherwise="warn",
         )
+
+
+STEPS: tuple[PhaseStep[Any], ...] = (measure, show_scores, finish)

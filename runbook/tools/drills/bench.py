@@ -29,8 +29,9 @@ from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.processes import wait_until
 from runbook.jobs import get_scheduler
 from runbook.jobs.job_folder import JobFolder, JobStatus, latest_job_folder, read_started
-from runbook.phases.job_control import live_view
+from runbook.phases.job_control import job_step, live_view
 from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.job_control.job_step import JobStep
 from runbook.phases.open_phase import OpenPhase, open_run_phase
 from runbook.phases.phase_steps import TOKENIZE, train_step
 from runbook.plan_file.checkpoint_folder import saved_iterations
@@ -264,10 +265,14 @@ class DrillRun:
         settings = params.load("drill", set_words=set_words, project=self.bench.root)
         return open_run_phase(settings, FULL)
 
+    def training_job(self) -> JobStep:
+        """Return the training as a step that jobs do."""
+        return jobs.training_step(self.open_phase.training, self.open_phase.session)
+
     def launch(self, faults: str = "") -> JobFolder:
         """Submit the next job, with these faults."""
         with environment({FAULTS: faults or None}):
-            jobs.launch(self.open_phase)
+            job_step.launch(self.training_job())
         folder = latest_job_folder(self.folder, FULL)
         assert folder is not None
         return folder
@@ -275,7 +280,7 @@ class DrillRun:
     def one_job(self, faults: str = "") -> JobStatus:
         """Run one job to its end, without starting another job after it."""
         self.launch(faults)
-        return jobs.follow(self.open_phase)
+        return jobs.follow(self.open_phase.training)
 
     def train(self, faults: str = "") -> str:
         """Run jobs until the training is done or a person has to act.
@@ -284,8 +289,8 @@ class DrillRun:
         """
         with environment({FAULTS: faults or None}):
             try:
-                jobs.launch(self.open_phase)
-                jobs.watch(self.open_phase)
+                job_step.launch(self.training_job())
+                jobs.watch(self.open_phase.training, self.training_job())
             except JobError as error:
                 return str(error)
 

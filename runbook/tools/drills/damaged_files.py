@@ -214,7 +214,7 @@ def _take_over(source: DrillRun, case: DrillRun) -> None:
     A person who changes the layout does the same.
     """
     shutil.copytree(source.tracker().parent, case.tracker().parent)
-    note_start(case.open_phase, train_step(case.open_phase.run, FULL))
+    note_start(case.open_phase.training, train_step(case.open_phase.run, FULL))
 
 
 def _largest_shard(case: DrillRun, iteration: int) -> Path:

@@ -22,7 +22,7 @@ from runbook.core.files import read_lines
 from runbook.core.locks import hold
 from runbook.core.processes import wait_until
 from runbook.core.shell import Finished
-from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.job_control import job_step
 from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.diagnostics import Statement
 from runbook.plan_file.phase_names import FULL
@@ -365,10 +365,11 @@ import os, signal, sys
 from pathlib import Path
 from runbook import params
 from runbook.phases import open_phase
-from runbook.phases.job_control import training_jobs as jobs
+from runbook.phases.job_control import job_step
+from runbook.phases.job_control.training_jobs import training_step
 settings = params.load("drill", set_words=sys.argv[2:], project=Path(sys.argv[1]))
 opened = open_phase.open_run_phase(settings, "04-training")
-jobs.launch(opened)
+job_step.launch(training_step(opened.training, opened.session))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -420,7 +421,7 @@ def kernel_restart(bench: Bench) -> DrillEnding:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         _launch_again(case)
-        jobs.launch(case.open_phase)
+        job_step.launch(case.training_job())
         failure = case.train()
         case.train()
 
@@ -511,7 +512,7 @@ def clocks(bench: Bench) -> DrillEnding:
 
 def _launch_again(case: DrillRun) -> None:
     case.open_phase = case.open()
-    jobs.launch(case.open_phase)
+    job_step.launch(case.training_job())
 
 
 def _run_python(code: str, *arguments: str) -> shell.Finished:

@@ -10,11 +10,12 @@ from runbook.log_readers.read import open_log, parse_files
 from runbook.params import Settings
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
-from runbook.phases.open_phase import OpenPhase
+from runbook.phases.steps import run_only, step
 from runbook.phases.training_results import read_results
 from runbook.plan_file.phase_names import FULL
 from runbook.planning.layout import full_choice
 from runbook.results.figures.run_figures import waterfall
+from runbook.runs.planned_run import PlannedRun
 from runbook.tools.speed.explain import Explanation, explain
 from runbook.tools.speed.facts import facts_of_run, read_facts, read_words
 
@@ -22,19 +23,20 @@ READ_FOR_FACTS = 4 * 2**20
 """Bytes at a log's beginning that are searched for arguments and sentences."""
 
 
-def show_gap(open_phase: OpenPhase) -> View:
+@step(takes=run_only)
+def show_gap(run: PlannedRun) -> View:
     """Show why a step of the run's training takes longer than expected.
 
     The result is a figure, and a table whose parts add up to the gap.
     """
-    training = read_results(open_phase.folder, open_phase.plan, FULL)
-    metrics = open_phase.folder / training.phase_plan.log.metrics
+    training = read_results(run.folder, run.plan, FULL)
+    metrics = run.folder / training.phase_plan.log.metrics
     set_words = []
     # On a CPU the plan's step time was measured, since no model of a step exists for one.
     planned_seconds = training.planned.seconds_per_iteration
-    if full_choice(open_phase.settings).on_cpu and planned_seconds:
+    if full_choice(run.settings).on_cpu and planned_seconds:
         set_words.append(f"expected.seconds={planned_seconds:f}")
-    explanation = explain_log(metrics, open_phase.settings, set_words)
+    explanation = explain_log(metrics, run.settings, set_words)
     caption = "From the expected time of a step to the one reached."
     return View([(gap_figure(explanation), caption), explanation.as_table()])
 

@@ -1,0 +1,61 @@
+"""A step of a phase: one cell of its notebook, the values it takes, and the work that it does.
+
+A phase lists its steps in order. Its notebook calls them, and a resumed run asks their work whether
+it is done.
+"""
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any, Generic, TypeVar, TypeVarTuple
+
+from runbook.phases.open_phase import OpenPhase
+from runbook.phases.phase_steps import StepWork
+from runbook.planning import Plan
+from runbook.runs.planned_run import PlannedRun
+
+Values = TypeVarTuple("Values")
+Result = TypeVar("Result")
+
+
+class PhaseStep(Generic[Result]):
+    """A step of a phase. Its function receives the values that it takes, and nothing else."""
+
+    def __init__(
+        self,
+        takes: Callable[[OpenPhase], tuple[Any, ...]],
+        run: Callable[..., Result],
+        work: StepWork | None,
+    ) -> None:
+        self.takes = takes
+        """Choose the values for `run` from the phase that is open in the notebook."""
+        self.run = run
+        """Do the step with these values. A test calls it without a notebook."""
+        self.work = work
+        """The inputs, outputs and done marker. None: the step leaves none, and always runs."""
+        # Its name and docstring are those of the function, also for `phase.STEP?` in JupyterLab.
+        update_wrapper(self, run)
+
+    def __call__(self, open_phase: OpenPhase, *arguments: Any, **options: Any) -> Result:
+        """Do the step for an open phase, with further arguments that a person gives in a cell."""
+        return self.run(*self.takes(open_phase), *arguments, **options)
+
+
+def step(
+    takes: Callable[[OpenPhase], tuple[*Values]], work: StepWork | None = None
+) -> Callable[[Callable[[*Values], Result]], PhaseStep[Result]]:
+    """Make a function a step that takes these values."""
+
+    def make(run: Callable[[*Values], Result]) -> PhaseStep[Result]:
+        return PhaseStep(takes, run, work)
+
+    return make
+
+
+def plan_only(open_phase: OpenPhase) -> tuple[Plan]:
+    """Take the plan."""
+    return (open_phase.plan,)
+
+
+def run_only(open_phase: OpenPhase) -> tuple[PlannedRun]:
+    """Take the parameters, the plan and the folder of the run."""
+    return (open_phase.run,)
