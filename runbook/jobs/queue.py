@@ -371,7 +371,7 @@ class QueueScheduler(Scheduler):
         Return None if the chain will not continue. If the queue does not answer, the status is
         UNKNOWN: if the chain counted as ended, a second training would begin in the same folders.
         """
-        if not _chain_goes_on(folder, status):
+        if not _chain_goes_on(folder):
             return None
         for follower in _followers(folder):
             number = follower.partition("-")[2]
@@ -667,20 +667,23 @@ def _followers(folder: JobFolder) -> list[str]:
     return chain[chain.index(start.job_id) + 1 :]
 
 
-def _chain_goes_on(folder: JobFolder, status: JobStatus) -> bool:
+def _chain_goes_on(folder: JobFolder) -> bool:
     """Return whether the next job of a chain trains, by the rule of chain.sh.j2."""
     if folder.cancelled.exists() or folder.stop_requested.exists():
         return False
+    # The decision is read before its kept copy is looked for: the next job moves it in between.
     start = job_folder.read_started(folder)
+    decision = job_folder.read_text(folder.decision)
+    if decision:
+        return decision.startswith(f"{GO_ON}\n")
     # Without a start, no job has begun or the next one is moving the previous job's files away. It
     # moves the decision first.
     if start is None or folder.decision_kept_for(start.job_id).exists():
         return True
 
-    decision = job_folder.read_text(folder.decision)
-    if decision:
-        return decision.startswith(f"{GO_ON}\n")
-    return status.exit_code in (None, STOPPED)
+    # The file, as chain.sh.j2 reads it: a job killed with its script leaves none, whatever exit
+    # code its queue reports.
+    return job_folder.read_text(folder.exit_code).strip() in ("", str(STOPPED))
 
 
 def _unfinished_elements(folder: JobFolder) -> list[str]:

@@ -34,6 +34,8 @@ class PhaseStep(Generic[Result]):
         """The inputs, outputs and done marker. None: the step leaves none, and always runs."""
         # Its name and docstring are those of the function, also for `phase.STEP?` in JupyterLab.
         update_wrapper(self, run)
+        # Without it, JupyterLab would show the signature of `run`, and a cell passes an open phase.
+        del self.__dict__["__wrapped__"]
 
     def __call__(self, open_phase: OpenPhase, *arguments: Any, **options: Any) -> Result:
         """Do the step for an open phase, with further arguments that a person gives in a cell."""

@@ -25,6 +25,7 @@ class FakeQueue:
     def __init__(self) -> None:
         self.submitted: list[tuple[str, str]] = []
         self.states: dict[str, JobState] = {}
+        self.exit_codes: dict[str, int] = {}
         self.ended: list[str] = []
         self.most_jobs = 10
 
@@ -36,7 +37,9 @@ class FakeQueue:
 
     def ask(self, job):
         state = self.states.get(job)
-        return QueueJob(job, state, str(state).upper()) if state else None
+        if not state:
+            return None
+        return QueueJob(job, state, str(state).upper(), exit_code=self.exit_codes.get(job))
 
     def end(self, job):
         self.ended.append(job)
@@ -171,6 +174,23 @@ def test_a_job_that_was_killed_with_its_script_is_followed(queue, scheduler, fol
     began(folder, 12)
     queue.states = {"12": JobState.FAILED, "13": JobState.PENDING}
     assert scheduler.state(folder).state is JobState.PENDING
+
+
+@pytest.mark.parametrize("code", [137, 0])
+def test_the_queues_own_exit_code_of_a_killed_job_ends_no_chain(queue, scheduler, folder, code):
+    """The job left no exit_code file, and chain.sh reads that file alone."""
+    began(folder, 12)
+    queue.states = {"12": JobState.LOST, "13": JobState.PENDING}
+    queue.exit_codes = {"12": code}
+    assert scheduler.state(folder).state is JobState.PENDING
+
+
+def test_an_old_decision_of_a_requeued_job_hides_no_new_one(queue, scheduler, folder):
+    began(folder, 12)
+    ended(folder, 1, "stop")
+    (folder.path / "decision.slurm-12").write_text("go on\nelsewhere\n\nwhy\n")
+    queue.states = {"13": JobState.PENDING}
+    assert scheduler.state(folder).state is JobState.FAILED
 
 
 def test_a_job_that_is_moving_the_files_of_the_one_before_has_not_ended(queue, scheduler, folder):

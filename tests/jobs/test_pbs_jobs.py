@@ -323,10 +323,10 @@ def test_an_array_whose_join_is_refused_is_taken_back(pbs, tmp_path, settings, m
     data = settings.run.jobs.data.model_copy(update={"array": 2})
     jobs = settings.run.jobs.model_copy(update={"data": data})
     own = replace(settings, run=settings.run.model_copy(update={"jobs": jobs}))
-    open_phase = SimpleNamespace(settings=own, phase="02-data", folder=tmp_path / "a run")
+    run = SimpleNamespace(settings=own, folder=tmp_path / "a run")
     tasks = [Task("shares", ("sleep", "300"), is_array=True), Task("join", ("true",), part="join")]
     with pytest.raises(JobError) as caught:
-        task_jobs._submit_tasks(open_phase, pbs, tasks)
+        task_jobs._submit_tasks(run, "02-data", pbs, tasks)
     assert caught.value is refusal
     assert pbs.state(JobFolder(tmp_path / "a run" / "jobs" / "02-data")).state is JobState.CANCELLED
 

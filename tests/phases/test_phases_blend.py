@@ -148,7 +148,7 @@ def test_ready_token_files_that_the_plan_does_not_know_are_refused_with_what_to_
 
 def test_mock_data_needs_no_token_files(project):
     train = opened(project, "data.dataset=mock", phase="04-training")
-    assert readiness.data_check(train).verdict == "pass"
+    assert readiness.data_check(train.training).verdict == "pass"
 
 
 YOUNGER = (

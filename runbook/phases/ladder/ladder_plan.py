@@ -145,9 +145,9 @@ def plan_ladder(
 
     core_flops = measure_core(settings) if measure_core else 0.0
     fitted = _fit_budget(ladder, family, count, hours, core_flops)
-    is_cpu = settings.site.hardware.device == "cpu"
+    is_on_this_cpu = settings.site.hardware.device == "cpu" and settings.site.scheduler == "local"
     is_measured = all(planned.is_measured for planned in fitted.rungs)
-    if not is_cpu or is_measured:
+    if not is_on_this_cpu or is_measured:
         return fitted
     note = PhaseMessage.LADDER_TIMES_NOT_MEASURED.fill()
     if core_flops:
