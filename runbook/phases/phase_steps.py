@@ -49,6 +49,8 @@ VARIANTS = "variants.csv"
 BUILT_IN = "evaluation/built-in.jsonl"
 
 Inputs = Mapping[str, Any]
+TokenGroups = Sequence[tuple[list[Path], Path]]
+"""Text files, and the prefix of the token files that are made from them."""
 
 
 def plan_inputs(run: PlannedRun) -> Inputs:
@@ -124,8 +126,14 @@ def plan_outputs(run: PlannedRun) -> Sequence[Path]:
 
 def token_outputs(run: PlannedRun) -> Sequence[Path]:
     """Return the token files with their manifests, and the links to those made elsewhere."""
+    groups = token_inputs.token_groups(run.settings, run.plan.data, run.folder)
+    return token_outputs_of(run, groups)
+
+
+def token_outputs_of(run: PlannedRun, groups: TokenGroups) -> Sequence[Path]:
+    """Return the same files for these groups of text files."""
     paths = []
-    for _, prefix in token_inputs.token_groups(run.settings, run.plan.data, run.folder):
+    for _, prefix in groups:
         files = TokenFiles(prefix)
         paths += [files.bin, files.idx, files.manifest]
 

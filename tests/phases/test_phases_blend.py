@@ -78,6 +78,28 @@ def test_each_text_of_a_blend_is_tokenized_and_verified(project, capsys):
     ]
 
 
+def test_text_that_is_added_while_others_are_tokenized_is_left_for_the_next_start(
+    project, monkeypatch
+):
+    lines = (project / "fruit" / "one.jsonl").read_text()
+    (project / "fruit" / "two.jsonl").write_text(lines)
+    tokenize_here = data._tokenize_here
+
+    def tokenize_and_add(run, groups):
+        tokenize_here(run, groups)
+        (project / "fruit" / "three.jsonl").write_text(lines)
+
+    monkeypatch.setattr(data, "_tokenize_here", tokenize_and_add)
+    words = ("data.dataset=fruit", "data.held_out=1")
+    open_phase = opened(project, *words)
+    data.fetch(open_phase)
+    data.tokenize(open_phase)
+    mark = read_mark(open_phase.folder, TOKENIZE)
+    names = {Path(output.path).name for output in mark.outputs}
+    assert {"one_text_document.bin", "two_text_document.bin"} < names
+    assert not any(name.startswith("three") for name in names)
+
+
 def made_elsewhere(project: Path, *names: str) -> None:
     (project / "ready").mkdir(exist_ok=True)
     for name in names:

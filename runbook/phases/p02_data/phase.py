@@ -31,7 +31,7 @@ from runbook.phases.job_control import task_jobs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import binder
 from runbook.phases.phase_end import plain_end
-from runbook.phases.phase_steps import TOKENIZING
+from runbook.phases.phase_steps import TOKENIZING, token_outputs_of
 from runbook.phases.recorded_checks import record_checks
 from runbook.phases.steps import PhaseStep, run_only, step
 from runbook.phases.token_inputs import (
@@ -206,7 +206,9 @@ def tokenize(run: PlannedRun) -> None:
     elif groups:
         _tokenize_here(run, groups)
 
-    tokenizing.mark_done()
+    # A text file that was added in the meantime is in no group: the next start finds it.
+    made = replace(tokenizing, outputs=lambda: token_outputs_of(run, groups))
+    made.mark_done()
     if groups:
         tokens = sum(read_manifest(prefix).tokens for _, prefix in groups)
         show_text(
