@@ -171,9 +171,10 @@ def choose_exclusion(
 ) -> Exclusion:
     """Decide which nodes a job excludes.
 
-    It excludes none if the site would not have enough nodes left.
+    It excludes none if the site would not have enough nodes left. A site file may name a queue
+    first and this machine later, and keeps the entries of its queue.
     """
-    if not entries:
+    if not entries or settings.site.scheduler == "local":
         return Exclusion()
     if not get_queue_scripts(settings.site).can_leave_out_nodes:
         why = RunMessage.PBS_LEAVES_OUT_NO_NODE.fill()

@@ -23,6 +23,7 @@ from runbook.phases.p01_environment.preflight.run_preflight import (
 )
 from runbook.results.failures.finder import find_cause, find_failures
 from runbook.runs.bad_nodes import (
+    Exclusion,
     FoundBy,
     bad_nodes_file,
     choose_exclusion,
@@ -85,6 +86,13 @@ def test_no_node_is_left_out_where_too_few_would_stay_or_the_queue_cannot(settin
 def test_a_site_of_one_machine_keeps_none(settings):
     local = replace(settings, site=settings.site.model_copy(update={"scheduler": "local"}))
     assert report_bad_nodes(local, ["n1"], FoundBy.FAILURE, "Xid 79", "") == []
+
+
+def test_entries_of_a_site_that_had_a_queue_leave_out_no_node_of_one_machine(settings):
+    report_bad_nodes(settings, ["n1"], FoundBy.FAILURE, "Xid 79", "")
+    local = replace(settings, site=settings.site.model_copy(update={"scheduler": "local"}))
+    assert nodes_of(local) == ["n1"]
+    assert without_bad_nodes(local, 1) == (local, Exclusion())
 
 
 def test_a_failure_that_another_node_would_not_have_names_the_node_of_its_line():
