@@ -28,6 +28,7 @@ _CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
     kinds.ABI.name: EndCause.MODULE_MISSING,
     kinds.BUILD.name: EndCause.MODULE_MISSING,
     kinds.UNREACHED.name: EndCause.NODE_UNREACHED,
+    kinds.CREDENTIAL.name: EndCause.NODE_UNREACHED,
 }
 """The cause of each known failure on which a restart depends, by the failure's name."""
 _EXPLAIN_KILLS = frozenset(

@@ -207,6 +207,13 @@ def test_a_node_that_does_not_answer_the_starter_is_no_failure_of_the_training(j
     assert after(attempt).action is Action.GO_ON
 
 
+def test_a_credential_that_expired_is_no_failure_of_the_training(job):
+    attempt = ended(job, "srun: error: Munge decode failed: Expired credential\n", rows=())
+    assert attempt.failure == kinds.CREDENTIAL.name
+    decision = after(attempt)
+    assert (decision.action, decision.wait_seconds > 0) == (Action.GO_ON, True)
+
+
 def test_words_about_a_signal_are_no_kill(job):
     attempt = ended(job, "RuntimeError: the program said (signal 9)\n")
     assert attempt.end.cause is EndCause.OTHER

@@ -530,6 +530,22 @@ def test_words_of_more_programs_are_known(line, name):
 @pytest.mark.parametrize(
     "line",
     [
+        "[2021-09-22T14:11:30.278] error: Munge decode failed: Expired credential",
+        "srun: error: Munge decode failed: Rewound credential",
+        "slurmstepd: error: Munge encode failed: Failed to access socket",
+    ],
+)
+def test_a_credential_that_a_daemon_refuses_is_tried_again_later(line):
+    (failure,) = find_failures([line])
+    assert (failure.name, failure.decision) == (
+        kinds.CREDENTIAL.name,
+        NextStep.RETRY_AFTER_WAIT,
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
         "[08:52:43 TP5] Using default MoE config. Config file not found at /opt/E=160,N=192.json",
         "[I1127 17:14:18.968356 Store.cpp:1354] [c10d] uv_loop_close failed with:-16 errn:EBUSY",
         "average loss  nanmean of 3 batches",

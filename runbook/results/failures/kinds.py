@@ -272,6 +272,14 @@ UNREACHED = FailureKind(
     "differ between nodes let credentials expire.",
     decision=NextStep.RETRY_AFTER_WAIT,
 )
+CREDENTIAL = FailureKind(
+    name="munge credential refused",
+    remedy="A daemon of Slurm did not accept another host's credential. Compare `date` on the nodes "
+    "and on the login node, and run `munge -n | unmunge` on a node: clocks that differ by minutes, an "
+    "overloaded node or a restarted munged let credentials expire, and pass. If it comes back, exclude "
+    "the node that the line names (sbatch --exclude), and tell the site.",
+    decision=NextStep.RETRY_AFTER_WAIT,
+)
 SSH = FailureKind(
     name="launcher needs ssh",
     remedy="The machine has no ssh between nodes: start the ranks with srun or torchrun (launcher "
@@ -376,6 +384,7 @@ KINDS = (
     CANCELLED,
     LAUNCHER,
     UNREACHED,
+    CREDENTIAL,
     SSH,
     CONTAINER,
     HUB,

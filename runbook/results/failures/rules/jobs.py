@@ -3,6 +3,7 @@
 from runbook.results.failures.kinds import (
     CANCELLED,
     CONTAINER,
+    CREDENTIAL,
     DISK,
     HUB,
     LAUNCHER,
@@ -119,6 +120,12 @@ JOB_RULES = (
         counterexample=(
             "srun: error: Task launch for StepId=5.0 failed on node n1: Invalid job credential"
         ),
+    ),
+    Rule(
+        kind=CREDENTIAL,
+        patterns=(r"[Mm]unge (?:de|en)code failed",),
+        example="error: Munge decode failed: Expired credential",
+        source="clustervision/trinity#424",
     ),
     Rule(
         kind=REFUSED_JOB,
@@ -336,7 +343,6 @@ JOB_RULES = (
             r"Unable to create step",
             r"Invalid job credential",
             r"[Cc]redential (?:signature check|replayed|expired|revoked)",
-            r"Munge decode failed",
             r"More (?:tasks|processors) requested than",
             r"Task count specification",
             r"There are not enough slots",
