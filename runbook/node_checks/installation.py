@@ -1,5 +1,6 @@
 """Where a node's Python comes from: the programs on PATH, and the source files of packages."""
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -9,13 +10,15 @@ import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from runbook.node_checks.answers import Facts
 
 PROGRAMS = ("python", "python3")
 """Names by which scripts and builds of extensions call Python."""
-PROGRAM_SECONDS = 20
+PROGRAMS_SECONDS = 20.0
+"""Time limit of all programs together, below that of the question."""
 PRINT_PREFIX = "import sys; print(sys.prefix); print(sys.version.split()[0])"
 SOURCES_SECONDS = 20.0
 """After this time no further package is read, and the nodes are compared by the others.
@@ -24,6 +27,25 @@ A cold file server needs about a millisecond for each file, and torch has 3,000.
 """
 INSTALLED = frozenset(("site-packages", "dist-packages"))
 """Folders that only an installer writes to."""
+
+
+class ProgramEnd(Enum):
+    """How a program on PATH ended when it was asked who it is."""
+
+    WELL = "well"
+    FAILED = "failed"
+    """It does not start, or is no Python."""
+    HUNG = "hung"
+    """It gave no answer in the time that was left, which a cold file server can cause."""
+
+
+@dataclass(frozen=True)
+class ProgramAnswer:
+    """A Python's answer. Its texts are empty if it gave none."""
+
+    ended: ProgramEnd
+    prefix: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,8 +58,9 @@ class SourceFolder:
     below: str = ""
 
 
+OWN_PACKAGE = "gpt3-runbook"
 SOURCE_FOLDERS = (
-    SourceFolder("gpt3-runbook", "runbook"),
+    SourceFolder(OWN_PACKAGE, "runbook"),
     SourceFolder("megatron-core", "megatron", "core"),
     SourceFolder("deepspeed", "deepspeed"),
     SourceFolder("transformer-engine", "transformer_engine"),
@@ -98,20 +121,26 @@ def _checksum(folder: Path, deadline: float) -> str | None:
     for path in _python_files(folder):
         if time.monotonic() > deadline:
             return None
-        size = path.stat().st_size
-        checksum = zlib.crc32(f"{path.relative_to(folder)} {size}\n".encode(), checksum)
-        if reads_contents:
-            checksum = zlib.crc32(path.read_bytes(), checksum)
+        # A link may lead nowhere, and a file may go while the folder is read.
+        with contextlib.suppress(OSError):
+            size = path.stat().st_size
+            content = path.read_bytes() if reads_contents else b""
+            checksum = zlib.crc32(f"{path.relative_to(folder)} {size}\n".encode(), checksum)
+            checksum = zlib.crc32(content, checksum)
 
     return f"{checksum:08x}"
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
-    """Yield the Python files below a folder, in the same order on every node."""
+    """Yield the Python files below a folder, in the same order on every node.
+
+    Python imports none whose name begins with a dot. Editors and notebooks keep locks and copies
+    under such names.
+    """
     for parent, names, files in os.walk(folder):
-        names.sort()
+        names[:] = sorted(name for name in names if not name.startswith("."))
         for name in sorted(files):
-            if name.endswith(".py"):
+            if name.endswith(".py") and not name.startswith("."):
                 yield Path(parent, name)
 
 
@@ -123,11 +152,13 @@ def look_at_programs() -> Facts:
     """
     own_folder = str(Path(sys.executable).parent)
     folders = os.get_exec_path()
+    deadline = time.monotonic() + PROGRAMS_SECONDS
     programs = {}
     for name in PROGRAMS:
         path = shutil.which(name)
         if path is not None:
-            programs[name] = _program_facts(path, own_folder, folders)
+            answer = _ask_program(path, deadline)
+            programs[name] = _program_facts(path, answer, own_folder, folders)
 
     return {
         "executable": sys.executable,
@@ -137,14 +168,19 @@ def look_at_programs() -> Facts:
     }
 
 
-def _program_facts(path: str, own_folder: str, folders: list[str]) -> Facts:
+def _program_facts(
+    path: str,
+    answer: ProgramAnswer,
+    own_folder: str,
+    folders: list[str],
+) -> Facts:
     folder = str(Path(path).parent)
-    prefix, version = _prefix_and_version(path)
     return {
         "path": path,
         "place": _place_on_path(folder, folders),
-        "version": version,
-        "is_own": folder == own_folder or prefix in ("", sys.prefix),
+        "version": answer.version,
+        "ended": answer.ended.value,
+        "is_own": folder == own_folder or answer.prefix == sys.prefix,
     }
 
 
@@ -152,20 +188,26 @@ def _place_on_path(folder: str, folders: list[str]) -> int | None:
     return folders.index(folder) if folder in folders else None
 
 
-def _prefix_and_version(path: str) -> tuple[str, str]:
-    """Return a Python's prefix and version, with empty texts if it does not report them."""
+def _ask_program(path: str, deadline: float) -> ProgramAnswer:
+    """Return a Python's prefix and version, or how it failed to report them."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        return ProgramAnswer(ProgramEnd.HUNG)
     try:
         ended = subprocess.run(
-            [path, "-I", "-c", PRINT_PREFIX],
+            # Python 2 has no -I.
+            [path, "-E", "-s", "-c", PRINT_PREFIX],
             capture_output=True,
             text=True,
-            timeout=PROGRAM_SECONDS,
+            timeout=seconds,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return "", ""
+    except subprocess.TimeoutExpired:
+        return ProgramAnswer(ProgramEnd.HUNG)
+    except OSError:
+        return ProgramAnswer(ProgramEnd.FAILED)
 
     lines = ended.stdout.splitlines()
     if ended.returncode or len(lines) != 2:
-        return "", ""
-    return lines[0], lines[1]
+        return ProgramAnswer(ProgramEnd.FAILED)
+    return ProgramAnswer(ProgramEnd.WELL, lines[0], lines[1])

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 
 from runbook.node_checks.answers import Facts
@@ -12,28 +13,37 @@ from runbook.node_checks.libraries import VARIABLE, folders_with, substitutions
 
 CHILD = "runbook.training.probe"
 LAST_LINES = 4
+HUNG = "hung"
 
 
 def look_at_torch(device: str, seconds: float) -> Facts:
     """Return what torch reports about this node.
 
-    If its process failed, return its signal, exit code and last words.
+    If its process failed, return its signal, exit code and last words. The libraries are compared
+    in the time that the import leaves.
     """
+    deadline = time.monotonic() + seconds
     facts = _run_child(["--only-torch", "--device", device], os.environ, seconds)
     loaded = facts.get("libraries")
     if isinstance(loaded, dict) and folders_with(loaded):
-        without_variable = _libraries_without_variable(seconds)
-        facts["substituted"] = substitutions(loaded, without_variable)
+        without_variable = _libraries_without_variable(deadline - time.monotonic())
+        facts["libraries_compared"] = without_variable is not None
+        facts["substituted"] = substitutions(loaded, without_variable or {})
     return facts
 
 
-def _libraries_without_variable(seconds: float) -> dict[str, str]:
+def _libraries_without_variable(seconds: float) -> dict[str, str] | None:
     """Return the libraries of a torch that starts without LD_LIBRARY_PATH.
 
-    Return nothing if torch needs the variable to start.
+    Return nothing if torch needs the variable to start, and None if the time does not suffice.
     """
+    if seconds <= 0:
+        return None
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    libraries = _run_child(["--only-libraries"], environment, seconds).get("libraries")
+    facts = _run_child(["--only-libraries"], environment, seconds)
+    if facts["ended"] == HUNG:
+        return None
+    libraries = facts.get("libraries")
     return dict(libraries) if isinstance(libraries, dict) else {}
 
 
@@ -52,7 +62,7 @@ def _run_child(options: list[str], environment: Mapping[str, str], seconds: floa
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {"ended": "hung", "seconds": seconds}
+        return {"ended": HUNG, "seconds": seconds}
 
     last_words = "\n".join(ended.stderr.strip().splitlines()[-LAST_LINES:])
     if ended.returncode < 0:

@@ -310,6 +310,12 @@ class PhaseMessage(Message):
     PYTHON_IN_FRONT = (
         "{name} on PATH is {path} (Python {version}), in front of the job's own {executable}"
     )
+    BROKEN_PYTHON_IN_FRONT = (
+        "{name} on PATH is {path}, which does not start as a Python, in front of the job's own "
+        "{executable}"
+    )
+    SOURCES_NOT_READ = "not read there, for want of time or of the package: {packages}"
+    LIBRARIES_NOT_COMPARED = "the import left no time to compare them on {nodes}"
     LIBRARY_REPLACED = (
         "{name} is {path} (version {version}), without LD_LIBRARY_PATH {other_path} "
         "(version {other_version})"

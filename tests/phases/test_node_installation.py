@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from runbook.node_checks import installation, libraries
+from runbook.node_checks import installation, libraries, torch_child
 from runbook.node_checks.torch_child import look_at_torch
 
 
@@ -66,6 +67,20 @@ def test_an_installed_package_is_compared_by_names_and_sizes(tmp_path, monkeypat
     assert checksum() != before
 
 
+@pytest.mark.parametrize("name", [".#layers.py", "gone.py"])
+def test_a_link_that_leads_nowhere_is_no_source(package, name):
+    before = checksum()
+    (package / name).symlink_to("me@login1.4711:1700000000")
+    assert checksum() == before
+
+
+def test_a_copy_that_a_notebook_keeps_is_no_source(package):
+    before = checksum()
+    (package / ".ipynb_checkpoints").mkdir()
+    (package / ".ipynb_checkpoints" / "layers-checkpoint.py").write_text("VALUE = 1\n")
+    assert checksum() == before
+
+
 def test_packages_after_the_deadline_are_left_out(monkeypatch):
     monkeypatch.setattr(installation, "SOURCES_SECONDS", -1.0)
     assert installation.look_at_sources() == {}
@@ -94,6 +109,64 @@ def test_a_script_that_starts_the_same_python_is_the_same(tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path))
     programs = installation.look_at_programs()["programs"]
     assert isinstance(programs, dict) and programs["python"]["is_own"]
+
+
+PYTHON_2 = """#!/bin/sh
+# CPython 2.7 knows no -I: its words, and its exit code.
+for option in "$@"; do
+  case $option in
+    -I) echo "Unknown option: -I" >&2; exit 2 ;;
+    -c) printf '/usr\\n2.7.5\\n'; exit 0 ;;
+  esac
+done
+"""
+
+
+def program_on_path(script: str, tmp_path: Path, monkeypatch) -> dict[str, object]:
+    """What is told about a `python` that stands in front of this one on PATH."""
+    path = tmp_path / "python"
+    path.write_text(script)
+    path.chmod(0o755)
+    own_folder = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{own_folder}:/usr/bin:/bin")
+    programs = installation.look_at_programs()["programs"]
+    assert isinstance(programs, dict)
+    program = programs["python"]
+    assert program.pop("path") == str(path)
+    assert program.pop("place") == 0
+    assert isinstance(program, dict)
+    return program
+
+
+def test_a_python_2_in_front_is_another_one(tmp_path, monkeypatch):
+    program = program_on_path(PYTHON_2, tmp_path, monkeypatch)
+    assert program == {"version": "2.7.5", "ended": "well", "is_own": False}
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["#!/bin/sh\nexit 1\n", "#!/nowhere/python\n", "#!/bin/sh\necho hello\n"],
+    ids=["exit code", "no interpreter", "no Python"],
+)
+def test_a_python_that_does_not_start_is_not_the_own_one(tmp_path, monkeypatch, script):
+    program = program_on_path(script, tmp_path, monkeypatch)
+    assert program == {"version": "", "ended": "failed", "is_own": False}
+
+
+def test_two_programs_that_hang_take_no_longer_than_one(tmp_path, monkeypatch):
+    for name in installation.PROGRAMS:
+        (tmp_path / name).write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(installation, "PROGRAMS_SECONDS", 3.0)
+    start = time.monotonic()
+    programs = installation.look_at_programs()["programs"]
+    assert time.monotonic() - start < 5.5
+    assert isinstance(programs, dict)
+    assert {name: program["ended"] for name, program in programs.items()} == {
+        "python": "hung",
+        "python3": "hung",
+    }
 
 
 def compiled_library(path: Path, content: str) -> Path:
@@ -134,6 +207,56 @@ def test_a_copy_of_the_same_library_replaces_nothing(tmp_path):
     assert libraries.substitutions(loaded, {"libgomp": str(own)}) == {}
     copied.write_bytes(own.read_bytes() + b"\0")
     assert set(libraries.substitutions(loaded, {"libgomp": str(own)})) == {"libgomp"}
+
+
+LOADED = '{"libraries": {"libc10": "%s"}}'
+CHILD = """
+import sys, time
+time.sleep(%s if "--only-libraries" in sys.argv else 3.0)
+print('%s')
+"""
+
+
+def look_with_child(tmp_path: Path, monkeypatch, second_seconds: float, limit: float) -> dict:
+    """A node's answer, where a child needs three seconds to import torch with LD_LIBRARY_PATH."""
+    library = tmp_path / "libc10.so"
+    library.write_bytes(b"\0")
+    (tmp_path / "slow_child.py").write_text(CHILD % (second_seconds, LOADED % library))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setattr(torch_child, "CHILD", "slow_child")
+    start = time.monotonic()
+    facts = look_at_torch("cpu", limit)
+    assert time.monotonic() - start < limit + 2
+    return facts
+
+
+def test_the_first_answer_counts_where_no_time_is_left_for_the_second(tmp_path, monkeypatch):
+    facts = look_with_child(tmp_path, monkeypatch, second_seconds=60.0, limit=8.0)
+    assert (facts["ended"], facts["libraries_compared"]) == ("well", False)
+    assert facts["substituted"] == {}
+
+
+def test_the_second_answer_counts_if_it_comes_in_time(tmp_path, monkeypatch):
+    facts = look_with_child(tmp_path, monkeypatch, second_seconds=0.0, limit=30.0)
+    assert (facts["ended"], facts["libraries_compared"]) == ("well", True)
+
+
+@pytest.mark.training
+def test_a_libstdcxx_without_a_version_that_torch_needs_is_named_by_the_import(
+    tmp_path, monkeypatch
+):
+    own = Path("/usr/lib/x86_64-linux-gnu/libstdc++.so.6")
+    if not own.exists():
+        pytest.skip("needs Debian's libstdc++")
+    content = own.read_bytes()
+    assert b"GLIBCXX_3.4.22\0" in content
+    (tmp_path / own.name).write_bytes(content.replace(b"GLIBCXX_3.4.22\0", b"GLIBCXX_3.4.0a\0"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    facts = look_at_torch("cpu", 120)
+    assert facts["ended"] == "failed"
+    assert "libstdc++" in str(facts["words"])
+    assert "GLIBCXX_3.4.22" in str(facts["words"])
 
 
 @pytest.mark.training

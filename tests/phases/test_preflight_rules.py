@@ -50,11 +50,18 @@ HOST_FACTS = {
         "prefix": "/env",
         "own_place": 0,
         "programs": {
-            "python": {"path": "/env/bin/python", "place": 0, "version": "3.11.7", "is_own": True},
+            "python": {
+                "path": "/env/bin/python",
+                "place": 0,
+                "version": "3.11.7",
+                "ended": "well",
+                "is_own": True,
+            },
             "python3": {
                 "path": "/env/bin/python3",
                 "place": 0,
                 "version": "3.11.7",
+                "ended": "well",
                 "is_own": True,
             },
         },
@@ -550,7 +557,13 @@ def test_an_import_that_fails_names_the_python_that_tried():
 
 
 OWN_PYTHON = HOST_FACTS["programs"]["programs"]["python3"]
-OTHER_PYTHON = {"path": "/usr/bin/python", "place": 0, "version": "2.7.5", "is_own": False}
+OTHER_PYTHON = {
+    "path": "/usr/bin/python",
+    "place": 0,
+    "version": "2.7.5",
+    "ended": "well",
+    "is_own": False,
+}
 
 
 @pytest.mark.parametrize(
@@ -578,6 +591,17 @@ def test_only_another_python_in_front_of_the_jobs_own_is_named(own_place, progra
         assert checks[0].value == f"n2: {text}"
 
 
+@pytest.mark.parametrize(("ended", "is_broken"), [("failed", True), ("hung", False)])
+def test_a_python_in_front_that_does_not_start_is_named_and_a_slow_one_is_not(ended, is_broken):
+    silent = {**OTHER_PYTHON, "version": "", "ended": ended}
+    programs = {"python": silent, "python3": {**OWN_PYTHON, "place": 1}}
+    checks = broken(host_checks(hosts("programs", own_place=1, programs=programs), EXPECTED))
+    text = PhaseMessage.BROKEN_PYTHON_IN_FRONT.fill(
+        name="python", path="/usr/bin/python", executable="/env/bin/python3"
+    )
+    assert [check.value for check in checks] == ([f"n2: {text}"] if is_broken else [])
+
+
 def test_other_sources_under_one_version_are_named_with_package_folder_and_node():
     other = {"folder": "/home/me/runbook", "checksum": "000000ff"}
     (check,) = broken(host_checks(hosts("sources", **{"gpt3-runbook": other}), EXPECTED))
@@ -603,6 +627,44 @@ def test_a_node_without_time_for_a_package_is_compared_by_the_others():
     assert "gpt3-runbook" in check.value and "torch" not in check.value
 
 
+def sources_of(**facts_by_node: dict[str, object]) -> PlacedCheck:
+    """The check of the sources of these nodes."""
+    lines = []
+    for node in ("n1", "n2"):
+        for name, facts in HOST_FACTS.items():
+            own = {**facts, "host": node} if name == "names" else facts
+            lines.append(
+                line("hosts", node, name, facts_by_node[node] if name == "sources" else own)
+            )
+    checks = host_checks(job_of(*lines), EXPECTED)
+    return next(check for check in checks if check.name == "sources of packages")
+
+
+def test_the_packages_that_were_compared_are_named():
+    sources = HOST_FACTS["sources"]
+    check = sources_of(n1=sources, n2=sources)
+    assert (check.verdict, check.value) == ("pass", "gpt3-runbook, torch")
+
+
+OWN_SOURCE = {"gpt3-runbook": HOST_FACTS["sources"]["gpt3-runbook"]}
+
+
+@pytest.mark.parametrize(
+    ("second", "packages"),
+    [({}, "gpt3-runbook, torch"), (OWN_SOURCE, "torch")],
+    ids=["nothing", "one of two"],
+)
+def test_a_node_that_read_fewer_packages_than_the_others_is_a_warning(second, packages):
+    check = sources_of(n1=HOST_FACTS["sources"], n2=second)
+    text = PhaseMessage.SOURCES_NOT_READ.fill(packages=packages)
+    assert (check.verdict, check.nodes, check.value) == ("warn", ("n2",), f"n2: {text}")
+
+
+def test_nodes_that_read_nothing_at_all_are_a_warning():
+    check = sources_of(n1={}, n2={})
+    assert (check.verdict, check.nodes) == ("warn", ("n1", "n2"))
+
+
 def change(version: str, other_version: str) -> dict[str, str]:
     """A library that LD_LIBRARY_PATH replaces."""
     return {
@@ -614,27 +676,50 @@ def change(version: str, other_version: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "versions", "is_broken"),
+    ("name", "versions", "verdict"),
     [
-        ("libstdc++", ("3.4.28", "3.4.30"), True),
-        ("libstdc++", ("3.4.30", "3.4.28"), False),
-        ("libnccl", ("2.9.9", "2.21.5"), True),
-        ("libcudart", ("12.4.127", "12.4.127"), False),
-        ("libgomp", ("", ""), False),
-        ("libtorch_cpu", ("", ""), True),
-        ("libc10", ("", ""), True),
+        ("libstdc++", ("3.4.28", "3.4.30"), "warn"),
+        ("libstdc++", ("3.4.30", "3.4.28"), ""),
+        ("libnccl", ("2.9.9", "2.21.5"), "warn"),
+        ("libcudart", ("12.4.127", "12.4.127"), ""),
+        ("libcudnn", ("9.1.0", "9.1.0.70"), ""),
+        ("libcudnn", ("9.1.0.70", "9.1.0"), ""),
+        ("libcudnn", ("9.0.0", "9.1.0.70"), "warn"),
+        ("libgomp", ("", ""), ""),
+        ("libtorch_cpu", ("", ""), "fail"),
+        ("libc10", ("", ""), "fail"),
     ],
 )
-def test_a_library_in_the_place_of_a_newer_one_is_a_defect(name, versions, is_broken):
+def test_a_library_in_the_place_of_a_newer_one_is_a_warning_and_another_torchs_a_defect(
+    name, versions, verdict
+):
     changed = change(*versions)
     facts = TORCH_FACTS | {"substituted": {name: changed}}
     answers = job_of(line("torch", "n1", "torch", TORCH_FACTS), line("torch", "n2", "torch", facts))
     checks = broken(torch_checks(answers, EXPECTED))
-    assert [check.name for check in checks] == (["libraries of torch"] if is_broken else [])
-    if is_broken:
+    named = [(check.name, check.verdict) for check in checks]
+    assert named == ([("libraries of torch", verdict)] if verdict else [])
+    if verdict:
         assert checks[0].nodes == ("n2",)
         text = PhaseMessage.LIBRARY_REPLACED.fill(name=name, **changed)
         assert checks[0].value == f"n2: {text}"
+
+
+def test_another_torchs_library_is_named_before_an_older_one():
+    substituted = {"libstdc++": change("3.4.28", "3.4.30"), "libc10": change("", "")}
+    facts = TORCH_FACTS | {"substituted": substituted}
+    answers = job_of(line("torch", "n1", "torch", facts), line("torch", "n2", "torch", TORCH_FACTS))
+    (check,) = broken(torch_checks(answers, EXPECTED))
+    assert (check.verdict, check.nodes) == ("fail", ("n1",))
+    assert "libc10" in check.value
+
+
+def test_libraries_that_the_time_did_not_suffice_for_are_not_called_right():
+    facts = TORCH_FACTS | {"libraries_compared": False, "substituted": {}}
+    answers = job_of(line("torch", "n1", "torch", TORCH_FACTS), line("torch", "n2", "torch", facts))
+    (check,) = broken(torch_checks(answers, EXPECTED))
+    assert (check.name, check.verdict) == ("libraries of torch", "unknown")
+    assert check.value == PhaseMessage.LIBRARIES_NOT_COMPARED.fill(nodes="n2")
 
 
 def test_the_process_that_ended_first_is_named():

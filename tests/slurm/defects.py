@@ -140,12 +140,13 @@ def other_python(node: BrokenNode, place: Place) -> None:
 
 
 def old_library(node: BrokenNode, place: Place) -> None:
-    """Copy libstdc++ without the names of its two newest versions."""
+    """Copy libstdc++ without the names of the versions that torch's wheels need, and later ones."""
     folder = Path(place.work, "old")
     folder.mkdir(exist_ok=True)
     content = LIBSTDCXX.read_bytes()
-    for version, same_length in ((b"3.4.29", b"3.4.0x"), (b"3.4.30", b"3.4.0y")):
-        content = content.replace(b"GLIBCXX_" + version, b"GLIBCXX_" + same_length)
+    for number in range(22, 31):
+        same_length = b"GLIBCXX_3.4.0%c\0" % (ord("a") + number - 22)
+        content = content.replace(b"GLIBCXX_3.4.%d\0" % number, same_length)
     (folder / LIBSTDCXX.name).write_bytes(content)
 
 
@@ -316,9 +317,9 @@ NODE_DEFECTS = (
     ),
     Defect(
         "old-libstdc++",
-        "LD_LIBRARY_PATH with an older libstdc++",
-        ("libraries of torch",),
-        ("libstdc++", "3.4.28", "3.4.30"),
+        "LD_LIBRARY_PATH with a libstdc++ that is too old for torch",
+        ("import of torch",),
+        ("libstdc++", "GLIBCXX_3.4.22", "not found"),
         "node2",
         old_library,
         variables={"LD_LIBRARY_PATH": "{work}/old"},

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from runbook.core.units import GIB, clock_seconds, show_bytes, show_duration
 from runbook.jobs.render.preflight_job import NODE_SETUP, NODE_SETUP_SECONDS
 from runbook.node_checks.answers import HOSTS
+from runbook.node_checks.installation import OWN_PACKAGE, ProgramEnd
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
@@ -295,7 +296,15 @@ def _python_in_front(facts: NodeFacts) -> str:
         return ""
     for name, program in facts["programs"].items():
         place = program["place"]
-        if not program["is_own"] and place is not None and place < own_place:
+        if program["is_own"] or place is None or place >= own_place:
+            continue
+        if program["ended"] == ProgramEnd.FAILED.value:
+            return PhaseMessage.BROKEN_PYTHON_IN_FRONT.fill(
+                name=name,
+                path=program["path"],
+                executable=facts["executable"],
+            )
+        if program["ended"] == ProgramEnd.WELL.value:
             return PhaseMessage.PYTHON_IN_FRONT.fill(
                 name=name,
                 path=program["path"],
@@ -633,7 +642,33 @@ def sources_check(answers: JobAnswers) -> PlacedCheck:
             f"{text} ({folder})" for text, folder in zip(differences, folders, strict=True)
         )
         return rule.broken(value, odd_nodes)
-    return rule.passed("the same on all nodes", ", ".join(facts))
+    not_reached = _not_reached(facts)
+    if not_reached:
+        return rule.broken(
+            _by_node(not_reached), list(not_reached), remedy=READ_AGAIN, verdict="warn"
+        )
+    return rule.passed(", ".join(sorted(common)), ", ".join(facts))
+
+
+READ_AGAIN = (
+    "Ask again: the files are in the cache then. If nothing changes, the node reads them too "
+    "slowly, or the package is not installed there (the check `versions` says so)."
+)
+
+
+def _not_reached(facts: Mapping[str, NodeFacts]) -> dict[str, str]:
+    """Return, by node, which packages were read on another node only.
+
+    Each node has our own package, so that it counts where no node read it.
+    """
+    packages = {OWN_PACKAGE}.union(*facts.values())
+    not_reached = {}
+    for node, node_facts in facts.items():
+        names = sorted(packages - set(node_facts))
+        if names:
+            not_reached[node] = PhaseMessage.SOURCES_NOT_READ.fill(packages=", ".join(names))
+
+    return not_reached
 
 
 def _source_folder(facts: Mapping[str, NodeFacts], package: str) -> str:

@@ -89,39 +89,55 @@ OF_TORCH_ITSELF = ("libtorch", "libc10")
 
 
 def libraries_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether LD_LIBRARY_PATH replaces a library of torch's by an older one."""
+    """Judge whether LD_LIBRARY_PATH replaces a library of torch's by an older one.
+
+    Torch was imported with it. So an older library of the system, which modules of compilers bring,
+    is a warning, and only another torch's library is a defect.
+    """
     rule = PlacedRule(
         "libraries of torch",
         "LD_LIBRARY_PATH brings no older library in the place of one that torch finds without it",
         "Take the folder out of LD_LIBRARY_PATH (a module, a shell's start file or the site's "
         "setup adds it), or put it behind the folder of the newer library.",
     )
-    faults: dict[str, str] = {}
+    foreign: dict[str, str] = {}
+    older: dict[str, str] = {}
     replaced: set[str] = set()
+    not_compared: list[str] = []
     for node, facts in answers.facts(TORCH, TORCH).items():
+        if not facts.get("libraries_compared", True):
+            not_compared.append(node)
         for name, change in facts.get("substituted", {}).items():
             text = PhaseMessage.LIBRARY_REPLACED.fill(name=name, **change)
-            if _is_worse(name, change):
-                faults.setdefault(node, text)
+            if name.startswith(OF_TORCH_ITSELF):
+                foreign.setdefault(node, text)
+            elif _is_older(change):
+                older.setdefault(node, text)
             replaced.add(text)
 
-    if faults:
-        value = "; ".join(f"{node}: {fault}" for node, fault in faults.items())
-        return rule.broken(value, list(faults))
+    for faults, verdict in ((foreign, "fail"), (older, "warn")):
+        if faults:
+            value = "; ".join(f"{node}: {fault}" for node, fault in faults.items())
+            return rule.broken(value, list(faults), verdict=verdict)
+    if not_compared:
+        value = PhaseMessage.LIBRARIES_NOT_COMPARED.fill(nodes=", ".join(not_compared))
+        return rule.broken(value, verdict="unknown")
     return rule.passed(
         "; ".join(sorted(replaced)) or "as torch finds them", ", ".join(answers.nodes)
     )
 
 
-def _is_worse(name: str, change: NodeFacts) -> bool:
-    """Return whether a library is older than the one it replaces, or is another torch's."""
-    if name.startswith(OF_TORCH_ITSELF):
-        return True
+def _is_older(change: NodeFacts) -> bool:
+    """Return whether a library is older than the one it replaces, as far as both versions tell.
+
+    The name of cuDNN's file has three numbers, and that of its wheel four.
+    """
     version = str(change["version"])
     other_version = str(change["other_version"])
     if not version or not other_version:
         return False
-    return numbers(version) < numbers(other_version)
+    both = list(zip(numbers(version), numbers(other_version), strict=False))
+    return [number for number, _ in both] < [other_number for _, other_number in both]
 
 
 def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
