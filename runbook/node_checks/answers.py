@@ -34,6 +34,8 @@ NODES_VARIABLE = "RUNBOOK_NODES"
 """The names of the job's nodes, separated by spaces, in the scheduler's order."""
 ADDRESS_VARIABLE = "MASTER_ADDR"
 PORT_VARIABLE = "MASTER_PORT"
+OWN_PACKAGE = "gpt3-runbook"
+"""The package whose sources every node has."""
 
 Facts = dict[str, object]
 """The findings of one part, as plain JSON values."""
@@ -47,6 +49,16 @@ class PartState(Enum):
     DONE = "done"
     FAILED = "failed"
     HUNG = "hung"
+
+
+class ProgramEnd(Enum):
+    """How a program on PATH ended when it was asked who it is."""
+
+    WELL = "well"
+    FAILED = "failed"
+    """It does not start, or is no Python."""
+    HUNG = "hung"
+    """It gave no answer in the time that was left, which a cold file server can cause."""
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
-from runbook.node_checks.answers import Facts
+from runbook.node_checks.answers import OWN_PACKAGE, Facts, ProgramEnd
 
 PROGRAMS = ("python", "python3")
 """Names by which scripts and builds of extensions call Python."""
@@ -27,16 +26,6 @@ A cold file server needs about a millisecond for each file, and torch has 3,000.
 """
 INSTALLED = frozenset(("site-packages", "dist-packages"))
 """Folders that only an installer writes to."""
-
-
-class ProgramEnd(Enum):
-    """How a program on PATH ended when it was asked who it is."""
-
-    WELL = "well"
-    FAILED = "failed"
-    """It does not start, or is no Python."""
-    HUNG = "hung"
-    """It gave no answer in the time that was left, which a cold file server can cause."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +47,6 @@ class SourceFolder:
     below: str = ""
 
 
-OWN_PACKAGE = "gpt3-runbook"
 SOURCE_FOLDERS = (
     SourceFolder(OWN_PACKAGE, "runbook"),
     SourceFolder("megatron-core", "megatron", "core"),

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from runbook.core.units import GIB, clock_seconds, show_bytes, show_duration
 from runbook.jobs.render.preflight_job import NODE_SETUP, NODE_SETUP_SECONDS
-from runbook.node_checks.answers import HOSTS
-from runbook.node_checks.installation import OWN_PACKAGE, ProgramEnd
+from runbook.node_checks.answers import HOSTS, OWN_PACKAGE, ProgramEnd
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
