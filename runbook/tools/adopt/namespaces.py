@@ -637,9 +637,10 @@ def needed_arguments(job: SandboxJob) -> list[str]:
 
 
 def first_choice(job: SandboxJob) -> list[str]:
-    """Return arguments with which a script chooses the first branch of its `case "$1" in`.
+    """Return arguments with which a script chooses a branch of its `case "$1" in`.
 
-    The result is empty if it has no such branch. Markers stand for its other arguments.
+    It is the first that does not only prepare a training, by its name, or else the first. The
+    result is empty if there is no such branch. Markers stand for the script's other arguments.
     """
     text = _without_functions(_without_comments(job.files[job.main]))
     head = _CASE_OF_ARGUMENT.search(text)
@@ -649,12 +650,16 @@ def first_choice(job: SandboxJob) -> list[str]:
     choices = [choice for choice in _BRANCH.findall(branches) if choice not in _STARTS_NOTHING]
     if not choices:
         return []
-    return [choices[0], *_markers_of_arguments(text)[1:]]
+    trainings = [choice for choice in choices if not _PREPARES.match(choice)]
+    choice = (trainings or choices)[0]
+    return [choice, *_markers_of_arguments(text)[1:]]
 
 
 _CASE_OF_ARGUMENT = re.compile(r"\bcase\s+\"?\$\{?1\}?\"?\s+in\b")
 _BRANCH = re.compile(r"(?:^|;;)\s*\(?[\"']?([A-Za-z0-9][\w.-]*)[\"']?\s*[|)]")
 _STARTS_NOTHING = ("help", "usage", "stop", "clean", "status", "kill")
+_PREPARES = re.compile(r"(?:install|setup|download|prepare|build|test)(?![A-Za-z0-9])", re.I)
+"""Names of branches that come before a training: `install`, `build-image`."""
 
 
 def _markers_of_arguments(text: str) -> list[str]:

@@ -96,6 +96,7 @@ NEOX = """{
   "fp16": {"enabled": True, "loss_scale": 0, "hysteresis": 2}, "checkpoint_activations": true,
   "train_iters": 1000, "lr_decay_iters": 1000, "lr_decay_style": "cosine", "warmup": 0.01,
   "hidden_dropout": 0.0, "attention_dropout": 0.0, "checkpoint_factor": 100, "log_interval": 10,
+  "use_shared_fs": false,
 }
 """
 NEOX_PATHS = (
@@ -267,7 +268,7 @@ def test_a_key_that_nobody_here_knows_is_named_and_keeps_the_run_file_from_passi
 
 def test_losses_of_another_model_are_said(reports):
     rows = {row.option: row for row in reports["neox.yml"].proof}
-    for lost in ("gpt_j_residual", "rotary_pct"):
+    for lost in ("gpt_j_residual", "rotary_pct", "use_shared_fs"):
         assert rows[lost].verdict is OptionVerdict.DROPPED
     rows = {row.option: row for row in reports["nano.yaml"].proof}
     assert rows["data_stages.1.data.dataset.dataset_folder"].verdict is OptionVerdict.DROPPED

@@ -436,6 +436,21 @@ def test_a_script_that_chooses_by_its_argument_takes_its_first_branch():
     assert any("small" in note for note in adoption.script.notes)
 
 
+@pytest.mark.parametrize("first", ["install", "build-image", "test"])
+def test_a_branch_that_only_prepares_is_not_the_choice(first):
+    branches = f"  {first}) exit 0 ;;\n  testbed) STEPS=20 ;;\n  *) exit 2 ;;\n"
+    head = f'[ -n "$1" ] || exit 1\ncase "$1" in\n{branches}esac\n'
+    adoption = adopted(f"{head}torchrun {TRAIN} --train-iters $STEPS\n")
+    assert values(adoption)["training.iterations"] == 20
+    assert any("testbed" in note for note in adoption.script.notes)
+
+
+def test_a_script_whose_branches_all_prepare_takes_its_first():
+    script = 'case "$1" in\n  help) exit ;;\n  install) STEPS=1 ;;\n  build) STEPS=2 ;;\nesac\n'
+    job = namespaces.SandboxJob("job.sh", {"job.sh": script}, ())
+    assert namespaces.first_choice(job) == ["install"]
+
+
 def test_a_case_without_an_end_is_read_in_a_moment():
     many = "case $1 in\n" * 20_000
     assert namespaces.first_choice(namespaces.SandboxJob("job.sh", {"job.sh": many}, ())) == []

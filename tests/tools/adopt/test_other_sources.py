@@ -20,6 +20,7 @@ from runbook.tools.adopt.adopt_scripts import AdoptReport, adopt_job, adopt_proc
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.other_sources import is_log, script_of_log, script_of_process
+from runbook.tools.adopt.proof import OptionVerdict
 
 OPTIONS = (
     "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --train-iters 10 --lr 1e-4 --bf16"
@@ -123,6 +124,19 @@ def test_a_log_with_megatrons_arguments_becomes_a_run_file(tmp_path):
     assert "model: mpt-70b" in report.adopted.text
     assert "unaccounted for" not in verdicts.values()
     assert "line 20: --train-iters" in report.adopted.text
+
+
+def test_a_fused_loss_of_a_log_is_dropped_where_our_trainer_runs(tmp_path):
+    end = "[default0]:-------------------- end"
+    fused = "cross_entropy_loss_fusion: True\ncross_entropy_fusion_impl: te\n"
+    lines = [f"[default0]:  {line.replace(': ', ' .......... ')}\n" for line in fused.splitlines()]
+    (tmp_path / "train.log").write_text(LOG.replace(end, "".join(lines) + end))
+    report = adopt_files([tmp_path / "train.log"], tmp_path / "mine.yaml")
+    assert values(report)["training.framework"] == "runbook"
+    assert "training.loss_fusion" not in values(report)
+    rows = {row.option: row for row in report.proof}
+    for option in ("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl"):
+        assert rows[option].verdict is OptionVerdict.DROPPED
 
 
 def test_a_job_of_a_queue_is_adopted_by_its_number(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from runbook.core.errors import ParamsError
 from runbook.tools.adopt.configs.config_file import ConfigValue, safe
 from runbook.tools.adopt.configs.known_names import UNKNOWN, Scope, bound_names
+from runbook.tools.adopt.configs.safe_values import is_secret_name
 from runbook.tools.adopt.configs.syntax import (
     Function,
     assigned_targets,
@@ -45,10 +46,17 @@ _CHANGES_NOTHING = (
     "makedirs",
     "human_format",
     "info",
+    "len",
 )
 """Last names of calls that leave a configuration as it is."""
+_READS_ONLY = ("get", "items", "keys", "index", "count")
+"""Methods of lists and dictionaries that leave them as they are."""
+_MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+"""Expressions of values that a method may change later."""
 _MOST_NODES = 10_000
 """Expressions that are read: names that hold lists of each other repeat without end."""
+_MOST_DEPTH = 40
+"""Expressions inside each other that are read: names that stand for each other never end."""
 
 
 def nanotron_values(tree: ast.Module, file_name: str) -> tuple[ConfigValue, ...]:
@@ -144,10 +152,11 @@ def _names_of(
         for target in assigned_targets(statement):
             if not isinstance(target, ast.Name) or counts[target.id] > 1 or value is None:
                 continue
+            # A secret would be shown under any key that its name is given to
+            if is_secret_name(target.id):
+                continue
             names[target.id] = value
-            known = scope.value(value)
-            if known is not UNKNOWN:
-                scope.names[target.id] = known
+            scope.learn(target.id, scope.value(value))
     return names, scope
 
 
@@ -162,7 +171,10 @@ class _ConfigReader:
     scope: Scope
     paths: dict[str, list[str]] = field(default_factory=dict)
     """The dotted keys where each variable became a part of the configuration."""
+    plain_keys: set[str] = field(default_factory=set)
+    """The dotted keys of values that no other statement can change: numbers, texts, unknown ones."""
     num_nodes: int = 0
+    depth: int = 0
 
     def values(self, path: str, node: ast.expr) -> Iterator[ConfigValue]:
         """Yield the values of an expression with their dotted keys below `path`."""
@@ -171,6 +183,16 @@ class _ConfigReader:
             raise ParamsError(
                 AdoptMessage.TOO_MANY_VALUES, file_name=self.file_name, most_nodes=_MOST_NODES
             )
+        if self.depth == _MOST_DEPTH:
+            source = f"{path} = {source_of(node)} (over {_MOST_DEPTH} expressions deep)"
+            yield ConfigValue("statement", source, node.lineno, known=False)
+            return
+        self.depth += 1
+        yield from self._values_inside(path, node)
+        self.depth -= 1
+
+    def _values_inside(self, path: str, node: ast.expr) -> Iterator[ConfigValue]:
+        """Yield the values of an expression that is not too deep inside others."""
         if isinstance(node, ast.Name) and node.id in self.names:
             self.paths.setdefault(node.id, []).append(path)
             yield from self.values(path, self.names[node.id])
@@ -185,46 +207,101 @@ class _ConfigReader:
         elif isinstance(node, ast.Attribute) and self._attribute(node) is not None:
             yield from self.values(path, self._attribute(node))  # type: ignore[arg-type]
         else:
+            if not isinstance(node, _MUTABLE):
+                self.plain_keys.add(path)
             yield self._plain(path, node)
 
     def changes(self, tree: ast.Module, built: _BuiltConfig) -> Iterator[ConfigValue]:
         """Yield what the file's other statements change in the configuration or in its parts."""
         for statement in statements_in(tree.body):
             is_certain = any(statement is other for other in built.statements)
+            value: ast.expr | None = getattr(statement, "value", None)
             for target in assigned_targets(statement):
-                variable, _, attribute = dotted(target).partition(".")
-                if attribute and variable in self.paths:
-                    yield from self._changed(variable, attribute, statement, is_certain=is_certain)
-            if self._is_handed_on(statement):
+                variable, attribute = self._place(target)
+                if attribute and dotted(target) and value is not None:
+                    yield from self._changed(variable, attribute, value, is_certain=is_certain)
+            if self._may_change(statement) or _builds_another(statement, built):
                 source = source_of_head(statement)
                 yield ConfigValue("statement", source, statement.lineno, known=False)
 
     def _changed(
-        self, variable: str, attribute: str, statement: ast.stmt, *, is_certain: bool
+        self, variable: str, attribute: str, value: ast.expr, *, is_certain: bool
     ) -> Iterator[ConfigValue]:
         """Yield a change of an attribute under each key that the variable has."""
-        value: ast.expr = statement.value  # type: ignore[attr-defined]
-        for path in list(self.paths[variable]):
+        for path in list(dict.fromkeys(self.paths[variable])):
             name = _joined(path, attribute)
             if is_certain:
                 yield from self.values(name, value)
             else:
                 source = f"{source_of(value)} (not always)"
-                yield ConfigValue(name, source, statement.lineno, known=False)
+                yield ConfigValue(name, source, value.lineno, known=False)
 
-    def _is_handed_on(self, statement: ast.stmt) -> bool:
-        """Return whether a statement gives a part of the configuration to a function that may change it."""
-        if not isinstance(statement, ast.Expr | ast.With | ast.For | ast.AugAssign):
-            return False
-        for head in head_nodes(statement):
-            for node in ast.walk(head):
-                if isinstance(node, ast.Call) and last_name(node.func) not in _CHANGES_NOTHING:
-                    arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
-                    if any(dotted(item).partition(".")[0] in self.paths for item in arguments):
-                        return True
-        return isinstance(statement, ast.AugAssign) and (
-            dotted(statement.target).partition(".")[0] in self.paths
+    def _may_change(self, statement: ast.stmt) -> bool:
+        """Return whether a statement may change the configuration in a way that is not followed."""
+        return (
+            self._sets_an_item(statement)
+            or self._has_another_name(statement)
+            or any(self._is_handed_on(call, statement) for call in _calls_in(statement))
         )
+
+    def _sets_an_item(self, statement: ast.stmt) -> bool:
+        """Return whether a statement sets or deletes a part in another way than by an assignment."""
+        followed = [target for target in assigned_targets(statement) if dotted(target)]
+        for node in _nodes_in(statement):
+            is_load = isinstance(getattr(node, "ctx", None), ast.Load)
+            if isinstance(node, ast.Attribute | ast.Subscript) and not is_load:
+                is_followed = any(node is target for target in followed)
+                if self._place(node)[0] and not is_followed:
+                    return True
+        return isinstance(statement, ast.AugAssign) and bool(self._place(statement.target)[0])
+
+    def _has_another_name(self, statement: ast.stmt) -> bool:
+        """Return whether a statement gives a part a name that is not followed."""
+        values: list[ast.expr] = []
+        targets = assigned_targets(statement)
+        is_new = any(not self._place(target)[0] for target in targets)
+        if is_new and isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value:
+            values.append(statement.value)
+        if isinstance(statement, ast.For | ast.AsyncFor):
+            values.append(statement.iter)
+        nodes = _nodes_in(statement)
+        values += [node.value for node in nodes if isinstance(node, ast.NamedExpr)]
+        return any(self._is_part(item) for value in values for item in _items_of(value))
+
+    def _is_handed_on(self, call: ast.Call, statement: ast.stmt) -> bool:
+        """Return whether a call may change a part: its method, or a function that is given it."""
+        name = last_name(call.func)
+        if name in _CHANGES_NOTHING:
+            return False
+        is_method = isinstance(call.func, ast.Attribute) and self._is_part(call.func.value)
+        if is_method and name not in _READS_ONLY:
+            return True
+        # nanotron's classes keep a part as it is; an assignment of one is read with its values
+        if assigned_targets(statement) and name in self.classes:
+            return False
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        return any(self._is_part(item) for value in arguments for item in _items_of(value))
+
+    def _place(self, node: ast.expr) -> tuple[str, str]:
+        """Return the variable of the configuration that an expression starts with, and its attribute.
+
+        Both are empty if it starts with none. An item of a list stands for the list.
+        """
+        name = dotted(_without_items(node))
+        parts = name.split(".")
+        for length in range(len(parts), 0, -1):
+            variable = ".".join(parts[:length])
+            if variable and variable in self.paths:
+                return variable, ".".join(parts[length:])
+        return "", ""
+
+    def _is_part(self, node: ast.expr) -> bool:
+        """Return whether an expression is a part of the configuration that can be changed."""
+        variable, attribute = self._place(node)
+        if not variable:
+            return False
+        keys = {_joined(path, attribute) if attribute else path for path in self.paths[variable]}
+        return not keys <= self.plain_keys
 
     def _values_of_class(self, path: str, call: ast.Call) -> Iterator[ConfigValue]:
         """Yield the arguments of a class of nanotron's."""
@@ -267,7 +344,7 @@ class _ConfigReader:
         """Return the argument that gave an attribute of a variable its value: `model_config.vocab_size`."""
         variable, _, attribute = dotted(node).partition(".")
         built = self.names.get(variable)
-        if not isinstance(built, ast.Call):
+        if not isinstance(built, ast.Call) or is_secret_name(attribute):
             return None
         for keyword in built.keywords:
             if keyword.arg == attribute:
@@ -279,6 +356,53 @@ class _ConfigReader:
         if isinstance(node, ast.Name):
             node = self.names.get(node.id, node)
         return isinstance(node, ast.Call) and last_name(node.func) in self.classes
+
+
+def _nodes_in(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Yield the expressions of a statement, without the statements inside it."""
+    for head in head_nodes(statement):
+        yield from ast.walk(head)
+
+
+def _calls_in(statement: ast.stmt) -> list[ast.Call]:
+    """Return the calls of a statement, without those of the statements inside it."""
+    return [node for node in _nodes_in(statement) if isinstance(node, ast.Call)]
+
+
+def _items_of(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield what an expression may stand for, and the items of its lists: `[a, b if c else d]`."""
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        children = node.elts
+    elif isinstance(node, ast.Dict | ast.BoolOp):
+        children = node.values
+    elif isinstance(node, ast.IfExp):
+        children = [node.body, node.orelse]
+    elif isinstance(node, ast.Starred | ast.NamedExpr):
+        children = [node.value]
+    else:
+        yield node
+        return
+    for child in children:
+        yield from _items_of(child)
+
+
+def _without_items(node: ast.expr) -> ast.expr:
+    """Return an expression up to its first `[...]`."""
+    inner: ast.expr = node
+    while isinstance(inner, ast.Attribute | ast.Subscript):
+        if isinstance(inner, ast.Subscript):
+            node = inner.value
+        inner = inner.value
+    return node
+
+
+def _builds_another(statement: ast.stmt, built: _BuiltConfig) -> bool:
+    """Return whether a later statement may put another `Config` into the variable."""
+    value = getattr(statement, "value", None)
+    if not isinstance(value, ast.Call) or last_name(value.func) != _CONFIG:
+        return False
+    targets = [dotted(target) for target in assigned_targets(statement)]
+    return built.variable in targets and value.lineno > built.call.lineno
 
 
 def _joined(path: str, name: str) -> str:
