@@ -149,6 +149,29 @@ def test_a_statement_that_only_reads_the_configuration_is_not_named(statement):
     assert unknown_names(f"{imported}{SOURCE}{statement}") == ["checkpoints.checkpoints_path"]
 
 
+def test_a_change_of_a_part_before_the_configuration_gets_it_is_named():
+    text = f"{SOURCE}late = ParallelismArgs(dp=1)\nlate.dp = 8\nconfig.parallelism = late\n"
+    values = nanotron_values(ast.parse(text), "mine.py")
+    (line,) = [value.line for value in values if value.name == "statement"]
+    assert line == len(SOURCE.splitlines()) + 2
+
+
+def test_a_configuration_that_a_function_returns_names_no_statement():
+    indented = "".join(f"    {line}\n" for line in BUILT.splitlines())
+    returned = indented.replace("config = Config", "return Config")
+    text = f"{IMPORTS}{BODY}def make():\n{returned}"
+    assert unknown_names(text) == ["checkpoints.checkpoints_path"]
+
+
+@pytest.mark.parametrize(
+    ("assigned", "statement"),
+    [("layout = ", "kept.dp = 8\n"), ("config = ", "kept.parallelism.dp = 8\n")],
+)
+def test_a_part_with_two_names_is_named(assigned, statement):
+    text = SOURCE.replace(f"\n{assigned}", f"\n{assigned}kept = ")
+    assert "statement" in unknown_names(f"{text}{statement}")
+
+
 def test_a_list_of_stages_that_grows_is_named():
     stages = "[DatasetStageArgs(name='all', start_training_step=1, data=DataArgs(seed=7))]"
     built = BUILT.replace(stages.replace("'", '"'), "stages")

@@ -213,16 +213,28 @@ class _ConfigReader:
 
     def changes(self, tree: ast.Module, built: _BuiltConfig) -> Iterator[ConfigValue]:
         """Yield what the file's other statements change in the configuration or in its parts."""
-        for statement in statements_in(tree.body):
-            is_certain = any(statement is other for other in built.statements)
-            value: ast.expr | None = getattr(statement, "value", None)
-            for target in assigned_targets(statement):
-                variable, attribute = self._place(target)
-                if attribute and dotted(target) and value is not None:
-                    yield from self._changed(variable, attribute, value, is_certain=is_certain)
-            if self._may_change(statement) or _builds_another(statement, built):
-                source = source_of_head(statement)
-                yield ConfigValue("statement", source, statement.lineno, known=False)
+        statements = list(statements_in(tree.body))
+        named: set[ast.stmt] = set()
+        for statement in statements:
+            rows = list(self._changes_of(statement, built))
+            if rows:
+                named.add(statement)
+            yield from rows
+        # A name that a change has made a part may have changed before it
+        for statement in statements:
+            if statement not in named and list(self._changes_of(statement, built)):
+                yield _unknown(statement)
+
+    def _changes_of(self, statement: ast.stmt, built: _BuiltConfig) -> Iterator[ConfigValue]:
+        """Yield what one statement changes in the parts that are known so far."""
+        is_certain = any(statement is other for other in built.statements)
+        value: ast.expr | None = getattr(statement, "value", None)
+        for target in assigned_targets(statement):
+            variable, attribute = self._place(target)
+            if attribute and dotted(target) and value is not None:
+                yield from self._changed(variable, attribute, value, is_certain=is_certain)
+        if self._may_change(statement) or _builds_another(statement, built):
+            yield _unknown(statement)
 
     def _changed(
         self, variable: str, attribute: str, value: ast.expr, *, is_certain: bool
@@ -260,6 +272,8 @@ class _ConfigReader:
         values: list[ast.expr] = []
         targets = assigned_targets(statement)
         is_new = any(not self._place(target)[0] for target in targets)
+        if is_new and any(self._place(target)[0] for target in targets):
+            return True
         if is_new and isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value:
             values.append(statement.value)
         if isinstance(statement, ast.For | ast.AsyncFor):
@@ -276,8 +290,8 @@ class _ConfigReader:
         is_method = isinstance(call.func, ast.Attribute) and self._is_part(call.func.value)
         if is_method and name not in _READS_ONLY:
             return True
-        # nanotron's classes keep a part as it is; an assignment of one is read with its values
-        if assigned_targets(statement) and name in self.classes:
+        # nanotron's classes keep a part as it is, unless nobody keeps what they make
+        if name in self.classes and not isinstance(statement, ast.Expr | ast.With | ast.For):
             return False
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
         return any(self._is_part(item) for value in arguments for item in _items_of(value))
@@ -300,8 +314,9 @@ class _ConfigReader:
         variable, attribute = self._place(node)
         if not variable:
             return False
-        keys = {_joined(path, attribute) if attribute else path for path in self.paths[variable]}
-        return not keys <= self.plain_keys
+        paths = self.paths[variable]
+        keys = (_joined(path, attribute) if attribute else path for path in paths)
+        return any(key not in self.plain_keys for key in keys)
 
     def _values_of_class(self, path: str, call: ast.Call) -> Iterator[ConfigValue]:
         """Yield the arguments of a class of nanotron's."""
@@ -356,6 +371,11 @@ class _ConfigReader:
         if isinstance(node, ast.Name):
             node = self.names.get(node.id, node)
         return isinstance(node, ast.Call) and last_name(node.func) in self.classes
+
+
+def _unknown(statement: ast.stmt) -> ConfigValue:
+    """Return the row of a statement whose effect on the configuration is not known."""
+    return ConfigValue("statement", source_of_head(statement), statement.lineno, known=False)
 
 
 def _nodes_in(statement: ast.stmt) -> Iterator[ast.AST]:
