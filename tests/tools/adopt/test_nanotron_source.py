@@ -142,6 +142,7 @@ def test_a_change_that_is_not_followed_is_named_with_its_line(statement):
         "print(len(config.data_stages), shape.vocab_size)\n",
         "total = human_format(shape.vocab_size * WIDTH)\n",
         "trainer = DistributedTrainer(config)\n",
+        "config.print_config_details()\n",
     ],
 )
 def test_a_statement_that_only_reads_the_configuration_is_not_named(statement):

@@ -43,6 +43,8 @@ _CHANGES_NOTHING = (
     "assert",
     "save_as_yaml",
     "as_dict",
+    "get_yaml",
+    "print_config_details",
     "makedirs",
     "human_format",
     "info",
