@@ -216,12 +216,15 @@ class _ConfigReader:
     def changes(self, tree: ast.Module, built: _BuiltConfig) -> Iterator[ConfigValue]:
         """Yield what the file's other statements change in the configuration or in its parts."""
         statements = list(statements_in(tree.body))
+        num_parts = len(self.paths)
         named: set[ast.stmt] = set()
         for statement in statements:
             rows = list(self._changes_of(statement, built))
             if rows:
                 named.add(statement)
             yield from rows
+        if len(self.paths) == num_parts:
+            return
         # A name that a change has made a part may have changed before it
         for statement in statements:
             if statement not in named and list(self._changes_of(statement, built)):
