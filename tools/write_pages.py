@@ -90,7 +90,7 @@ def departures_page() -> str:
             else:
                 only = ""
             if departure.variants_without:
-                but = f" Not {', '.join(departure.variants_without)}."
+                but = f" Does not apply to {', '.join(departure.variants_without)}."
             else:
                 but = ""
             lines.append(f"| {what} | {departure.why}{only}{but} |")
