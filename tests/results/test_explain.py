@@ -29,6 +29,7 @@ from runbook.tools.speed.facts import read_facts, read_words
 from runbook.tools.speed.gap import gap_figure
 from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.parts import GapPart, fill
+from runbook.tools.speed.phrases import plain_numbers
 from runbook.tools.speed.planned_choice import choice_of, fits_device
 from runbook.tools.speed.signs import signs
 
@@ -573,6 +574,14 @@ def test_option_names_are_those_of_the_run_file_and_of_the_frameworks():
         ("two nodes of 8 A100", "n_accel", "16"),
         ("18.0 s per step", "reached.seconds", "18"),
         ("an iteration takes 950 ms", "reached.seconds", "0.95"),
+        ("7B on two GPUs", "n_accel", "2"),
+        ("Llama 7B on 64 H100. One GPU runs at a lower clock.", "n_accel", "64"),
+        ("64 H100. The memory use of one GPU is 70 GB.", "n_accel", "64"),
+        ("64 H100. Two GPUs run at a lower clock.", "n_accel", "64"),
+        ("micro batch of 8k tokens, seq 4096", "micro_batch", "2"),
+        ("micro-batch size of 8,192 tokens, seq 4096", "micro_batch", "2"),
+        ("8k-token micro-batches, seq 4096", "micro_batch", "2"),
+        ("global batch size of 4,194,304 tokens, seq 4096", "global_batch", "1024"),
     ],
 )
 def test_values_are_read_as_people_write_them(text, name, value):
@@ -594,10 +603,31 @@ def test_values_are_read_as_people_write_them(text, name, value):
         ("trained on 300B tokens with sequence length 2k", "global_batch"),
         ("H200 has 1979 TFLOPS", "reached.tflops"),
         ("3.7k tokens/s", "seq_len"),
+        ("One GPU runs at a lower clock", "n_accel"),
+        ("the memory use of one GPU is 70 GB", "n_accel"),
+        ("micro batch of 8k tokens, seq 4096", "global_batch"),
+        ("micro-batch size of 8192 tokens, seq 4096", "global_batch"),
+        ("micro-batch size of 8192 tokens", "micro_batch"),
+        ("global batch size of 4194304 tokens", "global_batch"),
     ],
 )
 def test_a_stray_word_is_no_value(text, name):
     assert name not in read_facts(text, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("131,072 tokens", "131072 tokens"),
+        ("4,194,304 tokens", "4194304 tokens"),
+        ("300,000,000,000 tokens", "300000000000 tokens"),
+        ("at steps 100,200,300", "at steps 100,200,300"),
+        ("batches [128,256]", "batches [128,256]"),
+        ("512,1024", "512,1024"),
+    ],
+)
+def test_commas_between_thousands_are_left_out_and_those_of_a_list_stay(text, plain):
+    assert plain_numbers(text) == plain
 
 
 @pytest.mark.parametrize(
@@ -621,6 +651,10 @@ def test_a_stray_word_is_no_value(text, name):
         ("fetching one batch needs 1.1 s", "data wait"),
         ("the three cards are different models", "stragglers"),
         ("420 of 1979 TFLOP/s on H200", "FLOPs convention"),
+        ("A100: 624 TFLOPS", "FLOPs convention"),
+        ("H100 has 1,979 teraFLOPS", "FLOPs convention"),
+        ("bf16, no fp8: 420 of 1979 TFLOP/s on H200", "FLOPs convention"),
+        ("fp8 ........ None\nfp8_margin ... 0\n420 of 1979 TFLOP/s on H200", "FLOPs convention"),
     ],
 )
 def test_a_cause_in_an_engineers_words_is_named(text, cause):
@@ -650,6 +684,12 @@ def test_stated_causes_need_no_known_device(told, text, causes):
         "the cards have NVLink, not PCIe only",
         "we save checkpoints every 500 steps",
         "1979 TFLOP/s in fp8 on H200",
+        "use_fp8=True, 420 of 1979 TFLOP/s on H200",
+        "iteration 624 on A100",
+        "NVIDIA A100-SXM4-80GB\n iteration      624/    1000 | throughput per GPU (TFLOP/s/GPU): 140.0 |",
+        "global batch 624 on 8 A100",
+        "step 1979 on H100",
+        "624 TFLOPs per sequence on A100",
         "the cards do not talk over PCIe",
         "we waited for the data center",
     ],

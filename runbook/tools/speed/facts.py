@@ -17,6 +17,7 @@ from runbook.tools.speed.phrases import (
     accumulation,
     batch_tokens,
     is_stated,
+    micro_batch_tokens,
     phrase_facts,
     plain_numbers,
     step_seconds,
@@ -120,8 +121,10 @@ _COLUMNS = {
     "devices": "n_accel",
 }
 """Columns by the last word of a run file's key, if the column has another name."""
+_NOT_A_RATE = r"(?!\s*(?:/|per|a)\s*(?:token|step|sample|sequence|iteration|pass))"
+"""Excludes operations of a step or a token."""
 _SPEEDS = {
-    "tflops": r"(\d+(?:\.\d+)?)\W*(?:model )?TFLOPs?\b(?!\s*(?:/|per|a)\s*(?:token|step|sample|sequence|iteration|pass))",
+    "tflops": rf"(\d+(?:\.\d+)?)\W*(?:model )?TFLOPs?\b{_NOT_A_RATE}",
     "tokens_per_second": r"(\d[\d,]*(?:\.\d+)?k?)[^\w.,;:]*tok(?:en)?s?\s*(?:/|per)\s*s"
     r"|tok(?:en)?s?/s(?:ec)?(?: ?(?:/|per) ?GPU)?[ =:]+(\d[\d,]{2,}(?:\.\d+)?k?)(?![\d,]*\W*tok)",
 }
@@ -184,6 +187,15 @@ The unit is case-sensitive: NVLink and storage are given in bytes, as GB/s.
 _WITH_SPARSITY = ("A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "L40S")
 """Families whose datasheets also state a peak with sparsity, twice the other."""
 _ROUNDED_PEAK = 1e-3
+_PEAK_FIGURE = (
+    rf"(?<![\w.,])(\d{{3,4}}(?:\.\d+)?|\d,\d{{3}})[ -]?(?:model )?(?:T|tera)FLOPs?\b{_NOT_A_RATE}"
+)
+"""Figures in TFLOP/s. A number without the unit may be that of an iteration or a batch."""
+_FP8 = (
+    r"(?<![a-z])fp-?8(?:_(?:format|hybrid|e4m3))?"
+    r"(?!\w|[ \t.:=\"']+(?:none|false|off|no)\b)"
+)
+"""Mentions of fp8, except where a program prints that it is off."""
 _SHARDS_STATES = r"\bfsdp\b|\bzero[- ]?(?:stage[- ]?)?[0-3]\b"
 """Phrases that state which states are sharded."""
 _SOCKET_GBIT_S = "10"
@@ -277,8 +289,9 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
     facts |= _flag_facts(text)
     for name, value in phrase_facts(text).items():
         facts.setdefault(name, value)
+    facts = _batch_of_tokens("micro_batch", micro_batch_tokens(text), facts)
     facts = _accumulated_batch(text, facts)
-    facts = _batch_of_tokens(text, facts)
+    facts = _batch_of_tokens("global_batch", batch_tokens(text), facts)
     facts["software"] = _software(text, printed)
     return facts
 
@@ -329,13 +342,20 @@ def _accumulated_batch(text: str, facts: Facts) -> Facts:
     return facts | {"global_batch": str(global_batch)}
 
 
-def _batch_of_tokens(text: str, facts: Facts) -> Facts:
-    """Return the facts with the global batch that a number of tokens implies."""
-    tokens = batch_tokens(text)
-    if not tokens or "global_batch" in facts or "seq_len" not in facts:
+def _batch_of_tokens(name: str, tokens: float, facts: Facts) -> Facts:
+    """Return the facts with the sequences of a batch of so many tokens; 0: none are stated.
+
+    Its number of tokens may have been read as one of sequences. That is not kept, even if the
+    length of a sequence is unknown.
+    """
+    figure = f"{tokens:.0f}"
+    if not tokens or facts.get(name, figure) != figure:
         return facts
+    other_facts = {key: value for key, value in facts.items() if key != name}
+    if "seq_len" not in facts:
+        return other_facts
     sequences = max(1, round(tokens / int(facts["seq_len"])))
-    return facts | {"global_batch": str(sequences)}
+    return other_facts | {name: str(sequences)}
 
 
 def _flag_facts(text: str) -> Facts:
@@ -410,12 +430,13 @@ def sparse_peak(text: str) -> float:
     >>> sparse_peak("420 of 1979 TFLOP/s on H200"), sparse_peak("1979 TFLOP/s in fp8 on H200")
     (1979.0, 0.0)
     """
-    if re.search("fp8", text, re.IGNORECASE):
+    if is_stated(_FP8, text):
         return 0.0
     sparse_peaks = [2 * peak for peak in _dense_peaks(text)]
-    for figure in re.findall(r"(?<![\w.,])\d{3,4}(?:\.\d+)?(?!\w)", text):
-        if _is_among(float(figure), sparse_peaks):
-            return float(figure)
+    for figure in re.findall(_PEAK_FIGURE, text, re.IGNORECASE):
+        tflops = float(_plain_figure(figure))
+        if _is_among(tflops, sparse_peaks):
+            return tflops
 
     return 0.0
 

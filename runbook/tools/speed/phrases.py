@@ -53,8 +53,15 @@ _THOUSANDS_OF_TOKENS = (
     rf"(?<![\w.])(\d+) ?k(?=[ -](?:tokens?[ -])?{_SEQUENCE_NAME}\b)",
 )
 """Lengths of a sequence in thousands: "sequence length 8k", "a 32k context"."""
-_SEPARATED = r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])"
-"""A number with a comma for each thousand."""
+_SEPARATED = (
+    r"(?<![\d.,\[])"
+    r"(?:\d{1,3},\d{3}|\d{1,2}(?:,\d{3}){2,}|\d{3}(?:,000){2,})"
+    r"(?![\d,\]])"
+)
+"""A number with a comma for each thousand.
+
+From three groups of three digits on, as in "100,200,300", it is a list unless zeros end it.
+"""
 _STEP_TIME_UNIT = r"(ms|s|secs?|seconds)\b"
 _STEP = r"(?:training )?(?:step|iteration|iter)"
 _STEP_TIMES = (
@@ -64,14 +71,24 @@ _STEP_TIMES = (
     rf"(?:about |~ ?)?(\d+(?:\.\d+)?) ?{_STEP_TIME_UNIT}",
 )
 """Times of a whole step, with their unit."""
-_NUMBER_WORDS = {"one": "1", "two": "2", "three": "3", "four": "4", "eight": "8", "sixteen": "16"}
+_NUMBER_WORDS = {"two": "2", "three": "3", "four": "4", "eight": "8", "sixteen": "16"}
+"""Words for numbers, without "one": "one GPU is slower" is about a part of a training."""
+_NUMBER_WORD = "|".join(_NUMBER_WORDS)
 _COUNTED = (
-    rf"\b({'|'.join(_NUMBER_WORDS)})(?= (?:nodes?|machines?|GPUs?)\b"
-    r"| (?:NVIDIA )?(?:GB|[ABHV])\d00)"
+    rf"\b(?:{_NUMBER_WORD})(?= (?:nodes|machines)\b)"
+    rf"|\b(?:(?<=\bon )|(?<=\bwith )|(?<=\busing ))(?:{_NUMBER_WORD})"
+    r"(?= GPUs\b| (?:NVIDIA )?(?:GB|[ABHV])\d00)"
 )
-"""Words for numbers of nodes and devices."""
+"""Words for numbers of nodes, and of devices that a training is on, with or using."""
+_MICRO_BATCH_TOKENS = (
+    r"\bmicro[ _-]?batch(?:[ _-]?size)?(?: of| is|:|=)? ?(?:about )?"
+    r"(\d+(?:\.\d+)?) ?([kM])?[ -]tokens\b"
+    r"|(?<![\w.])(\d+(?:\.\d+)?) ?([kM])?[ -]tokens? micro[ _-]?batch(?:es)?\b"
+)
+"""Sizes of a micro-batch in tokens."""
 _BATCH_TOKENS = (
-    r"\bbatch(?:[ _-]?size)?(?: of| is|:|=)? ?(?:about )?(\d+(?:\.\d+)?) ?([kM])?[ -]tokens\b"
+    r"(?<!micro[ -])\bbatch(?:[ _-]?size)?(?: of| is|:|=)? ?(?:about )?"
+    r"(\d+(?:\.\d+)?) ?([kM])?[ -]tokens\b"
     r"|(?<![\w.])(\d+(?:\.\d+)?) ?([kM])?[ -]tokens? (?:global )?batch(?:es)?\b"
     r"|(?<![\w.])(\d+(?:\.\d+)?) ?([kM]) tokens (?:per|a|in each) (?:global )?(?:step|batch)\b"
 )
@@ -140,7 +157,7 @@ def plain_numbers(text: str) -> str:
         text = re.sub(pattern, _without_thousands, text, flags=re.IGNORECASE)
     return re.sub(
         _COUNTED,
-        lambda match: _NUMBER_WORDS[match[1].lower()],
+        lambda match: _NUMBER_WORDS[match[0].lower()],
         text,
         flags=re.IGNORECASE,
     )
@@ -160,11 +177,26 @@ def batch_tokens(text: str) -> float:
     >>> batch_tokens("a global batch size of 4M tokens"), batch_tokens("trained on 300 B tokens")
     (4000000.0, 0.0)
     """
-    match = re.search(_BATCH_TOKENS, text, re.IGNORECASE)
+    return _stated_tokens(_BATCH_TOKENS, text)
+
+
+def micro_batch_tokens(text: str) -> float:
+    """Return the tokens of a micro-batch that a text states, or 0.
+
+    >>> micro_batch_tokens("a micro batch of 8k tokens"), micro_batch_tokens("micro batch 2")
+    (8000.0, 0.0)
+    """
+    return _stated_tokens(_MICRO_BATCH_TOKENS, text)
+
+
+def _stated_tokens(pattern: str, text: str) -> float:
+    """Return the first number of tokens, whose figure and unit are groups of a pattern, or 0."""
+    match = re.search(pattern, text, re.IGNORECASE)
     if match is None:
         return 0.0
-    figure = match[1] or match[3] or match[5]
-    unit = match[2] or match[4] or match[6] or ""
+    groups = match.groups(default="")
+    figure = next(filter(None, groups[::2]))
+    unit = next(filter(None, groups[1::2]), "")
     return float(figure) * _TOKEN_UNITS[unit.lower()]
 
 
