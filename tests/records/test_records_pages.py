@@ -234,8 +234,9 @@ def test_code_is_folded_and_open_where_it_failed():
     ]
     marker = nbformat.v4.new_markdown_cell('<span id="papermill-error-cell">here</span>')
     marker.metadata["tags"] = ["papermill-error-cell-tag"]
+    announcement = "An Exception was encountered"
     banner = nbformat.v4.new_markdown_cell(
-        "<span>An Exception was encountered</span>", metadata=dict(marker.metadata)
+        f"<span>{announcement}</span>", metadata=dict(marker.metadata)
     )
     content.cells = [banner, *content.cells, marker, failed]
     twin = replace(
@@ -253,7 +254,7 @@ def test_code_is_folded_and_open_where_it_failed():
     (alert,) = elements_of(text, "div", role="alert")
     assert twin.reason in alert.text
     assert 'href="#papermill-error-cell"' in text
-    assert banner.source not in text
+    assert announcement not in text
     assert 'class="ansi-red-fg"' in text
 
 
