@@ -56,9 +56,9 @@ class WallTime:
     waiting_seconds: float = 0.0
     """From a job's submission until it began, in start-up and restarts: no device was held."""
     productive_device_seconds: float | None = None
-    """Number of devices that trained, in the steps that count.
+    """Device-seconds of the productive steps, without their waits for data.
 
-    None: all devices of the summary.
+    None: every device of the job counts for the whole productive time.
     """
     devices_of_job: int = 0
     """Devices of a job that continued with fewer for a while.

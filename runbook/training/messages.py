@@ -60,11 +60,11 @@ class TrainingMessage(Message):
     )
     DEEPSPEED_MISSING = (
         "training.engine deepspeed: the package deepspeed is not installed here. Install "
-        "gpt3-runbook[train], or set training.engine to megatron-core"
+        "gpt3-runbook[train], or set training.engine to {other_engine}"
     )
     DEEPSPEED_TOO_OLD = (
         "training.engine deepspeed: deepspeed {version} is installed, and the engine needs "
-        "{oldest} or newer. Update it, or set training.engine to megatron-core"
+        "{oldest} or newer. Update it, or set training.engine to {other_engine}"
     )
     DISK_FULL = "only {free:,} bytes are free on its disk"
     DOCUMENTS_OUT_OF_ORDER = (
@@ -134,9 +134,8 @@ class TrainingMessage(Message):
     )
     NEAR_FOLDER_NOT_MADE = "{top}: {error}"
     NOTHING_LEFT_TO_TRAIN = (
-        "{folder} is of iteration {iteration}, and this plan ends at {iterations}: nothing is "
-        "left to train. Plan a longer training, or another checkpoint folder to begin a shorter "
-        "one anew"
+        "The plan ends at iteration {iterations}, and the checkpoint {folder} is at {iteration}. "
+        "Increase training.iterations, or use another folder to start over"
     )
     NOTHING_TO_GO_BACK_TO = "there is no checkpoint to go back to"
     NOT_AN_INDEX = "{index} is no Megatron index: it begins with {magic!r} and version {version}"
@@ -172,7 +171,9 @@ class TrainingMessage(Message):
         "MASTER_PORT={port!r} do not say where they meet: export both in the job script (the "
         "first node's name, a free port)"
     )
-    NO_MODEL_OF_TRANSFORMERS = "model {model} is none that transformers has: {reasons}"
+    NO_MODEL_OF_TRANSFORMERS = (
+        "transformers has no architecture that matches model {model}: {reasons}"
+    )
     NO_MORE_ROLLBACKS = "{rollbacks} rollbacks are all that training.nan_limit {limit} allows"
     NO_SAFETENSORS = (
         "{folder} has no .safetensors file; other formats may hold code and are not read"

@@ -230,8 +230,13 @@ def test_a_smaller_batch_at_first_is_a_smaller_batch_for_deepspeed(
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        ("0.18.9", TrainingMessage.DEEPSPEED_TOO_OLD.of(version="0.18.9", oldest="0.19")),
-        ("", TrainingMessage.DEEPSPEED_MISSING.of()),
+        (
+            "0.18.9",
+            TrainingMessage.DEEPSPEED_TOO_OLD.of(
+                version="0.18.9", oldest="0.19", other_engine="megatron-core"
+            ),
+        ),
+        ("", TrainingMessage.DEEPSPEED_MISSING.of(other_engine="megatron-core")),
     ],
 )
 def test_a_deepspeed_that_does_not_suffice_is_refused_with_the_remedy(found, message, monkeypatch):

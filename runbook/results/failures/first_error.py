@@ -82,6 +82,7 @@ class FirstError:
 
 
 MAX_PROCESSES = 10_000
+"""Maximum number of processes with an exception. Further lines are ignored until the next step."""
 
 
 _Process = tuple[int | None, str]

@@ -29,6 +29,8 @@ OLDEST_VERSION = (
     0,
     19,
 )
+OTHER_ENGINE = "megatron-core"
+"""The value of training.engine that needs no DeepSpeed."""
 
 
 def import_deepspeed() -> Any:
@@ -39,13 +41,14 @@ def import_deepspeed() -> Any:
     try:
         version = metadata.version("deepspeed")
     except metadata.PackageNotFoundError:
-        raise RefusedError(TrainingMessage.DEEPSPEED_MISSING) from None
+        raise RefusedError(TrainingMessage.DEEPSPEED_MISSING, other_engine=OTHER_ENGINE) from None
 
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_VERSION:
         raise RefusedError(
             TrainingMessage.DEEPSPEED_TOO_OLD,
             version=version,
             oldest=".".join(map(str, OLDEST_VERSION)),
+            other_engine=OTHER_ENGINE,
         )
 
     if not on_gpu():
