@@ -376,7 +376,9 @@ def test_a_model_that_transformers_does_not_have_is_refused(job, offline, tmp_pa
     specs.write_plan(tmp_path, content)
     code, answer = offline("export", tmp_path, out=str(tmp_path / "hf"))
     assert code == 2
-    from runbook.training.checkpoints import hugging_face
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # megatron-core's, at import
+        from runbook.training.checkpoints import hugging_face
 
     needed = hugging_face.kinds()["gpt2"].needed["normalization"]
     difference = PlanFileMessage.VALUE_DIFFERS.fill(
