@@ -61,7 +61,9 @@ def compare(
         raise click.UsageError("Name at least two runs.")
     if figure is not None and figure.suffix not in PICTURE_SUFFIXES:
         raise click.UsageError(f"--figure {figure}: the name ends with .svg, .png or .pdf.")
-    compared_runs = [read_run(run_folder(name, runs), phase) for name in run_names]
+    # All names are looked up before a run is read: a wrong name is wrong usage, whatever is there.
+    folders = [run_folder(name, runs) for name in run_names]
+    compared_runs = [read_run(folder, phase) for folder in folders]
     tolerance = Tolerance(slower, worse, memory)
     result = compare_runs(compared_runs, tolerance)
     if figure is not None:
