@@ -6,6 +6,7 @@ it is done.
 
 from collections.abc import Callable
 from functools import update_wrapper
+from inspect import signature
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from runbook.phases.open_phase import OpenPhase
@@ -34,8 +35,10 @@ class PhaseStep(Generic[Result]):
         """The inputs, outputs and done marker. None: the step leaves none, and always runs."""
         # Its name and docstring are those of the function, also for `phase.STEP?` in JupyterLab.
         update_wrapper(self, run)
-        # Without it, JupyterLab would show the signature of `run`, and a cell passes an open phase.
+        # JupyterLab shows what a cell passes, an open phase, and what `run` returns.
         del self.__dict__["__wrapped__"]
+        returns = signature(run).return_annotation
+        self.__signature__ = signature(self).replace(return_annotation=returns)
 
     def __call__(self, open_phase: OpenPhase, *arguments: Any, **options: Any) -> Result:
         """Do the step for an open phase, with further arguments that a person gives in a cell."""
