@@ -32,7 +32,7 @@ class PhaseMessage(Message):
         "{ranks} ranks, {message_bytes} in {slowest}: {speed:.2f} GB/s bus bandwidth ({backend})"
     )
     CELLS_DIFFER = "  {name} differs from its master in {cells}: edited, or the master is newer."
-    CELLS_COPIED_AGAIN = "  --fresh copies the masters again and keeps these beside them."
+    CELLS_COPIED_AGAIN = "  --fresh copies the masters again and keeps these copies."
     CHECKPOINTS_OF_ANOTHER_TRAINING = "{foreign}: of another training"
     CHECKS_FAILED = "{number_of_failures} of {number_of_checks} checks failed: {failures}"
     COMMAND_FAILED = "{command} ended with {how}.{hint}\n{err}"

@@ -224,7 +224,7 @@ def linked_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path
 def _linked_prefixes(text: TextShare, data: DataPlan) -> list[str]:
     """Return the planned prefixes of a ready-made text that are links in the run's folder.
 
-    There are none in the site's own data folder, which already has the files.
+    A site with its own data folder needs no links, because the files are there already.
     """
     if text.dataset.kind != TOKENIZED:
         return []

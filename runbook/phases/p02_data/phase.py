@@ -207,8 +207,8 @@ def tokenize(run: PlannedRun) -> None:
         _tokenize_here(run, groups)
 
     # A text file that was added in the meantime is in no group: the next start finds it.
-    made = replace(tokenizing, outputs=lambda: token_outputs_of(run, groups))
-    made.mark_done()
+    tokenized = replace(tokenizing, outputs=lambda: token_outputs_of(run, groups))
+    tokenized.mark_done()
     if groups:
         tokens = sum(read_manifest(prefix).tokens for _, prefix in groups)
         show_text(

@@ -200,7 +200,7 @@ def own_checkpoints(run_name: str, events: Sequence[Event]) -> list[Check]:
         return []
     rule = (
         "each job goes on from a checkpoint of this training; if not: "
-        f"runbook run {run_name} --redo training begins anew"
+        f"runbook run {run_name} --redo training starts over"
     )
     foreign = [event.folder for event in resumed if not event.same_fingerprint]
     if foreign:
