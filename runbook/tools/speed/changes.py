@@ -82,13 +82,20 @@ def modelled_parts(
 
 
 def _changes(setup: StepSetup, facts: Facts, table_shape: ModelShape | None) -> Iterator[Speedup]:
-    """Yield every change that some evidence suggests, whether it saves time or not."""
+    """Yield every change that some evidence suggests, whether it saves time or not.
+
+    Only a layout or a batch that was stated is changed.
+    """
     yield from _work_changes(setup)
     yield from _communication_changes(setup)
-    yield _bubble_change(setup)
-    # The memory of experts is not counted.
-    if "experts" not in facts:
+    # What the text does not state was assumed, and an assumption is no cause. The memory of experts
+    # is not counted.
+    stated = set(facts)
+    if stated & {"pp", "global_batch"}:
+        yield _bubble_change(setup)
+    if "experts" not in stated and stated & {"tp", "pp", "dp", "zero_stage"}:
         yield _layout_change(setup)
+    if "experts" not in stated and "micro_batch" in stated:
         yield _micro_batch_change(setup)
 
     if table_shape is not None:

@@ -43,6 +43,8 @@ _UNIT_NAMES = {
     "tflops": "the TFLOP/s",
     "mfu": "the MFU",
 }
+_FAR_FROM_PLAN = 2.0
+"""How many times the plan's step a step takes for its nodes' network to be suspected."""
 _BALANCED_AFTER = 400
 """Steps after which the router of a mixture of experts counts as balanced."""
 
@@ -161,6 +163,8 @@ def explain(
 
     modelled, unpriced = _with_signs(text, reached, measured, modelled)
     unpriced += _unpriced_parts(training, facts, log, reached)
+    if not (measured or unpriced) and reached > _FAR_FROM_PLAN * planned:
+        unpriced += _suspected_network(setup, reached)
     parts = fill(reached - expected, measured, modelled, unpriced)
     return Explanation(
         expected,
@@ -283,6 +287,17 @@ def _convention_part(reached: float, reached_by_unit: Mapping[str, float]) -> li
     _, largest = _SPARSITY
     name = "FLOPs convention" if ratio < largest else "contradicting figures"
     return [GapPart(name, reached - fastest, sign, remedy)]
+
+
+def _suspected_network(setup: StepSetup, reached: float) -> list[GapPart]:
+    """Return the network as a suspicion, if devices of several nodes train and nothing else is named."""
+    if setup.layout.world_size <= setup.device.devices_per_node:
+        return []
+    evidence = "nothing else is named, and what several nodes send each other was not measured"
+    remedy = (
+        "measure an all-reduce between the nodes, and see NCCL_DEBUG=INFO for the network it takes"
+    )
+    return [GapPart("network", 0.5 * reached, evidence, remedy)]
 
 
 @dataclass(frozen=True)

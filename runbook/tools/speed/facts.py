@@ -11,6 +11,7 @@ from runbook.params.schema.keys import nearest
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.step_inputs import code_of
 from runbook.planning.layout import Choice
+from runbook.tools.speed.device_counts import device_count, devices_of_nodes
 from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.phrases import (
     WAYS_TO_WRITE,
@@ -49,7 +50,9 @@ _SEQUENCE = r"max_seq_len|sequence_length|context_length|seq(?:uence)?(?=(?: of)
 
 _NUMBERS = (
     _Fact("tp", "parallel.tensor", rf"TP(?:_size)?|tensor{_SPLIT}"),
-    _Fact("pp", "parallel.pipeline", rf"PP(?:_size)?|(?<!data )pipeline{_SPLIT}"),
+    _Fact(
+        "pp", "parallel.pipeline", rf"PP(?:_size)?|pipe_parallel_size|(?<!data )pipeline{_SPLIT}"
+    ),
     _Fact("dp", words=rf"data{_SPLIT_NAMED}|DP"),
     _Fact("cp", "parallel.context", "CP"),
     _Fact("vp", "parallel.virtual_pipeline", "VPP?"),
@@ -124,9 +127,11 @@ _COLUMNS = {
 _NOT_A_RATE = r"(?!\s*(?:/|per|a)\s*(?:token|step|sample|sequence|iteration|pass))"
 """Excludes operations of a step or a token."""
 _SPEEDS = {
-    "tflops": rf"(\d+(?:\.\d+)?)\W*(?:model )?TFLOPs?\b{_NOT_A_RATE}",
+    "tflops": rf"(\d+(?:\.\d+)?)[^\w,;=]*(?:model )?TFLOPs?\b(?![ \t]?[=:]){_NOT_A_RATE}"
+    r"|(?<!peak )\bTFLOPs?(?:/s)?(?:/GPU)?[ \t]?[=:][ \t]?(\d+(?:\.\d+)?)(?!\d|\W*TFLOP)",
     "tokens_per_second": r"(\d[\d,]*(?:\.\d+)?k?)[^\w.,;:]*tok(?:en)?s?\s*(?:/|per)\s*s"
-    r"|tok(?:en)?s?/s(?:ec)?(?: ?(?:/|per) ?GPU)?[ =:]+(\d[\d,]{2,}(?:\.\d+)?k?)(?![\d,]*\W*tok)",
+    r"|tok(?:en)?s?/s(?:ec)?(?: ?(?:/|per) ?GPU)?[ =:]+(\d[\d,]{2,}(?:\.\d+)?k?)(?![\d,]*\W*tok)"
+    r"|\b(?:wps|tps)\b(?: is| of)?(?: only| just)?(?: around| about)?[ :=~]+(\d[\d,]*(?:\.\d+)?k?)\b",
 }
 _UNITS = (*_SPEEDS, "mfu", "seconds")
 KEYS = [
@@ -154,22 +159,9 @@ NEEDED = (
 """Examples of the facts that an explanation would otherwise have to assume."""
 _DEVICE = r"(?<![A-WYZa-wyz0-9])((?:GB?|[ABHV]|MI)\d{2,3}X?(?:[ _-]?(?:SXM\d?|PCIe|NVL|\d+ ?GB))*)"
 _MODEL = (
-    r"\b((?:(?:llama|gpt|mpt|opt|qwen|bloom|falcon|mi[sx]tral)[- ]?(?:\d(?:\.\d)?[- ])?)?"
+    r"(?:\b|(?<=_))((?:(?:llama|gpt|mpt|opt|qwen|bloom|falcon|mi[sx]tral)[- ]?(?:\d(?:\.\d)?[- ])?)?"
     r"\d+(?:\.\d+)?[BM])\b"
 )
-_DEVICE_COUNT = (
-    r"(?<!have )(?<!has )(?<![\w.])(\d+) ?(?:x|×)? ?"
-    r"(?:GPUs?\b|(?:NVIDIA )?(?:GB|[ABHV])\d00|(?:NVIDIA )?[AL]40S?\b|(?:AMD )?MI\d{3}X?\b)"
-    r"(?! (?:per|a|in each|on each|each) )"
-)
-"""Matches the total number of devices, but not the number per node ("nodes have 8 GPUs")."""
-_NODES_TIMES_DEVICES = r"(?<![\w.])(\d+) ?[x×] ?(\d+) ?[x×]? ?(?:GPUs?\b|(?:NVIDIA )?[ABHV]\d00)"
-"""Number of nodes, and of devices in each: "4x8 A100"."""
-_NODES_OF_DEVICES = (
-    r"(\d+) ?(?:x|×)? ?nodes?,? ?(?:of|with|x|×|each with|having)? ?(\d+) ?(?:x|×)? ?"
-    r"(?:GPUs?\b|devices?\b|(?:NVIDIA )?(?:GB?|[ABHV])\d{2,3})"
-)
-"""Number of nodes, and of devices in each: "2 nodes of 8 A100"."""
 SOCKETS = (
     r"NET/Socket|Using network Socket|NCCL_IB_DISABLE=1|NET/IB : No device"
     r"|\b(?:no|without|lacks?) (?:Infini[Bb]and|IB|RDMA)\b"
@@ -277,12 +269,16 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
     options = [f"--{name} {value}" for name, value in printed.items()]
     text = plain_numbers("\n".join([*lines, *options]))
     facts = _speed_facts(text, lines)
+    devices = device_count(text)
+    if devices:
+        facts["n_accel"] = str(devices)
     for key, pattern in _patterns():
         for value in re.findall(pattern, text, re.IGNORECASE):
             if _is_accepted(key, value):
                 facts[key] = _our_value(key, value)
-    for nodes, devices in _nodes_and_devices(text):
-        facts["n_accel"] = str(int(nodes) * int(devices))
+    products = devices_of_nodes(text)
+    if products:
+        facts["n_accel"] = str(products)
     if re.search(_SHARDS_STATES, text, re.IGNORECASE):
         facts.setdefault("zero_stage", str(zero_stage(text.lower())))
     facts |= _network_facts(text, facts)
@@ -302,14 +298,6 @@ def _network_facts(text: str, facts: Facts) -> Facts:
     if node_network:
         return {"network": f"{node_network / _devices_of_node(text, facts):g}"}
     return {"network": _SOCKET_GBIT_S} if re.search(SOCKETS, text) else {}
-
-
-def _nodes_and_devices(text: str) -> list[tuple[str, str]]:
-    """Return the numbers of nodes and of the devices of each that a text states."""
-    pairs = list[tuple[str, str]]()
-    for pattern in (_NODES_TIMES_DEVICES, _NODES_OF_DEVICES):
-        pairs += re.findall(pattern, text, re.IGNORECASE)
-    return pairs
 
 
 def _is_accepted(key: str, value: str) -> bool:
@@ -475,7 +463,6 @@ def _plain_figure(figure: str) -> str:
 def _patterns() -> list[tuple[str, str]]:
     """Return a pattern for each fact. A later pattern of the same fact takes precedence."""
     patterns = [
-        ("n_accel", _DEVICE_COUNT),
         ("accelerator", _DEVICE),
         ("model", _MODEL),
         ("expected.model", _MODEL),

@@ -3,6 +3,7 @@
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from runbook.log_readers.record import ParsedLog
@@ -32,6 +33,18 @@ _LEAST_TO_GROW = 12
 """Minimum number of steps for judging growth."""
 _LEAST_SHARE = 0.002
 """Causes that lose a smaller share of all steps are left out."""
+_LEAST_ASCENDING = 4
+"""Number of steps that show growth in an excerpt, if each takes longer than the one before."""
+_LEAST_PRINTED = 5
+"""Minimum number of lines with a step's time, in a text that is no log of a known program."""
+_PRINTED_TIME = (
+    r"(?im)^.*?\b(?:(?:iteration|step|batch|iter)[ _-]?(?:duration|time)|time)(?:\(s\))?"
+    r"[ :=]+(\d+\.\d+)( ?ms)?\b"
+)
+"""Time of a step in a line of a training loop: "Iteration duration: 0.0079", "Time 0.470 (1.206)".
+
+The second form is that of PyTorch's ImageNet example, which many loops took over.
+"""
 _WARM_UP_STEPS = 10
 """Most steps that count as warm-up, in a log that is ten times as long."""
 
@@ -42,11 +55,7 @@ def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list
     The parts are seconds of each step that counts. Without timed steps the result is 0, with no
     parts.
     """
-    steps = []
-    for record in log.records:
-        if record.seconds:
-            steps.append(_Step(record.iteration, record.seconds))
-
+    steps = _timed_steps(text, log)
     if not steps:
         return 0.0, _printed_waits(text)
     warm_up = min(_WARM_UP_STEPS, len(steps) // 10)
@@ -79,6 +88,22 @@ class _Step(NamedTuple):
 
     iteration: int
     seconds: float
+
+
+def _timed_steps(text: str, log: ParsedLog) -> list[_Step]:
+    """Return the timed steps of a log, or else those of an unknown training loop's lines."""
+    steps = []
+    for record in log.records:
+        if record.seconds:
+            steps.append(_Step(record.iteration, record.seconds))
+
+    if log.records:
+        return steps
+    for figure, milliseconds in re.findall(_PRINTED_TIME, text):
+        seconds = float(figure) / 1000 if milliseconds else float(figure)
+        steps.append(_Step(len(steps), seconds))
+
+    return steps if len(steps) >= _LEAST_PRINTED else []
 
 
 def _grown_seconds(seconds: Sequence[float], before_growth: float, slow: float) -> float:
@@ -130,9 +155,13 @@ def _seconds_before_growth(seconds: list[float]) -> float:
 
     >>> _seconds_before_growth([1.0] * 6 + [1.2] * 6 + [1.4] * 6), _seconds_before_growth([1.0] * 30)
     (1.0, 0.0)
+    >>> _seconds_before_growth([0.5, 0.6, 0.8, 0.9]), _seconds_before_growth([0.5, 0.6, 0.5, 0.9])
+    (0.5, 0.0)
     """
     if len(seconds) < _LEAST_TO_GROW:
-        return 0.0
+        is_ascending = all(later > earlier for earlier, later in pairwise(seconds))
+        has_grown = is_ascending and seconds[-1] > _GROWN * seconds[0]
+        return seconds[0] if has_grown and len(seconds) >= _LEAST_ASCENDING else 0.0
     third = len(seconds) // 3
     first = statistics.median(seconds[:third])
     middle = statistics.median(seconds[third:-third])
@@ -154,11 +183,17 @@ def _slow_step_cause(is_warm_up: bool, iteration: int, save_interval: float) -> 
 
 
 def _data_waits(text: str) -> list[float]:
-    """Return the seconds that steps waited for data, as Megatron-LM or our trainer print them."""
-    milliseconds = re.findall(r"batch[- ]generator[ .]*:\s*\(?(?:[\d.]+, )?([\d.]+)", text)
+    """Return the seconds that steps waited for data.
+
+    Megatron-LM, GPT-NeoX, PyTorch's ImageNet example and our trainer print them.
+    """
+    milliseconds = re.findall(
+        r"batch[-_ ](?:generator|input)[ .]*:\s*\(?(?:[\d.]+, )?([\d.]+)", text
+    )
     if milliseconds:
         return [float(figure) / 1000 for figure in milliseconds]
     seconds = re.findall(r'"data_wait_seconds": *([\d.e+-]+)', text)
+    seconds += re.findall(r"(?i)\btime\s+[\d.]+ \([\d.]+\)\s+data\s+([\d.]+) \(", text)
     return [float(figure) for figure in seconds]
 
 

@@ -1,0 +1,60 @@
+"""Number of devices of a training, as sentences and programs state it."""
+
+import re
+
+_DEVICE_NAME = (
+    r"(?:GPUs?\b|(?:NVIDIA )?(?:GB|[ABHV])\d00|(?:NVIDIA )?[AL]40S?\b|(?:AMD )?MI\d{3}X?\b)"
+)
+_DEVICE_COUNT = (
+    rf"(?<!have )(?<!has )(?<![\w.])(\d+) ?(?:x|×)? ?{_DEVICE_NAME}"
+    r"(?! (?:per|a|in each|on each|each) )"
+)
+"""Matches the total number of devices, but not the number per node ("nodes have 8 GPUs")."""
+_SUBJECT = r"\W{0,2} (?:\w+ly )?(?:are|were|run|ran|go|went|get|got|show|stay|reach|look|fail|hang|have|need)\b"
+"""Words after a number of devices that say what these devices do.
+
+"64 H100. 2 GPUs run slower": a part of the training, if the text states another number.
+"""
+_ONE_DEVICE = (
+    r"(?<!than )\b(?:on|with|using) (?:just |only )?(?:one|a single|1) "
+    rf"{_DEVICE_NAME}(?! (?:per|in each|of|is|runs?|was) )"
+)
+"""Phrases of a training on a single device. "One GPU is slower" is about a part of a training."""
+_NODES_TIMES_DEVICES = r"(?<![\w.])(\d+) ?[x×] ?(\d+) ?[x×]? ?(?:GPUs?\b|(?:NVIDIA )?[ABHV]\d00)"
+"""Number of nodes, and of devices in each: "4x8 A100"."""
+_NODES_OF_DEVICES = (
+    r"(\d+) ?(?:x|×)? ?nodes?,? ?(?:of|with|x|×|each with|having)? ?(\d+) ?(?:x|×)? ?"
+    r"(?:GPUs?\b|devices?\b|(?:NVIDIA )?(?:GB?|[ABHV])\d{2,3})"
+)
+"""Number of nodes, and of devices in each: "2 nodes of 8 A100"."""
+
+
+def devices_of_nodes(text: str) -> int:
+    """Return the last product of nodes and devices of each that a text states, or 0.
+
+    >>> devices_of_nodes("2 nodes of 8 A100"), devices_of_nodes("each node has 8 GPUs")
+    (16, 0)
+    """
+    products = [0]
+    for pattern in (_NODES_TIMES_DEVICES, _NODES_OF_DEVICES):
+        for nodes, devices in re.findall(pattern, text, re.IGNORECASE):
+            products.append(int(nodes) * int(devices))
+    return products[-1]
+
+
+def device_count(text: str) -> int:
+    """Return the last number of devices that a text states, or 0.
+
+    >>> device_count("64 H100. 2 GPUs run slower."), device_count("7B on one H100")
+    (64, 1)
+    """
+    counts = [*re.finditer(_DEVICE_COUNT, text, re.IGNORECASE)]
+    wholes = [count for count in counts if not _is_subject(text, count.end())]
+    for count in reversed(wholes or counts):
+        return int(count[1])
+    return 1 if re.search(_ONE_DEVICE, text, re.IGNORECASE) else 0
+
+
+def _is_subject(text: str, end: int) -> bool:
+    """Return whether the words after a number of devices say what these devices do."""
+    return re.match(_SUBJECT, text[end:], re.IGNORECASE) is not None

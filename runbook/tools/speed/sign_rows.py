@@ -1,0 +1,375 @@
+"""Words with which engineers and programs name the cause of slow steps: one row for each cause.
+
+A row states where its words were seen. Rows of the same cause stand where their words weigh most:
+without step times, the first rows that match are the first causes.
+"""
+
+from dataclasses import dataclass
+
+from runbook.tools.speed.facts import SOCKETS
+from runbook.tools.speed.phrases import PLAIN_ATTENTION
+
+_TIME_INCREASES = (
+    r"(?:time|(?:step|iteration) times)(?: (?:per|a|of a) (?:step|iteration))?"
+    r"(?: (?:also|\w+ly))? increases?"
+    r"|increases? (?:in|of) (?:the )?(?:step |iteration )?time"
+)
+"""Only a time that increases makes a step slower: throughput is meant to increase."""
+_DROPS = r"(?<!time )(?<!times )(?<!loss )(?:drops?|falls?)"
+"""Words for time and loss, which are meant to drop."""
+_SLOWER = rf"(slow(?:er|down)?|longer|{_DROPS}|{_TIME_INCREASES})"
+_MANY_NODES = (
+    r"(?:multi[- ]?(?:ple )?(?:node|computer|machine)s?|(?:two|\d+) (?:nodes|machines)|more nodes)"
+)
+_SLOWER_ON_MANY_NODES = (
+    rf"\b{_SLOWER}\b[^.]{{0,80}}\b{_MANY_NODES}|{_MANY_NODES}[^.]{{0,100}}\b{_SLOWER}\b"
+)
+"""Phrases that compare one node with many. The difference between them is the network."""
+_SWITCHED_OFF = (
+    r"[\"']?[ \t]*(?:[:=]|\.{2,})?\s*"
+    r"(?:(?:\w*[{(][^{}()]{0,200}?|\.)?\bdevice[\"']?\s*[:=]\s*)?"
+    r"[\"']?(?:<offloaddeviceenum\.)?(?:none|null|false|no|0)\b"
+    r"|[ \t]+(?:is |was )?(?:switched |turned )?(?:off|disabled)\b"
+    r"|\.(?!device)\w"
+)
+"""Matches text after a DeepSpeed option which shows that nothing is offloaded.
+
+It is a value, or the section's `device`; the section's other keys (`offload_param.pin_memory`) do
+not matter. DeepSpeed prints its complete configuration, where options that nobody set are None.
+"""
+
+
+_COLLECTIVES = (
+    r"\b(?:collectives?|communication|nccl\w*|all[- ]?reduces?|all[- ]?gathers?"
+    r"|reduce[- ]?scatters?)\b"
+)
+"""Names of what ranks send each other."""
+GROWING = "growing steps"
+_SAVING = r"(?:save|saves|saved|saving|checkpoints?)"
+_WAITS = r"(?:takes?|took|blocks?|stalls?|pauses?)"
+
+
+_SLOW = r"(?:bottleneck\w*|slow\w*|inefficien\w*|limit\w*|dips?|stalls?|stuck|fluctuat\w*|lags?)"
+_DATA_READING = (
+    r"(?:data[- _]?load\w*|data ?pipeline|input pipeline|(?:read|load)\w* (?:\w+ ){0,2}"
+    r"(?:data|dataset|corpus|shards?|tokens)\b)"
+)
+"""Names of the work that brings samples to a device."""
+_DATA_PREPARATION = (
+    r"(?:\baugment\w*|\btokeni[sz](?:e[sd]?|ing|ation)\b|pre-?process\w*|\bdecod(?:e|es|ing)\b"
+    r"|generated data)"
+)
+"""Names of the work on samples that can be done before training."""
+_EVERY_MICRO_BATCH = (
+    r"(?:after|on|at|in|for)? ?(?:each|every|all) "
+    r"(?:backward|micro-?batch|micro-?step|accumulation|forward)"
+)
+_SUMMED = r"(?:reduc(?:e[sd]?|ing|tion)|synchroni[sz]\w+|synced|all-?reduc\w+)"
+"""Words for a sum of gradients over ranks."""
+_EVERY_STEP = r"(?:each|every|per) (?:single )?(?:training )?(?:step|iteration|micro\S*)"
+_HOST_SYNC = r"(?:\.item\(\)|(?:cuda)?(?:stream|device)?synchroni[sz]e\b)"
+"""Calls that make the host wait for the device."""
+_PACE = r"(?:usage|utili[sz]ation|speed|throughput)"
+_ONE_OF_MANY = (
+    r"\b(?:one|1|two|2) (?:out )?of (?:the |our |all )?(?:\d+|\w+) (?:gpus?|cards?|nodes?)"
+)
+_SEVERAL_DEVICES = (
+    r"\b(?:2|two|4|four|8|eight|multi(?:ple)?)[x -]{0,3}(?:gpus?|cards?|[abhvl]\d{2,3}s?)\b"
+)
+_OLD_DEVICES = r"\b(?:k[48]0|p[41]00?|m60|titan xp?|(?:gtx ?)?10[5678]0(?: ?ti)?)\b"
+"""NVIDIA's devices before Volta, which have no tensor cores."""
+
+
+@dataclass(frozen=True)
+class Sign:
+    """Words that name a cause."""
+
+    cause: str
+    pattern: str
+    """Pattern for a text in lower case.
+
+    A denial must be directly before the pattern's group, or before the whole match if it has no
+    group.
+    """
+    most: float
+    """Largest share of a step that the cause may take, if no model predicts it."""
+    remedy: str
+    source: str = "public threads read before 2026-11-27"
+    """Where the words were seen."""
+
+
+SIGNS = (
+    Sign("network", SOCKETS, 0.5, "InfiniBand or RoCE; see NCCL_DEBUG=INFO"),
+    Sign(
+        "network",
+        _SLOWER_ON_MANY_NODES,
+        0.5,
+        "measure an all-reduce between the nodes, and see NCCL_DEBUG=INFO for the network it takes",
+    ),
+    Sign(
+        "network",
+        r"\b(?:ib|infiniband|roce|efa|slingshot|ethernet|nics?|inter-?node (?:network|links?))\b"
+        r"[^.]{0,60}\b(slow\w*|limit(?:ed|s)|bottleneck\w*|congest\w*)"
+        r"|\b(?:1|10|25|40) ?(?:gbe|gige)\b|\bgigabit ethernet"
+        r"|\bethernet (?:inter-?node|between)|\b(?:only|normal|plain|over|via) ethernet\b"
+        r"|\b(?:multiple|several|many|different) switches\b|\boversubscri\w+|\bdragonfly\b",
+        0.5,
+        "measure an all-reduce between these nodes; ask for nodes under one switch",
+        "NCCL issues 883 and 1536, horovod issue 752",
+    ),
+    Sign(
+        "communication",
+        r"nccl_p2p_disable=1|(?:exposed|non-overlapped|not overlapped)[^.]{0,40}comm"
+        r"|(?:all-gathers?|reduce-scatters?|all-reduces?)[^.]{0,40}(exposed|not hidden)"
+        rf"|\bwait\w*[^.]{{0,20}} (?:on|for) (?:the )?{_COLLECTIVES}"
+        rf"|{_COLLECTIVES}[^.]{{0,60}}\b(?:(?:do|does) not|hardly|barely|only half[^.]{{0,20}}) overlap"
+        rf"|{_COLLECTIVES}[^.]{{0,40}}\b(?:takes?|is|are|costs?|accounts? for|dominates?)\b[^.]{{0,20}}"
+        r"(?:\b\d{2} ?%|\bmost\b|\bhalf\b|bottleneck|of the (?:step|time))",
+        0.4,
+        "let messages run beside the work, and devices of a node reach each other",
+    ),
+    Sign(
+        "communication",
+        rf"\bgrad(?:ient)?s?\b[^.]{{0,40}}\b{_SUMMED} ?{_EVERY_MICRO_BATCH}"
+        rf"|\b{_SUMMED} (?:the )?grad(?:ient)?s? {_EVERY_MICRO_BATCH}",
+        0.5,
+        "sum gradients once a step: no_sync() around all micro-batches but the last",
+        "torchtune issue 1275",
+    ),
+    Sign(
+        "communication",
+        r"\bcommunication (?:delay|overhead|latency|time|cost)s?\b[^.]{0,30}"
+        r"\b(high|large|long|dominat\w+)"
+        rf"|{_SEVERAL_DEVICES}[^.]{{0,60}}(?:\bsame speed|\bspeed is (?:the )?same"
+        r"|\bno faster|\b(slow(?:er)?) than (?:on )?(?:one|1|a single)\b(?! node))"
+        r"|\b(?:all|both|they|cards|gpus|[abhv]\d{2,3}s?) (?:are|is) (?:all |only )?pcie\b",
+        0.5,
+        "see nvidia-smi topo -m for the links between devices; send less, or less often",
+        "sd-scripts issue 1434, DeepSpeed issue 6889",
+    ),
+    Sign(
+        "data wait",
+        r"num_workers(?: is| was| at)?[=: ]+0\b"
+        r"|fetch\w* (?:a|one|each|the) (?:next )?batch (?:takes?|needs?)"
+        r"|wait\w*[^.]{0,20} (?:on|for) (?:the )?data\b(?![ -]?cent)|starv\w+ for data"
+        r"|data[- ]?load\w*[^.]{0,60}(bottleneck|slow|inefficien|limit)"
+        r"|(?:bottleneck|slow|inefficient)[^.]{0,30} data[- ]?load",
+        0.5,
+        "tokenize once before training, use more workers, put the tokens on a faster disk",
+    ),
+    Sign(
+        "data wait",
+        rf"{_DATA_READING}[^.]{{0,60}}\b({_SLOW})\b"
+        rf"|\b({_SLOW}) (?:\w+ )?{_DATA_READING}"
+        r"|\bdata\b[^.]{0,20}\b(slow) to (?:load|read|arrive)"
+        r"|num_workers?\b[^.\n]{0,30}\bto [01]\b"
+        r"|(?:freez\w*|paus\w*|stall\w*|hang\w*|waits?)\b[^.]{0,40}"
+        r"\b(?:every|each) (?:num_workers?|\d+ workers)"
+        rf"|{_DATA_PREPARATION}[^.]{{0,60}}\.?[^.]{{0,40}}"
+        r"\b(?:cpu[- ](?:intensive|bound|heavy)|on[- ]the[- ]fly)"
+        r"|\b(?:utili[sz]ation|usage|utils?)\b[^.]{0,60}\b(?:0 ?%|(?<=to )(?:0|zero)\b)"
+        r"|\b(?:data|dataset|corpus|shards|tokens)\b[^.]{0,60}"
+        r"\b(?:nfs|hdds?|spinning disks?|mechanical (?:hard )?(?:disk|drive)s?)\b",
+        0.5,
+        "prepare samples before training, use more workers, put the data on a faster disk",
+        "torchtitan issue 2073, streaming issue 686, open_clip issue 703",
+    ),
+    Sign(
+        "host",
+        r"\b(?:pinned|bound|restricted|limited|confined) to (?:the same|one|a single|\d+) "
+        r"(?:cpu )?(?:cores?|cpus?)\b"
+        r"|\bonly (?:has |have |uses? )?(?:one|1|a single)(?: of (?:\w+ ){0,2}\d+)? ?(?:cpu )?cores?\b"
+        r"|\b\d+ (?:out )?of (?:the |my |our )?\d+ (?:cpu )?cores (?:are |stay )?idle"
+        r"|\bshare (?:the )?(?:cpu )?cores?\b|\bcpus?[-_ ]per[-_ ]task[= ]1\b"
+        rf"|{_HOST_SYNC}[^.]{{0,60}}\b{_EVERY_STEP}|\b{_EVERY_STEP}[^.]{{0,60}}{_HOST_SYNC}",
+        0.5,
+        "give each rank its own cores (cpus-per-task, no inherited affinity); "
+        "read a loss from the device only when it is logged",
+        "accelerate issue 3911, ultralytics issue 6588, torchtune pull request 522",
+    ),
+    Sign(
+        "offload",
+        rf"offload_(?:optimizer|param)\w*\b(?!{_SWITCHED_OFF})"
+        rf"|\b(?:cpu|nvme|zero)[ -]offload(?:ing)?\b(?!{_SWITCHED_OFF})"
+        r"|\b(?:optimizer|parameters|params|states|weights|activations)\b[^.\n]{0,30}[ ]"
+        r"(offload(?:ed|ing)?\b)(?! off\b)"
+        r"|\boffload(?:s|ed|ing)? (?:\w+ ){0,3}(?:to|on) (?:the )?(?:cpu|host|nvme|ram)\b"
+        r"|zero[- ]?(?:3 )?infinity|cpu[_ -]?offload\w*[=: ]+true",
+        0.8,
+        "keep states on the devices: more devices, or ZeRO over more of them",
+    ),
+    Sign(
+        "offload",
+        rf"\bcpu[ _-]?offload\w*(?!{_SWITCHED_OFF})"
+        r"|\bzero[- ]?(?:3 )?infinite\b|\bswap(?:ped|s|ping)?\b[^.]{0,40}\b(?:nvme|ssd|host memory)\b",
+        0.8,
+        "keep states on the devices: more devices, or ZeRO over more of them",
+        "PyTorch issue 74588, DeepSpeedExamples issue 192",
+    ),
+    Sign(
+        "communication",
+        r"(?:\b(?:no|without|lacks?|missing) )(?:nvlink|nvswitch)\b"
+        r"|\bpcie (?:instead of|rather than) nvlink|\bpcie (?:cards?|only|gpus)\b"
+        r"|\b(?:links?|connected|connection)\b[^.]{0,30}\bpcie\b|\b(?:over|via|through) pcie\b",
+        0.5,
+        "keep tensor parallelism within pairs with NVLink, or use pipeline and data parallelism",
+    ),
+    Sign(
+        "kernels",
+        r"cuda_launch_blocking\b(?![\"']?[=:\s]+[\"']?(?:0|false|no|off)\b)",
+        0.5,
+        "unset CUDA_LAUNCH_BLOCKING: it makes the host wait for every kernel",
+    ),
+    Sign(
+        "compilation",
+        r"\brecompil\w+|\bgraph breaks?\b"
+        r"|\bcudagraphs?\b[^.]{0,60}\b(?:distinct|different|each) "
+        r"|\bdynamic (?:shapes?|padding)\b[^.]{0,80}\bcompil\w*"
+        r"|\bfirst (?:epoch|steps?|batches|iterations?)\b[^.]{0,60}\bslow[^.]{0,60}"
+        r"\b(?:torch\.)?compil\w*",
+        0.5,
+        "feed shapes that do not change, or mark them dynamic; see TORCH_LOGS=recompiles",
+        "OLMo-core issue 500",
+    ),
+    Sign(
+        "memory",
+        r"\bcudamalloc\b|\bcudafree\b|\balloc(?:ation)?[_ ]retries\b"
+        r"|\ballocator cache flush\w*|\bmemory fragment\w*|\bfragment\w+ (?:of )?memory"
+        r"|\bempty_cache\b[^.]{0,30}\b(?:every|each)\b",
+        0.3,
+        "leave memory free: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, smaller micro-batch",
+        "DeepSpeed's warning of allocator cache flushes, PyTorch's memory notes",
+    ),
+    Sign(
+        "padding",
+        r"\b(?:is|are|of) (?:\w+ )?padding\b(?! free)|\bpadd(?:ed|ing) to (?:the )?(?:max|longest possible)"
+        r"|padding=[\"']?max_length|\bpad_to_max_length\b(?![\"']?[=: ]+false)",
+        0.6,
+        "pack documents into full sequences, or pad to the longest of a batch",
+        "transformers' documentation of padding and packing",
+    ),
+    Sign(
+        "precision",
+        r"\bmixed[- ]precision\b[^.]{0,30}\b(?:false|off|disabled)\b"
+        r"|\b(?:fp16|bf16|half|mixed)(?:[- ]precision)?\b[^.]{0,80}\b(?:(?:not|isn't|no) "
+        r"(?:any )?faster|slower than (?:fp32|float32))"
+        rf"|\b(?:fp16|bf16|half[- ]precision)\b[^.]{{0,120}}{_OLD_DEVICES}"
+        r"|\bbf16\b[^.]{0,60}\bv100|\bv100s?\b[^.]{0,60}\bbf16\b",
+        0.6,
+        "16-bit products are fast on devices with tensor cores: fp16 from V100 on, bf16 from A100 on",
+        "apex issue 153, NVIDIA's mixed-precision guide",
+    ),
+    Sign(
+        "kernels",
+        r"\bfused?[ _-]?(?:kernels?|layer_?norm|adam\w*|rms_?norm)\b[^.]{0,30}"
+        r"\b(?:unavailable|not (?:installed|available|found)|missing)"
+        r"|\bwithout --cuda_ext\b|\bfalling back to (?:python|eager|pytorch)\b",
+        0.4,
+        "install the fused kernels (Apex, Transformer Engine, flash-attn)",
+        "Apex's own warnings",
+    ),
+    Sign(
+        "pipeline bubble",
+        r"(?<!data )(?<!input )\bpipeline(?:[- ]parallel\w*)?\b[^.]{0,40}\b(slow\w*|bubbles?)\b",
+        0.5,
+        "more micro-batches a step, interleaved chunks, or fewer stages",
+        "gpt-neox issue 903",
+    ),
+    Sign(
+        "layout",
+        r"\btensor(?:[- ](?:model[- ])?parallel\w*)\b[^.]{0,40}\b(slow\w*)",
+        0.5,
+        "keep tensor parallelism within a node, and no larger than memory asks for",
+        "Megatron-LM issue 258",
+    ),
+    Sign(
+        "token dispatch",
+        r"\b(?:moe|mixture of experts|activat(?:ed|ion) param\w*)\b[^;]{0,80}\b(slow\w*)",
+        0.4,
+        "fused experts (grouped matrix products), experts over more ranks, all-to-all dispatch",
+        "DeepSeek-MoE issue 5",
+    ),
+    Sign("flash attention", PLAIN_ATTENTION, 0.4, "fused attention"),
+    Sign(
+        "saves",
+        rf"every \d+ (?:steps|iterations)[^.]{{0,60}}\b{_WAITS}\b[^.]{{0,60}}\b{_SAVING}\b"
+        rf"|\b{_SAVING}\b[^.]{{0,60}}\b{_WAITS}\b[^.]{{0,20}}\d+(?:\.\d+)? ?"
+        r"(?:s|secs?|seconds|min|minutes)\b",
+        0.3,
+        "save less often, or in the background",
+    ),
+    Sign(
+        "saves",
+        rf"\btime\b[^.]{{0,20}}\bto {_SAVING}\b[^.]{{0,40}}\b(?:long|slow|high)"
+        rf"|\b{_SAVING}\b[^.]{{0,40}}\b(?:(?:is|are|very|so|too|quite) )(slow|long)\b",
+        0.3,
+        "save less often, or in the background",
+        "Megatron-LLM issue 69",
+    ),
+    Sign(
+        "evaluation",
+        r"\bevaluat(?:e|es|ed|ing|ion) every (?:\d{1,2}|100) (?:steps|iterations)\b"
+        r"|\beval(?:uation)?_?(?:interval|steps|freq)\w*[ =:\"']+\d{1,2}\b(?!\.?\d)"
+        r"|\b(?:evaluations?|validation)\b[^.]{0,30}\b(?:takes?|took|blocks?)\b[^.]{0,20}"
+        r"(?:\d+(?:\.\d+)? ?(?:s|secs?|seconds|min|minutes)\b|\blong)",
+        0.3,
+        "evaluate less often, or on fewer batches",
+        "huggingface/blog issue 1649, transformers' option eval_steps",
+    ),
+    Sign(
+        "garbage collection",
+        r"\bgarbage collect\w*|\bgc\.collect|\bspikes? in (?:the |our )?(?:training )?"
+        r"(?:step|iteration) (?:duration|time)s?"
+        r"|\b(?:periodic(?:ally)?|regular)(?! loss)\b[^.]{0,30}\b(?<!loss )(?:dips|spikes|sags|pauses)",
+        0.2,
+        "collect on all ranks at the same steps (gc.disable, gc.collect every N steps); "
+        "see whether saves or evaluations fall on these steps",
+        "equinox issue 1145, torchtitan's GarbageCollection, Imbue's 70B report",
+    ),
+    Sign(
+        "kernels",
+        r"compile[=: ]+false|\bno compile\b|without (?:torch\.)?compil",
+        0.4,
+        "compile the model, or use fused kernels",
+    ),
+    Sign(
+        "stragglers",
+        r"\b(?:hw|sw)(?: thermal)? slowdown\s*:? *active|\bsw power cap\s*: *active"
+        r"|\boverheat\w*|\b(?:gpus?|cards?|devices?)\b[^.]{0,20}\b(?:heat up|(?:run|are|is|too) hot)"
+        rf"|{_ONE_OF_MANY}\b[^.]{{0,40}}\b(?:slow\w*|lower clocks?|hot|hotter)"
+        r"|\b(?:normal\w*|fast|fine)\b[^.]{0,30}\b[\d-]+ (?:cards|gpus|nodes)\b[^.]{0,40}"
+        r"\b(slow\w*)[^.]{0,30}\b\d+ (?:cards|gpus|nodes)\b"
+        r"|\b(?:some|certain|a few) (?:of the )?(?:nodes|gpus|ranks|machines)\b[^.]{0,40}\b(slow\w*)",
+        0.5,
+        "look at clocks, temperatures and errors of each device; leave the slow node out",
+        "nvidia-smi -q -d PERFORMANCE",
+    ),
+    Sign(
+        GROWING,
+        r"slower and slower|longer and longer"
+        r"|(?:step|iteration) times? (?:\w+ly )?(?:keeps? )?(?:grow|creep|climb)\w*"
+        r"|gradually[^.]{0,30}(slow)"
+        r"|slows? down (?:gradually|over time|during training)",
+        0.3,
+        "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
+    ),
+    Sign(
+        GROWING,
+        rf"\b{_PACE}\b[^.]{{0,20}}\b(?:decreas\w+|declin\w+|degrad\w+|falls?|falling|drops?) "
+        r"(?:progressively|gradually|steadily|over time|with (?:the )?(?:epochs?|steps?|time)"
+        r"|(?:per|every|each|after each) (?:epoch|step)|as (?:the )?training)"
+        r"|\bslow(?:s|ing|er)?[- ]?(?:down)? (?:per|with (?:each|every)|every|each) epoch"
+        r"|\btimes? (?:per iteration )?suddenly slow\w*|\bsuddenly slow(?:s|ed)? down"
+        r"|\brestart\w*[^.]{0,60}\b(?:speed|throughput)[^.]{0,20}\brecovers?\b",
+        0.3,
+        "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
+        "pytorch-lightning issue 581, gpt-neox issue 1248",
+    ),
+    Sign(
+        "stragglers",
+        r"stragglers?|throttl\w+|one (?:node|gpu|rank)[^.]{0,20} (slow)"
+        r"|\b(?:gpus?|cards?|devices?|nodes?)\b[^.]{0,20}\bare (?:of )?different (?:models?|types?|kinds?)",
+        0.3,
+        "look at clocks and errors of the slowest device",
+    ),
+)
