@@ -64,7 +64,11 @@ _NUMBERS = (
     _Fact("vocabulary", words="(?:padded_)?vocab_size"),
     _Fact("seq_len", "training.sequence_length", _SEQUENCE),
     _Fact("save_interval", "training.save_interval"),
-    _Fact("micro_batch", "training.micro_batch", "(?:device_train_)?micro_?batch(?:_size)?|MBS"),
+    _Fact(
+        "micro_batch",
+        "training.micro_batch",
+        "(?:device_train_)?micro_?batch(?:_size)?|per_device_train_batch_size|MBS",
+    ),
     _Fact("n_accel", words="world_size|trainer.devices"),
     _Fact("global_batch", "training.global_batch", "global_(?:train_)?batch(?:_size)?|GBS"),
     _Fact("experts", words="num_experts"),

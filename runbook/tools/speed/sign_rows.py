@@ -19,7 +19,8 @@ _DROPS = r"(?<!time )(?<!times )(?<!loss )(?:drops?|falls?)"
 """Words for time and loss, which are meant to drop."""
 _SLOWER = rf"(slow(?:er|down)?|longer|{_DROPS}|{_TIME_INCREASES})"
 _MANY_NODES = (
-    r"(?:multi[- ]?(?:ple )?(?:node|computer|machine)s?|(?:two|\d+) (?:nodes|machines)|more nodes)"
+    r"(?:multi[- ]?(?:ple )?(?:node|computer|machine)s?"
+    r"|(?:two|\d+) (?:gpu |compute )?(?:nodes|machines)|more nodes)"
 )
 _SLOWER_ON_MANY_NODES = (
     rf"\b{_SLOWER}\b[^.]{{0,80}}\b{_MANY_NODES}|{_MANY_NODES}[^.]{{0,100}}\b{_SLOWER}\b"
@@ -110,7 +111,8 @@ SIGNS = (
         "network",
         r"\b(?:ib|infiniband|roce|efa|slingshot|ethernet|nics?|inter-?node (?:network|links?))\b"
         r"[^.]{0,60}\b(slow\w*|limit(?:ed|s)|bottleneck\w*|congest\w*)"
-        r"|\b(?:1|10|25|40) ?(?:gbe|gige)\b|\bgigabit ethernet"
+        r"|\b(?:1|10|25|40) ?(?:gbe|gige)\b|\bgigabit ethernet|\b10{2,4} ?mb(?:it)?(?:ps|/s)\b"
+        r"|\b(?:nodes?|machines?)\b[^;]{0,120}\bno linear (?:acceleration|scaling|speed-?up)"
         r"|\bethernet (?:inter-?node|between)|\b(?:only|normal|plain|over|via) ethernet\b"
         r"|\b(?:multiple|several|many|different) switches\b|\boversubscri\w+|\bdragonfly\b",
         0.5,
@@ -167,6 +169,8 @@ SIGNS = (
         r"\b(?:every|each) (?:num_workers?|\d+ workers)"
         rf"|{_DATA_PREPARATION}[^.]{{0,60}}\.?[^.]{{0,40}}"
         r"\b(?:cpu[- ](?:intensive|bound|heavy)|on[- ]the[- ]fly)"
+        r"|\b(?:idle|drops?|stuck|waits?|pauses?)\b[^.]{0,20}\bbetween epochs\b"
+        r"|\bafter (?:each|every) epoch\b[^.]{0,60}\b(?:idle|stuck|waits?|pauses?)\b"
         r"|\b(?:utili[sz]ation|usage|utils?)\b[^.]{0,60}\b(?:0 ?%|(?<=to )(?:0|zero)\b)"
         r"|\b(?:data|dataset|corpus|shards|tokens)\b[^.]{0,60}"
         r"\b(?:nfs|hdds?|spinning disks?|mechanical (?:hard )?(?:disk|drive)s?)\b",
