@@ -114,7 +114,8 @@ SIGNS = (
         r"|\b(?:1|10|25|40) ?(?:gbe|gige)\b|\bgigabit ethernet|\b10{2,4} ?mb(?:it)?(?:ps|/s)\b"
         r"|\b(?:nodes?|machines?)\b[^;]{0,120}\bno linear (?:acceleration|scaling|speed-?up)"
         r"|\bethernet (?:inter-?node|between)|\b(?:only|normal|plain|over|via) ethernet\b"
-        r"|\b(?:multiple|several|many|different) switches\b|\boversubscri\w+|\bdragonfly\b",
+        r"|\b(?:multiple|several|many|different) switches\b|\boversubscribed (?:network|fabric|links?|uplinks?)"
+        r"|\bdragonfly\b",
         0.5,
         "measure an all-reduce between these nodes; ask for nodes under one switch",
         "NCCL issues 883 and 1536, horovod issue 752",
@@ -226,7 +227,7 @@ SIGNS = (
     ),
     Sign(
         "compilation",
-        r"\brecompil\w+|\bgraph breaks?\b"
+        r"\brecompil(?:es|ing|ations?)\b|\bgraph breaks?\b"
         r"|\bcudagraphs?\b[^.]{0,60}\b(?:distinct|different|each) "
         r"|\bdynamic (?:shapes?|padding)\b[^.]{0,80}\bcompil\w*"
         r"|\bfirst (?:epoch|steps?|batches|iterations?)\b[^.]{0,60}\bslow[^.]{0,60}"
@@ -274,7 +275,8 @@ SIGNS = (
     ),
     Sign(
         "pipeline bubble",
-        r"(?<!data )(?<!input )\bpipeline(?:[- ]parallel\w*)?\b[^.]{0,40}\b(slow\w*|bubbles?)\b",
+        r"(?<!data )(?<!input )\bpipeline(?:[- ]parallel\w*)?\b[^.]{0,40}\b(slow\w*)"
+        r"|\b(?:large|big|huge) (?:pipeline )?bubbles?\b|\bbubbles? (?:takes?|of|is|are) (?:\w+ )?\d",
         0.5,
         "more micro-batches a step, interleaved chunks, or fewer stages",
         "gpt-neox issue 903",
@@ -313,16 +315,17 @@ SIGNS = (
     Sign(
         "evaluation",
         r"\bevaluat(?:e|es|ed|ing|ion) every (?:\d{1,2}|100) (?:steps|iterations)\b"
-        r"|\beval(?:uation)?_?(?:interval|steps|freq)\w*[ =:\"']+\d{1,2}\b(?!\.?\d)"
         r"|\b(?:evaluations?|validation)\b[^.]{0,30}\b(?:takes?|took|blocks?)\b[^.]{0,20}"
         r"(?:\d+(?:\.\d+)? ?(?:s|secs?|seconds|min|minutes)\b|\blong)",
         0.3,
         "evaluate less often, or on fewer batches",
-        "huggingface/blog issue 1649, transformers' option eval_steps",
+        "huggingface/blog issue 1649",
     ),
     Sign(
         "garbage collection",
-        r"\bgarbage collect\w*|\bgc\.collect|\bspikes? in (?:the |our )?(?:training )?"
+        r"\bgarbage collect\w*[^.]{0,40}\b(?:pauses?|stalls?|spikes?|slow\w*|takes?|delays?)\b"
+        r"|\b(?:pauses?|stalls?|spikes?|slow\w*|delay\w*)\b[^.]{0,60}\bgarbage collect\w*"
+        r"|\bspikes? in (?:the |our )?(?:training )?"
         r"(?:step|iteration) (?:duration|time)s?"
         r"|\b(?:periodic(?:ally)?|regular)(?! loss)\b[^.]{0,30}\b(?<!loss )(?:dips|spikes|sags|pauses)",
         0.2,
