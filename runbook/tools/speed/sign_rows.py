@@ -82,7 +82,7 @@ _OLD_DEVICES = r"\b(?:k[48]0|p[41]00?|m60|titan xp?|(?:gtx ?)?10[5678]0(?: ?ti)?
 
 
 @dataclass(frozen=True)
-class Sign:
+class CausePattern:
     """Words that name a cause."""
 
     cause: str
@@ -100,14 +100,14 @@ class Sign:
 
 
 SIGNS = (
-    Sign("network", SOCKETS, 0.5, "InfiniBand or RoCE; see NCCL_DEBUG=INFO"),
-    Sign(
+    CausePattern("network", SOCKETS, 0.5, "InfiniBand or RoCE; see NCCL_DEBUG=INFO"),
+    CausePattern(
         "network",
         _SLOWER_ON_MANY_NODES,
         0.5,
         "measure an all-reduce between the nodes, and see NCCL_DEBUG=INFO for the network it takes",
     ),
-    Sign(
+    CausePattern(
         "network",
         r"\b(?:ib|infiniband|roce|efa|slingshot|ethernet|nics?|inter-?node (?:network|links?))\b"
         r"[^.]{0,60}\b(slow\w*|limit(?:ed|s)|bottleneck\w*|congest\w*)"
@@ -120,7 +120,7 @@ SIGNS = (
         "measure an all-reduce between these nodes; ask for nodes under one switch",
         "NCCL issues 883 and 1536, horovod issue 752",
     ),
-    Sign(
+    CausePattern(
         "communication",
         r"nccl_p2p_disable=1|(?:exposed|non-overlapped|not overlapped)[^.]{0,40}comm"
         r"|(?:all-gathers?|reduce-scatters?|all-reduces?)[^.]{0,40}(exposed|not hidden)"
@@ -131,7 +131,7 @@ SIGNS = (
         0.4,
         "let messages run beside the work, and devices of a node reach each other",
     ),
-    Sign(
+    CausePattern(
         "communication",
         rf"\bgrad(?:ient)?s?\b[^.]{{0,40}}\b{_SUMMED} ?{_EVERY_MICRO_BATCH}"
         rf"|\b{_SUMMED} (?:the )?grad(?:ient)?s? {_EVERY_MICRO_BATCH}",
@@ -139,7 +139,7 @@ SIGNS = (
         "sum gradients once a step: no_sync() around all micro-batches but the last",
         "torchtune issue 1275",
     ),
-    Sign(
+    CausePattern(
         "communication",
         r"\bcommunication (?:delay|overhead|latency|time|cost)s?\b[^.]{0,30}"
         r"\b(high|large|long|dominat\w+)"
@@ -150,7 +150,7 @@ SIGNS = (
         "see nvidia-smi topo -m for the links between devices; send less, or less often",
         "sd-scripts issue 1434, DeepSpeed issue 6889",
     ),
-    Sign(
+    CausePattern(
         "data wait",
         r"num_workers(?: is| was| at)?[=: ]+0\b"
         r"|fetch\w* (?:a|one|each|the) (?:next )?batch (?:takes?|needs?)"
@@ -160,7 +160,7 @@ SIGNS = (
         0.5,
         "tokenize once before training, use more workers, put the tokens on a faster disk",
     ),
-    Sign(
+    CausePattern(
         "data wait",
         rf"{_DATA_READING}[^.]{{0,60}}\b({_SLOW})\b"
         rf"|\b({_SLOW}) (?:\w+ )?{_DATA_READING}"
@@ -179,7 +179,7 @@ SIGNS = (
         "prepare samples before training, use more workers, put the data on a faster disk",
         "torchtitan issue 2073, streaming issue 686, open_clip issue 703",
     ),
-    Sign(
+    CausePattern(
         "host",
         r"\b(?:pinned|bound|restricted|limited|confined) to (?:the same|one|a single|\d+) "
         r"(?:cpu )?(?:cores?|cpus?)\b"
@@ -192,7 +192,7 @@ SIGNS = (
         "read a loss from the device only when it is logged",
         "accelerate issue 3911, ultralytics issue 6588, torchtune pull request 522",
     ),
-    Sign(
+    CausePattern(
         "offload",
         rf"offload_(?:optimizer|param)\w*\b(?!{_SWITCHED_OFF})"
         rf"|\b(?:cpu|nvme|zero)[ -]offload(?:ing)?\b(?!{_SWITCHED_OFF})"
@@ -203,7 +203,7 @@ SIGNS = (
         0.8,
         "keep states on the devices: more devices, or ZeRO over more of them",
     ),
-    Sign(
+    CausePattern(
         "offload",
         rf"\bcpu[ _-]?offload\w*(?!{_SWITCHED_OFF})"
         r"|\bzero[- ]?(?:3 )?infinite\b|\bswap(?:ped|s|ping)?\b[^.]{0,40}\b(?:nvme|ssd|host memory)\b",
@@ -211,7 +211,7 @@ SIGNS = (
         "keep states on the devices: more devices, or ZeRO over more of them",
         "PyTorch issue 74588, DeepSpeedExamples issue 192",
     ),
-    Sign(
+    CausePattern(
         "communication",
         r"(?:\b(?:no|without|lacks?|missing) )(?:nvlink|nvswitch)\b"
         r"|\bpcie (?:instead of|rather than) nvlink|\bpcie (?:cards?|only|gpus)\b"
@@ -219,13 +219,13 @@ SIGNS = (
         0.5,
         "keep tensor parallelism within pairs with NVLink, or use pipeline and data parallelism",
     ),
-    Sign(
+    CausePattern(
         "kernels",
         r"cuda_launch_blocking\b(?![\"']?[=:\s]+[\"']?(?:0|false|no|off)\b)",
         0.5,
         "unset CUDA_LAUNCH_BLOCKING: it makes the host wait for every kernel",
     ),
-    Sign(
+    CausePattern(
         "compilation",
         r"\brecompil(?:es|ing|ations?)\b|\bgraph breaks?\b"
         r"|\bcudagraphs?\b[^.]{0,60}\b(?:distinct|different|each) "
@@ -236,7 +236,7 @@ SIGNS = (
         "feed shapes that do not change, or mark them dynamic; see TORCH_LOGS=recompiles",
         "OLMo-core issue 500",
     ),
-    Sign(
+    CausePattern(
         "memory",
         r"\bcudamalloc\b|\bcudafree\b|\balloc(?:ation)?[_ ]retries\b"
         r"|\ballocator cache flush\w*|\bmemory fragment\w*|\bfragment\w+ (?:of )?memory"
@@ -245,7 +245,7 @@ SIGNS = (
         "leave memory free: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, smaller micro-batch",
         "DeepSpeed's warning of allocator cache flushes, PyTorch's memory notes",
     ),
-    Sign(
+    CausePattern(
         "padding",
         r"\b(?:is|are|of) (?:\w+ )?padding\b(?! free)|\bpadd(?:ed|ing) to (?:the )?(?:max|longest possible)"
         r"|padding=[\"']?max_length|\bpad_to_max_length\b(?![\"']?[=: ]+false)",
@@ -253,7 +253,7 @@ SIGNS = (
         "pack documents into full sequences, or pad to the longest of a batch",
         "transformers' documentation of padding and packing",
     ),
-    Sign(
+    CausePattern(
         "precision",
         r"\bmixed[- ]precision\b[^.]{0,30}\b(?:false|off|disabled)\b"
         r"|\b(?:fp16|bf16|half|mixed)(?:[- ]precision)?\b[^.]{0,80}\b(?:(?:not|isn't|no) "
@@ -264,7 +264,7 @@ SIGNS = (
         "16-bit products are fast on devices with tensor cores: fp16 from V100 on, bf16 from A100 on",
         "apex issue 153, NVIDIA's mixed-precision guide",
     ),
-    Sign(
+    CausePattern(
         "kernels",
         r"\bfused?[ _-]?(?:kernels?|layer_?norm|adam\w*|rms_?norm)\b[^.]{0,30}"
         r"\b(?:unavailable|not (?:installed|available|found)|missing)"
@@ -273,7 +273,7 @@ SIGNS = (
         "install the fused kernels (Apex, Transformer Engine, flash-attn)",
         "Apex's own warnings",
     ),
-    Sign(
+    CausePattern(
         "pipeline bubble",
         r"(?<!data )(?<!input )\bpipeline(?:[- ]parallel\w*)?\b[^.]{0,40}\b(slow\w*)"
         r"|\b(?:large|big|huge) (?:pipeline )?bubbles?\b|\bbubbles? (?:takes?|of|is|are) (?:\w+ )?\d",
@@ -281,22 +281,22 @@ SIGNS = (
         "more micro-batches a step, interleaved chunks, or fewer stages",
         "gpt-neox issue 903",
     ),
-    Sign(
+    CausePattern(
         "layout",
         r"\btensor(?:[- ](?:model[- ])?parallel\w*)\b[^.]{0,40}\b(slow\w*)",
         0.5,
         "keep tensor parallelism within a node, and no larger than memory asks for",
         "Megatron-LM issue 258",
     ),
-    Sign(
+    CausePattern(
         "token dispatch",
         r"\b(?:moe|mixture of experts|activat(?:ed|ion) param\w*)\b[^;]{0,80}\b(slow\w*)",
         0.4,
         "fused experts (grouped matrix products), experts over more ranks, all-to-all dispatch",
         "DeepSeek-MoE issue 5",
     ),
-    Sign("flash attention", PLAIN_ATTENTION, 0.4, "fused attention"),
-    Sign(
+    CausePattern("flash attention", PLAIN_ATTENTION, 0.4, "fused attention"),
+    CausePattern(
         "saves",
         rf"every \d+ (?:steps|iterations)[^.]{{0,60}}\b{_WAITS}\b[^.]{{0,60}}\b{_SAVING}\b"
         rf"|\b{_SAVING}\b[^.]{{0,60}}\b{_WAITS}\b[^.]{{0,20}}\d+(?:\.\d+)? ?"
@@ -304,7 +304,7 @@ SIGNS = (
         0.3,
         "save less often, or in the background",
     ),
-    Sign(
+    CausePattern(
         "saves",
         rf"\btime\b[^.]{{0,20}}\bto {_SAVING}\b[^.]{{0,40}}\b(?:long|slow|high)"
         rf"|\b{_SAVING}\b[^.]{{0,40}}\b(?:(?:is|are|very|so|too|quite) )(slow|long)\b",
@@ -312,7 +312,7 @@ SIGNS = (
         "save less often, or in the background",
         "Megatron-LLM issue 69",
     ),
-    Sign(
+    CausePattern(
         "evaluation",
         r"\bevaluat(?:e|es|ed|ing|ion) every (?:\d{1,2}|100) (?:steps|iterations)\b"
         r"|\b(?:evaluations?|validation)\b[^.]{0,30}\b(?:takes?|took|blocks?)\b[^.]{0,20}"
@@ -321,7 +321,7 @@ SIGNS = (
         "evaluate less often, or on fewer batches",
         "huggingface/blog issue 1649",
     ),
-    Sign(
+    CausePattern(
         "garbage collection",
         r"\bgarbage collect\w*[^.]{0,40}\b(?:pauses?|stalls?|spikes?|slow\w*|takes?|delays?)\b"
         r"|\b(?:pauses?|stalls?|spikes?|slow\w*|delay\w*)\b[^.]{0,60}\bgarbage collect\w*"
@@ -333,13 +333,13 @@ SIGNS = (
         "see whether saves or evaluations fall on these steps",
         "equinox issue 1145, torchtitan's GarbageCollection, Imbue's 70B report",
     ),
-    Sign(
+    CausePattern(
         "kernels",
         r"compile[=: ]+false|\bno compile\b|without (?:torch\.)?compil",
         0.4,
         "compile the model, or use fused kernels",
     ),
-    Sign(
+    CausePattern(
         "stragglers",
         r"\b(?:hw|sw)(?: thermal)? slowdown\s*:? *active|\bsw power cap\s*: *active"
         r"|\boverheat\w*|\b(?:gpus?|cards?|devices?)\b[^.]{0,20}\b(?:heat up|(?:run|are|is|too) hot)"
@@ -351,7 +351,7 @@ SIGNS = (
         "look at clocks, temperatures and errors of each device; leave the slow node out",
         "nvidia-smi -q -d PERFORMANCE",
     ),
-    Sign(
+    CausePattern(
         GROWING,
         r"slower and slower|longer and longer"
         r"|(?:step|iteration) times? (?:\w+ly )?(?:keeps? )?(?:grow|creep|climb)\w*"
@@ -360,7 +360,7 @@ SIGNS = (
         0.3,
         "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
     ),
-    Sign(
+    CausePattern(
         GROWING,
         rf"\b{_PACE}\b[^.]{{0,20}}\b(?:decreas\w+|declin\w+|degrad\w+|falls?|falling|drops?) "
         r"(?:progressively|gradually|steadily|over time|with (?:the )?(?:epochs?|steps?|time)"
@@ -372,7 +372,7 @@ SIGNS = (
         "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
         "pytorch-lightning issue 581, gpt-neox issue 1248",
     ),
-    Sign(
+    CausePattern(
         "stragglers",
         r"stragglers?|throttl\w+|one (?:node|gpu|rank)[^.]{0,20} (slow)"
         r"|\b(?:gpus?|cards?|devices?|nodes?)\b[^.]{0,20}\bare (?:of )?different (?:models?|types?|kinds?)",
