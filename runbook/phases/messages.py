@@ -243,6 +243,10 @@ class PhaseMessage(Message):
     REHEARSED_BY_JOB = (
         "No trainer is installed here: {phase} rehearses this layout by a job before its own."
     )
+    RUNGS_MADE_SMALLER = (
+        "The {rungs} rungs that are left become smaller to end in the {time} that are left of the "
+        "budget: the largest has {largest:,} parameters instead of {before:,}."
+    )
     RUNGS_OF_ONE_SHAPE = (
         "all rungs have about the same tokens per parameter, so that they do not say what "
         "another size would reach; runbook ladder RUN --rungs 7 --as NAME adds rungs of other "

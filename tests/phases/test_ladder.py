@@ -13,10 +13,10 @@ from runbook.cli.ladder import ladder as ladder_command
 from runbook.core.errors import DataError, ParamsError
 from runbook.core.units import show_device_hours
 from runbook.forecast.messages import ForecastMessage
+from runbook.phases.ladder.budget import LadderBudget, Pace, fit_rungs_left
 from runbook.phases.ladder.climb import (
     TOKENS_STEP,
     FinishedRung,
-    Pace,
     rung_folder,
     share_tokens,
 )
@@ -35,8 +35,10 @@ from runbook.phases.ladder.run_forecast import forecast_run
 from runbook.phases.ladder.rungs import (
     COMPUTE_BETWEEN_RUNGS,
     FEWEST_STEPS,
+    LEAST_BETWEEN_RUNGS,
     Family,
     design_rungs,
+    rungs_above,
 )
 from runbook.phases.ladder.service import LadderRequest, find_ladder
 from runbook.phases.messages import PhaseMessage
@@ -204,6 +206,74 @@ def test_the_time_left_follows_the_pace_of_the_trained_rungs():
     assert pace.seconds_left(rungs[1:]) == pytest.approx(2 * planned_left)
     without_time = replace(rungs[1], seconds=None)
     assert pace.seconds_left([without_time]) is None
+
+
+def seconds_of(rungs: tuple[PlannedRung, ...]) -> float:
+    """Planned time of some rungs, with their starts."""
+    return sum(rung.seconds + START_SECONDS for rung in rungs)
+
+
+def test_rungs_left_become_smaller_if_they_would_not_end_in_time(local):
+    ladder = plan_ladder("local", SMALL_BATCH)
+    pace = 1.5
+    planned_left = pace * seconds_of(ladder.rungs[1:])
+    assert fit_rungs_left(ladder, local, 1, 1.001 * planned_left, pace) == ladder
+
+    fitted = fit_rungs_left(ladder, local, 1, 0.85 * planned_left, pace)
+    assert fitted.rungs[0] == ladder.rungs[0]
+    assert [rung.name for rung in fitted.rungs] == [rung.name for rung in ladder.rungs]
+    assert [rung.rung.number for rung in fitted.rungs] == [1, 2, 3, 4, 5]
+    left = pace * seconds_of(fitted.rungs[1:])
+    assert 0.9 * 0.85 * planned_left < left < 0.85 * planned_left
+    factors = [above.rung.flops / below.rung.flops for below, above in pairwise(fitted.rungs)]
+    assert max(factors) / min(factors) < 1.05
+    # Tokens per parameter, rate and batch are still those of the run.
+    for planned in fitted.rungs[1:]:
+        rung = planned.rung
+        of_the_run = local.tokens / local.parameters
+        assert rung.tokens / rung.parameters == pytest.approx(of_the_run, rel=0.2)
+        assert (rung.learning_rate, rung.global_batch) == (local.rate.peak, local.global_batch)
+
+
+def test_rungs_left_never_come_too_close_to_each_other(local):
+    ladder = plan_ladder("local", SMALL_BATCH)
+    fitted = fit_rungs_left(ladder, local, 1, 1.0, 1.0)
+    for below, above in pairwise(fitted.rungs):
+        factor = above.rung.flops / below.rung.flops
+        assert factor == pytest.approx(LEAST_BETWEEN_RUNGS, rel=0.05)
+
+
+def test_rungs_that_are_not_one_line_of_compute_stay_as_planned(local):
+    ladder = plan_ladder("local", SMALL_BATCH, count=7)
+    assert fit_rungs_left(ladder, local, 1, 1.0, 1.0) == ladder
+    assert fit_rungs_left(ladder, local, 0, 1.0, 1.0) == ladder
+    assert fit_rungs_left(ladder, local, 7, 1.0, 1.0) == ladder
+
+
+def test_smaller_rungs_keep_the_rule_by_which_rates_and_batches_follow_the_size(lumi):
+    trained = design_rungs(lumi, 5, lumi.flops / 1000)[:3]
+    rungs = rungs_above(lumi, trained, 2, 1.5)
+    assert [rung.number for rung in rungs] == [4, 5]
+    for below, above in pairwise([trained[-1], *rungs]):
+        assert above.learning_rate < below.learning_rate
+        assert above.global_batch > below.global_batch
+
+
+def test_the_slower_of_the_newest_and_all_rungs_sets_the_pace():
+    rungs = plan_ladder("local", SMALL_BATCH).rungs
+    pace = Pace()
+    assert pace.slowest == 1.0
+    pace.add(rungs[0], 1.2 * seconds_of(rungs[:1]))
+    pace.add(rungs[1], 1.6 * seconds_of(rungs[1:2]))
+    assert pace.slowest == pytest.approx(1.6)
+    pace.add(rungs[2], 1.0 * seconds_of(rungs[2:3]))
+    assert 1.1 < pace.slowest < 1.6
+
+
+def test_a_budget_counts_the_time_of_earlier_calls():
+    budget = LadderBudget(seconds=600.0, spent_before=100.0)
+    assert 490 < budget.left <= 500
+    assert LadderBudget(seconds=None).left is None
 
 
 def test_a_ladder_that_was_begun_keeps_its_rungs(tmp_path):

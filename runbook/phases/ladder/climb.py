@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runbook.core.errors import ParamsError, RunbookError
@@ -11,7 +11,9 @@ from runbook.core.units import show_duration
 from runbook.forecast.laws import Runs
 from runbook.forecast.tables import TrainingRow, as_runs
 from runbook.params import Settings
-from runbook.phases.ladder.ladder_plan import START_SECONDS, Ladder, PlannedRung
+from runbook.phases.ladder.budget import LadderBudget, Pace, fit_rungs_left
+from runbook.phases.ladder.ladder_plan import START_SECONDS, Ladder, PlannedRung, write_ladder
+from runbook.phases.ladder.rungs import Family
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import train_name
 from runbook.phases.runner import RunRequest, run_phases
@@ -38,57 +40,70 @@ class FinishedRung:
     loss: float
 
 
-@dataclass
-class Pace:
-    """Planned and measured seconds of the rungs that this call has trained."""
-
-    planned_seconds: float = 0.0
-    measured_seconds: float = 0.0
-
-    def add(self, planned: PlannedRung, measured_seconds: float) -> None:
-        """Count a rung. A rung without a planned time is ignored."""
-        if planned.seconds is None:
-            return
-        self.planned_seconds += planned.seconds + START_SECONDS
-        self.measured_seconds += measured_seconds
-
-    def seconds_left(self, rungs: Sequence[PlannedRung]) -> float | None:
-        """Return the seconds that more rungs will take at this pace, or None if unknown."""
-        times = [rung.seconds for rung in rungs if rung.seconds is not None]
-        if not self.planned_seconds or len(times) < len(rungs):
-            return None
-        planned_left = sum(times) + START_SECONDS * len(rungs)
-        return planned_left * self.measured_seconds / self.planned_seconds
-
-
-def climb(ladder: Ladder, settings: Settings, say: Say) -> list[FinishedRung]:
+def climb(
+    ladder: Ladder,
+    family: Family,
+    settings: Settings,
+    budget: LadderBudget,
+    folder: Path,
+    say: Say,
+) -> tuple[Ladder, list[FinishedRung]]:
     """Train every rung that is not yet trained, the smallest first.
 
-    Raise `RunbookError` if one fails.
+    Return the ladder as trained, whose last rungs may be smaller than planned to end in time, and
+    its rungs. Raise `RunbookError` if a rung fails.
     """
-    finished = []
+    finished: list[FinishedRung] = []
     pace = Pace()
-    for position, planned in enumerate(ladder.rungs):
-        folder = rung_folder(ladder, settings, planned)
+    while len(finished) < len(ladder.rungs):
+        planned = ladder.rungs[len(finished)]
+        rung_path = rung_folder(ladder, settings, planned)
         say(
             f"{planned.name}: {planned.rung.parameters:,} parameters, {planned.rung.tokens:,} "
             f"tokens"
         )
-        share_tokens(settings, ladder, folder)
-        was_done = read_rung(folder, planned) is not None
+        share_tokens(settings, ladder, rung_path)
+        was_done = read_rung(rung_path, planned) is not None
         started = time.monotonic()
-        _train(ladder, planned, first=position == 0, say=say)
+        _train(ladder, planned, first=not finished, say=say)
         seconds = time.monotonic() - started
-        done = read_rung(folder, planned)
+        done = read_rung(rung_path, planned)
         if done is None:
-            raise RunbookError(PhaseMessage.RUNG_WITHOUT_LOSS, folder_name=folder.name)
+            raise RunbookError(PhaseMessage.RUNG_WITHOUT_LOSS, folder_name=rung_path.name)
         say(f"{planned.name}: loss {done.loss:.4f}")
         finished.append(done)
-        if not was_done:
-            pace.add(planned, seconds)
-            _report_time(planned, seconds, pace, ladder.rungs[position + 1 :], say)
+        if was_done:
+            continue
+        pace.add(planned, seconds)
+        ladder = _keep_to_budget(ladder, family, len(finished), pace, budget, say)
+        ladder = write_ladder(replace(ladder, spent_seconds=budget.spent), folder)
+        _report_time(planned, seconds, pace, ladder.rungs[len(finished) :], say)
 
-    return finished
+    return ladder, finished
+
+
+def _keep_to_budget(
+    ladder: Ladder,
+    family: Family,
+    num_trained: int,
+    pace: Pace,
+    budget: LadderBudget,
+    say: Say,
+) -> Ladder:
+    """Return the ladder, with smaller rungs if those left would take longer than the budget."""
+    if budget.left is None:
+        return ladder
+    fitted = fit_rungs_left(ladder, family, num_trained, budget.left, pace.slowest)
+    if fitted != ladder:
+        say(
+            PhaseMessage.RUNGS_MADE_SMALLER.fill(
+                rungs=len(fitted.rungs) - num_trained,
+                time=show_duration(budget.left),
+                before=ladder.rungs[-1].rung.parameters,
+                largest=fitted.rungs[-1].rung.parameters,
+            )
+        )
+    return fitted
 
 
 def _report_time(

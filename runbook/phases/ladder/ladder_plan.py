@@ -77,6 +77,8 @@ class Ladder:
     budget_device_hours: float | None = None
     """The requested budget. 0 if nobody gave one; None if an earlier version did not record it."""
     notes: tuple[str, ...] = field(default=())
+    spent_seconds: float = 0.0
+    """Wall time that its calls have used so far, on this machine."""
 
     @property
     def seconds(self) -> float | None:
@@ -305,8 +307,8 @@ def read_ladder(folder: Path) -> Ladder | None:
 
 
 def write_ladder(ladder: Ladder, folder: Path) -> Ladder:
-    """Save a ladder as designed, so that a later call trains the same rungs."""
-    dated = replace(ladder, designed=utc_now())
+    """Save a ladder, so that a later call trains the same rungs and knows the time spent."""
+    dated = replace(ladder, designed=ladder.designed or utc_now())
     text = json.dumps(asdict(dated), indent=1) + "\n"
     write_text(folder / LADDER_FILE, text, error=RecordError)
     return dated

@@ -9,7 +9,7 @@ the batch is too small to follow, rungs keep the run's batch and its rate.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.core.errors import ParamsError
@@ -247,6 +247,33 @@ def _compute_factor(family: Family, largest_flops: float) -> float:
     return min(widest, max(factor, LEAST_FOR_STEPS))
 
 
+def rungs_above(
+    family: Family,
+    trained: Sequence[LadderRung],
+    count: int,
+    factor: float,
+) -> list[LadderRung]:
+    """Return rungs that continue the line of trained ones.
+
+    Each costs `factor` times the compute of the one below. They keep the trained rungs' rule for
+    batch and learning rate.
+    """
+    last = trained[-1]
+    rungs = []
+    for step in range(1, count + 1):
+        flops = last.flops * factor**step
+        parameters = family.parameters * math.sqrt(flops / family.flops)
+        rung = replace(_rung(family, parameters, flops), number=last.number + step)
+        rungs.append(rung)
+
+    own_batch = _own_batch(family)
+    if last.global_batch == own_batch and math.isclose(last.learning_rate, family.rate.peak):
+        return [_with_batch(family, _with_own_rate(family, rung), own_batch) for rung in rungs]
+
+    batches = [_whole_batch(family, batch) for batch in _batches_by_size(family, rungs)]
+    return [_with_batch(family, rung, batch) for rung, batch in zip(rungs, batches, strict=True)]
+
+
 def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
     """Return a rung of about this size with the run's own batch.
 
@@ -344,23 +371,36 @@ def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
 
     All get the run's own batch and learning rate if scaled batches would be too coarse.
     """
-    batches_by_size = []
-    for rung in rungs:
-        batches_by_size.append(
-            family.global_batch * (rung.parameters / family.parameters) ** BATCH_EXPONENT
-        )
-
-    batches = [max(1, round(batch / family.devices)) * family.devices for batch in batches_by_size]
-    errors = [abs(batch / ideal - 1) for batch, ideal in zip(batches, batches_by_size, strict=True)]
+    ideal_batches = _batches_by_size(family, rungs)
+    batches = [_whole_batch(family, ideal) for ideal in ideal_batches]
+    errors = [abs(batch / ideal - 1) for batch, ideal in zip(batches, ideal_batches, strict=True)]
     if max(errors) > WORST_BATCH_ROUNDING:
-        own_batch = max(1, round(family.global_batch / family.devices)) * family.devices
         # A higher rate than the run's needs the other half of the rule, a smaller batch. Without it
         # rungs with batches of 512 tokens became unstable, and a forecast missed by 39 %
         # (docs/ladder.md).
         rungs = [_with_own_rate(family, rung) for rung in rungs]
-        batches = [own_batch for _ in rungs]
+        batches = [_own_batch(family) for _ in rungs]
 
     return [_with_batch(family, rung, batch) for rung, batch in zip(rungs, batches, strict=True)]
+
+
+def _batches_by_size(family: Family, rungs: Sequence[LadderRung]) -> list[float]:
+    """Return the batch that follows the size of each rung, not yet a whole number of sequences."""
+    batches = []
+    for rung in rungs:
+        ratio = rung.parameters / family.parameters
+        batches.append(family.global_batch * ratio**BATCH_EXPONENT)
+    return batches
+
+
+def _own_batch(family: Family) -> int:
+    """Return the run's own batch, as a multiple of a node's devices."""
+    return _whole_batch(family, family.global_batch)
+
+
+def _whole_batch(family: Family, batch: float) -> int:
+    """Return the nearest batch that gives each device of a node the same number of sequences."""
+    return max(1, round(batch / family.devices)) * family.devices
 
 
 def _with_own_rate(family: Family, rung: LadderRung) -> LadderRung:

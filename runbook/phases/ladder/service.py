@@ -5,6 +5,7 @@ They plan a ladder, train it, forecast the run and keep the results.
 
 import json
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from runbook.core.locks import hold
 from runbook.core.table import Table
 from runbook.core.units import show_device_hours
 from runbook.params import Settings
+from runbook.phases.ladder.budget import LadderBudget
 from runbook.phases.ladder.climb import FinishedRung, Say, climb, read_finished
 from runbook.phases.ladder.forecast_record import RunForecast
 from runbook.phases.ladder.ladder_plan import (
@@ -168,6 +170,7 @@ def _refuse_named_folder(run: str) -> None:
 
 def climb_ladder(request: LadderRequest, say: Say) -> LadderState:
     """Train the rest of the ladder, forecast the run, and keep table, figure and forecast."""
+    started = time.monotonic()
     state = find_ladder(request)
     settings, plan = load_plan(request.run, request.set_words, measured=True)
     state.folder.mkdir(parents=True, exist_ok=True)
@@ -177,12 +180,29 @@ def climb_ladder(request: LadderRequest, say: Say) -> LadderState:
         ladder = state.ladder
         if not ladder.designed:
             ladder = write_ladder(ladder, state.folder)
-        finished = climb(ladder, settings, say)
+        budget = LadderBudget(
+            seconds=_budget_seconds(ladder, settings),
+            spent_before=ladder.spent_seconds,
+            started=started,
+        )
+        ladder, finished = climb(
+            ladder, family_of(settings, plan), settings, budget, state.folder, say
+        )
         forecast = _forecast(ladder, finished, settings, plan)
         done = LadderState(ladder, state.folder, tuple(finished), forecast)
         _write_results(done, settings)
 
     return done
+
+
+def _budget_seconds(ladder: Ladder, settings: Settings) -> float | None:
+    """Return the wall time that a person gave for all rungs.
+
+    Return None if nobody gave one, or if rungs wait in a queue, which uses no device-hours.
+    """
+    if not ladder.budget_device_hours or settings.site.scheduler != "local":
+        return None
+    return 3600 * ladder.budget_device_hours / settings.job(FULL).devices_per_node
 
 
 def _prefix(settings: Settings, name: str) -> str:

@@ -1,0 +1,166 @@
+"""Keeps a ladder within the time that a person gave, while its rungs are trained.
+
+The plan of a step on a CPU may be a third off, and other programs may use the machine. So the rungs
+that are left are made smaller if they would not end in time.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from runbook.phases.ladder.ladder_plan import START_SECONDS, Ladder, PlannedRung
+from runbook.phases.ladder.rungs import LEAST_BETWEEN_RUNGS, Family, LadderRung, rungs_above
+
+AIM = 0.95
+"""Share of the time left that smaller rungs are designed to take."""
+ROUNDS = 30
+"""Halvings of the factor between rungs: more than a float can tell apart."""
+
+
+@dataclass
+class Pace:
+    """Planned and measured seconds of the rungs that this call has trained."""
+
+    planned_seconds: float = 0.0
+    measured_seconds: float = 0.0
+    newest: float = 0.0
+    """Measured over planned time of the newest rung alone."""
+
+    def add(self, planned: PlannedRung, measured_seconds: float) -> None:
+        """Count a rung. A rung without a planned time is ignored."""
+        if planned.seconds is None:
+            return
+        planned_seconds = planned.seconds + START_SECONDS
+        self.planned_seconds += planned_seconds
+        self.measured_seconds += measured_seconds
+        self.newest = measured_seconds / planned_seconds
+
+    def seconds_left(self, rungs: Sequence[PlannedRung]) -> float | None:
+        """Return the seconds that more rungs will take at this pace, or None if unknown."""
+        times = [rung.seconds for rung in rungs if rung.seconds is not None]
+        if not self.planned_seconds or len(times) < len(rungs):
+            return None
+        planned_left = sum(times) + START_SECONDS * len(rungs)
+        return planned_left * self.measured_seconds / self.planned_seconds
+
+    @property
+    def slowest(self) -> float:
+        """Measured over planned time: of all rungs, or of the newest if that was slower."""
+        if not self.planned_seconds:
+            return 1.0
+        return max(self.newest, self.measured_seconds / self.planned_seconds)
+
+
+@dataclass
+class LadderBudget:
+    """The wall time of a whole ladder on this machine, and how much of it is spent."""
+
+    seconds: float | None
+    """None if nobody gave a budget, or if the rungs wait in a queue."""
+    spent_before: float = 0.0
+    """Seconds of earlier calls."""
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def spent(self) -> float:
+        """Seconds that this call and those before it have used."""
+        return self.spent_before + time.monotonic() - self.started
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left, or None without a budget."""
+        if self.seconds is None:
+            return None
+        return self.seconds - self.spent
+
+
+def fit_rungs_left(
+    ladder: Ladder,
+    family: Family,
+    num_trained: int,
+    seconds_left: float,
+    pace: float,
+) -> Ladder:
+    """Return the ladder, whose untrained rungs are smaller if they would not end in time.
+
+    `pace` is the measured over the planned time of the trained rungs. Rungs are never closer than
+    `LEAST_BETWEEN_RUNGS`. The ladder stays as it is if its rungs are not one line of compute.
+    """
+    trained = [planned.rung for planned in ladder.rungs[:num_trained]]
+    rest = ladder.rungs[num_trained:]
+    times = [planned.seconds for planned in rest if planned.seconds is not None]
+    if not trained or not rest or len(times) < len(rest) or not _is_line(trained[-1], rest):
+        return ladder
+    if _predicted(rest, trained[-1], None, pace) <= seconds_left:
+        return ladder
+
+    highest = (rest[-1].rung.flops / trained[-1].flops) ** (1 / len(rest))
+    factor = _largest_factor(rest, trained[-1], highest, AIM * seconds_left, pace)
+    if factor >= highest:
+        return ladder
+    smaller = []
+    rungs = rungs_above(family, trained, len(rest), factor)
+    for planned, rung in zip(rest, rungs, strict=True):
+        smaller.append(_with_rung(planned, rung))
+    return replace(ladder, rungs=(*ladder.rungs[:num_trained], *smaller))
+
+
+def _is_line(last: LadderRung, rest: Sequence[PlannedRung]) -> bool:
+    """Whether each rung costs clearly more than the one below, so that none has another shape."""
+    below = last.flops
+    for planned in rest:
+        if planned.rung.flops < below * (1 + LEAST_BETWEEN_RUNGS) / 2:
+            return False
+        below = planned.rung.flops
+    return True
+
+
+def _largest_factor(
+    rest: Sequence[PlannedRung],
+    last: LadderRung,
+    highest: float,
+    seconds: float,
+    pace: float,
+) -> float:
+    """Return the largest factor between rungs with which the rest takes at most these seconds."""
+    low = LEAST_BETWEEN_RUNGS
+    high = highest
+    for _ in range(ROUNDS):
+        middle = (low + high) / 2
+        if _predicted(rest, last, middle, pace) <= seconds:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _predicted(
+    rest: Sequence[PlannedRung],
+    last: LadderRung,
+    factor: float | None,
+    pace: float,
+) -> float:
+    """Return the seconds of the rest at this pace, with this factor between rungs or as planned."""
+    planned_seconds = 0.0
+    for step, planned in enumerate(rest, start=1):
+        ratio = 1.0
+        if factor is not None:
+            ratio = last.flops * factor**step / planned.rung.flops
+        planned_seconds += (planned.seconds or 0.0) * ratio + START_SECONDS
+    return planned_seconds * pace
+
+
+def _with_rung(planned: PlannedRung, rung: LadderRung) -> PlannedRung:
+    """Return the plan of a smaller rung: its time and cost follow its compute."""
+    ratio = rung.flops / planned.rung.flops
+
+    def scaled(value: float | None) -> float | None:
+        return None if value is None else value * ratio
+
+    return replace(
+        planned,
+        rung=rung,
+        seconds=scaled(planned.seconds),
+        device_hours=scaled(planned.device_hours),
+        cost=scaled(planned.cost),
+    )
