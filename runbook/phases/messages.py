@@ -25,7 +25,7 @@ class PhaseMessage(Message):
         "budget, or a larger model."
     )
     BUDGET_USED_BY_STARTS = (
-        "A budget of {hours} is used up by starting {count} rungs, {start_seconds:.0f} s each on "
+        "A budget of {hours} is used up by starting {count} rungs, {start_seconds:.0f} s in all on "
         "{devices} devices. Give more than {start_hours}."
     )
     BUS_BANDWIDTH = (
@@ -243,9 +243,9 @@ class PhaseMessage(Message):
     REHEARSED_BY_JOB = (
         "No trainer is installed here: {phase} rehearses this layout by a job before its own."
     )
-    RUNGS_MADE_SMALLER = (
-        "The {rungs} rungs that are left become smaller to end in the {time} that are left of the "
-        "budget: the largest has {largest:,} parameters instead of {before:,}."
+    RUNGS_FITTED_AGAIN = (
+        "{time} of the budget are left for {rungs} rungs, so the largest gets {largest:,} "
+        "parameters instead of {before:,}."
     )
     RUNGS_OF_ONE_SHAPE = (
         "all rungs have about the same tokens per parameter, so that they do not say what "

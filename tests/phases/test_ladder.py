@@ -22,13 +22,13 @@ from runbook.phases.ladder.climb import (
 )
 from runbook.phases.ladder.ladder_plan import (
     LADDER_FILE,
-    START_SECONDS,
     Ladder,
     PlannedRung,
     family_of,
     family_values,
     plan_ladder,
     read_ladder,
+    starts_seconds,
     write_ladder,
 )
 from runbook.phases.ladder.run_forecast import forecast_run
@@ -159,7 +159,7 @@ def test_a_ladder_fits_its_budget():
         PhaseMessage.BUDGET_USED_BY_STARTS,
         hours=show_device_hours(30 * 2 / 3600),
         count=5,
-        start_seconds=START_SECONDS,
+        start_seconds=starts_seconds(5),
         devices=2,
     ):
         plan_ladder("local", SMALL_BATCH, budget_seconds=30)
@@ -201,8 +201,8 @@ def test_the_time_left_follows_the_pace_of_the_trained_rungs():
     rungs = plan_ladder("local", SMALL_BATCH).rungs
     pace = Pace()
     assert pace.seconds_left(rungs) is None
-    pace.add(rungs[0], 2 * (rungs[0].seconds + START_SECONDS))
-    planned_left = sum(rung.seconds + START_SECONDS for rung in rungs[1:])
+    pace.add(rungs[0], 2 * seconds_of(rungs[:1]))
+    planned_left = seconds_of(rungs[1:])
     assert pace.seconds_left(rungs[1:]) == pytest.approx(2 * planned_left)
     without_time = replace(rungs[1], seconds=None)
     assert pace.seconds_left([without_time]) is None
@@ -210,7 +210,7 @@ def test_the_time_left_follows_the_pace_of_the_trained_rungs():
 
 def seconds_of(rungs: tuple[PlannedRung, ...]) -> float:
     """Planned time of some rungs, with their starts."""
-    return sum(rung.seconds + START_SECONDS for rung in rungs)
+    return sum(rung.seconds + rung.start_seconds for rung in rungs)
 
 
 def test_rungs_left_become_smaller_if_they_would_not_end_in_time(local):
@@ -233,6 +233,20 @@ def test_rungs_left_become_smaller_if_they_would_not_end_in_time(local):
         of_the_run = local.tokens / local.parameters
         assert rung.tokens / rung.parameters == pytest.approx(of_the_run, rel=0.2)
         assert (rung.learning_rate, rung.global_batch) == (local.rate.peak, local.global_batch)
+
+
+def test_smaller_rungs_grow_again_if_the_pace_allows_but_never_beyond_the_plan(local):
+    ladder = plan_ladder("local", SMALL_BATCH)
+    slow = 0.85 * seconds_of(ladder.rungs[1:])
+    smaller = fit_rungs_left(ladder, local, 1, slow, 1.0)
+    assert smaller.planned_flops == ladder.rungs[-1].rung.flops
+    assert smaller.rungs[-1].rung.flops < 0.9 * smaller.planned_flops
+
+    grown = fit_rungs_left(smaller, local, 2, 1e6, 1.0)
+    assert grown.rungs[:2] == smaller.rungs[:2]
+    assert grown.rungs[-1].rung.flops > 1.05 * smaller.rungs[-1].rung.flops
+    assert grown.rungs[-1].rung.flops < 1.02 * smaller.planned_flops
+    assert fit_rungs_left(ladder, local, 2, 1e6, 1.0) == ladder
 
 
 def test_rungs_left_never_come_too_close_to_each_other(local):

@@ -1,18 +1,26 @@
 """Keeps a ladder within the time that a person gave, while its rungs are trained.
 
 The plan of a step on a CPU may be a third off, and other programs may use the machine. So the rungs
-that are left are made smaller if they would not end in time.
+that are left become smaller if they would not end in time, and grow again if the pace allows.
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from runbook.phases.ladder.ladder_plan import START_SECONDS, Ladder, PlannedRung
-from runbook.phases.ladder.rungs import LEAST_BETWEEN_RUNGS, Family, LadderRung, rungs_above
+from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung
+from runbook.phases.ladder.rungs import (
+    COMPUTE_BETWEEN_RUNGS,
+    LEAST_BETWEEN_RUNGS,
+    Family,
+    LadderRung,
+    rungs_above,
+)
 
 AIM = 0.95
 """Share of the time left that smaller rungs are designed to take."""
+WORTH_CHANGING = 0.03
+"""Relative change of the factor between rungs below which they stay as they are."""
 ROUNDS = 30
 """Halvings of the factor between rungs: more than a float can tell apart."""
 
@@ -30,7 +38,7 @@ class Pace:
         """Count a rung. A rung without a planned time is ignored."""
         if planned.seconds is None:
             return
-        planned_seconds = planned.seconds + START_SECONDS
+        planned_seconds = planned.seconds + planned.start_seconds
         self.planned_seconds += planned_seconds
         self.measured_seconds += measured_seconds
         self.newest = measured_seconds / planned_seconds
@@ -40,7 +48,7 @@ class Pace:
         times = [rung.seconds for rung in rungs if rung.seconds is not None]
         if not self.planned_seconds or len(times) < len(rungs):
             return None
-        planned_left = sum(times) + START_SECONDS * len(rungs)
+        planned_left = sum(times) + sum(rung.start_seconds for rung in rungs)
         return planned_left * self.measured_seconds / self.planned_seconds
 
     @property
@@ -81,9 +89,10 @@ def fit_rungs_left(
     seconds_left: float,
     pace: float,
 ) -> Ladder:
-    """Return the ladder, whose untrained rungs are smaller if they would not end in time.
+    """Return the ladder with untrained rungs that end in time.
 
-    `pace` is the measured over the planned time of the trained rungs. Rungs are never closer than
+    `pace` is the measured over the planned time of the trained rungs. Rungs that were made smaller
+    grow again if the pace allows, up to the largest first planned. They are never closer than
     `LEAST_BETWEEN_RUNGS`. The ladder stays as it is if its rungs are not one line of compute.
     """
     trained = [planned.rung for planned in ladder.rungs[:num_trained]]
@@ -91,18 +100,27 @@ def fit_rungs_left(
     times = [planned.seconds for planned in rest if planned.seconds is not None]
     if not trained or not rest or len(times) < len(rest) or not _is_line(trained[-1], rest):
         return ladder
-    if _predicted(rest, trained[-1], None, pace) <= seconds_left:
+
+    last = trained[-1]
+    planned_flops = ladder.planned_flops or rest[-1].rung.flops
+    now = (rest[-1].rung.flops / last.flops) ** (1 / len(rest))
+    highest = min((planned_flops / last.flops) ** (1 / len(rest)), COMPUTE_BETWEEN_RUNGS)
+    if _predicted(rest, last, max(now, highest), pace) <= seconds_left:
+        factor = max(now, highest)
+    else:
+        factor = _largest_factor(rest, last, max(now, highest), AIM * seconds_left, pace)
+    if abs(factor / now - 1) < WORTH_CHANGING:
         return ladder
 
-    highest = (rest[-1].rung.flops / trained[-1].flops) ** (1 / len(rest))
-    factor = _largest_factor(rest, trained[-1], highest, AIM * seconds_left, pace)
-    if factor >= highest:
-        return ladder
-    smaller = []
+    changed = []
     rungs = rungs_above(family, trained, len(rest), factor)
     for planned, rung in zip(rest, rungs, strict=True):
-        smaller.append(_with_rung(planned, rung))
-    return replace(ladder, rungs=(*ladder.rungs[:num_trained], *smaller))
+        changed.append(_with_rung(planned, rung))
+    return replace(
+        ladder,
+        rungs=(*ladder.rungs[:num_trained], *changed),
+        planned_flops=planned_flops,
+    )
 
 
 def _is_line(last: LadderRung, rest: Sequence[PlannedRung]) -> bool:
@@ -137,21 +155,19 @@ def _largest_factor(
 def _predicted(
     rest: Sequence[PlannedRung],
     last: LadderRung,
-    factor: float | None,
+    factor: float,
     pace: float,
 ) -> float:
-    """Return the seconds of the rest at this pace, with this factor between rungs or as planned."""
+    """Return the seconds of the rest at this pace, with this factor between rungs."""
     planned_seconds = 0.0
     for step, planned in enumerate(rest, start=1):
-        ratio = 1.0
-        if factor is not None:
-            ratio = last.flops * factor**step / planned.rung.flops
-        planned_seconds += (planned.seconds or 0.0) * ratio + START_SECONDS
+        ratio = last.flops * factor**step / planned.rung.flops
+        planned_seconds += (planned.seconds or 0.0) * ratio + planned.start_seconds
     return planned_seconds * pace
 
 
 def _with_rung(planned: PlannedRung, rung: LadderRung) -> PlannedRung:
-    """Return the plan of a smaller rung: its time and cost follow its compute."""
+    """Return a rung with other compute, which its time and cost follow."""
     ratio = rung.flops / planned.rung.flops
 
     def scaled(value: float | None) -> float | None:

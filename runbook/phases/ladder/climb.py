@@ -12,7 +12,7 @@ from runbook.forecast.laws import Runs
 from runbook.forecast.tables import TrainingRow, as_runs
 from runbook.params import Settings
 from runbook.phases.ladder.budget import LadderBudget, Pace, fit_rungs_left
-from runbook.phases.ladder.ladder_plan import START_SECONDS, Ladder, PlannedRung, write_ladder
+from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung, write_ladder
 from runbook.phases.ladder.rungs import Family
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import train_name
@@ -50,8 +50,8 @@ def climb(
 ) -> tuple[Ladder, list[FinishedRung]]:
     """Train every rung that is not yet trained, the smallest first.
 
-    Return the ladder as trained, whose last rungs may be smaller than planned to end in time, and
-    its rungs. Raise `RunbookError` if a rung fails.
+    Return its rungs, and the ladder as trained: later rungs may be smaller than planned, to end in
+    time. Raise `RunbookError` if a rung fails.
     """
     finished: list[FinishedRung] = []
     pace = Pace()
@@ -90,13 +90,13 @@ def _keep_to_budget(
     budget: LadderBudget,
     say: Say,
 ) -> Ladder:
-    """Return the ladder, with smaller rungs if those left would take longer than the budget."""
+    """Return the ladder, whose rungs that are left fit the rest of the budget."""
     if budget.left is None:
         return ladder
     fitted = fit_rungs_left(ladder, family, num_trained, budget.left, pace.slowest)
     if fitted != ladder:
         say(
-            PhaseMessage.RUNGS_MADE_SMALLER.fill(
+            PhaseMessage.RUNGS_FITTED_AGAIN.fill(
                 rungs=len(fitted.rungs) - num_trained,
                 time=show_duration(budget.left),
                 before=ladder.rungs[-1].rung.parameters,
@@ -120,7 +120,7 @@ def _report_time(
         PhaseMessage.RUNG_TOOK.fill(
             name=planned.name,
             measured=show_duration(seconds),
-            planned=show_duration(planned.seconds + START_SECONDS),
+            planned=show_duration(planned.seconds + planned.start_seconds),
         )
     )
     seconds_left = pace.seconds_left(rungs_left)

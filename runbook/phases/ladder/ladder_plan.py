@@ -39,6 +39,8 @@ START_SECONDS = 45.0
 
 It takes 40 to 50 s of wall time on two free cores (docs/ladder.md).
 """
+FIRST_RUNG_SECONDS = 20.0
+"""Time in which the first rung also checks the environment and makes the tokens of a small text."""
 BUDGET_ROUNDS = 4
 CLOSE_ENOUGH = 1.02
 
@@ -55,6 +57,13 @@ class PlannedRung:
     cost: float | None = None
     is_measured: bool = False
     """Whether a smoke test on this machine has timed a similar step."""
+
+    @property
+    def start_seconds(self) -> float:
+        """Planned wall time around the steps."""
+        if self.rung.number == 1:
+            return START_SECONDS + FIRST_RUNG_SECONDS
+        return START_SECONDS
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,8 @@ class Ladder:
     notes: tuple[str, ...] = field(default=())
     spent_seconds: float = 0.0
     """Wall time that its calls have used so far, on this machine."""
+    planned_flops: float = 0.0
+    """Compute of the largest rung as first planned; 0 if no rung is trained yet."""
 
     @property
     def seconds(self) -> float | None:
@@ -90,7 +101,7 @@ class Ladder:
         known_times = [seconds for seconds in times if seconds is not None]
         if len(known_times) < len(times):
             return None
-        return sum(known_times) + START_SECONDS * len(known_times)
+        return sum(known_times) + starts_seconds(len(known_times))
 
     @property
     def device_hours(self) -> float | None:
@@ -104,7 +115,12 @@ class Ladder:
         if len(hours) < len(self.rungs) or not seconds:
             return None
         devices = sum(hours) * 3600 / sum(seconds)
-        return sum(hours) + devices * START_SECONDS * len(hours) / 3600
+        return sum(hours) + devices * starts_seconds(len(hours)) / 3600
+
+
+def starts_seconds(count: int) -> float:
+    """Return the planned wall time of the starts of this many rungs."""
+    return START_SECONDS * count + FIRST_RUNG_SECONDS
 
 
 def plan_ladder(
@@ -169,13 +185,13 @@ def _fit_budget(
     They use fewer if the largest rung reaches a quarter of the run's compute.
     """
     most_flops = LARGEST_SHARE * family.flops
-    start_hours = count * START_SECONDS * family.devices / 3600
+    start_hours = starts_seconds(count) * family.devices / 3600
     if hours <= start_hours:
         raise ParamsError(
             PhaseMessage.BUDGET_USED_BY_STARTS,
             hours=show_device_hours(hours),
             count=count,
-            start_seconds=START_SECONDS,
+            start_seconds=starts_seconds(count),
             devices=family.devices,
             start_hours=show_device_hours(start_hours),
         )
@@ -332,7 +348,7 @@ def plan_table(ladder: Ladder) -> Table:
     device_hours = "not known" if hours is None else show_device_hours(hours)
     notes = [
         f"All rungs one after the other: {time} ({device_hours}), of which "
-        f"{START_SECONDS:.0f} s a rung for its start.",
+        f"{starts_seconds(len(ladder.rungs)):.0f} s for their starts.",
         f"The run takes {ladder.flops / largest:,.3g} times the compute of the largest rung.",
         *ladder.notes,
     ]
