@@ -17,7 +17,7 @@ from runbook.phases.ladder.rungs import (
     rungs_above,
 )
 
-AIM = 0.95
+AIM = 0.92
 """Share of the time left that smaller rungs are designed to take."""
 WORTH_CHANGING = 0.03
 """Relative change of the factor between rungs below which they stay as they are."""
