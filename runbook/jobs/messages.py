@@ -191,6 +191,10 @@ class JobReason(Message):
 
     AT = " at {request}"
 
+    CHECKPOINT_WITHOUT_TRACKER = (
+        "{checkpoint} is there and {tracker} is not: the program would start from random weights. "
+        "Restore that file, or move {checkpoint} away if its save was cut off"
+    )
     BY_SIGNAL = " (signal {signal})"
     COPY_CHANGED = (
         "a node has no copy of the Python environment, and the shared one has changed since it was "
@@ -199,6 +203,7 @@ class JobReason(Message):
     ENDED = "ended with exit code {code}{by}"
     END_OF_WALLTIME = "the end of the walltime"
     EXIT_CODE = "exit code {code}"
+    FEWER_NODES_GRANTED = "the queue gave {granted} nodes, the plan is for {nodes}"
     KILLED = "; killed, as they did not end by themselves: rank {ranks}"
     RANK_ENDED = "rank {rank} ended with exit code {code}{by}"
     REFUSED_AFTER = "refused to begin: {job} ended with {code}"
@@ -207,6 +212,8 @@ class JobReason(Message):
     SCRIPT_FAILED = "the job's script failed before the training was started"
     STOPPED = "stopped{by}"
     STOPPED_BEFORE_TRAINING = "stopped before the training was started"
+    TOO_FEW_FOR_ANY = "; {left} nodes are left, and the training needs at least {needed}"
+    TOO_FEW_NODES = "; {left} nodes are left, and the training needs {needed}"
     WITHOUT_CHECKPOINT = (
         "the program made a step without having loaded the checkpoint that {tracker} names"
     )
@@ -221,10 +228,40 @@ class JobLine(Message):
     ALREADY_RUN = "this job has already run, or its folder cannot be written: {marker}"
 
     ATTEMPT_TRAINS = "attempt {attempt} trains on {nodes}"
+    COPIES_LEFT = (
+        "copies in node memory may be left on {failures} of {nodes} nodes: their removal failed"
+    )
+    DECISION = "{reason}; then: {action}{cause}"
+    DECISION_CAUSE = ", because {why}"
     FEWER_NODES_TRAIN = (
         "only {num_nodes} of {nodes} nodes train, with fewer data-parallel replicas and the same "
         "global batch"
     )
+    FIRST_SAVE_CUT_OFF = "the first save was cut off: {checkpoint} is moved to {folder}"
     LEAVES_AT_ONCE = "{job} leaves at once. The decision after {previous}: {action}"
     NODE = "node {node} {fate}"
     NODE_LEFT_OUT = "does not answer and is left out"
+    NODE_TRAINS_AGAIN = "trains again, because too few others are there"
+    NO_ANSWER = "the program that decides gave no answer"
+
+
+class SetupLine(Message):
+    """Lines of the scripts that set a site up and start a rented cluster.
+
+    A value may be a variable of the shell, such as `$folder`.
+    """
+
+    CHECKOUT_AT_OTHER_COMMIT = (
+        "{folder} is not at {commit}: check that commit out, or move the folder away"
+    )
+    CHECKOUT_CHANGED = (
+        "{folder} has changes that are not of {commit}: commit them elsewhere, or undo them with "
+        "git checkout -- ."
+    )
+    CHECKOUT_THERE = "the checkout is there: {folder}"
+    CLUSTER_SAYS = "fleet.sh: {cluster} says {status}"
+    CLUSTER_TIMED_OUT = (
+        "fleet.sh: {cluster} did not say {status} within {minutes} minutes, but: {answer}"
+    )
+    NO_FLEET_COMMAND = "{command} is none of {commands}"
+    STEP_THERE = "{title}: there, {creates}"

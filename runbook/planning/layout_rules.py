@@ -17,6 +17,7 @@ from runbook.plan_file.rules.replay import replay_problems
 from runbook.plan_file.rules.tuning import tuning_problems
 from runbook.planning.cost.step_inputs import memory_of
 from runbook.planning.layout import Choice
+from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
 from runbook.planning.sizes import on_rank
 
@@ -83,9 +84,9 @@ def _world_size(choice: Choice) -> RuleResult:
         factors += f" x parallel.context={layout.context}"
     divides = layout.world_size % group == 0
     if divides:
-        groups = f" = {layout.data} replicas of {group}"
+        groups = PlanningMessage.REPLICAS_OF_DEVICES.fill(replicas=layout.data, group=group)
     else:
-        groups = f" do not divide into groups of {group}"
+        groups = PlanningMessage.GROUPS_OF_DEVICES.fill(group=group)
 
     return RuleResult(
         code=PlanCode.WORLD_SIZE,

@@ -57,11 +57,9 @@ class PlanningMessage(Message):
         "write hardware.peak_tflops ({{{precision}: 312}}), or choose another training.precision"
     )
 
-    MEMORY_RULE = "states, activations and logits fit into {memory}"
-    MEMORY_NEEDED = "{processes} need {needed}"
-    WITH_SCORES = "({needed} where attention scores are kept)"
-    STATES_ALONE = "; states alone {states} a rank"
-    MEMORY_AVAILABLE = "; there are {available}"
+    WITH_SCORES = " ({needed} where attention scores are kept)"
+    MEMORY_AVAILABLE = "there are {available}"
+    MEMORY_UNKNOWN = "how much there is, is not known"
     USABLE_SHARE = ", of which {share:.0%} can be planned with"
     LESS_MEMORY = (
         "What makes it smaller: {ways}, or more nodes in {job_key}.nodes for the shared states."
@@ -159,6 +157,12 @@ class PlanningMessage(Message):
     DATA_SIZE = "Data {names}: {tokens}, {size} ({source})."
     CHECKPOINT_SIZE = "{size} = {bytes_per_parameter} B a parameter"
     SAVES_AT_END = "only at the end"
+    NOTHING_SAVED = "nothing is saved"
+    GROUPS_OF_DEVICES = " do not divide into groups of {group}"
+    REPLICAS_OF_DEVICES = " = {replicas} replicas of {group}"
+    TIER_TABLE = "A checkpoint of {parameters} parameters by storage tier"
+    BYTES_IN_TIME = "{size} in {time}"
+    ADVISED_BATCH = "{per_device} x {devices} devices = {sequences:,} sequences"
     LIMIT_OF = "{size} a {unit}"
     OWN_CONVENTION = "{convention} (ours)"
     FLOPS_OF_TOKEN = "{gflop:.4g} GFLOP a token"
@@ -179,5 +183,7 @@ class PlanningMessage(Message):
         "another."
     )
     VOLUME_PART = "{size} of {kind}"
+    VOLUME_SIZE_UNKNOWN = "{parts}; the size of {path} is not known"
     VOLUME_TEXT = "text {name}"
+    TEXT_NOT_COUNTED = "02-data counts the text."
     MEMORY_OF_THE_NODE = "the node's memory"

@@ -42,6 +42,7 @@ PART_WORDS = {
 PARAMETERS_ON_RANK = "parameters on a rank"
 FIRST_LOSS = "first loss expected"
 CHECKPOINT_INTERVAL = "steps between checkpoints"
+CHECKPOINT_DISK = "disk for checkpoints"
 AGAINST_PLAN = "against the plan"
 _MODEL_PARTS = {
     "layers": "layers",
@@ -110,7 +111,7 @@ def summary_table(plan: Plan) -> Table:
         ),
         *_with_failures(plan),
         ("jobs in a row", *_jobs(plan)),
-        ("disk for checkpoints", *_checkpoint_disk(plan)),
+        (CHECKPOINT_DISK, *_checkpoint_disk(plan)),
         ("disk for text", *_text_disk(plan)),
         ("rules", *_rules(plan)),
     ]
@@ -163,7 +164,7 @@ def _checkpoint_disk(plan: Plan) -> tuple[str, str]:
     disk = show_bytes(plan.checkpoint[FULL].disk_bytes)
     checkpoint = plan.phases[FULL].checkpoint
     if not checkpoint.saves:
-        return disk, "nothing is saved"
+        return disk, PlanningMessage.NOTHING_SAVED.fill()
     if not checkpoint.interval:
         return disk, "saved only at the end"
     return disk, f"saved every {checkpoint.interval:,} steps"
@@ -462,14 +463,17 @@ def storage_table(plan: Plan) -> Table:
     def rows(phase: str) -> dict[str, str]:
         store = plan.checkpoint[phase]
         checkpoint = plan.phases[phase].checkpoint
-        at_end = PlanningMessage.SAVES_AT_END.fill() if checkpoint.saves else "nothing is saved"
+        if checkpoint.saves:
+            without_interval = PlanningMessage.SAVES_AT_END.fill()
+        else:
+            without_interval = PlanningMessage.NOTHING_SAVED.fill()
         return {
             "one checkpoint": PlanningMessage.CHECKPOINT_SIZE.fill(
                 size=show_bytes(store.checkpoint_bytes),
                 bytes_per_parameter=store.bytes_per_parameter,
             ),
-            "disk for checkpoints": f"{show_bytes(store.disk_bytes)} ({store.num_checkpoints} at a time)",
-            CHECKPOINT_INTERVAL: str(checkpoint.interval or at_end),
+            CHECKPOINT_DISK: f"{show_bytes(store.disk_bytes)} ({store.num_checkpoints} at a time)",
+            CHECKPOINT_INTERVAL: str(checkpoint.interval or without_interval),
         }
 
     data = plan.data
@@ -561,7 +565,9 @@ def _advised_batch(sequences_per_device: int, phase: PhasePlan) -> dict[str, str
     sequences = sequences_per_device * devices
     return {
         "what": "global batch, advised",
-        "the document": f"{sequences_per_device} x {devices} devices = {sequences:,} sequences",
+        "the document": PlanningMessage.ADVISED_BATCH.fill(
+            per_device=sequences_per_device, devices=devices, sequences=sequences
+        ),
         "rate": "",
         "this run": f"{phase.batch.global_:,} sequences",
         "on": "",
@@ -579,10 +585,14 @@ def _timing_row(timing: Timing, data_bytes: int) -> dict[str, str]:
     }
     if timing.bytes:
         rate = timing.bytes / timing.seconds
-        row["the document"] = f"{show_bytes(timing.bytes)} in {show_duration(timing.seconds)}"
+        row["the document"] = PlanningMessage.BYTES_IN_TIME.fill(
+            size=show_bytes(timing.bytes), time=show_duration(timing.seconds)
+        )
         row["rate"] = f"{rate / 1e6:,.0f} MB/s"
         if timing.like == "data" and data_bytes:
-            row["this run"] = f"{show_bytes(data_bytes)} in {show_duration(data_bytes / rate)}"
+            row["this run"] = PlanningMessage.BYTES_IN_TIME.fill(
+                size=show_bytes(data_bytes), time=show_duration(data_bytes / rate)
+            )
     return row
 
 

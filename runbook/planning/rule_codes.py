@@ -31,6 +31,9 @@ class PlanCode(Code):
     PLANNED_STOP = "schedule.planned-stop"
     REPLAY_COST = "schedule.replay-cost"
     NEAR_ROOM = "memory.near-room"
+    MEMORY_FITS = "memory.fits"
+    STORAGE_TIER = "storage.tier"
+    VOLUME_FITS = "storage.volume-fits"
 
     @property
     def message(self) -> RuleText:
@@ -203,5 +206,24 @@ _MESSAGES = {
         value="stop after step {stop} of {steps}",
         rule="a rehearsed stop leaves steps to resume with",
         remedy="No stop is rehearsed; set training.rehearse_stop below {steps} for one.",
+    ),
+    PlanCode.MEMORY_FITS: RuleText(
+        title="memory",
+        value="{processes} need {needed}{with_scores}; states alone {states} a rank; {room}",
+        rule="states, activations and logits fit into {memory}",
+        remedy="{ways}",
+    ),
+    PlanCode.STORAGE_TIER: RuleText(
+        title="storage tier",
+        value="jobs.storage={tier}",
+        rule="the tier is one of the site's",
+        remedy="The tiers are: {tiers}.",
+    ),
+    PlanCode.VOLUME_FITS: RuleText(
+        title="volume {volume}",
+        value="{parts} on {size} ({place})",
+        rule="text, token files and kept checkpoints fit, the one being written too",
+        remedy="Deploy at least {least}, or keep fewer checkpoints (training.keep_checkpoints, "
+        "training.keep_every, training.save_interval).",
     ),
 }

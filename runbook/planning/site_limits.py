@@ -1,17 +1,20 @@
 """Limits of the site: queues, disk and shared storage, compared with the needs of the run."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 
-from runbook.core.checks import Check, counted, judge
+from runbook.core.checks import Check, check_of, counted, judge
 from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import GIGABYTE, parse_duration, show_bytes, show_clock, show_count
 from runbook.params.schema.run_file import JOB_SECTIONS, Job
 from runbook.params.schema.site import QueueLimit, Site, Tier, Volume
 from runbook.params.settings import Settings
+from runbook.plan_file.diagnostics import RuleResult
 from runbook.plan_file.schema import Precision
 from runbook.planning.cost.checkpoint_size import checkpoint_bytes
 from runbook.planning.messages import PlanningMessage
+from runbook.planning.rule_codes import PlanCode
 
 
 def check_queues(settings: Settings) -> list[Check]:
@@ -109,6 +112,10 @@ def _exceeded_keys(job: Job, limit: QueueLimit) -> list[str]:
 
 
 TEBIBYTE = 2**40
+LEAST_WRITE_TIME = "least time to write"
+"""Column of the table of storage tiers."""
+STATED_WRITE_TIME = "the document says"
+"""Column of the same table: the document's own time, and its difference from ours."""
 STATED_PARAMETERS = range(174_000_000_000, 176_000_000_000)
 """The model size for which a document states its times."""
 
@@ -133,13 +140,13 @@ def tier_table(site: Site, parameters: int, precision: Precision) -> Table:
                 "size": f"{tier.size / TEBIBYTE:g} TiB" if tier and tier.size else UNKNOWN,
                 "bandwidth": f"{gigabytes_per_second:g} GB/s",
                 "checkpoint": f"{checkpoint / 1e12:.3f} TB = {checkpoint / TEBIBYTE:.3f} TiB",
-                "least time to write": _write_time(seconds),
-                "the document says": _stated_time(stated_minutes, seconds / 60),
+                LEAST_WRITE_TIME: _write_time(seconds),
+                STATED_WRITE_TIME: _stated_time(stated_minutes, seconds / 60),
             }
         )
 
     note = "All nodes writing at the tier's full bandwidth; 1 GB = 10^9 bytes, 1 TiB = 2^40 bytes."
-    title = f"A checkpoint of {show_count(parameters)} parameters by storage tier"
+    title = PlanningMessage.TIER_TABLE.fill(parameters=show_count(parameters))
     return Table(rows, title, [note])
 
 
@@ -189,17 +196,13 @@ def check_volumes(
     checks = []
     if storage and storage != name:
         tiers = ", ".join(_tiers(settings.site)) or "none"
-        rule = "the tier is one of the site's"
-        checks.append(
-            Check(
-                name="storage tier",
-                verdict="fail",
-                value=f"jobs.storage={storage}",
-                rule=rule,
-                remedy=f"The tiers are: {tiers}.",
-                keys=("jobs.storage",),
-            )
+        result = RuleResult(
+            code=PlanCode.STORAGE_TIER,
+            holds=False,
+            values={"tier": storage, "tiers": tiers},
+            keys=("jobs.storage",),
         )
+        checks.append(check_of(result))
 
     for key, volume in settings.site.volumes.items():
         sizes = {kind: wants[kind] for kind in volume.holds if kind in wants}
@@ -221,35 +224,32 @@ def _volume(
     wants: Mapping[str, int],
 ) -> Check:
     size = volume.size or (volume.tiers[tier].size if tier in volume.tiers else 0)
-    name = f"volume {key}"
-    rule = "text, token files and kept checkpoints fit, the one being written too"
+    code = PlanCode.VOLUME_FITS
     parts = " + ".join(
         PlanningMessage.VOLUME_PART.fill(size=show_bytes(count) if count else UNKNOWN, kind=kind)
         for kind, count in wants.items()
     )
     if not size:
-        return Check(name, "unknown", f"{parts}; the size of {volume.path} is not known", rule)
-    needed = sum(wants.values())
-    value = f"{parts} on {show_bytes(size)} ({volume.title}{', ' + tier if tier in volume.tiers else ''})"
-    if not all(wants.values()) and needed <= size:
-        return Check(
-            name,
-            "unknown",
-            value,
-            rule,
-            "02-data counts the text.",
-        )
+        name = code.message.title.format(volume=key)
+        value = PlanningMessage.VOLUME_SIZE_UNKNOWN.fill(parts=parts, path=volume.path)
+        return Check(name, "unknown", value, code.message.rule, code=code, values={"parts": parts})
 
-    remedy = (
-        f"Deploy at least {show_bytes(needed * 1.1)}, or keep fewer checkpoints "
-        "(training.keep_checkpoints, "
-        "training.keep_every, training.save_interval)."
+    needed = sum(wants.values())
+    is_counted = all(wants.values())
+    place = f"{volume.title}, {tier}" if tier in volume.tiers else volume.title
+    result = RuleResult(
+        code=code,
+        holds=needed <= size,
+        values={
+            "volume": key,
+            "parts": parts,
+            "size": show_bytes(size),
+            "place": place,
+            "least": show_bytes(needed * 1.1),
+        },
+        keys=(),
     )
-    return judge(
-        name,
-        needed <= size,
-        value,
-        rule,
-        remedy,
-        otherwise="warn",
-    )
+    check = check_of(result, otherwise="warn")
+    if needed <= size and not is_counted:
+        return replace(check, verdict="unknown", remedy=PlanningMessage.TEXT_NOT_COUNTED.fill())
+    return check

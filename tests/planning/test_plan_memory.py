@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from suite.messages import says
+from suite.messages import check_about, says
 
 from runbook.plan_file.diagnostics import Statement
 from runbook.plan_file.kept_checkpoints import most_at_once
@@ -34,6 +34,7 @@ from runbook.planning.cost.memory import (
 )
 from runbook.planning.layout import full_choice
 from runbook.planning.messages import PlanningMessage
+from runbook.planning.rule_codes import PlanCode
 
 from .conftest import TWO_CORES, build, hardware
 
@@ -177,11 +178,9 @@ def test_lumi_13b_with_zero_1_on_8_gcds_does_not_fit(
     (stage,) = stages(LUMI, model="13b", device="MI250X-GCD")
     assert stage.states == pytest.approx(70.7e9, abs=0.05e9)
     checks = broken(LUMI, model="13b", device="MI250X-GCD")
-    (check,) = (check for check in checks if check.name == "04-training: memory")
+    needs = {"processes": "stage 0, the fullest,", "states": "65.8 GiB", "available": "64.0 GiB"}
+    check = check_about(checks, PlanCode.MEMORY_FITS, "04-training", **needs)
     assert check.verdict == "fail"
-    assert says(check.value, PlanningMessage.MEMORY_NEEDED, processes="stage 0, the fullest,")
-    assert says(check.value, PlanningMessage.STATES_ALONE, states="65.8 GiB")
-    assert says(check.value, PlanningMessage.MEMORY_AVAILABLE, available="64.0 GiB")
     ways = (
         "a larger parallel.tensor or parallel.pipeline",
         "training.micro_batch 1",
@@ -235,7 +234,8 @@ def test_a_device_whose_memory_is_not_known_gives_no_verdict(
     site = {"hardware": {"device": "NewChip", "devices_per_node": 8}}
     check = verdicts({"training": {"global_batch": 16}}, site=site)["04-training: memory"]
     assert check.verdict == "unknown"
-    assert check.value.endswith("how much there is, is not known")
+    room = PlanningMessage.MEMORY_UNKNOWN.fill()
+    assert (check.values["room"], check.values["available"]) == (room, "")
     assert verdicts(machine=None)["04-training: memory"].verdict == "unknown"
 
 
@@ -248,14 +248,11 @@ def test_processes_on_a_cpu_share_the_nodes_memory(
     stage = stage_memory(choice, 0)
     assert (least, most) == (2 * (stage.least + PROCESS_BYTES), 2 * (stage.most + PROCESS_BYTES))
     checks = broken(machine=replace(TWO_CORES, memory_bytes=2**30))
-    (check,) = (check for check in checks if check.name == "03-smoke-test: memory")
-    assert says(
-        check.value, PlanningMessage.MEMORY_NEEDED, processes="2 processes", needed="3.46 GiB"
-    )
-    assert says(check.value, PlanningMessage.STATES_ALONE, states="740 MiB")
-    assert says(check.value, PlanningMessage.MEMORY_AVAILABLE, available="1.00 GiB")
+    needs = {"processes": "2 processes", "needed": "3.46 GiB", "states": "740 MiB"}
     memory = PlanningMessage.MEMORY_OF_THE_NODE.fill()
-    assert check.rule == PlanningMessage.MEMORY_RULE.fill(memory=memory)
+    room = {"memory": memory, "available": "1.00 GiB"}
+    check = check_about(checks, PlanCode.MEMORY_FITS, "03-smoke-test", **needs, **room)
+    assert check.verdict == "fail"
 
 
 def test_memory_of_the_site_is_used_where_nobody_looked() -> None:

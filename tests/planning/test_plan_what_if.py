@@ -10,7 +10,6 @@ from suite.messages import containing, says
 from runbook.plan_file.rules.codes import RuleCode
 from runbook.planning import make_plan
 from runbook.planning.layout_search import Alternative, what_if, what_if_table
-from runbook.planning.messages import PlanningMessage
 from runbook.planning.plan_tables import AGAINST_PLAN
 from runbook.planning.rule_codes import PlanCode
 
@@ -93,5 +92,5 @@ def test_the_table_keeps_what_is_possible_apart_from_what_is_not(price: float | 
     assert table.rows[0]["cost"].endswith("EUR") == (price is not None)
     notes = [note for note in table.notes if note.startswith("training.micro_batch=2: ")]
     fullest = containing("stage 0")
-    assert all(says(note, PlanningMessage.MEMORY_NEEDED, processes=fullest) for note in notes)
+    assert all(says(note, PlanCode.MEMORY_FITS.message.value, processes=fullest) for note in notes)
     assert notes

@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 from sites import PACKAGE, planned
+from suite.scripts import command_of, commands_of
 
 from runbook.jobs.render.pbs_scripts import PbsScripts
 from runbook.jobs.render.task_job import data_tasks, render_task
@@ -78,8 +79,10 @@ def test_a_training_on_another_scheduler_uses_its_words_alone(on_flux):
     settings, plan = on_flux
     script = render_job(settings, plan, "04-training", package=PACKAGE).script
     assert_only_flux(script)
-    assert "flux run \\\n" in script
-    assert 'set -- "flux-$job_number"' in script
+    nodes = str(settings.job("04-training").nodes)
+    (command,) = commands_of(script, "flux", "run", f"--nodes={nodes}", "--tasks-per-node=1")
+    assert command[4:7] == ["python3", "-m", "torch.distributed.run"]
+    assert command_of(script, "set", "--") == ["set", "--", "flux-$job_number"]
 
 
 def test_a_data_job_on_another_scheduler_uses_its_words_alone(on_flux):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from departures import EVERY_DOCUMENT, read_departures
 from document_facts import KINDS, SAMPLES, differences, ours, sample
+from pydantic import ValidationError
 from record_documents import DOCUMENTS, VARIABLE, recorded
 from sites import PROJECT, RUNS
 from write_pages import departures_page
@@ -103,10 +104,13 @@ def test_an_entry_without_a_reason_is_refused(tmp_path):
     folder = tmp_path / "params" / "differs"
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("differs:\n  - arguments: [--seed]\n")
-    with pytest.raises(
-        ParamsError, match=r"params/differs/mine.yaml: differs.0.why: Field required"
-    ):
+    with pytest.raises(ParamsError) as caught:
         read_departures("mine", tmp_path)
+    cause = caught.value.__cause__
+    assert isinstance(cause, ValidationError)
+    (fault,) = cause.errors()
+    assert (fault["type"], fault["loc"]) == ("missing", ("differs", 0, "why"))
+    assert str(caught.value).startswith(f"params/differs/mine.yaml: differs.0.why: {fault['msg']}")
 
 
 @pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no folder of checkouts")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from runbook.jobs.messages import JobLine, JobReason
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
@@ -43,7 +45,13 @@ def test_a_checkpoint_without_its_tracker_is_refused(tmp_path, files, refused):
         (tmp_path / name).write_text("1\n")
     ended = look_at(tmp_path)
     assert ended.returncode == (2 if refused else 0), ended.stderr
-    assert ("start from random weights" in ended.stdout) == refused
+    if refused:
+        reason = JobReason.CHECKPOINT_WITHOUT_TRACKER.fill(
+            checkpoint=(tmp_path / files[-1]).parent, tracker=tmp_path / "latest"
+        )
+        assert ended.stdout == f"{reason}\n"
+    else:
+        assert ended.stdout == ""
 
 
 def test_a_first_save_that_was_cut_off_is_moved_away_and_the_training_begins_again(tmp_path):
@@ -51,7 +59,10 @@ def test_a_first_save_that_was_cut_off_is_moved_away_and_the_training_begins_aga
     (tmp_path / "global_step10").mkdir()
     ended = look_at(tmp_path)
     assert ended.returncode == 0, ended.stdout
-    assert "first save was cut off" in ended.stderr
+    moved = JobLine.FIRST_SAVE_CUT_OFF.fill(
+        checkpoint=tmp_path / "global_step10", folder=tmp_path / "cut-off-12"
+    )
+    assert ended.stderr == f"runbook: {moved}\n"
     assert (tmp_path / "cut-off-12" / "global_step10").is_dir()
     assert look_at(tmp_path).returncode == 0
 

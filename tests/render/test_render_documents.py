@@ -2,16 +2,29 @@
 
 import json
 import re
+import shlex
 
 import pytest
 from sites import NAMES, PHASES, PROJECT, RUNS, rendered, settings_of
-from suite.messages import refuses
+from suite.messages import check_about, refuses
+from suite.scripts import (
+    array_of,
+    command_of,
+    commands_of,
+    directives_of,
+    environment_of,
+    options_of,
+    unset_in,
+)
 
 from runbook.core.errors import PlanError
-from runbook.jobs.messages import JobMessage
+from runbook.jobs.messages import JobMessage, JobReason
 from runbook.params.messages import ParamsMessage
+from runbook.plan_file.phase_names import FULL
 from runbook.planning import make_plan
-from runbook.planning.plan_tables import storage_table
+from runbook.planning.messages import PlanningMessage
+from runbook.planning.plan_tables import CHECKPOINT_DISK, CHECKPOINT_INTERVAL, storage_table
+from runbook.planning.rule_codes import PlanCode
 
 
 def option(arguments, name):
@@ -90,13 +103,17 @@ def test_14_smoke_and_full_share_no_checkpoint(run):
 
 
 def test_15_devices_that_do_not_divide_are_refused():
-    with pytest.raises(PlanError, match="do not divide into groups of 3"):
+    with pytest.raises(PlanError) as caught:
         rendered("lumi-13b", "04-training", "parallel.tensor=3", "parallel.pipeline=1")
+    groups = PlanningMessage.GROUPS_OF_DEVICES.fill(group=3)
+    check_about(caught.value.checks, PlanCode.WORLD_SIZE, FULL, world_size=16, groups=groups)
 
 
 def test_16_state_that_does_not_fit_is_refused():
-    with pytest.raises(PlanError, match=r"there are 64\.0 GiB"):
+    with pytest.raises(PlanError) as caught:
         rendered("lumi-13b:13b-1n-dp8-zero1", "04-training")
+    needs = {"states": "65.8 GiB", "available": "64.0 GiB"}
+    check_about(caught.value.checks, PlanCode.MEMORY_FITS, FULL, **needs)
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -105,7 +122,8 @@ def test_18_and_19_nodes_have_one_origin_and_one_step_trains(run):
     nodes = settings.job("04-training").nodes
     starts = re.findall(r"^(srun|mpiexec)\b", job.script, re.M)
     assert len(starts) == 1 + bool(settings.site.node_setup)
-    assert f"the plan is for {nodes}" in job.script
+    reason = JobReason.FEWER_NODES_GRANTED.fill(granted="${#hosts[@]}", nodes=nodes)
+    assert f'((${{#hosts[@]}} == {nodes})) || refuse "{reason}"\n' in job.script
     assert spec.parallel.world_size == nodes * settings.job("04-training").devices_per_node
 
 
@@ -113,8 +131,9 @@ def test_21_22_and_24_polaris_runs_the_pinned_script_in_the_environment_that_was
     settings, _, job = rendered("polaris-25b", "04-training")
     assert settings.site.frameworks["megatron-deepspeed"].commit.startswith("6bcac4ee")
     assert "/pretrain_gpt_alcf.py" in job.files["rank.sh"]
-    assert "module load conda/2023-10-04\n" in job.script
-    assert "/venvs/polaris/2023-10-04/bin/activate\n" in job.script
+    assert ["module", "load", "conda/2023-10-04"] in commands_of(job.script, "module")
+    (activation,) = commands_of(job.script, "source")
+    assert activation[1].endswith("/venvs/polaris/2023-10-04/bin/activate")
 
 
 def test_25_gpt25b_is_shown_as_what_it_is_and_tensor_outside_a_node_is_warned_of():
@@ -148,9 +167,15 @@ def test_no_two_jobs_share_a_deepspeed_file_unless_it_is_the_same():
 @pytest.mark.parametrize("run", RUNS)
 def test_the_port_comes_from_the_jobs_number_and_the_host_from_the_queues_list(run):
     settings, _, job = rendered(run, "04-training")
-    assert "MASTER_PORT=$((49152 + job_number % 16384))" in job.script
-    source = "$PBS_NODEFILE" if settings.site.scheduler == "pbs" else "scontrol show hostnames"
-    assert source in job.script
+    hosts = {"hosts": "node7", "job_number": "16390"}
+    environment = environment_of(job.script, variables=hosts)
+    assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == ("node7", "49158")
+    (source,) = re.findall(r"(?m)^mapfile -t hosts < <\((.*)\)$", job.script)
+    queues_list = {
+        "pbs": ["awk", "!seen[$0]++", "$PBS_NODEFILE"],
+        "slurm": ["scontrol", "show", "hostnames", "$SLURM_JOB_NODELIST"],
+    }
+    assert shlex.split(source) == queues_list[settings.site.scheduler]
 
 
 def test_a_group_of_the_environment_is_switched_by_name():
@@ -163,8 +188,10 @@ def test_a_group_of_the_environment_is_switched_by_name():
 def test_the_plugin_block_of_polaris_is_unset_or_set():
     _, _, off = rendered("polaris-25b", "04-training")
     _, _, on = rendered("polaris-25b", "04-training", "jobs.switch=+plugin -no-plugin")
-    assert "unset NCCL_NET\n" in off.files["rank.sh"] and "unset NCCL_NET\n" in off.script
-    assert "export NCCL_NET='AWS Libfabric'\n" in on.script and "unset" not in on.files["rank.sh"]
+    assert "NCCL_NET" in unset_in(off.script) & unset_in(off.files["rank.sh"])
+    assert "NCCL_NET" not in environment_of(off.script)
+    assert environment_of(on.script)["NCCL_NET"] == "AWS Libfabric"
+    assert "unset" not in on.files["rank.sh"]
 
 
 def test_a_group_that_is_not_there_is_named_with_those_that_are():
@@ -180,7 +207,11 @@ def test_a_group_that_is_not_there_is_named_with_those_that_are():
 
 def test_the_deepspeed_launcher_is_for_one_node():
     _, _, job = rendered("slurm-oscar:single-node", "04-training")
-    assert "  python3 -m deepspeed.launcher.runner \\\n  --num_gpus=8 \\\n" in job.script
+    starter = command_of(job.script, "srun")
+    module = "deepspeed.launcher.runner"
+    place = starter.index(module)
+    assert starter[place - 2 : place] == ["python3", "-m"]
+    assert starter[place + 1] == "--num_gpus=8"
     with refuses(Exception, JobMessage.LAUNCHER_NEEDS_SSH):
         rendered("slurm-oscar", "04-training", "jobs.launcher=deepspeed")
 
@@ -188,10 +219,13 @@ def test_the_deepspeed_launcher_is_for_one_node():
 def test_masks_bind_by_srun_or_by_rank():
     _, _, by_rank = rendered("lumi-13b", "04-training")
     _, _, by_srun = rendered("lumi-13b", "04-training", "jobs.launcher=srun")
-    assert "cores=(0xfe000000000000 0xfe00000000000000 0xfe0000 " in by_rank.files["rank.sh"]
-    assert "--cpu-bind=mask_cpu:0xfe000000000000,0xfe00000000000000,0xfe0000," in by_srun.script
+    masks = array_of(by_rank.files["rank.sh"], "cores")
+    assert masks[:3] == ["0xfe000000000000", "0xfe00000000000000", "0xfe0000"]
+    assert len(masks) == 8
+    starter = commands_of(by_srun.script, "srun")[-1]
+    assert options_of(starter, "srun")["--cpu-bind"] == f"mask_cpu:{','.join(masks)}"
     assert "taskset" not in by_srun.files["rank.sh"]
-    assert "#SBATCH --ntasks-per-node=8\n" in by_srun.script
+    assert directives_of(by_srun.script)["ntasks-per-node"] == "8"
 
 
 def test_our_own_trainer_is_rendered_for_each_site():
@@ -199,15 +233,19 @@ def test_our_own_trainer_is_rendered_for_each_site():
         words = ["training.framework=runbook", "parallel.sequence=false", "training.offload=false"]
         _, _, job = rendered(run, "04-training", *words)
         assert job.arguments == ["plan.json", "--phase", "04-training"]
-        assert "python3 -m runbook.training " in job.files["rank.sh"]
-        assert "export PYTHONPATH=/project\n" in job.script
+        program = command_of(job.files["rank.sh"], "python3")
+        assert program == ["python3", "-m", "runbook.training", "${arguments[@]}"]
+        assert environment_of(job.script)["PYTHONPATH"] == "/project"
 
 
 def test_the_nodes_own_copy_of_the_image_is_made_and_used():
     _, _, job = rendered("azure-175b", "04-training", "jobs.image_copy=/mnt/nvme")
-    assert "--container-image=/mnt/nvme/pytorch+25.03+py3.sqsh" in job.script
-    assert 'cp -- "$image" "$copy.part.$$"' in job.files["node.sh"]
-    assert 'bash "$job/node.sh"' in job.script
+    (copying, training) = commands_of(job.script, "srun")
+    assert copying[-2:] == ["bash", "$job/node.sh"]
+    options = options_of(training, "srun", flags=("--no-container-mount-home",))
+    assert options["--container-image"] == "/mnt/nvme/pytorch+25.03+py3.sqsh"
+    (copied,) = commands_of(job.files["node.sh"], "cp")
+    assert copied == ["cp", "--", "$image", "$copy.part.$$"]
     with refuses(Exception, JobMessage.IMAGE_NOT_A_FILE):
         rendered(
             "slurm-oscar", "04-training", "jobs.image_copy=/mnt/nvme", "jobs.image=registry#a:1"
@@ -239,10 +277,8 @@ def test_the_throughput_test_of_polaris_has_adams_own_betas_and_saves_nothing():
     plan = make_plan(settings)
     assert plan.checkpoint["04-training"].disk_bytes == 0
     rows = {row["what"]: row["training"] for row in storage_table(plan).rows}
-    assert (rows["disk for checkpoints"], rows["steps between checkpoints"]) == (
-        "0 B (0 at a time)",
-        "nothing is saved",
-    )
+    assert rows[CHECKPOINT_DISK].split()[:2] == ["0", "B"]
+    assert rows[CHECKPOINT_INTERVAL] == PlanningMessage.NOTHING_SAVED.fill()
     config = next(json.loads(text) for name, text in job.files.items() if name.endswith(".json"))
     assert config["wall_clock_breakdown"] is True
     assert config["zero_force_ds_cpu_optimizer"] is False

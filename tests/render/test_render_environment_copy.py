@@ -3,6 +3,7 @@
 import pytest
 from sites import COPIED, GOLDEN, copied_files, copied_job, rendered
 from suite.programs import shellcheck
+from suite.scripts import command_of, commands_of
 
 from runbook.core import shell
 
@@ -22,8 +23,14 @@ def test_shellcheck_finds_nothing(name):
 
 def test_every_process_starts_the_python_of_its_node():
     files = copied_files("own-trainer-slurm")
-    assert 'bash "$RUNBOOK_JOB_FOLDER/python.sh" -m torch.distributed.run' in files["job.sh"]
-    assert 'bash "$RUNBOOK_JOB_FOLDER/python.sh" -m runbook.training' in files["rank.sh"]
+    python = ["bash", "$RUNBOOK_JOB_FOLDER/python.sh", "-m"]
+    (training,) = [
+        command for command in commands_of(files["job.sh"], "srun") if "--no-python" in command
+    ]
+    place = training.index("bash")
+    assert training[place : place + 4] == [*python, "torch.distributed.run"]
+    program = command_of(files["rank.sh"], "bash")
+    assert program == [*python, "runbook.training", "${arguments[@]}"]
 
 
 def test_spare_nodes_get_a_copy_too_and_lost_ones_are_not_asked_to_remove_it():

@@ -5,8 +5,10 @@ import os
 
 import pytest
 from sites import GOLDEN, settings_of
+from suite.messages import containing, says
 
 from runbook.core import shell
+from runbook.jobs.messages import SetupLine
 from runbook.jobs.render.preparation import FLEET, preparation_files
 
 PCLUSTER = """\
@@ -61,26 +63,28 @@ def test_start_waits_until_the_machines_run(fleet):
         ["update-compute-fleet", *named, "--status", "START_REQUESTED"],
         *[["describe-compute-fleet", *named]] * 4,
     ]
-    assert (said.exit_code, said.out) == (0, 'fleet.sh: my cluster says "RUNNING"\n')
+    reached = SetupLine.CLUSTER_SAYS.fill(cluster="my cluster", status='"RUNNING"')
+    assert (said.exit_code, said.out) == (0, f"{reached}\n")
 
 
 def test_stop_waits_until_they_do_not(fleet):
     said, asked = fleet("stop", "c", "r", states=("RUNNING", "STOPPING", "STOPPED"))
     assert asked[0][-2:] == ["--status", "STOP_REQUESTED"] and len(asked) == 4
-    assert (said.exit_code, said.out) == (0, 'fleet.sh: c says "STOPPED"\n')
+    reached = SetupLine.CLUSTER_SAYS.fill(cluster="c", status='"STOPPED"')
+    assert (said.exit_code, said.out) == (0, f"{reached}\n")
 
 
 def test_machines_that_do_not_come_end_the_waiting_with_what_was_said(fleet):
     said, asked = fleet("start", "c", "r", states=("PROTECTED",))
     assert said.exit_code == 1 and len(asked) == 1 + 30 * 4
-    assert (
-        'c did not say "RUNNING" within 30 minutes, but: {' in said.err
-        and '"status": "PROTECTED"' in said.err
-    )
+    values = {"cluster": "c", "status": '"RUNNING"', "minutes": 30}
+    answer = containing('{\n  "status": "PROTECTED"')
+    assert says(said.err, SetupLine.CLUSTER_TIMED_OUT, **values, answer=answer)
 
 
 def test_status_is_the_answer_itself_and_an_unknown_word_is_refused(fleet):
     said, _ = fleet("status", "c", "r", states=("STOPPED",))
     assert (said.exit_code, json.loads(said.out)) == (0, {"status": "STOPPED"})
     said, asked = fleet("halt", "c", "r")
-    assert (said.exit_code, said.err, asked) == (2, "halt is none of start, stop, status\n", [])
+    refusal = SetupLine.NO_FLEET_COMMAND.fill(command="halt", commands="start, stop, status")
+    assert (said.exit_code, said.err, asked) == (2, f"{refusal}\n", [])

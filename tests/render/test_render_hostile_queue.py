@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from sites import PACKAGE, settings_of
 from suite.messages import refuses
+from suite.scripts import environment_of
 from test_render_hostile import VALUE
 
 from runbook.core import shell
@@ -156,6 +157,8 @@ def test_only_the_known_names_in_braces_are_filled_in_by_the_job():
     variables = {"A": "/tmp/{user}-{job}", "B": "{home} {{user}} $user", "C": "{stage}/x"}
     own = replace(own, site=own.site.model_copy(update={"environment": {"g": variables}}))
     script = job_of(own).script
-    assert 'export A=/tmp/"$user"-"$job_number"\n' in script
-    assert """export B='{home} {'"$user"'} $user'\n""" in script
-    assert "export C=/GIVE_JOBS_STAGE/x\n" in script
+    job = {"user": "a; touch $made", "job_number": "* 7"}
+    environment = environment_of(script, variables=job)
+    assert environment["A"] == "/tmp/a; touch $made-* 7"
+    assert environment["B"] == "{home} {a; touch $made} $user"
+    assert environment["C"] == "/GIVE_JOBS_STAGE/x"

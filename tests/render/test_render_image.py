@@ -22,7 +22,7 @@ THEIRS = (
 
 DOCKER = """\
 #!/bin/sh
-echo "docker $*" >>"$LOG"
+{ printf '%s|' docker "$@"; echo; } >>"$LOG"
 case $1 in
   manifest) [ -e "$PUSHED" ] ;;
   push) [ -z "$REFUSED" ] && touch "$PUSHED" ;;
@@ -30,7 +30,7 @@ esac
 """
 ENROOT = """\
 #!/bin/sh
-echo "enroot $*" >>"$LOG"
+{ printf '%s|' enroot "$@"; echo; } >>"$LOG"
 touch "$3"
 """
 
@@ -87,7 +87,7 @@ def build(tmp_path):
         environment["PUSHED"] = str(tmp_path / "pushed")
         said = shell.run(["bash", str(script)], env=environment, check=False)
         assert said.exit_code == code, said.err
-        return log.read_text().splitlines()
+        return [line.split("|")[:-1] for line in log.read_text().splitlines()]
 
     return run
 
@@ -98,8 +98,8 @@ TAG = "pytorch:24.03-py3-deepspeed-0.15.4"
 def test_an_image_file_is_built_and_imported_once(build, tmp_path):
     image = tmp_path / "image.sqsh"
     made = [
-        f"docker build --tag {TAG} {tmp_path}",
-        f"enroot import -o {image}.part dockerd://{TAG}",
+        ["docker", "build", "--tag", TAG, str(tmp_path)],
+        ["enroot", "import", "-o", f"{image}.part", f"dockerd://{TAG}"],
     ]
     assert build(image) == made
     assert image.exists()
@@ -112,24 +112,20 @@ def test_an_image_file_that_is_there_is_left_alone(build, tmp_path):
 
 
 def test_an_image_of_a_registry_is_built_and_pushed_where_it_is_missing(build, tmp_path):
-    looked = "docker manifest inspect registry.example/team/gpt:1"
-    made = [f"docker build --tag {TAG} {tmp_path}", f"docker tag {TAG} registry.example/team/gpt:1"]
-    assert build("registry.example#team/gpt:1", refused="yes", code=1) == [
-        looked,
-        *made,
-        "docker push registry.example/team/gpt:1",
+    image = "registry.example/team/gpt:1"
+    commands = [
+        ["docker", "manifest", "inspect", image],
+        ["docker", "build", "--tag", TAG, str(tmp_path)],
+        ["docker", "tag", TAG, image],
+        ["docker", "push", image],
     ]
+    assert build("registry.example#team/gpt:1", refused="yes", code=1) == commands
     assert not (tmp_path / "stage" / ".runbook" / "image").exists()
-    assert build("docker://registry.example#team/gpt:1") == [
-        looked,
-        *made,
-        "docker push registry.example/team/gpt:1",
-    ]
+    assert build("docker://registry.example#team/gpt:1") == commands
     assert build("docker://registry.example#team/gpt:1") == []
 
 
 def test_an_image_that_the_registry_has_is_not_pushed_over(build, tmp_path):
     (tmp_path / "pushed").touch()
-    assert build("nvcr.io#nvidia/pytorch:24.03-py3") == [
-        "docker manifest inspect nvcr.io/nvidia/pytorch:24.03-py3"
-    ]
+    inspected = ["docker", "manifest", "inspect", "nvcr.io/nvidia/pytorch:24.03-py3"]
+    assert build("nvcr.io#nvidia/pytorch:24.03-py3") == [inspected]

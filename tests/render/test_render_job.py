@@ -6,6 +6,7 @@ import pytest
 from sites import settings_of
 from suite.messages import refuses
 from suite.programs import shellcheck
+from suite.scripts import command_of, commands_of, directives_of, environment_of, options_of
 
 from runbook.core import shell
 from runbook.core.errors import JobError, ParamsError
@@ -106,8 +107,9 @@ def test_known_cores_are_shared_out_to_the_ranks(
 
 def test_files_are_written_whole_and_the_script_can_be_executed(tmp_path):
     folder = JobFolder(tmp_path / "jobs" / "04-training")
-    write_job(folder, RenderedJob("#!/bin/sh\necho ünï\n", ["a b", "ü"], {"ds/config.json": "{}"}))
-    assert folder.script.read_text(encoding="utf-8") == "#!/bin/sh\necho ünï\n"
+    script = "#!/bin/sh\necho ünï\n"
+    write_job(folder, RenderedJob(script, ["a b", "ü"], {"ds/config.json": "{}"}))
+    assert folder.script.read_text(encoding="utf-8") == script
     assert folder.script.stat().st_mode & 0o777 == 0o755
     assert json.loads(folder.arguments.read_text(encoding="utf-8")) == ["a b", "ü"]
     assert (folder.path / "ds" / "config.json").read_text() == "{}"
@@ -120,10 +122,13 @@ def test_files_are_written_whole_and_the_script_can_be_executed(tmp_path):
     [
         (
             "azure-175b",
-            "  --no-container-mount-home \\\n  --container-env=PYTHONPATH,PYTHONSAFEPATH,PYTHONUNBUFFERED \\\n  ",
+            (
+                "--no-container-mount-home",
+                "--container-env=PYTHONPATH,PYTHONSAFEPATH,PYTHONUNBUFFERED",
+            ),
         ),
-        ("lumi-13b", '  --pwd "$PWD" \\\n  --no-home \\\n  "${SIF}" \\\n  '),
-        ("polaris-25b", '  done <"$job/after"\nfi\n\n'),
+        ("lumi-13b", ("--pwd", "$PWD", "--no-home", "${SIF}")),
+        ("polaris-25b", ()),
     ],
 )
 def test_a_task_in_the_container_has_the_trainers_modules_image_and_python_and_no_device(
@@ -137,15 +142,19 @@ def test_a_task_in_the_container_has_the_trainers_modules_image_and_python_and_n
         part="rehearsal",
     )
     script = render_task(settings, "01-environment", task, Path("/project")).script
-    assert f"{before}python3 -m runbook.training.rehearsal </dev/null &" in script
-    assert [
-        line.removeprefix("module load ")
-        for line in script.splitlines()
-        if line.startswith("module load")
-    ] == (settings.site.modules)
-    directives = [line for line in script.splitlines() if line.startswith(("#SBATCH", "#PBS"))]
-    assert not any("gpu" in line for line in directives)
-    assert run == "polaris-25b" or "#SBATCH --cpus-per-task=1" in directives
+    starter = {"azure-175b": "srun", "lumi-13b": "singularity", "polaris-25b": "python3"}[run]
+    program = (*before, "python3", "-m", "runbook.training.rehearsal")
+    (command,) = [
+        tuple(command) for command in commands_of(script, starter) if command[-1] == program[-1]
+    ]
+    assert command[-len(program) :] == program
+    assert before or command == program
+    assert " ".join(program[-3:]) + " </dev/null &\n" in script
+    loaded = [module for command in commands_of(script, "module") for module in command[2:]]
+    assert loaded == settings.site.modules
+    directives = directives_of(script)
+    assert not any("gpu" in f"{name}={value}" for name, value in directives.items())
+    assert run == "polaris-25b" or directives["cpus-per-task"] == "1"
 
 
 def test_a_users_umask_holds_for_the_files_of_a_job(tmp_path):
@@ -160,36 +169,51 @@ def test_a_users_umask_holds_for_the_files_of_a_job(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "directives", "starter", "shares"),
+    ("words", "directives", "options", "shares"),
     [
         (
             ["nodes=4", "tasks_per_node=32"],
-            {"--nodes=4", "--ntasks-per-node=32"},
-            "srun --nodes=4 --ntasks=128 --ntasks-per-node=32 --kill-on-bad-exit=0 --cpu-bind=none ",
+            {"nodes": "4", "ntasks-per-node": "32"},
+            {
+                "--nodes": "4",
+                "--ntasks": "128",
+                "--ntasks-per-node": "32",
+                "--kill-on-bad-exit": "0",
+                "--cpu-bind": "none",
+            },
             128,
         ),
         (
             ["nodes=2", "array=3", "tasks_per_node=8", "cpus_per_task=4"],
-            {"--nodes=2", "--ntasks-per-node=8", "--cpus-per-task=4", "--array=0-2"},
-            "srun --nodes=2 --ntasks=16 --ntasks-per-node=8 --kill-on-bad-exit=0 --cpus-per-task=4 ",
+            {"nodes": "2", "ntasks-per-node": "8", "cpus-per-task": "4", "array": "0-2"},
+            {
+                "--nodes": "2",
+                "--ntasks": "16",
+                "--ntasks-per-node": "8",
+                "--kill-on-bad-exit": "0",
+                "--cpus-per-task": "4",
+            },
             48,
         ),
     ],
 )
-def test_nodes_and_tasks_of_the_data_job_share_the_text(words, directives, starter, shares):
+def test_nodes_and_tasks_of_the_data_job_share_the_text(words, directives, options, shares):
     settings = settings_of("azure-175b", *(f"jobs.data.{word}" for word in words))
     assert asks_for_queue(settings, "02-data")
     assert num_shares(settings.run.jobs.data) == shares
     share, join = data_tasks(settings, "python3")
     script = render_task(settings, "02-data", share, Path("/project")).script
-    given = {line.removeprefix("#SBATCH ") for line in script.splitlines() if "#SBATCH" in line}
-    assert directives <= given
-    assert f"\n{starter}python3 -m runbook.phases.p02_data.tokenize_share" in script
+    assert directives.items() <= directives_of(script).items()
+    command = command_of(script, "srun")
+    assert options_of(command, "srun") == options
+    place = command.index("python3")
+    assert command[place : place + 3] == ["python3", "-m", "runbook.phases.p02_data.tokenize_share"]
+    assert len(command[:place]) == 1 + len(options)
     joining = render_task(settings, "02-data", join, Path("/project")).script
     assert "RUNBOOK_TASKS" in script
     assert "RUNBOOK_TASKS" not in joining
     assert "srun" not in joining
-    assert "#SBATCH --nodes=1" in joining
+    assert directives_of(joining)["nodes"] == "1"
 
 
 def test_pbs_starts_the_tasks_of_the_data_job_by_mpiexec():
@@ -197,8 +221,11 @@ def test_pbs_starts_the_tasks_of_the_data_job_by_mpiexec():
     settings = settings_of("polaris-25b", *words)
     share = data_tasks(settings, "python3")[0]
     script = render_task(settings, "02-data", share, Path("/project")).script
-    assert '\nmpiexec -n 8 --ppn 4 --hostfile "$job/hostfile" python3 -m' in script
-    assert "export RUNBOOK_TASKS=8\n" in script
+    command = command_of(script, "mpiexec")
+    options = {"-n": "8", "--ppn": "4", "--hostfile": "$job/hostfile"}
+    assert options_of(command, "mpiexec") == options
+    assert command[7:9] == ["python3", "-m"]
+    assert environment_of(script)["RUNBOOK_TASKS"] == "8"
 
 
 def test_each_task_of_each_element_has_a_share_of_its_own():

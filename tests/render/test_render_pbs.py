@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from sites import settings_of
 from suite.messages import refuses
+from suite.scripts import directives_of
 
 from runbook.core.errors import ParamsError
 from runbook.jobs.messages import JobMessage
@@ -23,18 +24,20 @@ def plain(*words: str, **site: object) -> Settings:
     return replace(settings, site=settings.site.model_copy(update=update))
 
 
-def lines(settings: Settings) -> list[str]:
-    return PbsScripts().directives(settings, PHASE, settings.job(PHASE))
+def requests(settings: Settings) -> dict[str, str]:
+    """Return the requests to PBS by name."""
+    lines = PbsScripts().directives(settings, PHASE, settings.job(PHASE))
+    return directives_of("\n".join(lines))
 
 
 def test_a_plain_pbs_is_asked_for_all_cores_of_nodes_of_their_own():
     """By default PBS gives one core, and puts several parts of a job on one node that has room."""
-    assert "#PBS -l select=8:ncpus=32" in lines(plain())
-    assert "#PBS -l place=scatter" in lines(plain())
+    asked = requests(plain())
+    assert (asked["-l select"], asked["-l place"]) == ("8:ncpus=32", "scatter")
 
 
 def test_polaris_is_asked_for_whole_nodes_as_its_document_does():
-    assert "#PBS -l select=8:system=polaris" in lines(settings_of("polaris-25b"))
+    assert requests(settings_of("polaris-25b"))["-l select"] == "8:system=polaris"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_polaris_is_asked_for_whole_nodes_as_its_document_does():
     ],
 )
 def test_cores_memory_and_devices_stand_in_the_chunk(words, site, chunk):
-    assert f"#PBS -l select={chunk}" in lines(plain(*words, **site))
+    assert requests(plain(*words, **site))["-l select"] == chunk
 
 
 @pytest.mark.parametrize(
@@ -74,15 +77,15 @@ def test_cores_memory_and_devices_stand_in_the_chunk(words, site, chunk):
 )
 def test_what_pbs_does_not_have_is_refused_by_name(word, message):
     with refuses(ParamsError, message):
-        lines(plain(word))
+        requests(plain(word))
 
 
 def test_out_and_err_are_written_in_their_place_while_the_job_runs():
-    assert "#PBS -k doe" in lines(plain())
+    assert requests(plain())["-k"] == "doe"
 
 
 def test_a_sites_words_of_one_letter_are_letters_of_qsub():
-    found = lines(
+    asked = requests(
         plain(
             directives={
                 "k": "oe",
@@ -92,13 +95,8 @@ def test_a_sites_words_of_one_letter_are_letters_of_qsub():
             }
         )
     )
-    assert {
-        "#PBS -k oe",
-        "#PBS -W umask=022,group_list=users",
-        "#PBS -V",
-        "#PBS -l filesystems=home",
-    } <= set(found)
-    assert "#PBS -k doe" not in found
-    assert "#PBS -o out" in lines(
-        plain(directives={"o": "elsewhere"})
-    )  # the job's own files stay where they are read
+    assert (asked["-k"], asked["-V"]) == ("oe", "")
+    assert asked["-W"] == "umask=022,group_list=users"
+    assert asked["-l filesystems"] == "home"
+    # The job's own files stay where they are read.
+    assert requests(plain(directives={"o": "elsewhere"}))["-o"] == "out"

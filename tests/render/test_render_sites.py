@@ -3,6 +3,8 @@
 import json
 import re
 from dataclasses import replace
+from enum import StrEnum
+from typing import NamedTuple
 
 import pytest
 from sites import (
@@ -18,14 +20,19 @@ from sites import (
     settings_of,
     texts,
 )
+from suite.messages import check_about, containing, says
 from suite.programs import shellcheck
+from suite.scripts import command_of, commands_of
 
 from runbook.core import shell
 from runbook.core.errors import PlanError
+from runbook.jobs.messages import SetupLine
 from runbook.jobs.render.preparation import render_preparation
+from runbook.plan_file.phase_names import FULL
+from runbook.planning.rule_codes import PlanCode
 
-REFUSED = {"lumi-13b:13b-1n-dp8-zero1": "need 71"}
-"""Variants that stand in a document and cannot have been so: the plan refuses them, with these words."""
+REFUSED = {"lumi-13b:13b-1n-dp8-zero1": containing("71")}
+"""Variants that stand in a document and cannot have been so: the plan refuses them. Memory needed, by variant."""
 
 GIT = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-C"]
 
@@ -91,15 +98,18 @@ def test_preparing_twice_changes_nothing_and_a_checkout_that_was_changed_is_refu
     }
     said = shell.run(["bash", str(script)]).out
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert "the checkout is there" in said and f"the PyTorch image: there, {image}" in said
-    assert (tmp_path / "the stage" / "data" / "gpt2" / "merges.txt").is_file()
     clone = tmp_path / "the stage" / "Megatron-LM"
+    assert says(said, SetupLine.CHECKOUT_THERE, folder=clone)
+    assert says(said, SetupLine.STEP_THERE, title=step.title, creates=image)
+    assert (tmp_path / "the stage" / "data" / "gpt2" / "merges.txt").is_file()
     (clone / "helpers.so").write_text("compiled there")
     shell.run(["bash", str(script)])  # a new file is no change of the checkout
     (clone / "pretrain_gpt.py").write_text("print('edited')\n")
     edited = shell.run(["bash", str(script)], check=False)
     assert edited.exit_code == 1
-    assert "M pretrain_gpt.py" in edited.err and "git checkout -- ." in edited.err
+    assert says(edited.err, SetupLine.CHECKOUT_CHANGED, folder=clone, commit=commit)
+    status = " M pretrain_gpt.py"
+    assert edited.err.splitlines()[1:] == [f"runbook: {status}"]
     shell.run(["git", *GIT, str(clone), "checkout", "-q", "--", "."])
     shell.run(
         [
@@ -112,10 +122,9 @@ def test_preparing_twice_changes_nothing_and_a_checkout_that_was_changed_is_refu
             "two",
         ]
     )
-    assert (
-        "check that commit out, or move the folder away"
-        in shell.run(["bash", str(script)], check=False).err
-    )
+    moved = shell.run(["bash", str(script)], check=False)
+    assert moved.exit_code == 1
+    assert says(moved.err, SetupLine.CHECKOUT_AT_OTHER_COMMIT, folder=clone, commit=commit)
 
 
 @pytest.mark.parametrize("run", ["lumi-13b", "polaris-25b"])
@@ -146,8 +155,9 @@ def test_the_module_that_lumis_jobs_load_is_the_one_that_its_preparation_install
     own = settings_of("lumi-13b")
     module = own.site.modules[-1]
     text = render_preparation(own, PACKAGE)
-    assert f"  eb {module.replace('/', '-')}.eb ||" in text
-    assert f"module load LUMI partition/G {module}\n" in text
+    assert command_of(text, "eb")[:2] == ["eb", f"{module.replace('/', '-')}.eb"]
+    loaded = commands_of(text, "module", "load")
+    assert ["module", "load", "LUMI", "partition/G", module] in loaded
     assert (
         "rocm-5.6.1" not in text
     )  # LUMI archived the document's recipe on 2026-01-23: eb does not find it
@@ -161,9 +171,11 @@ def test_a_recipe_that_lumi_has_archived_since_ends_the_preparation_with_what_to
     functions = {"BASH_FUNC_module%%": "() { :; }", "BASH_FUNC_eb%%": "() { return 1; }"}
     said = shell.run(["bash", str(script)], env=functions, check=False)
     assert said.exit_code == 1
-    assert (
-        "eb did not install it. LUMI archives recipes of containers that no longer work" in said.err
-    )
+    (command,) = [text for text in site.preparation[0].commands if text.startswith("eb ")]
+    explanation = re.findall(r'say "(.*)" >&2', command)
+    assert said.err.splitlines() == [f"runbook: {line}" for line in explanation]
+    assert len(explanation) == 2
+    assert "params/sites/lumi.yaml" in said.err
     assert not (tmp_path / "stage" / ".runbook").exists()
 
 
@@ -185,8 +197,9 @@ def test_shellcheck_finds_nothing():
 @pytest.mark.parametrize("phase", PHASES)
 def test_the_upstream_program_has_every_option(name, phase):
     if name in REFUSED:
-        with pytest.raises(PlanError, match=REFUSED[name]):
+        with pytest.raises(PlanError) as caught:
             rendered(name, phase)
+        check_about(caught.value.checks, PlanCode.MEMORY_FITS, FULL, needed=REFUSED[name])
         return
     settings, _, job = rendered(name, phase)
     framework = settings.run.training.framework
@@ -201,9 +214,27 @@ def test_the_upstream_program_has_every_option(name, phase):
         assert faults(job.arguments, known["options"]) == []
 
 
+class FaultKind(StrEnum):
+    """What an upstream parser refuses about an option."""
+
+    UNKNOWN = "unknown"
+    NUMBER_OF_VALUES = "number of values"
+    TYPE = "type"
+    CHOICE = "choice"
+    TWICE = "twice"
+
+
+class Fault(NamedTuple):
+    """One option that an upstream parser would refuse."""
+
+    option: str
+    kind: FaultKind
+    values: tuple[str, ...] = ()
+
+
 def faults(arguments, options):
     """What the upstream parser would refuse: unknown options, wrong number, type or choice of values."""
-    found = []
+    faults = []
     place = 0
     while place < len(arguments):
         name = arguments[place]
@@ -211,26 +242,27 @@ def faults(arguments, options):
             (i for i in range(place + 1, len(arguments)) if arguments[i].startswith("--")),
             len(arguments),
         )
-        values = arguments[place + 1 : end]
+        values = tuple(arguments[place + 1 : end])
         place = end
         if name not in options:
-            found.append(f"{name} is unknown")
+            faults.append(Fault(name, FaultKind.UNKNOWN))
             continue
         option = options[name]
         wanted = option["values"]
         if (isinstance(wanted, int) and len(values) != wanted) or (wanted == "+" and not values):
-            found.append(f"{name} takes {wanted} values, not {values}")
+            faults.append(Fault(name, FaultKind.NUMBER_OF_VALUES, values))
         kinds = {"int": int, "float": float}
         for value in values:
             try:
                 typed = kinds.get(option["type"], str)(value)
             except ValueError:
-                found.append(f"{name} takes {option['type']}, not {value}")
+                faults.append(Fault(name, FaultKind.TYPE, (value,)))
                 continue
             if "choices" in option and typed not in option["choices"]:
-                found.append(f"{name} is one of {option['choices']}, not {value}")
+                faults.append(Fault(name, FaultKind.CHOICE, (value,)))
     names = [word for word in arguments if word.startswith("--")]
-    return found + [f"{name} twice" for name in set(names) if names.count(name) > 1]
+    twice = [name for name in set(names) if names.count(name) > 1]
+    return faults + [Fault(name, FaultKind.TWICE) for name in twice]
 
 
 def unknown_keys(arguments, keys):
@@ -253,13 +285,15 @@ def test_the_judge_of_options_finds_each_kind_of_fault():
         "--some": {"values": "+", "type": "str"},
     }
     assert faults(["--size", "1", "--way", "up", "--flag", "--some", "a", "b"], options) == []
-    assert faults(["--sise", "1"], options) == ["--sise is unknown"]
-    assert faults(["--size"], options) == ["--size takes 1 values, not []"]
-    assert faults(["--size", "1.5"], options) == ["--size takes int, not 1.5"]
-    assert faults(["--way", "down"], options) == ["--way is one of ['up'], not down"]
-    assert faults(["--flag", "1"], options) == ["--flag takes 0 values, not ['1']"]
-    assert faults(["--flag", "--flag"], options) == ["--flag twice"]
-    assert faults(["--some"], options) == ["--some takes + values, not []"]
+    number = FaultKind.NUMBER_OF_VALUES
+    wrong_type = FaultKind.TYPE
+    assert faults(["--sise", "1"], options) == [Fault("--sise", FaultKind.UNKNOWN)]
+    assert faults(["--size"], options) == [Fault("--size", number)]
+    assert faults(["--size", "1.5"], options) == [Fault("--size", wrong_type, ("1.5",))]
+    assert faults(["--way", "down"], options) == [Fault("--way", FaultKind.CHOICE, ("down",))]
+    assert faults(["--flag", "1"], options) == [Fault("--flag", number, ("1",))]
+    assert faults(["--flag", "--flag"], options) == [Fault("--flag", FaultKind.TWICE)]
+    assert faults(["--some"], options) == [Fault("--some", number)]
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -1,15 +1,17 @@
 """Scripts of jobs in a chain and with spare nodes: as expected word for word, and nothing in them for any other job."""
 
+import json
 import re
 
 import pytest
 from sites import FEWER_NODES, UNATTENDED, rendered, unattended_file, unattended_job
 from suite.messages import refuses
 from suite.programs import shellcheck
+from suite.scripts import commands_of, directives_of, environment_of, options_of
 
 from runbook.core import shell
 from runbook.core.errors import JobError
-from runbook.jobs.messages import JobMessage
+from runbook.jobs.messages import JobLine, JobMessage, JobReason
 
 
 @pytest.mark.parametrize("name", [*UNATTENDED, *FEWER_NODES])
@@ -38,16 +40,33 @@ def test_the_queue_is_asked_for_the_spare_nodes_and_the_step_is_not():
 
 def test_the_number_of_nodes_is_a_matter_of_the_attempt():
     slurm = unattended_job("fewer-nodes-slurm")
-    assert "for num_nodes in 64 32 16; do" in slurm.script
-    assert '--nodes="$num_nodes" ' in slurm.script
-    assert '--nnodes="$num_nodes" ' in slurm.script
-    assert "#SBATCH --no-kill" in slurm.script
+    assert numbers_of_nodes(slurm.script) == [64, 32, 16]
+    starter = training_command(slurm.script, "srun")
+    assert options_of(starter, "srun", flags=FLAGS)["--nodes"] == "$num_nodes"
+    assert options_of(starter, "torch.distributed.run")["--nnodes"] == "$num_nodes"
+    assert directives_of(slurm.script)["no-kill"] == ""
     pbs = unattended_job("fewer-nodes-pbs")
-    assert "for num_nodes in 8 6 4 3 2; do" in pbs.script, (
-        "24 sequences divide by 7 and 5 nodes' replicas not"
-    )
-    assert 'mpiexec \\\n    -n "$((num_nodes * 4))"' in pbs.script
-    assert "WORLD_SIZE=$((RUNBOOK_NUM_NODES * 4)) " in pbs.files["rank.sh"]
+    # 24 sequences do not divide by the replicas of 7 and 5 nodes.
+    assert numbers_of_nodes(pbs.script) == [8, 6, 4, 3, 2]
+    starter = training_command(pbs.script, "mpiexec")
+    assert starter[1:3] == ["-n", "$((num_nodes * 4))"]
+    ranks = environment_of(pbs.files["rank.sh"], variables={"RUNBOOK_NUM_NODES": "6"})
+    assert ranks["WORLD_SIZE"] == "24"
+
+
+FLAGS = ("--no-container-mount-home",)
+
+
+def training_command(script, program):
+    """Return the words of the command that starts the ranks of the training."""
+    (command,) = [command for command in commands_of(script, program) if "$job/rank.sh" in command]
+    return command
+
+
+def numbers_of_nodes(script):
+    """Return the numbers of nodes with which an attempt can train, in the order of the attempts."""
+    (numbers,) = re.findall(r"(?m)^  for num_nodes in ([0-9 ]+); do$", script)
+    return [int(number) for number in numbers.split()]
 
 
 def test_a_program_whose_progress_is_not_known_is_refused():
@@ -71,7 +90,11 @@ def functions_of(script, *names):
 
 
 def attempts_of(name, losses, tmp_path):
-    """Run the script's own functions: after each attempt some nodes are silent, others under suspicion."""
+    """Run the script's own functions: after each attempt some nodes are silent, others under suspicion.
+
+    Return the numbers of nodes of each attempt, as three parts of the script know them, and why no
+    other attempt follows: empty if one does.
+    """
     script = unattended_job(name).script
     names = ("count_nodes", "choose_nodes", "note_node", "remember_node")
     names += ("take_left_out", "replace_nodes")
@@ -87,60 +110,76 @@ def attempts_of(name, losses, tmp_path):
         "declare -A is_doubtful=()",
         "left_out=()",
         functions_of(script, *names),
-        "attempt=1; choose_nodes; echo $num_nodes",
+        "attempt=1; choose_nodes",
+        SHOW_ATTEMPT,
     ]
     for silent, suspects in losses:
         lines.append(f"export SILENT='{silent}'; suspects='{suspects}'")
-        lines.append("if ! replace_nodes; then echo $job_reason; exit; fi")
-        lines.append('choose_nodes; echo "$num_nodes $RUNBOOK_NUM_NODES ${#training_nodes[@]}"')
-    return shell.run(["bash", "-c", "\n".join(lines)], cwd=tmp_path / "run").out.splitlines()
+        lines.append('if ! replace_nodes; then echo "reason $job_reason"; exit; fi')
+        lines += ["choose_nodes", SHOW_ATTEMPT]
+    said = shell.run(["bash", "-c", "\n".join(lines)], cwd=tmp_path / "run").out
+    attempts = []
+    reason = ""
+    for line in said.splitlines():
+        kind, _, text = line.partition(" ")
+        if kind == "attempt":
+            attempts.append(tuple(int(number) for number in text.split()))
+        else:
+            reason = text
+    return attempts, reason
+
+
+SHOW_ATTEMPT = 'echo "attempt $num_nodes $RUNBOOK_NUM_NODES ${#training_nodes[@]}"'
+
+
+def too_few(left, needed):
+    """Return the reason of a job that said "why" before too few nodes were left."""
+    return f"why{JobReason.TOO_FEW_FOR_ANY.fill(left=left, needed=needed)}"
 
 
 def test_each_attempt_has_the_most_nodes_that_can_train(tmp_path):
     losses = [("n7", ""), ("n1 n2", ""), (" ".join(f"n{n}" for n in range(1, 40)), "")]
-    lines = attempts_of("fewer-nodes-slurm", losses, tmp_path)
-    assert lines == ["64", "32 32 32", "32 32 32", "16 16 16"]
+    attempts, reason = attempts_of("fewer-nodes-slurm", losses, tmp_path)
+    assert attempts == [(64,) * 3, (32,) * 3, (32,) * 3, (16,) * 3]
+    assert reason == ""
 
 
 def test_too_few_nodes_end_the_job(tmp_path):
     silent = " ".join(f"n{n}" for n in range(2, 60))
-    (_, reason) = attempts_of("fewer-nodes-slurm", [(silent, "")], tmp_path)
-    assert reason == "why; 6 nodes are left, and the training needs at least 16"
+    attempts, reason = attempts_of("fewer-nodes-slurm", [(silent, "")], tmp_path)
+    assert attempts == [(64,) * 3]
+    assert reason == too_few(left=6, needed=16)
 
 
 def test_a_node_is_tried_again_once_and_left_out_the_second_time(tmp_path):
     """Without a spare node the first suspicion changes nothing: it may be nobody's fault."""
-    lines = attempts_of("fewer-nodes-slurm", [("", "n3"), ("", "n3")], tmp_path)
-    assert lines == ["64", "64 64 64", "32 32 32"]
+    attempts, _ = attempts_of("fewer-nodes-slurm", [("", "n3"), ("", "n3")], tmp_path)
+    assert attempts == [(64,) * 3, (64,) * 3, (32,) * 3]
 
 
 def test_a_node_that_was_left_out_trains_again_where_too_few_others_are_there(tmp_path):
     """It answers all the time; what it is left out for may have been nobody's fault."""
     silent = " ".join(f"n{n}" for n in range(17, 65))
     losses = [("", "n3"), ("", "n3"), (silent, ""), (f"n1 {silent}", "")]
-    lines = attempts_of("fewer-nodes-slurm", losses, tmp_path)
-    assert lines == [
-        "64",
-        "64 64 64",
-        "32 32 32",
-        "16 16 16",
-        "why; 15 nodes are left, and the training needs at least 16",
-    ]
-    events = (tmp_path / "run" / "events.jsonl").read_text(encoding="utf-8")
-    assert '"node": "n3", "why": "trains again, because too few others are there"' in events
+    attempts, reason = attempts_of("fewer-nodes-slurm", losses, tmp_path)
+    assert attempts == [(64,) * 3, (64,) * 3, (32,) * 3, (16,) * 3]
+    assert reason == too_few(left=15, needed=16)
+    lines = (tmp_path / "run" / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    fates = [(event["node"], event["why"]) for event in map(json.loads, lines)]
+    assert ("n3", JobLine.NODE_TRAINS_AGAIN.fill()) in fates
 
 
 def test_a_node_that_was_left_out_and_is_silent_by_now_does_not_train_again(tmp_path):
     silent = " ".join(f"n{n}" for n in (3, *range(18, 65)))
     losses = [("", "n3"), ("", "n3"), (silent, "")]
-    lines = attempts_of("fewer-nodes-slurm", losses, tmp_path)
-    assert lines[3] == "16 16 16"
+    attempts, _ = attempts_of("fewer-nodes-slurm", losses, tmp_path)
+    assert attempts[3] == (16, 16, 16)
     lost = " ".join(f"n{n}" for n in (1, 3, *range(18, 65)))
     (tmp_path / "again").mkdir()
-    lines = attempts_of(
+    attempts, reason = attempts_of(
         "fewer-nodes-slurm", [("", "n3"), ("", "n3"), (lost, "")], tmp_path / "again"
     )
-    assert lines[3] == "why; 15 nodes are left, and the training needs at least 16"
+    assert (len(attempts), reason) == (3, too_few(left=15, needed=16))
 
 
 STARTER = """#!/bin/bash
@@ -178,21 +217,27 @@ def end_of(answer, silent, tmp_path):
     return shell.run(["bash", "-c", "\n".join(lines)], cwd=tmp_path).err.splitlines()
 
 
+def decision_to_stop(why):
+    """Return the line of the log that says that no job follows, and why."""
+    cause = JobLine.DECISION_CAUSE.fill(why=why)
+    return f"runbook: {JobLine.DECISION.fill(reason='failed', action='stop', cause=cause)}"
+
+
 STOP = "stop\nelsewhere\n\na person has to mend it\n0\n"
 
 
 def test_copies_in_node_memory_are_removed_where_the_training_stops_for_a_person(tmp_path):
     (line,) = end_of(STOP, "", tmp_path)
-    assert line.endswith("then: stop, because a person has to mend it")
+    assert line == decision_to_stop(why="a person has to mend it")
     assert sorted((tmp_path / "asked").read_text().split()) == ["n1", "n2", "n3"]
 
 
 def test_copies_that_were_not_removed_are_counted(tmp_path):
     line = end_of(STOP, "n1 n3", tmp_path)[-1]
-    assert "may be left on 2 of 3 nodes" in line
+    assert line == f"runbook: {JobLine.COPIES_LEFT.fill(failures=2, nodes=3)}"
 
 
 def test_copies_are_kept_where_the_program_that_decides_gave_no_answer(tmp_path):
     (line,) = end_of("", "", tmp_path)
-    assert line.endswith("then: stop, because the program that decides gave no answer")
+    assert line == decision_to_stop(why=JobLine.NO_ANSWER.fill())
     assert not (tmp_path / "asked").exists()

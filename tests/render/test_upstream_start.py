@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from sites import PACKAGE, settings_of
+from suite.scripts import environment_of
 
 from runbook.core import shell
 from runbook.jobs.job_folder import JobFolder
@@ -95,4 +96,5 @@ def test_an_upstream_program_imports_the_package_next_to_it(run, programs, tmp_p
 def test_our_own_trainer_imports_nothing_from_the_folder_it_works_in():
     own = settings_of("lumi-13b", "training.framework=runbook")
     script = render_job(own, make_plan(own), PHASE, package=PACKAGE).script
-    assert "export PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1\n" in script
+    environment = environment_of(script)
+    assert (environment["PYTHONUNBUFFERED"], environment["PYTHONSAFEPATH"]) == ("1", "1")

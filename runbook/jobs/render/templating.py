@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from runbook.core.errors import ParamsError
 from runbook.jobs.job_folder import BEAT_SECONDS
-from runbook.jobs.messages import JobLine, JobMessage, JobReason
+from runbook.jobs.messages import JobLine, JobMessage, JobReason, SetupLine
 from runbook.params import Settings
 from runbook.params.environment import switched_on
 from runbook.params.settings import STAGE
@@ -86,6 +86,7 @@ def _templates() -> Environment:
     environment.globals["beat_seconds"] = BEAT_SECONDS
     environment.globals["reason"] = _reason
     environment.globals["line"] = _line
+    environment.globals["setup_line"] = _setup_line
     environment.globals["JobMessage"] = JobMessage
     return environment
 
@@ -98,6 +99,11 @@ def _reason(name: str, **values: object) -> str:
 def _line(name: str, **values: object) -> str:
     """Return a line of a job's log; a value may be a variable of the shell."""
     return JobLine[name].fill(**values)
+
+
+def _setup_line(name: str, **values: object) -> str:
+    """Return a line of a script that sets a site up; a value may be a variable of the shell."""
+    return SetupLine[name].fill(**values)
 
 
 KNOWN = {"user": '"$user"', "job": '"$job_number"'}

@@ -8,14 +8,16 @@ allocator buffers) is not counted on an accelerator. On a CPU, the module `cpu` 
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from runbook.core.checks import Check
+from runbook.core.checks import Check, check_of
 from runbook.core.units import show_bytes
 from runbook.plan_file.deepspeed import bucket_elements
+from runbook.plan_file.diagnostics import RuleResult
 from runbook.plan_file.schema import Layout, ModelShape, Precision
 from runbook.planning.cost import cpu
 from runbook.planning.cost.step_inputs import device_of, memory_of
 from runbook.planning.layout import Choice, Machine
 from runbook.planning.messages import PlanningMessage
+from runbook.planning.rule_codes import PlanCode
 from runbook.planning.sizes import on_rank
 
 
@@ -543,48 +545,50 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
         who = f"stage {fullest.stage}, the fullest,"
         memory_name = f"one {choice.site.hardware.device}"
 
-    name = f"{choice.phase}: memory"
-    rule = PlanningMessage.MEMORY_RULE.fill(memory=memory_name)
-    value = PlanningMessage.MEMORY_NEEDED.fill(processes=who, needed=show_bytes(least_bytes))
+    with_scores = ""
     if most_bytes > least_bytes:
-        value += " " + PlanningMessage.WITH_SCORES.fill(needed=show_bytes(most_bytes))
-    value += PlanningMessage.STATES_ALONE.fill(states=show_bytes(fullest.states))
+        with_scores = PlanningMessage.WITH_SCORES.fill(needed=show_bytes(most_bytes))
+    if limit:
+        room = PlanningMessage.MEMORY_AVAILABLE.fill(available=show_bytes(limit))
+    else:
+        room = PlanningMessage.MEMORY_UNKNOWN.fill()
+
+    is_tight = not choice.on_cpu and least_bytes > RESERVE * limit
+    holds = False
+    keys: tuple[str, ...] = ()
+    ways = ""
     if not limit:
-        return Check(name, "unknown", f"{value}; how much there is, is not known", rule)
-    value += PlanningMessage.MEMORY_AVAILABLE.fill(available=show_bytes(limit))
-    keys = _remedy_keys(choice)
-    if least_bytes > limit:
-        return Check(
-            name,
-            "fail",
-            value,
-            rule,
-            _remedy(choice),
-            keys=keys,
-        )
+        verdict = "unknown"
+    elif least_bytes > limit or is_tight:
+        verdict = "fail" if least_bytes > limit else "warn"
+        keys = _remedy_keys(choice)
+        ways = _remedy(choice)
+        if verdict == "warn":
+            room += PlanningMessage.USABLE_SHARE.fill(share=RESERVE)
+    elif most_bytes > limit:
+        verdict = "warn"
+        keys = ("training.recompute",)
+        ways = PlanningMessage.FLASH_ATTENTION.fill()
+    else:
+        verdict = "pass"
+        holds = True
 
-    if not choice.on_cpu and least_bytes > RESERVE * limit:
-        value += PlanningMessage.USABLE_SHARE.fill(share=RESERVE)
-        return Check(
-            name,
-            "warn",
-            value,
-            rule,
-            _remedy(choice),
-            keys=keys,
-        )
-
-    if most_bytes > limit:
-        return Check(
-            name,
-            "warn",
-            value,
-            rule,
-            PlanningMessage.FLASH_ATTENTION.fill(),
-            keys=("training.recompute",),
-        )
-
-    return Check(name, "pass", value, rule)
+    result = RuleResult(
+        code=PlanCode.MEMORY_FITS,
+        holds=holds,
+        values={
+            "processes": who,
+            "needed": show_bytes(least_bytes),
+            "with_scores": with_scores,
+            "states": show_bytes(fullest.states),
+            "room": room,
+            "available": show_bytes(limit) if limit else "",
+            "memory": memory_name,
+            "ways": ways,
+        },
+        keys=keys,
+    )
+    return check_of(result, choice.phase, otherwise=verdict)
 
 
 def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
