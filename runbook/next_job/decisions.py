@@ -132,7 +132,9 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
         return NextJobMessage.WOULD_HAPPEN_AGAIN.fill(cause=end.cause)
     for earlier in attempts[:-1]:
         if earlier.failed_like(last):
-            both = f"{earlier.job} and {last.job}: {last.failure}"
+            both = NextJobMessage.BOTH_JOBS.fill(
+                earlier=earlier.job, last=last.job, failure=last.failure
+            )
             return NextJobMessage.SAME_FAILURE_TWICE.fill(failing_step=last.failing_step, both=both)
 
     # A failure that names a node need not meet the next job, which leaves that node out.

@@ -8,6 +8,7 @@ from runbook.plan_file.diagnostics import Message
 class NextJobMessage(Message):
     """Messages about the decision after a job."""
 
+    BOTH_JOBS = "{earlier} and {last}: {failure}"
     CAUSE_NAMED_BEFORE = "{where}; the log names {cause_name} before it: {evidence}"
     NO_NEW_STEP = (
         "{jobs_without_progress} jobs in a row made no new step (jobs.training.restarts is "

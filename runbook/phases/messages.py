@@ -8,6 +8,11 @@ from runbook.plan_file.diagnostics import Message
 class PhaseMessage(Message):
     """Messages about the phases of a run."""
 
+    ABSENT_DEVICE = "{variable}={device} on {node}"
+    ANOTHER_RECIPE = (
+        "the rungs were trained by another recipe ({differences}): the interval is {widening:g} "
+        "times as wide"
+    )
     ANOTHER_TOKENIZER = (
         "{path} encodes {probe!r} as {expected}, and data.tokenizer {name} as {ids}: the weights "
         "would read other words than they learned. Set data.tokenizer to {path}, and tokenize "
@@ -18,6 +23,10 @@ class PhaseMessage(Message):
     BEST_SIZE = (
         "The best size at this compute: {parameters} parameters on {tokens} tokens, loss "
         "{loss:.4f}."
+    )
+    BROKEN_PYTHON_IN_FRONT = (
+        "{name} on PATH is {path}, which does not start as a Python, in front of the job's own "
+        "{executable}"
     )
     BUDGET_TOO_SMALL_FOR_RUNGS = (
         "The largest rung of this budget has {largest:,.0f} parameters, and a model {width} wide "
@@ -31,8 +40,11 @@ class PhaseMessage(Message):
     BUS_BANDWIDTH = (
         "{ranks} ranks, {message_bytes} in {slowest}: {speed:.2f} GB/s bus bandwidth ({backend})"
     )
-    CELLS_DIFFER = "  {name} differs from its master in {cells}: edited, or the master is newer."
+    CACHE_SHARED = "{variable}: {folder} is on {file_system}"
+    CACHE_UNWRITABLE = "{variable}: {folder}: {error}"
+    CACHE_WITHOUT_LIBRARIES = "{variable}: {folder} is mounted noexec"
     CELLS_COPIED_AGAIN = "  --fresh copies the masters again and keeps these copies."
+    CELLS_DIFFER = "  {name} differs from its master in {cells}: edited, or the master is newer."
     CHECKPOINTS_OF_ANOTHER_TRAINING = "{foreign}: of another training"
     CHECKS_FAILED = "{number_of_failures} of {number_of_checks} checks failed: {failures}"
     COMMAND_FAILED = "{command} ended with {how}.{hint}\n{err}"
@@ -45,6 +57,10 @@ class PhaseMessage(Message):
         "again, or give this set a folder of its own with --as NAME."
     )
     DATA_FOLDER = "data.folder is {folder!r}, from {where}: {error}"
+    DIFFERENT_SOURCES = "{versions} ({folder})"
+    DIFFERENT_VERSIONS = "{package} {versions}"
+    DOCUMENTS_LEFT_OUT = "{documents:,} documents: {sources}"
+    DOCUMENTS_OF_SOURCE = "{documents:,} of {source}"
     DOCUMENTS_OF_TEXT = "{size} in {documents:,} documents, {empty:,} of them empty"
     DO_PHASE_AGAIN = (
         "Or do {phase} again, which keeps the present files in history/: runbook run {run} "
@@ -57,6 +73,8 @@ class PhaseMessage(Message):
         "one step at full size runs and every stage fits its device, or nothing is submitted"
     )
     EXPORT_EXISTS = "{path} exists already: {why}. Remove it, or give another folder with --out."
+    EXPORT_LEFT_PART = "an export that was ended left it, or one is running"
+    EXPORT_NOT_REPLACED = "nothing is written over"
     FETCHED_NOW = "{files:,} files, {size} in {folder}: {fetched:,} fetched now"
     FINISHED_BEFORE_THE_STOP = "The job finished before it could be stopped at iteration {at}."
     FIRST_FAILED_RANK = "rank {rank} on {node}: {step}{error_text}{later_failures}{hung}"
@@ -112,7 +130,6 @@ class PhaseMessage(Message):
         "{folder_name} is a folder that --as made. Name the run, and give its values again: "
         "runbook ladder {run} --as NAME --set KEY=VALUE."
     )
-    LADDER_TIME_LEFT = "At this pace, the {rungs} rungs that are left take about {time}."
     LADDER_TIMES_BY_A_CORE = (
         "The times follow from {gflops:.0f} GFLOP/s, which one core of this machine reached just "
         "now in a matrix product."
@@ -121,6 +138,7 @@ class PhaseMessage(Message):
         "The times are estimates for another CPU, and yours may take twice as long: no smoke test "
         "has measured a step on this machine."
     )
+    LADDER_TIME_LEFT = "At this pace, the {rungs} rungs that are left take about {time}."
     LADDER_WITH_ANOTHER_BUDGET = (
         "{folder_name} was begun with {designed_for}, and {requested} are asked for: its rungs "
         "do not change. Leave the budget out to go on with them, or begin another ladder by --as "
@@ -138,7 +156,13 @@ class PhaseMessage(Message):
         "the run lies {decades:.1f} decades of compute beyond the largest trainings that the law "
         "was fitted to, so its interval is {widening:.1f} times as wide"
     )
+    LIBRARIES_NOT_COMPARED = "the import left no time to compare them on {nodes}"
+    LIBRARY_REPLACED = (
+        "{name} is {path} (version {version}), without LD_LIBRARY_PATH {other_path} "
+        "(version {other_version})"
+    )
     LIMITS_ASKED = "{nodes}, {time_limit}"
+    LIMITS_OF_JOB = "limits of jobs.{section}"
     LONGER_TRAINING_GOES_ON = (
         " A training that only becomes longer or is cut otherwise goes on from its checkpoint."
     )
@@ -147,6 +171,8 @@ class PhaseMessage(Message):
     MASTER_MISSING = "{master} does not exist; restore it from the repository."
     MEMORY_OF_DEVICE = "Memory of one {device}"
     MFU_OF_PEAK = "{mfu:.1%} of {peak:g} TFLOP/s"
+    MISSED_FORECAST = "{run}: {quantity} {actual}, forecast {low} to {high}"
+    MISSED_FORECASTS = "Missed: {misses}. {calibration}"
     MORE_TOKEN_FILES_THAN_PLANNED = (
         "{text_name} has {number_of_present} pairs of token files ({by_name}), and the plan "
         "reads {number_of_planned} ({planned}): list the .bin files under `files` of {text_name} "
@@ -171,6 +197,7 @@ class PhaseMessage(Message):
     NOT_A_RUN_NAME = (
         "{name!r} cannot be a run's name: letters, digits, '.', '_' and '-', at most 80."
     )
+    NOT_RECORDED = "not recorded"
     NOT_REHEARSED = "Not rehearsed: {part}"
     NOT_STARTED_AGAIN = "\nNot started again: {why}."
     NO_ANSWER_HANGS = "no answer within {seconds:g} s: it hangs"
@@ -221,6 +248,9 @@ class PhaseMessage(Message):
     PUT_CELL_BACK = (
         "\nTo go on with this run as it is, put the parameters cell back to its defaults."
     )
+    PYTHON_IN_FRONT = (
+        "{name} on PATH is {path} (Python {version}), in front of the job's own {executable}"
+    )
     RANKS_ANSWERED = (
         "{present} of {world_size} ranks answered; nothing came from rank {missing}{where}"
     )
@@ -236,6 +266,7 @@ class PhaseMessage(Message):
         "The learning rate does not depend on the length: the losses are those of one "
         "undisturbed training."
     )
+    RECIPE_DIFFERENCE = "{key} {rungs} -> {run}"
     REHEARSAL_FAILED = (
         "{phase} cannot be rehearsed at rank {rank_list}: the trainer ended with {exit_code}. "
         "Its last words:\n{errors}"
@@ -277,7 +308,10 @@ class PhaseMessage(Message):
         "the job saw the {requested} that it had asked for, of {total} GiB that the node has. "
         "Ask for all (jobs.environment.memory={all_memory})"
     )
+    SCORE_AND_BEFORE = "{after:.3f}, {before:.3f} before"
     SECRET_FILE_READABLE = "; a file is readable by you alone"
+    SHARES_OF_BLEND = "{share:.1%} {text}"
+    SHARE_OF_TEXT = "{share:.1%} (weight {weight:g} in data.blend)"
     SHARE_UNKNOWN = (
         "this is one of {tasks} tasks, and none of {rank_variables} says which. Use "
         "jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
@@ -286,6 +320,7 @@ class PhaseMessage(Message):
         "site local computes on the CPU and hides them; site local-gpu takes those that torch "
         "sees, one a process"
     )
+    SOURCES_NOT_READ = "not read there, for want of time or of the package: {packages}"
     STAGE_DOES_NOT_FIT = (
         "stage {stage} (rank {rank}) does not fit: it needs {peak_bytes} GiB, and {limit} GiB of "
         "one {device} may be used"
@@ -306,31 +341,19 @@ class PhaseMessage(Message):
     TASK_ENDED = "task {task} on {node}: {text}"
     TASK_JOB_SUBMITTED = "{task}: submitted jobs/{folder_name} as {job_id}{behind}."
     TASK_JOB_WATCHED = "{state}; it is watched, not started again."
+    TEXT_OF_MODEL_CARD = "- {title} (`{text}`, weight {weight:g}); licence: {licence}"
     TEXT_READ_TOO_OFTEN = (
         "The run reads its text {epochs:.1f} times, and a law of new tokens forecasts at most "
         "{most_epochs:.0f}: from there on a repeated token teaches almost nothing "
         "(arXiv:2305.16264). Take more text, or train less."
     )
-    PYTHON_IN_FRONT = (
-        "{name} on PATH is {path} (Python {version}), in front of the job's own {executable}"
-    )
-    BROKEN_PYTHON_IN_FRONT = (
-        "{name} on PATH is {path}, which does not start as a Python, in front of the job's own "
-        "{executable}"
-    )
-    SOURCES_NOT_READ = "not read there, for want of time or of the package: {packages}"
-    LIBRARIES_NOT_COMPARED = "the import left no time to compare them on {nodes}"
-    LIBRARY_REPLACED = (
-        "{name} is {path} (version {version}), without LD_LIBRARY_PATH {other_path} "
-        "(version {other_version})"
-    )
     TIME_GRANTED = "{granted} of {asked} that were asked for"
-    TO_BE_LOOKED_AT = "{number} to be looked at"
     TOKENIZED_ALREADY = "tokenize: done, verified. Nothing is made again."
     TOKEN_FILES_MADE_ELSEWHERE = (
         "{number_of_ready} pairs of token files were made elsewhere; they are read as they are."
     )
     TOO_FEW_OPEN_FILES = "{limit} open files, below {needed:.0f}"
+    TO_BE_LOOKED_AT = "{number} to be looked at"
     TRAINER_NOT_INSTALLED = (
         "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and no job does "
         "it elsewhere: give jobs.environment a partition or a walltime"
@@ -341,5 +364,6 @@ class PhaseMessage(Message):
         "launch and watch it, then this cell again."
     )
     VALUE_CHANGED = "\n  {key}: {old} there, {new} now{origin}"
+    VERSION_ON_NODES = "{version} on {nodes}"
     WAITING_RANKS = ". Waiting in {step}: rank {ranks} on {nodes}"
     WHAT_IS_BOUND = "{phase}: what is bound"

@@ -210,7 +210,10 @@ def summary_rows(run: PlannedRun, phase: str) -> list[Row]:
     data_row = ("data", f"{settings.run.data.dataset}: {settings.dataset.title}", "data.dataset")
     if settings.blend:
         total_weight = sum(text.weight for text in settings.blend)
-        shares = [f"{text.weight / total_weight:.1%} {text.name}" for text in settings.blend]
+        shares = [
+            PhaseMessage.SHARES_OF_BLEND.fill(share=text.weight / total_weight, text=text.name)
+            for text in settings.blend
+        ]
         data_row = ("data", ", ".join(shares), "data.blend")
 
     training = settings.run.training

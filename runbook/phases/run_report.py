@@ -101,6 +101,8 @@ def _bad_node_facts(folder: Path, settings: params.Settings) -> list[tuple[str, 
     return [("Nodes known as bad", "; ".join(entry.describe() for entry in entries))]
 
 
+FORECASTS_OF_ALL_RUNS = "Forecasts of all runs"
+"""The name of this fact in a report."""
 MOST_MISSES = 3
 """How many missed forecasts a report names; the others are in forecasts.jsonl."""
 
@@ -121,12 +123,17 @@ def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
             shown_in_unit(value, miss.unit).removesuffix(f" {miss.unit}")
             for value in (miss.low, miss.high)
         )
-        miss_texts.append(f"{miss.run}: {miss.quantity} {actual}, forecast {low} to {high}")
+        miss_texts.append(
+            PhaseMessage.MISSED_FORECAST.fill(
+                run=miss.run, quantity=miss.quantity, actual=actual, low=low, high=high
+            )
+        )
 
     text = calibration_text(scores)
     if miss_texts:
-        text = f"Missed: {'; '.join(miss_texts)}. {text}"
-    return [("Forecasts of all runs", text)]
+        missed = "; ".join(miss_texts)
+        text = PhaseMessage.MISSED_FORECASTS.fill(misses=missed, calibration=text)
+    return [(FORECASTS_OF_ALL_RUNS, text)]
 
 
 def _outcome(

@@ -116,11 +116,11 @@ def export_weights(
     part = out.absolute().with_name(f"{out.absolute().name}.part")
     out = out.absolute()
     for path, why in (
-        (out, "nothing is written over"),
-        (part, "an export that was ended left it, or one is running"),
+        (out, PhaseMessage.EXPORT_NOT_REPLACED),
+        (part, PhaseMessage.EXPORT_LEFT_PART),
     ):
         if path.exists() and (path == part or not path.is_dir() or any(path.iterdir())):
-            raise ParamsError(PhaseMessage.EXPORT_EXISTS, path=path, why=why)
+            raise ParamsError(PhaseMessage.EXPORT_EXISTS, path=path, why=why.of())
 
     try:
         request = {"out": str(part), "iteration": iteration, "shard_bytes": shard_bytes}
@@ -187,8 +187,14 @@ def _model_card(
 
     texts = []
     for text in settings.texts:
-        title = f"{text.dataset.title} (`{text.name}`, weight {text.weight:g})"
-        texts.append(f"- {title}; licence: {text.dataset.licence}")
+        texts.append(
+            PhaseMessage.TEXT_OF_MODEL_CARD.fill(
+                title=text.dataset.title,
+                text=text.name,
+                weight=text.weight,
+                licence=text.dataset.licence,
+            )
+        )
 
     template = Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
     return template.format(
@@ -200,22 +206,22 @@ def _model_card(
         texts="\n".join(texts),
         loss=_training_loss_text(folder / spec.log.metrics, exported.iteration),
         validation=_validation_loss_text(folder / spec.log.validation, exported.iteration),
-        commit=commit or "not recorded",
-        versions=versions or "not recorded",
+        commit=commit or PhaseMessage.NOT_RECORDED.fill(),
+        versions=versions or PhaseMessage.NOT_RECORDED.fill(),
     )
 
 
 def _training_loss_text(metrics: Path, last: int) -> str:
     """Return the first loss and the loss of the last exported iteration."""
     if not last or not metrics.exists():
-        return "not recorded"
+        return PhaseMessage.NOT_RECORDED.fill()
     losses = []
     for iteration, loss in read_metrics(metrics).losses:
         if iteration <= last:
             losses.append(loss)
 
     if not losses:
-        return "not recorded"
+        return PhaseMessage.NOT_RECORDED.fill()
     return PhaseMessage.LOSSES_OF_TRAINING.fill(first=losses[0], latest=losses[-1], last=last)
 
 

@@ -400,6 +400,11 @@ def iterations_of(events: Iterable[Event], name: str) -> list[int]:
     return iterations
 
 
+BITS_PER_BYTE = "bits per byte"
+TOKEN_PERPLEXITY = "perplexity of a token"
+RIGHT_SHARE = "right (share)"
+ALL_PAIRS = "all minimal pairs"
+"""The subject of the score over all kinds of minimal pairs."""
 PHENOMENON = "right of this kind (share)"
 """The name of a score for one kind of minimal pairs."""
 

@@ -51,6 +51,9 @@ class ResultMessage(Message):
     ONE_STEP = "step {step}"
     OTHER_DEVICE = "no: another device ({published_device} there, {device} here)"
     OTHER_SIZE = "no: another size; tokens/s depend on it"
+    PARAMETERS_SUM = (
+        "N = {layers} layers x {per_layer:,} + {others:,} (embeddings, last norm) = {total:,}"
+    )
     PEAK = "peak of {device} in {precision}: {peak:g} TFLOP/s, dense"
     PLANNED_LINE = "planned: {value}"
     PLANNED_SECONDS = "the plan's seconds, every stage alike"

@@ -486,6 +486,13 @@ def results_table(
     return Table(table_rows, "Training throughput", notes, source=source)
 
 
+SAMPLES_PER_SECOND = "T (samples/s)"
+TFLOPS_PER_DEVICE = "T (TFLOP/s per device)"
+"""Columns of the document's own table."""
+NEVER_MEASURED = "never measured"
+"""The verdict about a run without a measured speed."""
+
+
 def _results_row(row: ThroughputRow, peak: float | None, source: str) -> Row:
     tflops = row.tflops(row.convention)
     layout = row.parallel
@@ -494,7 +501,7 @@ def _results_row(row: ThroughputRow, peak: float | None, source: str) -> Row:
     if row.refused:
         verdict = f"refused by the plan: {row.refused}"
     elif tflops is None:
-        verdict = "never measured"
+        verdict = NEVER_MEASURED
     else:
         verdict = "ok"
 
@@ -505,8 +512,8 @@ def _results_row(row: ThroughputRow, peak: float | None, source: str) -> Row:
         "TP": layout.tensor,
         "DP": layout.data * layout.context,
         "Zero Stage": layout.zero_stage,
-        "T (samples/s)": row.samples_per_second,
-        "T (TFLOP/s per device)": tflops,
+        SAMPLES_PER_SECOND: row.samples_per_second,
+        TFLOPS_PER_DEVICE: tflops,
         quantities.PERCENT_OF_PEAK: _percent_of_peak(tflops, peak),
         quantities.MFU: _percent_of_peak(row.tflops(OURS), peak),
         "verdict": verdict,

@@ -256,6 +256,9 @@ class TrainingMessage(Message):
         "of them with {tokens} tokens, and one sample needs {sample_tokens}: give more text, "
         "another data.split, or {remedy}"
     )
+    SOFTWARE_OF_REHEARSAL = (
+        "megatron-core and torch 2.10 or newer, of which a build for the CPU will do"
+    )
     SOFTWARE_TOO_OLD = "a rehearsal needs {needed}: {error}\n"
     STATE_FILE_CUT_SHORT = "a file in node memory ends before its tensors do"
     STATE_FILE_UNUSABLE = "{path} cannot be used: {error}"

@@ -15,7 +15,7 @@ from runbook.jobs.render.slurm_scripts import SlurmScripts
 from runbook.next_job.attempts import blamed_nodes
 from runbook.phases.job_control.ended_jobs import nodes_with_alarms
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers
-from runbook.phases.p01_environment.preflight.placed_check import PlacedRule
+from runbook.phases.p01_environment.preflight.placed_check import PlacedRule, PreflightCheck
 from runbook.phases.p01_environment.preflight.run_preflight import (
     PreflightResult,
     RungResult,
@@ -104,16 +104,18 @@ def test_a_failure_that_another_node_would_not_have_names_the_node_of_its_line()
 
 
 def test_a_slow_or_wrong_rank_names_its_node():
+    slow = "2.1 s, the others 1.0 s"
+    corrupt = "4 of 4"
     events = [
         {"event": "submitted", "job": "04-training"},
-        {"event": "alarm", "kind": "slow rank", "rank": 11, "evidence": "2.1 s, the others 1.0 s"},
+        {"event": "alarm", "kind": "slow rank", "rank": 11, "evidence": slow},
         {"event": "alarm", "kind": "spike", "rank": 0},
-        {"event": "alarm", "kind": "persistent corruption", "rank": 17, "evidence": "4 of 4"},
+        {"event": "alarm", "kind": "persistent corruption", "rank": 17, "evidence": corrupt},
         {"event": "alarm", "kind": "transient corruption", "rank": 18, "evidence": "1 of 4"},
     ]
     assert nodes_with_alarms(events, "04-training", ["n1", "n2", "n3"], 8) == {
-        "n2": (FoundBy.SLOW_RANK, "2.1 s, the others 1.0 s"),
-        "n3": (FoundBy.CORRUPTION, "4 of 4"),
+        "n2": (FoundBy.SLOW_RANK, slow),
+        "n3": (FoundBy.CORRUPTION, corrupt),
     }
     assert set(nodes_with_alarms(events, "04-training", ["n1", "n2"], 8)) == {"n2"}
     # The nodes are those of the last attempt, and so are the alarms that name one.
@@ -123,11 +125,13 @@ def test_a_slow_or_wrong_rank_names_its_node():
 
 
 def test_a_check_that_blames_some_nodes_is_kept_and_one_that_blames_all_is_not(settings):
-    rule = PlacedRule("slow core", "a rule", "a remedy")
-    both = PlacedRule("locked memory", "a rule", "a remedy").broken("64 KiB", ["n1", "n2"])
-    rung = RungResult("hosts", (rule.broken("core 3", ["n2"]), both), 1.0)
+    rule = PlacedRule(PreflightCheck.SLOW_CORE, "a rule", "a remedy")
+    locked = PlacedRule(PreflightCheck.LOCKED_MEMORY, "a rule", "a remedy")
+    both = locked.broken("64 KiB", ["n1", "n2"])
+    slow = rule.broken("core 3", ["n2"])
+    rung = RungResult("hosts", (slow, both), 1.0)
     answers = JobAnswers(("n1", "n2"))
     _report_bad_nodes(settings, PreflightResult((rung,)), answers, "01-environment-preflight")
     (entry,) = read_bad_nodes(bad_nodes_file(settings), time.time())
-    assert (entry.node, entry.evidence) == ("n2", "slow core: core 3")
+    assert (entry.node, entry.evidence) == ("n2", f"{slow.name}: {slow.value}")
     assert entry.found_by is FoundBy.PREFLIGHT

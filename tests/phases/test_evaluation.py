@@ -10,9 +10,17 @@ import numpy
 import pytest
 from toy_run import open_run
 
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p06_evaluation import phase as evaluation
 from runbook.phases.phase_steps import phase_step
-from runbook.results.history import PHENOMENON, read_scores
+from runbook.results.history import (
+    ALL_PAIRS,
+    BITS_PER_BYTE,
+    PHENOMENON,
+    RIGHT_SHARE,
+    TOKEN_PERPLEXITY,
+    read_scores,
+)
 from runbook.runs.status import run_folder
 from runbook.runs.step import step_status
 from runbook.tokens.tokenizer import load_tokenizer
@@ -82,7 +90,8 @@ def test_minimal_pairs_are_the_same_every_time_and_differ_in_little():
 def test_held_out_text_is_what_the_split_keeps_from_the_training(opened):
     texts = list(evaluation.held_out_texts(opened.folder, opened.settings, opened.plan))
     length = opened.plan.phases["04-training"].model.shape.sequence_length
-    first = load_tokenizer().encode("Document 38 says that the tea is hot. " * 68)
+    last_texts = [f"Document {number} says that the tea is hot. " for number in (38, 39)]
+    first = load_tokenizer().encode(last_texts[0] * 68)
     assert texts[0].context == (50256,) and list(texts[0].ids) == first[:length]
     assert (
         texts[1].context == (first[length - 1],)
@@ -90,9 +99,7 @@ def test_held_out_text_is_what_the_split_keeps_from_the_training(opened):
     )
     assert sum(len(text.ids) for text in texts) <= evaluation.HELD_OUT_TOKENS + 1
     ours = sum(text.bytes for text in texts if text.context == (50256,) or text.ids[0] in first)
-    assert ours == len("Document 38 says that the tea is hot. " * 68) + len(
-        "Document 39 says that the tea is hot. " * 69
-    )
+    assert ours == len(last_texts[0] * 68) + len(last_texts[1] * 69)
 
 
 def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened, asked):
@@ -105,20 +112,21 @@ def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened
         ["first", "trained"],
     )
     rows = {(row["what"], row["measure"]): row for row in read_scores(opened.folder)}
-    known = rows["corpus", "perplexity of a token"]
+    known = rows["corpus", TOKEN_PERPLEXITY]
     assert (known["before"], known["after"]) == (pytest.approx(1000), pytest.approx(500))
-    bits = rows["corpus", "bits per byte"]
+    bits = rows["corpus", BITS_PER_BYTE]
     assert bits["before"] - bits["after"] == pytest.approx(
         bits["before"] * math.log(2) / math.log(1000)
     )
-    pairs = rows["all minimal pairs", "right (share)"]
+    pairs = rows[ALL_PAIRS, RIGHT_SHARE]
     assert pairs["samples"] == 200 and pairs["after"] == 0  # as likely is not likelier
     assert sum(row["samples"] for (_, measure), row in rows.items() if measure == PHENOMENON) == 200
     evaluation.measure(opened)
     assert len(asked) == 1
     evaluation.finish(opened)
     twin = opened.session.finish()
-    assert twin.verdict == "pass" and twin.results["corpus: bits per byte, after"] == bits["after"]
+    assert twin.verdict == "pass"
+    assert twin.results[f"corpus: {BITS_PER_BYTE}, after"] == bits["after"]
     assert phase_step(opened.run, "06-evaluation").why_not_done() == ""
     assert (
         "corpus" in evaluation.evaluate(run_folder("local", opened.folder.parent)).as_text()
@@ -127,9 +135,10 @@ def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened
 
 
 def test_text_that_is_foreseen_worse_than_before_is_warned_of():
-    row = {"what": "corpus", "measure": "bits per byte", "samples": 1, "before": 2.0, "after": 2.5}
+    row = {"what": "corpus", "measure": BITS_PER_BYTE, "samples": 1, "before": 2.0, "after": 2.5}
     sound, _, worse = evaluation.checks([row])
-    assert (sound.verdict, worse.verdict, worse.value) == ("pass", "warn", "2.500, 2.000 before")
+    value = PhaseMessage.SCORE_AND_BEFORE.fill(after=2.5, before=2.0)
+    assert (sound.verdict, worse.verdict, worse.value) == ("pass", "warn", value)
     verdicts = [
         check.verdict for check in evaluation.checks([{**row, "after": math.nan, "before": None}])
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from recorded_run import WORDS, write_recorded_run
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
 from toy_run import PROJECT, open_run
 
 import runbook
@@ -23,6 +23,7 @@ from runbook.phases.p00_plan import phase as plan
 from runbook.phases.p05_analysis import phase as analysis
 from runbook.planning.rule_codes import PlanCode
 from runbook.results.history import History, RankTimes, Step
+from runbook.results.messages import ResultMessage
 from runbook.results.metrics import slow_steps_table
 from runbook.runs.messages import RunMessage
 from runbook.tools.speed import gap
@@ -188,15 +189,17 @@ def test_what_a_cell_shows_can_be_used(here, tmp_path, monkeypatch, capsys):
         assert [line in capsys.readouterr().out for line in said.splitlines()[:1]] == [True]
     sizes = plan.show_sizes(open_phase)
     assert sizes.tables[0].as_html().startswith("<div") and "<math" in sizes._repr_html_()
-    assert "N = 6 layers x 789,760" in repr(sizes)
+    assert says(repr(sizes), ResultMessage.PARAMETERS_SUM, layers=6, per_layer=789_760)
 
 
 def test_without_pandas_the_extra_is_named(here, monkeypatch):
+    reason = "No module named 'pandas'"
+
     def absent(name: str) -> None:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        raise ModuleNotFoundError(reason, name=name)
 
     monkeypatch.setattr(table.importlib, "import_module", absent)
     with pytest.raises(ModuleNotFoundError) as error:
         runbook.open("local").history  # noqa: B018
-    assert str(error.value) == CoreMessage.NEEDS_PANDAS.fill(error="No module named 'pandas'")
+    assert str(error.value) == CoreMessage.NEEDS_PANDAS.fill(error=reason)
     assert error.value.name == "pandas"  # by which the command line names the extra

@@ -19,22 +19,23 @@ from runbook.phases.job_control.job_step import JobStep, launch, resubmit
 from runbook.runs.step import StepOfRun, StepState
 
 PHASE = "04-training"
+SCRIPT = "#!/bin/bash\n"
 
 
 @pytest.fixture
-def calls() -> list[str]:
+def calls() -> list[str | tuple[str, object]]:
     return []
 
 
 @pytest.fixture
-def training(tmp_path: Path, runs: Path, calls: list[str]) -> JobStep:
+def training(tmp_path: Path, runs: Path, calls: list[str | tuple[str, object]]) -> JobStep:
     step = StepOfRun(tmp_path, f"{PHASE}--train", version=1, inputs={"tokens": ["ab"]})
 
     def slow_gate() -> None:
-        calls.append(f"slow gate, held: {may_be_held(tmp_path)}")
+        calls.append(("slow gate", may_be_held(tmp_path)))
 
     def gate() -> None:
-        calls.append(f"gate, held: {may_be_held(tmp_path)}")
+        calls.append(("gate", may_be_held(tmp_path)))
 
     def prepare_folder() -> None:
         calls.append("prepare")
@@ -42,7 +43,7 @@ def training(tmp_path: Path, runs: Path, calls: list[str]) -> JobStep:
 
     def render() -> RenderedJob:
         calls.append("render")
-        return RenderedJob("#!/bin/bash\n", [])
+        return RenderedJob(SCRIPT, [])
 
     return JobStep(
         run_name="toy",
@@ -54,20 +55,20 @@ def training(tmp_path: Path, runs: Path, calls: list[str]) -> JobStep:
         why_continued=lambda: "",
         prepare_folder=prepare_folder,
         render=render,
-        record_event=lambda event, **facts: calls.append(f"{event} {facts['job']}"),
+        record_event=lambda event, **facts: calls.append((event, facts["job"])),
     )
 
 
 def test_the_run_is_held_only_once_the_slow_gate_is_passed(training, calls):
     launch(training)
     assert calls == [
-        "slow gate, held: False",
-        "gate, held: True",
+        ("slow gate", False),
+        ("gate", True),
         "prepare",
         "render",
-        f"submitted {PHASE}",
+        ("submitted", PHASE),
     ]
-    assert (training.step.run_folder / "jobs" / PHASE / "job.sh").read_text() == "#!/bin/bash\n"
+    assert (training.step.run_folder / "jobs" / PHASE / "job.sh").read_text() == SCRIPT
 
 
 @pytest.mark.parametrize("name", ["slow_gate", "gate"])
@@ -86,7 +87,7 @@ def test_a_job_that_goes_on_passes_the_gate_and_keeps_the_folder(training, calls
     calls.clear()
     training.scheduler.states[PHASE] = JobState.FAILED
     resubmit(training)
-    assert calls == ["gate, held: True", "render", f"submitted {PHASE}-2"]
+    assert calls == [("gate", True), "render", ("submitted", f"{PHASE}-2")]
 
 
 def test_a_finished_step_asks_no_gate(training, calls):

@@ -443,7 +443,10 @@ def test_a_changed_schedule_is_said_and_widens_the_interval(local):
     other = ladder.family | {"training.schedule": "linear"}
     changed = forecast_run(ladder, finished, local, other, 0.3)
     assert half_width(changed) == pytest.approx(2 * half_width(plain))
-    assert any("training.schedule cosine -> linear" in warning for warning in changed.warnings)
+    difference = {"key": "training.schedule", "rungs": "cosine", "run": "linear"}
+    reason = {"differences": PhaseMessage.RECIPE_DIFFERENCE.fill(**difference), "widening": 2}
+    texts = [PhaseMessage.ANOTHER_RECIPE.fill(**reason)]
+    assert [text for text in changed.warnings if text not in plain.warnings] == texts
 
 
 def test_other_text_is_refused(local):

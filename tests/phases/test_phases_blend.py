@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from suite.messages import refuses, says
+from suite.tables import table_rows
 from toy_run import PROJECT, TOY
 
 from runbook import params
@@ -55,7 +56,12 @@ def test_each_text_of_a_blend_is_tokenized_and_verified(project, capsys):
     words = ("data.dataset=fruit", "data.blend=fruit 0.7, stone 0.3")
     open_phase = opened(project, *words)
     data.show_source(open_phase)
-    assert "share of the samples" in capsys.readouterr().out
+    cells = table_rows(capsys.readouterr().out)
+    shares = [
+        PhaseMessage.SHARE_OF_TEXT.fill(share=share, weight=share).split() for share in (0.7, 0.3)
+    ]
+    rows = [row[1].split() for row in cells if row[0] == data.SHARE_OF_SAMPLES]
+    assert rows == shares
     data.fetch(open_phase)
     data.tokenize(open_phase)
     data.verify(open_phase)
@@ -69,13 +75,16 @@ def test_each_text_of_a_blend_is_tokenized_and_verified(project, capsys):
     assert len(mark.outputs) == 6
     capsys.readouterr()
     data.tokenize(opened(project, *words))
-    assert "done, verified" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, PhaseMessage.TOKENIZED_ALREADY)
     train = opened(project, *words, phase="04-training")
     assert readiness.data_check(train.training).verdict == "pass"
     assert [source.weight for source in train.phase_plan.data.train] == [0.7, 0.3]
-    assert ("data", "70.0% fruit, 30.0% stone") in [
-        (row["what"], row["value"]) for row in phases.summary_rows(train.run, train.phase)
+    shares = {"fruit": 0.7, "stone": 0.3}
+    texts = [
+        PhaseMessage.SHARES_OF_BLEND.fill(share=share, text=text) for text, share in shares.items()
     ]
+    rows = {row["what"]: row["value"] for row in phases.summary_rows(train.run, train.phase)}
+    assert rows["data"] == ", ".join(texts)
 
 
 def test_text_that_is_added_while_others_are_tokenized_is_left_for_the_next_start(
@@ -146,7 +155,9 @@ def test_sources_are_chosen_by_keys_of_the_run_and_a_wrong_name_is_warned_of(pro
     manifest = read_manifest(open_phase.folder / "data" / "fruit_text_document")
     assert (manifest.documents, manifest.dropped_sources) == (2, {"book": 1})
     facts = {row["what"]: row["value"] for row in data.show_what_it_is(open_phase)[0].rows}
-    assert facts["left out by choice"] == "1 documents: 1 of book"
+    books = PhaseMessage.DOCUMENTS_OF_SOURCE.fill(documents=1, source="book")
+    named = PhaseMessage.DOCUMENTS_LEFT_OUT.fill(documents=1, sources=books)
+    assert facts[data.LEFT_OUT_BY_CHOICE] == named
     settings = params.load("local", set_words=[*TOY, *words[:2]], project=project)
     other = replace(open_phase.run, settings=settings)
     assert (

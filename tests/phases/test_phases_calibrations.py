@@ -10,7 +10,7 @@ from suite.messages import says
 from test_phases_parts import settings_of
 from toy_run import open_run, write_metrics
 
-from runbook.phases.p03_smoke_test.phase import outlook
+from runbook.phases.p03_smoke_test.phase import BY_MEASURED_STEPS, outlook
 from runbook.phases.run_plan import load_plan
 from runbook.planning.messages import PlanningMessage
 from runbook.results.history import read_metrics
@@ -58,7 +58,7 @@ def test_the_plan_of_a_run_stays_as_it_was_made(smoke, runs):
     again = open_run("03-smoke-test", runs=runs)
     assert again.plan == open_phase.plan
     rows = outlook(again.run)
-    assert rows[0]["planned"] != rows[0]["by the measured steps"]
+    assert rows[0]["planned"] != rows[0][BY_MEASURED_STEPS]
 
 
 def test_measuring_twice_does_not_multiply_the_factor(smoke, runs):

@@ -361,15 +361,27 @@ def test_nodes_with_other_libraries_below_torch_are_told():
     old = {"version": "2.5", "cuda": "12.4", "nccl": "2.20.5", "devices": []}
     other = made_facts(host="n2", torch=old)
     rows = checks.probe_checks([made_facts(), other], settings.site, plan, "runbook")
-    assert (rows[0].verdict, rows[0].value) == ("fail", "NCCL 2.21.5 on n1, 2.20.5 on n2")
+    places = {"n1": "2.21.5", "n2": "2.20.5"}
+    versions = [
+        PhaseMessage.VERSION_ON_NODES.fill(version=version, nodes=node)
+        for node, version in places.items()
+    ]
+    differs = {"package": "NCCL", "versions": ", ".join(versions)}
+    assert rows[0].verdict == "fail"
+    assert rows[0].value == PhaseMessage.DIFFERENT_VERSIONS.fill(**differs)
 
 
 def test_the_remedy_for_a_missing_device_lists_the_devices_of_that_node():
     settings, _ = azure()
     other = made_facts(host="n2", networks=["lo", "ens5"], infiniband=["mlx5_ib0"])
     row = checks.networks_check([made_facts(), other], settings.site.environment)
-    assert row.verdict == "fail" and "on n2" in row.value and "on n1" not in row.value
-    assert row.remedy == PhaseMessage.NAME_PRESENT_DEVICES.fill(devices="n2 has lo, ens5, mlx5_ib0")
+    assert row.verdict == "fail"
+    absent = row.value.split("; ")
+    assert absent
+    for text in absent:
+        assert says(text, PhaseMessage.ABSENT_DEVICE, node="n2")
+    devices = f"n2 has {', '.join(other['networks'] + other['infiniband'])}"
+    assert row.remedy == PhaseMessage.NAME_PRESENT_DEVICES.fill(devices=devices)
 
 
 def test_nobody_asked_is_unknown_and_never_guessed():

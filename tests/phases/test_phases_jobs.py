@@ -57,12 +57,10 @@ def test_a_job_is_submitted_with_its_script_and_an_event(open_phase, queue, caps
     assert queue.calls == ["submit 04-training"]
     assert events(open_phase) == ["begun", "submitted"]
     assert (open_phase.folder / "jobs/04-training/job.sh").read_text().startswith("#!")
-    assert (
-        PhaseMessage.JOB_SUBMITTED.fill(
-            missing="Not done yet", folder_name="04-training", job_id="fake-04-training"
-        )
-        in capsys.readouterr().out
-    )
+    submitted = {"folder_name": "04-training", "job_id": "fake-04-training"}
+    missing = StepState.NOT_DONE.capitalize()
+    said = capsys.readouterr().out
+    assert says(said, PhaseMessage.JOB_SUBMITTED, missing=missing, **submitted)
 
 
 def test_launching_again_finds_the_running_job(open_phase, queue, capsys):

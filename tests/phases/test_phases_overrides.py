@@ -186,10 +186,7 @@ def test_the_command_line_takes_over_too_and_begins_anew_where_it_is_told_to(pro
         PhaseMessage.KEPT_OVERRIDES.fill(
             run="local",
             file="overrides.yaml",
-            values=(
-                "model=tiny, training.iterations=6, training.warmup_iterations=2, "
-                "training.rehearse_stop=0"
-            ),
+            values=", ".join(words),
         )
     ]
     run.run_phases(RunRequest("local", redo="0", to_phase="0"), said.append)

@@ -111,10 +111,11 @@ def test_a_missing_or_broken_plan_is_told_by_name(tmp_path):
 
 
 def test_the_plan_file_holds_the_prompt_as_ids_and_the_plan_itself_does_not():
-    settings = settings_of("training.sample_prompt=The first time")
+    prompt = "The first time"
+    settings = settings_of(f"training.sample_prompt={prompt}")
     plan = make_plan(settings, machine.measure_machine(settings.site))
     spec = with_prompt_ids(settings, plan).phases["04-training"].sampling
-    assert list(spec.prompt_ids) == load_tokenizer().encode("The first time")
+    assert list(spec.prompt_ids) == load_tokenizer().encode(prompt)
     assert plan.phases["04-training"].sampling.prompt_ids == ()
     assert with_prompt_ids(settings_of("training.sample_prompt="), plan)
 
@@ -197,13 +198,15 @@ def test_a_plan_for_another_machine_does_not_reckon_with_this_one():
 
 
 def test_samples_are_text_again_and_a_half_written_one_waits(tmp_path):
-    ids = load_tokenizer().encode("The first time we met")
+    prompt = "The first time"
+    continuation = " we met"
+    ids = load_tokenizer().encode(prompt + continuation)
     rows = [{"iteration": n, "prompt_ids": ids[:3], "ids": ids[3:], "time": 0.0} for n in (0, 24)]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "samples.jsonl").write_text(text[:-20])
     spec = SimpleNamespace(log=SimpleNamespace(samples="samples.jsonl"))
     assert training_results.sample_rows(tmp_path, spec, "gpt2") == [
-        {"after iteration": 0, "prompt": "The first time", "continuation": " we met"}
+        {"after iteration": 0, "prompt": prompt, "continuation": continuation}
     ]
     (tmp_path / "samples.jsonl").write_text(text)
     assert [

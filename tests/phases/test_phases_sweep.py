@@ -8,6 +8,7 @@ import re
 from toy_run import open_run
 
 from runbook.phases.p05_analysis import phase as analysis
+from runbook.results.run_tables import NEVER_MEASURED, SAMPLES_PER_SECOND, TFLOPS_PER_DEVICE
 
 
 def measured_lines(open_phase, seconds):
@@ -31,15 +32,15 @@ def measured_lines(open_phase, seconds):
 def test_a_run_that_was_trained_has_its_speed_and_source_and_another_is_never_measured(runs, queue):
     open_phase = open_run("04-training", runs=runs)
     (row,) = analysis.variants_tables([open_phase.settings], runs)[0].rows
-    assert (row["run"], row["verdict"], row["T (samples/s)"]) == ("local", "never measured", None)
+    assert (row["run"], row["verdict"], row[SAMPLES_PER_SECOND]) == ("local", NEVER_MEASURED, None)
     (open_phase.folder / "metrics.jsonl").write_text("")
     (row,) = analysis.variants_tables([open_phase.settings], runs)[0].rows
-    assert (row["verdict"], row["source"]) == ("never measured", "local/plan.json")
+    assert (row["verdict"], row["source"]) == (NEVER_MEASURED, "local/plan.json")
     (open_phase.folder / "metrics.jsonl").write_text(measured_lines(open_phase, 2.0))
     (row,) = analysis.variants_tables([open_phase.settings], runs)[0].rows
     assert row["verdict"] == "ok"
-    assert row["T (samples/s)"] == open_phase.phase_plan.batch.global_ / 2.0
-    assert row["T (TFLOP/s per device)"] > 0
+    assert row[SAMPLES_PER_SECOND] == open_phase.phase_plan.batch.global_ / 2.0
+    assert row[TFLOPS_PER_DEVICE] > 0
     assert row["source"] == "local/metrics.jsonl:1-30"
     assert [
         point["run"] for point in analysis.variants_tables([open_phase.settings], runs)[1].rows
@@ -66,7 +67,7 @@ def test_every_variant_of_the_lumi_document_is_a_row(tmp_path):
     table = analysis.variants_tables(analysis.variants_of("lumi-13b"), tmp_path)[0]
     verdicts = {row["run"].removeprefix("lumi-13b--"): row["verdict"] for row in table}
     assert verdicts["13b-1n-dp8-zero1"].startswith("refused by the plan: 04-training: memory")
-    assert verdicts["2n-zero2"] == "never measured"
+    assert verdicts["2n-zero2"] == NEVER_MEASURED
     assert len(verdicts) == 9  # the run itself and its eight variants
     assert all(
         column in table.columns

@@ -43,8 +43,9 @@ def write_rows(open_phase, *rows) -> None:
 def test_the_picture_of_a_running_job_says_all_that_its_files_know(runs, queue):
     open_phase = open_run("04-training", runs=runs)
     picture = live_view.LiveView(open_phase.training)
-    waiting = picture.facts(JobStatus(JobState.PENDING, "77", None, "Priority, 3rd of 12"))
-    assert (waiting["state"], waiting["queue"]) == ("pending", "Priority, 3rd of 12")
+    reason = "Priority, 3rd of 12"
+    waiting = picture.facts(JobStatus(JobState.PENDING, "77", None, reason))
+    assert (waiting["state"], waiting["queue"]) == ("pending", reason)
     write_rows(open_phase, {**ROW, "iteration": 1, "loss": 10.5}, {**ROW, "memory_bytes": 2**30})
     facts = picture.facts(JobStatus(JobState.RUNNING, "77", None, ""))
     assert (facts["done"], facts["loss"], facts["tokens/s"], facts["memory"]) == (

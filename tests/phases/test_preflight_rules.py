@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 from suite.messages import says
 
+from runbook.core import shell
+from runbook.core.units import show_duration
 from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.render.preflight_job import NODE_SETUP
 from runbook.node_checks.answers import MARK, output_lines
@@ -25,7 +27,7 @@ from runbook.phases.p01_environment.preflight.host_rules import host_checks
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, parse_job_answers
 from runbook.phases.p01_environment.preflight.launcher_words import first_end
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
-from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck
+from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PreflightCheck
 from runbook.phases.p01_environment.preflight.run_preflight import _with_first_end
 from runbook.phases.p01_environment.preflight.torch_rules import compiler_check, torch_checks
 
@@ -298,21 +300,25 @@ def test_a_defect_of_one_node_is_named_with_that_node(name, part, changes, value
 
 def test_a_shared_or_read_only_cache_is_named():
     cache = HOST_FACTS["caches"]["TRITON_CACHE_DIR"]
-    for change, words in (
-        ({"is_shared": True, "file_system": "nfs4"}, "is on nfs4"),
-        ({"error": "Read-only file system"}, "Read-only"),
-        ({"refuses_libraries": True}, "is mounted noexec"),
+    for change, fault in (
+        ({"is_shared": True, "file_system": "nfs4"}, PhaseMessage.CACHE_SHARED),
+        ({"error": "Read-only file system"}, PhaseMessage.CACHE_UNWRITABLE),
+        ({"refuses_libraries": True}, PhaseMessage.CACHE_WITHOUT_LIBRARIES),
     ):
-        answers = hosts("caches", TRITON_CACHE_DIR={**cache, **change})
+        changed = {**cache, **change}
+        answers = hosts("caches", TRITON_CACHE_DIR=changed)
         (check,) = broken(host_checks(answers, EXPECTED))
-        assert (check.name, words in check.value) == ("caches of kernels", True)
+        assert check.name == PreflightCheck.KERNEL_CACHES
+        text = fault.fill(variable="TRITON_CACHE_DIR", **changed)
+        assert check.value == f"n2: {text}"
 
 
 def test_the_remedy_for_an_interface_lists_that_nodes_own_devices():
     interfaces = {**INTERFACES["interfaces"], "hsn0": {"address": "10.1.0.2", "is_up": True}}
     answers = hosts("interfaces", interfaces=interfaces, chosen={"NCCL_SOCKET_IFNAME": "ens5"})
     (check,) = broken(host_checks(answers, EXPECTED))
-    assert check.remedy == PhaseMessage.NAME_OFFERED_INTERFACES.fill(offered="n2: eth0, hsn0")
+    offered = f"n2: {', '.join(['eth0', 'hsn0'])}"
+    assert check.remedy == PhaseMessage.NAME_OFFERED_INTERFACES.fill(offered=offered)
 
 
 def test_a_node_without_an_answer_fails_by_name():
@@ -367,10 +373,9 @@ def test_long_answers_of_several_nodes_may_come_in_mixed_pieces():
 def test_a_queue_that_grants_less_time_is_named():
     long_job = replace(EXPECTED, walltime=7200)
     (check,) = broken(host_checks(hosts(), long_job))
-    assert (check.name, check.value) == (
-        "time granted",
-        PhaseMessage.TIME_GRANTED.fill(granted="4 min 59 s", asked="2 h"),
-    )
+    times = {"granted": show_duration(299), "asked": show_duration(7200)}
+    assert check.name == PreflightCheck.TIME_GRANTED
+    assert check.value == PhaseMessage.TIME_GRANTED.fill(**times)
 
 
 def test_a_laptop_without_a_queue_may_have_little_locked_memory():
@@ -520,10 +525,11 @@ def test_ranks_that_meet_and_use_every_group_pass():
 
 
 def test_half_of_the_ranks_missing_is_a_failure():
-    check = rank_presence_check([rank(0)], 2, "ImportError: libfoo", ["n1", "n2"])
+    reason = "ImportError: libfoo"
+    check = rank_presence_check([rank(0)], 2, reason, ["n1", "n2"])
     assert (check.verdict, check.nodes) == ("fail", ("n2",))
     answered = PhaseMessage.RANKS_ANSWERED.fill(present=1, world_size=2, missing=1, where=" on n2")
-    assert check.value == f"{answered}. ImportError: libfoo"
+    assert check.value == f"{answered}. {reason}"
 
 
 TORCHRUN_REPORT = """\
@@ -582,7 +588,7 @@ def test_only_another_python_in_front_of_the_jobs_own_is_named(own_place, progra
     answers = hosts("programs", own_place=own_place, programs=programs)
     checks = broken(host_checks(answers, EXPECTED))
     found = [(check.name, check.verdict) for check in checks]
-    assert found == ([("Python on PATH", verdict)] if verdict else [])
+    assert found == ([(PreflightCheck.PYTHON_ON_PATH, verdict)] if verdict else [])
     if verdict:
         assert checks[0].nodes == ("n2",)
         text = PhaseMessage.PYTHON_IN_FRONT.fill(
@@ -605,8 +611,15 @@ def test_a_python_in_front_that_does_not_start_is_named_and_a_slow_one_is_not(en
 def test_other_sources_under_one_version_are_named_with_package_folder_and_node():
     other = {"folder": "/home/me/runbook", "checksum": "000000ff"}
     (check,) = broken(host_checks(hosts("sources", **{"gpt3-runbook": other}), EXPECTED))
-    assert (check.name, set(check.nodes)) == ("sources of packages", {"n1", "n2"})
-    assert "gpt3-runbook 00000001 on n1, 000000ff on n2 (/home/me/runbook)" in check.value
+    assert (check.name, set(check.nodes)) == (PreflightCheck.PACKAGE_SOURCES, {"n1", "n2"})
+    checksums = [
+        PhaseMessage.VERSION_ON_NODES.fill(version=checksum, nodes=node)
+        for checksum, node in (("00000001", "n1"), ("000000ff", "n2"))
+    ]
+    differs = {"package": "gpt3-runbook", "versions": ", ".join(checksums)}
+    difference = PhaseMessage.DIFFERENT_VERSIONS.fill(**differs)
+    sources = {"versions": difference, "folder": "/home/me/runbook"}
+    assert check.value == PhaseMessage.DIFFERENT_SOURCES.fill(**sources)
 
 
 def test_two_folders_with_the_same_sources_are_no_defect():
@@ -698,7 +711,7 @@ def test_a_library_in_the_place_of_a_newer_one_is_a_warning_and_another_torchs_a
     answers = job_of(line("torch", "n1", "torch", TORCH_FACTS), line("torch", "n2", "torch", facts))
     checks = broken(torch_checks(answers, EXPECTED))
     named = [(check.name, check.verdict) for check in checks]
-    assert named == ([("libraries of torch", verdict)] if verdict else [])
+    assert named == ([(PreflightCheck.TORCH_LIBRARIES, verdict)] if verdict else [])
     if verdict:
         assert checks[0].nodes == ("n2",)
         text = PhaseMessage.LIBRARY_REPLACED.fill(name=name, **changed)
@@ -718,15 +731,13 @@ def test_libraries_that_the_time_did_not_suffice_for_are_not_called_right():
     facts = TORCH_FACTS | {"libraries_compared": False, "substituted": {}}
     answers = job_of(line("torch", "n1", "torch", TORCH_FACTS), line("torch", "n2", "torch", facts))
     (check,) = broken(torch_checks(answers, EXPECTED))
-    assert (check.name, check.verdict) == ("libraries of torch", "unknown")
+    assert (check.name, check.verdict) == (PreflightCheck.TORCH_LIBRARIES, "unknown")
     assert check.value == PhaseMessage.LIBRARIES_NOT_COMPARED.fill(nodes="n2")
 
 
 def test_the_process_that_ended_first_is_named():
     assert first_end(TORCHRUN_REPORT) == (
-        PhaseMessage.RANK_ENDED_FIRST.fill(
-            rank=1, host="node2", ending="exit code 137 (killed by signal 9)"
-        )
+        PhaseMessage.RANK_ENDED_FIRST.fill(rank=1, host="node2", ending=shell.how_it_ended(137))
     )
     assert first_end("srun: error: n2: task 1: Killed\nsrun: error: n1: task 0: Killed\n") == (
         PhaseMessage.TASK_ENDED.fill(task=1, node="n2", text="Killed")

@@ -138,7 +138,8 @@ def test_what_was_counted_can_be_kept(rehearsal):
 
 def test_a_software_that_is_too_old_is_told_from_a_job_that_fails(tmp_path):
     (tmp_path / "megatron").mkdir()
-    (tmp_path / "megatron" / "__init__.py").write_text("raise ImportError('older than needed')")
+    reason = "older than needed"
+    (tmp_path / "megatron" / "__init__.py").write_text(f"raise ImportError({reason!r})")
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(load_plan("local", ())[1].as_dict()))
     words = [
@@ -155,8 +156,7 @@ def test_a_software_that_is_too_old_is_told_from_a_job_that_fails(tmp_path):
     assert ended.exit_code == 3
     assert ended.err == (
         TrainingMessage.SOFTWARE_TOO_OLD.fill(
-            needed="megatron-core and torch 2.10 or newer, of which a build for the CPU will do",
-            error="older than needed",
+            needed=TrainingMessage.SOFTWARE_OF_REHEARSAL.fill(), error=reason
         )
     )
     assert not (tmp_path / "out").exists()

@@ -10,6 +10,7 @@ from suite.messages import refuses, says
 from runbook.core import quantities
 from runbook.core.errors import RecordError
 from runbook.phases import run_report
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import VERSIONS
 from runbook.phases.run_plan import load_plan
 from runbook.phases.sealed_forecasts import START_SECONDS, make_forecasts, seal_forecasts
@@ -205,12 +206,22 @@ def test_a_forecast_after_the_first_step_is_late_and_the_first_one_is_kept(opene
     assert sealed_paths(opened.folder, "03-smoke-test") == []
 
 
+def missed_text(*, held, **values):
+    """Return the text about one missed forecast, and how many of all forecasts held."""
+    hits, counted = held
+    calibration = ResultMessage.FORECASTS_HELD.fill(hits=hits, counted=counted)
+    misses = PhaseMessage.MISSED_FORECAST.fill(**values)
+    return PhaseMessage.MISSED_FORECASTS.fill(misses=misses, calibration=calibration)
+
+
 def test_the_report_names_misses_first(tmp_path):
     assert run_report._forecast_facts(tmp_path) == []
     append_scores(score(seal(sealed("b"), tmp_path), {"loss": 5.3, "step time": 0.1}), tmp_path)
     ((name, text),) = run_report._forecast_facts(tmp_path)
-    assert name == "Forecasts of all runs"
-    assert text.startswith("Missed: b: loss 5.3 nats, forecast 4.9 to 5.1. 1 of 2")
+    assert name == run_report.FORECASTS_OF_ALL_RUNS
+    assert text == missed_text(
+        run="b", quantity="loss", actual="5.3 nats", low="4.9", high="5.1", held=(1, 2)
+    )
 
 
 def test_a_report_gives_missed_bytes_in_a_unit_that_fits(tmp_path):
@@ -218,4 +229,6 @@ def test_a_report_gives_missed_bytes_in_a_unit_that_fits(tmp_path):
     seals = replace(sealed("b"), forecasts=(memory,))
     append_scores(score(seal(seals, tmp_path), {"memory": 8.113e8}), tmp_path)
     ((_, text),) = run_report._forecast_facts(tmp_path)
-    assert text.startswith("Missed: b: memory 774 MiB, forecast 477 MiB to 572 MiB.")
+    assert text == missed_text(
+        run="b", quantity="memory", actual="774 MiB", low="477 MiB", high="572 MiB", held=(0, 1)
+    )

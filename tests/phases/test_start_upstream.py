@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from suite.messages import refuses, says
+from suite.scripts import command_of
+from suite.tables import table_rows
 
 from runbook import params
 from runbook.cli import main
@@ -21,6 +23,7 @@ from runbook.core.errors import RunbookError
 from runbook.jobs.render.training_job import lines, render_job
 from runbook.params.settings import with_placeholders
 from runbook.planning import make_plan
+from runbook.results.failures.kinds import OWN_ERROR
 from runbook.tools.try_upstream.messages import UpstreamMessage
 from runbook.tools.try_upstream.start_upstream import (
     check_checkout,
@@ -195,15 +198,22 @@ def test_a_program_that_asks_for_gpus_reads_trains_saves_and_is_read(checkout, t
     text = "\n".join(said)
     assert found.works, text
     assert [record.iteration for record in found.log.records] == [1, 2, 3, 4, 5]
-    assert "rank 0 lr 7e-05 clip 1.0" in text
+    printed = "rank 0 lr 7e-05 clip 1.0"
+    assert printed in text
     assert "Killed" not in text  # of rank.sh's own watcher
-    assert "--num-layers                       12        2 " in text
-    assert "pretrain_gpt.py works here" in found.as_text()
+    changed = {row[0]: row[1:3] for row in table_rows(text)}
+    assert changed["--num-layers"] == ["12", "2"]
+    assert says(found.as_text(), UpstreamMessage.WORKS, program="pretrain_gpt.py")
     assert json.loads(json.dumps(found.as_dict()))["losses"] == [
         record.loss for record in found.log.records
     ]
     assert programs(checkout) == before
     assert list(tmp_path.glob("upstream-*")) == []
+
+
+def check_of_job(number, check):
+    """Return the name of a check of a later job in a chain."""
+    return UpstreamMessage.CHECK_OF_JOB.fill(number=number, check=check)
 
 
 @pytest.mark.training
@@ -220,10 +230,10 @@ def test_a_chain_of_jobs_goes_on_or_ends_with_the_reason(remembers, checkout):
     if remembers:
         assert iterations == list(range(1, 16))
         assert says(trial.as_text(), UpstreamMessage.IN_A_CHAIN, jobs=3)
-        assert checks["job 3: checkpoint"].value == "newest: 15"
+        assert checks[check_of_job(3, "checkpoint")].value == "newest: 15"
         return
     assert not [name for name in checks if name.startswith("job 3")]
-    goes_on = checks["job 2: goes on"]
+    goes_on = checks[check_of_job(2, "goes on")]
     assert (goes_on.verdict, goes_on.value) == (
         "fail",
         UpstreamMessage.FIRST_STEP.fill(shown_step=1),
@@ -250,10 +260,11 @@ def test_a_chain_that_ends_in_an_error_of_the_program_names_it(checkout):
     )
     checks = {check.name: check for check in trial.checks}
     assert checks["program ends"].verdict == "pass"
-    ended = checks["job 2: program ends"]
-    assert "AssertionError: assert len(steps) == 1 [" in ended.value
+    ended = checks[check_of_job(2, "program ends")]
+    error = "AssertionError: assert len(steps) == 1 ["
+    assert error in ended.value
     assert "pretrain_gpt.py:" in ended.value
-    assert ended.remedy.startswith("error of the program: ")
+    assert ended.remedy.startswith(f"{OWN_ERROR.name}: ")
 
 
 @pytest.mark.training
@@ -361,7 +372,8 @@ def test_every_argument_is_as_rendered_or_named_as_changed(run, phase):
         "--adam-beta2",
     }
     script = small_script(rendered.files["rank.sh"], arguments, root / "pretrain_gpt.py")
-    assert f'python3 -u {root}/pretrain_gpt.py "${{arguments[@]}}" &' in script
+    program = command_of(script, "python3")
+    assert program == ["python3", "-u", f"{root}/pretrain_gpt.py", "${arguments[@]}"]
     assert "/GIVE_JOBS_STAGE" not in script.replace(f"{root}/GIVE_JOBS_STAGE", "")
     assert "WORLD_SIZE=" not in script
     for words in arguments:

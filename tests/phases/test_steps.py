@@ -100,11 +100,13 @@ def test_a_step_gives_its_function_the_values_that_it_takes_and_no_others(runs):
         """Return what it received."""
         return (folder, phase, *further)
 
+    text = "Return what it received."
+
     assert isinstance(place, PhaseStep)
     assert place(opened) == (opened.folder, "05-analysis")
     assert place(opened, "mine") == (opened.folder, "05-analysis", "mine")
     assert place.run("x", "y") == ("x", "y")
-    assert place.__doc__ == "Return what it received."
+    assert place.__doc__ == text
     assert (plan_only(opened), run_only(opened)) == ((opened.plan,), (opened.run,))
 
 

@@ -1,11 +1,13 @@
 """Export and import of a run's weights around the trainer: new folders only, tokenizer files, the model card."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
-from suite.messages import containing, refuses
+from suite.messages import containing, refuses, says
 from toy_run import PROJECT, TOY
 
 from runbook import params
@@ -70,18 +72,18 @@ def test_an_exported_folder_has_tokenizer_and_model_card_and_is_not_written_over
     assert json.loads((out / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
     assert json.loads((out / "generation_config.json").read_text())["eos_token_id"] == 50256
     card = (out / "README.md").read_text()
+    rows = dict(re.findall(r"(?m)^\| (.+?) \| (.+) \|$", card))
     losses = PhaseMessage.LOSSES_OF_TRAINING.fill(first=10, latest=9, last=2)
-    assert f"| {losses} |" in card
-    assert (
-        "| Commit | not recorded |" in card
-        and "licence: public domain" in card
-        and "license: other\n" in card
-    )
+    assert rows["Training loss (nat/token)"] == losses
+    assert rows["Commit"] == PhaseMessage.NOT_RECORDED.fill()
+    head = yaml.safe_load(card.split("---\n")[1])
+    assert head["license"] == "other"
+    assert says(card, PhaseMessage.TEXT_OF_MODEL_CARD, text="corpus", licence="public domain")
     with refuses(
         ParamsError,
         PhaseMessage.EXPORT_EXISTS,
         path=containing("hf"),
-        why="nothing is written over",
+        why=PhaseMessage.EXPORT_NOT_REPLACED,
     ):
         weights.export_weights(folder, out)
     assert (out / "README.md").read_text() == card and len(trainer) == 1
@@ -177,8 +179,11 @@ def test_prompts_of_options_and_a_file_are_continued_together(folder, trainer, t
         and request["prompts"] == [[7454], [15496, 995], [18435]]
         and request["top_p"] == 0.9
     )
-    for content, says in ((b"\n", "it has no line with a prompt"), (b"\xff\n", "it is not UTF-8")):
+    for content, reason in (
+        (b"\n", "it has no line with a prompt"),
+        (b"\xff\n", "it is not UTF-8"),
+    ):
         file.write_bytes(content)
         done = CliRunner().invoke(cli, [*words, "--prompts", str(file)])
-        assert done.exit_code == 2 and says in done.output
+        assert done.exit_code == 2 and reason in done.output
     assert len(trainer) == 1

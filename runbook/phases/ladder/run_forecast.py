@@ -103,10 +103,12 @@ def _recipe_doubt(ladder: Ladder, values: dict[str, object]) -> _Doubt:
     changed = [key for key, value in known.items() if ladder.family[key] != value]
     if not changed:
         return _Doubt()
-    differences = ", ".join(f"{key} {ladder.family.get(key)} -> {values[key]}" for key in changed)
-    text = (
-        f"the rungs were trained by another recipe ({differences}): the interval is "
-        f"{CHANGED_RECIPE_WIDENING:g} times as wide"
+    differences = ", ".join(
+        PhaseMessage.RECIPE_DIFFERENCE.fill(key=key, rungs=ladder.family.get(key), run=values[key])
+        for key in changed
+    )
+    text = PhaseMessage.ANOTHER_RECIPE.fill(
+        differences=differences, widening=CHANGED_RECIPE_WIDENING
     )
     return _Doubt(text, CHANGED_RECIPE_WIDENING)
 

@@ -529,7 +529,7 @@ def _limits_check(
     if job.walltime:
         time_limit = show_duration(job.walltime)
     return judge(
-        f"limits of jobs.{section}",
+        PhaseMessage.LIMITS_OF_JOB.fill(section=section),
         not problems,
         "; ".join(problems)
         or PhaseMessage.LIMITS_ASKED.fill(nodes=counted(job.nodes, "node"), time_limit=time_limit),

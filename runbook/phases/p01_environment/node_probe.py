@@ -255,7 +255,10 @@ def networks_check(
         present = (*rank_facts["networks"], *rank_facts["infiniband"])
         for variable, device in named:
             if not any(name.startswith(device) for name in present):
-                absent.add(f"{variable}={device} on {rank_facts['host']}")
+                node = rank_facts["host"]
+                absent.add(
+                    PhaseMessage.ABSENT_DEVICE.fill(variable=variable, device=device, node=node)
+                )
                 offered[rank_facts["host"]] = ", ".join(present)
 
     if absent:

@@ -92,6 +92,12 @@ bind = binder(PHASE)
 finish = plain_end(PHASE)
 
 
+SHARE_OF_SAMPLES = "share of the samples"
+"""The name of a row about a text of a blend."""
+LEFT_OUT_BY_CHOICE = "left out by choice"
+"""The name of a row about documents whose sources are not wanted."""
+
+
 @step(takes=lambda opened: (opened.settings, opened.session))
 def show_source(settings: Settings, session: Session) -> CheckTable:
     """Show where the text comes from, and whether every file has the promised content."""
@@ -101,7 +107,10 @@ def show_source(settings: Settings, session: Session) -> CheckTable:
         if len(texts) > 1:
             share = text.weight / sum(text.weight for text in texts)
             rows.append(
-                ("share of the samples", f"{share:.1%} (weight {text.weight:g} in data.blend)")
+                (
+                    SHARE_OF_SAMPLES,
+                    PhaseMessage.SHARE_OF_TEXT.fill(share=share, weight=text.weight),
+                )
             )
 
         show_table([{"what": name, "value": value} for name, value in rows], title="The text")
@@ -533,7 +542,7 @@ def _manifest_facts(manifests: list[Manifest]) -> list[tuple[str, str]]:
                 skipped_records=total("skipped_records"), skipped_files=total("skipped_files")
             ),
         ),
-        ("left out by choice", _left_out_by_choice(manifests)),
+        (LEFT_OUT_BY_CHOICE, _left_out_by_choice(manifests)),
     ]
 
 
@@ -560,10 +569,13 @@ def _left_out_by_choice(manifests: list[Manifest]) -> str:
     for manifest in manifests:
         sources.update(manifest.dropped_sources)
     whole = sum(manifest.dropped for manifest in manifests)
-    named = ", ".join(f"{count:,} of {name}" for name, count in sources.most_common())
+    named = ", ".join(
+        PhaseMessage.DOCUMENTS_OF_SOURCE.fill(documents=count, source=name)
+        for name, count in sources.most_common()
+    )
     if not named:
         return f"{whole:,} documents"
-    return f"{whole:,} documents: {named}"
+    return PhaseMessage.DOCUMENTS_LEFT_OUT.fill(documents=whole, sources=named)
 
 
 def _source_rows(manifests: list[Manifest]) -> list[Row]:

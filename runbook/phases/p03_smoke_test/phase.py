@@ -140,6 +140,10 @@ def _write_verdict(run: PlannedRun, checks: Sequence[Check]) -> None:
     write_text(run.folder / GATE, json.dumps(content, indent=1) + "\n")
 
 
+BY_MEASURED_STEPS = "by the measured steps"
+"""The column of a time that the measured steps predict."""
+
+
 def outlook(run: PlannedRun) -> list[Row]:
     """Show the training's planned time next to the time that the measured steps predict."""
     settings = run.settings
@@ -150,13 +154,13 @@ def outlook(run: PlannedRun) -> list[Row]:
         {
             "what": "a step of the training",
             "planned": _duration_text(planned.seconds_per_iteration),
-            "by the measured steps": _duration_text(corrected.seconds_per_iteration),
+            BY_MEASURED_STEPS: _duration_text(corrected.seconds_per_iteration),
             "because": corrected.basis,
         },
         {
             "what": "the training",
             "planned": _duration_text(planned.seconds),
-            "by the measured steps": _duration_text(corrected.seconds),
+            BY_MEASURED_STEPS: _duration_text(corrected.seconds),
             "because": corrected.basis,
         },
     ]

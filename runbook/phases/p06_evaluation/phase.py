@@ -17,6 +17,7 @@ from runbook.core.files import write_text
 from runbook.core.table import Row, Table
 from runbook.display import View, show_text
 from runbook.params import Settings
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import binder
 from runbook.phases.phase_end import end_notebook
 from runbook.phases.phase_steps import BUILT_IN, MEASURING, phase_end_work
@@ -29,7 +30,16 @@ from runbook.planning.data_plan import split_shares
 from runbook.planning.make_plan import Plan
 from runbook.records.manifest import note_files
 from runbook.records.session import Session
-from runbook.results.history import PHENOMENON, events_named, read_events, read_scores
+from runbook.results.history import (
+    ALL_PAIRS,
+    BITS_PER_BYTE,
+    PHENOMENON,
+    RIGHT_SHARE,
+    TOKEN_PERPLEXITY,
+    events_named,
+    read_events,
+    read_scores,
+)
 from runbook.runs import run_files
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_folder import hold_run
@@ -214,10 +224,10 @@ def _measures(
         nats = -sum(likelihood for _, likelihood in of_source)
         num_tokens = sum(len(text.ids) for text, _ in of_source)
         num_bytes = sum(text.bytes for text, _ in of_source)
-        measures[source, "bits per byte"] = num_texts, nats / math.log(2) / num_bytes
+        measures[source, BITS_PER_BYTE] = num_texts, nats / math.log(2) / num_bytes
         # exp(710) overflows a double.
         perplexity = math.exp(min(nats / num_tokens, 700))
-        measures[source, "perplexity of a token"] = num_texts, perplexity
+        measures[source, TOKEN_PERPLEXITY] = num_texts, perplexity
 
     return measures | _pair_measures(scored)
 
@@ -239,7 +249,7 @@ def _pair_measures(
         is_right.setdefault(name, []).append(right > wrong)
     num_pairs = sum(map(len, is_right.values()))
     num_right = sum(map(sum, is_right.values()))
-    measures = {("all minimal pairs", "right (share)"): (num_pairs, num_right / num_pairs)}
+    measures = {(ALL_PAIRS, RIGHT_SHARE): (num_pairs, num_right / num_pairs)}
     for name, pairs in is_right.items():
         measures[name, PHENOMENON] = len(pairs), sum(pairs) / len(pairs)
     return measures
@@ -358,10 +368,10 @@ def checks(scores: Sequence[Row]) -> Iterator[Check]:
     )
     rule = "fewer bits per byte than with the first weights"
     for row in scores:
-        if row["measure"] != "bits per byte" or row["before"] is None:
+        if row["measure"] != BITS_PER_BYTE or row["before"] is None:
             continue
         name = f"held-out {row['what']}"
-        value = f"{row['after']:.3f}, {row['before']:.3f} before"
+        value = PhaseMessage.SCORE_AND_BEFORE.fill(after=row["after"], before=row["before"])
         yield judge(
             name,
             row["after"] < row["before"],

@@ -2,6 +2,7 @@
 
 from runbook.core.units import show_bytes, show_count, show_duration
 from runbook.planning.make_plan import Plan
+from runbook.results.messages import ResultMessage
 
 
 def first_loss(plan: Plan, phase: str) -> tuple[str, str]:
@@ -26,11 +27,10 @@ def parameters(plan: Plan, phase: str) -> tuple[str, str]:
         rf" + \underbrace{{{_number(others)}}}_{{\text{{embeddings, last norm}}}} = "
         rf"{_number(whole.total)}"
     )
-    return (
-        latex,
-        f"N = {layers} layers x {per_layer:,} + {others:,} (embeddings, last norm) = "
-        f"{whole.total:,}",
+    text = ResultMessage.PARAMETERS_SUM.fill(
+        layers=layers, per_layer=per_layer, others=others, total=whole.total
     )
+    return latex, text
 
 
 def batch(plan: Plan, phase: str) -> tuple[str, str]:

@@ -15,10 +15,12 @@ class UpstreamMessage(Message):
         "The program did not load its checkpoint: its log says what it found in the folder of "
         "--load."
     )
+    CHECK_OF_JOB = "job {number}: {check}"
     FIRST_STEP = "first step: {shown_step}"
     CHECK_OUT_PINNED = (
         "What follows is true of this checkout alone. For the job's: git checkout --detach {commit}"
     )
+    DOES_NOT_WORK = "{program} DOES NOT WORK here: {how}."
     IN_A_CHAIN = "in a chain of {jobs} jobs, "
     NOT_AT_PINNED_COMMIT = "at {head}, not at the pinned commit"
     NO_GIT_REPOSITORY = "no git repository: its commit is not known"
@@ -31,3 +33,7 @@ class UpstreamMessage(Message):
         "{pyenv}. Install that version, or give --installed to start the program with what is "
         "installed here."
     )
+    STARTED_AS = (
+        "as {run} starts it in {phase}, made small, {chain}on {ranks} rank(s), with {versions}"
+    )
+    WORKS = "{program} works here: {how}."

@@ -125,13 +125,16 @@ class UpstreamTrial:
 
         notes = [f"Not tried: {part}" for part in self.not_tried]
         steps = Table(rows, f"Read from its log ({self.log.format})", notes)
-        verdict = "works" if self.works else "DOES NOT WORK"
         chain = UpstreamMessage.IN_A_CHAIN.fill(jobs=self.jobs) if self.jobs > 1 else ""
-        how = (
-            f"as {self.run} starts it in {self.phase}, made small, {chain}on {self.ranks} rank(s), "
-            f"with {self.versions}"
+        how = UpstreamMessage.STARTED_AS.fill(
+            run=self.run,
+            phase=self.phase,
+            chain=chain,
+            ranks=self.ranks,
+            versions=self.versions,
         )
-        end = f"{self.program} {verdict} here: {how}."
+        verdict = UpstreamMessage.WORKS if self.works else UpstreamMessage.DOES_NOT_WORK
+        end = verdict.fill(program=self.program, how=how)
         return "\n\n".join([steps.as_text(), CheckTable(self.checks).as_text(), end])
 
 
@@ -279,7 +282,11 @@ def _run_job(job: SmallJob, number: int, say: Callable[[str], None]) -> list[Che
         ]
     if number == 1:
         return checks
-    return [replace(check, name=f"job {number}: {check.name}") for check in checks]
+    named = []
+    for check in checks:
+        name = UpstreamMessage.CHECK_OF_JOB.fill(number=number, check=check.name)
+        named.append(replace(check, name=name))
+    return named
 
 
 def _follow(path: Path, say: Callable[[str], None]) -> tuple[int, list[str]]:

@@ -39,7 +39,7 @@ def main() -> int:
             importlib.import_module("megatron.core")
             from runbook.training.rehearsal.rank import rehearse
         except ImportError as error:
-            needed = "megatron-core and torch 2.10 or newer, of which a build for the CPU will do"
+            needed = TrainingMessage.SOFTWARE_OF_REHEARSAL.fill()
             sys.stderr.write(TrainingMessage.SOFTWARE_TOO_OLD.fill(needed=needed, error=error))
             return CANNOT_REHEARSE
 

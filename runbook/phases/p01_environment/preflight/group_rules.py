@@ -11,7 +11,11 @@ from runbook.core.units import show_bytes, show_duration
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
-from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
+from runbook.phases.p01_environment.preflight.placed_check import (
+    PlacedCheck,
+    PlacedRule,
+    PreflightCheck,
+)
 
 RankFacts = Mapping[str, Any]
 """The answer of one rank of the probe, written by training/probe.py."""
@@ -31,7 +35,7 @@ def rank_presence_check(
     job's nodes in order.
     """
     rule = PlacedRule(
-        "ranks",
+        PreflightCheck.RANKS,
         "every rank starts, as the trainer's would, and answers",
         (
             "See err in the job's folder. A rank that never appears was not started, or ended "
@@ -70,7 +74,7 @@ def meeting_check(facts: Sequence[RankFacts], world_size: int) -> PlacedCheck:
     The first error of the rank that failed first is shown; later errors are consequences.
     """
     rule = PlacedRule(
-        "rendezvous",
+        PreflightCheck.RENDEZVOUS,
         "all ranks meet and sum over all of them within 60 s",
         (
             "Look at that rank's node first: its log is in err of the job's folder. Then at the "
@@ -83,7 +87,7 @@ def meeting_check(facts: Sequence[RankFacts], world_size: int) -> PlacedCheck:
 def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCheck:
     """Judge, for each process group of the layout by name, whether it can be created and used."""
     rule = PlacedRule(
-        "process groups",
+        PreflightCheck.PROCESS_GROUPS,
         "each process group of the plan is made in the trainer's order and sums within 60 s "
         "(laifs-container-recipes "
         "issue 44: a second group hung where one passed)",
@@ -202,7 +206,7 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
         )
 
     rule = PlacedRule(
-        "all-reduce",
+        PreflightCheck.ALL_REDUCE,
         text,
         (
             "Look at which network NCCL took (NCCL_DEBUG=INFO in out), at the fabric's plug-in, "
@@ -233,7 +237,7 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
 def transport_check(job_output: str, num_hosts: int, expected: Expectations) -> PlacedCheck:
     """Judge which network NCCL chose. Sockets fail if the site names a fabric."""
     rule = PlacedRule(
-        "transport",
+        PreflightCheck.TRANSPORT,
         f"NCCL uses the site's fabric ({expected.fabric or 'none named'}), not sockets",
         (
             "Load the module or mount the plug-in of this fabric (aws-ofi-nccl, aws-ofi-rccl), and "

@@ -11,7 +11,11 @@ from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.job_answers import JOB, JobAnswers, NodeFacts
-from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
+from runbook.phases.p01_environment.preflight.placed_check import (
+    PlacedCheck,
+    PlacedRule,
+    PreflightCheck,
+)
 
 ANSWERED = "answers"
 """Prefix of the name of the check whether every node answered."""
@@ -193,11 +197,14 @@ def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
     faults = []
     for variable, cache in facts.items():
         if cache["error"]:
-            faults.append(f"{variable}: {cache['folder']}: {cache['error']}")
+            fault = PhaseMessage.CACHE_UNWRITABLE
         elif cache["is_shared"]:
-            faults.append(f"{variable}: {cache['folder']} is on {cache['file_system']}")
+            fault = PhaseMessage.CACHE_SHARED
         elif cache["refuses_libraries"]:
-            faults.append(f"{variable}: {cache['folder']} is mounted noexec")
+            fault = PhaseMessage.CACHE_WITHOUT_LIBRARIES
+        else:
+            continue
+        faults.append(fault.fill(variable=variable, **cache))
 
     return "; ".join(faults)
 
@@ -324,7 +331,7 @@ def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 PYTHON_RULE = PlacedRule(
-    "Python on PATH",
+    PreflightCheck.PYTHON_ON_PATH,
     "no other `python` or `python3` stands on PATH in front of the one that the job runs",
     "Take its folder out of PATH, or put it behind: scripts and builds of extensions that call "
     "`python` get another environment than the training.",
@@ -341,7 +348,7 @@ NODE_RULES = (
     ),
     NodeRule(
         PlacedRule(
-            "locked memory",
+            PreflightCheck.LOCKED_MEMORY,
             f"{thresholds.MEMLOCK_FABRIC.source}",
             "Let the scheduler's daemon start with LimitMEMLOCK=infinity (systemd) and UsePAM "
             "off, or raise memlock in "
@@ -353,7 +360,7 @@ NODE_RULES = (
     ),
     NodeRule(
         PlacedRule(
-            "open files",
+            PreflightCheck.OPEN_FILES,
             f"at least {thresholds.OPEN_FILES.value:.0f}: {thresholds.OPEN_FILES.source}",
             (
                 "Put `ulimit -n` with the hard limit into the site's setup, or raise nofile in "
@@ -366,7 +373,7 @@ NODE_RULES = (
     ),
     NodeRule(
         PlacedRule(
-            "processes",
+            PreflightCheck.PROCESSES,
             f"at least {thresholds.PROCESSES.value:.0f}: {thresholds.PROCESSES.source}",
             (
                 "Raise nproc in /etc/security/limits.d, or TasksMax of the scheduler's unit "
@@ -379,7 +386,7 @@ NODE_RULES = (
     ),
     NodeRule(
         PlacedRule(
-            "limits of a process",
+            PreflightCheck.PROCESS_LIMITS,
             "no limit on processor time; room for "
             f"{show_bytes(int(thresholds.FILE_SIZE.value))} in a file, "
             f"{show_bytes(int(thresholds.STACK.value))} of stack, and address space "
@@ -394,7 +401,7 @@ NODE_RULES = (
     ),
     NodeRule(
         PlacedRule(
-            "shared memory",
+            PreflightCheck.SHARED_MEMORY,
             f"NCCL and data loaders put buffers there: {thresholds.SHM_GPU.source}",
             (
                 "In a container: --shm-size or a mount of the host's /dev/shm; on the node: mount "
@@ -407,7 +414,7 @@ NODE_RULES = (
     ),
     NodeRule(
         PlacedRule(
-            "host memory",
+            PreflightCheck.HOST_MEMORY,
             "the job's control group leaves memory for its processes",
             "Set jobs.<phase>.memory (Slurm: 0 is all of the node).",
         ),
@@ -417,7 +424,7 @@ NODE_RULES = (
     ),
     NodeRule(
         PlacedRule(
-            "cores of a node",
+            PreflightCheck.CORES,
             "a process may use the cores that the site states",
             "Ask for them (jobs.<phase>.cpus_per_task), or correct hardware.cores_per_node.",
         ),
@@ -427,7 +434,7 @@ NODE_RULES = (
     ),
     NodeRule(
         PlacedRule(
-            "port range",
+            PreflightCheck.PORT_RANGE,
             f"at least {thresholds.PORTS.value:.0f} ports: {thresholds.PORTS.source}",
             "Widen net.ipv4.ip_local_port_range (sysctl) on that node.",
         ),
@@ -437,7 +444,7 @@ NODE_RULES = (
     ),
     NodeRule(
         PlacedRule(
-            "temporary folder",
+            PreflightCheck.TEMPORARY_FOLDER,
             "the node's own disk takes caches and sockets",
             "Clean the node's /tmp, or name another folder in TMPDIR.",
         ),
@@ -447,7 +454,7 @@ NODE_RULES = (
     ),
     NodeRule(
         PlacedRule(
-            "names of the nodes",
+            PreflightCheck.NODE_NAMES,
             "every node's name resolves on every node, to another node's address",
             (
                 "Fix /etc/hosts or the DNS of these nodes; where a name leads to 127.0.1.1, gloo "
@@ -460,7 +467,7 @@ NODE_RULES = (
     ),
     NodeRule(
         PlacedRule(
-            "caches of kernels",
+            PreflightCheck.KERNEL_CACHES,
             "caches of compiled kernels take files and libraries, on the node's own disk "
             "(triton issue 11512, pytorch issue "
             "173679)",
@@ -474,7 +481,7 @@ NODE_RULES = (
     ),
     NodeRule(
         PlacedRule(
-            "clock of a node",
+            PreflightCheck.CLOCK,
             (
                 f"clocks of nodes and file server agree to {thresholds.CLOCK.value:g} s: "
                 f"{thresholds.CLOCK.source}"
@@ -492,7 +499,7 @@ NODE_RULES = (
 
 
 NODE_SETUP_RULE = PlacedRule(
-    "node setup",
+    PreflightCheck.NODE_SETUP,
     "each command of the site's node_setup ends with 0 on every node, within "
     f"{show_duration(NODE_SETUP_SECONDS)}",
     "Correct node_setup in the site file: the training's job ends where one of its commands fails.",
@@ -574,7 +581,7 @@ def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
 def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     """Judge whether the queue gave the job the time that it requested."""
     rule = PlacedRule(
-        "time granted",
+        PreflightCheck.TIME_GRANTED,
         "the queue gives the time that was asked for",
         "Ask for less (jobs.environment.walltime), or for another partition.",
     )
@@ -594,7 +601,7 @@ def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
 def versions_check(answers: JobAnswers) -> PlacedCheck:
     """Judge whether all nodes have the same packages. Name the package and the node that differ."""
     rule = PlacedRule(
-        "versions",
+        PreflightCheck.VERSIONS,
         "Python and every package have one version on all nodes",
         "Give all nodes one image or environment; the nodes named here have another.",
     )
@@ -615,7 +622,7 @@ def versions_check(answers: JobAnswers) -> PlacedCheck:
 def sources_check(answers: JobAnswers) -> PlacedCheck:
     """Judge whether the nodes import the same source files under the same version."""
     rule = PlacedRule(
-        "sources of packages",
+        PreflightCheck.PACKAGE_SOURCES,
         "a package has the same source files on all nodes, whatever its version says",
         "Give all nodes one checkout or image: bring the folder that is named here to the same "
         "commit, and look for local changes (`git status` there).",
@@ -638,7 +645,8 @@ def sources_check(answers: JobAnswers) -> PlacedCheck:
     if differences:
         folders = [_source_folder(facts, text.partition(" ")[0]) for text in differences]
         value = "; ".join(
-            f"{text} ({folder})" for text, folder in zip(differences, folders, strict=True)
+            PhaseMessage.DIFFERENT_SOURCES.fill(versions=text, folder=folder)
+            for text, folder in zip(differences, folders, strict=True)
         )
         return rule.broken(value, odd_nodes)
     not_reached = _not_reached(facts)
@@ -696,8 +704,13 @@ def different_versions(
         if len(nodes_of) < 2:
             continue
         rarest_first = sorted(nodes_of.items(), key=lambda item: len(item[1]))
-        parts = [f"{version} on {_some_nodes(nodes)}" for version, nodes in rarest_first]
-        texts.append(f"{package} {', '.join(parts)}")
+        parts = [
+            PhaseMessage.VERSION_ON_NODES.fill(version=version, nodes=_some_nodes(nodes))
+            for version, nodes in rarest_first
+        ]
+        texts.append(
+            PhaseMessage.DIFFERENT_VERSIONS.fill(package=package, versions=", ".join(parts))
+        )
         majority = len(rarest_first[-1][1])
         is_tie = len(rarest_first[-2][1]) == majority
         for _, nodes in rarest_first:
@@ -729,7 +742,7 @@ def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> Pla
     If a node cannot write there, the others need not report that its file is missing.
     """
     rule = PlacedRule(
-        "shared folder",
+        PreflightCheck.SHARED_FOLDER,
         (
             "every node sees the same folder, and can write, rename, link and lock there; one "
             "checkpoint fits"
@@ -753,7 +766,8 @@ def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck
     Each must exist, be up, and have an address on each node.
     """
     rule = PlacedRule(
-        "network interface", "what the environment names exists, is up and has an address"
+        PreflightCheck.NETWORK_INTERFACE,
+        "what the environment names exists, is up and has an address",
     )
     silent = answers.missing(HOSTS, "interfaces")
     if silent:
@@ -850,7 +864,7 @@ def _usable_interfaces(facts: NodeFacts) -> str:
 def host_names_check(answers: JobAnswers) -> PlacedCheck:
     """Judge whether each node has a host name of its own. Ranks and NCCL identify nodes by it."""
     rule = PlacedRule(
-        "host names",
+        PreflightCheck.HOST_NAMES,
         (
             "each node has a host name of its own, which is not localhost (NCCL and torch tell "
             "nodes apart by it)"
@@ -880,7 +894,7 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
     Every other node is asked.
     """
     rule = PlacedRule(
-        "addresses of the nodes",
+        PreflightCheck.NODE_ADDRESSES,
         "a node's name means an address that this node has",
         (
             "Fix /etc/hosts or the DNS of the nodes named here: they call another machine by this "
@@ -917,7 +931,7 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
 def slow_core_check(answers: JobAnswers) -> PlacedCheck:
     """Judge whether a core is much slower than is usual for the same processor."""
     rule = PlacedRule(
-        "slow core",
+        PreflightCheck.SLOW_CORE,
         (
             f"no core needs {thresholds.SLOW_CORE.value:g} times the usual: "
             f"{thresholds.SLOW_CORE.source}"

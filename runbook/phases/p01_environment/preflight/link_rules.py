@@ -10,7 +10,11 @@ from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.host_rules import presence_check
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, NodeFacts
-from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
+from runbook.phases.p01_environment.preflight.placed_check import (
+    PlacedCheck,
+    PlacedRule,
+    PreflightCheck,
+)
 
 LISTEN = "listen"
 DONE = "done"
@@ -50,7 +54,7 @@ def link_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck
     Small and large messages are judged separately.
     """
     if len(answers.nodes) < 2:
-        return [PlacedRule("links between nodes", "nodes reach each other").passed("one node")]
+        return [PlacedRule(PreflightCheck.LINKS, "nodes reach each other").passed("one node")]
     presence = presence_check(answers, PEERS)
     listening = listening_check(answers)
     if "fail" in (presence.verdict, listening.verdict):
@@ -73,7 +77,7 @@ def link_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck
 def listening_check(answers: JobAnswers) -> PlacedCheck:
     """Judge whether each node can listen where the ranks will."""
     rule = PlacedRule(
-        "port",
+        PreflightCheck.PORT,
         (
             "each node can listen at the port where ranks meet, and at the interface that the "
             "environment names"
@@ -110,7 +114,7 @@ def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
 def reach_check(links: Sequence[Link], silent: Mapping[str, str]) -> PlacedCheck:
     """Judge whether each link was completed; if not, name the stage at which it stopped."""
     rule = PlacedRule(
-        "links between nodes",
+        PreflightCheck.LINKS,
         (
             "nodes reach each other at the meeting port and at ports that the kernel chooses "
             "(net.ipv4.ip_local_port_range)"
@@ -149,7 +153,7 @@ def shared_nodes(pairs: Sequence[set[str]]) -> list[str]:
 def clocks_check(links: Sequence[Link]) -> PlacedCheck:
     """Judge the clock offset of each pair, measured by the quickest of several round trips."""
     rule = PlacedRule(
-        "clocks between nodes",
+        PreflightCheck.LINK_CLOCKS,
         f"clocks agree to {thresholds.CLOCK.value:g} s: {thresholds.CLOCK.source}",
         "Start a time service (chrony) there.",
     )
@@ -170,7 +174,7 @@ def clocks_check(links: Sequence[Link]) -> PlacedCheck:
 def lost_packets_check(links: Sequence[Link]) -> PlacedCheck:
     """Judge how many segments of small messages TCP had to retransmit."""
     rule = PlacedRule(
-        "lost packets",
+        PreflightCheck.LOST_PACKETS,
         f"TCP sends less than {thresholds.LOST_PACKETS.value:.0%} of the segments again",
         "Look at the errors and drops of the ports on this way (ip -s link, ethtool -S, the "
         "switch), reseat or replace the "
@@ -198,7 +202,7 @@ def _share_sent_again(facts: NodeFacts) -> float:
 def round_trip_check(links: Sequence[Link]) -> PlacedCheck:
     """Judge the quickest round trip of each pair."""
     rule = PlacedRule(
-        "latency",
+        PreflightCheck.LATENCY,
         f"a small message and its answer take less than {thresholds.ROUND_TRIP.value * 1000:g} ms",
         "Look for lost packets on these links (ip -s link, ethtool -S), or leave the node out.",
     )
@@ -228,7 +232,7 @@ def bandwidth_check(links: Sequence[Link], expected: Expectations) -> PlacedChec
         text = f"at least {thresholds.NETWORK_SHARE.value:.0%} of the {stated} (hardware.network)"
 
     rule = PlacedRule(
-        "bandwidth between nodes",
+        PreflightCheck.BANDWIDTH,
         text,
         "Look at the link's speed and errors (ethtool), at the interface that the environment "
         "names, and at other jobs "

@@ -2,8 +2,53 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from runbook.planning import Check
+
+
+class PreflightCheck(StrEnum):
+    """The names of checks on the nodes of a job, as records and tables show them."""
+
+    ALL_REDUCE = "all-reduce"
+    BANDWIDTH = "bandwidth between nodes"
+    CLOCK = "clock of a node"
+    CORES = "cores of a node"
+    CUDA_COMPILER = "CUDA compiler"
+    GPUS = "GPUs of a node"
+    HOST_MEMORY = "host memory"
+    HOST_NAMES = "host names"
+    KERNEL_CACHES = "caches of kernels"
+    LATENCY = "latency"
+    LINKS = "links between nodes"
+    LINK_CLOCKS = "clocks between nodes"
+    LOCKED_MEMORY = "locked memory"
+    LOST_PACKETS = "lost packets"
+    MATRIX_PRODUCT = "matrix product"
+    NETWORK_INTERFACE = "network interface"
+    NODE_ADDRESSES = "addresses of the nodes"
+    NODE_NAMES = "names of the nodes"
+    NODE_SETUP = "node setup"
+    OPEN_FILES = "open files"
+    PACKAGE_SOURCES = "sources of packages"
+    PORT = "port"
+    PORT_RANGE = "port range"
+    PROCESSES = "processes"
+    PROCESS_GROUPS = "process groups"
+    PROCESS_LIMITS = "limits of a process"
+    PYTHON_ON_PATH = "Python on PATH"
+    QUEUE = "queue"
+    RANKS = "ranks"
+    RENDEZVOUS = "rendezvous"
+    SHARED_FOLDER = "shared folder"
+    SHARED_MEMORY = "shared memory"
+    SLOW_CORE = "slow core"
+    TEMPORARY_FOLDER = "temporary folder"
+    TIME_GRANTED = "time granted"
+    TORCH_IMPORT = "import of torch"
+    TORCH_LIBRARIES = "libraries of torch"
+    TRANSPORT = "transport"
+    VERSIONS = "versions"
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,11 @@ from runbook.phases.p01_environment.preflight.job_answers import (
 )
 from runbook.phases.p01_environment.preflight.launcher_words import first_end, queue_end
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
-from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
+from runbook.phases.p01_environment.preflight.placed_check import (
+    PlacedCheck,
+    PlacedRule,
+    PreflightCheck,
+)
 from runbook.phases.p01_environment.preflight.torch_rules import torch_checks
 from runbook.plan_file.phase_names import FULL, SMOKE
 from runbook.plan_file.schema import Layout
@@ -509,7 +513,7 @@ class QueueWatch:
         The job is ended on leaving the block.
         """
         rule = PlacedRule(
-            "queue",
+            PreflightCheck.QUEUE,
             f"the queue takes the job and starts it within {show_duration(self._wait_seconds)}",
         )
         try:

@@ -9,7 +9,11 @@ from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.host_rules import presence_check
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, NodeFacts
-from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PlacedRule
+from runbook.phases.p01_environment.preflight.placed_check import (
+    PlacedCheck,
+    PlacedRule,
+    PreflightCheck,
+)
 
 WELL = "well"
 SIGNALS = {
@@ -47,7 +51,7 @@ def torch_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedChec
 def import_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     """Judge whether torch can be imported on each node; if a signal ended the import, name it."""
     rule = PlacedRule(
-        "import of torch",
+        PreflightCheck.TORCH_IMPORT,
         "torch can be imported and used on every node",
         "See the words; `make setup`, the site's image or its modules bring torch.",
     )
@@ -95,7 +99,7 @@ def libraries_check(answers: JobAnswers) -> PlacedCheck:
     is a warning, and only another torch's library is a defect.
     """
     rule = PlacedRule(
-        "libraries of torch",
+        PreflightCheck.TORCH_LIBRARIES,
         "LD_LIBRARY_PATH brings no older library in the place of one that torch finds without it",
         "Take the folder out of LD_LIBRARY_PATH (a module, a shell's start file or the site's "
         "setup adds it), or put it behind the folder of the newer library.",
@@ -143,7 +147,7 @@ def _is_older(change: NodeFacts) -> bool:
 def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     """Judge whether torch sees as many GPUs on each node as the job uses."""
     rule = PlacedRule(
-        "GPUs of a node",
+        PreflightCheck.GPUS,
         f"torch sees {expected.devices_per_node} on each node",
         (
             "nvidia-smi or rocm-smi on the node shows what is there; a GPU that fell off the bus "
@@ -166,7 +170,7 @@ def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
 def compiler_check(answers: JobAnswers) -> PlacedCheck:
     """Judge whether nvcc, which builds extensions, has the CUDA version of torch."""
     rule = PlacedRule(
-        "CUDA compiler",
+        PreflightCheck.CUDA_COMPILER,
         "nvcc's CUDA has torch's major version (DeepSpeed issues 3223, 694, 5362)",
         (
             "Load the module of torch's CUDA, or set DS_SKIP_CUDA_CHECK=1 where only the minor "
@@ -198,7 +202,7 @@ def _major(version: str) -> str:
 def right_product_check(facts: dict[str, NodeFacts]) -> PlacedCheck:
     """Judge whether a product with a known result is right on each device."""
     rule = PlacedRule(
-        "matrix product",
+        PreflightCheck.MATRIX_PRODUCT,
         "a product of ones has the right entries on every device",
         "The device computes wrongly: leave the node out and report it.",
     )
