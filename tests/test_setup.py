@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,9 @@ import pytest
 import set_up
 import yaml
 from packaging.requirements import Requirement
+from set_up import Line
+from suite.messages import says
+from suite.scripts import commands_of, options_of
 
 from runbook.cli.extras import ALL
 
@@ -57,8 +61,8 @@ def machine(tmp_path):
         program(tmp_path / "bin", name, "exit 127")
 
     def would(*words, **programs):
-        for name, says in programs.items():
-            program(tmp_path / "bin", name.replace("_", "-"), f"cat <<'END'\n{says}\nEND")
+        for name, answer in programs.items():
+            program(tmp_path / "bin", name.replace("_", "-"), f"cat <<'END'\n{answer}\nEND")
         environment = {
             **os.environ,
             "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
@@ -71,11 +75,22 @@ def machine(tmp_path):
     return would
 
 
+def set_up_options(said):
+    """Return the options with which make starts the set-up."""
+    (command,) = [shlex.split(line) for line in said.splitlines() if "tools/set_up.py" in line]
+    return options_of(command, "tools/set_up.py")
+
+
 def test_without_a_gpu_pytorch_comes_from_its_cpu_index(machine):
     said = machine("run").stdout
-    assert f"--kind cpu --cpu-index {INDEX}cpu" in said
+    assert set_up_options(said) == {
+        "--venv": ".venv",
+        "--kind": "cpu",
+        "--cpu-index": f"{INDEX}cpu",
+    }
     assert "transformer_engine" not in said
-    assert "To type runbook in this shell: source .venv/bin/activate" in said
+    (hint,) = commands_of(said, "echo")
+    assert hint[1].endswith("source .venv/bin/activate")
     assert "local-gpu" not in said
 
 
@@ -84,11 +99,11 @@ NVIDIA = {"nvidia_smi": "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-5a1e)"}
 
 def test_beside_an_nvidia_gpu_pytorch_has_cuda_and_the_run_says_what_local_does(machine):
     said = machine("run", **NVIDIA).stdout
-    assert "--kind nvidia" in said and "--torch-index" not in said
-    assert (
-        "Site local hides the GPUs of this machine. To use them: runbook run local --set site=local-gpu"
-        in said
-    )
+    options = set_up_options(said)
+    assert options["--kind"] == "nvidia" and "--torch-index" not in options
+    hints = [words[1] for words in commands_of(said, "echo")]
+    command = "runbook run local --set site=local-gpu --as gpu"
+    assert [hint.endswith(f": {command}") for hint in hints] == [False, True]
     assert "transformer_engine" not in said  # it takes minutes, and the run on the CPU needs none
 
 
@@ -98,10 +113,8 @@ def test_gpu_1_brings_transformer_engine_also_after_a_set_up_without_it(machine,
     for mark in (".installed-cpu", ".installed-nvidia"):
         (tmp_path / ".venv" / mark).touch()
     assert "set_up.py" not in machine("setup", **seen).stdout
-    assert (
-        "bash tools/transformer_engine.sh .venv/bin/python"
-        in machine("setup", "GPU=1", **seen).stdout
-    )
+    (command,) = commands_of(machine("setup", "GPU=1", **seen).stdout, "bash")
+    assert command == ["bash", "tools/transformer_engine.sh", ".venv/bin/python"]
 
 
 def test_gpu_0_takes_pytorch_for_the_cpu_beside_a_gpu(machine):
@@ -113,13 +126,19 @@ def test_gpu_0_takes_pytorch_for_the_cpu_beside_a_gpu(machine):
 )
 def test_beside_an_amd_gpu_the_index_of_rocm_is_asked_for(machine, programs):
     said = machine("run", **programs)
-    assert said.returncode == 0 and "--kind cpu" in said.stdout
-    assert "PyPI has no PyTorch for ROCm. Name the index of your ROCm" in said.stdout
+    assert said.returncode == 0 and set_up_options(said.stdout)["--kind"] == "cpu"
+    remedy = re.compile(rf"ROCm.*make setup GPU=rocm TORCH_INDEX={INDEX}rocm")
+    assert len(remedy.findall(said.stdout)) == 1
     refused = machine("setup", "GPU=1", **programs)
     assert refused.returncode == 2
-    assert f"make setup GPU=rocm TORCH_INDEX={INDEX}rocm" in refused.stderr
+    assert len(remedy.findall(refused.stderr)) == 1
     named = machine("setup", "GPU=rocm", f"TORCH_INDEX={INDEX}rocm7.1", **programs).stdout
-    assert "--kind rocm" in named and f"--torch-index {INDEX}rocm7.1" in named
+    options = set_up_options(named)
+    assert (options["--kind"], options["--torch-index"]) == ("rocm", f"{INDEX}rocm7.1")
+
+
+PIP_ERROR = "ERROR: Could not find a version: no route to host"
+IMPORT_ERROR = "libcudnn.so.9: cannot open"
 
 
 @pytest.fixture
@@ -134,8 +153,8 @@ def set_up_with(tmp_path):
             f'echo "$@" >>{tmp_path / "asked"}',
             'case "$*" in',
             f'  *freeze*) echo "{installed}" ;;',
-            f'  *"{fails_at}"*) echo "ERROR: Could not find a version: no route to host"; exit 1 ;;',
-            f'  *"import torch"*) echo "libcudnn.so.9: cannot open" >&2; exit {imports} ;;',
+            f'  *"{fails_at}"*) echo "{PIP_ERROR}"; exit 1 ;;',
+            f'  *"import torch"*) echo "{IMPORT_ERROR}" >&2; exit {imports} ;;',
             "  *) echo Collecting torch==2.13.0; echo Successfully installed torch ;;",
             "esac",
         )
@@ -155,7 +174,9 @@ def test_set_up_says_its_four_steps_with_source_and_size(set_up_with):
     assert done.code == 0
     steps = [line for line in done.out.splitlines() if line.startswith("[")]
     assert [step[:5] for step in steps] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
-    assert f"{TORCH} for the CPU from {INDEX}cpu: 0.2 GB to download" in steps[1]
+    source = {"pin": TORCH, "index": f"{INDEX}cpu", "size": set_up.CPU_BUILD}
+    assert steps[1] == Line.CPU_BUILD_OF.fill(**source)
+    assert set_up.CPU_BUILD.startswith("0.2 GB")
     assert done.pip[0].startswith("--no-deps") and done.pip[0].endswith(f"{INDEX}cpu {TORCH}")
     assert [line.split()[0] for line in done.pip] == ["--no-deps"] * 3
 
@@ -165,9 +186,12 @@ def test_without_the_cpu_index_pytorch_comes_with_the_libraries_that_it_is_linke
     done = set_up_with(fails_at=f"{INDEX}cpu")
     assert done.code == 0
     assert done.pip[1] == f"--constraint {CLONE / 'requirements.lock'} {TORCH}"
-    assert "not to be had there: ERROR: Could not find a version: no route to host" in done.out
-    assert "it comes with CUDA: 2.7 GB to download, 4.8 GB on disk" in done.out
-    assert "make setup TORCH_CPU_INDEX=URL" in done.out
+    assert says(done.out, Line.NOT_TO_BE_HAD.value, reason=PIP_ERROR)
+    size = set_up.CUDA_BUILD
+    assert says(done.out, Line.OWN_INDEX_INSTEAD.value, pin=TORCH, size=size)
+    assert re.findall(r"[0-9.]+ GB", size) == ["2.7 GB", "4.8 GB"]
+    assert says(done.out, Line.MIRROR.value)
+    assert Line.MIRROR.value.endswith("TORCH_CPU_INDEX=URL")
 
 
 def test_sizes_are_those_of_the_pinned_pytorch():
@@ -176,7 +200,8 @@ def test_sizes_are_those_of_the_pinned_pytorch():
 
 def test_beside_an_nvidia_gpu_a_cpu_build_is_replaced(set_up_with):
     done = set_up_with("nvidia", installed=f"{TORCH}+cpu")
-    assert any("uninstall -qy torch" in line for line in done.asked)  # 2.13.0+cpu counts as 2.13.0
+    removals = [line.split()[-3:] for line in done.asked if "uninstall" in line]
+    assert removals == [["uninstall", "-qy", "torch"]]  # 2.13.0+cpu counts as 2.13.0
     assert f"--constraint {CLONE / 'requirements.lock'} {TORCH}" in done.pip
     assert not any("uninstall" in line for line in set_up_with("nvidia").asked[len(done.asked) :])
 
@@ -191,15 +216,17 @@ def test_a_failed_step_shows_the_end_of_pips_output_and_names_the_log(set_up_wit
     done = set_up_with(fails_at="pins.lock")
     assert done.code == 1
     log = tmp_path / "venv/set-up.log"
-    assert f"Setting up failed. All that pip said is in {log}" in done.out
-    assert "ERROR: Could not find a version" in done.out and "no route" in log.read_text()
+    assert says(done.out, Line.FAILED.value, error=PIP_ERROR, log=log)
+    assert "no route" in log.read_text()
     assert "[4/4]" not in done.out
 
 
-def test_a_pytorch_that_cannot_be_imported_ends_the_set_up(set_up_with):
+def test_a_pytorch_that_cannot_be_imported_ends_the_set_up(set_up_with, tmp_path):
     done = set_up_with(imports=1)
     assert done.code == 1
-    assert "libcudnn.so.9: cannot open\nPyTorch is installed but cannot be imported" in done.out
+    reason = Line.NOT_IMPORTED.fill(error=IMPORT_ERROR)
+    log = tmp_path / "venv/set-up.log"
+    assert done.out.endswith(Line.FAILED.fill(error=reason, log=log) + "\n")
 
 
 # pip 23.2.1 on Python 3.12, not on a terminal, 2026-11-26; some lines left out.
@@ -213,12 +240,16 @@ Collecting cuda-toolkit[cublas,cudart]==13.0.3 (from torch==2.13.0)
 
 def test_progress_is_read_from_what_pip_says():
     progress = set_up.PipProgress()
-    assert progress.text(3) == "pip starts, 3 s"
+    begun = [Line.PIP_STARTS.fill(), Line.SECONDS.fill(seconds=3)]
+    assert progress.text(3).split(", ") == begun
     for line in PIP_LINES.splitlines():
         progress.read(line)
-    assert progress.text(12) == "package 2: cuda-toolkit, 527 MB downloaded, 12 s"
+    size = Line.DOWNLOADED.fill(megabytes=527)
+    package = Line.PACKAGE.fill(number=2, name="cuda-toolkit")
+    assert progress.text(12).split(", ") == [package, size, Line.SECONDS.fill(seconds=12)]
     progress.read("Installing collected packages: nvidia-cusparselt-cu13, mpmath, torch")
-    assert progress.text(70) == "unpacking 3 packages, 527 MB downloaded, 70 s"
+    unpacking = Line.UNPACKING.fill(number=3, plural="s")
+    assert progress.text(70).split(", ") == [unpacking, size, Line.SECONDS.fill(seconds=70)]
 
 
 def test_a_terminal_has_one_status_line_and_a_log_a_line_every_half_minute(monkeypatch):
@@ -233,13 +264,16 @@ def test_a_terminal_has_one_status_line_and_a_log_a_line_every_half_minute(monke
             line.show(f"{second} s")
     lines[0].clear()
     assert terminal.getvalue().count("\n") == 0 and terminal.getvalue().endswith("\r\033[K")
-    assert log.getvalue() == "      30 s\n      60 s\n"
+    assert log.getvalue().splitlines() == [f"{' ' * 6}{second} s" for second in (30, 60)]
 
 
 class Stream(io.StringIO):
     def __init__(self, *, is_terminal):
         super().__init__()
         self.isatty = lambda: is_terminal
+
+
+COMPILER_ERROR = "error: cudnn.h is missing"
 
 
 @pytest.fixture
@@ -257,7 +291,7 @@ def engine(tmp_path):
             f'[ "$(wc -l <{tried})" -eq 1 ] && exit {imports[0]}; exit {imports[1]} ;;',
             f'  *torch.version.cuda*) echo "{cuda.partition(".")[0]}" ;;',
             '  *importlib.metadata*) echo "transformer-engine[core_cu13,pytorch]<2.12.0,>=2.9.0a0" ;;',
-            f'  *pip*) echo "asked for: $*"; echo "error: cudnn.h is missing"; exit {pip} ;;',
+            f'  *pip*) echo "asked for: $*"; echo "{COMPILER_ERROR}"; exit {pip} ;;',
             "esac",
         )
         program(tmp_path / "bin", "nvcc" if nvcc else "no-nvcc")
@@ -283,20 +317,24 @@ def test_transformer_engine_is_installed_in_the_version_that_megatron_core_asks_
 
 
 @pytest.mark.parametrize(
-    ("lacks", "why"),
+    ("lacks", "subject"),
     [
-        ({"cuda": ""}, "torch is not built for CUDA here."),
-        ({"nvcc": False}, "nvcc is not on PATH, and its PyTorch part is compiled with CUDA 13"),
-        (
-            {"pip": 1},
-            "error: cudnn.h is missing\nTransformer Engine is not installed: pip could not install",
-        ),
-        ({"imports": (1, 1)}, "it cannot be imported"),
+        ({"cuda": ""}, "torch"),
+        ({"nvcc": False}, "nvcc"),
+        ({"pip": 1}, "pip"),
+        ({"imports": (1, 1)}, "it"),
     ],
 )
-def test_where_transformer_engine_cannot_be_had_the_set_up_goes_on_and_says_why(engine, lacks, why):
+def test_where_transformer_engine_cannot_be_had_the_set_up_goes_on_and_says_why(
+    engine, lacks, subject
+):
     said, _ = engine(**lacks)
-    assert why in said and "The trainer works without it (docs/trainer.md)" in said
+    *shown, reason, remedy = said.splitlines()
+    sentence = re.fullmatch(r"Transformer Engine is not installed: (\S+) .*", reason)
+    assert sentence is not None and sentence[1] == subject
+    assert ("CUDA 13" in reason) == (subject == "nvcc")
+    assert (COMPILER_ERROR in shown) == (subject == "pip")
+    assert "(docs/trainer.md)" in remedy
 
 
 def test_conda_gives_pytorch_of_pypi_which_has_cuda():

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import IO
 
@@ -34,6 +35,38 @@ CPU_BUILD = "0.2 GB to download, 0.7 GB on disk"
 
 SECONDS_BETWEEN_LINES = 30
 LINES_OF_PIP_SHOWN = 15
+
+
+class Line(Enum):
+    """What a set-up says. `{name}` stands for a value; tests ask for a member and its values."""
+
+    CPU_BUILD_OF = "[2/4] {pin} for the CPU from {index}: {size}"
+    DONE = "Set up in {seconds:.0f} s."
+    ENVIRONMENT = "[1/4] {venv} with Python {version} ({program})"
+    FAILED = "{error}\n\nSetting up failed. All that pip said is in {log}"
+    GPU_BUILD_OF = "[2/4] {pin} for {kind} from {index}: some GB"
+    INTERRUPTED = "Interrupted. The same command does what is left."
+    MIRROR = "      If you have a mirror of the CPU builds: make setup TORCH_CPU_INDEX=URL"
+    NOT_IMPORTED = (
+        "{error}\nPyTorch is installed but cannot be imported. Remove the environment (make clean) "
+        "and type make setup again."
+    )
+    NOT_TO_BE_HAD = "      not to be had there: {reason}"
+    OWN_INDEX_INSTEAD = "      {pin} from pip's own index instead; {size}."
+    OWN_INDEX_OF = "[2/4] {pin} from pip's index; {size}"
+    PACKAGES = "[3/4] the packages of requirements.lock, {count} lines: 0.5 GB to download"
+    PROJECT = "[4/4] gpt3-runbook itself, editable"
+
+    DOWNLOADED = "{megabytes:,.0f} MB downloaded"
+    PACKAGE = "package {number}: {name}"
+    PIP_STARTS = "pip starts"
+    SECONDS = "{seconds:.0f} s"
+    UNPACKING = "unpacking {number} package{plural}"
+
+    def fill(self, **values: object) -> str:
+        """Return the text with its values."""
+        template: str = self.value
+        return template.format_map(values)
 
 
 class SetUpError(Exception):
@@ -91,15 +124,16 @@ class PipProgress:
         """Return the status as one line."""
         parts = [self._activity()]
         if self.downloaded_mb >= 1:
-            parts.append(f"{self.downloaded_mb:,.0f} MB downloaded")
-        return ", ".join([*parts, f"{seconds:.0f} s"])
+            parts.append(Line.DOWNLOADED.fill(megabytes=self.downloaded_mb))
+        return ", ".join([*parts, Line.SECONDS.fill(seconds=seconds)])
 
     def _activity(self) -> str:
         if self.to_install:
-            return f"unpacking {self.to_install} package{'s' * (self.to_install > 1)}"
+            plural = "s" if self.to_install > 1 else ""
+            return Line.UNPACKING.fill(number=self.to_install, plural=plural)
         if self.packages:
-            return f"package {self.packages}: {self.current}"
-        return "pip starts"
+            return Line.PACKAGE.fill(number=self.packages, name=self.current)
+        return Line.PIP_STARTS.fill()
 
 
 def run_pip(choices: Choices, *arguments: str) -> None:
@@ -190,11 +224,11 @@ def install_torch(choices: Choices) -> None:
         return
     _remove_cpu_torch(choices)
     if choices.torch_index:
-        say(f"[2/4] {pin} for {choices.kind} from {choices.torch_index}: some GB")
+        say(Line.GPU_BUILD_OF.fill(pin=pin, kind=choices.kind, index=choices.torch_index))
         # That index has few versions of other packages, so the lock cannot constrain them here.
         run_pip(choices, "--index-url", choices.torch_index, pin)
     else:
-        say(f"[2/4] {pin} from pip's index; {CUDA_BUILD}")
+        say(Line.OWN_INDEX_OF.fill(pin=pin, size=CUDA_BUILD))
         run_pip(choices, "--constraint", str(LOCK), pin)
 
 
@@ -203,14 +237,14 @@ def _install_cpu_torch(choices: Choices, pin: str) -> None:
 
     The latter has CUDA on Linux and cannot be imported without CUDA's libraries, so its dependencies come with it.
     """
-    say(f"[2/4] {pin} for the CPU from {choices.cpu_index}: {CPU_BUILD}")
+    say(Line.CPU_BUILD_OF.fill(pin=pin, index=choices.cpu_index, size=CPU_BUILD))
     quick = ("--no-deps", "--retries", "0", "--timeout", "10")
     try:
         run_pip(choices, *quick, "--index-url", choices.cpu_index, pin)
     except SetUpError as error:
-        say(f"      not to be had there: {_reason(str(error))}")
-        say(f"      {pin} from pip's own index instead; {CUDA_BUILD}.")
-        say("      If you have a mirror of the CPU builds: make setup TORCH_CPU_INDEX=URL")
+        say(Line.NOT_TO_BE_HAD.fill(reason=_reason(str(error))))
+        say(Line.OWN_INDEX_INSTEAD.fill(pin=pin, size=CUDA_BUILD))
+        say(Line.MIRROR.fill())
         run_pip(choices, "--constraint", str(LOCK), pin)
 
 
@@ -240,35 +274,32 @@ def install_lock(choices: Choices) -> None:
     pins = choices.venv / "pins.lock"
     pins.write_text("".join(lines))
     count = sum("==" in line for line in lines)
-    say(f"[3/4] the packages of requirements.lock, {count} lines: 0.5 GB to download")
+    say(Line.PACKAGES.fill(count=count))
     run_pip(choices, "--no-deps", "-r", str(pins))
 
 
 def install_project(choices: Choices) -> None:
     """Install this project, editable, and import PyTorch once."""
-    say("[4/4] gpt3-runbook itself, editable")
+    say(Line.PROJECT.fill())
     run_pip(choices, "--no-deps", "-e", str(CLONE))
     imported = subprocess.run(
         [choices.python, "-c", "import torch"], capture_output=True, text=True
     )
     if imported.returncode:
-        raise SetUpError(
-            f"{imported.stderr.strip()}\nPyTorch is installed but cannot be imported. Remove the "
-            f"environment (make clean) and type make setup again."
-        )
+        raise SetUpError(Line.NOT_IMPORTED.fill(error=imported.stderr.strip()))
 
 
 def set_up(choices: Choices) -> None:
     """Do every step."""
     start = time.monotonic()
     version = ".".join(map(str, sys.version_info[:3]))
-    say(f"[1/4] {choices.venv} with Python {version} ({sys.executable})")
+    say(Line.ENVIRONMENT.fill(venv=choices.venv, version=version, program=sys.executable))
     if not os.access(choices.python, os.X_OK):
         subprocess.run([sys.executable, "-m", "venv", str(choices.venv)], check=True)
     install_torch(choices)
     install_lock(choices)
     install_project(choices)
-    say(f"Set up in {time.monotonic() - start:.0f} s.")
+    say(Line.DONE.fill(seconds=time.monotonic() - start))
 
 
 def main() -> int:
@@ -282,10 +313,10 @@ def main() -> int:
     try:
         set_up(choices)
     except SetUpError as error:
-        say(f"{error}\n\nSetting up failed. All that pip said is in {choices.venv / LOG_NAME}")
+        say(Line.FAILED.fill(error=error, log=choices.venv / LOG_NAME))
         return 1
     except KeyboardInterrupt:
-        say("Interrupted. The same command does what is left.")
+        say(Line.INTERRUPTED.fill())
         return 130
     return 0
 
