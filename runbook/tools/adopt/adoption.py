@@ -280,8 +280,25 @@ def _config_of(script: Script, framework: str) -> str:
                 file = Word(folder + word.text.rpartition("=")[2], 0)
                 files[file.shown] = word.known
     known_files = [name for name, is_known in files.items() if is_known]
-    names = " ".join(known_files or files) or "CONFIG"
+    names = " ".join(known_files or files) or _registry_of(script) or "CONFIG"
     return f" Its configuration can be read: runbook adopt {names}"
+
+
+def _registry_of(script: Script) -> str:
+    """Return torchtitan's file of configurations in Python that a command names, and the function.
+
+    `--module llama3 --config llama3_8b` is a function of torchtitan/models/llama3/config_registry.py.
+    """
+    given: dict[str, str] = {}
+    for command in script.commands:
+        for _, name, values in program_arguments.pairs(command.words):
+            if name in ("module", "config") and values and values[0].known:
+                given[name] = values[0].text
+    if len(given) < 2:
+        return ""
+    module = given["module"].removeprefix("torchtitan.").removeprefix("models.").replace(".", "/")
+    folder = module if module.startswith("experiments/") else f"models/{module}"
+    return f"torchtitan/{folder}/config_registry.py, where --launch N chooses {given['config']}"
 
 
 def _starts_training(commands: Sequence[StartedProgram]) -> bool:

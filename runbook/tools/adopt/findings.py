@@ -208,9 +208,12 @@ class Findings:
     ) -> None:
         """Adopt a word as a value.
 
-        If it is unknown or of another kind, report it with the reason.
+        If it is unknown or of another kind, report it with the reason. The program takes the last
+        of an option's values, so an earlier one does not stand in for it.
         """
         text = f"{source} {word.shown}"
+        if over and key in self.carried and self.carried[key].source == source:
+            self.drop(key)
         if not word.known:
             self.leave(word.line, text, f"its value is known only while the script runs: set {key}")
             return

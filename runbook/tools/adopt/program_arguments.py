@@ -394,6 +394,7 @@ def _take_kind(
             return
     except (ValueError, KeyError):
         pass
+    kind.pop(field, None)
     why = f"no value of {field} reached it: choose a model that has it"
     findings.leave(shown.line, shown.text, why)
 

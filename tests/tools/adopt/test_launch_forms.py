@@ -122,6 +122,32 @@ def test_what_is_not_ours_is_refused_by_its_name(command, whose):
     assert f"job.sh {whose} (line 3:" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("module", "folder"),
+    [
+        ("llama3", "torchtitan/models/llama3"),
+        ("experiments.tpu.qwen3", "torchtitan/experiments/tpu/qwen3"),
+    ],
+)
+def test_torchtitans_file_of_configurations_is_named_with_its_function(module, folder):
+    started = f"torchrun -m torchtitan.train --module {module} --config llama3_8b\n"
+    with pytest.raises(ParamsError) as refused:
+        adopted(started)
+    assert f"{folder}/config_registry.py" in str(refused.value)
+    assert "llama3_8b" in str(refused.value)
+
+
+def test_an_option_whose_last_value_is_unknown_keeps_no_earlier_one():
+    rope = "--position-embedding-type rope --rotary-base 9 --rotary-base $B"
+    adoption = adopted(f"torchrun {TRAIN} --seed 5 {rope} --seed $S\n")
+    assert values(adoption)["training.seed"] == 1234  # Megatron's default, as if it were given once
+    assert "rope_base" not in adoption.findings.model_kind
+    assert [text for text in leftovers(adoption) if text.startswith("--seed")]
+    assert [text for text in leftovers(adoption) if text.startswith("--rotary-base")]
+    last = adopted(f"torchrun {TRAIN} --seed $S --seed 5\n")
+    assert values(last)["training.seed"] == 5
+
+
 def test_a_gpt_is_ours_whatever_its_options_are_called():
     words = [Word(text, 1) for text in f"{CORE} --img-h 3 --fsdp x".split()]
     assert foreign_framework(Word("pretrain_vlm.py", 1), words)

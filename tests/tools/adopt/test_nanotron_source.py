@@ -119,6 +119,12 @@ def test_a_change_that_may_not_happen_is_named(statement, name):
         "config.data_stages.append(DatasetStageArgs(name='more', start_training_step=9))\n",
         "config.data_stages[0].update(9)\n",
         "for stage in config.data_stages:\n    stage.start_training_step = 5\n",
+        "for number, stage in enumerate(config.data_stages):\n    stage.start_training_step = 5\n",
+        "for stage in config.data_stages:\n    stage.data.update(9)\n",
+        "for stage in config.data_stages:\n    print(stage.name)\n    tune(stage)\n",
+        "[setattr(stage, 'name', 'x') for stage in config.data_stages]\n",
+        "kept = [stage for stage in config.data_stages]\n",
+        "for stage in tune(config.data_stages):\n    print(stage.name)\n",
         "if (other := config.tokens):\n    other.train_steps = 5\n",
         "config = tune(config)\n",
         "if os.environ.get('SHORT'):\n    config = Config(tokens=TokensArgs(train_steps=5))\n",
@@ -129,8 +135,10 @@ def test_a_change_that_is_not_followed_is_named_with_its_line(statement):
     values = nanotron_values(ast.parse(f"{SOURCE}{statement}"), "mine.py")
     lines = [value.line for value in values if value.name == "statement"]
     first = len(SOURCE.splitlines()) + 1
-    inner = first + statement.startswith("if os")
-    assert lines == [inner]
+    last = len(statement.splitlines()) - 1
+    inner = first + (last if statement.startswith(("if os", "for")) else 0)
+    # A loop through what a function returns is named where the function gets the part
+    assert lines == [first if "in tune" in statement else inner]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +151,10 @@ def test_a_change_that_is_not_followed_is_named_with_its_line(statement):
         "total = human_format(shape.vocab_size * WIDTH)\n",
         "trainer = DistributedTrainer(config)\n",
         "config.print_config_details()\n",
+        "for stage in config.data_stages:\n    print(stage.name)\n",
+        "for number, stage in enumerate(config.data_stages):\n    steps = stage.start_training_step\n",
+        "names = [stage.name for stage in config.data_stages]\n",
+        "for size in (config.parallelism.dp, shape.vocab_size):\n    print(size)\n",
     ],
 )
 def test_a_statement_that_only_reads_the_configuration_is_not_named(statement):

@@ -232,6 +232,7 @@ _ARGUMENT_ROWS = in_section(
 )
 ROWS = (
     CarriedKey("recipe", "model"),
+    CarriedKey("model._target_", "model"),
     *MODEL_ROWS,
     DroppedKey("model.*", why=PERFORMANCE, same_if=UNSET_OR_OFF),
     *_TRAIN_ROWS,

@@ -49,10 +49,23 @@ _CHANGES_NOTHING = (
     "human_format",
     "info",
     "len",
+    "sum",
+    "any",
+    "all",
+    "str",
+    "repr",
+    "isinstance",
+    "hasattr",
 )
 """Last names of calls that leave a configuration as it is."""
 _READS_ONLY = ("get", "items", "keys", "index", "count")
 """Methods of lists and dictionaries that leave them as they are."""
+_GIVES_ITEMS = ("enumerate", "reversed", "list", "tuple", "zip", "items", "values")
+"""Last names of calls in the head of a loop that give the items of a part one by one."""
+_ANY_ITEM = "*"
+"""The number of an item in the dotted key of a loop's variable."""
+_MOST_LOOPS = 3
+"""Loops inside each other whose variables are followed."""
 _MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 """Expressions of values that a method may change later."""
 _MOST_NODES = 10_000
@@ -232,14 +245,39 @@ class _ConfigReader:
 
     def _changes_of(self, statement: ast.stmt, built: _BuiltConfig) -> Iterator[ConfigValue]:
         """Yield what one statement changes in the parts that are known so far."""
+        self._name_items(statement)
         is_certain = any(statement is other for other in built.statements)
         value: ast.expr | None = getattr(statement, "value", None)
         for target in assigned_targets(statement):
             variable, attribute = self._place(target)
-            if attribute and dotted(target) and value is not None:
+            if not attribute or not dotted(target) or value is None:
+                continue
+            if any(_ANY_ITEM in path for path in self.paths[variable]):
+                yield _unknown(statement)
+            else:
                 yield from self._changed(variable, attribute, value, is_certain=is_certain)
         if self._may_change(statement) or _builds_another(statement, built):
             yield _unknown(statement)
+
+    def _name_items(self, statement: ast.stmt) -> None:
+        """Know the variables of a statement's loops as items of the parts that the loops go through."""
+        for target, iterable in _loops_of(statement):
+            keys = self._keys_of_items(iterable)
+            for name in _bound_by(target):
+                known_keys = self.paths.setdefault(name, []) if keys else []
+                known_keys += [key for key in keys if key not in known_keys]
+
+    def _keys_of_items(self, iterable: ast.expr) -> list[str]:
+        """Return the dotted keys of the items of a loop. Empty if it goes through no part."""
+        keys: list[str] = []
+        for part in _gone_through(iterable):
+            if not self._is_part(part):
+                continue
+            variable, attribute = self._place(part)
+            for path in self.paths[variable]:
+                if path.count(_ANY_ITEM) < _MOST_LOOPS:
+                    keys.append(_joined(_joined(path, attribute), _ANY_ITEM))
+        return keys
 
     def _changed(
         self, variable: str, attribute: str, value: ast.expr, *, is_certain: bool
@@ -281,16 +319,19 @@ class _ConfigReader:
             return True
         if is_new and isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value:
             values.append(statement.value)
-        if isinstance(statement, ast.For | ast.AsyncFor):
-            values.append(statement.iter)
+        for _, iterable in _loops_of(statement):
+            if not self._keys_of_items(iterable):
+                values.append(iterable)
         nodes = _nodes_in(statement)
         values += [node.value for node in nodes if isinstance(node, ast.NamedExpr)]
         return any(self._is_part(item) for value in values for item in _items_of(value))
 
     def _is_handed_on(self, call: ast.Call, statement: ast.stmt) -> bool:
         """Return whether a call may change a part: its method, or a function that is given it."""
-        name = last_name(call.func)
+        name = _called_name(call)
         if name in _CHANGES_NOTHING:
+            return False
+        if any(call is iterable for _, iterable in _loops_of(statement)) and name in _GIVES_ITEMS:
             return False
         is_method = isinstance(call.func, ast.Attribute) and self._is_part(call.func.value)
         if is_method and name not in _READS_ONLY:
@@ -321,7 +362,14 @@ class _ConfigReader:
             return False
         paths = self.paths[variable]
         keys = (_joined(path, attribute) if attribute else path for path in paths)
-        return any(key not in self.plain_keys for key in keys)
+        return not all(self._is_plain(key) for key in keys)
+
+    def _is_plain(self, key: str) -> bool:
+        """Return whether a key has a value that no other statement can change."""
+        if _ANY_ITEM not in key:
+            return key in self.plain_keys
+        pattern = re.compile(re.escape(key).replace(re.escape(_ANY_ITEM), r"\d+"))
+        return any(pattern.fullmatch(plain_key) for plain_key in self.plain_keys)
 
     def _values_of_class(self, path: str, call: ast.Call) -> Iterator[ConfigValue]:
         """Yield the arguments of a class of nanotron's."""
@@ -389,6 +437,36 @@ def _nodes_in(statement: ast.stmt) -> Iterator[ast.AST]:
         yield from ast.walk(head)
 
 
+def _loops_of(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the variable of each loop of a statement, and what the loop goes through."""
+    if isinstance(statement, ast.For | ast.AsyncFor):
+        yield statement.target, statement.iter
+    for node in _nodes_in(statement):
+        if isinstance(node, ast.comprehension):
+            yield node.target, node.iter
+
+
+def _bound_by(target: ast.expr) -> list[str]:
+    """Return the names that a loop gives to its items: `number` and `stage`."""
+    return [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
+
+
+def _gone_through(iterable: ast.expr) -> list[ast.expr]:
+    """Return the lists whose items a loop gets: `stages` of `enumerate(stages)`."""
+    if not isinstance(iterable, ast.Call) or _called_name(iterable) not in _GIVES_ITEMS:
+        return [iterable]
+    if isinstance(iterable.func, ast.Attribute):
+        return [iterable.func.value]
+    return iterable.args
+
+
+def _called_name(call: ast.Call) -> str:
+    """Return the last name of what is called, also of a method of an expression: `a[0].get()`."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return last_name(call.func)
+
+
 def _calls_in(statement: ast.stmt) -> list[ast.Call]:
     """Return the calls of a statement, without those of the statements inside it."""
     return [node for node in _nodes_in(statement) if isinstance(node, ast.Call)]
@@ -402,6 +480,10 @@ def _items_of(node: ast.expr) -> Iterator[ast.expr]:
         children = node.values
     elif isinstance(node, ast.IfExp):
         children = [node.body, node.orelse]
+    elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+        children = [node.elt]
+    elif isinstance(node, ast.DictComp):
+        children = [node.key, node.value]
     elif isinstance(node, ast.Starred | ast.NamedExpr):
         children = [node.value]
     else:

@@ -14,7 +14,13 @@ from runbook.tools.adopt.configs.config_format import (
     whole_number,
 )
 from runbook.tools.adopt.configs.nemo_keys import DEFAULTS, ROWS
-from runbook.tools.adopt.configs.recipes import is_other_model, recipe_of, recipe_of_class
+from runbook.tools.adopt.configs.recipes import (
+    is_other_model,
+    recipe_of,
+    recipe_of_class,
+    recipe_of_weights,
+    weights_of,
+)
 from runbook.tools.adopt.configs.shared_steps import (
     drop_single_chunk,
     take_tokenizer_file,
@@ -81,14 +87,21 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
 def take_recipe_model(values: Values, findings: Findings) -> None:
     """Take the model of the recipe or of its class, unless the file sets its own shape."""
     model_class = text(values, "model.config._target_")
-    name = model_class or text(values, "recipe")
-    line = line_of(values, "model.config._target_", "recipe")
-    if is_other_model(model_class.lower()):
+    provider = text(values, "model._target_")
+    weights = weights_of(provider)
+    name = model_class or weights or text(values, "recipe")
+    line = line_of(values, "model.config._target_", "model._target_", "recipe")
+    if is_other_model(model_class.lower()) or is_other_model(weights.lower()):
         findings.trains_another_model(line, name, "experts or layers of its own")
     if all(findings.number(f"training.shape.{size}") for size in ("layers", "hidden", "heads")):
         return
 
-    recipe = recipe_of_class(model_class) if model_class else recipe_of(name)
+    if model_class:
+        recipe = recipe_of_class(model_class)
+    elif "from_hf_pretrained" in provider:
+        recipe = recipe_of_weights(weights)
+    else:
+        recipe = recipe_of(name)
     if recipe is None:
         model = name or "the configuration"
         findings.ask("model", f"the model of {model}, whose shape it does not say")

@@ -30,6 +30,8 @@ from runbook.tools.adopt.configs.recipes import (
     is_other_model,
     recipe_of,
     recipe_of_class,
+    recipe_of_weights,
+    weights_of,
 )
 from runbook.tools.adopt.configs.torchtitan import TORCHTITAN
 from runbook.tools.adopt.configs.torchtitan_source import titan_values
@@ -78,6 +80,9 @@ class ProgramConfig:
         model_class = by_name(self.values).get("model.config._target_")
         if model_class:
             return recipe_of_class(str(model_class.value))
+        provider = by_name(self.values).get("model._target_")
+        if provider and "from_hf_pretrained" in str(provider.value):
+            return recipe_of_weights(weights_of(str(provider.value)))
         return recipe_of(self.recipe)
 
     def _recipe_layout(self) -> Mapping[str, object]:
@@ -189,7 +194,7 @@ def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig:
         _refuse_other_layers(values, name)
         return ProgramConfig(NANOTRON, values)
     calls = recipe_calls(text, name)
-    if not calls and re.search(r"pretrain_recipe|_pretrain_config|Trainer\.Config", text):
+    if not calls and re.search(r"pretrain_recipe|_pretrain_config|_pretrain_common|Trainer\.Config", text):
         raise ParamsError(AdoptMessage.RECIPES_OF_OTHER_FILES, name=name)
     if not calls:
         raise ParamsError(AdoptMessage.NO_RECIPE, name=name)

@@ -36,6 +36,13 @@ from runbook.tools.adopt.configs.syntax import (
 
 TRAINER_CONFIG = "Trainer.Config"
 """The class of torchtitan's configurations in Python."""
+PRETRAIN_COMMON = "_pretrain_common"
+"""The function from which each recipe in Megatron Bridge's own files starts (recipes/common.py)."""
+NAMED_AFTER_FUNCTION = (TRAINER_CONFIG, PRETRAIN_COMMON)
+"""Starts of configurations that are named after the function around them.
+
+Each call of such a function makes a new configuration.
+"""
 MOST_CALLS = 100
 _MOST_VARIABLES = 300
 _MOST_MENTIONED = 50
@@ -64,7 +71,8 @@ _NO_OBJECTS = frozenset(
 Makers = Mapping[str, bool]
 """Functions that make recipes, by name.
 
-The value is True if each call makes a new configuration, as torchtitan's functions do.
+The value is True if each call makes a new configuration, as torchtitan's functions do, and those of
+Megatron Bridge's recipes.
 """
 
 
@@ -328,7 +336,7 @@ class RecipeReader:
             if not isinstance(node, ast.Call) or node is call:
                 continue
             recipe = recipe_of(node)
-            if recipe and recipe != TRAINER_CONFIG:
+            if recipe and recipe not in NAMED_AFTER_FUNCTION:
                 opened = self._opened(recipe, node, path)
             elif self._returns_recipe(node):
                 opened = self._opened_made(node, path)
@@ -601,6 +609,8 @@ def recipe_of(call: ast.Call) -> str:
     module = modules[-1] if modules else function
     if f"{module}.{function}" == TRAINER_CONFIG:
         return TRAINER_CONFIG
+    if function == PRETRAIN_COMMON:
+        return PRETRAIN_COMMON
     if function in ("pretrain_recipe", "pretrain_config"):
         return module
     name, is_config, _ = function.partition("_pretrain_config")

@@ -18,6 +18,8 @@ from runbook.tools.adopt.configs.file_functions import functions_of
 from runbook.tools.adopt.configs.known_names import Scope, bound_names
 from runbook.tools.adopt.configs.recipe_reader import (
     MOST_CALLS,
+    NAMED_AFTER_FUNCTION,
+    PRETRAIN_COMMON,
     TRAINER_CONFIG,
     FileContext,
     Makers,
@@ -107,8 +109,11 @@ def default_factory(text: str) -> str:
 
 
 def _as_recipe_call(config: OpenConfig) -> RecipeCall:
+    recipe = config.recipe
+    if recipe == PRETRAIN_COMMON:  # llama3_8b_pretrain_2gpu_h100_bf16_config
+        recipe = config.function.lstrip("_").partition("_pretrain")[0]
     return RecipeCall(
-        config.recipe,
+        recipe,
         config.function,
         config.line,
         config.safe_values(),
@@ -134,7 +139,7 @@ def _read_file(tree: ast.Module) -> list[OpenConfig]:
     makers = _makers(_read_once(tree, {}).calls)
     reading = _read_once(tree, makers)
     for _ in range(_MOST_COPIES):
-        # A torchtitan function that starts from another function's configuration makes one, too
+        # A function that starts from another function's configuration makes one, too
         more_makers = _copying_functions(reading.callers, makers)
         if not more_makers:
             break
@@ -178,7 +183,7 @@ def _count_for_maker(caller: OpenConfig, calls: Sequence[OpenConfig]) -> None:
 
 
 def _makers(calls: Sequence[OpenConfig]) -> dict[str, bool]:
-    return {call.function: call.recipe == TRAINER_CONFIG for call in calls if call.function}
+    return {call.function: call.recipe in NAMED_AFTER_FUNCTION for call in calls if call.function}
 
 
 def _copying_functions(callers: Sequence[OpenConfig], makers: Makers) -> list[str]:
@@ -190,16 +195,16 @@ def _copying_functions(callers: Sequence[OpenConfig], makers: Makers) -> list[st
 def _changed_copies(calls: Sequence[OpenConfig], copies: Sequence[OpenConfig]) -> list[OpenConfig]:
     """Return a configuration for each function that calls another maker and changes its result.
 
-    Each call of a torchtitan function makes a new configuration, and a function may start from one
+    Each call of such a function makes a new configuration, and a function may start from one
     that another function has already changed.
     """
-    by_function = {call.function: call for call in calls if call.recipe == TRAINER_CONFIG}
+    by_function = {call.function: call for call in calls if call.recipe in NAMED_AFTER_FUNCTION}
     changed: list[OpenConfig] = []
     for copy in copies:
         base = by_function.get(copy.recipe)
         if base is None or not copy.function or copy.function in by_function:
             continue
-        config = OpenConfig(TRAINER_CONFIG, copy.function, copy.line, copy.path)
+        config = OpenConfig(base.recipe, copy.function, copy.line, copy.path, base.is_bridge)
         config.values = [*base.values, *copy.values]
         by_function[copy.function] = config
         changed.append(config)

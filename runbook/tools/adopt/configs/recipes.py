@@ -4,6 +4,7 @@ Read from NVIDIA/NeMo (nemo/collections/llm/recipes, 2025-09) and NVIDIA-NeMo/Me
 (2026-08).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -198,6 +199,26 @@ _CLASSES: Mapping[str, ModelRecipe] = {
     "Qwen25Config7B": _QWEN_2_7B,
 }
 """Classes that hold a model's sizes (nemo/collections/llm/gpt/model), in model.config._target_."""
+_WEIGHTS: Mapping[str, ModelRecipe] = {
+    "llama-2-7b-hf": _LLAMA_2_7B,
+    "meta-llama-3-8b": _LLAMA_3_8B,
+    "meta-llama-3.1-8b": _LLAMA_3_8B,
+    "llama-3.1-8b": _LLAMA_3_8B,
+    "meta-llama-3-70b": _LLAMA_3_70B,
+    "meta-llama-3.1-70b": _LLAMA_3_70B,
+    "llama-3.1-70b": _LLAMA_3_70B,
+    "meta-llama-3.1-405b": _LLAMA_31_405B,
+    "llama-3.1-405b": _LLAMA_31_405B,
+    "llama-3.2-1b": _LLAMA_32_1B,
+    "llama-3.2-3b": _LLAMA_32_3B,
+    "qwen2-0.5b": _QWEN_2_500M,
+    "qwen2.5-0.5b": _QWEN_2_500M,
+    "qwen2-1.5b": _QWEN_2_1P5B,
+    "qwen2.5-1.5b": _QWEN_2_1P5B,
+    "qwen2-7b": _QWEN_2_7B,
+    "qwen2.5-7b": _QWEN_2_7B,
+}
+"""Models of the Hugging Face hub that Megatron Bridge's recipes name, without their owners."""
 OTHER_MODELS = (
     "mixtral",
     "deepseek",
@@ -253,6 +274,21 @@ def recipe_of(name: str) -> ModelRecipe | None:
 def recipe_of_class(path: str) -> ModelRecipe | None:
     """Return the model of a class such as `llm.Llama31Config8B`, or None."""
     return _CLASSES.get(path.rpartition(".")[2])
+
+
+def weights_of(source: str) -> str:
+    """Return the hub's name of the model in a provider's source, or an empty text.
+
+    >>> weights_of('AutoBridge.from_hf_pretrained("meta-llama/Llama-3.2-1B").get_model_config')
+    'Llama-3.2-1B'
+    """
+    literal = re.search(r"from_hf_pretrained\(\s*(['\"])(?:[^'\"]*/)?([^'\"/]+)\1", source)
+    return literal[2] if literal else ""
+
+
+def recipe_of_weights(name: str) -> ModelRecipe | None:
+    """Return the model that has a name on the Hugging Face hub, or None."""
+    return _WEIGHTS.get(name.lower())
 
 
 def is_other_model(name: str) -> bool:
