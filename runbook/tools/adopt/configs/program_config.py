@@ -194,7 +194,9 @@ def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig:
         _refuse_other_layers(values, name)
         return ProgramConfig(NANOTRON, values)
     calls = recipe_calls(text, name)
-    if not calls and re.search(r"pretrain_recipe|_pretrain_config|_pretrain_common|Trainer\.Config", text):
+    if not calls and re.search(
+        r"pretrain_recipe|_pretrain_config|_pretrain_common|Trainer\.Config", text
+    ):
         raise ParamsError(AdoptMessage.RECIPES_OF_OTHER_FILES, name=name)
     if not calls:
         raise ParamsError(AdoptMessage.NO_RECIPE, name=name)
