@@ -7,6 +7,7 @@ privileges. If a machine forbids them, the script is not run at all.
 """
 
 import itertools
+import math
 import os
 import posixpath
 import re
@@ -25,6 +26,9 @@ from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import ASSUMED_DEVICES, ASSUMED_NODES, FOLDER, HOME, not_set
 
 SECONDS = 10
+"""Time that a job has on a machine with a processor to spare."""
+_MOST_TIMES_LONGER = 4
+"""How many times longer a job has at most, where other programs keep the processors busy."""
 MOST_PROCESSES = 96
 MOST_BYTES = 8 << 20
 """Largest trace. A job that writes more is cut off."""
@@ -50,7 +54,6 @@ def run_job(
     folder: str,
     environment: Mapping[str, str],
     missing: Sequence[str] = (),
-    seconds: int = SECONDS,
 ) -> str:
     """Run `command` in a sandbox, and return the raw trace of everything it started.
 
@@ -59,6 +62,7 @@ def run_job(
     `missing` are absolute paths of programs that are not here: a stub takes the place of each.
     Raises `ProgramError` if no sandbox can be created.
     """
+    seconds = time_limit()
     absent = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if absent:
         raise ProgramError(AdoptMessage.NO_BUBBLEWRAP, absent=", ".join(absent), install=_INSTALL)
@@ -85,6 +89,12 @@ def run_job(
         raise ProgramError(AdoptMessage.NO_SANDBOX, reason=reason, install=_INSTALL)
 
     return finished.out
+
+
+def time_limit() -> int:
+    """Return the seconds that a job has: more where several programs wait for each processor."""
+    waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return math.ceil(SECONDS * min(max(1.0, waiting), _MOST_TIMES_LONGER))
 
 
 _TOOLS = ("unshare", "setpriv", "prlimit", "bash", "timeout", "head", "flock")

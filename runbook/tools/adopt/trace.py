@@ -562,7 +562,7 @@ def _why_stopped(
     if num_bytes >= namespaces.MOST_BYTES:
         limit = f"{namespaces.MOST_BYTES >> 20} MiB of traced commands: it loops without end, or handles very long values"
     else:
-        limit = f"{namespaces.SECONDS} s: it waits or computes without end"
+        limit = f"{namespaces.time_limit()} s: it waits or computes without end"
     stopped = f"{job.main} was stopped after {limit}"
     if not trace.steps:
         return stopped
