@@ -77,6 +77,20 @@ def test_experts_of_a_configuration_make_another_model(tmp_path, experts, is_oth
     assert ("model" in report.adopted.findings.questions) is is_other
 
 
+OTHER_PARTS = {
+    "a vision encoder": "vision_config: {hidden_size: 64, patch_size: 14}",
+    "layers of another model": "is_starcoder2_config: true",
+}
+
+
+@pytest.mark.parametrize("part", OTHER_PARTS.values(), ids=OTHER_PARTS)
+def test_a_model_of_nanotron_that_is_no_llama_never_passes(tmp_path, part):
+    config = tmp_path / "other.yaml"
+    config.write_text(EXPERTS_IN_YAML.replace("moe_config: {num_experts: EXPERTS, top_k: 2}", part))
+    report = adopt_files([config], tmp_path / "mine.yaml")
+    assert says(report.check, AdoptMessage.ANOTHER_MODEL)
+
+
 def test_a_file_of_mostly_unknown_keys_is_no_configuration_of_a_gpt(tmp_path):
     speech = "".join(f"  ear_{number}: {number}\n" for number in range(30))
     config = tmp_path / "speech.yaml"
