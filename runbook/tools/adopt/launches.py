@@ -218,8 +218,9 @@ def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]
         arguments = command.words[index + 1 :]
         if _has_enough_options(arguments):
             return index
-        if command.kind == "step" and foreign_framework(script, arguments):
-            return index  # by an interpreter that is not here
+        # By an interpreter or a wrapper that is not here: debugpy-run -m torch.distributed.run
+        if command.kind in ("step", "unknown") and foreign_framework(script, arguments):
+            return index
     return None
 
 

@@ -123,6 +123,18 @@ def test_what_is_not_ours_is_refused_by_its_name(command, whose):
 
 
 @pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("run_train.py", AdoptMessage.NOT_A_GPT),
+        ("convert_weights.py", AdoptMessage.NO_TRAINING_STARTED),
+    ],
+)
+def test_a_training_of_another_framework_below_an_absent_wrapper_is_named(program, message):
+    with refuses(ParamsError, message, file_name="job.sh"):
+        adopted(f"debug-run -m torch.distributed.run -- {program} --config-file nanotron.yaml\n")
+
+
+@pytest.mark.parametrize(
     ("module", "folder"),
     [
         ("llama3", "torchtitan/models/llama3"),
