@@ -10,7 +10,7 @@ from runbook.params.project import project_root
 from runbook.tools.speed.explain import explain
 from runbook.tools.speed.facts import read_facts
 from runbook.tools.speed.measured import measured_parts
-from runbook.tools.speed.signs import signs
+from runbook.tools.speed.signs import distinct_lines, signs
 
 
 def _causes(text: str) -> list[str]:
@@ -216,6 +216,16 @@ def test_some_of_the_devices_are_not_all_of_them(text, devices):
 @pytest.mark.parametrize("text", ["using one GPU per node", "one GPU is slower"])
 def test_a_single_device_in_passing_is_no_count(text):
     assert "n_accel" not in read_facts(text, {})
+
+
+def test_the_words_of_a_long_log_are_read_once():
+    """Patterns read each kind of line once, however many steps a log has."""
+    steps = [
+        f" iteration {n} | elapsed time (ms): 94{n % 90}.4 | lm loss: 2.1 |" for n in range(999)
+    ]
+    text = "\n".join(["num_workers: 0", *steps, "one of the 16 GPUs is hot"])
+    assert len(distinct_lines(text).splitlines()) < 12
+    assert sorted(_causes(text)) == ["data wait", "stragglers"]
 
 
 def _printed(label: str, times: list[float]) -> str:

@@ -12,6 +12,7 @@ from runbook.tools.speed.parts import GapPart
 from runbook.tools.speed.phrases import accumulation, first_stated, growing_times, step_seconds
 from runbook.tools.speed.sign_rows import GROWING, SIGNS
 
+_WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
 _OTHERS_FIGURE = r"\b(?:elsewhere|mention\w*|readme|report\w*|paper|blog|others?|published|table)\b"
 """Words that say that a figure is somebody else's."""
 _OTHER_PEAK = r"\bmfu\b[^;]{0,80}\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b|\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b[^;]{0,80}\bmfu\b"
@@ -67,9 +68,10 @@ def stated_causes(facts: Facts) -> Iterator[GapPart]:
 def signs(text: str, reached: float) -> Iterator[GapPart]:
     """Yield each cause that a text names, with the largest share of a step that it may take."""
     plain = text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    sentences = distinct_lines(plain)
     named = set[str]()
     for sign in SIGNS:
-        match = first_stated(sign.pattern, plain)
+        match = first_stated(sign.pattern, sentences)
         if match is None or sign.cause in named:
             continue
         named.add(sign.cause)
@@ -82,7 +84,7 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
             is_printed=True,
         )
 
-    yield from _other_counts(plain, reached)
+    yield from _other_counts(sentences, reached)
     peak = sparse_peak(text)
     if peak:
         yield GapPart(
@@ -103,6 +105,24 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
             "look for what fills up: memory, the page cache, a log; clocks that fall",
             is_printed=True,
         )
+
+
+def distinct_lines(text: str) -> str:
+    r"""Return the lines of a text without those that differ from an earlier one in digits alone.
+
+    A log has a line for each of its steps, and no words that its first line does not have.
+
+    >>> distinct_lines("8 nodes, 2 slow\nstep 1 | 5.1 s\nstep 2 | 5.2 s\nend")
+    '8 nodes, 2 slow\nstep 1 | 5.1 s\nend'
+    """
+    seen = set[str]()
+    lines = []
+    for line in text.splitlines():
+        shape = line.translate(_WITHOUT_DIGITS)
+        if shape not in seen:
+            seen.add(shape)
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
