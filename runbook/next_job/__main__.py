@@ -26,7 +26,13 @@ from runbook.next_job.attempts import (
     read_steps,
     split_by_attempt,
 )
-from runbook.next_job.decisions import Action, Attempt, Decision, decide_restart
+from runbook.next_job.decisions import (
+    DECIDED_BY_JOB,
+    Action,
+    Attempt,
+    Decision,
+    decide_restart,
+)
 from runbook.next_job.stages import RankPlaces
 from runbook.plan_file.errors import FINISHED, STOPPED
 from runbook.plan_file.job_ends import EndCause, JobEnd, JobState
@@ -319,7 +325,7 @@ def _ended_event(
         "decision": str(decision.action),
         "why": decision.why,
         "waits": decision.wait_seconds,
-        "by": "the job itself",
+        "by": DECIDED_BY_JOB,
         "began_at": attempt.began_at,
         "reached": attempt.reached,
         "ended_by_signal": attempt.end.signal,

@@ -23,6 +23,8 @@ from runbook.plan_file.job_ends import (
 )
 from runbook.plan_file.text_enum import StrEnum
 
+DECIDED_BY_JOB = "the job itself"
+"""Who decided, in the event of a job's end, where no process watched it."""
 RECOVERY_SECONDS = 120.0
 """Wait after a node was out of reach. A job submitted at once would get the same node, which Slurm
 takes out of service after SlurmdTimeout: 300 s by default, less than the waits of the default three

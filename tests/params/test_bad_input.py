@@ -8,6 +8,7 @@ from suite.messages import (
     containing,
     has_problem,
     has_rule,
+    is_value,
     problem_of,
     says,
 )
@@ -15,6 +16,7 @@ from suite.messages import (
 from runbook.core.errors import ParamsError
 from runbook.params import load
 from runbook.params.messages import ParamsMessage
+from runbook.params.problems import InvalidParams
 
 
 def refused(project: Path, text_or_name: str, words=(), write=None) -> ParamsError:
@@ -40,20 +42,45 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
         "run: mine\nmodel: tyni\nparallel:\n  mp_size: 2\n  tenser: 3\n"
         "training:\n  iterations: 3\n  precision: bf17\n  micro_batch: 0\ndata: {dataset: corps}\n"
     )
-    assert told(project, text, ["training.seed=x", "jobs.smoke.nodes=1.5"], write) == (
-        "Parameters of run mine: 9 things cannot be used. Nothing was written.\n"
-        "  1. traning (params/sites/local.yaml:6): there is no such key. Did you mean training?\n"
-        "  2. parallel.mp_size = 2 (params/mine.yaml:4): "
-        "mp_size is a name of the documents; here it is parallel.tensor.\n"
-        "  3. parallel.tenser = 3 (params/mine.yaml:5): there is no such key. Did you mean parallel.tensor?\n"
-        "  4. training.precision = bf17 (params/mine.yaml:8): must be 'fp32', 'fp16' or 'bf16'. Did you mean bf16?\n"
-        "  5. training.micro_batch = 0 (params/mine.yaml:9): must be greater than 0.\n"
-        "  6. training.seed = x (--set training.seed=x): 'x' is text, not a number.\n"
-        "  7. jobs.smoke.nodes = 1.5 (--set jobs.smoke.nodes=1.5): "
-        "must be a valid integer, got a number with a fractional part.\n"
-        "  8. model = tyni (params/mine.yaml:2): params/models.yaml has no tyni. Did you mean tiny?\n"
-        "  9. data.dataset = corps (params/mine.yaml:10): params/datasets.yaml has no corps. Did you mean corpus?"
+    error = refused(project, text, ["training.seed=x", "jobs.smoke.nodes=1.5"], write)
+    assert isinstance(error, InvalidParams)
+    mine = "params/mine.yaml"
+    site = "params/sites/local.yaml"
+    assert [(problem.key, problem.where, problem.value) for problem in error.problems] == [
+        ("traning", f"{site}:6", ...),
+        ("parallel.mp_size", f"{mine}:4", 2),
+        ("parallel.tenser", f"{mine}:5", 3),
+        ("training.precision", f"{mine}:8", "bf17"),
+        ("training.micro_batch", f"{mine}:9", 0),
+        ("training.seed", "--set training.seed=x", "x"),
+        ("jobs.smoke.nodes", "--set jobs.smoke.nodes=1.5", 1.5),
+        ("model", f"{mine}:2", "tyni"),
+        ("data.dataset", f"{mine}:10", "corps"),
+    ]
+    rules = (
+        ParamsMessage.UNKNOWN_KEY.of(near="training"),
+        ParamsMessage.OTHER_NAME_OF_THE_DOCUMENTS.of(word="mp_size", ours="parallel.tensor"),
+        ParamsMessage.UNKNOWN_KEY.of(near="parallel.tensor"),
+        ParamsMessage.NEARLY_A_WORD.of(text=containing("fp32", "fp16", "bf16"), near="bf16"),
+        None,
+        ParamsMessage.TEXT_NOT_A_NUMBER.of(value="x", hint=""),
+        None,
+        ParamsMessage.NO_SUCH_NAME.of(
+            where="params/models.yaml", name="tyni", suggestion=containing("tiny?")
+        ),
+        ParamsMessage.NO_SUCH_NAME.of(
+            where="params/datasets.yaml", name="corps", suggestion=containing("corpus?")
+        ),
     )
+    for problem, rule in zip(error.problems, rules, strict=True):
+        # The words about ranges and types are pydantic's.
+        assert rule is None or has_rule(problem, rule.message, **rule.values), problem
+    assert is_value(error.problems[4].rule, containing("greater", 0))
+    assert is_value(error.problems[6].rule, containing("integer", "fractional"))
+    head, *lines = str(error).splitlines()
+    assert says(head, ParamsMessage.MANY_THINGS, number=9)
+    numbered = [f"  {number}. {problem.text()}" for number, problem in enumerate(error.problems, 1)]
+    assert lines == numbered
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 from write_keys import keys_page
 
 from runbook.params.schema.keys import all_keys
+from runbook.params.schema.site import QueueLimit
 
 PAGE = Path(__file__).parents[2] / "docs" / "keys.md"
 
@@ -26,6 +27,9 @@ def test_the_page_explains_each_key_of_a_run_file_once():
 
 
 def test_a_key_inside_a_list_or_a_mapping_of_a_site_file_is_listed_too():
-    page = keys_page()
-    assert "| `queues.<name>.max_nodes` | `0` | Most nodes of a job; 0: no limit known. |" in page
-    assert "| `preparation[].title` | **required** |" in page
+    rows = [line.strip("| ").split(" | ") for line in keys_page().splitlines()]
+    cells = {row[0]: row[1:] for row in rows if len(row) == 3}
+    description = QueueLimit.model_fields["max_nodes"].description
+    assert description is not None
+    assert cells["`queues.<name>.max_nodes`"] == ["`0`", " ".join(description.split())]
+    assert cells["`preparation[].title`"][0] == "**required**"

@@ -188,7 +188,8 @@ def test_a_cell_at_its_defaults_or_below_what_papermill_was_given_is_nobodys_edi
             if "parameters" in one["metadata"].get("tags", [])
         ]
         assert hand_edits(source) == {}
-    assert hand_edits("training: dict = other\nmodel = ''") == {"training": "other"}
+    cell = "training: dict = other\nmodel = ''"
+    assert hand_edits(cell) == {"training": "other"}
 
 
 def test_inside_a_kernel_only_papermills_own_cell_shows_that_nobody_sits_there():

@@ -40,7 +40,8 @@ def found(text):
 def test_words_of_different_meaning_are_found_outside_quotes(word):
     if word != "1.5:2":
         assert len(found(f"a: {word}\n")) == 1
-    assert found(f"a: '{word}'\nb: \"{word}\"\nc: |\n  {word}\n") == []
+    quoted = f"a: '{word}'\nb: \"{word}\"\nc: |\n  {word}\n"
+    assert found(quoted) == []
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,8 @@ def test_papermill_reads_as_our_copy_of_its_loader_does():
     iorw = pytest.importorskip("papermill.iorw", exc_type=ImportError)
     text = "a: 12:00:00\nb: 2025-11-21\nc: 1e-4\nd: [no, 024]\n"
     assert yaml.load(text, Loader=iorw.NoDatesSafeLoader) == yaml.load(text, Loader=PapermillLoader)
-    assert read_as_papermill("3: {4: x}") == {"3": {"4": "x"}}
+    keys = "3: {4: x}"
+    assert read_as_papermill(keys) == {"3": {"4": "x"}}
 
 
 @settings(deadline=None, max_examples=300)

@@ -119,19 +119,24 @@ def test_ordinary_words_are_no_tokens():
         "signature=short",
     ):
         assert mask(word) == word
-    assert mask(f"x {TOKENS[0]} y") == "x hf_A... y"
+    masked = mask(f"x {TOKENS[0]} y")
+    assert masked.split(" ") == ["x", "hf_A...", "y"]
 
 
 def test_a_private_key_is_masked_with_its_body_and_what_follows_stays():
     key = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\nAAAA==\n-----END OPENSSH PRIVATE KEY-----"
-    assert mask(f"{key}, then {key.partition('-----END')[0]}") == "----..., then ----..."
+    masked = mask(f"{key}, then {key.partition('-----END')[0]}")
+    assert masked.split(", then ") == ["----..."] * 2
     assert mask(" ".join(key.split())) == "----..."
 
 
 def test_a_password_is_masked_after_its_name_and_numbers_of_tokens_stay():
-    assert mask("password: correct-horse, pwd='x y'") == "password: ..., pwd='x y'"
-    assert mask("https://ada:pass@git.acme.io/x") == "https://ada:...@git.acme.io/x"
-    assert mask("Authorization: Bearer abcdefgh12345678") == "Authorization: Bearer ..."
+    secrets = {
+        "password: correct-horse, pwd='x y'": "password: ..., pwd='x y'",
+        "https://ada:pass@git.acme.io/x": "https://ada:...@git.acme.io/x",
+        "Authorization: Bearer abcdefgh12345678": "Authorization: Bearer ...",
+    }
+    assert {text: mask(text) for text in secrets} == secrets
     for text in (
         "tokens_per_second=123456.123456789012",
         "tokenizer: /data/gpt2-tokenizer-123456789.json",

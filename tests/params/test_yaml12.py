@@ -48,7 +48,8 @@ def test_plain_words_have_their_core_schema_value(text, value):
 
 
 def test_quoted_numbers_stay_text():
-    assert read_mapping("a: '12'\nb: \"1e-4\"\nc: |\n  12\n", "x").values == {
+    text = "a: '12'\nb: \"1e-4\"\nc: |\n  12\n"
+    assert read_mapping(text, "x").values == {
         "a": "12",
         "b": "1e-4",
         "c": "12\n",
@@ -56,7 +57,8 @@ def test_quoted_numbers_stay_text():
 
 
 def test_merge_key_is_an_ordinary_word():
-    assert read_mapping("<<: {a: 1}\n", "x").values == {"<<": {"a": 1}}
+    text = "<<: {a: 1}\n"
+    assert read_mapping(text, "x").values == {"<<": {"a": 1}}
 
 
 def test_every_value_knows_its_line():

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from suite.messages import containing, refuses, says
 from runbook.cli.ladder import ladder as ladder_command
 from runbook.core.errors import DataError, ParamsError
 from runbook.core.units import show_device_hours
+from runbook.forecast.final_loss import FAR_WIDENING, FARTHEST_RATIO
 from runbook.forecast.messages import ForecastMessage
 from runbook.phases.ladder.budget import LadderBudget, Pace, fit_rungs_left
 from runbook.phases.ladder.climb import (
@@ -481,7 +483,13 @@ def test_a_target_far_beyond_the_rungs_widens_the_interval(local):
     ladder, finished = climbed(local)
     far = replace(local, samples=local.samples * 1000)
     forecast = forecast_run(ladder, finished, far, ladder.family, 0.3)
-    assert any(says(warning, ForecastMessage.FAR_TARGET) for warning in forecast.warnings)
+    limits = {"farthest_ratio": FARTHEST_RATIO, "widening": FAR_WIDENING}
+    (warning,) = [
+        text for text in forecast.warnings if says(text, ForecastMessage.FAR_TARGET, **limits)
+    ]
+    (ratio,) = re.findall(r"([0-9,]+) times the compute", warning)
+    largest = max(rung.flops for rung in finished)
+    assert int(ratio.replace(",", "")) == round(far.flops / largest)
 
 
 def test_plan_shows_rungs_and_cost_and_writes_nothing(tmp_path):

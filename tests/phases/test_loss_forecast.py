@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from suite.messages import containing, says
 
+from runbook.core.units import show_count
 from runbook.forecast import published_law
 from runbook.forecast.messages import ForecastMessage
 from runbook.phases.loss_forecast import planned_loss, show_planned_loss
@@ -55,7 +56,9 @@ def test_a_large_run_without_a_ladder_has_the_published_law_with_its_source():
     assert forecast.best is not None
     assert any("no ladder" in warning for warning in forecast.warnings)
     text = repr(show_planned_loss(settings, plan))
-    assert says(text, PhaseMessage.BEST_SIZE)
+    best = forecast.best
+    size = {"parameters": show_count(best.parameters), "tokens": show_count(best.tokens)}
+    assert says(text, PhaseMessage.BEST_SIZE, **size, loss=best.loss)
     assert says(text, PhaseMessage.LADDER_WOULD_COST, run="lumi-13b")
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from suite.messages import refuses, says
+from suite.messages import refuses
+from suite.tables import table_rows
 
 from runbook.cli.messages import CliMessage
 from runbook.cli.plan import plan
@@ -121,7 +122,17 @@ def test_the_search_of_a_shipped_run_ranks_and_grows() -> None:
     assert [row["devices"] for row in found["growth"]][:3] == [128, 256, 512]
     text = search.as_text()
     assert "Best layouts" in text
-    assert says(text, PhaseMessage.NODES_IN_MULTIPLES)
+    rows = table_rows(text)
+    tensor = 1
+    pipeline = 2
+    layouts = [row for row in rows if row[0].replace(",", "").isdigit()]
+    assert len(layouts) > 10
+    head = next(row for row in rows if row[0] == "GPUs")
+    assert head[tensor : pipeline + 1] == ["tensor", "pipeline"]
+    assert head[-1] == PhaseMessage.NODES_IN_MULTIPLES.fill()
+    # A replica takes whole nodes of 8 devices.
+    for layout in layouts:
+        assert int(layout[-1]) == int(layout[tensor]) * int(layout[pipeline]) / 8
     assert json.loads(call("azure-175b", "--search", "--json").output)["device"] == "H100-SXM"
 
 

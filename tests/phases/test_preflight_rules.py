@@ -739,9 +739,9 @@ def test_the_process_that_ended_first_is_named():
     assert first_end(TORCHRUN_REPORT) == (
         PhaseMessage.RANK_ENDED_FIRST.fill(rank=1, host="node2", ending=shell.how_it_ended(137))
     )
-    assert first_end("srun: error: n2: task 1: Killed\nsrun: error: n1: task 0: Killed\n") == (
-        PhaseMessage.TASK_ENDED.fill(task=1, node="n2", text="Killed")
-    )
+    killed = "srun: error: n2: task 1: Killed\nsrun: error: n1: task 0: Killed\n"
+    ended = PhaseMessage.TASK_ENDED.fill(task=1, node="n2", text="Killed")
+    assert first_end(killed) == ended
     assert first_end("runbook: finished\n") == ""
 
 

@@ -157,8 +157,9 @@ def test_only_the_known_names_in_braces_are_filled_in_by_the_job():
     variables = {"A": "/tmp/{user}-{job}", "B": "{home} {{user}} $user", "C": "{stage}/x"}
     own = replace(own, site=own.site.model_copy(update={"environment": {"g": variables}}))
     script = job_of(own).script
-    job = {"user": "a; touch $made", "job_number": "* 7"}
-    environment = environment_of(script, variables=job)
-    assert environment["A"] == "/tmp/a; touch $made-* 7"
-    assert environment["B"] == "{home} {a; touch $made} $user"
+    user = "a; touch $made"
+    number = "* 7"
+    environment = environment_of(script, variables={"user": user, "job_number": number})
+    assert environment["A"] == f"/tmp/{user}-{number}"
+    assert environment["B"] == f"{{home}} {{{user}}} $user"
     assert environment["C"] == "/GIVE_JOBS_STAGE/x"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from suite.scripts import command_of, options_of
 from two_nodes import PROJECT, Project, lines_of
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.training]
@@ -54,7 +55,10 @@ def test_mpiexec_trains_with_a_rank_a_process(tmp_path):
     )
     run = project.runs / "queued"
     folder = run / "jobs" / "03-smoke-test"
-    assert "mpiexec \\\n  -n 2 \\\n  --ppn 2 \\\n  --hostfile" in (folder / "job.sh").read_text()
+    command = command_of((folder / "job.sh").read_text(), "mpiexec")
+    options = options_of(command, "mpiexec", flags=("--envall",))
+    assert (options["-n"], options["--ppn"]) == ("2", "2")
+    assert options["--hostfile"] == "$job/hostfile"
     rows = lines_of(run / "smoke" / "metrics.jsonl")
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5, 6] and {
         row["world_size"] for row in rows

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from two_nodes import BIN, Cluster, Project, wait_until
 from runbook import params
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight.learned_site import learn_site
+from runbook.phases.p01_environment.preflight.placed_check import PreflightCheck
 from runbook.phases.p01_environment.preflight.run_preflight import PreflightResult
 
 pytestmark = pytest.mark.slurm
@@ -65,7 +68,12 @@ def test_sound_nodes_pass_every_rung(project: Project, cluster: Cluster):
     found = climb(project)
     assert broken(found) == {} and found["defect"] is None and found["not_asked"] == []
     names = {check["name"] for check in found["checks"]}
-    assert names >= {"shared folder", "import of torch", "links between nodes", "process groups"}
+    assert names >= {
+        PreflightCheck.SHARED_FOLDER,
+        PreflightCheck.TORCH_IMPORT,
+        PreflightCheck.LINKS,
+        PreflightCheck.PROCESS_GROUPS,
+    }
     assert set(found["nodes"]) == {"node1", "node2"}
     assert not cluster.ask("squeue", "-h")
     site = params.load(str(project.root / "params" / "queued.yaml"), project=project.root).site
@@ -95,12 +103,16 @@ def test_defects_of_a_node_are_named_with_it_before_torch_is_imported(
     found = climb(project, limits="ulimit -l 64; ulimit -n 300;")
     checks = broken(found)
     assert found["not_asked"] == ["torch", "peers", "groups"]
-    assert checks["shared memory"]["nodes"] == ["node2"]
-    assert "2.12.0 on node2" in checks["versions"]["value"]
-    assert checks["names of the nodes"]["nodes"] == ["node2"]
-    assert "64.0 KiB" in checks["locked memory"]["value"]
+    assert checks[PreflightCheck.SHARED_MEMORY]["nodes"] == ["node2"]
+    place = PhaseMessage.VERSION_ON_NODES.fill(version="2.12.0", nodes="node2")
+    assert place in checks[PreflightCheck.VERSIONS]["value"]
+    assert checks[PreflightCheck.NODE_NAMES]["nodes"] == ["node2"]
+    assert "64.0 KiB" in checks[PreflightCheck.LOCKED_MEMORY]["value"]
     assert says(
-        checks["open files"]["value"], PhaseMessage.TOO_FEW_OPEN_FILES, limit=300, needed=1024
+        checks[PreflightCheck.OPEN_FILES]["value"],
+        PhaseMessage.TOO_FEW_OPEN_FILES,
+        limit=300,
+        needed=1024,
     )
 
 
@@ -109,25 +121,26 @@ def test_a_folder_that_one_node_cannot_write_is_named(project: Project, on_node2
     run = project.runs / "queued"
     on_node2(f"mount --bind '{run}' '{run}' && mount -o remount,ro,bind '{run}'")
     checks = broken(climb(project))
-    assert checks["shared folder"]["nodes"] == ["node2"]
-    assert "Read-only file system" in checks["shared folder"]["value"]
+    assert checks[PreflightCheck.SHARED_FOLDER]["nodes"] == ["node2"]
+    assert os.strerror(errno.EROFS) in checks[PreflightCheck.SHARED_FOLDER]["value"]
 
 
 def test_a_command_of_the_site_that_fails_on_a_node_is_named(project: Project):
     site = project.root / "params" / "sites" / "two-nodes.yaml"
-    command = "[[ $SLURMD_NODENAME == node1 ]] || { echo 'no key for the cache' >&2; exit 3; }"
+    reason = "no key for the cache"
+    command = f"[[ $SLURMD_NODENAME == node1 ]] || {{ echo '{reason}' >&2; exit 3; }}"
     as_before = site.read_text()
     site.write_text(f"{as_before}\nnode_setup:\n  - {json.dumps(command)}\n")
     try:
         checks = broken(climb(project))
     finally:
         site.write_text(as_before)
-    assert checks.keys() == {"node setup"}
-    value = checks["node setup"]["value"]
+    assert checks.keys() == {PreflightCheck.NODE_SETUP}
+    value = checks[PreflightCheck.NODE_SETUP]["value"]
     assert (
         says(value, PhaseMessage.ENDED_WITH_EXIT_CODE, code=3)
         and "node2" in value
-        and "no key for the cache" in value
+        and reason in value
     )
 
 
@@ -135,7 +148,8 @@ def test_a_time_limit_is_named_without_a_job(project: Project):
     found = climb(
         project, "--set", "jobs.training.partition=short", "--set", "jobs.training.nodes=1"
     )
-    assert broken(found).keys() == {"limits of jobs.training"} and found["job"] == ""
+    limits = PhaseMessage.LIMITS_OF_JOB.fill(section="training")
+    assert broken(found).keys() == {limits} and found["job"] == ""
 
 
 def test_a_preflight_that_is_ended_leaves_neither_lock_nor_job(project: Project, cluster: Cluster):

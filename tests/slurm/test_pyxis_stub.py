@@ -47,11 +47,14 @@ def test_what_pyxis_refuses_is_refused(step, options, why):
 
 def test_an_image_file_that_is_not_there_is_refused(step):
     code, _, err = step("--container-image=/nowhere.sqsh")
-    assert code != 0 and "there is no /nowhere.sqsh on this node" in err
+    refusal = "there is no /nowhere.sqsh on this node"
+    assert code != 0 and refusal in err
 
 
 def test_the_image_wins_over_the_job_but_for_what_the_job_names(step):
-    show = 'echo "$MASTER_ADDR $CUDA_DEVICE_MAX_CONNECTIONS $LANG ${LC_ALL-none} $RANK $OWN"'
+    names = ("MASTER_ADDR", "CUDA_DEVICE_MAX_CONNECTIONS", "LANG", "LC_ALL", "RANK", "OWN")
+    show = " ".join(f'"${{{name}-none}}"' for name in names)
+    show = f"printf '%s\\n' {show}"
     job = {
         "MASTER_ADDR": "node1",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
@@ -60,11 +63,14 @@ def test_the_image_wins_over_the_job_but_for_what_the_job_names(step):
         "RANK": "7",
     }
     _, said, _ = step(IMAGE, program=show, OWN="mine", **job)
-    assert said == "image 32 C.UTF-8 none 0 mine\n"
+    assert said.splitlines() == ["image", "32", "C.UTF-8", "none", "0", "mine"]
     _, said, _ = step(IMAGE, "--container-env=MASTER_ADDR,LC_ALL", program=show, OWN="mine", **job)
-    assert said == "node1 32 C.UTF-8 de 0 mine\n"
+    assert said.splitlines() == ["node1", "32", "C.UTF-8", "de", "0", "mine"]
     _, said, _ = step(program=show, OWN="mine", **job)
-    assert said == "node1 1 de de 7 mine\n", "a step without a container is left alone"
+    lines = said.splitlines()
+    assert lines == ["node1", "1", "de", "de", "7", "mine"], (
+        "a step without a container is left alone"
+    )
 
 
 def test_a_step_ends_only_when_the_container_is_removed(step, cluster: Cluster):

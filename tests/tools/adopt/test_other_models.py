@@ -73,6 +73,9 @@ def test_experts_of_a_configuration_make_another_model(tmp_path, experts, is_oth
     config = tmp_path / "moe.yaml"
     config.write_text(EXPERTS_IN_YAML.replace("EXPERTS", str(experts)))
     report = adopt_files([config], tmp_path / "mine.yaml")
+    model = f"model.model_config.moe_config.num_experts {experts}: experts"
+    assert says(report.check, AdoptMessage.ANOTHER_MODEL, model=model) is is_other
+    # No other words of the message either, for one expert.
     assert says(report.check, AdoptMessage.ANOTHER_MODEL) is is_other
     assert ("model" in report.adopted.findings.questions) is is_other
 

@@ -198,4 +198,5 @@ def test_a_difference_outside_the_first_micro_batch_names_no_rank():
     comparison = compared(recorded(), recorded(), loss=2.5)
     assert (comparison.verdict, comparison.difference) == (Verdict.HARDWARE, None)
     assert comparison.has_fingerprints
-    assert says(comparison.as_text(), ReplayMessage.SAME_FIRST_MICRO_BATCH)
+    first = ReplayMessage.FIRST_STEP.fill(step=4, loss=2.0, again=2.5)
+    assert says(comparison.as_text(), ReplayMessage.SAME_FIRST_MICRO_BATCH, first=first)
