@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from runbook.cli.messages import CliMessage
+
 REPOSITORY = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
@@ -202,13 +204,13 @@ def test_a_package_of_an_extra_that_is_missing_is_told_with_the_extra(tmp_path):
         code, "run", "local", "--set", "training.sample_prompt=", "--runs", str(tmp_path)
     )
     assert ended.returncode == 1
-    assert ended.stderr == (
-        "Error: the package papermill is missing; pip install 'gpt3-runbook[all]' brings all that a run needs, "
-        "'gpt3-runbook[jupyter]' this one\n"
+    missing = CliMessage.PACKAGE_MISSING.fill(
+        package="papermill", remedy=CliMessage.ANY_EXTRA.fill(extra="jupyter")
     )
+    assert ended.stderr == f"Error: {missing}\n"
     ended = without_extras(code, "data", "show", "nowhere")
     assert ended.returncode == 1
-    assert ended.stderr.endswith("brings all that a run needs, 'gpt3-runbook[data]' this one\n")
+    assert ended.stderr.endswith(f"{CliMessage.ANY_EXTRA.fill(extra='data')}\n")
 
 
 def test_a_missing_module_that_no_extra_brings_is_not_hidden():

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from suite.messages import says
+
+from runbook.cli.messages import CliMessage
+from runbook.phases.messages import PhaseMessage
 
 sys.path.append(str(Path(__file__).parent / "pythons"))
 
@@ -48,10 +52,12 @@ def test_the_wheel_alone_makes_a_project_in_an_empty_folder_and_plans_it(call):
     where = call("python", "-c", "import runbook; print(runbook.__file__)")
     assert str(CLONE) not in where
     assert call("runbook", "--version").strip().endswith(VERSION)
-    assert "files written" in call("runbook", "init", "project")
+    written = call("runbook", "init", "project")
+    assert says(written, CliMessage.PROJECT_WRITTEN, folder="project", existing="")
     project = call.folder / "project"
     assert len(list(project.glob("notebooks/*.ipynb"))) == 7
-    assert "every value is right" in call("runbook", "check", "local", cwd=project)
+    checked = call("runbook", "check", "local", cwd=project)
+    assert checked.splitlines()[-1] == f"local: {PhaseMessage.EVERYTHING_FITS.fill()}"
     call("runbook", "render", "slurm-oscar", "--placeholders", "--out", "scripts", cwd=project)
     assert (project / "scripts" / "jobs" / "04-training" / "job.sh").exists()
 

@@ -11,6 +11,8 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,61 +28,97 @@ METADATA = {"kernelspec", "language_info"}
 Cell = dict[str, Any]
 
 
-def faults(notebook: dict[str, Any]) -> Iterator[str]:
-    """Everything that is wrong with a notebook, one line each."""
+class Rule(StrEnum):
+    """The rules of the house, each with the text about a cell that breaks it."""
+
+    CELL_ID = "the cell id is missing, used twice, or no lower-case word with dashes"
+    METADATA = "metadata {value}: strip it (nbstripout, see .pre-commit-config.yaml)"
+    NO_PROSE = "no prose before it"
+    PLACE = "names a place of one machine"
+    OUTPUT = "holds output: strip it"
+    MAGIC = (
+        "starts a program by a magic: a failing one looks like success to papermill; call the "
+        "package"
+    )
+    SYNTAX = "is no Python: {value}"
+    PROGRAM = "holds a program ({value}): it belongs into the package"
+    PARAMETERS_CELLS = "{value} cells have the tag parameters; papermill needs exactly one"
+    PARAMETER = "{value} is not name: type = value"
+    SCHEMA = "{value} are not the values of the schema"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A rule that a cell breaks."""
+
+    cell: str
+    """Id of the cell. Empty for the whole notebook."""
+    rule: Rule
+    value: str = ""
+    """The value that the text of the rule shows."""
+
+    def __str__(self) -> str:
+        cell = f"{self.cell}: " if self.cell else ""
+        return cell + self.rule.format(value=self.value)
+
+
+def faults(notebook: dict[str, Any]) -> Iterator[Fault]:
+    """Yield everything that is wrong with a notebook."""
     cells: list[Cell] = notebook["cells"]
     ids = [cell.get("id", "") for cell in cells]
     for name in sorted({one for one in ids if ids.count(one) > 1 or not ID.fullmatch(one)}):
-        yield f"cell id {name!r} is missing, used twice, or no lower-case word with dashes"
+        yield Fault(name or "?", Rule.CELL_ID)
     if surplus := set(notebook["metadata"]) - METADATA:
-        yield f"metadata {', '.join(sorted(surplus))}: strip it (nbstripout, see .pre-commit-config.yaml)"
+        yield Fault("", Rule.METADATA, ", ".join(sorted(surplus)))
     yield from parameters_faults(
         [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
     )
     for before, cell in pairwise(cells):
         if cell["cell_type"] == "code" and before["cell_type"] != "markdown":
-            yield f"{cell['id']}: no prose before it"
+            yield Fault(cell["id"], Rule.NO_PROSE)
     for cell in cells:
-        yield from (f"{cell.get('id', '?')}: {fault}" for fault in cell_faults(cell))
+        yield from cell_faults(cell)
 
 
-def cell_faults(cell: Cell) -> Iterator[str]:
-    """What is wrong with one cell."""
+def cell_faults(cell: Cell) -> Iterator[Fault]:
+    """Yield what is wrong with one cell."""
+    name = cell.get("id", "?")
     source = "".join(cell["source"])
     if PLACE.search(source):
-        yield "names a place of one machine"
+        yield Fault(name, Rule.PLACE)
     if surplus := set(cell["metadata"]) - {"tags"}:
-        yield f"metadata {', '.join(sorted(surplus))}: strip it"
+        yield Fault(name, Rule.METADATA, ", ".join(sorted(surplus)))
     if cell["cell_type"] != "code":
         return
     if cell["outputs"] or cell["execution_count"] is not None:
-        yield "holds output: strip it"
+        yield Fault(name, Rule.OUTPUT)
     if re.search(r"^\s*[!%]", source, re.MULTILINE):
-        yield "starts a program by a magic: a failing one looks like success to papermill; call the package"
+        yield Fault(name, Rule.MAGIC)
         return
     try:
         body = ast.parse(source)
     except SyntaxError as error:
-        yield f"is no Python: {error.msg}"
+        yield Fault(name, Rule.SYNTAX, error.msg)
         return
     for node in ast.walk(body):
         if isinstance(node, FORBIDDEN):
-            yield f"holds a program ({type(node).__name__}): it belongs into the package"
+            yield Fault(name, Rule.PROGRAM, type(node).__name__)
 
 
-def parameters_faults(found: Sequence[Cell]) -> Iterator[str]:
-    """The parameters cell against the schema."""
-    if len(found) != 1:
-        yield f"{len(found)} cells are tagged parameters; papermill needs exactly one"
+def parameters_faults(tagged: Sequence[Cell]) -> Iterator[Fault]:
+    """Yield where the parameters cell differs from the schema."""
+    if len(tagged) != 1:
+        yield Fault("", Rule.PARAMETERS_CELLS, str(len(tagged)))
         return
+    (cell,) = tagged
     values = {}
-    for statement in ast.parse("".join(found[0]["source"])).body:
+    for statement in ast.parse("".join(cell["source"])).body:
         if not isinstance(statement, ast.AnnAssign) or statement.value is None:
-            yield f"parameters: {ast.unparse(statement)} is not name: type = value"
+            yield Fault(cell["id"], Rule.PARAMETER, ast.unparse(statement))
             continue
         values[ast.unparse(statement.target)] = ast.literal_eval(statement.value)
     if list(values.items()) != list(PARAMETERS.items()):
-        yield f"parameters: {values} are not the schema's {PARAMETERS}"
+        yield Fault(cell["id"], Rule.SCHEMA, str(values))
 
 
 def main(words: Sequence[str]) -> int:

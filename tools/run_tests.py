@@ -247,7 +247,7 @@ def main() -> int:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     parts = [part for part in known if not asked.parts or part.name in asked.parts]
     if missing := room_missing(parts, [PROJECT, Path(tempfile.gettempdir())]):
-        print("\n".join(missing), file=sys.stderr)
+        print("\n".join(map(str, missing)), file=sys.stderr)
         return 1
     answer_inherited_signals()
     with tempfile.TemporaryDirectory(prefix="runbook-suite-") as folder:
@@ -262,8 +262,23 @@ def main() -> int:
     return int(failed)
 
 
-def room_missing(parts: Sequence[Part], places: Sequence[Path]) -> list[str]:
-    """Return a sentence for each place with less free space than the parts need.
+@dataclass(frozen=True)
+class MissingRoom:
+    """A place with less free space than the parts need."""
+
+    place: Path
+    free_gb: float
+    needed_gb: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.place}: {self.free_gb:.1f} GB are free, and these parts need "
+            f"{self.needed_gb} GB"
+        )
+
+
+def room_missing(parts: Sequence[Part], places: Sequence[Path]) -> list[MissingRoom]:
+    """Return each place with less free space than the parts need.
 
     >>> room_missing([], [Path("/")])
     []
@@ -273,12 +288,12 @@ def room_missing(parts: Sequence[Part], places: Sequence[Path]) -> list[str]:
         needed = SUITE_GB
     if any(part.name == "pythons" for part in parts):
         needed += PYTHONS_GB
-    sentences = []
+    missing = []
     for place in places:
-        free = shutil.disk_usage(place).free / 1e9
-        if free < needed:
-            sentences.append(f"{place}: {free:.1f} GB are free, and these parts need {needed} GB")
-    return sentences
+        free_gb = shutil.disk_usage(place).free / 1e9
+        if free_gb < needed:
+            missing.append(MissingRoom(place, free_gb, needed))
+    return missing
 
 
 if __name__ == "__main__":

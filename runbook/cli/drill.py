@@ -153,8 +153,10 @@ def _print_verdicts(verdicts: Sequence["DrillVerdict"], *, as_json: bool) -> Non
         click.echo(json.dumps([verdict.as_dict() for verdict in verdicts], indent=1))
         return
 
+    from runbook.tools.drills.messages import DrillMessage
+
     score = drill_report.score(verdicts)
-    click.echo(f"{score} (of {len(drill_list.DRILLS)} drills that there are)")
+    click.echo(DrillMessage.OF_ALL_DRILLS.fill(score=score, all=len(drill_list.DRILLS)))
 
 
 def _list_drills(names: Sequence[str], *, as_json: bool) -> None:

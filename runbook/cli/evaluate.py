@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from runbook.cli.messages import CliMessage
 from runbook.cli.options import AS_JSON, FOLDER, on_run_folder
 
 
@@ -63,7 +64,7 @@ def evaluate(
         else:
             table = scores.score(folder, scores.Wish(names, task_folder, **options))
     elif stray:
-        raise click.UsageError(f"{', '.join(stray)} needs --tasks.")
+        raise click.UsageError(CliMessage.NEEDS_TASKS.fill(options=", ".join(stray)))
     else:
         from runbook.phases.p06_evaluation import phase as evaluation
 

@@ -80,8 +80,10 @@ def init(
     written, existing = make_project(folder, clone=bool(site))
     existing_note = ""
     if existing:
-        existing_note = f"; {len(existing)} exist and were kept"
-    click.echo(f"{folder}: {len(written)} files written{existing_note}.")
+        existing_note = CliMessage.PROJECT_KEPT.fill(number=len(existing))
+    click.echo(
+        CliMessage.PROJECT_WRITTEN.fill(folder=folder, number=len(written), existing=existing_note)
+    )
     if recipe:
         _write_recipe(folder, recipe, site)
     if site:

@@ -30,6 +30,7 @@ class CliMessage(Message):
     KEPT = "exists and was kept"
     LEFT_OUT = "left out: {records:,} records, {files:,} files"
     NOT_A_SHARE = "{share!r} is not I/N, such as 0/32"
+    NEEDS_TASKS = "{options} needs --tasks."
     NEXT_STEP = (
         "Next: cd {folder}; runbook run local; or open notebooks/00-plan.ipynb in JupyterLab."
     )
@@ -56,6 +57,8 @@ class CliMessage(Message):
     SHARE_MADE = (
         "share {share}: {made} of {total} shards made{before}; run without --share to join them"
     )
+    PROJECT_KEPT = "; {number} exist and were kept"
+    PROJECT_WRITTEN = "{folder}: {number} files written{existing}."
     RUN_OR_PREDICT = "give either RUN or --predict FILE.csv"
     THERE_ARE_COMMANDS = "There are {commands}."
     TOKENIZED = "{done}: {documents:,} documents, {tokens:,} tokens -> {files}"

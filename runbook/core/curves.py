@@ -230,8 +230,8 @@ def _axes(frame: Frame) -> Markup:
     lines.append(f'<text x="{right}" y="{bottom + 34}" text-anchor="end">iteration</text>')
     middle = (TOP + bottom) / 2
     lines.append(
-        f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">loss (nat / '
-        "token)</text>"
+        f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">'
+        f"{CoreMessage.LOSS_AXIS.fill()}</text>"
     )
     lines.append(f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none"/>')
     plain = "".join(lines).replace("<text ", '<text stroke="none" fill="currentColor" ')

@@ -13,13 +13,18 @@ class CoreMessage(Message):
     HOLDER_ELSEWHERE = (
         " Whether it still runs cannot be seen from {host}: if it does not, remove {path}."
     )
+    INTEGER_TOO_LARGE = "an integer of {bits} bits is not {expected}: more than there is anywhere"
     LOCK_HELD = "{folder} is held by {holder}. Wait until it has ended, or end it.{advice}"
     LOCK_HOLDER = "process {pid} of {user} on {host}, {purpose}, since {since} ({age}): {command}"
     LOCK_TAKEN_AGAIN = (
         "{path} is being taken over by others again and again. Try again when they have ended."
     )
     LOCK_TAKEN_OVER = "The lock of a dead process was taken over: {holder}."
+    LOSS_AXIS = "loss (nat / token)"
+    MINUTES_OVER_59 = "{text!r} has more than 59 minutes or seconds"
     NEEDS_PANDAS = "a DataFrame needs pandas ({error}): pip install 'gpt3-runbook[jupyter]'"
+    NOT_A_QUANTITY = "{text!r} is not {expected}"
+    NOT_A_WHOLE_NUMBER = "{text!r} is not {expected}: not a whole number"
     NOT_WRITTEN = (
         "{path} could not be written: {reason}. A record is written whole or not at all; what "
         "was there before is unchanged. Free space or rights in that folder, then run the cell "
@@ -33,6 +38,7 @@ class CoreMessage(Message):
     )
     PROGRAM_NOT_STARTED = "{command} could not be started: {reason}."
     PROGRAM_TIMED_OUT = "{command} did not end within {timeout:g} s and was killed.{last_words}"
+    QUANTITY_TOO_LARGE = "{text!r} is not {expected}: more than there is anywhere"
     THINGS_DO_NOT_FIT = "{things} not fit together; nothing was written or started:"
     NO_VERDICT = "check {name!r}: verdict {verdict!r} is none of {verdicts}"
     RECORD_UNREADABLE = "{path} is not {meaning} ({problem}). {remedy}"

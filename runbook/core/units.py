@@ -4,6 +4,9 @@ import itertools
 import math
 import re
 
+from runbook.core.messages import CoreMessage
+from runbook.plan_file.errors import CodedError
+
 GIB = 2**30
 """Bytes of a GiB."""
 DAY_SECONDS = 86_400.0
@@ -46,6 +49,10 @@ _CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,4}):(\d{2})(?::(\d{2}))?")
 _MOST = 10**30
 
 
+class UnitError(CodedError, ValueError):
+    """Raised if a text is not a number with a unit, or the number is larger than any machine."""
+
+
 def parse_bytes(text: str | int) -> int:
     """Return the bytes of `4TiB`, `900 GB` or a plain number of bytes.
 
@@ -82,7 +89,7 @@ def parse_duration(text: str | int | float) -> int:
     if clock:
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         if minutes > 59 or seconds > 59:
-            raise ValueError(f"{text!r} has more than 59 minutes or seconds")
+            raise UnitError(CoreMessage.MINUTES_OVER_59, text=text)
         return days * 86400 + hours * 3600 + minutes * 60 + seconds
 
     return _scaled(text, _SECONDS, "a duration such as 00:30:00, 1-12:00:00, 2h or 90m")
@@ -107,31 +114,29 @@ def clock_seconds(text: str) -> int:
 
 
 def _scaled(text: str | int | float, units: dict[str, int], expected: str) -> int:
-    """Return a number times its unit. Raise `ValueError` if it is not what was `expected`."""
+    """Return a number times its unit. Raise `UnitError` if it is not what was `expected`."""
     if isinstance(text, str):
         return _scaled_text(text, units, expected)
     # YAML also allows .inf, .nan and integers too long for a float.
     if isinstance(text, int) and abs(text) > _MOST:
-        raise ValueError(
-            f"an integer of {text.bit_length()} bits is not {expected}: more than there is anywhere"
-        )
+        raise UnitError(CoreMessage.INTEGER_TOO_LARGE, bits=text.bit_length(), expected=expected)
 
     if isinstance(text, float) and math.isfinite(text) and not text.is_integer():
-        raise ValueError(f"{text!r} is not {expected}: not a whole number")
+        raise UnitError(CoreMessage.NOT_A_WHOLE_NUMBER, text=text, expected=expected)
     is_number = isinstance(text, int | float) and not isinstance(text, bool)
     if not is_number or not math.isfinite(text):
-        raise ValueError(f"{text!r} is not {expected}")
+        raise UnitError(CoreMessage.NOT_A_QUANTITY, text=text, expected=expected)
     return int(text)
 
 
 def _scaled_text(text: str, units: dict[str, int], expected: str) -> int:
     match = _NUMBER.fullmatch(text)
     if not match or match[2] not in units:
-        raise ValueError(f"{text!r} is not {expected}")
+        raise UnitError(CoreMessage.NOT_A_QUANTITY, text=text, expected=expected)
     unit = units[match[2]]
     digits = match[1].replace(",", "").replace("_", "")
     if float(digits) > _MOST:
-        raise ValueError(f"{text[:40]!r} is not {expected}: more than there is anywhere")
+        raise UnitError(CoreMessage.QUANTITY_TOO_LARGE, text=text[:40], expected=expected)
     if digits.isdigit():
         return int(digits) * unit
     return round(float(digits) * unit)

@@ -8,6 +8,7 @@ from runbook.plan_file.diagnostics import Message
 class DisplayMessage(Message):
     """Messages about what is shown."""
 
+    ACTION = "{name}: {command}"
     AMOUNT_DONE = "{done} of {total}{unit} ({percent:.0f} %)"
     CURVE_LABEL = (
         "{label} from {first:.4g} (iteration {first_iteration:g}) to {last:.4g} (iteration "

@@ -166,6 +166,7 @@ class PhaseMessage(Message):
     LONGER_TRAINING_GOES_ON = (
         " A training that only becomes longer or is cut otherwise goes on from its checkpoint."
     )
+    LOSS_CURVE = "{phase}  loss {first:.2f} {curve} {last:.2f}"
     LOSSES_OF_TRAINING = "{first:.4f} at first, {latest:.4f} at step {last:,}"
     MAKE_SETUP_INSTALLS = "make setup installs what requirements.lock pins."
     MASTER_MISSING = "{master} does not exist; restore it from the repository."
@@ -224,6 +225,7 @@ class PhaseMessage(Message):
         "a rehearsal runs the trainer itself, and torch and megatron-core are not both installed "
         "here: pip install 'gpt3-runbook[train]'"
     )
+    NO_TEXT_DIFFERS = "{judge}: {judged:,} sampled texts, none differs"
     NO_VARIANTS = "{run} has no variants: params/variants/{run}.yaml names none."
     NUMBER_OF_GROUPS = (
         "{number_of_inputs} files give {number_of_groups} groups of {size}, and the catalogue "
@@ -240,7 +242,12 @@ class PhaseMessage(Message):
     OUTPUTS_SET_ASIDE = "Outputs made from other inputs were moved to {folder}."
     PHASES_OUT_OF_ORDER = "--from {from_phase} comes after --to {to_phase}; the order is {phases}."
     PHASE_DID_NOT_PASS = "{phase} did not pass; its checks above say why."
+    PHASE_ENDED = "{phase:16} {state} after {duration}"
+    PHASE_FAILED = "\n{message}\n\nThe notebook as far as it came: {notebook}"
+    PHASE_RUNS = "{phase:16} running ({missing})"
     PHASE_TRAINS_NOTHING = "{phase} trains nothing; {phases} do."
+    PHASE_VERIFIED = "{phase:16} done, verified"
+    PLANNED_AND_FOUND = "Planned and found"
     PLANNED_STOP = "the stop that training.rehearse_stop={at} plans"
     PLAN_MAKES = "{origins}\n  the plan makes of it: {derived}"
     PROGRAM_ANSWERS = "{program} answers"
@@ -251,6 +258,7 @@ class PhaseMessage(Message):
     PYTHON_IN_FRONT = (
         "{name} on PATH is {path} (Python {version}), in front of the job's own {executable}"
     )
+    QUEUE_OF_JOB = "queue of jobs.{section}"
     RANKS_ANSWERED = (
         "{present} of {world_size} ranks answered; nothing came from rank {missing}{where}"
     )
@@ -278,6 +286,7 @@ class PhaseMessage(Message):
         "{time} of the budget are left for {rungs} rungs, so the largest gets {largest:,} "
         "parameters instead of {before:,}."
     )
+    REPORT_WRITTEN = "Report: {path}"
     RUNGS_OF_ONE_SHAPE = (
         "all rungs have about the same tokens per parameter, so that they do not say what "
         "another size would reach; runbook ladder RUN --rungs 7 --as NAME adds rungs of other "
@@ -299,6 +308,7 @@ class PhaseMessage(Message):
     RUN_ON_ANOTHER_SITE = (
         "Run {run} is on site {site_of_run}, not on {site}. Name a run of {site} by --run."
     )
+    SAMPLE_AFTER = "after iteration {iteration}: {text}"
     SAME_IN_BOTH_YAML = "the run file means the same to readers of YAML 1.1 and 1.2"
     SAW_REQUESTED_CORES = (
         "the job saw the {requested} cores that it had asked for, of {online} that the node has. "
@@ -309,6 +319,7 @@ class PhaseMessage(Message):
         "Ask for all (jobs.environment.memory={all_memory})"
     )
     SCORE_AND_BEFORE = "{after:.3f}, {before:.3f} before"
+    SCORES_BEFORE_AND_AFTER = "Scores before and after"
     SECRET_FILE_READABLE = "; a file is readable by you alone"
     SHARES_OF_BLEND = "{share:.1%} {text}"
     SHARE_OF_TEXT = "{share:.1%} (weight {weight:g} in data.blend)"
@@ -363,6 +374,7 @@ class PhaseMessage(Message):
         "{phase} is not finished, because its training is not ({missing}). Run the cells that "
         "launch and watch it, then this cell again."
     )
+    VALUE_REPLACED = "{key}: {old} -> {new}"
     VALUE_CHANGED = "\n  {key}: {old} there, {new} now{origin}"
     VERSION_ON_NODES = "{version} on {nodes}"
     WAITING_RANKS = ". Waiting in {step}: rank {ranks} on {nodes}"

@@ -19,6 +19,7 @@ from runbook.records.run_state import RunState, read_run, run_verdict
 from runbook.results import run_tables
 from runbook.results.forecast_scores import calibration_text, read_scores_of_all, shown_in_unit
 from runbook.results.history import PHENOMENON, read_scores
+from runbook.results.messages import ResultMessage
 from runbook.results.metrics import history_frame
 from runbook.results.scores import as_scores, worse
 from runbook.runs import run_files
@@ -177,18 +178,25 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
         losses = [loss for _, loss in training.history.losses]
         if losses:
             curve = sparkline(losses, 40)
-            parts.append(f"{training.phase}  loss {losses[0]:.2f} {curve} {losses[-1]:.2f}")
+            parts.append(
+                PhaseMessage.LOSS_CURVE.fill(
+                    phase=training.phase, first=losses[0], curve=curve, last=losses[-1]
+                )
+            )
 
     for iteration, text in samples.items():
-        parts.append(f"after iteration {iteration}: " + " ".join(text.split()))
+        parts.append(
+            PhaseMessage.SAMPLE_AFTER.fill(iteration=iteration, text=" ".join(text.split()))
+        )
     scores = [row for row in read_scores(folder) if row["measure"] != PHENOMENON]
     if scores:
-        parts.append(Table(scores, title="Scores before and after").as_text())
+        parts.append(Table(scores, title=PhaseMessage.SCORES_BEFORE_AND_AFTER.fill()).as_text())
         parts += [score.worse_text() for score in worse(as_scores(scores))]
 
     if comparison:
-        parts.append(Table(comparison, title="Plan versus actual").as_text())
-    return "\n\n".join([*parts, f"Report: {folder / 'index.html'}"])
+        parts.append(Table(comparison, title=ResultMessage.PLAN_VERSUS_ACTUAL.fill()).as_text())
+    parts.append(PhaseMessage.REPORT_WRITTEN.fill(path=folder / "index.html"))
+    return "\n\n".join(parts)
 
 
 def _verdict_of(run: RunState, phases: Sequence[str]) -> str:

@@ -177,10 +177,10 @@ def run_phase(
     refuse_changed_results(PlannedRun(settings, plan, folder), phase)
     missing = why_not_done(settings, plan, folder, phase)
     if not missing:
-        say(f"{phase:16} done, verified")
+        say(PhaseMessage.PHASE_VERIFIED.fill(phase=phase))
         return Outcome("done", 0, "", folder / "records" / f"{phase}.ipynb")
 
-    say(f"{phase:16} running ({missing})")
+    say(PhaseMessage.PHASE_RUNS.fill(phase=phase, missing=missing))
     started = time.monotonic()
     parameters = {"run": request.run}
     if request.words():
@@ -188,9 +188,10 @@ def run_phase(
     notebook = settings.project / "notebooks" / f"{phase}.ipynb"
     with repeat_output(phase, request.verbose, say):
         outcome = execute_phase(notebook, folder, phase, parameters)
-    say(f"{phase:16} {outcome.state} after {show_duration(time.monotonic() - started)}")
+    duration = show_duration(time.monotonic() - started)
+    say(PhaseMessage.PHASE_ENDED.fill(phase=phase, state=outcome.state, duration=duration))
     if outcome.exit_code:
-        say(f"\n{outcome.message}\n\nThe notebook as far as it came: {outcome.notebook}")
+        say(PhaseMessage.PHASE_FAILED.fill(message=outcome.message, notebook=outcome.notebook))
     return outcome
 
 
@@ -272,7 +273,7 @@ def forget(
     refuse_while_a_job_runs(folder, get_scheduler(settings.site))
     changed = run_files.changed_values(folder, settings)
     for key, old, new in changed:
-        say(f"{key}: {old} -> {new}")
+        say(PhaseMessage.VALUE_REPLACED.fill(key=key, old=old, new=new))
     outdated = []
     if changed:
         outdated += ["run.yaml", "plan.json"]

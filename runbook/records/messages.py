@@ -8,6 +8,9 @@ from runbook.plan_file.diagnostics import Message
 class RecordMessage(Message):
     """Messages about records and notebooks."""
 
+    ALL_CHECKS_PASSED = "{checks}, all passed"
+    ALL_PHASES_TOOK = "All phases took"
+    ANSWER = "{progress}; {problems}"
     BYTES = "{size:,} bytes"
     FILE_DIFFERS = "{kind}: {file} (expected {expected}, got {got})"
     FILE_TOO_LARGE = "{name} ({size}, too large to travel)"
@@ -66,6 +69,7 @@ class RecordMessage(Message):
         "tables. Convert it before it is recorded."
     )
 
+    PHASES_DONE = "{done} of {phases} phases done"
     CELLS_ONLY_IN = "For size, the cells are only in {report}."
     CELL_INTERRUPTED = "the cell was interrupted"
     EARLIER_EXECUTIONS = "; {duration} with {number}"

@@ -13,7 +13,12 @@ class ResultMessage(Message):
     CHANGED_FROM = "{value:.4g}, {base:.4g} before ({change})"
     COMPARED = "Verdict: {verdict} (each compared with {base})"
     CONTEXT_ONLY = "no: this run used a CPU, shown as context only"
+    COPIES_LEFT_OUT = "; {number} left out, the ones before were still on their way"
+    COPIES_WRITTEN = (
+        "{copies:,} written up to step {iteration}, {seconds:.2g} s each; {starts} from them"
+    )
     ELAPSED_AXIS = "time since the first step began ({unit})"
+    EXCEPTION = "{exception}: {message}"
     FIRST_COPIES_DRAWN = "The first {drawn} of {replicas:,} copies are drawn."
     FIRST_LOSS_OFF = "{loss:.4g}{where}, off by {difference:+.3f}"
     FIRST_LOSS_OF_VOCABULARY = "ln {vocabulary} = {loss:.2f}"
@@ -55,10 +60,12 @@ class ResultMessage(Message):
         "N = {layers} layers x {per_layer:,} + {others:,} (embeddings, last norm) = {total:,}"
     )
     PEAK = "peak of {device} in {precision}: {peak:g} TFLOP/s, dense"
+    PLAN_VERSUS_ACTUAL = "Plan versus actual"
     PLANNED_LINE = "planned: {value}"
     PLANNED_SECONDS = "the plan's seconds, every stage alike"
     PRICE = "{price:g} a device-hour"
     PUBLISHED_AXIS = "tokens per second and device (log scale); hollow: context, not comparable"
+    RAISED_AT = "{error} [{place}]"
     RECORD_NOT_AN_OBJECT = "{path} holds no JSON object."
     RECORD_NOT_JSON = "{path} is not JSON: {error}"
     REPLACED_LOSS = "replaced by a restart"
@@ -73,6 +80,7 @@ class ResultMessage(Message):
         "communication that the engine does not measure apart is in computing"
     )
     SPIKES = "{count} spikes"
+    STARTS_FROM_PARTNERS = ", {number} with copies of another node"
     STEPS = "steps {first} to {last}"
     STEPS_MISSING = "missing: steps {missing}"
     STEPS_ON_DEVICES = "{steps} on {devices}"

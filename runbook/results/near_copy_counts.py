@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from runbook.core.checks import counted
 from runbook.plan_file.resume_sources import NEAR_OWN, is_from_partner
 from runbook.results.history import Event, events_named
+from runbook.results.messages import ResultMessage
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,16 @@ class NearCopyCounts:
     def as_text(self) -> str:
         """Return the line that `runbook status` shows."""
         starts = self.own_starts + self.partner_starts
-        text = (
-            f"{self.copies:,} written up to step {self.iteration}, {self.stall_seconds:.2g} s "
-            "each; "
-            f"{counted(starts, 'start')} from them"
+        text = ResultMessage.COPIES_WRITTEN.fill(
+            copies=self.copies,
+            iteration=self.iteration,
+            seconds=self.stall_seconds,
+            starts=counted(starts, "start"),
         )
         if self.partner_starts:
-            text += f", {self.partner_starts} with copies of another node"
+            text += ResultMessage.STARTS_FROM_PARTNERS.fill(number=self.partner_starts)
         if self.left_out:
-            text += f"; {self.left_out} left out, the ones before were still on their way"
+            text += ResultMessage.COPIES_LEFT_OUT.fill(number=self.left_out)
         return text
 
 

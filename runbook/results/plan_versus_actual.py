@@ -8,6 +8,7 @@ from runbook.core.table import Table
 from runbook.plan_file.phase_names import FULL
 from runbook.planning.make_plan import Plan
 from runbook.planning.useful_time import useful_time
+from runbook.results.messages import ResultMessage
 from runbook.results.metrics import Summary
 from runbook.results.wall_time import WallTime
 
@@ -48,7 +49,8 @@ def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, 
             }
         )
 
-    return Table(rows, "Plan versus actual", source="plan.json, metrics.jsonl, events.jsonl")
+    title = ResultMessage.PLAN_VERSUS_ACTUAL.fill()
+    return Table(rows, title, source="plan.json, metrics.jsonl, events.jsonl")
 
 
 def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:

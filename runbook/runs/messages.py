@@ -43,6 +43,8 @@ class RunMessage(Message):
     NO_PLAN_YET = "{path} does not exist: run 00-plan first."
     NO_RUNS_YET = "No runs yet: runbook run local makes the first one."
     NO_SUCH_RUN_FOLDER = "{root} is not a run's folder{there}. {stem}"
+    OUTPUT_MISSING = "{file} is missing"
+    OUTPUT_SIZE_CHANGED = "{file} has {size:,} bytes instead of {recorded_size:,}"
     OUTPUT_CHANGED = "{file} was changed after it was made"
     OVERRIDES_HEAD = (
         "# Given by hand, over the run file of {run}; who opens this run again has it from here.\n"

@@ -128,9 +128,11 @@ class StepStatus:
         if self.state is StepState.DONE:
             return ""
         if self.state is StepState.OUTPUT_MISSING:
-            return f"{self.file} is missing"
+            return RunMessage.OUTPUT_MISSING.fill(file=self.file)
         if self.state is StepState.OUTPUT_CHANGED and self.bytes is not None:
-            return f"{self.file} has {self.bytes:,} bytes instead of {self.recorded_bytes:,}"
+            return RunMessage.OUTPUT_SIZE_CHANGED.fill(
+                file=self.file, size=self.bytes, recorded_size=self.recorded_bytes
+            )
         if self.state is StepState.OUTPUT_CHANGED:
             return RunMessage.OUTPUT_CHANGED.fill(file=self.file)
         return str(self.state)

@@ -21,6 +21,7 @@ class TokenMessage(Message):
     BUCKET_NOT_LISTED = (
         "{base} cannot be listed: {err}. Check the address, S3_ENDPOINT_URL and AWS's credentials."
     )
+    BYTES_FREE = "{size:,} bytes are free there"
     CHANGED_SINCE_PLANNED = (
         "it changed since the work was planned ({size} bytes then, {current_size} now)"
     )
@@ -38,6 +39,7 @@ class TokenMessage(Message):
         "the dataset {title!r} has no url to fetch from. Put its files where data.folder says, "
         "or give the catalogue an url."
     )
+    DISK_FULL = "the disk is full"
     DOCUMENTS_END = "{ended:,} of {documents:,}"
     DOWNLOAD_NOT_WRITTEN = (
         "writing {file} below {folder} failed: {reason}. What arrived is kept: make room and run "
@@ -68,8 +70,10 @@ class TokenMessage(Message):
     )
     FILE_CHECKSUM = "sha256 {sha256}, {expected} expected"
     FILE_FAULT = "{file}: {fault}"
+    FILE_LIMIT_REACHED = "a file may grow no more"
     FILE_MISSING = "missing"
     FILE_SIZE = "{size} bytes, {expected} expected"
+    FREE_SPACE_UNKNOWN = "the free space is not known"
     FTFY_MISSING = (
         "data.fix_text is ftfy, and that package is not installed: pip install "
         "'gpt3-runbook[ftfy]'. Leave data.fix_text out to tokenize the text as it is."
@@ -194,6 +198,7 @@ class TokenMessage(Message):
         "{segment} is a Parquet file, and the package pyarrow is not installed. Install it (pip "
         "install pyarrow), or convert the file to .jsonl.zst."
     )
+    QUOTA_USED_UP = "the quota is used up"
     RECORD_LEFT_OUT = "{path}, {place}: {reason}"
     S5CMD_LINE = "s5cmd listed {base} with a line that is not understood: {line!r}"
     S5CMD_MISSING = (
@@ -253,6 +258,7 @@ class TokenMessage(Message):
         "{reason} while writing below {folder} ({free}). Finished shards are kept: make room and "
         "run the same command again, and it goes on where it stopped."
     )
+    WRITING_FAILED = "writing failed: {error}"
     WRONG_SIZE_AT_SOURCE = (
         "{url} has {bytes_there} bytes, and the catalogue says {bytes_expected}: another file"
     )

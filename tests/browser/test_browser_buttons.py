@@ -7,6 +7,8 @@ from lab import Notebook, wait_until
 from playwright.sync_api import expect
 from toy_project import lines_of
 
+from runbook.display.messages import DisplayMessage
+
 pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(1800)]
 
 
@@ -30,10 +32,10 @@ def test_save_and_stop_is_heard_from_a_page_that_was_opened_again_and_nothing_re
     assert made.code == 0, made
     folder = toy.root / "runs" / "stopped"
     master = (toy.root / "notebooks" / "03-smoke-test.ipynb").read_text()
-    assert 'run: str = \\"local\\"' in master
-    (toy.root / "notebooks" / "by-hand.ipynb").write_text(
-        master.replace('run: str = \\"local\\"', 'run: str = \\"stopped\\"')
-    )
+    of_local = 'run: str = \\"local\\"'
+    of_stopped = 'run: str = \\"stopped\\"'
+    assert of_local in master
+    (toy.root / "notebooks" / "by-hand.ipynb").write_text(master.replace(of_local, of_stopped))
     notebook = Notebook(page, lab, "notebooks/by-hand.ipynb")
     for words in ("overrides: str", "phase.bind", "phase.show_expectation", "phase.launch"):
         notebook.run(words)
@@ -65,7 +67,10 @@ def test_save_and_stop_is_heard_from_a_page_that_was_opened_again_and_nothing_re
         400,
         "the cell is answered while it runs",
     )
-    assert "Save and stop: runbook cancel stopped --gently" in notebook.output(cell)
+    action = DisplayMessage.ACTION.fill(
+        name="Save and stop", command="runbook cancel stopped --gently"
+    )
+    assert action in notebook.output(cell)
     notebook = opened_again(context, lab)
     cell = notebook.cell("phase.watch")
     wait_until(

@@ -7,7 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import cells_of, step_through
+from suite.messages import containing, says
 from toy_project import RUN_FILE, json_of, tree
+
+from runbook.phases.messages import PhaseMessage
 
 pytestmark = [pytest.mark.browser, pytest.mark.notebooks]
 
@@ -41,11 +44,11 @@ def stepped(browser, toy, tmp_path_factory) -> SimpleNamespace:
 
 
 def test_a_copy_knows_its_run_and_hands_on_what_it_was_given(stepped):
-    assert "00-plan: what is bound" in stepped.said["00-plan"]["bind"]
-    assert (
-        f"Kept from earlier calls of {RUN} (overrides.yaml): training.seed=7."
-        in stepped.said["01-environment"]["bind"]
+    assert PhaseMessage.WHAT_IS_BOUND.fill(phase="00-plan") in stepped.said["00-plan"]["bind"]
+    kept = PhaseMessage.KEPT_OVERRIDES.fill(
+        run=RUN, file="overrides.yaml", values="training.seed=7"
     )
+    assert kept in stepped.said["01-environment"]["bind"]
 
 
 def test_no_master_and_no_other_run_is_changed(stepped, toy):
@@ -55,8 +58,13 @@ def test_no_master_and_no_other_run_is_changed(stepped, toy):
 
 def test_where_the_check_failed_the_next_cell_submits_nothing(stepped):
     said = stepped.said["04-training"]
-    assert "2 of 2 checks failed" in said["ready"]
-    assert "04-training: nothing was submitted. smoke test: not done" in said["launch"]
+    assert says(said["ready"], PhaseMessage.CHECKS_FAILED, number_of_failures=2, number_of_checks=2)
+    assert says(
+        said["launch"],
+        PhaseMessage.NOTHING_SUBMITTED,
+        phase="04-training",
+        reasons=containing("smoke test: not done"),
+    )
     assert not (stepped.folder / "jobs").exists()
 
 

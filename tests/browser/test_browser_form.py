@@ -6,6 +6,8 @@ import pytest
 from lab import Notebook
 from playwright.sync_api import expect
 
+from runbook.phases.messages import PhaseMessage
+
 pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(1800)]
 
 
@@ -75,7 +77,7 @@ def test_the_plan_moves_with_a_value_and_the_file_is_one_that_check_accepts(form
     said = toy.call("runbook", "check", "by-hand")
     assert (said.code, said.text.strip().splitlines()[-1]) == (
         0,
-        "by-hand: every value is right, and they fit together.",
+        f"by-hand: {PhaseMessage.EVERYTHING_FITS.fill()}",
     )
     shown = toy.call("runbook", "why", "by-hand", "training.iterations").text
     assert shown.startswith("training.iterations = 50")

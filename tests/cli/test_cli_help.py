@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -104,7 +105,8 @@ def test_the_commands_that_the_readme_names_exist():
 
 def test_the_version_is_the_packages_own(runbook):
     assert runbook("--version").out == f"runbook, version {__version__}\n"
-    assert f'version = "{__version__}"' in (REPOSITORY / "pyproject.toml").read_text()
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert project["version"] == __version__
 
 
 def test_an_unknown_command_or_option_is_wrong_usage(runbook):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from suite.messages import containing, says
 
 from runbook.cli.messages import CliMessage
@@ -60,10 +62,24 @@ def slurm(programs):
     programs("sinfo", (SAMPLES / "slurm-sinfo.txt").read_text(), SINFO[1:])
 
 
-def lines_of(path: Path, *starts: str) -> list[str]:
-    return [
-        line.strip() for line in path.read_text().splitlines() if line.strip().startswith(starts)
-    ]
+@dataclass(frozen=True)
+class Sourced:
+    """A value of a site or run file, and where it came from, which stands behind it."""
+
+    value: object
+    source: str = ""
+
+
+def sourced_values(path: Path, *starts: str) -> dict[str, Sourced]:
+    """Return the values of the lines that begin so, by their keys."""
+    values = {}
+    for line in path.read_text().splitlines():
+        if line.strip().startswith(starts):
+            # YAML 1.1 reads 24:00:00 without quotes as a number of seconds.
+            ((key, value),) = yaml.safe_load(line).items()
+            assert key not in values, f"{key} stands twice in {path}"
+            values[key] = Sourced(value, line.partition("  # ")[2])
+    return values
 
 
 def test_two_commands_lead_from_nothing_to_a_right_script_on_a_login_node(
@@ -104,27 +120,37 @@ def test_two_commands_lead_there_from_a_laptop_too(runbook, programs, tmp_path, 
 def test_each_value_of_the_site_says_where_it_came_from(runbook, slurm, project):
     assert runbook("init", ".", "--site", "oak").code == 0
     site = project / "params/sites/oak.yaml"
-    assert lines_of(
+    device_source = SiteSetupMessage.SCHEDULER_CALLS_IT.fill(
+        source="sinfo", device="nvidia_a100-sxm4-40gb"
+    )
+    peaks = {"fp16": 312, "bf16": 312, "fp32": 19.5}
+    assert sourced_values(
         site, "scheduler", "device", "devices_per_node", "device_memory", "cores", "node", "peak"
-    ) == [
-        "scheduler: slurm  # " + SiteSetupMessage.PROGRAM_ON_PATH.fill(program="sbatch"),
-        "device: A100-SXM4-40GB  # "
-        + SiteSetupMessage.SCHEDULER_CALLS_IT.fill(source="sinfo", device="nvidia_a100-sxm4-40gb"),
-        "devices_per_node: 4  # sinfo",
-        "device_memory: 40GiB  # of one device, by its datasheet",
-        "peak_tflops: {fp16: 312, bf16: 312, fp32: 19.5}  # of one device, dense, by its datasheet",
-        "cores_per_node: 64  # sinfo",
-        "node_memory: 500GiB  # sinfo",
-        "nodes: 12  # of this kind, sinfo",
-    ]
-    assert lines_of(site, "gpu:", "short:", "long:", "cpu:", "smoke:", "training:", "old:") == [
-        'gpu: {max_nodes: 8, max_walltime: "24:00:00"}  # 12 nodes of 4 x nvidia_a100-sxm4-40gb; the default',
-        'short: {max_nodes: 2, max_walltime: "00:30:00"}  # 12 nodes of 4 x nvidia_a100-sxm4-40gb',
-        "long: {}  # 10 nodes of 4 x nvidia_a100-sxm4-40gb and 2 nodes of 8 x nvidia_a100-sxm4-80gb",
-        'cpu: {max_walltime: "48:00:00"}  # 40 nodes',
-        'smoke: {partition: gpu, walltime: "00:30:00"}',
-        'training: {partition: gpu, walltime: "01:00:00"}',
-    ]
+    ) == {
+        "scheduler": Sourced("slurm", SiteSetupMessage.PROGRAM_ON_PATH.fill(program="sbatch")),
+        "device": Sourced("A100-SXM4-40GB", device_source),
+        "devices_per_node": Sourced(4, "sinfo"),
+        "device_memory": Sourced("40GiB", SiteSetupMessage.MEMORY_BY_DATASHEET.fill()),
+        "peak_tflops": Sourced(peaks, SiteSetupMessage.PEAKS_BY_DATASHEET.fill()),
+        "cores_per_node": Sourced(64, "sinfo"),
+        "node_memory": Sourced("500GiB", "sinfo"),
+        "nodes": Sourced(12, SiteSetupMessage.NODES_OF_KIND.fill(source="sinfo")),
+    }
+    nodes = SiteSetupMessage.NODES_OF_DEVICES
+    default = SiteSetupMessage.DEFAULT_QUEUE.fill()
+    small = nodes.fill(nodes="12 nodes", devices=4, device="nvidia_a100-sxm4-40gb")
+    ten_small = nodes.fill(nodes="10 nodes", devices=4, device="nvidia_a100-sxm4-40gb")
+    large = nodes.fill(nodes="2 nodes", devices=8, device="nvidia_a100-sxm4-80gb")
+    assert sourced_values(
+        site, "gpu:", "short:", "long:", "cpu:", "smoke:", "training:", "old:"
+    ) == {
+        "gpu": Sourced({"max_nodes": 8, "max_walltime": "24:00:00"}, f"{small}; {default}"),
+        "short": Sourced({"max_nodes": 2, "max_walltime": "00:30:00"}, small),
+        "long": Sourced({}, f"{ten_small} and {large}"),
+        "cpu": Sourced({"max_walltime": "48:00:00"}, "40 nodes"),
+        "smoke": Sourced({"partition": "gpu", "walltime": "00:30:00"}),
+        "training": Sourced({"partition": "gpu", "walltime": "01:00:00"}),
+    }
     for line in site.read_text().splitlines():
         assert not re.match(r"\s*[\w-]+: [^{#]+$", line) or line.startswith(("site:", "title:")), (
             line
@@ -134,12 +160,14 @@ def test_each_value_of_the_site_says_where_it_came_from(runbook, slurm, project)
 def test_the_device_that_a_person_names_chooses_the_nodes(runbook, slurm, project):
     assert runbook("init", ".", "--site", "big", "--devices-per-node", 8).code == 0
     site = project / "params/sites/big.yaml"
-    assert lines_of(site, "device:", "cores_per_node") == [
-        "device: A100-SXM4-80GB  # "
-        + SiteSetupMessage.SCHEDULER_CALLS_IT.fill(source="sinfo", device="nvidia_a100-sxm4-80gb"),
-        "cores_per_node: 128  # sinfo",
-    ]
-    assert lines_of(site, "training:") == ['training: {partition: long, walltime: "01:00:00"}']
+    source = SiteSetupMessage.SCHEDULER_CALLS_IT.fill(
+        source="sinfo", device="nvidia_a100-sxm4-80gb"
+    )
+    assert sourced_values(site, "device:", "cores_per_node", "training:") == {
+        "device": Sourced("A100-SXM4-80GB", source),
+        "cores_per_node": Sourced(128, "sinfo"),
+        "training": Sourced({"partition": "long", "walltime": "01:00:00"}),
+    }
 
 
 def test_what_nobody_knows_is_marked_and_refused_with_file_and_key(
@@ -186,35 +214,34 @@ def test_a_name_without_its_memory_is_left_to_the_person(runbook, programs, proj
     programs("sinfo", "gpu*|up|1-00:00:00|1-8|12|64|512000|gpu:a100:4(S:0-3)\n", SINFO[1:])
     assert runbook("init", ".", "--site", "oak").code == 0
     names = "A100-SXM4-40GB, A100-SXM4-80GB, A100-PCIe-40GB, A100-PCIe-80GB"
-    assert lines_of(project / "params/sites/oak.yaml", "device:") == [
-        f"device: {FILL_IN}  # "
-        + SiteSetupMessage.SCHEDULER_CALLS_IT.fill(source="sinfo", device=f"a100: one of {names}")
-    ]
-    place = "hardware.device (params/sites/oak.yaml:10)"
     device = SiteSetupMessage.SCHEDULER_CALLS_IT.fill(source="sinfo", device="a100")
+    choices = SiteSetupMessage.ONE_OF_DEVICES.fill(source=device, devices=names)
+    assert sourced_values(project / "params/sites/oak.yaml", "device:") == {
+        "device": Sourced(FILL_IN, choices)
+    }
+    place = "hardware.device (params/sites/oak.yaml:10)"
     assert f"{place}: {TO_BE_FILLED_IN}{device}" in runbook("check", "oak").err
 
 
 @pytest.mark.parametrize(
-    ("device", "told"),
+    ("device", "message", "names"),
     [
-        (
-            "A1000-40GB",
-            "--device A1000-40GB: no such device in the table of peaks. Nearest: A100-SXM4-40GB, ",
-        ),
+        ("A1000-40GB", SiteSetupMessage.NO_SUCH_DEVICE, {"near": "A100-SXM4-40GB, "}),
         (
             "A100",
-            "--device A100: the name leaves its memory open. Write A100-SXM4-40GB or A100-SXM4-80GB or ",
+            SiteSetupMessage.DEVICE_MEMORY_OPEN,
+            {"choices": "A100-SXM4-40GB or A100-SXM4-80GB or "},
         ),
     ],
 )
 def test_a_device_that_is_not_plain_is_answered_with_the_right_names(
-    runbook, programs, everything, device, told
+    runbook, programs, everything, device, message, names
 ):
     before = everything()
     said = runbook("init", ".", "--site", "oak", "--device", device)
     assert said.code == 2
-    assert told in said.err
+    with_names = {name: containing(value) for name, value in names.items()}
+    assert says(said.err, message, device=device, **with_names)
     assert everything() == before
 
 
@@ -233,9 +260,9 @@ def test_a_scheduler_that_does_not_answer_is_quoted_and_the_rest_is_written(
         last_words=containing("no controller here"),
     )
     site = project / "params/sites/oak.yaml"
-    assert lines_of(site, "scheduler") == [
-        "scheduler: slurm  # " + SiteSetupMessage.PROGRAM_ON_PATH.fill(program="sbatch")
-    ]
+    assert sourced_values(site, "scheduler") == {
+        "scheduler": Sourced("slurm", SiteSetupMessage.PROGRAM_ON_PATH.fill(program="sbatch"))
+    }
     assert says(
         site.read_text(),
         SiteSetupMessage.SCHEDULER_WAS_ASKED,
@@ -294,21 +321,21 @@ def test_a_pbs_cluster_is_asked_for_its_queues_and_nodes(runbook, programs, proj
     assert (said.code, said.err) == (0, "")
     assert says(said.out, CliMessage.DRAFTED_FROM, source="qstat -Q and pbsnodes")
     site = project / "params/sites/elm.yaml"
-    assert lines_of(
+    assert sourced_values(
         site, "launcher", "devices_per_node", "debug:", "prod:", "old:", "devices_directive"
-    ) == [
-        "launcher: mpiexec  # a process for each GPU; PBS has no other way onto the nodes",
-        "devices_per_node: 4  # qstat -Q and pbsnodes",
-        'debug: {max_nodes: 2, max_walltime: "01:00:00"}',
-        "devices_directive: ngpus  # asked in `select`, beside ncpus; directives.select adds words to it",
-    ]
+    ) == {
+        "launcher": Sourced("mpiexec", SiteSetupMessage.MPIEXEC.fill()),
+        "devices_per_node": Sourced(4, "qstat -Q and pbsnodes"),
+        "debug": Sourced({"max_nodes": 2, "max_walltime": "01:00:00"}),
+        "devices_directive": Sourced("ngpus", SiteSetupMessage.NGPUS.fill()),
+    }
     assert (
         runbook("render", "elm", "--out", "scripts", "--set", "jobs.training.partition=debug").code
         == 0
     )
     script = Path("scripts/jobs/04-training/job.sh").read_text()
     assert re.search(r"^#PBS -l select=1:ncpus=64:ngpus=4$", script, re.MULTILINE)
-    assert "#PBS -q debug" in script
+    assert re.findall(r"^#PBS -q (.*)$", script, re.MULTILINE) == ["debug"]
 
 
 @pytest.mark.parametrize(
@@ -335,7 +362,9 @@ def test_the_first_run_fits_whatever_the_nodes_have(
         64,
     )
     assert runbook("init", ".", "--site", "oak", *words).code == 0
-    assert lines_of(project / "params/oak.yaml", "precision") == [f"precision: {precision}"]
+    assert sourced_values(project / "params/oak.yaml", "precision") == {
+        "precision": Sourced(precision)
+    }
     assert runbook("check", "oak").out.endswith(f"oak: {PhaseMessage.EVERYTHING_FITS.fill()}\n")
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 from runbook import params
@@ -35,6 +36,16 @@ def documented(command: str) -> set[str]:
     """The words in code of a command's row."""
     row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{command}`"))
     return set(re.findall(r"`([^`]+)`", row))
+
+
+def usage_of(command: str) -> str:
+    """Return a command with its arguments, as the page names it."""
+    arguments = [
+        parameter.make_metavar(click.Context(load_command(command)))
+        for parameter in load_command(command).params
+        if isinstance(parameter, click.Argument)
+    ]
+    return " ".join([command, *arguments])
 
 
 def answer(said, code=0):
@@ -67,7 +78,8 @@ def test_check_and_why(runbook):
     assert value["value"] == 7
     assert value["layers"][0]["value"] == 7
     assert len(value["layers"]) > 1
-    assert set(value) | set(value["layers"][0]) <= documented("why RUN KEY")
+    keys = set(value) | set(value["layers"][0])
+    assert keys <= documented(usage_of("why"))
 
 
 def test_verify_names_a_changed_file_and_exits_1(runbook, made):

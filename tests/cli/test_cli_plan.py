@@ -314,7 +314,13 @@ def test_explain_reads_a_log_and_takes_the_rest_from_a_run(runbook, project):
     assert explained["parts"][-1]["name"] == "unexplained"
     assert sum(part["seconds"] for part in explained["parts"]) == pytest.approx(explained["gap"])
     alone = runbook("explain", str(log)).out
-    assert f"expected ({SpeedMessage.NOTHING_SAYS.fill()}): not known" in alone
+    nothing = SpeedMessage.NOTHING_SAYS.fill()
+    not_known = SpeedMessage.NOT_KNOWN.fill()
+    assert SpeedMessage.EXPECTED.fill(source=nothing, seconds=not_known) in alone.splitlines()
+    assert (
+        SpeedMessage.REACHED.fill(seconds=SpeedMessage.SECONDS_A_STEP.fill(seconds=900))
+        in alone.splitlines()
+    )
     assert says(alone, SpeedMessage.NOT_SAID, word=containing("accelerator=H100-SXM5"))
     wrong = runbook("explain", str(log), "--set", "micro_batches=2")
     assert (wrong.code, "Nearest: micro_batch" in wrong.err) == (2, True)

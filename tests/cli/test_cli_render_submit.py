@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import stat
 from pathlib import Path
@@ -28,7 +29,8 @@ SCONTROL = """\
 #!/bin/bash
 [[ "$1 $2" == "show hostnames" ]] && echo "$3"
 """
-INTERPRETER = """\
+PLAN_IS = "the plan is "
+INTERPRETER = f"""\
 #!/bin/bash
 # The site's python: torch.distributed.run starts one rank, the trainer reads its plan.
 echo "python $*"
@@ -37,7 +39,7 @@ if [[ "$1 $2" == "-m torch.distributed.run" ]]; then
   shift
   RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 exec "$@"
 fi
-[[ "$1 $2" == "-m runbook.training" && -s $3 ]] && echo "the plan is $PWD/$3"
+[[ "$1 $2" == "-m runbook.training" && -s $3 ]] && echo "{PLAN_IS}$PWD/$3"
 """
 
 
@@ -87,9 +89,11 @@ def test_a_rendered_job_runs_from_its_own_folder_by_the_sites_interpreter(
     finished = submit(folder / "job.sh", programs)
     assert finished.exit_code == 0, finished.err
     starter, trainer, plan = finished.out.splitlines()
-    assert starter.startswith("python -m torch.distributed.run --nnodes=1 --nproc-per-node=1 ")
-    assert trainer == f"python -m runbook.training plan.json --phase {phase}"
-    assert plan == f"the plan is {rendered}/plan.json"
+    launch = ["-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=1"]
+    assert shlex.split(starter)[:5] == ["python", *launch]
+    training = ["-m", "runbook.training", "plan.json", "--phase", phase]
+    assert shlex.split(trainer) == ["python", *training]
+    assert plan.removeprefix(PLAN_IS) == f"{rendered}/plan.json"
     assert (folder / "exit_code").read_text().strip() == "0"
 
 

@@ -24,6 +24,7 @@ from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.phase_names import PHASES
 from runbook.records import run_state
 from runbook.records.messages import RecordMessage
+from runbook.results.messages import ResultMessage
 from runbook.runs.messages import RunMessage
 from runbook.runs.run_folder import RUNS_VARIABLE
 
@@ -70,13 +71,22 @@ def test_status_counts_copies_in_node_memory_and_starts_from_them(runbook, made)
     with (made / "events.jsonl").open("a") as stream:
         for event in events:
             stream.write(json.dumps({"time": 1.0, "phase": "04-training", **event}) + "\n")
-    assert (
-        RunMessage.COPIES_IN_MEMORY.fill(
-            copies="6 written up to step 12, 0.05 s each; 2 starts from them, 1 with copies of another node; 1 left out"
-        )
-    ) in runbook("status", "local").out
     copies = json.loads(runbook("status", "local", "--json").out)["near_copies"]
-    assert (copies["own_starts"], copies["partner_starts"]) == (1, 1)
+    assert copies == {
+        "iteration": 12,
+        "copies": 6,
+        "left_out": 1,
+        "stall_seconds": pytest.approx(0.05),
+        "own_starts": 1,
+        "partner_starts": 1,
+    }
+    written = ResultMessage.COPIES_WRITTEN.fill(
+        copies=6, iteration=12, seconds=0.05, starts="2 starts"
+    )
+    partner_starts = ResultMessage.STARTS_FROM_PARTNERS.fill(number=1)
+    left_out = ResultMessage.COPIES_LEFT_OUT.fill(number=1)
+    text = RunMessage.COPIES_IN_MEMORY.fill(copies=f"{written}{partner_starts}{left_out}")
+    assert text in runbook("status", "local").out
 
 
 def test_status_of_all_names_the_phase_that_failed_and_not_the_newest(runbook, made):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runbook.core.checks import counted
 from runbook.core.errors import JobError
 from runbook.jobs.job_folder import JobFolder, JobRecord, JobState
 from runbook.jobs.pbs import Pbs
@@ -89,7 +90,7 @@ def test_a_decision_that_is_half_written_is_none(tmp_path):
 
 def test_each_job_of_a_chain_waits_for_the_one_before_and_is_written_down(queue, scheduler, folder):
     assert queue.submitted == [("mark-2", "12"), ("mark-3", "13")]
-    assert folder.chain.read_text() == "slurm-12\nslurm-13\nslurm-14\n"
+    assert folder.chain.read_text().splitlines() == ["slurm-12", "slurm-13", "slurm-14"]
 
 
 def test_what_the_queue_took_is_written_down_where_it_refuses_the_next(queue, folder):
@@ -234,6 +235,7 @@ def test_a_chain_that_is_stopped_between_two_jobs_ends_and_says_so(queue, schedu
     ended(folder, 75, "go on")
     queue.states = {"13": JobState.PENDING, "14": JobState.PENDING}
     said = _request_stop(folder, scheduler)
-    assert said == RunMessage.CHAIN_ENDS.fill(job_name="04-training", waiting="2 waiting jobs")
+    waiting = counted(2, "waiting job")
+    assert said == RunMessage.CHAIN_ENDS.fill(job_name="04-training", waiting=waiting)
     assert queue.ended == ["13", "14"]
     assert scheduler.state(folder).state is JobState.STOPPED

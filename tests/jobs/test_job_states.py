@@ -13,6 +13,7 @@ from runbook.core import processes
 from runbook.core.errors import JobError
 from runbook.core.messages import CoreMessage
 from runbook.core.processes import Identity
+from runbook.core.units import show_duration
 from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import (
     JobFolder,
@@ -166,7 +167,7 @@ class TestOtherHost:
         status = SCHEDULER.cancel(job.folder, grace_seconds=0.1)
         assert status.state is JobState.CANCELLED
         assert status.reason == JobMessage.CANCELLED_ELSEWHERE.fill(
-            sign_of_life=JobMessage.NO_SIGN_OF_LIFE.fill(age="1 h 1 min"), host="login2"
+            sign_of_life=JobMessage.NO_SIGN_OF_LIFE.fill(age=show_duration(3690)), host="login2"
         )
         assert job.folder.cancelled.exists()
 

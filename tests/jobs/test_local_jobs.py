@@ -44,7 +44,7 @@ def submit_elsewhere(folder):
 
 
 def test_a_job_outlives_its_submitter_and_is_attached_to_by_another(bench):
-    folder = bench.write("time.sleep(0.7); print('done by', rank)")
+    folder = bench.write("time.sleep(0.7); print('rank', rank)")
     job_id = submit_elsewhere(folder)
     seen = list(bench.watch(folder))
     assert {status.job_id for status in seen} == {job_id}
@@ -54,7 +54,7 @@ def test_a_job_outlives_its_submitter_and_is_attached_to_by_another(bench):
     assert (last.state, last.exit_code, last.reason) == (JobState.DONE, 0, "finished")
     assert 0 < last.ended - last.started < 60
     assert heartbeat_age(folder) < 60
-    assert sorted(folder.out.read_text().splitlines()) == ["done by 0", "done by 1"]
+    assert sorted(folder.out.read_text().splitlines()) == ["rank 0", "rank 1"]
     assert folder.err.read_text() == "runbook: finished\n"
 
 
@@ -272,14 +272,15 @@ def test_a_set_up_command_that_fails_or_leaves_is_a_failure(bench):
 
 
 def test_a_job_cancelled_during_its_set_up_trains_nothing(bench):
-    folder = bench.submit("print('never')", setup=["sleep 300 || true", "echo the set-up goes on"])
+    goes_on = "the set-up goes on"
+    folder = bench.submit("print('never')", setup=["sleep 300 || true", f"echo {goes_on}"])
     assert processes.wait_until(lambda: len(bench.pids(folder)) == 2, 5)
     status = bench.scheduler.cancel(folder)
     assert (status.state, status.reason) == (
         JobState.CANCELLED,
         JobReason.STOPPED_BEFORE_TRAINING.fill(),
     )
-    assert folder.out.read_text() == "the set-up goes on\n"
+    assert folder.out.read_text() == f"{goes_on}\n"
 
 
 def test_a_script_that_bash_cannot_read_is_told_in_bashs_words(bench):

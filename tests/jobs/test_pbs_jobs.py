@@ -341,15 +341,21 @@ def test_doctor_says_whether_jobs_are_remembered_and_which_queues_there_are(
     )
     two_nodes = PhaseMessage.LIMITS_ASKED.fill(nodes="2 nodes", time_limit="30 min")
     not_kept = ("warn", PhaseMessage.HISTORY_NOT_KEPT.fill())
+    queues = {
+        "data": ("pass", "debug"),
+        "smoke": ("pass", "debug"),
+        "training": ("fail", "debug-scaling"),
+    }
+    limits = {
+        "data": ("pass", one_node),
+        "environment": ("pass", one_node),
+        "smoke": ("pass", two_nodes),
+    }
     assert found == {
         "scheduler": ("pass", PhaseMessage.PROGRAM_ANSWERS.fill(program="qstat")),
         "job history": ("pass", "kept") if history else not_kept,
-        "queue of jobs.data": ("pass", "debug"),
-        "queue of jobs.smoke": ("pass", "debug"),
-        "queue of jobs.training": ("fail", "debug-scaling"),
-        "limits of jobs.data": ("pass", one_node),
-        "limits of jobs.environment": ("pass", one_node),
-        "limits of jobs.smoke": ("pass", two_nodes),
+        **{PhaseMessage.QUEUE_OF_JOB.fill(section=name): row for name, row in queues.items()},
+        **{PhaseMessage.LIMITS_OF_JOB.fill(section=name): row for name, row in limits.items()},
     }
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, says
 from toy_project import BIN, Toy, json_of
 
+from runbook.core.messages import CoreMessage
+from runbook.phases.messages import PhaseMessage
 from runbook.records.manifest import verify_run
+from runbook.tokens.messages import TokenMessage
 
 pytestmark = pytest.mark.notebooks
 
@@ -32,9 +38,14 @@ def test_text_that_is_not_utf_8_stops_the_phase_and_is_left_out_where_asked(
     folder = tmp_path / "runs" / "local"
     stopped = toy.run(tmp_path / "runs", *ONE, "--set", f"data.folder={text}")
     assert stopped.code == 1
-    assert "02-data          failed after " in stopped.text
-    assert f"DataError: {text}/a.jsonl, line 3, byte 40: invalid UTF-8: " in stopped.text
-    assert "Fix the record, or leave such records out" in stopped.text
+    assert says(stopped.text, PhaseMessage.PHASE_ENDED, phase="02-data", state="failed")
+    problem = TokenMessage.RECORD_LEFT_OUT.of(
+        path=text / "a.jsonl",
+        place=TokenMessage.PLACE_IN_LINES.of(line=3, byte=40),
+        reason=TokenMessage.INVALID_UTF8.of(),
+    )
+    failure = containing("DataError: ", TokenMessage.BAD_RECORD.of(problem=problem))
+    assert says(stopped.text, PhaseMessage.PHASE_FAILED, message=failure)
     assert "Traceback" not in stopped.text
     twin = json_of(folder / "records" / "02-data.json")
     assert (twin["state"], twin["verdict"]) == ("failed", "fail")
@@ -44,13 +55,15 @@ def test_text_that_is_not_utf_8_stops_the_phase_and_is_left_out_where_asked(
     words = ("--set", f"data.folder={text}", "--set", "data.bad_records=skip")
     skipped = toy.run(tmp_path / "runs", *ONE, *words, "--redo", "data")
     assert skipped.code == 0, skipped
-    assert "data.bad_records: stop -> skip" in skipped.text
+    assert says(
+        skipped.text, PhaseMessage.VALUE_REPLACED, key="data.bad_records", old="stop", new="skip"
+    )
     twin = json_of(folder / "records" / "02-data.json")
     assert (twin["state"], twin["verdict"]) == ("done", "warn")
     results = {key: twin["results"][key] for key in ("documents", "skipped_records", "empty")}
     assert results == {"documents": 3, "skipped_records": 1, "empty": 1}
     assert [check["value"] for check in twin["checks"] if check["name"] == "bad input"] == [
-        "1 records, 0 files"
+        PhaseMessage.BAD_INPUT.fill(skipped_records=1, skipped_files=0)
     ]
     assert verify_run(folder) == []
 
@@ -63,11 +76,11 @@ def test_a_file_that_cannot_be_written_whole_is_told_and_the_next_run_goes_on(
     command = f"ulimit -f 3000; exec {BIN}/runbook run local --from data --to data --runs {runs}"
     full = toy.call("bash", "-c", command)
     assert full.code == 1
-    assert "02-data          failed after " in full.text
-    assert (
-        f"DataError: a file may grow no more while writing below {runs}/local/data (" in full.text
+    assert says(full.text, PhaseMessage.PHASE_ENDED, phase="02-data", state="failed")
+    full_disk = TokenMessage.WRITE_FAILED.of(
+        reason=TokenMessage.FILE_LIMIT_REACHED.fill(), folder=f"{runs}/local/data"
     )
-    assert "make room and run the same command again, and it goes on where it stopped." in full.text
+    assert says(full.text, PhaseMessage.PHASE_FAILED, message=containing("DataError: ", full_disk))
     assert "Traceback" not in full.text
     folder = runs / "local"
     twin = json_of(folder / "records" / "02-data.json")
@@ -89,10 +102,11 @@ def test_a_folder_that_cannot_hold_even_the_plan_is_told_and_left_as_it_was(toy:
     full = toy.call("bash", "-c", command)
     assert full.code == 1
     assert full.text.startswith("Error: ")
-    assert (
-        "plan.json could not be written: File too large." in full.text
-        or "run.yaml could not" in full.text
-    )
+    too_large = os.strerror(errno.EFBIG)
+    assert any(
+        says(full.text, CoreMessage.NOT_WRITTEN, path=containing(name), reason=too_large)
+        for name in ("plan.json", "run.yaml")
+    ), full
     assert "Traceback" not in full.text
     assert [
         path.name for path in (runs / "local").iterdir() if path.name not in ("run.yaml",)

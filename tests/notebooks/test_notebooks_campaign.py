@@ -12,9 +12,18 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
+from suite.messages import containing, says, says_only
+from suite.tables import titled_table
 from toy_project import ITERATIONS, PHASES, SECRET, Toy, json_of, lines_of, losses, tree
 
+from runbook.cli.messages import CliMessage
+from runbook.core.messages import CoreMessage
 from runbook.core.processes import host_name
+from runbook.phases.messages import PhaseMessage
+from runbook.records.manifest import Finding
+from runbook.results.history import ALL_PAIRS
+from runbook.results.messages import ResultMessage
+from runbook.runs.messages import RunMessage
 
 pytestmark = pytest.mark.notebooks
 
@@ -179,20 +188,27 @@ def test_the_card_at_the_end_says_verdict_losses_sample_and_where_the_report_is(
     assert card.partition("\n")[0] in ("pass", "warn")
     for phase in PHASES:
         assert f"{phase} " in card
-    for words in (
-        "04-training  loss 10.",
-        "after iteration 0: The first time",
-        f"after iteration {ITERATIONS}: The first time",
-    ):
-        assert words in card
-    assert "Plan versus actual" in card
-    scores = card.partition("Scores before and after")[2].partition("\n\n")[0]
-    (bits,) = [line.split() for line in scores.splitlines() if "bits per byte" in line]
-    assert float(bits[-1]) < float(bits[-2]), (
+    steps = lines_of(campaign.folder / "metrics.jsonl")
+    first_loss = steps[0]["loss"]
+    assert 10 <= first_loss < 11
+    last_loss = steps[-1]["loss"]
+    assert says(
+        card, PhaseMessage.LOSS_CURVE, phase="04-training", first=first_loss, last=last_loss
+    )
+    for iteration in (0, ITERATIONS):
+        text = containing("The first time")
+        assert says(card, PhaseMessage.SAMPLE_AFTER, iteration=iteration, text=text)
+
+    comparison = titled_table(card, ResultMessage.PLAN_VERSUS_ACTUAL.fill())
+    assert {row["phase"] for row in comparison} == set(TRAININGS)
+    scores = titled_table(card, PhaseMessage.SCORES_BEFORE_AND_AFTER.fill())
+    (bits,) = [row for row in scores if row["measure"] == "bits per byte"]
+    assert float(bits["after"]) < float(bits["before"]), (
         "48 steps are enough to foresee text better than chance"
     )
-    assert "all minimal pairs" in scores and "participle" not in scores
-    assert card.strip().endswith(f"Report: {campaign.folder / 'index.html'}")
+    assert [row["what"] for row in scores if row is not bits] == [ALL_PAIRS]
+    report = PhaseMessage.REPORT_WRITTEN.fill(path=campaign.folder / "index.html")
+    assert card.strip().splitlines()[-1] == report
 
 
 def test_nothing_is_left_running_and_no_lock_is_left(campaign):
@@ -204,9 +220,11 @@ def test_nothing_is_left_running_and_no_lock_is_left(campaign):
 def test_a_second_run_at_the_same_time_is_told_who_holds_it(campaign):
     assert campaign.second.code == 1, campaign.second
     text = campaign.second.text
-    assert text.startswith(f"Error: {campaign.folder} is held by process {campaign.pid} of ")
-    assert f" on {host_name()}, runbook run local, since 2" in text
-    assert text.endswith("Wait until it has ended, or end it.\n")
+    holder = CoreMessage.LOCK_HOLDER.of(
+        pid=campaign.pid, host=host_name(), purpose="runbook run local"
+    )
+    held = CoreMessage.LOCK_HELD.of(folder=campaign.folder, holder=holder, advice="")
+    assert says_only(text, "Error: {held}\n", held=held), text
     assert campaign.second.executed() == []
 
 
@@ -214,7 +232,7 @@ def test_verify_finds_nothing_and_then_one_flipped_byte(campaign, toy: Toy):
     clean = toy.call("runbook", "verify", "local", "--runs", campaign.runs)
     assert (clean.code, clean.text) == (
         0,
-        f"{campaign.folder}: nothing was changed after it was recorded.\n",
+        f"{campaign.folder}: {CliMessage.NOTHING_CHANGED.fill()}\n",
     )
     record = campaign.folder / "records" / "04-training.ipynb"
     whole = record.read_bytes()
@@ -222,16 +240,28 @@ def test_verify_finds_nothing_and_then_one_flipped_byte(campaign, toy: Toy):
     try:
         record.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         edited = toy.call("runbook", "verify", "local", "--runs", campaign.runs)
+        edited_findings = findings_of(toy, campaign)
     finally:
         record.write_bytes(whole)
     assert edited.code == 1
-    assert "changed: records/04-training.ipynb (expected sha256 " in edited.text
-    assert "records/03" not in edited.text
+    (finding,) = edited_findings
+    assert (finding.kind, finding.file) == ("changed", "records/04-training.ipynb")
+    assert finding.expected == f"sha256 {hashlib.sha256(whole).hexdigest()}"
+    assert edited.text.splitlines()[0] == str(finding)
     removed = campaign.folder / "metrics.jsonl"
     removed.rename(campaign.runs / "metrics.jsonl")
-    lost = toy.call("runbook", "verify", "local", "--runs", campaign.runs)
+    lost_findings = findings_of(toy, campaign)
     (campaign.runs / "metrics.jsonl").rename(removed)
-    assert (lost.code, "missing: metrics.jsonl (expected " in lost.text) == (1, True)
+    assert ("missing", "metrics.jsonl") in [
+        (finding.kind, finding.file) for finding in lost_findings
+    ]
+
+
+def findings_of(toy: Toy, campaign) -> list[Finding]:
+    """What `runbook verify` finds, which must fail."""
+    ended = toy.call("runbook", "verify", "local", "--runs", campaign.runs, "--json")
+    assert ended.code == 1, ended
+    return [Finding(**finding) for finding in json.loads(ended.text)["findings"]]
 
 
 def test_a_second_run_does_nothing_and_says_so(campaign, toy: Toy):
@@ -247,13 +277,18 @@ def test_another_value_is_refused_and_named(campaign, toy: Toy):
     before = tree(campaign.folder)
     refused = toy.run(campaign.runs, "--set", "training.iterations=12")
     assert refused.code == 2
-    assert refused.text == (
-        f"Error: {campaign.folder} was made with other values:\n"
-        f"  training.iterations: {ITERATIONS} there, 12 now (--set training.iterations=12)\n"
-        "To keep both: runbook run local --as NAME. To do it again with the new values, the old results kept in its "
-        "history: runbook run local --redo 00-plan, with the same --set. A training that only becomes longer or is "
-        "cut otherwise goes on from its checkpoint.\n"
+    changes = PhaseMessage.VALUE_CHANGED.fill(
+        key="training.iterations",
+        old=ITERATIONS,
+        new=12,
+        origin=" (--set training.iterations=12)",
     )
+    remedies = PhaseMessage.KEEP_BOTH_OR_DO_AGAIN.fill(run="local")
+    remedies += PhaseMessage.LONGER_TRAINING_GOES_ON.fill()
+    refusal = PhaseMessage.FOLDER_OF_OTHER_VALUES.fill(
+        folder=campaign.folder, changes=changes, remedies=remedies
+    )
+    assert refused.text == f"Error: {refusal}\n"
     assert tree(campaign.folder) == before
 
 
@@ -310,7 +345,15 @@ def test_a_forged_loss_stops_the_run_and_never_becomes_its_record(campaign, toy:
     before = tree(folder)
     forged = toy.run(tmp_path, "--to", "05-analysis")
     assert forged.code == 1
-    assert "04-training--train is finished, and metrics.jsonl " in forged.text
+    assert any(
+        says(
+            forged.text,
+            RunMessage.STEP_OUTPUT_CHANGED,
+            step="04-training--train",
+            fault=fault.of(file="metrics.jsonl"),
+        )
+        for fault in (RunMessage.OUTPUT_CHANGED, RunMessage.OUTPUT_SIZE_CHANGED)
+    ), forged
     assert forged.executed() == []
     assert tree(folder) == before
     redone = toy.run(tmp_path, "--redo", "05-analysis")

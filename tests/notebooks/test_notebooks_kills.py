@@ -13,11 +13,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from suite.messages import containing, says, says_only
 from toy_project import PHASES, Ended, Toy, json_of, kernels_below, kill, losses, tree, wait_until
 
 from runbook.core.files import read_lines
+from runbook.core.messages import CoreMessage
 from runbook.core.processes import process_tree
+from runbook.core.shell import how_it_ended
+from runbook.phases.messages import PhaseMessage
+from runbook.plan_file.diagnostics import Statement
 from runbook.records.manifest import verify_run
+from runbook.records.messages import RecordMessage
+from runbook.runs.messages import RunMessage
+from runbook.runs.step import StepState
+from runbook.training.messages import TrainingMessage
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=1)]
 
@@ -178,20 +187,29 @@ def test_no_job_was_started_twice(killed):
 
 def test_a_dead_kernel_is_told_and_recorded(killed):
     assert killed.without_kernel.code == 138, killed.without_kernel
-    assert "03-smoke-test    kernel-died after " in killed.without_kernel.text
-    assert "the kernel died: exit code -9 (killed by signal 9)" in killed.without_kernel.text
+    text = killed.without_kernel.text
+    assert says(text, PhaseMessage.PHASE_ENDED, phase="03-smoke-test", state="kernel-died")
+    how = containing(how_it_ended(-9))
+    assert says(
+        text,
+        PhaseMessage.PHASE_FAILED,
+        message=containing(RecordMessage.KERNEL_DIED.of(how=how)),
+    )
     assert (killed.after_kernel["state"], killed.after_kernel["verdict"]) == ("kernel-died", "fail")
 
 
 def test_the_lock_of_the_dead_is_taken_over_and_told(killed):
     dead = json.loads(killed.lock)["process"]["pid"]
-    told = f"The lock of a dead process was taken over: process {dead} of "
-    assert killed.cancelled.text.startswith(told), killed.cancelled
-    assert "runbook run local, since" in killed.cancelled.text.splitlines()[0]
+    holder = CoreMessage.LOCK_HOLDER.of(pid=dead, purpose="runbook run local")
+    first_line = killed.cancelled.text.splitlines()[0]
+    assert says_only(first_line, CoreMessage.LOCK_TAKEN_OVER, holder=holder), killed.cancelled
 
 
 def test_a_training_that_vanished_goes_on_as_a_new_job(killed):
-    assert "04-training      running (not done yet)" in killed.cancelled.text
+    not_done = str(StepState.NOT_DONE)
+    assert says(
+        killed.cancelled.text, PhaseMessage.PHASE_RUNS, phase="04-training", missing=not_done
+    )
     events = [
         one for one in read_lines(killed.folder / "events.jsonl") if one["phase"] == "04-training"
     ]
@@ -200,19 +218,35 @@ def test_a_training_that_vanished_goes_on_as_a_new_job(killed):
 
 def test_cancel_ends_the_job_and_the_command_says_so(killed):
     assert killed.cancel.code == 0
-    assert killed.cancel.text.startswith("04-training-3: cancelled (")
+    first_line = killed.cancel.text.splitlines()[0]
+    assert says_only(
+        first_line, RunMessage.JOB_CANCELLED, job_name="04-training-3", state="cancelled"
+    )
     assert killed.cancelled.code == 1
-    assert "JobError: 04-training ended as cancelled (" in killed.cancelled.text
-    assert (
-        "After fixing the cause, launch again: it resumes from the newest checkpoint."
-        in killed.cancelled.text
+    assert says(
+        killed.cancelled.text,
+        PhaseMessage.PHASE_FAILED,
+        message=containing("JobError: ", job_failed("cancelled")),
     )
     assert "Traceback" not in killed.cancelled.text
 
 
 def test_a_checkpoint_of_another_model_is_refused_and_left_as_it_is(killed):
     assert killed.refused.code == 1, killed.refused
-    assert "JobError: 04-training ended as failed (" in killed.refused.text
-    assert "iter_0000008 is of another model: " in killed.refused.text
-    assert "Use the plan it was trained with, or another checkpoint folder" in killed.refused.text
+    text = killed.refused.text
+    assert says(
+        text, PhaseMessage.PHASE_FAILED, message=containing("JobError: ", job_failed("failed"))
+    )
+    assert says(
+        text,
+        TrainingMessage.CHECKPOINT_OF_ANOTHER_MODEL,
+        folder=containing("iter_0000008"),
+        difference=containing(" (plan: "),
+    )
     assert killed.untouched
+
+
+def job_failed(state: str) -> Statement:
+    """The message about a job of the training that ended in this state, with its last words."""
+    ended = PhaseMessage.JOB_ENDED.of(name="04-training", state=state)
+    return PhaseMessage.JOB_FAILED.of(ended=containing(ended))

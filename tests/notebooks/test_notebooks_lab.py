@@ -9,8 +9,11 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 from jupyter_client.manager import start_new_kernel
+from suite.messages import containing, says
 from toy_project import Toy, json_of, lines_of, losses, wait_until
 
+from runbook.display.messages import DisplayMessage
+from runbook.phases.messages import PhaseMessage
 from runbook.records.manifest import verify_run
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=0)]
@@ -104,11 +107,20 @@ def by_hand(toy: Toy, campaign, tmp_path_factory) -> SimpleNamespace:
 
 
 def test_the_job_outlives_the_kernel_and_is_found_and_not_started_twice(by_hand):
-    assert "submitted jobs/03-smoke-test as local-" in by_hand.first["launch"]
+    assert says(
+        by_hand.first["launch"],
+        PhaseMessage.JOB_SUBMITTED,
+        folder_name="03-smoke-test",
+        job_id=containing("local-"),
+    )
     assert by_hand.failed == {}
     assert not by_hand.ended_before, "the job had ended before the kernel died: nothing was tested"
-    assert (
-        "of 03-smoke-test is running; it is watched, not started again." in by_hand.said["launch"]
+    assert says(
+        by_hand.said["launch"],
+        PhaseMessage.JOB_WATCHED,
+        job_id=containing("local-"),
+        folder_name="03-smoke-test",
+        state="running",
     )
     assert [path.name for path in (by_hand.folder / "jobs").iterdir()] == ["03-smoke-test"]
     events = [one["event"] for one in lines_of(by_hand.folder / "events.jsonl")]
@@ -127,17 +139,25 @@ def test_by_hand_gives_the_same_losses_as_headless(by_hand, campaign):
 
 def test_the_cells_say_what_the_text_above_them_promises(by_hand):
     said = by_hand.said
-    assert "03-smoke-test: what is bound" in said["bind"]
+    assert PhaseMessage.WHAT_IS_BOUND.fill(phase="03-smoke-test") in said["bind"].splitlines()
     assert "10.82" in said["expect"], "ln 50,257"
-    assert "8 of 8 iterations (100 %)" in said["watch"]
+    assert all_done(said["watch"])
     assert "first loss" in said["gate"].lower()
     assert said["finish"].strip().splitlines()[-1].startswith("03-smoke-test: ")
 
 
 def test_a_cell_that_is_run_again_does_nothing_twice(by_hand):
-    assert by_hand.again["launch"] == "03-smoke-test: done, verified. Nothing to launch.\n"
-    assert by_hand.again["watch"].startswith("03-smoke-test: done, verified. Nothing to watch.\n")
-    assert "8 of 8 iterations (100 %)" in by_hand.again["watch"], "the final picture again"
+    phase = "03-smoke-test"
+    again = by_hand.again
+    assert again["launch"] == PhaseMessage.NOTHING_TO_LAUNCH.fill(phase=phase) + "\n"
+    first_line, _, rest = again["watch"].partition("\n")
+    assert first_line == PhaseMessage.NOTHING_TO_WATCH.fill(phase=phase)
+    assert all_done(rest), "the final picture again"
+
+
+def all_done(text: str) -> bool:
+    """Whether a cell shows that all iterations of the smoke test are done."""
+    return says(text, DisplayMessage.AMOUNT_DONE, done=8, total=8, unit=" iterations", percent=100)
 
 
 def test_the_record_by_hand_agrees_with_the_headless_one(by_hand, campaign):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -10,9 +11,15 @@ import sys
 import zipfile
 from pathlib import Path
 
+import lint_notebooks
 import pytest
+from lint_notebooks import Fault, Rule
+from suite.messages import says, says_only
 from toy_project import BIN, MASTERS
 
+from runbook.cli.messages import CliMessage
+from runbook.params import PARAMETERS
+from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.phase_names import PHASES
 
 LINT = [sys.executable, str(MASTERS / "tools" / "lint_notebooks.py")]
@@ -67,8 +74,9 @@ def call(installed: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess
 def test_an_installed_package_gives_a_project_that_works(installed, tmp_path):
     made = call(installed, tmp_path, "init", "mine")
     assert made.returncode == 0, made.stderr
-    assert made.stdout.startswith("mine: ")
-    assert "Next: cd mine; runbook run local" in made.stdout
+    written, next_step = made.stdout.splitlines()
+    assert says_only(written, CliMessage.PROJECT_WRITTEN, folder="mine", existing="")
+    assert next_step == CliMessage.NEXT_STEP.fill(folder="mine")
     project = tmp_path / "mine"
     for phase in PHASES:
         name = f"notebooks/{phase}.ipynb"
@@ -79,7 +87,7 @@ def test_an_installed_package_gives_a_project_that_works(installed, tmp_path):
     assert "runs/" in (project / ".gitignore").read_text()
     checked = call(installed, project, "check", "local")
     assert checked.returncode == 0, checked.stderr
-    assert checked.stdout.endswith("local: every value is right, and they fit together.\n")
+    assert checked.stdout.endswith(f"local: {PhaseMessage.EVERYTHING_FITS.fill()}\n")
 
 
 def test_the_wheel_brings_what_joins_a_page_to_a_running_cell(installed):
@@ -97,11 +105,18 @@ def test_what_is_there_is_kept(tmp_path):
     again = subprocess.run(
         [BIN / "runbook", "init", tmp_path / "mine"], capture_output=True, text=True
     )
-    assert again.stdout.startswith(f"{tmp_path / 'mine'}: 1 files written; ")
+    assert says(
+        again.stdout,
+        CliMessage.PROJECT_WRITTEN,
+        folder=tmp_path / "mine",
+        number=1,
+        existing=CliMessage.PROJECT_KEPT.of(),
+    ), again.stdout
     assert own.read_text() == "mine"
     assert (tmp_path / "mine" / "notebooks" / "00-plan.ipynb").exists()
     refused = subprocess.run([BIN / "runbook", "init", own], capture_output=True, text=True)
-    assert (refused.returncode, "is a file; a project is a folder" in refused.stderr) == (1, True)
+    assert refused.returncode == 1
+    assert says(refused.stderr, PhaseMessage.PROJECT_IS_A_FILE, folder=own)
 
 
 def test_the_masters_pass_the_lint():
@@ -110,55 +125,55 @@ def test_the_masters_pass_the_lint():
 
 
 BAD = {
-    "starts a program by a magic": "!squeue",
-    "starts a program by a magic:": "%%bash\nexit 3",
-    "holds a program (FunctionDef)": "def helper():\n    return 1",
-    "holds a program (Try)": "try:\n    open_phase\nexcept OSError:\n    open_phase",
-    "names a place of one machine": 'open("/scratch/me/x")',
-    "is no Python": "phase.(open_phase)",
+    "!squeue": Fault("sizes", Rule.MAGIC),
+    "%%bash\nexit 3": Fault("sizes", Rule.MAGIC),
+    "def helper():\n    return 1": Fault("sizes", Rule.PROGRAM, "FunctionDef"),
+    "try:\n    open_phase\nexcept OSError:\n    open_phase": Fault("sizes", Rule.PROGRAM, "Try"),
+    'open("/scratch/me/x")': Fault("sizes", Rule.PLACE),
+    "phase.(open_phase)": Fault("sizes", Rule.SYNTAX, "invalid syntax"),
 }
 
 
-@pytest.mark.parametrize(("said", "source"), BAD.items())
-def test_a_cell_that_breaks_a_rule_is_named(tmp_path, said, source):
-    assert f"bad.ipynb: sizes: {said}" in lint(
-        tmp_path, lambda cells: cells["sizes"].update(source=[source])
-    )
+@pytest.mark.parametrize(("source", "fault"), BAD.items())
+def test_a_cell_that_breaks_a_rule_is_named(tmp_path, source, fault):
+    assert lint(tmp_path, lambda cells: cells["sizes"].update(source=[source])) == [fault]
 
 
 def test_output_metadata_parameters_ids_and_prose_are_looked_at(tmp_path):
     out = {"output_type": "stream", "name": "stdout", "text": ["x"]}
-    assert "sizes: holds output: strip it" in lint(
-        tmp_path, lambda cells: cells["sizes"].update(outputs=[out])
-    )
-    assert "sizes: metadata papermill" in lint(
-        tmp_path, lambda cells: cells["sizes"]["metadata"].update(papermill={})
-    )
-    assert "cell id 'bind' is missing, used twice" in lint(
-        tmp_path, lambda cells: cells["sizes"].update(id="bind")
-    )
-    assert "0 cells are tagged parameters" in lint(
-        tmp_path, lambda cells: cells["parameters"]["metadata"].clear()
-    )
-    changed = lint(
+    assert lint(tmp_path, lambda cells: cells["sizes"].update(outputs=[out])) == [
+        Fault("sizes", Rule.OUTPUT)
+    ]
+    assert lint(tmp_path, lambda cells: cells["sizes"]["metadata"].update(papermill={})) == [
+        Fault("sizes", Rule.METADATA, "papermill")
+    ]
+    assert lint(tmp_path, lambda cells: cells["sizes"].update(id="bind")) == [
+        Fault("bind", Rule.CELL_ID)
+    ]
+    assert lint(tmp_path, lambda cells: cells["parameters"]["metadata"].clear()) == [
+        Fault("", Rule.PARAMETERS_CELLS, "0")
+    ]
+    (changed,) = lint(
         tmp_path, lambda cells: cells["parameters"].update(source=['run: str = "azure"  # another'])
     )
-    assert "are not the schema's" in changed
+    assert (changed.cell, changed.rule) == ("parameters", Rule.SCHEMA)
+    assert ast.literal_eval(changed.value) == {"run": "azure"} != PARAMETERS
     code = {"cell_type": "code", "source": ["1"], "outputs": [], "execution_count": None}
-    assert "sizes-text: no prose before it" in lint(
+    assert Fault("sizes-text", Rule.NO_PROSE) in lint(
         tmp_path, lambda cells: cells["sizes-text"].update(code)
     )
 
 
-def lint(folder: Path, change) -> str:
-    """What the lint says of 00-plan with one thing changed; it must not pass."""
+def lint(folder: Path, change) -> list[Fault]:
+    """Lint 00-plan with one thing changed, as the command does, which must print each fault and fail."""
     notebook = json.loads((MASTERS / "notebooks" / "00-plan.ipynb").read_text())
     change({cell["id"]: cell for cell in notebook["cells"]})
     path = folder / "bad.ipynb"
     path.write_text(json.dumps(notebook))
+    faults = list(lint_notebooks.faults(notebook))
     said = subprocess.run([*LINT, str(path)], capture_output=True, text=True)
-    assert said.returncode == 1, said.stdout
-    return said.stdout
+    assert (said.returncode, said.stdout.splitlines()) == (1, [f"bad.ipynb: {it}" for it in faults])
+    return faults
 
 
 def test_the_hooks_hold_the_same_words_as_make_check():

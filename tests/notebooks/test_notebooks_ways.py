@@ -10,9 +10,12 @@ from typing import Any
 import nbformat
 import pytest
 import yaml
+from suite.messages import containing, says
 from toy_project import Ended, Toy, json_of
 
 from runbook import params
+from runbook.params.messages import ParamsMessage
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import phase_step
 from runbook.planning import make_plan
 from runbook.records.manifest import verify_run
@@ -169,11 +172,20 @@ def test_a_run_by_another_way_is_done_for_all(ways, toy: Toy):
     before = marks(folder)["02-data--tokenize"]
     ended = toy.run(folder.parent, "--from", "02-data", "--to", "02-data")
     assert (ended.code, ended.executed()) == (0, ["02-data"])
-    assert "its executed notebook is not among the records" in ended.text
-    assert (
-        "tokenize: done, verified. Nothing is made again."
-        in (folder / "records" / "02-data.ipynb").read_text()
+    assert says(
+        ended.text,
+        PhaseMessage.PHASE_RUNS,
+        phase="02-data",
+        missing=PhaseMessage.NOTEBOOK_NOT_AMONG_RECORDS.fill(),
     )
+    record = nbformat.read(folder / "records" / "02-data.ipynb", as_version=4)
+    printed = [
+        output.text
+        for cell in record.cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "stream"
+    ]
+    assert PhaseMessage.TOKENIZED_ALREADY.fill() in "".join(printed).splitlines()
     assert marks(folder)["02-data--tokenize"] == before
     again = toy.run(folder.parent, "--from", "02-data", "--to", "02-data")
     assert again.verified() == ["02-data"]
@@ -230,5 +242,12 @@ def test_two_runs_mixed_are_refused_before_anything_is_written(toy: Toy, tmp_pat
     finally:
         (toy.root / "params" / "other.yaml").unlink()
     assert ended.code == 1
-    assert "ParamsError: Two runs are mixed: run is local, but model" in ended.text
+    assert "ParamsError: " in ended.text
+    assert says(
+        ended.text,
+        ParamsMessage.TWO_RUNS_MIXED,
+        run="local",
+        foreign=containing("model"),
+        where=containing("params/other.yaml"),
+    )
     assert not (tmp_path / "runs").exists()

@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from suite.messages import says_only
+
+from runbook.phases.messages import PhaseMessage
 
 BIN = Path(sys.executable).parent
 MASTERS = Path(__file__).parents[2]
@@ -180,13 +183,15 @@ class Ended:
 
     def executed(self) -> list[str]:
         """The phases that `runbook run` executed, by its own lines."""
-        return [line.split()[0] for line in self.text.splitlines() if " running (" in line]
+        return self._phases(PhaseMessage.PHASE_RUNS)
 
     def verified(self) -> list[str]:
         """The phases that `runbook run` called done."""
-        return [
-            line.split()[0] for line in self.text.splitlines() if line.endswith(" done, verified")
-        ]
+        return self._phases(PhaseMessage.PHASE_VERIFIED)
+
+    def _phases(self, message: PhaseMessage) -> list[str]:
+        lines = [line for line in self.text.splitlines() if says_only(line, message)]
+        return [line.split()[0] for line in lines]
 
     def __repr__(self) -> str:
         return f"exit code {self.code} after {self.seconds:.1f} s:\n{self.text}"

@@ -166,10 +166,11 @@ def test_a_token_that_was_typed_or_printed_is_in_no_record(tmp_path):
     assert token in notebook.read_text()
     assert token not in ipynb.notebook_text(ipynb.read_notebook(notebook))
     session = sessions.Session(settings_of(project), PHASE, project.run_folder)
-    session.add_results({"said": f"I was given {token}."})
+    said = f"I was given {token}."
+    session.add_results({"said": said})
     session.finish()
     record = json.loads(project.record(".json").read_text())
-    assert record["results"]["said"] == mask(f"I was given {token}.")
+    assert record["results"]["said"] == mask(said)
     assert token not in project.record(".json").read_text()
 
 

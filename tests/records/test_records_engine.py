@@ -26,6 +26,9 @@ from runbook.records.messages import RecordMessage
 pytestmark = pytest.mark.notebooks
 
 CHILD = "import subprocess\nprint(subprocess.Popen(['sleep', '300']).pid, flush=True)\n"
+OPEN_SOCKETS = "TCP without encryption"
+"""What jupyter_client warns of where kernels listen on ports that others can reach."""
+LINES = 5000
 ENDINGS = {
     "success": ([WORK], (), 0),
     "error": ([WORK, ERROR], (), 0),
@@ -205,7 +208,7 @@ def test_an_interrupted_cell_is_interrupted_in_all_three_forms(endings, name):
 
 def test_kernels_speak_over_private_sockets(endings):
     for ending in endings.values():
-        assert "TCP without encryption" not in ending.log
+        assert OPEN_SOCKETS not in ending.log
 
 
 def test_log_of_a_stopped_notebook_is_short(endings):
@@ -218,7 +221,10 @@ def test_log_of_a_stopped_notebook_is_short(endings):
 def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):
     """5000 redrawn lines give one output; a display updated in place is logged; sockets fit under a long path."""
     project = Project(tmp_path)
-    redraw = "import sys\nfor n in range(5000):\n    sys.stdout.write(f'\\r{n} of 5000')\n    sys.stdout.flush()"
+    redraw = (
+        f"import sys\nfor n in range({LINES}):\n    sys.stdout.write(f'\\r{{n}} of {LINES}')\n"
+        "    sys.stdout.flush()"
+    )
     mixed = "print('a')\nhandle = display('first', display_id=True)\nprint('b')\nprint('c')"
     update = "import time\nhandle.update('second')\ntime.sleep(0.2)\nhandle.update('third')"
     silent = "import time\nprint('sa' + 'id', flush=True)\ntime.sleep(2.5)"
@@ -245,21 +251,22 @@ def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):
     saved_in_silence = nbformat.read(output, as_version=4)
     log, _ = process.communicate(timeout=300)
     assert process.returncode == 0, log
-    assert "TCP without encryption" not in log
+    assert OPEN_SOCKETS not in log
     assert [cell for cell in saved_in_silence.cells if cell.cell_type == "code"][4].outputs[
         0
     ].text == "said\n"
     cells = [cell for cell in nbformat.read(output, as_version=4).cells if cell.cell_type == "code"]
-    assert [output.text for output in cells[1].outputs] == ["4999 of 5000"]
+    last_line = f"{LINES - 1} of {LINES}"
+    assert [output.text for output in cells[1].outputs] == [last_line]
     assert [output.get("text") or output.data["text/plain"] for output in cells[2].outputs] == [
         "a\n",
         "'third'",
         "b\nc\n",
     ]
-    logged = log.count("of 5000\n")
+    logged = log.count(f"of {LINES}\n")
     most = 2 + (time.monotonic() - started) / client.SECONDS_BETWEEN_LOGGED_UPDATES
     assert 1 <= logged <= most, "redrawn lines reach the log now and then, and the last one always"
-    assert "4999 of 5000\n" in log
+    assert f"{last_line}\n" in log
     assert "'first'" in log
     assert "'second'" in log
     assert "'third'" in log

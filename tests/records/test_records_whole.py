@@ -93,7 +93,8 @@ def test_a_failure_leads_to_its_remedy(tmp_path):
     assert target[3:] in (run / "index.html").read_text()
     assert 'id="device-out-of-memory"' in help_page
     assert "Lower training.micro_batch" in help_page
-    assert links_for("something nobody knows", "") == [(TITLE, "when-it-fails.html")]
+    unknown_error = "something nobody knows"
+    assert links_for(unknown_error, "") == [(TITLE, "when-it-fails.html")]
 
 
 def test_a_notebook_that_lost_its_first_outputs_is_filed_by_its_name(run, tmp_path):

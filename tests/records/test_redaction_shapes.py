@@ -71,9 +71,8 @@ def test_a_report_stays_readable(text):
 
 def test_a_known_address_stays_in_markup_and_an_unknown_one_does_not():
     html = '<a href="https://gitlab.company.com/x">x</a> <a href="https://arxiv.org/abs/1">y</a>'
-    assert Redactor({}).markup(html) == (
-        '<a href="[address]">x</a> <a href="https://arxiv.org/abs/1">y</a>'
-    )
+    copy = html.replace("https://gitlab.company.com/x", "[address]")
+    assert Redactor({}).markup(html) == copy
 
 
 @pytest.mark.parametrize("piece", ["_", "-", "a-", "a.", "aa:", "//a", "a@", "[", "0x", "10."])

@@ -283,7 +283,7 @@ def test_a_file_system_that_becomes_slow_is_reported_once():
         (SLOW_FILE_SYSTEM, 530),
     ]
     assert alarms[0].evidence == AlarmMessage.AFTER_RECORDS.fill(
-        metric="data wait seconds",
+        metric="data_wait_seconds".replace("_", " "),
         value=1.0,
         finding=AlarmMessage.WAITS.fill(num_steps=10, share=0.5),
         num_before=30,

@@ -13,12 +13,14 @@ from runbook.results.failures.finder import FailureFinder, find_cause, find_fail
 from runbook.results.failures.kinds import OWN_ERROR
 from runbook.results.failures.rule import Level, NextStep
 from runbook.results.failures.tracebacks import TracebackReader
+from runbook.results.messages import ResultMessage
 from runbook.tools.logs.messages import SummaryMessage
 
 SITE_PACKAGES = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py"
+ERROR_FILE = "/opt/code/pretrain.py"
 TYPE_ERROR = [
     "Traceback (most recent call last):",
-    '  File "/opt/code/pretrain.py", line 88, in forward_step',
+    f'  File "{ERROR_FILE}", line 88, in forward_step',
     "    loss = model(tokens, positions=positions)",
     f'  File "{SITE_PACKAGES}", line 1501, in _call_impl',
     "    return forward_call(*args, **kwargs)",
@@ -52,9 +54,8 @@ def test_exception_message_file_line_and_rank_are_named():
     (failure,) = find_failures(mixed)
     assert (failure.name, failure.level, failure.rank) == (OWN_ERROR.name, Level.CAUSE, 3)
     assert failure.line == 13
-    assert failure.evidence == (
-        "TypeError: 'NoneType' object is not callable [/opt/code/pretrain.py:88 in forward_step]"
-    )
+    place = f"{ERROR_FILE}:88 in forward_step"
+    assert failure.evidence == ResultMessage.RAISED_AT.fill(error=TYPE_ERROR[-1], place=place)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +140,12 @@ def test_of_an_exception_group_the_first_exception_is_named():
         "    +------------------------------------",
     ]
     (failure,) = find_failures(lines)
-    assert failure.evidence == "KeyError: 'text' [/opt/code/data.py:3 in read]"
+    place = "/opt/code/data.py:3 in read"
+    assert failure.evidence == ResultMessage.RAISED_AT.fill(error="KeyError: 'text'", place=place)
     (failure,) = find_failures([*lines[:5], *lines[10:]])
     assert failure.evidence == second_error
-    assert names_of(["Exception in thread Thread-1 (watch):", *lines]) == []
+    of_a_thread = ["Exception in thread Thread-1 (watch):", *lines]
+    assert names_of(of_a_thread) == []
 
 
 def test_a_class_that_a_function_defines_is_an_exception():
@@ -202,7 +205,8 @@ def test_a_data_loaders_worker_is_named_and_not_its_parent():
         "KeyError: 'text'",
     ]
     (failure,) = find_failures(lines)
-    assert failure.evidence == "KeyError: 'text' [/opt/code/dataset.py:31 in __getitem__]"
+    place = "/opt/code/dataset.py:31 in __getitem__"
+    assert failure.evidence == ResultMessage.RAISED_AT.fill(error=lines[-1], place=place)
 
 
 @pytest.mark.parametrize(

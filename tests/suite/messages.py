@@ -21,17 +21,20 @@ from runbook.plan_file.errors import CodedError
 class Part:
     """A value that is only known in part, such as a path below a temporary folder."""
 
-    texts: tuple[str, ...]
+    texts: tuple[object, ...]
 
     @property
     def pattern(self) -> str:
         """Return a regular expression for the known texts, in this order."""
-        return ".*?".join(_pattern_of(text) for text in self.texts)
+        return ".*?".join(_known_pattern(text) for text in self.texts)
 
 
 def containing(*texts: object) -> Part:
-    """Return a value that stands for every text with these in it, in this order."""
-    return Part(tuple(str(text) for text in texts))
+    """Return a value that stands for every text with these in it, in this order.
+
+    A message among them, such as `TokenMessage.PLACE_IN_LINES.of(line=3)`, may leave out values.
+    """
+    return Part(texts)
 
 
 def is_value(actual: object, expected: object) -> bool:
@@ -90,6 +93,11 @@ def says(text: str, message: Message | str, /, **values: object) -> bool:
     return re.search(_pattern_of_message(message, values), text, re.DOTALL) is not None
 
 
+def says_only(text: str, message: Message | str, /, **values: object) -> bool:
+    """Whether a text is this message with these values, and nothing before or after it."""
+    return re.fullmatch(_pattern_of_message(message, values), text, re.DOTALL) is not None
+
+
 def count_of(text: str, message: Message | str, /, **values: object) -> int:
     """Return how often a longer text has this message with these values."""
     return len(re.findall(_pattern_of_message(message, values), text, re.DOTALL))
@@ -120,8 +128,17 @@ def _value_pattern(value: Any, spec: str, conversion: str | None) -> str:
         return ".*?"
     if isinstance(value, Part):
         return f".*?{value.pattern}.*?"
+    if isinstance(value, Statement):
+        return _known_pattern(value)
     written = format(repr(value) if conversion == "r" else value, spec)
     return _pattern_of(written)
+
+
+def _known_pattern(value: object) -> str:
+    """Return a regular expression for a text, or for a message of which some values are known."""
+    if isinstance(value, Statement):
+        return _pattern_of_message(value.message, value.values)
+    return _pattern_of(str(value))
 
 
 def check_about(checks: Iterable[Check], code: Code, phase: str = "", /, **values: object) -> Check:

@@ -14,7 +14,8 @@ def test_corpus_is_repeatable_and_varied() -> None:
     first = list(data_corpus.prose(60_000))
     assert first == list(data_corpus.prose(60_000))
     assert 60_000 <= sum(len(text.encode()) for text in first) < 160_000
-    assert data_corpus.variety(["a b a", "b c"]) == (8, 3)
+    texts = ["a b a", "b c"]
+    assert data_corpus.variety(texts) == (8, 3)
     assert next(data_corpus.code(10))
 
 

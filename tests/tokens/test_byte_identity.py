@@ -122,13 +122,12 @@ def test_ways_to_write_the_same_two_records(tmp_path: Path, content: bytes) -> N
 def test_text_files_are_one_document_each_in_natural_order(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    for number in (10, 9, 2):
-        (folder / f"chunk_{number}.txt").write_text(f"Chapter {number}\n\nIt was late.\n")
+    texts = {number: f"Chapter {number}\n\nIt was late.\n" for number in (10, 9, 2)}
+    for number, text in texts.items():
+        (folder / f"chunk_{number}.txt").write_text(text)
     (folder / "notes.md").write_text("not read")
     prepare([folder], tmp_path / "out")
-    assert made(tmp_path / "out") == expected(
-        [f"Chapter {number}\n\nIt was late.\n" for number in (2, 9, 10)]
-    )
+    assert made(tmp_path / "out") == expected([texts[number] for number in (2, 9, 10)])
 
 
 def test_dropping_a_source_that_no_record_names_is_refused(tmp_path: Path) -> None:

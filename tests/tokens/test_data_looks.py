@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from suite.messages import containing, refuses, says
+from suite.tables import titled_table
 
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p02_data import phase as data
@@ -19,6 +20,7 @@ from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.runs.step import ChangedOutputError, mark_path
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
+from runbook.tokens.tokenizer import load_tokenizer
 from tests.phases.toy_run import open_run
 
 from .reference import EDGE_TEXTS, json_lines
@@ -81,9 +83,22 @@ def test_a_phase_by_hand_shows_plan_and_counts(
         documents=len(EDGE_TEXTS) + 1,
         empty=EDGE_TEXTS.count(""),
     )
-    assert "none differs" in said and "other" in said
-    assert "tokens" in said and "not known" not in said.split("Planned and found")[0]
-    assert "An| ordinary| document|." in said
+    (manifest,) = data._read_manifests(open_phase)
+    assert says(
+        said,
+        PhaseMessage.NO_TEXT_DIFFERS,
+        judge=manifest.tokenizer["judge"],
+        judged=manifest.judged,
+    )
+    title = PhaseMessage.PLANNED_AND_FOUND.fill()
+    assert "not known" not in said.split(title)[0]
+    compared = titled_table(said, title)
+    assert {"tokens", "documents"} <= {row["what"] for row in compared}
+    assert "other" in said
+    sentence = "An ordinary document."
+    assert any(text.startswith(sentence) for text in EDGE_TEXTS)
+    tokenizer = load_tokenizer()
+    assert "|".join(tokenizer.pieces(tokenizer.encode(sentence))) in said
 
 
 def test_changed_token_files_are_refused_and_neither_made_again_nor_recorded(

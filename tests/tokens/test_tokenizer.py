@@ -105,7 +105,8 @@ def test_pieces_show_each_token() -> None:
         " Zo",
         "ë",
     ]
-    assert "".join(load_tokenizer().pieces(encode("plain text\n  here"))) == "plain text\n  here"
+    text = "plain text\n  here"
+    assert "".join(load_tokenizer().pieces(encode(text))) == text
     assert load_tokenizer().pieces([50256]) == ["<|endoftext|>"]
 
 
@@ -156,12 +157,14 @@ def own_tokenizer(tmp_path: Path) -> Path:
 
 def test_any_tokenizer_json(tmp_path: Path, own_tokenizer: Path) -> None:
     source = tmp_path / "in.jsonl"
-    source.write_bytes(json_lines(["the cat", "", "the fox 😀"]))
+    cat = "the cat"
+    fox = "the fox 😀"
+    source.write_bytes(json_lines([cat, "", fox]))
     manifest = prepare([source], tmp_path / "out", TokenizeOptions(tokenizer=str(own_tokenizer)))
     tokenizer = load_tokenizer(str(own_tokenizer))
     tokens = np.frombuffer(made(tmp_path / "out")[0], dtype="<u2").tolist()
-    assert tokens == [*tokenizer.encode("the cat"), 0, *tokenizer.encode("the fox 😀"), 0]
-    assert tokenizer.decode(tokens) == "the cat</s>the fox 😀</s>"
+    assert tokens == [*tokenizer.encode(cat), 0, *tokenizer.encode(fox), 0]
+    assert tokenizer.decode(tokens) == f"{cat}</s>{fox}</s>"
     assert manifest.tokenizer["end_of_document"] == 0
     assert list(manifest.tokenizer["sha256"]) == ["tokenizer.json"]
     assert load_tokenizer(str(own_tokenizer.parent)).vocabulary == tokenizer.vocabulary

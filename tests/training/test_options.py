@@ -1,5 +1,7 @@
 """Batch ramp-up, loss scales, saving often and stopping often: each beside a plain computation of what it should do."""
 
+import re
+
 import pytest
 from suite.messages import containing, says
 
@@ -32,7 +34,8 @@ def test_a_ramp_takes_the_batches_of_megatrons_rule(zygote, run, tmp_path_factor
         sum(sizes[: n + 1]) for n in range(6)
     ]
     lines = [line for line in job.out.splitlines() if " iteration " in line]
-    assert [int(line.split("global batch size:")[1].split("|")[0]) for line in lines] == sizes
+    printed = [re.findall(r"global batch size: +(\d+) \|", line) for line in lines]
+    assert printed == [[str(size)] for size in sizes]
     both = tmp_path_factory.mktemp("both")
     (both / "data").symlink_to(corpus)
     content, _ = ramped(6, copies=2)

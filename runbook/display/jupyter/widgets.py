@@ -30,6 +30,7 @@ from runbook.core.errors import RunbookError
 from runbook.core.table import Table
 from runbook.display.jupyter.kernel import KernelMessage, listen, page_kernel
 from runbook.display.jupyter.open_pages import show_to_new_pages
+from runbook.display.messages import DisplayMessage
 from runbook.display.output_place import BAD, Place, display_bundle, show_table, where_we_are
 
 # The action of a click, by the id of the button's connection to the page
@@ -89,7 +90,10 @@ def as_text(actions: Actions) -> str:
     >>> as_text({"Stop": (str, "runbook cancel local --gently")})
     'Stop: runbook cancel local --gently'
     """
-    return "; ".join(f"{name}: {command}" for name, (_, command) in actions.items())
+    texts = []
+    for name, (_, command) in actions.items():
+        texts.append(DisplayMessage.ACTION.fill(name=name, command=command))
+    return "; ".join(texts)
 
 
 def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:

@@ -550,7 +550,7 @@ def _queue_check(
     """
     check = partial(
         Check,
-        f"queue of jobs.{section}",
+        PhaseMessage.QUEUE_OF_JOB.fill(section=section),
         rule="the queue that the job asks for is there and takes jobs",
     )
     state = states.get(partition)

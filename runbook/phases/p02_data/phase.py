@@ -415,7 +415,7 @@ def show_plan_beside(run: PlannedRun) -> View:
     planned_mb_per_second = FUSED_BYTES_PER_SECOND / RECORD_SHARE / 1e6 * longest.workers
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in longest.rates.items())
     text = f"MB of text a second: {rates}; plan {planned_mb_per_second:,.0f}."
-    return View([replace(table, title="Planned and found"), text])
+    return View([replace(table, title=PhaseMessage.PLANNED_AND_FOUND.fill()), text])
 
 
 def _planned_work(run: PlannedRun) -> dict[str, float | None]:
@@ -534,7 +534,10 @@ def _manifest_facts(manifests: list[Manifest]) -> list[tuple[str, str]]:
             "tokenizer",
             f"{tokenizer['name']}, {tokenizer['vocabulary']:,} tokens, by {tokenizer['encoder']}",
         ),
-        ("compared with", f"{tokenizer['judge']}: {total('judged'):,} sampled texts, none differs"),
+        (
+            "compared with",
+            PhaseMessage.NO_TEXT_DIFFERS.fill(judge=tokenizer["judge"], judged=total("judged")),
+        ),
         ("token files", _token_files_text(manifests)),
         (
             "left out as bad",

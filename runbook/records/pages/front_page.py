@@ -171,7 +171,7 @@ def _written_at() -> str:
 def _answer(run: RunState) -> str:
     """Return one sentence about whether the run succeeded, and what failed."""
     num_done = sum(phase.state == "done" for phase in run.phases)
-    progress = f"{num_done} of {len(run.phases)} phases done"
+    progress = RecordMessage.PHASES_DONE.fill(done=num_done, phases=len(run.phases))
     num_checks = 0
     failed_checks = []
     bad_ends = []
@@ -184,7 +184,10 @@ def _answer(run: RunState) -> str:
                 failed_checks.append(f"{phase.phase}: {check.name} ({check.verdict})")
 
     problems = "; ".join([*bad_ends, *failed_checks])
-    return f"{progress}; {problems or counted(num_checks, 'check') + ', all passed'}"
+    if not problems:
+        checks = counted(num_checks, "check")
+        problems = RecordMessage.ALL_CHECKS_PASSED.fill(checks=checks)
+    return RecordMessage.ANSWER.fill(progress=progress, problems=problems)
 
 
 INDEX_SCORES = {"bits per byte": "bits per byte", "right (share)": "minimal pairs right"}
@@ -246,7 +249,7 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
             duration=show_duration(with_earlier_seconds), number=number
         )
 
-    return [*facts, ("All phases took", took)]
+    return [*facts, (RecordMessage.ALL_PHASES_TOOK.fill(), took)]
 
 
 def _earlier_twins(run: RunState) -> list[Twin]:

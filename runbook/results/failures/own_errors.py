@@ -18,6 +18,7 @@ from runbook.results.failures.tracebacks import (
     RaisedError,
     TracebackReader,
 )
+from runbook.results.messages import ResultMessage
 
 DETERMINISTIC = frozenset(
     (
@@ -82,12 +83,13 @@ class OwnError:
     @property
     def evidence(self) -> str:
         """Return the text for a reader: the exception, its message and its place."""
-        text = self.raised.exception
+        error = self.raised.exception
         if self.raised.message:
-            text = f"{text}: {self.raised.message[:MAX_MESSAGE]}"
+            message = self.raised.message[:MAX_MESSAGE]
+            error = ResultMessage.EXCEPTION.fill(exception=error, message=message)
         if self.raised.place:
-            text = f"{text} [{self.raised.place}]"
-        return text
+            return ResultMessage.RAISED_AT.fill(error=error, place=self.raised.place)
+        return error
 
     @property
     def decision(self) -> NextStep:

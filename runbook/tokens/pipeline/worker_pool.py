@@ -36,20 +36,25 @@ ATTEMPTS = 3
 """Largest number of workers that one shard may kill."""
 _PR_SET_PDEATHSIG = 1
 _FULL = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the quota is used up",
-    errno.EFBIG: "a file may grow no more",
+    errno.ENOSPC: TokenMessage.DISK_FULL,
+    errno.EDQUOT: TokenMessage.QUOTA_USED_UP,
+    errno.EFBIG: TokenMessage.FILE_LIMIT_REACHED,
 }
 
 
 def disk_error(error: OSError, files: TokenFiles) -> DataError:
     """Return a failed write as one of our errors: finished work is kept."""
     folder = files.base.parent
-    reason = _FULL.get(error.errno or 0, f"writing failed: {error.strerror or error}")
+    message = _FULL.get(error.errno or 0)
+    if message:
+        reason = message.fill()
+    else:
+        reason = TokenMessage.WRITING_FAILED.fill(error=error.strerror or error)
+
     try:
-        free = f"{shutil.disk_usage(folder).free:,} bytes are free there"
+        free = TokenMessage.BYTES_FREE.fill(size=shutil.disk_usage(folder).free)
     except OSError:
-        free = "the free space is not known"
+        free = TokenMessage.FREE_SPACE_UNKNOWN.fill()
 
     return DataError(TokenMessage.WRITE_FAILED, reason=reason, folder=folder, free=free)
 

@@ -218,7 +218,7 @@ def _refuse_foreign(script: Script, file_name: str) -> None:
         whose = "a program that adopt does not know"
     config = _config_of(script, whose)
     if whose in _RECIPES and not last.framework:
-        config = f" Its configuration can be read: runbook adopt {program}"
+        config = AdoptMessage.CONFIGURATION_READABLE.fill(files=program)
     raise ParamsError(
         AdoptMessage.NOT_A_GPT,
         file_name=file_name,
@@ -281,7 +281,7 @@ def _config_of(script: Script, framework: str) -> str:
                 files[file.shown] = word.known
     known_files = [name for name, is_known in files.items() if is_known]
     names = " ".join(known_files or files) or _registry_of(script) or "CONFIG"
-    return f" Its configuration can be read: runbook adopt {names}"
+    return AdoptMessage.CONFIGURATION_READABLE.fill(files=names)
 
 
 def _registry_of(script: Script) -> str:

@@ -9,6 +9,7 @@ from runbook.core.errors import ParamsError
 from runbook.core.visible_text import visible
 from runbook.params.secrets import mask
 from runbook.tools.adopt.configs.config_file import ConfigValue, yaml_values
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.other_sources import SET_BY_PROGRAM, script_of_arguments
 from runbook.tools.adopt.script import Script, StartedProgram, Word, is_count, lines_of
 
@@ -149,8 +150,15 @@ def script_of_megatron_file(name: str, text: str) -> Script | None:
         text_of_value = str(value.value)
         earlier, earlier_line = arguments.get(argument, (text_of_value, 0))
         if earlier != text_of_value:
-            both = f"{earlier} in line {earlier_line} and {text_of_value} in line {value.line}"
-            notes.append(visible(mask(f"{name} gives {argument} as {both}: the last is taken")))
+            note = AdoptMessage.GIVEN_TWICE.fill(
+                name=name,
+                argument=argument,
+                earlier=earlier,
+                earlier_line=earlier_line,
+                last=text_of_value,
+                line=value.line,
+            )
+            notes.append(visible(mask(note)))
         arguments[argument] = (text_of_value, value.line)
     lines = [visible(line) for line in lines_of(mask(text))]
     script = script_of_arguments(arguments, lines, name, SET_BY_PROGRAM)

@@ -13,6 +13,7 @@ from runbook.jobs.script_directives import Directive
 from runbook.params.schema.keys import all_keys
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.launches import Launch, option
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.program_arguments import MODELS, dataset_of
 from runbook.tools.adopt.script import Script, StartedProgram, Word, is_count, not_set
 
@@ -692,7 +693,9 @@ def take_directives(directives: Sequence[Directive], findings: Findings) -> None
             findings.does(line, text, _OUR_DIRECTIVES[name])
         elif directive.queue in _OTHER_QUEUES:
             queue = _OTHER_QUEUES[directive.queue]
-            why = f"a request to {queue}: the site's queue is {findings.site.scheduler}"
+            why = AdoptMessage.FOR_ANOTHER_QUEUE.fill(
+                queue=queue, scheduler=findings.site.scheduler
+            )
             findings.leave(line, text, why)
         else:
             findings.leave_to_site(line, text, "directives")

@@ -8,6 +8,7 @@ from runbook.plan_file.diagnostics import Message
 class AdoptMessage(Message):
     """Messages about scripts and configurations that are adopted."""
 
+    CONFIGURATION_READABLE = " Its configuration can be read: runbook adopt {files}"
     EVALUATION_STARTED = (
         "{file_name} starts {script} to evaluate, not to train ({place}: {word}). adopt makes "
         "run files of trainings; a finished run is evaluated in 06-evaluation. No run file was "
@@ -102,10 +103,28 @@ class AdoptMessage(Message):
     ATTENTION_DROPOUT = "attention's dropout {dropout}, the program's default"
     FILE_MAY_SAY_IT = "; {files} may say it, which adopt does not read here"
     FILE_NOT_READABLE = "it cannot be read ({reason})"
+    FOR_ANOTHER_QUEUE = "a request to {queue}: the site's queue is {scheduler}"
     GAVE_UP = "{job} ended with exit code {exit_code} before a training; its `exit` was ignored"
+    GIVEN_TWICE = (
+        "{name} gives {argument} as {earlier} in line {earlier_line} and {last} in line {line}: the "
+        "last is taken"
+    )
     GOES_WITH_EXPERTS = "goes with the experts, which our models do not have"
     LOOKS_LIKE_A_SECRET = "it looks like a secret"
+    MANY_BRANCHES = (
+        "line {line}: over {most} branches or early returns around one statement. Give a file that "
+        "makes its recipe with fewer."
+    )
+    MANY_CALLS_OF_RECIPES = "over {most} calls of recipes: give a file with one."
+    MANY_LETTERS_OF_A_KEY = "line {line}: a key of over {most} letters."
+    MANY_RECIPES_IN_A_STATEMENT = (
+        "line {line}: one statement with over {most} recipes and their parts. Give a file with one "
+        "recipe."
+    )
     MANY_RECIPES_OF_A_NAME = "over {most} recipes with the name {name}: give a file with one."
+    MANY_VALUES_OF_A_RECIPE = (
+        "line {line}: a recipe of over {most:,} values is none that can be read."
+    )
     MODEL_PROPERTY = "the model's {field}={value}"
     NO_SUCH_PART = (
         "our models have no such part ({part}): the run file trains another model, a dense GPT"

@@ -177,14 +177,15 @@ def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
 
     simulation = _Simulation(costs, terms)
     parts = costs.parts
-    rows = [simulation.row("as planned", parts, terms.spares)]
+    rows = [simulation.row(DrillMessage.AS_PLANNED.fill(), parts, terms.spares)]
     for count in SPARES:
         if count != terms.spares:
             rows.append(simulation.row(_spares_text(count), parts, count))
 
     if costs.fewer_nodes:
         all_or_none = replace(simulation, costs=replace(costs, fewer_nodes=()))
-        rows.append(all_or_none.row("never fewer nodes", parts, terms.spares))
+        never = DrillMessage.FEWER_NODES_NEVER.fill()
+        rows.append(all_or_none.row(never, parts, terms.spares))
 
     for text, interval in _other_intervals(costs):
         rows.append(simulation.row(text, with_interval(parts, interval), terms.spares))
@@ -206,14 +207,14 @@ def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
 def _other_copies(plan: Plan, parts: CampaignParts) -> tuple[str, NearParts | None]:
     """Return the training without its copies in node memory, or with copies if it has none."""
     if parts.near is not None:
-        return "no copies in node memory", None
+        return DrillMessage.NO_COPIES.fill(), None
     near = possible_copies(plan, parts)
     steps = near.steps_between if near is not None else 0
-    return f"copies in node memory every {counted(steps, 'step')}", near
+    return DrillMessage.COPIES_EVERY.fill(steps=counted(steps, "step")), near
 
 
 def _spares_text(count: int) -> str:
-    return counted(count, "spare node") if count else "no spare node"
+    return counted(count, "spare node") if count else DrillMessage.NO_SPARE_NODE.fill()
 
 
 def _other_intervals(costs: FaultCosts) -> list[tuple[str, float]]:
@@ -222,9 +223,9 @@ def _other_intervals(costs: FaultCosts) -> list[tuple[str, float]]:
     planned = parts.step * parts.steps_between_saves
     best = daly(parts.save_stall, costs.seconds_between)
     return [
-        ("saves twice as often", planned / 2),
-        ("saves half as often", planned * 2),
-        (f"a save every {show_duration(best)} (Daly)", best),
+        (DrillMessage.SAVES_TWICE_AS_OFTEN.fill(), planned / 2),
+        (DrillMessage.SAVES_HALF_AS_OFTEN.fill(), planned * 2),
+        (DrillMessage.SAVES_BY_DALY.fill(interval=show_duration(best)), best),
     ]
 
 

@@ -8,21 +8,30 @@ from runbook.plan_file.diagnostics import Message
 class DrillMessage(Message):
     """Messages about drills."""
 
+    AS_PLANNED = "as planned"
     BROKEN = "broken: {rules}"
+    COPIES_EVERY = "copies in node memory every {steps}"
     ENDED_AS_THEY_SHOULD = "{passed} of {all} ended as they should"
     FIGURE = "{name} {value:.3g} {unit} ({band})"
+    FEWER_NODES_NEVER = "never fewer nodes"
     IMPORT_TOO_SLOW = "the trainer was not imported within {warm_seconds:.0f} s"
     NOT_A_FAULT = (
         "{variable}: {text!r} is no fault; the kinds are {kinds}, their words {keys}. Unset "
         "{variable} to train without faults"
     )
+    NO_COPIES = "no copies in node memory"
     NO_PROCESSES_LEFT = "no processes left"
     NO_RATE_OF_FAILURES = (
         "A campaign needs the time of a step and a rate of failures, and this plan has none.\n"
         "Rates are known of accelerators alone: name the run of a cluster whose device is known."
     )
+    NO_SPARE_NODE = "no spare node"
     NO_SUCH_DRILL = "There is no drill {word!r}. {hint}"
+    OF_ALL_DRILLS = "{score} (of {all} drills that there are)"
     PROCESSES_LEFT = "processes left: {processes}"
+    SAVES_HALF_AS_OFTEN = "saves half as often"
+    SAVES_TWICE_AS_OFTEN = "saves twice as often"
+    SAVES_BY_DALY = "a save every {interval} (Daly)"
     SECOND_ATTEMPTS = ", {number} at the second attempt"
     STEP_AT_SAMPLE = "step {step} ended at sample {samples}"
     TRAINER_NOT_IMPORTED = (

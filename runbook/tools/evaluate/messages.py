@@ -8,6 +8,14 @@ from runbook.plan_file.diagnostics import Message
 class EvaluationMessage(Message):
     """Messages about evaluations."""
 
+    DATA_MISSING = (
+        "The data of these tasks is not in the cache and could not be fetched; nothing was "
+        'scored:\n{tasks}\nWhere there is a network: python -c "from datasets import load_dataset; '
+        '{loads}"\nThen carry the folder $HF_HOME (~/.cache/huggingface) here, and set '
+        "HF_HUB_OFFLINE=1."
+    )
+    DATA_OF_TASK = "  {name} ({data} {part}): {why}"
+    LOAD_DATASET = "load_dataset({arguments})"
     NO_END_OF_DOCUMENT = (
         "The tokenizer {tokenizer} has no end of document, with which a text begins here."
     )
@@ -16,4 +24,5 @@ class EvaluationMessage(Message):
     NO_TASK_IN_FOLDER = (
         "--task-folder {folder} has no task: it needs a .yaml file of lm-evaluation-harness."
     )
+    SCORED_BEFORE = "{tasks}: scored before."
     TOO_MANY_NEW_TOKENS = "A task asks for {tokens} new tokens; the model has {positions}."

@@ -25,6 +25,7 @@ from runbook.phases.phase_steps import phase_step
 from runbook.plan_file.checkpoint_folder import newest_checkpoint
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
+from runbook.planning.messages import PlanningMessage
 from runbook.records.manifest import note_files
 from runbook.runs import run_files
 from runbook.runs.planned_run import PlannedRun
@@ -144,7 +145,7 @@ def score(run_folder: Path, request: Wish) -> Table:
     notes = [f"lm-evaluation-harness {about['harness']}"]
     if len(missing) < len(names):
         scored = [name for name in names if name not in missing]
-        notes.append(f"{', '.join(scored)}: scored before.")
+        notes.append(EvaluationMessage.SCORED_BEFORE.fill(tasks=", ".join(scored)))
 
     if missing:
         with hold_run(run_folder, "evaluating"):
@@ -298,7 +299,7 @@ def _known_names(manager: TaskManager, task_words: Sequence[str]) -> list[str]:
         if name not in manager.task_index:
             near = difflib.get_close_matches(name, manager.task_index, 3)
             if near:
-                hint = f"Did you mean {' or '.join(near)}?"
+                hint = PlanningMessage.DID_YOU_MEAN.fill(name=" or ".join(near))
             else:
                 hint = "`lm_eval ls tasks` prints all names."
 
@@ -341,18 +342,21 @@ def _require_data(manager: TaskManager, names: Sequence[str]) -> None:
             missing.append((name, *_data_of(manager, name), str(error).strip().splitlines()[0]))
 
     if missing:
-        lines = [f"  {name} ({data} {part}): {why}" for name, data, part, why in missing]
+        lines = []
+        for name, data, part, why in missing:
+            lines.append(
+                EvaluationMessage.DATA_OF_TASK.fill(name=name, data=data, part=part, why=why)
+            )
+
         arguments = set()
         for _, data, part, _ in missing:
             arguments.add(", ".join(repr(word) for word in (data, part) if word))
-        loads = "; ".join(f"load_dataset({call_arguments})" for call_arguments in sorted(arguments))
+        loads = []
+        for call_arguments in sorted(arguments):
+            loads.append(EvaluationMessage.LOAD_DATASET.fill(arguments=call_arguments))
+
         raise DataError(
-            "The data of these tasks is not in the cache and could not be fetched; nothing was "
-            "scored:\n"
-            + "\n".join(lines)
-            + '\nWhere there is a network: python -c "from datasets import load_dataset; '
-            f'{loads}"\n'
-            "Then carry the folder $HF_HOME (~/.cache/huggingface) here, and set HF_HUB_OFFLINE=1."
+            EvaluationMessage.DATA_MISSING, tasks="\n".join(lines), loads="; ".join(loads)
         )
 
 

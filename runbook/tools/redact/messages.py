@@ -8,6 +8,7 @@ from runbook.plan_file.diagnostics import Message
 class RedactMessage(Message):
     """Messages about a redacted copy."""
 
+    ATTACHMENT_LEFT_OUT = "[attachment left out]"
     FOLDER_NOT_EMPTY = (
         "{out} is not an empty folder, and nothing in it is overwritten. Name another: --out DIR."
     )

@@ -321,7 +321,7 @@ def _redact_cell(redactor: Redactor, cell: Any, number: int) -> None:
 
     if cell.pop("attachments", None):
         attachment = r"!\[[^\]]*\]\(\s*attachment:[^)]*\)"
-        cell.source = re.sub(attachment, "[attachment left out]", cell.source)
+        cell.source = re.sub(attachment, RedactMessage.ATTACHMENT_LEFT_OUT.fill(), cell.source)
 
     cell.source = redactor.text(cell.source)
     if redactor.text(cell.get("id", "")) != cell.get("id", ""):

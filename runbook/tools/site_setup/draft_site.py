@@ -26,8 +26,8 @@ from runbook.tools.site_setup.cluster_facts import Cluster, ask_cluster
 from runbook.tools.site_setup.messages import SiteSetupMessage
 
 LAUNCHERS = {
-    "slurm": "torchrun  # one task a node, which starts a process for each GPU",
-    "pbs": "mpiexec  # a process for each GPU; PBS has no other way onto the nodes",
+    "slurm": f"torchrun  # {SiteSetupMessage.TORCHRUN.fill()}",
+    "pbs": f"mpiexec  # {SiteSetupMessage.MPIEXEC.fill()}",
 }
 
 
@@ -186,9 +186,7 @@ def _hardware_text(
     return "\n".join(f"  {line}" for line in lines)
 
 
-PBS_DIRECTIVES = """\
-devices_directive: ngpus  # asked in `select`, beside ncpus; directives.select adds words to it
-"""
+PBS_DIRECTIVES = f"devices_directive: ngpus  # {SiteSetupMessage.NGPUS.fill()}\n"
 SLURM_DIRECTIVES = """\
 directives:
   mem: "0"  # all of a node's memory; without it many clusters give a job a small share
@@ -208,7 +206,8 @@ def _sourced(
     The value is a person's choice, else the scheduler's answer, else a mark to fill in.
     """
     if chosen:
-        return f"{key}: {chosen}  # given by --{key.replace('_', '-')}"
+        option = key.replace("_", "-")
+        return f"{key}: {chosen}  # {SiteSetupMessage.GIVEN_BY_OPTION.fill(option=option)}"
     if reported:
         return f"{key}: {reported}  # {source}"
     return f"{key}: {FILL_IN}  # {unknown}"
@@ -318,8 +317,10 @@ def _hardware_lines(
         precisions = [name for name in ("fp16", "bf16", "fp32") if name in accelerator.peaks]
         peaks = ", ".join(f"{name}: {accelerator.peaks[name]:g}" for name in precisions)
         memory_gib = named_memory(device) // 2**30
-        yield f"device_memory: {memory_gib}GiB  # of one device, by its datasheet"
-        yield f"peak_tflops: {{{peaks}}}  # of one device, dense, by its datasheet"
+        memory_source = SiteSetupMessage.MEMORY_BY_DATASHEET.fill()
+        yield f"device_memory: {memory_gib}GiB  # {memory_source}"
+        peaks_source = SiteSetupMessage.PEAKS_BY_DATASHEET.fill()
+        yield f"peak_tflops: {{{peaks}}}  # {peaks_source}"
 
     unknown = "CPUs of a node that a job may use (sinfo -o %c); without it a task gets one core"
     yield _sourced(
@@ -332,7 +333,7 @@ def _hardware_lines(
     if kind.memory_bytes:
         yield f"node_memory: {kind.memory_bytes // 2**30}GiB  # {source}"
     if count:
-        yield f"nodes: {count}  # of this kind, {source}"
+        yield f"nodes: {count}  # {SiteSetupMessage.NODES_OF_KIND.fill(source=source)}"
 
 
 def _queue_text(cluster: Cluster) -> str:
@@ -370,7 +371,7 @@ def _queue_line(queue: QueueLimits) -> str:
     line = f"  {write_scalar(queue.name)}: {{{', '.join(limits)}}}"
     remarks = [" and ".join(_nodes_of_kind(kind, count) for kind, count in queue.kinds[:3])]
     if queue.default:
-        remarks.append("the default")
+        remarks.append(SiteSetupMessage.DEFAULT_QUEUE.fill())
     remark = "; ".join(part for part in remarks if part)
     return f"{line}  # {remark}" if remark else line
 
@@ -380,7 +381,8 @@ def _nodes_of_kind(kind: NodeKind, count: int) -> str:
     nodes = counted(count, "node")
     if not kind.devices:
         return nodes
-    return f"{nodes} of {kind.devices} x {kind.device or 'GPU'}"
+    device = kind.device or "GPU"
+    return SiteSetupMessage.NODES_OF_DEVICES.fill(nodes=nodes, devices=kind.devices, device=device)
 
 
 def _default_text(cluster: Cluster, kind: NodeKind) -> str:

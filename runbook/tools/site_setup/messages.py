@@ -8,7 +8,14 @@ from runbook.plan_file.diagnostics import Message
 class SiteSetupMessage(Message):
     """Messages about a new site or run file."""
 
+    DEFAULT_QUEUE = "the default"
     DEVICE_MEMORY_OPEN = "--device {device}: the name leaves its memory open. Write {choices}."
+    GIVEN_BY_OPTION = "given by --{option}"
+    MEMORY_BY_DATASHEET = "of one device, by its datasheet"
+    MPIEXEC = "a process for each GPU; PBS has no other way onto the nodes"
+    NGPUS = "asked in `select`, beside ncpus; directives.select adds words to it"
+    NODES_OF_DEVICES = "{nodes} of {devices} x {device}"
+    NODES_OF_KIND = "of this kind, {source}"
     NOT_A_SITE_NAME = (
         "--site {cluster_wish_name}: a name has letters, digits, '.', '_' and '-', at most 80."
     )
@@ -19,6 +26,8 @@ class SiteSetupMessage(Message):
         "params/models.yaml: write their name into a run file."
     )
     ONE_OF_DEVICES = "{source}: one of {devices}"
+    PEAKS_BY_DATASHEET = "of one device, dense, by its datasheet"
     PROGRAM_ON_PATH = "{program} is on the PATH of the machine that runbook init ran on"
     SCHEDULER_CALLS_IT = "{source} calls it {device}"
+    TORCHRUN = "one task a node, which starts a process for each GPU"
     SCHEDULER_WAS_ASKED = "The scheduler was asked: {answer}"

@@ -92,9 +92,9 @@ class Explanation:
         rows = [part.as_row() | {"seconds": four_digits(part.seconds)} for part in self.parts]
         planned = _seconds_text(self.planned)
         notes = [
-            f"expected ({self.source}): {_seconds_text(self.expected)}",
-            f"planned: {planned}, by the plan's model of a step for this set-up",
-            f"reached: {_seconds_text(self.reached)}",
+            SpeedMessage.EXPECTED.fill(source=self.source, seconds=_seconds_text(self.expected)),
+            SpeedMessage.PLANNED.fill(seconds=planned),
+            SpeedMessage.REACHED.fill(seconds=_seconds_text(self.reached)),
         ]
         changes = [part.words for part in self.parts if part.words]
         if changes:
@@ -106,7 +106,9 @@ class Explanation:
 
 def _seconds_text(seconds: float | None) -> str:
     """Return a step time for people."""
-    return f"{seconds:.4g} s a step" if seconds else "not known"
+    if not seconds:
+        return SpeedMessage.NOT_KNOWN.fill()
+    return SpeedMessage.SECONDS_A_STEP.fill(seconds=seconds)
 
 
 def explain(

@@ -20,6 +20,11 @@ class SpeedMessage(Message):
         "by {fastest} {fastest_seconds:.4g} s ({ratio:.3g} x): another model, count of devices, "
         "peak or convention is meant than was said"
     )
+    EXPECTED = "expected ({source}): {seconds}"
+    PLANNED = "planned: {seconds}, by the plan's model of a step for this set-up"
+    REACHED = "reached: {seconds}"
+    SECONDS_A_STEP = "{seconds:.4g} s a step"
+    NOT_KNOWN = "not known"
     NOT_A_FACT = "--set {word}: explain takes KEY=VALUE. Nearest: {near}."
     NOT_A_PLAIN_NUMBER = (
         "--set {word}: {name} is a number without unit or sign. Write --set {name}=128."

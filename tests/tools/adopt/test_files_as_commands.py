@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from suite.messages import refuses
+from suite.messages import refuses, says
 
 from runbook.core.errors import ParamsError
 from runbook.tools.adopt.adopt_scripts import adopt
@@ -190,7 +190,20 @@ def test_what_a_file_of_megatron_gives_is_not_taken_for_computed():
     assert script is not None
     words = " ".join(word.text for word in script.commands[0].words)
     assert "--decoder-first-pipeline-num-layers 6" in words
-    assert any("hidden_size as 1024 in line 1" in note for note in script.notes)
+    lines = (text + more).splitlines()
+    assert any(
+        says(
+            note,
+            AdoptMessage.GIVEN_TWICE,
+            name="mine.yaml",
+            argument="hidden_size",
+            earlier=1024,
+            earlier_line=1,
+            last=2048,
+            line=len(lines),
+        )
+        for note in script.notes
+    ), script.notes
     findings = adopt_script(script, "mine.yaml", "mine", PROJECT).findings
     remarks = [remark.text for remark in findings.leftovers]
     assert "--kv-channels 128" in remarks and "--start-weight-decay 0.1" in remarks

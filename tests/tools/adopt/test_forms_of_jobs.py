@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from suite.messages import says
+from suite.messages import refuses, says
 
 from runbook.core.errors import ParamsError
 from runbook.jobs.script_directives import directives_of, late_directives
@@ -59,7 +59,9 @@ def test_nodes_and_time_that_grid_engine_is_asked_for_are_carried_over():
     (mpirun,) = [command for command in adoption.script.commands if command.name == "mpirun"]
     assert [word.text for word in mpirun.words[1:3]] == ["-np", "32"]
     leftovers = {remark.text: remark.why for remark in adoption.findings.leftovers}
-    assert leftovers["#$ p=-5"] == "a request to Grid Engine: the site's queue is slurm"
+    assert leftovers["#$ p=-5"] == AdoptMessage.FOR_ANOTHER_QUEUE.fill(
+        queue="Grid Engine", scheduler="slurm"
+    )
 
 
 def test_nodes_and_time_that_fujitsus_queue_is_asked_for_are_carried_over():
@@ -208,10 +210,8 @@ def test_one_task_a_node_that_starts_its_own_ranks_is_not_one_device_a_node():
     starter = "python -m torch.distributed.run --nnodes 2 --nproc_per_node $(nvidia-smi -L | wc -l)"
     adoption = adopted(f"mpiexec -n 2 -ppn 1 {starter} {TRAIN}")
     assert values(adoption).get("jobs.training.devices_per_node", 8) == 8
-    assert (
-        values(adopted(f"mpiexec -n 8 -ppn 2 python {TRAIN}"))["jobs.training.devices_per_node"]
-        == 2
-    )
+    two_ranks_a_node = adopted(f"mpiexec -n 8 -ppn 2 python {TRAIN}")
+    assert values(two_ranks_a_node)["jobs.training.devices_per_node"] == 2
 
 
 def test_files_and_sizes_of_another_vocabulary_are_not_called_gpt2s(tmp_path):
@@ -460,7 +460,7 @@ def test_a_configuration_in_the_home_folder_is_named():
     script = (
         "torchrun --nproc_per_node 4 $HOME/nanotron/run_train.py --config-file $HOME/conf/a.yaml\n"
     )
-    assert "runbook adopt ~/conf/a.yaml" in refusal(script)
+    assert says(refusal(script), AdoptMessage.CONFIGURATION_READABLE, files="~/conf/a.yaml")
 
 
 @pytest.mark.parametrize("options", ["-e", "-u", "-euo pipefail"])
@@ -481,10 +481,9 @@ def test_a_training_inside_a_strict_shell_is_seen(options):
     ],
 )
 def test_a_recipe_that_a_script_starts_is_named_by_what_it_imports(source, framework):
-    with pytest.raises(ParamsError) as refused:
+    config = AdoptMessage.CONFIGURATION_READABLE.fill(files="my_pretrain.py")
+    with refuses(ParamsError, AdoptMessage.NOT_A_GPT, whose=framework, config=config):
         adopted("torchrun --nproc_per_node 8 my_pretrain.py\n", {"my_pretrain.py": source})
-    assert framework in str(refused.value)
-    assert "runbook adopt my_pretrain.py" in str(refused.value)
 
 
 def test_a_converter_of_weights_is_no_training():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from runbook.tools.adopt.adopt_scripts import AdoptReport, adopt
 from runbook.tools.adopt.launches import Launch
@@ -192,8 +193,9 @@ def test_options_of_launchers_are_in_the_proof(tmp_path):
     rows = {row.option: row for row in report_of(tmp_path, text).proof}
     assert rows["srun --mpi=pmix"].verdict is OptionVerdict.DROPPED
     assert rows["srun -x bad01"].why
-    assert rows["torchrun --nnodes 2"].verdict is OptionVerdict.SAME
-    assert rows["torchrun --nnodes 2"].rendered == "jobs.training.nodes: 2"
+    nodes = rows["torchrun --nnodes 2"]
+    assert nodes.verdict is OptionVerdict.SAME
+    assert yaml.safe_load(nodes.rendered) == {"jobs.training.nodes": 2}
 
 
 def test_a_key_that_the_runs_program_does_not_have_is_no_match(tmp_path):

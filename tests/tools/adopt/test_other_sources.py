@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -118,12 +119,15 @@ def test_a_log_with_megatrons_arguments_becomes_a_run_file(tmp_path):
         "training.adam_beta2": 0.95,
     }
     assert {key: carried.get(key) for key in wanted} == wanted
-    verdicts = {row.option: row.verdict.value for row in report.proof}
-    assert verdicts["--optimizer"] == "dropped"
-    assert verdicts["--disable-bias-linear"] == "same"  # mpt-70b has layer norms and no biases
+    verdicts = {row.option: row.verdict for row in report.proof}
+    assert verdicts["--optimizer"] is OptionVerdict.DROPPED
+    # mpt-70b has layer norms and no biases
+    assert verdicts["--disable-bias-linear"] is OptionVerdict.SAME
     assert "model: mpt-70b" in report.adopted.text
-    assert "unaccounted for" not in verdicts.values()
-    assert "line 20: --train-iters" in report.adopted.text
+    assert OptionVerdict.UNACCOUNTED not in verdicts.values()
+    (iterations,) = re.findall(r"^ *iterations: 77 +# (.+)$", report.adopted.text, re.MULTILINE)
+    place, _, option = iterations.partition(": ")
+    assert (place.split(), option) == (["line", "20"], "--train-iters")
 
 
 def test_a_fused_loss_of_a_log_is_dropped_where_our_trainer_runs(tmp_path):
@@ -161,13 +165,14 @@ def test_a_job_of_a_queue_is_adopted_by_its_number(tmp_path, monkeypatch):
 def test_a_job_of_pbs_is_the_file_that_was_submitted(tmp_path, monkeypatch):
     programs = tmp_path / "bin"
     programs.mkdir()
-    (tmp_path / "job.pbs").write_text("#PBS -l select=2\n")
+    script = "#PBS -l select=2\n"
+    (tmp_path / "job.pbs").write_text(script)
     job = {"Submit_arguments": "-A lab job.pbs", "Variable_List": {"PBS_O_WORKDIR": str(tmp_path)}}
     qstat = programs / "qstat"
     qstat.write_text(f"#!/bin/bash\nprintf %s '{json.dumps({'Jobs': {'7.server': job}})}'\n")
     qstat.chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))  # no scontrol of this machine
-    assert submitted_script("7") == ("job.pbs", "#PBS -l select=2\n")
+    assert submitted_script("7") == ("job.pbs", script)
 
 
 def test_one_source_at_a_time():

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import pytest
-from suite.messages import refuses
+from suite.messages import refuses, says_only
 
 from runbook.cli.drill import drill
+from runbook.core.checks import counted
 from runbook.core.errors import ParamsError
 from runbook.planning.cost.fault_simulation import GPU, HANG, NODE, CampaignFailure, CampaignParts
 from runbook.tools.drills.campaign import RealRules
 from runbook.tools.drills.messages import DrillMessage
 from runbook.tools.drills.random_kills import KillsAfterSteps
 
+AS_PLANNED = DrillMessage.AS_PLANNED.fill()
 LARGE = ["--set", "jobs.training.nodes=2048", "--set", "training.global_batch=2048"]
 
 
@@ -27,17 +30,20 @@ def test_spares_save_queues_and_the_interval_of_saves_decides_on_large_machines(
     words = ["azure-175b", "--campaign", "30d", "--queue", "2h"]
     campaign = shown(capsys, *words, *LARGE)
     rows = {row["change"]: row for row in campaign["rows"]}
-    planned = rows["as planned"]
+    planned = rows[AS_PLANNED]
     assert planned["failures"] == pytest.approx(30 * 24 * 16384 / 50_677, rel=0.05)
     assert planned["low"] <= planned["useful"] <= planned["high"] < 1
-    assert rows["4 spare nodes"]["waiting_days"] < planned["waiting_days"] / 3
-    assert rows["4 spare nodes"]["jobs"] < planned["jobs"] / 3
-    assert rows["saves twice as often"]["useful"] < planned["useful"]
-    assert max(rows, key=lambda change: rows[change]["useful"]).endswith("(Daly)")
+    four_spares = rows[counted(4, "spare node")]
+    assert four_spares["waiting_days"] < planned["waiting_days"] / 3
+    assert four_spares["jobs"] < planned["jobs"] / 3
+    assert rows[DrillMessage.SAVES_TWICE_AS_OFTEN.fill()]["useful"] < planned["useful"]
+    best = max(rows, key=lambda change: rows[change]["useful"])
+    assert says_only(best, DrillMessage.SAVES_BY_DALY)
     again = shown(capsys, *words)
     assert shown(capsys, *words) == again, "the same faults each time"
     small = {row["change"]: row for row in again["rows"]}
-    assert small["1 spare node"]["useful"] < small["as planned"]["useful"] - 0.05
+    one_spare = small[counted(1, "spare node")]
+    assert one_spare["useful"] < small[AS_PLANNED]["useful"] - 0.05
 
 
 def test_copies_in_node_memory_give_back_most_of_the_steps_that_are_done_again(capsys):
@@ -45,15 +51,17 @@ def test_copies_in_node_memory_give_back_most_of_the_steps_that_are_done_again(c
     words += ["--set", "training.framework=runbook", "--set", "jobs.training.spares=4"]
     words += ["--set", "training.save_interval=1000"]
     without = {row["change"]: row for row in shown(capsys, *words)["rows"]}
-    (change,) = [text for text in without if text.startswith("copies in node memory every")]
-    steps = change.split()[-2]
+    (change,) = [text for text in without if says_only(text, DrillMessage.COPIES_EVERY)]
+    (steps,) = re.findall(r"\d+", change)
     campaign = shown(capsys, *words, "--set", f"training.near_interval={steps}")
-    planned = {row["change"]: row for row in campaign["rows"]}
-    assert planned["as planned"] == {**without[change], "change": "as planned"}
-    assert planned["no copies in node memory"]["useful"] == without["as planned"]["useful"]
-    assert planned["as planned"]["near_restarts"] > planned["as planned"]["failures"] / 2
-    assert without["as planned"]["near_restarts"] == 0
-    assert planned["as planned"]["lost_steps"] < without["as planned"]["lost_steps"] / 2
+    rows = {row["change"]: row for row in campaign["rows"]}
+    planned = rows[AS_PLANNED]
+    planned_without = without[AS_PLANNED]
+    assert planned == {**without[change], "change": AS_PLANNED}
+    assert rows[DrillMessage.NO_COPIES.fill()]["useful"] == planned_without["useful"]
+    assert planned["near_restarts"] > planned["failures"] / 2
+    assert planned_without["near_restarts"] == 0
+    assert planned["lost_steps"] < planned_without["lost_steps"] / 2
 
 
 def test_a_run_without_a_rate_of_failures_is_refused():

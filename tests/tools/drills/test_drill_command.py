@@ -11,6 +11,7 @@ import pytest
 from runbook.cli.drill import drill
 from runbook.tools.drills import drill_list
 from runbook.tools.drills.bench import DrillVerdict
+from runbook.tools.drills.messages import DrillMessage
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +47,11 @@ def test_a_failed_drill_is_done_once_more_and_both_are_shown(monkeypatch, tmp_pa
         line.split(" | ")[2] for line in page.read_text().splitlines() if line.startswith("| 01-")
     ]
     assert rows == [verdicts[0], *(f"{verdict} (second attempt)" for verdict in verdicts[1:])]
-    scores = {
-        ("fail", "pass"): "1 of 1 ended as they should, 1 at the second attempt",
-        ("fail", "fail"): "0 of 1 ended as they should",
-        ("pass",): "1 of 1 ended as they should",
-    }
-    assert f"**{scores[tuple(verdicts)]}**" in page.read_text()
-    assert f"{scores[tuple(verdicts)]} (of 20 drills that there are)" in done.output
+    score = DrillMessage.ENDED_AS_THEY_SHOULD.fill(passed=int("pass" in verdicts), all=1)
+    if verdicts == ["fail", "pass"]:
+        score += DrillMessage.SECOND_ATTEMPTS.fill(number=1)
+    assert f"**{score}**" in page.read_text()
+    assert DrillMessage.OF_ALL_DRILLS.fill(score=score, all=20) in done.output.splitlines()
 
 
 def test_a_machine_reads_both_attempts(monkeypatch):

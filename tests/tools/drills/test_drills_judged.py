@@ -166,14 +166,15 @@ def test_the_list_starts_nothing(monkeypatch):
 
 
 def test_the_page_has_a_row_for_each_drill(tmp_path):
+    detail = "a | b"
     verdicts = [
-        judge_ending(name, DrillEnding("a | b", passed=["held"]), [], 3.0) for name in DRILLS
+        judge_ending(name, DrillEnding(detail, passed=["held"]), [], 3.0) for name in DRILLS
     ]
     text = page_text(verdicts, "2026-11-21", "abc123")
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert sum("pass" in row for row in rows) == 20
     assert f"**{DrillMessage.ENDED_AS_THEY_SHOULD.fill(passed=20, all=20)}**" in text
-    assert "a \\| b" in text
+    assert detail.replace("|", r"\|") in text
 
 
 @pytest.mark.training

@@ -14,6 +14,11 @@ import venv
 from pathlib import Path
 
 import pytest
+from suite.messages import containing, says
+
+from runbook.cli.messages import CliMessage
+from runbook.planning.messages import PlanningMessage
+from runbook.tools.evaluate.messages import EvaluationMessage
 
 REPOSITORY = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
@@ -172,16 +177,18 @@ def test_scores_are_kept_in_the_run_and_not_made_twice(runbook, runs, tasks):
     assert first.returncode == 0, first.stderr
     path = folder / "local" / "evaluation" / "harness.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(row["what"], row["measure"], row["samples"]) for row in rows] == [
-        ("toy_choice, 0 shots", "acc", 3),
-        ("toy_choice, 0 shots", "acc_norm", 3),
+    scored = [(*row["what"].split(", "), row["measure"], row["samples"]) for row in rows]
+    assert scored == [
+        ("toy_choice", "0 shots", "acc", 3),
+        ("toy_choice", "0 shots", "acc_norm", 3),
     ]
     assert all(
         row["harness"] and row["training"] and row["version"] == 1.0 and row["iteration"] == 0
         for row in rows
     )
     second = runbook(*words, "--tasks", "toy_choice")
-    assert second.returncode == 0 and "toy_choice: scored before." in second.stdout
+    assert second.returncode == 0
+    assert says(second.stdout, EvaluationMessage.SCORED_BEFORE, tasks="toy_choice")
     assert rows == [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -191,12 +198,24 @@ def test_what_cannot_be_scored_is_refused_with_a_remedy_and_leaves_nothing(runbo
     known = {path: path.read_bytes() for path in (folder / "local" / "evaluation").glob("*")}
     missing = runbook(*words, "--tasks", "boolq,piqa")
     assert missing.returncode == 1
-    assert "boolq (aps/super_glue boolq)" in missing.stderr and "HF_HUB_OFFLINE=1" in missing.stderr
-    assert "load_dataset('aps/super_glue', 'boolq'); load_dataset('baber/piqa')" in missing.stderr
+    boolq = EvaluationMessage.DATA_OF_TASK.of(name="boolq", data="aps/super_glue", part="boolq")
+    loads = [
+        EvaluationMessage.LOAD_DATASET.fill(arguments=arguments)
+        for arguments in ("'aps/super_glue', 'boolq'", "'baber/piqa'")
+    ]
+    assert says(
+        missing.stderr,
+        EvaluationMessage.DATA_MISSING,
+        tasks=containing(boolq),
+        loads="; ".join(loads),
+    )
     unknown = runbook(*words, "--tasks", "boolqq")
-    assert unknown.returncode == 2 and "Did you mean boolq" in unknown.stderr
+    assert unknown.returncode == 2
+    hint = PlanningMessage.DID_YOU_MEAN.of(name=containing("boolq"))
+    assert says(unknown.stderr, EvaluationMessage.NO_SUCH_TASK, name="boolqq", hint=hint)
     stray = runbook(*words, "--limit", "3")
-    assert stray.returncode == 2 and "--limit needs --tasks" in stray.stderr
+    assert stray.returncode == 2
+    assert says(stray.stderr, CliMessage.NEEDS_TASKS, options="--limit")
     assert known == {
         path: path.read_bytes() for path in (folder / "local" / "evaluation").glob("*")
     }

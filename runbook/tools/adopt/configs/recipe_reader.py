@@ -33,6 +33,7 @@ from runbook.tools.adopt.configs.syntax import (
     source_of_head,
     statements_in,
 )
+from runbook.tools.adopt.messages import AdoptMessage
 
 TRAINER_CONFIG = "Trainer.Config"
 """The class of torchtitan's configurations in Python."""
@@ -153,8 +154,7 @@ class RecipeReader:
     def _new_branch(self, path: Branches, statement: ast.stmt) -> Branches:
         if len(path) >= _MOST_BRANCHES:
             raise ParamsError(
-                f"line {statement.lineno}: over {_MOST_BRANCHES} branches or early returns around "
-                "one statement. Give a file that makes its recipe with fewer."
+                AdoptMessage.MANY_BRANCHES, line=statement.lineno, most=_MOST_BRANCHES
             )
         return (*path, next(self.context.branches))
 
@@ -385,7 +385,7 @@ class RecipeReader:
 
         self.calls.append(opened)
         if len(self.calls) > MOST_CALLS:
-            raise ParamsError(f"over {MOST_CALLS} calls of recipes: give a file with one.")
+            raise ParamsError(AdoptMessage.MANY_CALLS_OF_RECIPES, most=MOST_CALLS)
         self._bind_parts(reader, [HeldConfig(opened)])
         return opened
 
@@ -530,8 +530,9 @@ class RecipeReader:
         """Add the changes that a statement makes to the configurations of several variables."""
         if len(variables) > _MOST_MENTIONED:
             raise ParamsError(
-                f"line {statement.lineno}: one statement with over {_MOST_MENTIONED} recipes and "
-                "their parts. Give a file with one recipe."
+                AdoptMessage.MANY_RECIPES_IN_A_STATEMENT,
+                line=statement.lineno,
+                most=_MOST_MENTIONED,
             )
         for variable in variables:
             self._add_change(variable, statement, path)

@@ -13,6 +13,7 @@ from runbook.core.errors import ParamsError
 from runbook.tools.adopt.configs.config_file import ConfigValue, safe
 from runbook.tools.adopt.configs.known_names import UNKNOWN, Scope, is_scalar
 from runbook.tools.adopt.configs.syntax import last_name, source_of
+from runbook.tools.adopt.messages import AdoptMessage
 
 Branches = tuple[int, ...]
 """The branches around a statement."""
@@ -47,8 +48,7 @@ class OpenConfig:
         """Add a change by a statement inside the branches of `path`, which may not be reached."""
         if len(self.values) >= _MOST_VALUES:
             raise ParamsError(
-                f"line {value.line}: a recipe of over {_MOST_VALUES:,} values is none that can be "
-                "read."
+                AdoptMessage.MANY_VALUES_OF_A_RECIPE, line=value.line, most=_MOST_VALUES
             )
         is_certain = self.is_certain and path == self.path[: len(path)]
         if is_certain or not value.known:
@@ -118,7 +118,9 @@ class ValueReader:
     def values(self, name: str, node: ast.expr) -> Iterator[ConfigValue]:
         """Yield the value of an expression, or each keyword argument of a configuration."""
         if len(name) > _MOST_LETTERS:
-            raise ParamsError(f"line {node.lineno}: a key of over {_MOST_LETTERS} letters.")
+            raise ParamsError(
+                AdoptMessage.MANY_LETTERS_OF_A_KEY, line=node.lineno, most=_MOST_LETTERS
+            )
         if isinstance(node, ast.IfExp):
             node = self._chosen(node)
 
