@@ -93,7 +93,7 @@ def test_a_phase_by_hand_shows_plan_and_counts(
     title = PhaseMessage.PLANNED_AND_FOUND.fill()
     assert "not known" not in said.split(title)[0]
     compared = titled_table(said, title)
-    assert {"tokens", "documents"} <= {row["what"] for row in compared}
+    assert {"tokens", "text (MB)"} <= {row["what"] for row in compared}
     assert "other" in said
     sentence = "An ordinary document."
     assert any(text.startswith(sentence) for text in EDGE_TEXTS)
