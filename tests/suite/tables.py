@@ -14,14 +14,20 @@ def titled_table(text: str, title: str) -> list[dict[str, str]]:
     """Return the rows of the table with this title, each cell by the name of its column.
 
     The line of dashes below the names says where each column stands. The table ends at an empty
-    line. A cell that takes several lines gives a row of each.
+    line. A line whose first cell is empty goes on with the cells of the line above it.
     """
     lines = text.splitlines()
     names, rule, *others = lines[lines.index(title) + 1 :]
     places = [match.span() for match in re.finditer("-+", rule)]
-    rows = []
+    columns = [names[start:end].strip() for start, end in places]
+    rows: list[dict[str, str]] = []
     for line in others:
         if not line.strip():
             break
-        rows.append({names[a:b].strip(): line[a:b].strip() for a, b in places})
+        cells = [line[start:end].strip() for start, end in places]
+        if cells[0] or not rows:
+            rows.append(dict(zip(columns, cells, strict=True)))
+            continue
+        for column, cell in zip(columns, cells, strict=True):
+            rows[-1][column] = f"{rows[-1][column]} {cell}".strip()
     return rows
