@@ -245,10 +245,10 @@ def test_verify_finds_nothing_and_then_one_flipped_byte(campaign, toy: Toy):
     finally:
         record.write_bytes(whole)
     assert edited.code == 1
-    (finding,) = edited_findings
-    assert (finding.kind, finding.file) == ("changed", "records/04-training.ipynb")
-    assert finding.expected == f"sha256 {hashlib.sha256(whole).hexdigest()}"
-    assert edited.text.splitlines()[0] == str(finding)
+    assert {finding.file for finding in edited_findings} == {"records/04-training.ipynb"}
+    (changed,) = [finding for finding in edited_findings if finding.kind == "changed"]
+    assert changed.expected == f"sha256 {hashlib.sha256(whole).hexdigest()}"
+    assert str(changed) in edited.text.splitlines()
     removed = campaign.folder / "metrics.jsonl"
     removed.rename(campaign.runs / "metrics.jsonl")
     lost_findings = findings_of(toy, campaign)
