@@ -251,6 +251,10 @@ WENT_ON = (
     "PMI2_KVS_Get:_pmi2_kvs_get failed",
     "  warnings.warn('Apex is not installed. Falling back to Torch Norm')",
     "Transformer Engine and Apex are not installed. Falling back to Torch optimizers.",
+    # open-mpi/ompi#8367: a machine without InfiniBand
+    "[1610465245.269420] [n1:800759:0]  rdmacm_cm.c:638  UCX  ERROR rdma_create_event_channel failed: No such device",
+    "[1610465245.349752] [n1:800759:0] ucp_worker.c:1432 UCX ERROR failed to open CM on component rdmacm with status",
+    "[n1:800759] ../ompi/mca/pml/ucx/pml_ucx.c:273  Error: Failed to create UCP worker",
 )
 
 
@@ -279,6 +283,12 @@ OTHER_SENSE = (
     "Matplotlib created a temporary cache directory at /tmp/matplotlib-x because the default path "
     "(/results/.cache/matplotlib) is not a writable directory",
     "n1:9:9 [1] NCCL INFO NET/IB : Got completion with error 12",
+    "Bootstrapping the process group",
+    "the usergroup of this job has 5 members",
+    "auc_score 0.5, see ERROR_RATE",
+    "unlink down/a.tmp",
+    "the model's loss_function is not writable",
+    "Aborted by PBS Server",
 )
 
 
@@ -405,6 +415,65 @@ def test_records_that_end_without_numbers_are_a_failure(tmp_path, records, line)
     assert [(failure.name, failure.line) for failure in log.failures] == (
         [(kinds.NAN.name, line)] if line else []
     )
+
+
+# Error stacks of MPI: the head names the call, a line below the reason (threads as in the rules).
+MPI_HEAD = "Abort(1) on node 0 (rank 0 in comm 0): Fatal error in {}: Other MPI error, error stack:"
+MPI_STACKS = (
+    ([MPI_HEAD.format("PMPI_Init")], "launcher failed"),
+    (
+        [
+            MPI_HEAD.format("PMPI_Init"),
+            "MPIDI_OFI_mpi_init_hook(599): OFI fi_open domain failed (ofi_init.c:599:Invalid argument)",
+        ],
+        "fabric error",
+    ),
+    ([MPI_HEAD.format("PMPI_Iprobe")], "another rank ended first"),
+    (
+        [
+            MPI_HEAD.format("PMPI_Iprobe"),
+            "MPIDI_OFI_handle_cq_error(1075): OFI poll failed (Input/output error - PTLTE_NOT_FOUND)",
+        ],
+        "fabric error",
+    ),
+    (
+        [
+            "application called MPI_Abort(MPI_COMM_WORLD, 1) - process 1",
+            "=>> PBS: job killed: vmem 3372163072 exceeded limit 2147483648",
+        ],
+        "host out of memory",
+    ),
+)
+
+
+@pytest.mark.parametrize(("lines", "name"), MPI_STACKS, ids=lambda value: str(value)[:20])
+def test_a_line_below_the_head_of_mpis_error_stack_names_the_cause(lines, name):
+    cause = find_cause(find_failures(lines))
+    assert cause is not None
+    assert cause.name == name
+
+
+def test_a_hint_to_set_a_level_is_not_the_level_of_its_line():
+    line = "init.cc:1247 NCCL WARN Mismatched collective detected. You can use NCCL_DEBUG=INFO"
+    (failure,) = find_failures([line])
+    assert (failure.name, failure.decision) == (kinds.COLLECTIVES_DIFFER.name, NextStep.FIX_FIRST)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "etcd.EtcdKeyNotFound: Key not found : /elsewhere/store",
+        'C++ exception with description "HDF5 error: -1',
+        "mylib.errors.ShardMissing: could not read 3 of 4",
+    ],
+)
+def test_an_exception_whose_name_does_not_end_in_error_explains_a_lost_peer(line):
+    finder = FailureFinder()
+    for number, text in enumerate([line, *CLOSED[2:]], start=1):
+        finder.look(text, number)
+    error = finder.first_error()
+    is_named = any(failure.line == 1 for failure in finder.found())
+    assert is_named or (error is not None and error.line == 1 and error.explains_effects)
 
 
 def test_the_cause_is_the_earliest_line_of_the_strongest_level():

@@ -91,6 +91,12 @@ def dies(rank):
         torch.empty(1 << 50)
     dist.all_reduce(torch.ones(1))
 
+def differs(rank):
+    dist.all_reduce(torch.ones(1 + rank))
+
+def agrees(rank):
+    dist.all_reduce(torch.ones(2))
+
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 folder = sys.argv[1]
 print(together(late, folder + "/late", 1) == [0, 0])
@@ -104,6 +110,9 @@ except IndexError as error:
     print(f"IndexError: {error}")
 torch.nn.functional.embedding(ids, torch.zeros(int(ids.max()) + 1, 2))
 print("looked up")
+dist.set_debug_level(dist.DebugLevel.DETAIL)
+print(together(differs, folder + "/differs", 60) == [0, 0])
+print(together(agrees, folder + "/agrees", 60) == [0, 0])
 """
 
 
@@ -134,6 +143,13 @@ def test_device_fault_a_vocabulary_as_large_as_the_largest_id_ends_it(ranks):
     lines, _ = ranks
     assert cause_of(lines[3]) == "device fault"
     assert lines[4] == "looked up"
+
+
+def test_collectives_differ_tensors_of_one_shape_pass(ranks):
+    lines, folder = ranks
+    assert lines[5:] == ["False", "True"]
+    said = "".join((folder / f"differs.{rank}").read_text() for rank in range(2))
+    assert cause_of(said) == kinds.COLLECTIVES_DIFFER.name
 
 
 @needs_gcc

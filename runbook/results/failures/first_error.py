@@ -35,7 +35,12 @@ SIGNS = (
     "unable",
 )
 """Every line that can be an error contains one of these, in lower case."""
-_EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)(?=:|$)")
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)(?=:|$)"
+    # A class of a module, whatever its name ends with: etcd.EtcdKeyNotFound
+    r"|^[a-z_]\w*\.(?:\w+\.)*[A-Z]\w*[a-z]\w*: "
+    r"|^C\+\+ exception with description "
+)
 """An exception at the start of a line, with a message or without one."""
 _ERROR = re.compile(
     r"\bNCCL WARN\b"

@@ -63,6 +63,10 @@ _HARMLESS = re.compile(
             # UCX watches a folder for its own statistics.
             r"vfs_fuse\.c",
             r"^modprobe: ",
+            # Without its devices, UCX's connection manager does not start, and Open MPI takes another transport.
+            # If a worker fails for another reason, the line before names it.
+            r"rdma_create_event_channel failed: No such device|failed to open CM on component rdmacm",
+            r"Failed to create UCP worker",
             # A tracker that retries does not delay the training, and it reports when it stops
             # trying.
             r"Network error \(\w+\), entering retry loop|Network error resolved",
@@ -85,7 +89,8 @@ _INFORMATION = re.compile(
     "|".join(
         (
             # An INFO line of NCCL gets this far only if another rank's warning is mixed into it.
-            r"(?<![\w-])(?<!NCCL )INFO\b",
+            # A hint to set NCCL_DEBUG=INFO is not the level of its line.
+            r"(?<![\w=-])(?<!NCCL )INFO\b",
             r"\b(?:DEBUG|VERBOSE)\b",
             r"(?<!NCCL )\bWARNING\b",
             r"\w+Warning:",

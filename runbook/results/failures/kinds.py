@@ -45,6 +45,12 @@ TIMEOUT = FailureKind(
     decision=NextStep.RETRY_SAME,
     level=Level.SYMPTOM,
 )
+COLLECTIVES_DIFFER = FailureKind(
+    name="collectives differ",
+    remedy="The ranks call different collectives, or one with tensors of different shapes. "
+    "TORCH_DISTRIBUTED_DEBUG=DETAIL names ranks, operation and shapes. Look for a branch, a setting or a "
+    "number of samples that is not the same on every rank.",
+)
 RANK_HUNG = FailureKind(
     name="a rank hung",
     remedy="Its stacks are in the job's folder, ranks/<rank>.stack: the innermost line says what "
@@ -353,6 +359,7 @@ KINDS = (
     SHARED_MEMORY,
     LIMITS,
     TIMEOUT,
+    COLLECTIVES_DIFFER,
     RANK_HUNG,
     PEER_DIED,
     INTERFACE,

@@ -127,6 +127,26 @@ class Rule:
 
     def matches(self, text: str) -> bool:
         """Return whether a line shows this failure, without regard to its context."""
-        if not self.expression.search(text):
+        if self.exception is not None and self.exception.search(text):
             return False
-        return self.exception is None or not self.exception.search(text)
+        match = self.expression.search(text)
+        while match is not None and is_inside_word(text, match.start()):
+            match = self.expression.search(text, match.start() + 1)
+        return match is not None
+
+
+def is_inside_word(text: str, position: int) -> bool:
+    """Return whether a word goes on at a position, so that no word begins there.
+
+    Patterns begin with the beginning of a word: `link down` does not mean `blink down`. A capital
+    after a small letter begins a word of a class's name.
+
+    >>> is_inside_word("bootstrap", 3)
+    True
+    >>> is_inside_word("MyError", 2)
+    False
+    """
+    before = text[position - 1 : position]
+    first = text[position : position + 1]
+    is_letter_pair = before.isalpha() and first.isalpha()
+    return is_letter_pair and not (before.islower() and first.isupper())

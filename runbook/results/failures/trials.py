@@ -108,6 +108,11 @@ TRIALS = (
         "test tests/results/test_remedies.py::test_collective_timeout_a_longer_limit_lets_a_slow_step_end",
     ),
     Trial(
+        kinds.COLLECTIVES_DIFFER,
+        "two ranks whose tensors differ are stopped; with tensors of one shape they pass",
+        "test tests/results/test_remedies.py::test_collectives_differ_tensors_of_one_shape_pass",
+    ),
+    Trial(
         kinds.PEER_DIED,
         "one log shows the lost connection, the logs of both ranks the cause",
         "test tests/results/test_remedies.py::test_another_rank_ended_first_the_logs_of_all_ranks_name_the_cause",

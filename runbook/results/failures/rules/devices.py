@@ -228,6 +228,20 @@ DEVICE_RULES = (
         source="PyTorch, a message of torch/csrc/cuda/Module.cpp",
         in_warnings=True,
     ),
+    # cuDNN refuses a graph that its version or this GPU does not support. Its status codes have rules of their own.
+    Rule(
+        kind=GPU_STACK,
+        patterns=(
+            r"cuDNN [Ee]rror: (?!CUDNN_STATUS_(?!NOT_SUPPORTED|ARCH_MISMATCH|VERSION_MISMATCH))",
+        ),
+        example="RuntimeError: fused_attn/fused_attn_fp8.cu:2066 in function operator(): cuDNN Error: Tensor "
+        "'sdpa_fp8::Amax_O' strides not set.",
+        counterexample="RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        source="mlcommons/training_results_v4.0#6",
+        level=Level.SYMPTOM,
+        also=CONFIGURATION,
+        check="Another attention backend (NVTE_FUSED_ATTN=0) shows whether cuDNN is to blame.",
+    ),
     Rule(
         kind=KERNEL,
         patterns=(

@@ -36,8 +36,9 @@ ENDING_RULES = (
             r"SIGABRT",
             r"Fatal Python error",
             r"exit code 13[469]\b",
-            r"\bAborted\b",
-            r": Assertion `.{0,200}' failed\.?$",
+            # The shell's and srun's report of a signal, not a server that aborted a job
+            r"^\s*Aborted(?: \(|$)|: Aborted$|\d +Aborted\b",
+            r"(?:: | )Assertion `.{0,200}' failed\.?$",
         ),
         unless=r"died from signal",
         example="Fatal Python error: Segmentation fault",

@@ -1,6 +1,7 @@
 """The network: interfaces, fabric, rendezvous, time-outs, and lost peers."""
 
 from runbook.results.failures.kinds import (
+    COLLECTIVES_DIFFER,
     FABRIC,
     INTERFACE,
     PEER_DIED,
@@ -65,6 +66,19 @@ NETWORK_RULES = (
         level=Level.SYMPTOM,
         in_warnings=True,
     ),
+    # NCCL names the address that it does not reach. Older releases write WARN alone.
+    Rule(
+        kind=INTERFACE,
+        patterns=(
+            (
+                r"\[\d+\] \S+\.[a-z]+:\d+ (?:NCCL )?WARN .{0,60}[Cc]onnect.{0,80}"
+                r"(?:timed out|No route to host|Network is unreachable)"
+            ),
+        ),
+        example="n1:18553:18611 [0] include/socket.h:360 WARN Call to connect failed : Connection timed out",
+        counterexample="[c10d] The client socket has timed out after 60s while trying to connect to (n1, 29500)",
+        source="NVIDIA/nccl-tests#15",
+    ),
     Rule(
         kind=RENDEZVOUS,
         patterns=(
@@ -106,6 +120,7 @@ NETWORK_RULES = (
             r"ConnectionRefusedError",
             r"The node has been closed",
             r"Rendezvous .{0,30}failed",
+            r"etcd\.(?:\w+\.)*Etcd\w+",
         ),
         unless=(
             r"huggingface|https?://|\bssh\b|NET/IB|ibv|wandb|Rank \d+ Watchdog|[Rr]ecv(?:Value"
@@ -201,6 +216,8 @@ NETWORK_RULES = (
             r"Link failure",
             r"uct?_\w+.{0,80}ERROR",
             r"UCX\s+ERROR",
+            # UCX's own log: [host:process:thread:process] file.c:line and its text
+            r"\[\S+:\d+:\d+:\d+\] +\w+\.c:\d+ +(?:Assertion|Fatal)",
             r"\b(?:pml|mtl|btl)_\w+\.c:\d+:?\s+Error",
             r"\buc[pt]_\w+\(.{0,40}\) failed",
             r"Failed to (?:create|resolve) UC[PT]",
@@ -224,6 +241,18 @@ NETWORK_RULES = (
         in_warnings=True,
     ),
     Rule(
+        kind=COLLECTIVES_DIFFER,
+        patterns=(
+            r"[Mm]ismatch between collectives",
+            r"[Mm]ismatched collective",
+            r"[Cc]ollectives? (?:calls? )?(?:differ|do(?:es)? not match)",
+        ),
+        example="RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=0, OpType=_ALLGATHER_BASE, TensorShape=[359, 1])",
+        counterexample="[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)",
+        source="aurekaresearch/OpenDDE#23",
+    ),
+    Rule(
         kind=TIMEOUT,
         patterns=(
             r"[Ww]atchdog caught collective operation timeout",
@@ -239,11 +268,12 @@ NETWORK_RULES = (
             r"Rank \d+ (?:successfully reached|failed to pass) monitoredBarrier",
             r"last enqueued (?:NCCL )?work",
             r"failure detected by watchdog",
-            r"[Mm]ismatch between collectives",
             r"gloo.{0,120}[Tt]imed? ?out",
             r"Application timeout caused pair closure",
             r"DistBackendError.{0,120}[Tt]imeout",
             r"Watchdog .{0,80}(?:timeout|timed out)",
+            # HCCL, the communication library of Ascend's devices
+            r"(?:[Gg]etting socket|[Ww]ait execution of the Notify register) times out",
             r"[Tt]imeout at NCCL work",
             r"collective .{0,60}(?:hang|stuck|timed out)",
             r"barrier .{0,40}timed out",
