@@ -5,11 +5,13 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 from runbook.node_checks.answers import Facts, node_names, own_name
 
-INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+GLOO_VARIABLE = "GLOO_SOCKET_IFNAME"
+INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", GLOO_VARIABLE)
 # SIOCGIFADDR of linux/sockios.h
 _GET_ADDRESS = 0x8915
 _GET_FLAGS = 0x8913  # SIOCGIFFLAGS
@@ -132,22 +134,31 @@ def chosen_address() -> str:
     """Return the address at which gloo or NCCL would listen here.
 
     It belongs to the interface that the environment selects, or else to the host name. The text is
-    empty if neither gives an address.
+    empty if neither gives an address. NCCL takes a name as a prefix, gloo as it is.
     """
     for variable in INTERFACE_VARIABLES:
-        first_name = os.environ.get(variable, "").split(",")[0].lstrip("=")
-        if not first_name or first_name.startswith("^"):
+        value = os.environ.get(variable, "")
+        names = [name.lstrip("=") for name in value.split(",") if name]
+        if not names or value.startswith("^"):
             continue
-        for _, name in socket.if_nameindex():
-            if name.startswith(first_name) and interface_address(name):
-                return interface_address(name)
-
-        return ""
+        if variable == GLOO_VARIABLE:
+            return interface_address(names[0])
+        return _address_by_prefix(names)
 
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
         return ""
+
+
+def _address_by_prefix(prefixes: Sequence[str]) -> str:
+    """Return the address of the first interface whose name begins with one of these."""
+    for prefix in prefixes:
+        for _, name in socket.if_nameindex():
+            if name.startswith(prefix) and interface_address(name):
+                return interface_address(name)
+
+    return ""
 
 
 def look_at_names() -> Facts:

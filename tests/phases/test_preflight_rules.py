@@ -281,6 +281,18 @@ INTERFACES = HOST_FACTS["interfaces"]
         (
             "network interface",
             "interfaces",
+            {"chosen": {"GLOO_SOCKET_IFNAME": "eth0,eth7"}},
+            "n2: GLOO_SOCKET_IFNAME=eth0,eth7: there is no interface eth7",
+        ),
+        (
+            "network interface",
+            "interfaces",
+            {"chosen": {"GLOO_SOCKET_IFNAME": "eth"}},
+            "n2: GLOO_SOCKET_IFNAME=eth: there is no such interface",
+        ),
+        (
+            "network interface",
+            "interfaces",
             {"chosen": {"NCCL_SOCKET_IFNAME": "ib0"}},
             "ib0 is down",
         ),

@@ -526,6 +526,13 @@ NETWORK_DEFECTS = (
         site={SITE_INTERFACE: "GLOO_SOCKET_IFNAME: eth7"},
     ),
     Defect(
+        "second-interface",
+        "second interface of gloo's list is not there",
+        ("network interface",),
+        ("no interface ib0",),
+        site={SITE_INTERFACE: "GLOO_SOCKET_IFNAME: eth0,ib0"},
+    ),
+    Defect(
         "interface-down",
         "named interface is down",
         ("network interface",),
@@ -541,7 +548,7 @@ NETWORK_DEFECTS = (
         ("192.168.66.2", "interface"),
         "node2",
         extra_interface("up"),
-        site={SITE_INTERFACE: "GLOO_SOCKET_IFNAME: ext,eth"},
+        site={SITE_INTERFACE: f"{SITE_INTERFACE}\n    NCCL_SOCKET_IFNAME: ext,eth"},
     ),
     Defect(
         "loss",

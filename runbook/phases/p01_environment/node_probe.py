@@ -13,6 +13,7 @@ from typing import Any
 
 from runbook.core import shell
 from runbook.core.units import show_bytes, show_duration
+from runbook.node_checks.networks import GLOO_VARIABLE
 from runbook.params.schema.site import Site
 from runbook.params.schema.value_types import Framework
 from runbook.phases.messages import PhaseMessage
@@ -50,7 +51,7 @@ SKEW_SECONDS = 1.0
 IDLE_BYTES = 2 << 30
 """A GPU on which somebody computes has more memory in use than this."""
 NETWORK_VARIABLES = {
-    *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA"),
+    *("NCCL_SOCKET_IFNAME", GLOO_VARIABLE, "NCCL_IB_HCA"),
     *("UCX_NET_DEVICES", "SHARP_SMX_UCX_INTERFACE"),
 }
 
@@ -254,7 +255,7 @@ def networks_check(
     for rank_facts in facts:
         present = (*rank_facts["networks"], *rank_facts["infiniband"])
         for variable, device in named:
-            if not any(name.startswith(device) for name in present):
+            if not _is_present(variable, device, present):
                 node = rank_facts["host"]
                 absent.add(
                     PhaseMessage.ABSENT_DEVICE.fill(variable=variable, device=device, node=node)
@@ -267,6 +268,13 @@ def networks_check(
         return check("fail", "; ".join(sorted(absent)[:4]), remedy=remedy)
 
     return check("pass", ", ".join(device for _, device in named))
+
+
+def _is_present(variable: str, device: str, present: Sequence[str]) -> bool:
+    """Return whether a named device is there. Gloo alone does not take a name as a prefix."""
+    if variable == GLOO_VARIABLE:
+        return device in present
+    return any(name.startswith(device) for name in present)
 
 
 def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[str, str]]:

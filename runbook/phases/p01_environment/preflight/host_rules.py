@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from runbook.core.units import GIB, clock_seconds, show_bytes, show_duration
 from runbook.jobs.render.preflight_job import NODE_SETUP, NODE_SETUP_SECONDS
 from runbook.node_checks.answers import HOSTS, OWN_PACKAGE, ProgramEnd
+from runbook.node_checks.networks import GLOO_VARIABLE
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
@@ -790,7 +791,10 @@ def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck
 def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return which interface named in the environment is unusable on a node, and why."""
     for variable, value in facts["chosen"].items():
-        problem = _named_interface_problem(value, facts["interfaces"], expected)
+        if variable == GLOO_VARIABLE:
+            problem = _exact_interfaces_problem(value, facts["interfaces"], expected)
+        else:
+            problem = _named_interface_problem(value, facts["interfaces"], expected)
         if problem:
             return f"{variable}={value}: {problem}"
 
@@ -828,10 +832,36 @@ def _named_interface_problem(
             return "lo reaches no other node"
         return ""
 
-    first = matching[0]
-    if interfaces[first]["is_up"]:
-        return f"{first} has no address"
-    return f"{first} is down"
+    return _unusable_text(matching[0], interfaces)
+
+
+def _exact_interfaces_problem(
+    value: str,
+    interfaces: Mapping[str, NodeFacts],
+    expected: Expectations,
+) -> str:
+    """Return which interface in gloo's list cannot be used, and why; empty if all can.
+
+    Gloo opens every name of the list, and takes none of them as a prefix.
+    """
+    names = [name for name in value.split(",") if name]
+    for name in names:
+        if name not in interfaces:
+            return (
+                "there is no such interface" if len(names) == 1 else f"there is no interface {name}"
+            )
+        if not _is_usable(interfaces[name]):
+            return _unusable_text(name, interfaces)
+
+    if "lo" in names and expected.has_queue:
+        return "lo reaches no other node"
+    return ""
+
+
+def _unusable_text(name: str, interfaces: Mapping[str, NodeFacts]) -> str:
+    if interfaces[name]["is_up"]:
+        return f"{name} has no address"
+    return f"{name} is down"
 
 
 def _interface_prefixes(value: str) -> tuple[str, ...]:
