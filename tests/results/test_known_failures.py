@@ -270,6 +270,7 @@ OTHER_SENSE = (
     "IndexError: pop index out of range",
     "IndexError: list assignment index out of range",
     "IndexError: Replacement index 1 out of range for positional args tuple",
+    "ValueError: the layer's index 7 is out of range [0, 7).",
     "There may be multiple versions installed: error",
     "qsub: warning: no project",
     "qsub: Warning: Invalid shell is replaced",

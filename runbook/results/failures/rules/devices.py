@@ -289,7 +289,7 @@ DEVICE_RULES = (
         # Index errors of Python's sequences and of str.format do not come from a kernel.
         unless=(
             r"\b(?:list|tuple|string|array|bytearray|deque|range object|pop|assignment) index out of"
-            r"|Replacement index"
+            r"|Replacement index|(?:Value|Assertion|Key)Error: "
         ),
         example="IndexError: index out of range in self",
         counterexample="IndexError: list index out of range",
