@@ -255,6 +255,8 @@ WENT_ON = (
     "[1610465245.269420] [n1:800759:0]  rdmacm_cm.c:638  UCX  ERROR rdma_create_event_channel failed: No such device",
     "[1610465245.349752] [n1:800759:0] ucp_worker.c:1432 UCX ERROR failed to open CM on component rdmacm with status",
     "[n1:800759] ../ompi/mca/pml/ucx/pml_ucx.c:273  Error: Failed to create UCP worker",
+    "n1:5021:5386 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : client reregistration",
+    "/etc/slurm/prolog.d/gpustats_helper.sh: line 5: /run/gpustat/0: Permission denied",
 )
 
 
@@ -447,11 +449,69 @@ MPI_STACKS = (
 )
 
 
-@pytest.mark.parametrize(("lines", "name"), MPI_STACKS, ids=lambda value: str(value)[:20])
-def test_a_line_below_the_head_of_mpis_error_stack_names_the_cause(lines, name):
+# What pyxis says of a container comes first; the reason is below it, in enroot's log.
+PYXIS_HEADS = [
+    "slurmstepd: error: pyxis: child 52574 failed with error code: 1",
+    "slurmstepd: error: pyxis: failed to import docker image",
+    "slurmstepd: error: pyxis: printing contents of log file ...",
+]
+PYXIS_LOGS = (
+    (PYXIS_HEADS, "container failed"),
+    (
+        [
+            *PYXIS_HEADS,
+            "slurmstepd: error: pyxis:     Write failed because No space left on device",
+        ],
+        "disk full",
+    ),
+    (
+        [
+            *PYXIS_HEADS,
+            "slurmstepd: error: pyxis:     enroot-nsenter: failed to create user namespace: No space left on device",
+        ],
+        "container failed",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"), (*MPI_STACKS, *PYXIS_LOGS), ids=lambda value: str(value)[:20]
+)
+def test_a_line_below_a_head_names_the_cause(lines, name):
     cause = find_cause(find_failures(lines))
     assert cause is not None
     assert cause.name == name
+
+
+def test_a_fatal_line_that_quotes_a_warning_is_no_warning():
+    line = "FATAL:   while extracting /a.sif: extract command failed: WARNING: passwd file doesn't exist"
+    assert [failure.name for failure in find_failures([line])] == [kinds.CONTAINER.name]
+
+
+@pytest.mark.parametrize(
+    ("line", "decision"),
+    [
+        ("exitcode  : -8 (pid: 1)", NextStep.FIX_FIRST),
+        ("exitcode  : -11 (pid: 1)", NextStep.RETRY_SAME),
+    ],
+)
+def test_a_wrong_instruction_comes_again_and_a_wrong_address_may_not(line, decision):
+    (failure,) = find_failures([line])
+    assert (failure.name, failure.decision) == (kinds.PROGRAM_ENDED.name, decision)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "expected size 4096==1024, stride 1024==1024 at dim=0",
+        "{'id': 853, 'status': 'NOT_AVAILABLE', 'requires_grad': True}",
+    ],
+)
+def test_an_assertion_about_a_tensor_is_no_contradiction_of_settings(message):
+    line = f"AssertionError: {message}"
+    assert find_failures([line]) == []
+    traceback = ["Traceback (most recent call last):", '  File "train.py", line 7, in step', line]
+    assert [failure.name for failure in find_failures(traceback)] == [PROGRAM.name]
 
 
 def test_a_hint_to_set_a_level_is_not_the_level_of_its_line():

@@ -42,6 +42,8 @@ _HARMLESS = re.compile(
             r"^(?!.*NCCL WARN).*NCCL INFO",
             # MPICH queries a missing key to wait for the other ranks.
             r"NONEXIST-KEY|PMI2_KVS_Get:_pmi2_kvs_get failed",
+            # A script of the system, such as a scheduler's prolog. The job starts all the same.
+            r"^/etc/\S+: line \d+: ",
             # A container tries to clean up its read-only image when it starts.
             r"^rm: cannot remove|chmod: changing permissions",
             # libfabric queries every provider in turn.
@@ -102,6 +104,8 @@ _INFORMATION = re.compile(
 )
 
 
+_FATAL_FIRST = re.compile(r"(?:FATAL|CRITICAL)\b")
+"""The level of a line stands at its start. Behind it, the line may quote a warning of another program."""
 _NO_FIRST_ERROR = re.compile(
     "|".join(
         (
@@ -114,6 +118,8 @@ _NO_FIRST_ERROR = re.compile(
             r"modulefile error|modulecmd|Lmod|has detected the following error",
             # A script asks for the devices of other vendors.
             r"(?:nvidia-smi|rocm-smi|xpu-smi|hl-smi|ibstat|ibv_devinfo|numactl): (?:command )?not found",
+            # NCCL without InfiniBand, and news from the manager of a subnet
+            r"Failed to open libibverbs\.so|async event ?: client reregistration",
             # A tracker that fails does not end the training.
             r"^wandb: ",
         )
@@ -132,7 +138,7 @@ def is_harmless(text: str) -> bool:
 
 def is_information(text: str) -> bool:
     """Return whether a program marks a line as information or as a warning."""
-    return bool(_INFORMATION.search(text))
+    return bool(_INFORMATION.search(text)) and not _FATAL_FIRST.match(text)
 
 
 def is_beside_the_point(text: str) -> bool:

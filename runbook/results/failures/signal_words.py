@@ -247,6 +247,8 @@ SIGNAL_WORDS = (
     "shut",
     "sigabrt",
     "sigbus",
+    "sigfpe",
+    "sigill",
     "signal",
     "sigsegv",
     "sigterm",

@@ -228,6 +228,17 @@ DEVICE_RULES = (
         source="PyTorch, a message of torch/csrc/cuda/Module.cpp",
         in_warnings=True,
     ),
+    Rule(
+        kind=GPU_STACK,
+        patterns=(
+            r"[Nn]o (?:\w+ ){0,4}(?:backend|kernel)s? (?:is|are) available",
+            r"No available kernel",
+        ),
+        example="ValueError: No dot product attention backend is available for the provided inputs",
+        source="NVIDIA/TransformerEngine#2285",
+        also=CONFIGURATION,
+        check="The lines of NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 name what rules each backend out: a version or a setting.",
+    ),
     # cuDNN refuses a graph that its version or this GPU does not support. Its status codes have rules of their own.
     Rule(
         kind=GPU_STACK,

@@ -4,7 +4,7 @@ Such a line is always the consequence of another failure, never the cause.
 """
 
 from runbook.results.failures.kinds import KILLED, PEER_DIED, PROGRAM_ENDED
-from runbook.results.failures.rule import Level, Rule
+from runbook.results.failures.rule import Level, NextStep, Rule
 
 ENDING_RULES = (
     Rule(
@@ -23,6 +23,21 @@ ENDING_RULES = (
         ),
         example="  exitcode  : -9 (pid: 4112)",
         source="PyTorch, torchelastic's report of a failed rank",
+    ),
+    # An instruction or a division that fails, fails again: another build of the library is needed.
+    Rule(
+        kind=PROGRAM_ENDED,
+        patterns=(
+            r"exitcode\s*: -[48]\b",
+            r"Signal [48] \(SIG",
+            r"SIG(?:ILL|FPE)\b",
+            r"Illegal instruction",
+            r"Floating point exception",
+        ),
+        example="torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: -8) local_rank: 0 (pid: 69053)",
+        counterexample="  exitcode  : -11 (pid: 4112)",
+        source="hpcaitech/Open-Sora#749",
+        decision=NextStep.FIX_FIRST,
     ),
     Rule(
         kind=PROGRAM_ENDED,

@@ -20,6 +20,14 @@ from runbook.results.failures.kinds import (
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 JOB_RULES = (
+    # ENOSPC of the kernel: the node's number of namespaces is used up or zero, and no disk is full.
+    Rule(
+        kind=CONTAINER,
+        patterns=(r"failed to create (?:a )?(?:new )?(?:user )?namespace",),
+        example="slurmstepd: error: pyxis:     enroot-nsenter: failed to create user namespace: No space left on device",
+        counterexample="slurmstepd: error: pyxis:     Write failed because No space left on device",
+        source="NVIDIA/pyxis#93",
+    ),
     Rule(
         kind=DISK,
         patterns=(
@@ -28,6 +36,7 @@ JOB_RULES = (
             r"\[Errno (?:27|28|122)\]",
             r"bytes are free on its disk",
             r"[Qq]uota (?:has been )?exceeded",
+            r"exceed(?:s|ed|ing) (?:\w+ ){0,4}quota",
             r"EDQUOT",
             r"ENOSPC",
             r"inode.{0,30}(?:exhausted|quota|limit)",
@@ -204,6 +213,18 @@ JOB_RULES = (
         source="mlr-org/batchtools#199",
         decision=NextStep.RETRY_AFTER_WAIT,
     ),
+    # What pyxis says itself. Below it, indented, is the reason from the log of enroot.
+    Rule(
+        kind=CONTAINER,
+        patterns=(
+            r"pyxis: (?:child \d+ failed|failed to import|container start failed|couldn't start container)",
+            r"spank: required plugin spank_pyxis\.so",
+        ),
+        example="slurmstepd: error: pyxis: child 52574 failed with error code: 1",
+        counterexample="slurmstepd: error: pyxis:     enroot-mount: failed to mount: /data: Permission denied",
+        source="NVIDIA/enroot#83",
+        level=Level.SYMPTOM,
+    ),
     Rule(
         kind=CONTAINER,
         patterns=(
@@ -252,8 +273,8 @@ JOB_RULES = (
             r"ErrImagePull",
         ),
         unless=r"could not remove squashfs|Cleanup error|no space left|quota",
-        example="slurmstepd: error: pyxis: failed to import docker image",
-        source="NVIDIA/pyxis#12",
+        example="slurmstepd: error: pyxis: seccomp filter failed: Function not implemented",
+        source="NVIDIA/pyxis#42",
     ),
     # A container that keeps restarting reports the reason elsewhere.
     Rule(
@@ -438,7 +459,7 @@ JOB_RULES = (
         kind=HUB,
         patterns=(
             r"couldn't connect to 'https?://",
-            r"Couldn't (?:reach|connect)",
+            r"Couldn't (?:reach|connect|find cache for)",
             r"HfHubHTTPError",
             (
                 r"huggingface\.co.{0,160}(?:Max retries|timed out|refused|40[134]|429|50[0234]"
@@ -528,7 +549,7 @@ JOB_RULES = (
         patterns=(
             r"\*\*\* (?:JOB|STEP) .{0,120}CANCELLED AT",
             r"\bJob .{0,20}cancelled",
-            r"job deleted",
+            r"[Jj]ob deleted",
             r"Force Terminated job",
             r"Exit_status=271",
             r"\bby qdel\b",

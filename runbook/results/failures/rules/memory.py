@@ -107,6 +107,19 @@ MEMORY_RULES = (
         also=FABRIC,
         check="`ulimit -l` inside the job: if it is unlimited, the fault is the fabric's.",
     ),
+    # Segments of System V have limits of their own (ipcs -l), apart from /dev/shm.
+    Rule(
+        kind=LIMITS,
+        patterns=(
+            r"shm(?:get|at)\(.{0,80}fail",
+            r"check shared memory limits",
+            r"semget\(?.{0,60}fail",
+        ),
+        example="sys.c:619  UCX  ERROR shmget(size=2097152 flags=0xfb0) for mm_recv_desc failed: Operation not "
+        "permitted, please check shared memory limits by 'ipcs -l'",
+        counterexample="sys.c:619  UCX  ERROR failed to open the device: Operation not permitted",
+        source="open-mpi/ompi#6084",
+    ),
     Rule(
         kind=LIMITS,
         patterns=(

@@ -97,8 +97,9 @@ PROGRAM_RULES = (
             r"the following arguments are required",
             r"expected (?:one|at least one) argument",
             (
-                r"AssertionError: .{0,160}(?:parallel|batch|sequence|layers|heads|micro|hidden"
-                r"|divisible|must|should|only|support|require|enabled|argument|size|--\w)"
+                r"AssertionError: (?!\{).{0,160}(?:parallel|batch|sequence|layers|heads|micro|hidden"
+                r"|divisible|must|should|only|support|require[sd]?\b|enabled|argument|--\w"
+                r"|(?:world|vocab\w*|group)[ _]size)"
             ),
             r"(?:parallel|process) group is not initialized",
             (
