@@ -12,6 +12,7 @@ SIGNAL_WORDS = (
     "_init",
     "abort",
     "aborted before",
+    "across the ranks",
     "actordied",
     "add_safe",
     "alloc",

@@ -103,6 +103,14 @@ DATA_RULES = (
         ),
         source="NVIDIA-NeMo/Speech#10715",
     ),
+    # Megatron takes the largest iteration that any rank reads, and goes on: the ranks see different checkpoints.
+    Rule(
+        kind=CHECKPOINT_FIT,
+        patterns=(r"in the metadata while max iteration across the ranks is",),
+        example="WARNING: on rank 11 found iteration 15 in the metadata while max iteration across the ranks is 4160813071",
+        source="intelligent-machine-learning/dlrover#1233",
+        in_warnings=True,
+    ),
     Rule(
         kind=CHECKPOINT_FIT,
         patterns=(r"size of tensor a \(\d+\) must match the size of tensor b",),

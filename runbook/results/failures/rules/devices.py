@@ -209,6 +209,8 @@ DEVICE_RULES = (
             r"unsatisfied condition: cuda",
             r"CUDA unknown error",
             r"CUDA error: initialization error",
+            r"Cuda failure (?:\d+ )?'initialization error'",
+            r"doesn't have (?:NCCL|MPI|GLOO|Gloo|UCC) built in",
             r"Unexpected error from cudaGetDeviceCount",
             r"driver .{0,30}(?:too old|insufficient)",
             r"hipErrorInsufficientDriver",

@@ -54,6 +54,8 @@ ENDING_RULES = (
             # The shell's and srun's report of a signal, not a server that aborted a job
             r"^\s*Aborted(?: \(|$)|: Aborted$|\d +Aborted\b",
             r"(?:: | )Assertion `.{0,200}' failed\.?$",
+            # MPICH's own assertions
+            r"Assertion failed in file \S+ at line \d+",
         ),
         unless=r"died from signal",
         example="Fatal Python error: Segmentation fault",

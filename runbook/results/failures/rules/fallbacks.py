@@ -6,12 +6,17 @@ from runbook.results.failures.rule import Level, NextStep, Rule
 FALLBACK_RULES = (
     Rule(
         kind=FABRIC,
-        patterns=(r"NCCL WARN.{0,80}(?:error|failed)",),
+        # A warning from the files of its networks, not of its memory, devices or settings
+        patterns=(
+            r"(?:net|ib|ofi|efa|rdma|socket|gdr|ucx|sharp)\w*\.[a-z]+:\d+ NCCL WARN.{0,80}(?:error|failed)",
+            r"NCCL WARN NET/.{0,80}(?:error|failed)",
+        ),
         unless=(
             r"Cuda failure|proxy\.cc|Proxy Call|socket|\[Service thread\]|bootstrap"
             r"|nvidia-container|mpiexec|pyxis"
         ),
         example="node:9:9 [0] transport/net.cc:1 NCCL WARN the plug-in reports an error",
+        counterexample="n1:9:9 [0] transport/p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 217 peer access",
         source="NCCL, its warnings without a known call",
         level=Level.CONSEQUENCE,
         decision=NextStep.FIX_FIRST,

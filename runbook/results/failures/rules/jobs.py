@@ -132,7 +132,10 @@ JOB_RULES = (
     ),
     Rule(
         kind=CREDENTIAL,
-        patterns=(r"[Mm]unge (?:de|en)code failed",),
+        patterns=(
+            r"[Mm]unge (?:de|en)code failed",
+            r"^(?!srun: ).*slurm_\w+: Zero Bytes were transmitted",
+        ),
         example="error: Munge decode failed: Expired credential",
         source="clustervision/trinity#424",
     ),
@@ -353,7 +356,7 @@ JOB_RULES = (
             r"unable to (?:find|launch) the specified (?:executable|application)",
             r"could not find the executable",
             r"execve\(\): .{0,120}(?:No such|denied)",
-            r"(?:task|step) launch failed",
+            r"(?:task(?: \d+)?|step) launch failed",
             r"[Tt]ask launch for .{0,60}failed",
             r"Unable to confirm allocation",
             r"srun: fatal",
@@ -422,6 +425,14 @@ JOB_RULES = (
         example="MPICH ERROR [Rank 1] [job id f1ce81c3] [x3109c0s19b1n0] - Abort(1) (rank 1 in comm 0): application "
         "called MPI_Abort(MPI_COMM_WORLD, 1) - process 1",
         source="shankar1729/jdftx#336",
+    ),
+    # Slurm's plug-in for a job's own folders: the node did not make them.
+    Rule(
+        kind=LAUNCHER,
+        patterns=(r"slurmstepd: error: container_[pg]_\w+\b",),
+        example="slurmstepd: error: container_p_join: open failed /scratch/119383/.active: No such file or directory",
+        source="ArjunaCluster/ArjunaUsers#123",
+        decision=NextStep.RETRY_OTHER_NODE,
     ),
     Rule(
         kind=NOTEBOOK,
