@@ -139,8 +139,8 @@ def forgive(project: Project) -> None:
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return the table in Markdown."""
     lines = [
-        "| defect | named | first defect of preflight | seconds |",
-        "| --- | --- | --- | --- |",
+        "| defect | named | first defect of preflight | seconds | load |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for outcome in outcomes:
         kind = " (simulated)" if outcome.defect.is_simulated else ""
@@ -148,7 +148,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
         value = outcome.value.replace("|", "/").replace("\n", " ")[:SHOWN_LETTERS]
         said = f"`{outcome.check}`: {value}" if outcome.check else "none"
         lines.append(
-            f"| {outcome.defect.text}{kind} | {verdict} | {said} | {outcome.seconds:.0f} |"
+            f"| {outcome.defect.text}{kind} | {verdict} | {said} | {outcome.seconds:.0f} | {outcome.load:.1f} |"
         )
     return "\n".join(lines) + "\n"
 

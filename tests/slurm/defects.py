@@ -139,15 +139,19 @@ def other_python(node: BrokenNode, place: Place) -> None:
     (folder / "python").symlink_to("/usr/bin/python3")
 
 
-def old_library(node: BrokenNode, place: Place) -> None:
-    """Copy libstdc++ without the names of the versions that torch's wheels need, and later ones."""
-    folder = Path(place.work, "old")
-    folder.mkdir(exist_ok=True)
-    content = LIBSTDCXX.read_bytes()
-    for number in range(22, 31):
-        same_length = b"GLIBCXX_3.4.0%c\0" % (ord("a") + number - 22)
-        content = content.replace(b"GLIBCXX_3.4.%d\0" % number, same_length)
-    (folder / LIBSTDCXX.name).write_bytes(content)
+def older_library(folder_name: str, first_missing: int) -> Break:
+    """Copy libstdc++ without the names of GLIBCXX_3.4.`first_missing` and later, as an older release lacks them."""
+
+    def do(node: BrokenNode, place: Place) -> None:
+        folder = Path(place.work, folder_name)
+        folder.mkdir(exist_ok=True)
+        content = LIBSTDCXX.read_bytes()
+        for number in range(first_missing, 40):
+            same_length = b"GLIBCXX_3.4.0%c\0" % (ord("a") + number - first_missing)
+            content = content.replace(b"GLIBCXX_3.4.%d\0" % number, same_length)
+        (folder / LIBSTDCXX.name).write_bytes(content)
+
+    return do
 
 
 def foreign_torch(node: BrokenNode, place: Place) -> None:
@@ -321,7 +325,8 @@ NODE_DEFECTS = (
         ("import of torch",),
         ("libstdc++", "GLIBCXX_3.4.22", "not found"),
         "node2",
-        old_library,
+        # torch's wheels need 3.4.22.
+        older_library("old", first_missing=22),
         variables={"LD_LIBRARY_PATH": "{work}/old"},
         is_simulated=True,
     ),

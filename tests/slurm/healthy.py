@@ -13,6 +13,7 @@ from defects import (
     extra_interface,
     limited,
     named,
+    older_library,
     on_node,
     preloaded,
 )
@@ -119,6 +120,14 @@ HEALTHY = (
             "LD_LIBRARY_PATH": "/opt/gone:{work}/newer:{packages}/torch/lib",
             "PATH": "{work}/wrapped:{path}:{work}/system",
         },
+    ),
+    Defect(
+        "older-library",
+        "LD_LIBRARY_PATH with an older libstdc++ that torch can be imported with, as gcc's modules do",
+        (),
+        breaks=older_library("older", first_missing=29),
+        variables={"LD_LIBRARY_PATH": "{work}/older"},
+        is_simulated=True,
     ),
     Defect(
         "launcher",
