@@ -7,10 +7,10 @@ __version__ = "0.1.0"
 
 
 def open(run: str, phase: str = "04-training") -> Any:
-    """A run as an object (`OpenRun`) by its name, `RUN:VARIANT` or folder.
+    """Return a run as an object (`OpenRun`), by its name, `RUN:VARIANT` or folder.
 
-    docs/explore.md shows what it has.
+    docs/explore.md shows what it offers.
     """
-    # Imported late: the trainer starts inside a vendor's container that lacks the packages needed
-    # here.
+    # Imported late, because the trainer starts in a vendor's container that lacks the packages
+    # needed here.
     return import_module("runbook.phases.explore").OpenRun(run, phase)

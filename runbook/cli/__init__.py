@@ -1,4 +1,4 @@
-"""The command line: `runbook NAME` is in `cli/NAME.py`, and imported when it is called."""
+"""The command line: `runbook NAME` is in `cli/NAME.py`, and is imported when it is called."""
 
 import atexit
 import difflib
@@ -27,7 +27,10 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command. `resolve_command` has rejected names that do not exist."""
+        """Import and return a command.
+
+        `resolve_command` has rejected names that do not exist.
+        """
         return load_command(cmd_name)
 
     def resolve_command(
@@ -71,15 +74,15 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line. Show a RunbookError as its text alone, with its own exit code.
+    """Run the command line. Show a RunbookError as its text only, and use its exit code.
 
-    Text that other people wrote (scripts, notes, logs) is shown without the characters that control
-    a terminal.
+    Text that other people wrote (scripts, notes, logs) is shown without characters that control a
+    terminal.
     """
-    # Imports make many objects and no garbage. At Python's default of 700, the collector would scan
-    # them all repeatedly, which is a tenth of the time of a short command.
+    # Imports create many objects and no garbage. At Python's default of 700, the collector would
+    # scan them all repeatedly, which is a tenth of the time of a short command.
     gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
-    # Python would otherwise scan all of them three times at exit.
+    # Otherwise Python would scan all of them three times at exit.
     atexit.register(gc.freeze)
     with protected_terminal():
         _run_command()

@@ -98,7 +98,7 @@ COMMANDS = _command_rows()
 
 
 def load_command(name: str) -> click.Command:
-    """Import the module of a command and return the command. Both have its name."""
+    """Import the module of a command and return the command. Both have the same name."""
     # Python forbids `import` as a name
     name_in_python = f"{name}_" if keyword.iskeyword(name) else name
     module = importlib.import_module(f"runbook.cli.{name_in_python}")

@@ -61,7 +61,7 @@ def compare(
         raise click.UsageError("Name at least two runs.")
     if figure is not None and figure.suffix not in PICTURE_SUFFIXES:
         raise click.UsageError(f"--figure {figure}: the name ends with .svg, .png or .pdf.")
-    # All names are looked up before a run is read: a wrong name is wrong usage, whatever is there.
+    # All names are looked up before a run is read, so a wrong name is always wrong usage.
     folders = [run_folder(name, runs) for name in run_names]
     compared_runs = [read_run(folder, phase) for folder in folders]
     tolerance = Tolerance(slower, worse, memory)
@@ -86,7 +86,7 @@ def _draw_losses(compared_runs: Sequence["RunFacts"], figure: Path) -> None:
 
 
 def _print_comparison(result: "Comparison", base: str) -> None:
-    """Print the tables, the checks and the verdict; `base` is the run that the others are compared with."""
+    """Print the tables, the checks and the verdict; `base` is the run to compare with."""
     from runbook.display import CheckTable
     from runbook.results.messages import ResultMessage
 

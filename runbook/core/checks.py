@@ -1,4 +1,4 @@
-"""Checks: one rule applied to one value, as a person reads it."""
+"""Checks: a rule applied to a value, for a person to read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,15 +8,15 @@ from runbook.plan_file.diagnostics import Code, RuleResult
 from runbook.plan_file.json_records import NOT_IN_JSON, as_json
 
 VERDICTS = ("pass", "fail", "warn", "unknown")
-"""`unknown`: the rule could not be applied, because a value it needs is not known."""
+"""`unknown`: the rule could not be applied, because a value that it needs is unknown."""
 
 
 @dataclass(frozen=True)
 class Check:
     """One rule applied to one value, written for a person.
 
-    `remedy` says what to change where the verdict is not `pass`. `code`, `values` and `keys` are
-    for programs: plans and records keep only the text.
+    `remedy` says what to change if the verdict is not `pass`. `code`, `values` and `keys` are for
+    programs: plans and records keep only the text.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Check:
         compare=False,
         metadata=NOT_IN_JSON,
     )
-    """Values of the rule by the names that its code's message uses; empty without a code."""
+    """Values of the rule, by the names used in its code's message; empty without a code."""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -98,8 +98,8 @@ def judge(
 def check_of(result: RuleResult, phase: str = "", *, otherwise: str = "fail") -> Check:
     """Return the check for a rule's result, with its text.
 
-    `phase` goes before the name if each phase has a check of its own. `otherwise` is the verdict if
-    the rule does not hold.
+    `phase` precedes the name if each phase has its own check. `otherwise` is the verdict if the
+    rule does not hold.
     """
     text = result.render()
     return Check(

@@ -70,8 +70,7 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
 def _finite_mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the values that are numbers, or None if none is.
 
-    The mean is used because a bar has no room for both the lowest and the highest value of its
-    group.
+    The mean is used because a bar has no room for the lowest and highest value of its group.
     """
     finite = []
     for value in values:
@@ -109,7 +108,7 @@ class Frame(NamedTuple):
     y1: float
 
     def at(self, x: float, y: float) -> str:
-        """Return a point as SVG has it.
+        """Return a point in SVG's coordinates.
 
         >>> Frame(300, 0, 10, 0, 1).at(5, 1)
         '380.0,12.0'
@@ -128,9 +127,9 @@ class Frame(NamedTuple):
 # Maximum number of points: more would not be visible and would make the page large
 MOST_POINTS = 600
 COLOURS = ("var(--good, #0072b2)", "var(--bad, #d55e00)", "var(--care, #b58900)", "currentColor")
-"""Blue, orange, yellow and the page's ink, light or dark.
+"""Blue, orange, yellow and the page's ink colour, in light or dark mode.
 
-Dashes tell them apart without colour.
+Dashes distinguish them without colour.
 """
 DASHES = ("", "6 3", "2 2", "8 2 2 2")
 
@@ -256,7 +255,7 @@ def _line(
     points: Points,
     index: int,
 ) -> Markup:
-    """Return a curve, and its name with a short sample of the line in front."""
+    """Return a curve, and its name with a short sample of the line in front of it."""
     colour = COLOURS[index % len(COLOURS)]
     dashes = DASHES[index % len(DASHES)]
     look = f'stroke="{colour}" stroke-dasharray="{dashes}"'

@@ -1,4 +1,4 @@
-"""The errors a user can meet: the fault, the rule and the remedy, with the values."""
+"""Errors that a user can encounter: the fault, the rule and the remedy, with the values."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from runbook.plan_file.errors import CodedError
 class RunbookError(CodedError):
     """Something the user can fix.
 
-    Its text is all that is shown, and the command ends with `exit_code`.
+    Only its text is shown, and the command ends with `exit_code`.
     """
 
     exit_code = 1
@@ -24,7 +24,7 @@ class RunbookError(CodedError):
 
 
 class ParamsError(RunbookError):
-    """Raised if a run file, site file, catalogue or override has an unusable value.
+    """A run file, site file, catalogue or override has an unusable value.
 
     Nothing was written.
     """
@@ -33,7 +33,7 @@ class ParamsError(RunbookError):
 
 
 class PlanError(RunbookError):
-    """Raised if valid values do not fit together (layout, batch, memory, held-out data)."""
+    """Valid values do not fit together (layout, batch, memory, held-out data)."""
 
     exit_code = 2
 
@@ -44,15 +44,15 @@ class PlanError(RunbookError):
 
 
 class ProgramError(RunbookError):
-    """Raised if a program that was started failed. Its own words are kept."""
+    """A program that was started has failed. Its own messages are kept."""
 
 
 class JobError(RunbookError):
-    """Raised if a job could not be submitted, found, watched or cancelled, or ended badly."""
+    """A job could not be submitted, found, watched or cancelled, or ended badly."""
 
 
 class JobFailedError(JobError):
-    """Raised if a job ended badly."""
+    """A job ended badly."""
 
     def __init__(self, text: str, job_exit_code: int | None) -> None:
         super().__init__(text)
@@ -61,15 +61,15 @@ class JobFailedError(JobError):
 
 
 class DataError(RunbookError):
-    """Raised if text, tokens or index files are missing, damaged or not as expected."""
+    """Text, tokens or index files are missing, damaged or not as expected."""
 
 
 class RecordError(RunbookError):
-    """Raised if a record is missing, was changed later, or cannot be written."""
+    """A record is missing, was changed later, or cannot be written."""
 
 
 class HeldError(RunbookError):
-    """Raised if another process is working on this run; the message names it."""
+    """Another process is working on this run; the message names it."""
 
 
 def raise_if_failed(checks: Iterable[Check]) -> None:

@@ -1,4 +1,4 @@
-"""Files that are evidence: written whole or not at all; records; JSON lines that still grow.
+"""Files that are evidence: written completely or not at all; records; JSON lines that still grow.
 
 write_text(path, text)      with replacing(path) as stream: ...      sha256_of(path, length=None) ->
 str read_json_record(path, kind, meaning, remedy) -> kind | None
@@ -31,7 +31,7 @@ def write_text(
 ) -> None:
     """Write a text to a temporary file next to the target, then rename it.
 
-    The old file stays until the new one is complete.
+    The old file remains until the new one is complete.
     """
     with replacing(path, mode=mode, error=error) as stream:
         stream.write(text.encode())
@@ -41,12 +41,12 @@ def write_text(
 def replacing(
     path: Path, *, mode: int = 0o666, error: type[RunbookError] = RecordError
 ) -> Iterator[BinaryIO]:
-    """Yield a stream next to a file's place; sync it and rename it there at the end.
+    """Yield a stream next to a file's place; at the end, sync it and rename it to its place.
 
     Raise `error` with the reason if that fails.
 
-    The file is seen whole or not at all, also by another machine and after a power loss. The umask
-    takes from `mode`.
+    Even on another machine and after a power loss, the file is seen completely or not at all. The
+    umask applies to `mode`.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -79,8 +79,8 @@ def read_json_record(
 
     Raise `RecordError` if a value is not strictly of its declared type.
 
-    Anything else raises `error`: why the file is not what it is meant to be (`meaning`), and the
-    remedy.
+    Any other fault raises `error`, with the reason why the file is not what it should be
+    (`meaning`), and the remedy.
     """
     from pydantic import ValidationError
 
@@ -101,7 +101,7 @@ def read_json_record(
 
 @functools.cache
 def _reader_of(kind: type) -> Any:
-    # Imported here, because a command's help should not wait for it.
+    # Imported here so that a command's help does not have to wait for it.
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
@@ -128,7 +128,7 @@ def utc_now() -> str:
 def make_dated_folder(parent: Path, name: str) -> Path:
     """Make a folder below `parent`, named after the current time.
 
-    A number is added if two have the same second.
+    A number is added if two fall into the same second.
     """
     folder = parent / free_name(parent, f"{name}-{name_time(utc_now())}")
     folder.mkdir(parents=True)
@@ -174,7 +174,7 @@ def name_time(moment: str) -> str:
 class Tail:
     """Yield the lines of a growing JSON-lines file, each once.
 
-    A half-written last line waits for its end.
+    A half-written last line is held back until it is complete.
     """
 
     path: Path

@@ -32,16 +32,17 @@ from runbook.plan_file.diagnostics import Statement
 
 LOCK_NAME = "lock.json"
 HOLDER_VARIABLE = "RUNBOOK_HOLDER"
-"""Set by `runbook run`, which holds the run's lock for the notebooks that it executes. A job
-outlives these notebooks and does not inherit it.
+"""Set by `runbook run`, which holds the run's lock for the notebooks that it executes.
+
+A job outlives these notebooks and does not inherit it.
 """
-# Without hard links a lock can be seen half-written, but for no longer than this.
+# Without hard links, a lock can be seen half-written, but for no longer than this.
 WRITING_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock, since when and for what purpose."""
+    """The holder of a lock, the time since which it is held, and the purpose."""
 
     # Part of a file name.
     token: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -67,7 +68,7 @@ class Holder:
 def hold(run_folder: Path, purpose: str) -> contextlib.AbstractContextManager[str]:
     """Hold a run while something changes its files.
 
-    Yields a sentence about the dead holder whose lock was taken over, or an empty text. Raises
+    Yield a sentence about the dead holder whose lock was taken over, or an empty text. Raise
     `HeldError` with the holder of the run, the time, the host and the purpose.
     """
     return hold_file(run_folder / LOCK_NAME, purpose)
@@ -81,7 +82,7 @@ def hold_file(path: Path, purpose: str, *, wait_seconds: float = 0.0) -> Iterato
     """
     path = path.absolute()
     process = processes.identify(os.getpid())
-    assert process is not None, "we run, so we are found"
+    assert process is not None, "This process runs, so it is found"
     new_holder = Holder(
         secrets.token_hex(8),
         purpose,
@@ -146,7 +147,7 @@ def _acquire(path: Path, new_holder: Holder) -> str:
 
 
 def _take_over(path: Path, dead: Holder, new_holder: Holder) -> bool:
-    """Replace a dead holder's lock by ours; return False if another process did that first."""
+    """Replace a dead holder's lock with ours. Return False if another process did so first."""
     right = path.with_name(f"{path.name}.{dead.token}")
     if not _create(right, new_holder):
         claimant = _read(right)
@@ -196,7 +197,7 @@ def _write_part(path: Path, holder: Holder) -> Path:
 
 
 def _writing_seconds(path: Path) -> float:
-    """Return how much longer a lock that cannot be read may still be incomplete."""
+    """Return for how much longer an unreadable lock may still be incomplete."""
     try:
         return WRITING_SECONDS - abs(time.time() - path.stat().st_mtime)
     except FileNotFoundError:

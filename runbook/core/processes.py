@@ -16,8 +16,9 @@ from pathlib import Path
 import psutil
 
 JOB_VARIABLE = "RUNBOOK_JOB"
-"""Environment variable that marks every process of a job. A process keeps it even after it has left
-the job's group and session.
+"""Environment variable that marks every process of a job.
+
+A process keeps it even after it has left the job's group and session.
 """
 
 
@@ -34,19 +35,20 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Identity:
-    """One process, never mistaken for a later one with the same number."""
+    """One process, which is never mistaken for a later one with the same number."""
 
     pid: int
     start: int
-    """Return the clock ticks from the machine's start to the process's start; 0: not known.
+    """Clock ticks from the machine's start to the process's start; 0 if unknown.
 
-    A change of the clock does not move it.
+    A change of the clock does not affect it.
     """
     boot_id: str
     host: str
     namespace: str
-    """Return the namespace within which process numbers are unique. Containers of one machine share
-    its boot id, so the namespace tells them apart.
+    """The namespace within which process numbers are unique.
+
+    Containers on one machine share its boot id, so the namespace distinguishes them.
     """
 
 
@@ -66,7 +68,7 @@ def host_name() -> str:
 def user_name() -> str:
     """Return the user of this process.
 
-    Some containers have accounts without a name: then it is the account's number.
+    In some containers, accounts have no name; then it is the account's number.
     """
     try:
         return getpass.getuser()
@@ -120,7 +122,7 @@ def standing(identity: Identity) -> Standing:
     if identity.namespace != _namespace():
         return Standing.ELSEWHERE
     current = identify(identity.pid)
-    # Another process may have the same number now; its start time tells them apart.
+    # Another process may have the same number now; the start time distinguishes them.
     is_same = current is not None and current.start == identity.start
     return Standing.ALIVE if is_same else Standing.DEAD
 
@@ -154,7 +156,7 @@ def ranks(parent: int, token: str) -> list[psutil.Process]:
 
 
 def send(processes: list[psutil.Process], signal_number: signal.Signals) -> int:
-    """Send a signal to each process that still runs, and count those it reached."""
+    """Send a signal to each process that is still running, and count those that it reached."""
     reached = 0
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -196,7 +198,7 @@ def _environment(process: psutil.Process) -> dict[str, str]:
     try:
         return process.environ()
     except (psutil.Error, OSError):
-        # Gone, a zombie, or another user's
+        # It is gone, a zombie, or another user's
         return {}
 
 
@@ -212,7 +214,7 @@ def _start_of(pid: int) -> int | None:
             stat = Path(f"/proc/{pid}/stat").read_bytes()
             # The name in front of it may contain blanks and brackets.
             state, *fields = stat.rpartition(b")")[2].split()
-            # A zombie has ended; pid 1 of a container does not always reap.
+            # A zombie has ended; pid 1 of a container does not always reap it.
             return None if state in (b"Z", b"X") else int(fields[18])
 
         process = psutil.Process(pid)

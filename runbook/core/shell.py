@@ -48,10 +48,10 @@ def run(
 ) -> Finished:
     r"""Run a program to its end, without a shell, and return its output.
 
-    `env` holds changes to our own environment; None removes a variable. A program that is missing,
-    takes longer than `timeout` seconds (its whole process group is then killed) or, unless `check`
-    is off, ends with an exit code other than 0 raises `ProgramError` with the command, the code and
-    the program's last words.
+    `env` holds changes to our own environment; None removes a variable. `ProgramError`, with the
+    command, the code and the end of the program's output, is raised if the program is missing,
+    takes longer than `timeout` seconds (then its whole process group is killed) or, unless `check`
+    is off, ends with an exit code other than 0.
 
     >>> run(["printf", "%s", "$(date); two words"]).out
     '$(date); two words'
@@ -72,7 +72,7 @@ def run(
             ) from late
         except (
             BaseException
-        ):  # This is usually Ctrl-C. Whatever ends us, the program must not outlive us.
+        ):  # This is usually Ctrl-C. However this process ends, the program must not outlive it.
             _kill_group(process)
             raise
 
@@ -95,10 +95,10 @@ def follow(
     timeout: float,
     cwd: Path,
 ) -> int:
-    """Run a program, pass on each line of its output as it comes, and return its exit code.
+    """Run a program, pass on each line of its output as it arrives, and return its exit code.
 
-    Kill its whole process group when it ends, takes longer than `timeout` seconds, or we are
-    stopped.
+    Kill its whole process group when it ends, when it takes longer than `timeout` seconds, or when
+    this process is stopped.
     """
     process = _start(
         argv,
@@ -132,7 +132,9 @@ def start_detached(
     err: Path,
     env: Mapping[str, str | None] | None = None,
 ) -> int:
-    """Start a program that outlives us, our terminal and our kernel, and return its process id.
+    """Start a program that outlives this process, its terminal and its kernel.
+
+    Return the process id.
 
     It runs in a new session, reads no input, and appends its output to the files `out` and `err`.
     """
@@ -163,9 +165,9 @@ def start_detached(
 
 
 def how_it_ended(exit_code: int) -> str:
-    """Return an exit code in words.
+    """Return an exit code as text.
 
-    For a program that signal N ended, shells say 128 + N and Python says -N.
+    If signal N ended a program, shells report 128 + N and Python reports -N.
 
     >>> how_it_ended(2), how_it_ended(137), how_it_ended(-15)
     ('exit code 2', 'exit code 137 (killed by signal 9)', 'exit code -15 (killed by signal 15)')

@@ -17,14 +17,14 @@ from runbook.core.messages import CoreMessage
 from runbook.core.units import show_quantity
 
 Row = Mapping[str, Any]
-"""Cells by column. A column's name states its unit: "loss (nat)"."""
+"""One row of a table. A column's name states its unit: "loss (nat)"."""
 # Content of a text cell whose value is missing
 UNKNOWN = "not known"
 # Columns whose unit the row states
 VALUES = ("value", "planned", "actual", "before", "after")
-# In seconds: the remainder when two equal times are subtracted
+# In seconds: what remains when two equal times are subtracted
 _NO_TIME = 1e-9
-# Width in characters after which a cell of a text table continues on the next line
+# Width in characters beyond which a cell of a text table continues on the next line
 WIDEST_CELL = 60
 
 
@@ -41,7 +41,7 @@ class Table:
     title: str = ""
     # Notes for the reader, shown below the rows
     notes: Sequence[str] = ()
-    # Files or pages from which the numbers come
+    # Files or pages that the numbers come from
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Table:
         return "\n".join([*title, *lines, *self.notes])
 
     def as_html(self) -> str:
-        """Return a table whose only style is inline: a saved notebook needs nothing else."""
+        """Return a table that uses only inline styles, so that a saved notebook needs nothing else."""
         styles = [_CELL_STYLE + ("right" if numeric else "left") for numeric in self._numeric()]
         columns = list(zip(self.columns, styles, strict=True))
         head = "".join(f'<th style="{style}">{escape(name)}</th>' for name, style in columns)
@@ -128,7 +128,7 @@ class Table:
         return html_with_code(text)
 
     def as_markdown(self) -> str:
-        r"""Return a table as GitHub reads it.
+        r"""Return a table in GitHub's markdown.
 
         >>> print(Table([{"key": "a|b", "n": 2}]).as_markdown())
         | key | n |
@@ -189,7 +189,7 @@ class Table:
         return rows
 
     def _numeric(self) -> list[bool]:
-        """Return for each column whether it contains nothing but numbers."""
+        """Return for each column whether it contains only numbers."""
         return [self._is_numeric(name) for name in self.columns]
 
     def _is_numeric(self, column: str) -> bool:
@@ -202,7 +202,7 @@ class Table:
 
 
 def pandas() -> Any:
-    """Return the package pandas, imported on demand: only a DataFrame needs it."""
+    """Return the package pandas, imported on demand because only a DataFrame needs it."""
     try:
         return importlib.import_module("pandas")
     except ModuleNotFoundError as error:
@@ -242,7 +242,7 @@ def _quantity(column: str, row: Row) -> str:
 
 
 def _rounded(name: str, value: Any) -> tuple[str, str]:
-    """Return a value for people, and the HTML attribute that shows its digits under the pointer.
+    """Return a value for people, and an HTML attribute that shows all its digits under the pointer.
 
     Measured numbers have four digits. The attribute is empty if no digit is lost.
     """
@@ -255,7 +255,8 @@ def _rounded(name: str, value: Any) -> tuple[str, str]:
         return show_value(value), ""
     if "(s" in name and abs(value) < _NO_TIME:
         value = 0.0
-    # Sizes are shown in the unit that reads best. Seconds stay seconds, as their column states.
+    # Sizes are shown in the unit that is easiest to read. Seconds stay in seconds, as their column
+    # states.
     quantity = name if is_size else name.replace("(s", "(")
     text = show_quantity(quantity, value)
     is_exact = text.replace(",", "") in (str(value), f"{value:.0f}")
@@ -276,7 +277,7 @@ def html_with_code(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """Return the columns that a text occupies on a terminal."""
+    """Return the number of columns that a text occupies on a terminal."""
     return sum(map(_character_width, text))
 
 

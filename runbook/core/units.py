@@ -1,4 +1,4 @@
-"""Numbers with units: as people write them (4TiB, 300B tokens, 00:30:00) and as we show them."""
+"""Numbers with units, as people write them (4TiB, 300B tokens, 00:30:00) and as we show them."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ from runbook.core.messages import CoreMessage
 from runbook.plan_file.errors import CodedError
 
 GIB = 2**30
-"""Bytes of a GiB."""
+"""Bytes per GiB."""
 DAY_SECONDS = 86_400.0
 GIGABYTE = 10**9
 _BINARY = {
@@ -143,7 +143,7 @@ def _scaled_text(text: str, units: dict[str, int], expected: str) -> int:
 
 
 def show_bytes(count: float) -> str:
-    """Return bytes in the binary unit that reads best.
+    """Return bytes in the binary unit that is easiest to read.
 
     >>> show_bytes(2_444_621_856_768), show_bytes(512), show_bytes(68_719_476_736)
     ('2.22 TiB', '512 B', '64.0 GiB')
@@ -161,7 +161,8 @@ def show_count(count: float) -> str:
 
 
 _NO_TIME = 1e-9
-"""In seconds. A smaller difference of two times is a rounding error of a float (-5.551e-17 s)."""
+"""A difference between two times below this many seconds is a rounding error of a float (-5.551e-17 s).
+"""
 
 
 def show_duration(seconds: float) -> str:
@@ -231,7 +232,7 @@ def show_quantity(name: str, value: float) -> str:
 
 
 def show_device_hours(hours: float) -> str:
-    """Return device time in the unit that reads best.
+    """Return device time in the unit that is easiest to read.
 
     >>> show_device_hours(0.0091), show_device_hours(4321.5)
     ('0.55 device-minutes', '4,322 device-hours')
@@ -253,7 +254,7 @@ def show_change(ratio: float) -> str:
 def in_words(name: str) -> str:
     """Return the display name of a result.
 
-    A unit that its value shows is left out.
+    A unit that the value already shows is left out.
 
     >>> in_words("tflops_per_device"), in_words("checkpoint (B)"), in_words("seconds_per_iteration")
     ('TFLOP/s per device', 'checkpoint', 'time per iteration')
@@ -289,8 +290,9 @@ def _in_unit(count: float, units: dict[str, int]) -> str:
 
 
 _REACHED = 0.9995
-"""Share of a unit at which to change to the next: with three digits 999.7 B would be shown as 1000
-B, which is 1.00 T.
+"""Share of a unit at which to change to the next one.
+
+With three digits, 999.7 B would be shown as 1000 B, which is 1.00 T.
 """
 
 

@@ -1,8 +1,8 @@
-r"""Text that shows what it holds: characters that steer a terminal become escapes (`\u202e`).
+r"""Text that shows its real content: characters that control a terminal become escapes (`\u202e`).
 
-A job script, a note, a log or somebody's run file may hold escape sequences that rename a
-terminal's window, write to its clipboard or hide lines, and Unicode's direction marks, with which a
-line reads differently from what it does.
+A job script, a note, a log or somebody's run file may contain escape sequences that rename a
+terminal's window, write to its clipboard or hide lines. It may also contain Unicode's direction
+marks, which make a line look different from what it does.
 """
 
 import contextlib
@@ -12,16 +12,18 @@ from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
-"""C0 except tab and line feed, DEL, and C1, whose U+009B begins a sequence as ESC [ does."""
+"""C0 except tab and line feed, DEL, and C1, where U+009B starts a sequence like ESC [ does."""
 _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSEEN = "\u00ad\u180e\u200b\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-"""Soft hyphen, separators, zero-width spaces, tags. The joiners U+200C and U+200D belong to words
-and emoji.
+"""Soft hyphen, separators, zero-width spaces, tags.
+
+The joiners U+200C and U+200D belong to words and emoji.
 """
 _HIDDEN = re.compile(f"[{_CONTROLS}{_DIRECTIONS}{_UNSEEN}]")
 _COLOUR = r"\x1b\[(?:0|1|2|4|22|24|39|3[1-7]|9[0-7])?(?:;(?:0|1|2|4|22|24|39|3[1-7]|9[0-7]))*m"
-"""Foreground colours and weights only. Concealed text (8), backgrounds and black (30) can hide
-words.
+"""Only foreground colours and weights.
+
+Concealed text (8), backgrounds and black (30) can hide words.
 """
 _ON_TERMINAL = re.compile(rf"({_COLOUR}|\r)|[{_CONTROLS}{_DIRECTIONS}{_UNSEEN}]")
 
@@ -36,7 +38,7 @@ def visible(text: str) -> str:
 
 
 def find_hidden(text: str) -> str:
-    """Return the first invisible character of a text, as U+202E, or an empty text without one."""
+    """Return the first invisible character of a text, as U+202E, or an empty text if there is none."""
     match = _HIDDEN.search(text.replace("\r\n", "\n").removeprefix("\ufeff"))
     return f"U+{ord(match[0]):04X}" if match else ""
 
@@ -58,13 +60,13 @@ def for_terminal(text: str) -> str:
 
 
 class TerminalStream:
-    """Text stream that writes everything as `for_terminal` returns it."""
+    """Text stream that writes everything in the form that `for_terminal` returns."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text, and return the length of the text as it was given."""
+        """Write a text, and return the length of the original text."""
         self._stream.write(for_terminal(text))
         return len(text)
 
@@ -79,7 +81,7 @@ class TerminalStream:
 
 @contextlib.contextmanager
 def protected_terminal() -> Iterator[None]:
-    """Let standard output and error write only what `for_terminal` lets through, in a block."""
+    """Within the block, let standard output and error write only what `for_terminal` lets through."""
     out, err = (cast(TextIO, TerminalStream(stream)) for stream in (sys.stdout, sys.stderr))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield

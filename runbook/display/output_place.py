@@ -1,4 +1,4 @@
-"""Output places (browser, papermill, terminal, pipe), and how to show something in each."""
+"""Places where output can appear (browser, papermill, terminal, pipe), and how to use them."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ SERVER_VARIABLE = "JPY_SESSION_NAME"
 class Place(StrEnum):
     """The destination of the output."""
 
-    # A kernel with JupyterLab or Notebook in front
+    # A kernel with JupyterLab or Notebook in front of it
     BROWSER = "browser"
     # A kernel of our papermill engine
     ENGINE = "engine"
@@ -35,7 +35,7 @@ class Place(StrEnum):
 
     @property
     def is_kernel(self) -> bool:
-        """Whether output goes into a notebook."""
+        """Return whether output goes into a notebook."""
         return self in (Place.BROWSER, Place.ENGINE, Place.BATCH)
 
 
@@ -62,7 +62,7 @@ def current_shell() -> Any:
 
 
 def display_bundle(bundle: Mapping[str, object], updatable: bool = False) -> Any:
-    """Put a bundle into the notebook. Return its handle if it is to be updated later."""
+    """Put a bundle into the notebook. Return its handle if it will be updated later."""
     import IPython.display
 
     display: Any = IPython.display.display
@@ -72,7 +72,10 @@ def display_bundle(bundle: Mapping[str, object], updatable: bool = False) -> Any
 
 
 def show_table(rows: Table | Sequence[Row], title: str = "", notes: Sequence[str] = ()) -> None:
-    """Show a table, or rows as a table. A notebook gets all its forms, other places get text."""
+    """Show a table, or rows as a table.
+
+    A notebook gets all its forms, and other places get text.
+    """
     table = rows if isinstance(rows, Table) else Table(rows, title, notes)
     if where_we_are().is_kernel:
         display_bundle(table.mime_bundle())
@@ -83,11 +86,11 @@ def show_table(rows: Table | Sequence[Row], title: str = "", notes: Sequence[str
 class Formula(str):
     """A formula in LaTeX with the numbers of a run, drawn as MathML, which needs no script.
 
-    Other places get words.
+    Other places show text.
     """
 
     def __new__(cls, latex: str, words: str) -> Self:
-        """`words` are shown on a terminal and in a log."""
+        """`words` is the text for a terminal and a log."""
         formula = super().__new__(cls, words)
         formula.latex = latex
         return formula
@@ -95,7 +98,7 @@ class Formula(str):
     latex: str
 
     def as_html(self) -> str:
-        """For a notebook and its report."""
+        """Return the formula for a notebook and its report."""
         from latex2mathml.converter import convert
 
         return f"<p>{convert(self.latex, display='block')}</p>"
@@ -109,12 +112,12 @@ class View(list[Any]):
 
     @property
     def tables(self) -> list[Table]:
-        """The tables; `.to_frame()` gives one as a DataFrame."""
+        """Return the tables; `.to_frame()` turns one into a DataFrame."""
         return [part for part in self if isinstance(part, Table)]
 
     @property
     def figures(self) -> list[Any]:
-        """The figures, as matplotlib objects."""
+        """Return the figures, as matplotlib objects."""
         return [part[0] for part in self if isinstance(part, tuple)]
 
     def _ipython_display_(self) -> None:
@@ -164,9 +167,9 @@ def show_text(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
 
 
 def show_figure(figure: Any, caption: str) -> None:
-    """Show a matplotlib figure with its numbers in words.
+    """Show a matplotlib figure, with its numbers as text.
 
-    A terminal and a log get only the words.
+    A terminal and a log only get the text.
     """
     if where_we_are().is_kernel:
         pictures = {"image/svg+xml": as_svg(figure), "image/png": as_png(figure)}
@@ -192,8 +195,8 @@ MARKS = {
 }
 """Symbol and colours (page, terminal) of each verdict, in reading order.
 
-Blue and orange come from Okabe and Ito's palette: the common forms of colour blindness tell them
-apart.
+Blue and orange come from Okabe and Ito's palette, and can be distinguished with the common forms of
+colour blindness.
 """
 
 
@@ -221,7 +224,10 @@ class CheckTable(Table):
         return f"{total}: {by_verdict}" if by_verdict else total
 
     def as_text(self, colour: bool = False) -> str:
-        """Return the table for a terminal or a log. Coloured verdicts keep symbol and word."""
+        """Return the table for a terminal or a log.
+
+        Coloured verdicts also have their symbol and word.
+        """
         text = super().as_text()
         for verdict, (_, _, ansi) in MARKS.items():
             if colour and ansi:

@@ -4,14 +4,14 @@
     progress.update(done=12, loss=9.8, losses=sparkline(values))   # at most one drawing per second
     progress.finish(done=100, loss=3.6)                            # the final picture, always drawn
 
-`done` counts up to `total`; every other name is a fact shown next to it, and its newest value is
-kept (None takes it away). `draw_beside` adds a curve, if drawings can be shown, and lines below it.
+`done` counts up to `total`. Every other name is a fact shown next to it, and its newest value is
+kept (None removes it). `draw_beside` adds a curve, if drawings can be shown, and lines below it.
 The work itself is not done here, so a later call (a re-run cell, another machine) gets the same
 picture; `timed` adds how long this call took.
 
-A curve is an image with its numbers in the alt text: it survives what JupyterLab, GitHub and
-nbviewer remove from HTML, and needs no script. Our own pages draw the same curve inline instead, in
-their own colours.
+A curve is an image with its numbers in the alt text. It is not removed by JupyterLab, GitHub or
+nbviewer, and needs no script. Our own pages draw the same curve inline instead, in their own
+colours.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from runbook.display.output_place import Place, display_bundle, show_text, where
 MOST_POINTS = 300
 HEIGHT = 200
 INK = "#7d8590"
-"""Grey with enough contrast on white and on black: an image cannot adapt to the page's colours."""
+"""Grey with enough contrast on white and on black, because an image cannot adapt to the page's
+colours."""
 
 
 def curve_html(points: Points, label: str) -> str:
-    """Return the curve as an image; empty if fewer than two points can be drawn.
+    """Return the curve as an image, or an empty text if fewer than two points can be drawn.
 
     >>> curve_html([(1, 2.0)], "loss")
     ''
@@ -72,7 +73,9 @@ BAR_WIDTH = 24
 
 
 class Progress:
-    """A live picture of some work. It is also a context manager that finishes at its end.
+    """A live display of the progress of some work.
+
+    It is also a context manager that finishes at its end.
 
     >>> Progress("data", total=200, unit="documents", place=Place.PIPE).update(50, rate="3 MB/s")
     data: 50 of 200 documents (25 %), rate 3 MB/s
@@ -111,7 +114,7 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         was_drawn = self._drawn > float("-inf")
-        # An error before the first drawing needs no picture.
+        # If an error occurs before the first drawing, no picture is needed.
         if self.ended or (kind is not None and not was_drawn):
             return
         if kind is not None:
@@ -156,7 +159,7 @@ class Progress:
         return f"{self.title}{self._took()}: " + ", ".join(filter(None, parts))
 
     def as_long_text(self) -> str:
-        """Return the line, and the last events below it."""
+        """Return the line, with the last events below it."""
         return "\n".join([self.as_text(), *[f"  {event}" for event in self.events]])
 
     def as_html(self) -> str:
@@ -247,8 +250,8 @@ class Progress:
             if self._place is Place.BROWSER:
                 show_to_new_pages(self._handle.display_id, self._bundle)
         elif self._place is Place.BROWSER and self.ended:
-            # Server-side execution in JupyterLab loses updates, so empty the old picture and insert
-            # the last one again.
+            # Server-side execution in JupyterLab loses updates, so the old picture is emptied and
+            # the last one is inserted again.
             self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
             display_bundle(self._bundle())
         else:
@@ -260,7 +263,7 @@ class Progress:
             line = self._bar_text() + line
             line = line[: shutil.get_terminal_size().columns - 1]
 
-        # Spaces overwrite the end of a longer previous line.
+        # Spaces overwrite the rest of a longer previous line.
         padded = line.ljust(self._line_width)
         show_text("\r" + padded, self._stream, end="\n" if self.ended else "")
         self._line_width = len(line)

@@ -1,12 +1,12 @@
-"""The last validation loss of a training, from the first part of its curve.
+"""Forecasts the last validation loss of a training from the first part of its curve.
 
-A Gaussian process forecasts how much the loss still falls. Its inputs are differences of the loss
-(moving a curve up or down changes nothing) at fixed parts of the steps done, the share of the steps
-after which the learning rate falls, and logarithms of steps. Each family of published curves has
-its own process. The families are short trainings that compete for speed, and pre-trainings with a
-cosine or WSD schedule. Together they would blur each other's scales. The family with the nearest
-curves has the largest weight. `benchmarks/fit_curve_forecast.py` fits them and writes
-`curve_coefficients.json`.
+A Gaussian process forecasts by how much the loss will still fall. Its inputs are differences of the
+loss at fixed parts of the steps done (so moving a curve up or down changes nothing), the share of
+the steps after which the learning rate falls, and logarithms of steps. Each family of published
+curves has its own process. The families are short trainings that compete for speed, and
+pre-trainings with a cosine or WSD schedule. With a common process, they would blur each other's
+scales. The family with the nearest curves has the largest weight.
+`benchmarks/fit_curve_forecast.py` fits them and writes `curve_coefficients.json`.
 """
 
 import json
@@ -24,9 +24,9 @@ from runbook.forecast.messages import ForecastMessage
 from runbook.forecast.tables import PartialCurve
 
 PARTS_OF_STEPS_DONE = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Where the curve is read, as parts of the steps done."""
+"""Where the curve is read, as shares of the steps done."""
 USUAL_DECAY_FROM = 0.5
-"""Input value if the start of the learning rate's decay is unknown.
+"""Input value if it is unknown when the learning rate starts to decay.
 
 Another input marks it as unknown.
 """
@@ -37,7 +37,7 @@ LENGTH = 2.0
 """Length scale of the similarity of curves, in standard deviations of the inputs."""
 NOISE = 0.05
 LINEAR = 0.05
-"""Variances of the noise and of the linear part, over the variance of the Gaussian part."""
+"""Variances of the noise and of the linear part, relative to the variance of the Gaussian part."""
 COEFFICIENTS = Path(__file__).with_name("curve_coefficients.json")
 
 
@@ -59,18 +59,18 @@ class CurveModel:
 
     means: Array
     deviations: Array
-    """Mean and standard deviation of each input over the curves fitted."""
+    """Mean and standard deviation of each input over the fitted curves."""
     inputs: Array
-    """Standardised inputs, one row for each part of a curve fitted."""
+    """Standardised inputs, one row for each part of a fitted curve."""
     weights: Array
     inverse: Array
-    """Inverse of the kernel matrix: it gives the variance of a forecast."""
+    """Inverse of the kernel matrix, from which the variance of a forecast follows."""
     mean_change: float
     """Mean change of the loss until the last step, in nats."""
     half_widths: Array
-    """Half-width of the interval over the standard deviation at each of `SHARES_MEASURED`.
+    """Half-width of the interval, relative to the standard deviation, at each of `SHARES_MEASURED`.
 
-    80% of the held-out curves are inside it.
+    It contains 80% of the held-out curves.
     """
 
 
@@ -105,7 +105,7 @@ def forecast_curve(curve: PartialCurve) -> CurveForecast:
 
 @dataclass(frozen=True)
 class ChangeForecast:
-    """How much the loss still changes, in nats."""
+    """By how much the loss will still change, in nats."""
 
     change: float
     half_width: float
@@ -139,7 +139,7 @@ def forecast_change(
         half_widths.append(factor * deviation)
         distances.append(max(distance, LEAST_DISTANCE))
 
-    # Relative to the nearest, so that the power neither overflows nor vanishes.
+    # Relative to the nearest one, so that the power neither overflows nor vanishes.
     nearness = (np.array(distances) / min(distances)) ** -NEARNESS_POWER
     return ChangeForecast(
         change=float(np.average(changes, weights=nearness)),
@@ -150,13 +150,13 @@ def forecast_change(
 
 MOST_WIDENING = 4.0
 FAR_FROM_FITTED = 2.0
-"""Distance from the nearest fitted curve, in standard deviations, from which the interval is as wide
-as it gets, and a warning says so.
+"""Distance from the nearest fitted curve, in standard deviations, from which on the interval has
+its greatest width and a warning is shown.
 """
 
 
 def widening(distance: float) -> float:
-    """Return the factor on the interval of a curve at this distance from the nearest fitted one.
+    """Return by how much the interval widens at this distance from the nearest fitted curve.
 
     With the square of the distance, intervals contain 75 to 96% of the curves if a track is held
     out, and 69 to 100% if a schedule is held out.
@@ -167,7 +167,7 @@ def widening(distance: float) -> float:
 def _warnings(curve: PartialCurve, share: float, distance: float) -> tuple[str, ...]:
     warnings = []
     if math.isnan(curve.decay_from):
-        warnings.append("decay_from is unknown: name the share of steps after which the rate falls")
+        warnings.append("decay_from is unknown: set the share of steps after which the rate falls")
     if share < EARLIEST_SHARE:
         warnings.append(f"only {share:.0%} of the steps are done; fitted curves hold at least 30%")
     if distance > FAR_FROM_FITTED:
@@ -268,7 +268,7 @@ def predict_change(coefficients: CurveModel, inputs: Array) -> tuple[float, floa
 def load_coefficients() -> tuple[CurveModel, ...]:
     """Load the coefficients that the package ships, one model for each family.
 
-    The inverse is computed: it would be most of the file.
+    The inverse is computed, because it would be most of the file.
     """
     content = json.loads(COEFFICIENTS.read_text(encoding="utf-8"))
     models = []

@@ -1,9 +1,9 @@
-"""The final loss of a larger training, with an interval, from finished smaller ones.
+"""Forecasts the final loss of a larger training, with an interval, from finished smaller ones.
 
-Several laws are fitted (`laws.py`) and corrected by their residuals near the target. With few runs
-they vote evenly: the forecast is their median. With sixty or more, a rolling backtest chooses one.
-The interval is conformal: it is as wide as the errors of the same method on backtests, and grows
-with the square root of the decades of compute extrapolated.
+Several laws are fitted (`laws.py`) and corrected by their residuals near the target. With few runs,
+the laws have equal votes: the forecast is their median. With sixty or more, a rolling backtest
+chooses one. The interval is conformal: it is as wide as the errors of the same method in backtests,
+and grows with the square root of the decades of compute extrapolated.
 """
 
 from collections.abc import Sequence
@@ -17,33 +17,33 @@ from runbook.forecast.laws import Array, LawChoice, Runs, fit_law, law_choices
 from runbook.forecast.messages import ForecastMessage
 
 FEWEST_RUNS = 5
-"""A law has five numbers: fewer runs fit any of them."""
+"""A law has five numbers, so fewer runs would fit any law."""
 FEWEST_FOR_CHOICE = 60
-"""Runs from which a backtest has enough rows to choose one law instead of an even vote."""
+"""Number of runs from which on a backtest has enough rows to choose a single law."""
 BACKTEST_SHARES = (0.5, 0.65, 0.8)
 """A backtest fits the runs below this quantile of compute, and forecasts the others."""
 FARTHEST_RATIO = 1000.0
-"""Compute of the target, over that of the largest run, from which a forecast is not supported by
-any backtest.
+"""Compute of the target, relative to that of the largest run, beyond which no backtest supports a
+forecast.
 """
 FAR_WIDENING = 2.0
 
 CORRECTION_LENGTH = 1.0
 """Length scale of the similarity of residuals, in e-folds of size or tokens."""
 CORRECTION_NOISE = 1.0
-"""Part of a row's residual that is its own (seed, learning rate), over the part that its neighbours
-share.
+"""Part of a row's residual that is its own (seed, learning rate), relative to the part that its
+neighbours share.
 """
 
 USUAL_SCORE = 0.025
-"""Relative error over the root of decades that the interval takes before a family's own backtest
-says otherwise.
+"""Relative error, divided by the root of the decades, that the interval uses before a family has
+its own backtests.
 """
 USUAL_SCORE_ROWS = 15
 """Weight of the usual score, as a number of errors of the family's own backtests."""
 MOST_OWN_WEIGHT = 0.5
-"""Limit of the weight of the family's own backtests: errors of one backtest come from one law and
-are not independent.
+"""Upper limit for the weight of the family's own backtests, because the errors of one backtest come
+from one law and are not independent.
 """
 
 
@@ -54,7 +54,7 @@ class LossForecast:
     loss: float
     low: float
     high: float
-    """`low` and `high` hold the loss in 80% of forecasts."""
+    """80% of forecasts have the loss between `low` and `high`."""
     decades: float
     """Decades of compute between the largest run and the target."""
     warnings: tuple[str, ...] = field(default=())
@@ -81,9 +81,9 @@ def forecast_final_losses(runs: Runs, targets: Runs) -> list[LossForecast]:
 def voting_choices(runs: Runs) -> list[LawChoice]:
     """Return the laws to try on these runs.
 
-    Few runs do not tell two exponents apart, nor which count of parameters is right: one exponent
-    and all parameters erred least when series were left out (docs/forecast.md). From sixty runs on,
-    a backtest decides.
+    With few runs, two exponents cannot be distinguished, nor is it clear which parameter count is
+    right. A single exponent and all parameters gave the smallest errors when series were left out
+    (docs/forecast.md). From sixty runs on, a backtest decides.
     """
     choices = law_choices(runs)
     if len(runs) >= FEWEST_FOR_CHOICE:
@@ -123,7 +123,7 @@ class _Backtest:
         return errors
 
     def scores(self, choices: Sequence[LawChoice]) -> Array:
-        """Return relative errors over the root of the decades extrapolated."""
+        """Return relative errors, divided by the root of the decades extrapolated."""
         scores: Array = np.abs(self.errors(choices)) / np.sqrt(self.decades + DECADES_AT_ZERO)
         return scores
 
@@ -179,7 +179,7 @@ def _vote(predictions: dict[LawChoice, Array]) -> Array:
 
 
 def _correction_weights(runs: Runs, targets: Runs) -> Array:
-    """Return the weight of each run's residual in the correction of each target (kriging with a Gaussian kernel)."""
+    """Return the weight of each run's residual in each correction (Gaussian-kernel kriging)."""
     among_runs = _similarity(runs, runs) + CORRECTION_NOISE * np.eye(len(runs))
     weights = np.linalg.solve(among_runs, _similarity(runs, targets)).T
     return np.asarray(weights, dtype=np.float64)
@@ -194,10 +194,10 @@ def _similarity(first: Runs, second: Runs) -> Array:
 
 
 def interval_score(scores: Sequence[Array]) -> float:
-    """Return the relative half-width of the interval over the root of decades.
+    """Return the relative half-width of the interval, divided by the root of the decades.
 
-    It lies between the usual score of other families and the one of this family's own backtests:
-    with a dozen errors, their 80th percentile alone is off by a third.
+    It lies between the usual score of other families and the score of this family's own backtests,
+    because with a dozen errors, their 80th percentile alone is off by a third.
     """
     pooled = np.concatenate(scores) if scores else np.array([])
     if not len(pooled):

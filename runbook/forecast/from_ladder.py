@@ -1,7 +1,8 @@
-"""The final loss of a run, with an interval, from the rungs of its ladder.
+"""Forecasts the final loss of a run, with an interval, from the rungs of its ladder.
 
-The line through the rungs forecasts a run with their tokens per parameter (`ladder_line.py`). The
-laws (`final_loss.py`) give the loss of other sizes relative to it at the same compute.
+The line through the rungs forecasts runs with the same number of tokens per parameter
+(`ladder_line.py`). For other runs, the laws (`final_loss.py`) give the ratio of their loss to that
+of a run on the line with the same compute.
 """
 
 from dataclasses import replace
@@ -29,16 +30,17 @@ from runbook.forecast.ladder_line import (
 from runbook.forecast.laws import Array, LawChoice, Runs
 
 LADDER_PENALTIES = (0.01, 0.003, 0.001)
-"""Penalties on the exponents of laws that are fitted to a ladder. Rungs have one seed and one
-held-out text, so that their losses differ by less chance than those of a table, and the data may
-say more of the exponent than the usual penalty, 0.1, lets them.
+"""Penalties on the exponents of laws that are fitted to a ladder.
+
+Rungs share one seed and one held-out text, so their losses differ less by chance than those of a
+table. So the data may determine the exponent more than the usual penalty of 0.1 allows.
 """
 
 
 def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
     """Return a forecast for each target from the rungs of one ladder.
 
-    The interval holds every vote. Raise DataError if the rungs are too few.
+    The interval contains every vote. Raise DataError if the rungs are too few.
     """
     check_runs(runs)
     line = line_of(runs)
@@ -64,7 +66,8 @@ def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
 def _by_line(runs: Runs, line: Runs, targets: Runs) -> LineVotes:
     """Return the line's votes.
 
-    A target that is off the line is corrected by the laws' ratio to the line.
+    A target that is off the line is corrected by the ratio between the laws' predictions for it and
+    for the line.
     """
     tokens = tokens_on_line(targets, line)
     beside = ~is_on_line(targets, runs)

@@ -1,4 +1,4 @@
-"""Rules that all forecasts of a loss share. It needs no numpy, so that pages can ask it quickly."""
+"""Rules shared by all forecasts of a loss. It needs no numpy, so that pages can use it quickly."""
 
 COVERAGE = 0.8
 """Share of forecasts whose interval should contain the outcome."""
@@ -6,4 +6,5 @@ DECADES_AT_ZERO = 0.3
 """Number added to the extrapolated decades, because a forecast within the runs' range also has an
 error."""
 EARLIEST_SHARE = 0.25
-"""Share of the steps at which forecasts from a curve begin: the fitted curves cover at least 30 %."""
+"""Share of the steps from which on forecasts are made from a curve; the fitted curves cover at
+least 30 %."""

@@ -1,10 +1,10 @@
 """A straight line through the rungs of a ladder: the logarithm of the loss over that of the tokens.
 
-Rungs with the same tokens per parameter lie on one line of growing compute. On 16 ladders of the
-shipped corpus, each trained with its run on a GPU (benchmarks/forecast/ladders_corpus.csv), the
-slope from the last rung to the run was the slope before it, within a tenth, while the rungs below
-were steeper: they are still in the transient. Thus the last rungs count most, and a floor below the
-loss is set rather than fitted.
+Rungs with the same number of tokens per parameter lie on one line of growing compute. On 16 ladders
+of the shipped corpus, each trained with its run on a GPU (benchmarks/forecast/ladders_corpus.csv),
+the slope from the last rung to the run was within a tenth of the slope before it. The slopes
+between smaller rungs were steeper, because these rungs are still in the transient. So the last
+rungs count most, and the floor below the loss is set instead of fitted.
 """
 
 from dataclasses import dataclass
@@ -15,28 +15,31 @@ from numpy.typing import NDArray
 from runbook.forecast.laws import Array, Runs
 
 FLOORS = (1.0, 1.7, 2.2)
-"""Loss in nats that no model goes below.
+"""Loss in nats below which no model can go.
 
-1.69 for web text (Hoffmann et al., arXiv:2203.15556); 1.0 to 2.2 hold the floors of other text.
-Five rungs do not determine the floor, so each of these values has a vote.
+It is 1.69 for web text (Hoffmann et al., arXiv:2203.15556); 1.0 to 2.2 covers the floors of other
+texts. Five rungs do not determine the floor, so each of these values has a vote.
 """
 WEIGHT_POWERS = (3.0, 4.0, 5.0)
-"""Weight of a rung: its compute to this power. With 4, the rung of half the compute counts a
-sixteenth.
+"""The weight of a rung is its compute to this power.
+
+With 4, the rung of half the compute counts a sixteenth.
 """
 FEWEST_ON_LINE = 3
-"""Minimum number of rungs: two for a line, and one to see whether it bends."""
+"""Minimum number of rungs: two define a line, and a third shows whether it bends."""
 SAME_RATIO = 1.3
-"""Trainings whose tokens per parameter differ by a smaller factor are on one line."""
+"""Trainings are on one line if their tokens per parameter differ by a smaller factor than this."""
 UNEVEN = 0.04
-"""Relative distance of a rung's loss from the line between its neighbours. In 14 of 15 ladders of
-stable trainings none was farther than 3.5 %; in the one whose learning rate was too high, 8.9 %.
+"""Relative distance of a rung's loss from the line between its neighbours.
+
+In 14 of 15 ladders of stable trainings, no rung was farther than 3.5 % from it; in the one with too
+high a learning rate, one was 8.9 % away.
 """
 
 
 @dataclass(frozen=True)
 class LineVotes:
-    """The loss of each target that every choice of floor and weight predicts."""
+    """The loss of each target as predicted by every choice of floor and weight."""
 
     losses: Array
     """A row for each vote, a column for each target."""
@@ -49,7 +52,7 @@ class LineVotes:
 
 
 def line_of(runs: Runs) -> Runs:
-    """Return the trainings with the tokens per parameter of the largest, by compute."""
+    """Return the trainings with the same tokens per parameter as the largest one, by compute."""
     on_line = runs.take(is_on_line(runs, runs))
     return on_line.take(np.argsort(on_line.flops))
 
@@ -64,13 +67,13 @@ def is_on_line(targets: Runs, runs: Runs) -> NDArray[np.bool_]:
 
 
 def tokens_on_line(targets: Runs, line: Runs) -> Array:
-    """Return the tokens that a training of each target's compute has on the line."""
+    """Return the number of tokens of a training on the line that has each target's compute."""
     tokens: Array = line.tokens[-1] * np.sqrt(targets.flops / line.flops[-1])
     return tokens
 
 
 def extend_line(line: Runs, tokens: Array) -> LineVotes:
-    """Return the votes on trainings of the line with this many tokens."""
+    """Return the votes for trainings on the line with this many tokens."""
     votes = []
     for floor in FLOORS:
         for power in WEIGHT_POWERS:
@@ -86,7 +89,8 @@ def _extended(
     power: float,
 ) -> Array:
     """Return floor + A / tokens^a, fitted to the logarithm of the loss above the floor."""
-    # A family's losses may be below a floor of other families. The line then has no floor.
+    # A family's losses may be below the floor of other families. In that case the line has no
+    # floor.
     if line.loss.min() <= floor:
         floor = 0.0
     above_floor = np.log(line.loss - floor)
@@ -98,7 +102,7 @@ def _extended(
 
 
 def line_errors(line: Runs) -> tuple[Array, Array]:
-    """Return how far the line of smaller rungs missed each larger one, and over how many decades."""
+    """Return by how much the line of smaller rungs missed larger ones, and over how many decades."""
     errors = []
     decades = []
     for count in range(FEWEST_ON_LINE, len(line)):

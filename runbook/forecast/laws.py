@@ -1,8 +1,8 @@
 """Scaling laws L(N, D) = E + A / N^a + B / D^b, fitted to finished runs.
 
-The fit works on logarithms of the loss with a Huber loss, as Hoffmann et al. (arXiv:2203.15556,
-D.2) do: one run that went wrong does not bend the law. Sizes and tokens are divided by their
-geometric means first, which makes E, A and B comparable in size.
+The fit works on logarithms of the loss with a Huber loss, as in Hoffmann et al. (arXiv:2203.15556,
+D.2), so that one failed run does not bend the law. Sizes and tokens are divided by their geometric
+means first, which makes E, A and B comparable in size.
 """
 
 from collections.abc import Iterator
@@ -20,8 +20,9 @@ USUAL_EXPONENT = 0.33
 al., 2404.10102).
 """
 EXPONENT_PENALTY = 0.1
-"""Residual that an exponent e times the usual one adds. Few rows cannot tell a small exponent from
-a high floor E.
+"""Residual that is added if an exponent is e times the usual one.
+
+With few rows, a small exponent cannot be distinguished from a high floor E.
 """
 HUBER_SCALE = 0.003
 """Relative residual up to which the penalty is quadratic.
@@ -31,7 +32,7 @@ Two seeds of a small model differ by about as much.
 START_EXPONENTS = (0.15, 0.25, 0.35, 0.5, 0.7)
 STARTS_REFINED = 2
 LOWEST_TERM = 1e-3
-"""Start value of a term that the linear fit sets to zero: its logarithm must exist."""
+"""Start value of a term that the linear fit sets to zero, because its logarithm must exist."""
 LOWER_BOUNDS = (-3.0, -12.0, -12.0, 0.03, 0.03)
 UPPER_BOUNDS = (3.0, 4.0, 4.0, 2.0, 2.0)
 """Bounds of log E, log A, log B, a and b, of the centred law."""
@@ -48,14 +49,14 @@ class Runs:
     tokens: Array
     flops: Array
     loss: Array
-    """Final loss in nats; not a number for planned trainings."""
+    """Final loss in nats; NaN for planned trainings."""
 
     def __len__(self) -> int:
         return len(self.params)
 
     @property
     def largest_flops(self) -> float:
-        """The compute of the largest training."""
+        """Return the compute of the largest training."""
         return float(self.flops.max())
 
     def take(self, rows: NDArray[Any]) -> "Runs":
@@ -75,23 +76,23 @@ class Runs:
 
 @dataclass(frozen=True)
 class LawChoice:
-    """One of the laws that vote."""
+    """One of the laws that have a vote."""
 
     embeddings: bool
     """Whether N counts the embeddings."""
     tied: bool
-    """Whether a and b are the same."""
+    """Whether a and b are equal."""
     weight_power: float
-    """Weight of a row: its compute to this power."""
+    """The weight of a row is its compute to this power."""
     exponent_penalty: float | None = None
-    """Instead of `EXPONENT_PENALTY`; None: that."""
+    """Used instead of `EXPONENT_PENALTY`, unless it is None."""
 
 
 WEIGHT_POWERS = (0.0, 0.5, 1.0, 2.0)
 
 
 def law_choices(runs: Runs) -> list[LawChoice]:
-    """Return the laws that differ on these runs."""
+    """Return the laws that give different results for these runs."""
     no_embeddings = np.allclose(runs.params, runs.params_no_embed)
     return list(_choices([True] if no_embeddings else [True, False]))
 
@@ -105,10 +106,10 @@ def _choices(embedding_counts: list[bool]) -> Iterator[LawChoice]:
 
 @dataclass(frozen=True)
 class Law:
-    """A fitted law, in sizes and tokens as they are."""
+    """A fitted law, in terms of the original sizes and tokens."""
 
     floor: float
-    """E: the loss that neither more parameters nor more tokens lower."""
+    """E: the loss that neither more parameters nor more tokens can lower."""
     size_term: float
     """A / N^a at `size_unit` parameters."""
     token_term: float
@@ -127,7 +128,7 @@ class Law:
 
 @dataclass(frozen=True)
 class _Problem:
-    """Rows of one fit: centred logarithms of size and tokens, loss, and the root of each row's weight."""
+    """Rows of one fit: centred logarithms of size and tokens, loss, and the root of the weight."""
 
     log_sizes: Array
     log_tokens: Array
@@ -169,7 +170,7 @@ class _Problem:
         return np.concatenate([of_rows, of_penalties])
 
     def starts(self) -> list[Array]:
-        """Return the best starts: for given exponents the law is linear, and its terms are not negative."""
+        """Return the best starting points: with given exponents, the law is linear."""
         scored = []
         for size_exponent in START_EXPONENTS:
             for token_exponent in START_EXPONENTS:

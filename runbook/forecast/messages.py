@@ -15,20 +15,20 @@ class ForecastMessage(Message):
         "least {fewest_points}."
     )
     CURVE_UNLIKE_FITTED_ONES = (
-        "no fitted curve is like this one (length, schedule or slope): the interval is "
+        "no fitted curve is similar to this one (length, schedule or slope): the interval is "
         "{widening:g} times as wide"
     )
     FAR_TARGET = (
-        "the target takes {ratio:,.0f} times the compute of the largest run; no backtest reaches "
-        "over {farthest_ratio:,.0f} times, so the interval is {widening:g} times as wide"
+        "the target needs {ratio:,.0f} times the compute of the largest run; no backtest covers "
+        "more than {farthest_ratio:,.0f} times, so the interval is {widening:g} times as wide"
     )
     NO_VALIDATION_LOSS = "{path} has no validation loss: its column val_loss is missing or empty."
     NUMBER_NEEDED = (
-        "{path}, line {line}: {column} is {text!r}, and a number above 0 is needed. The columns "
-        "are series, params, params_no_embed, tokens, flops and loss for trainings, and step, "
+        "{path}, line {line}: {column} is {text!r}, but must be a number above 0. The columns are "
+        "series, params, params_no_embed, tokens, flops and loss for trainings, and step, "
         "val_loss, total_steps and decay_from for a curve."
     )
-    OUTSIDE_OF_LAW = "{parameters:,.0f} parameters are outside of the {fitted} it was fitted to"
+    OUTSIDE_OF_LAW = "{parameters:,.0f} parameters are outside the range of the fit, {fitted}"
     RUNS_OF_ONE_SIZE = (
         "All {number_of_runs} runs have the same {quantity}: how the loss depends on it cannot "
         "be fitted. Add runs with other {quantities}."

@@ -1,4 +1,4 @@
-"""The published scaling law, for runs without a ladder: its predictions and their valid range.
+"""The published scaling law, for runs without a ladder: its predictions and their range.
 
 Hoffmann et al. (arXiv:2203.15556) fitted L = E + A / N^a + B / D^b to more than 400 trainings; the
 numbers are those of the corrected fit by Besiroglu et al. (arXiv:2404.10102). It holds for their
@@ -32,7 +32,7 @@ FEWEST_TOKENS = 1e9
 MOST_TOKENS = 500e9
 """Their trainings read 5 to 500 billion tokens (their abstract)."""
 MOST_OVER = 30.0
-"""Times the largest size up to which it is still shown: GPT-3 175B is 11 times as large."""
+"""Multiple of the largest size up to which it is still shown; GPT-3 175B is 11 times as large."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class LawForecast:
     low: float
     high: float
     widening: float
-    """The interval inside the law's range, times this."""
+    """Factor by which the interval is wider than inside the law's range."""
 
 
 def decades_beyond(parameters: float, tokens: float) -> float:
@@ -58,7 +58,7 @@ def decades_beyond(parameters: float, tokens: float) -> float:
 
 
 def widening(parameters: float, tokens: float) -> float:
-    """Return how many times as wide the interval is as inside the range: by the root of decades, as for fits."""
+    """Return the factor by which the interval widens outside the range, with the root of decades."""
     decades = decades_beyond(parameters, tokens)
     return math.sqrt((decades + DECADES_AT_ZERO) / DECADES_AT_ZERO)
 
@@ -85,7 +85,7 @@ def why_not(parameters: float, tokens: float) -> str:
 
 
 def best_size(parameters: float, tokens: float) -> tuple[float, float]:
-    """Return the size and the tokens with the least loss at the compute of these: N x D stays."""
+    """Return the size and the tokens with the lowest loss at the same compute (N x D)."""
     product = parameters * tokens
     ratio = SIZE_EXPONENT * SIZE_TERM / (TOKEN_EXPONENT * TOKEN_TERM)
     size = (ratio * product**TOKEN_EXPONENT) ** (1 / (SIZE_EXPONENT + TOKEN_EXPONENT))

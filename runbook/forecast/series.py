@@ -11,8 +11,8 @@ from runbook.forecast.tables import TrainingRow, as_runs
 def forecast_table(finished: list[TrainingRow], planned: list[TrainingRow]) -> list[LossForecast]:
     """Return a forecast for each planned training, in their order.
 
-    Losses on different data do not compare: a planned training is forecast from the finished ones
-    of its series. A table of finished trainings with a single series serves all planned ones.
+    Losses on different data are not comparable, so a planned training is forecast from the finished
+    ones of its series. A table of finished trainings with a single series serves all planned ones.
     """
     finished_by_series = _by_series(finished)
     forecasts: dict[int, LossForecast] = {}

@@ -1,4 +1,4 @@
-"""The tables that `runbook forecast` reads: finished and planned trainings, and one training's curve."""
+"""The tables that `runbook forecast` reads: finished and planned trainings, and a curve."""
 
 import csv
 import math
@@ -13,7 +13,7 @@ from runbook.forecast.laws import Runs
 from runbook.forecast.messages import ForecastMessage
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
-"""Forward and backward pass of a dense model (Kaplan et al., arXiv:2001.08361), where a table gives
+"""Forward and backward pass of a dense model (Kaplan et al., arXiv:2001.08361), used if a table has
 no FLOPs.
 """
 
@@ -28,7 +28,7 @@ class TrainingRow:
     tokens: float
     flops: float
     loss: float
-    """Not a number for a planned training."""
+    """NaN for a planned training."""
 
 
 @dataclass(frozen=True)

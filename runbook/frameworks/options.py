@@ -20,39 +20,40 @@ Reader = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class PhaseRun:
-    """One training phase of a run, which options are written from."""
+    """One training phase of a run, from which options are written."""
 
     settings: Settings
     phase: PhasePlan
 
     @property
     def training(self) -> Training:
-        """The run file's section."""
+        """Return the run file's training section."""
         return self.settings.run.training
 
     @property
     def job(self) -> Job:
-        """The resources that the phase requests from the scheduler."""
+        """Return the resources that the phase requests from the scheduler."""
         return self.settings.job(self.phase.phase)
 
     @property
     def evaluation_interval(self) -> int:
-        """Steps between two evaluations.
+        """Return the steps between two evaluations.
 
-        A training without evaluations has its own length here: some programs take no 0.
+        A training without evaluations has its own length here, because some programs do not accept
+        0.
         """
         return self.phase.evaluation.interval or self.phase.duration.iterations
 
     @property
     def evaluation_batches(self) -> int:
-        """Batches of an evaluation; 0 if there is none."""
+        """Return the number of batches in an evaluation, or 0 if there is none."""
         if not self.phase.evaluation.interval:
             return 0
         return self.phase.evaluation.iterations
 
     @property
     def ramp(self) -> tuple[int, ...]:
-        """Start, increment and samples of the batch ramp."""
+        """Return the start, increment and samples of the batch ramp."""
         return astuple(self.phase.batch.ramp)
 
     def tokenizer_file(self, name: str) -> str:
@@ -74,46 +75,48 @@ class PhaseRun:
 
 
 Writer = Callable[[PhaseRun], object]
-"""Return an option's value for a phase, or None if the option is not written."""
+"""A function that returns an option's value for a phase, or None if the option is not written."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a framework: `jobs.render` writes it, `adopt` reads it."""
+    """One option of a framework. `jobs.render` writes it, and `adopt` reads it."""
 
     name: str
     """The framework's spelling, without leading dashes."""
     key: str = ""
-    """The run file's key, or several with spaces between.
+    """The run file's key, or several keys separated by spaces.
 
     A key that begins with `model.` names a property of the catalogue's model.
     """
     read: Reader | None = None
-    """Turn the option's text into the key's value.
+    """Function that turns the option's text into the key's value.
 
-    None: the option has no value, or adopt needs more than this option to read it.
+    None if the option has no value, or if adopt needs more than this option to read it.
     """
     write: str | Writer = ""
     """A path in the phase's plan, or a function that returns the value.
 
-    None is not written, True is the name alone, a tuple is several words.
+    For None, the option is not written; for True, only its name is; a tuple means several words.
     """
     when: str | Callable[[PhasePlan], object] | None = None
-    """A path in the phase's plan, or a function: phases for which it is true have the option.
+    """A path in the phase's plan, or a function.
 
-    None: all phases have it.
+    The option is written in phases for which it is true.
+
+    None means all phases.
     """
     means: str | int | None = None
-    """The key's value if the option has none.
+    """The key's value if the option has no value of its own.
 
     The option is written exactly if `write` returns this value.
     """
     ours: str = ""
-    """What the runbook does on its own, so that the option need not be set."""
+    """What the runbook does by itself, so that the option need not be set."""
 
     @property
     def keys(self) -> list[str]:
-        """The keys that the option sets."""
+        """Return the keys that the option sets."""
         return self.key.split()
 
     def value(self, run: PhaseRun) -> object:
@@ -138,12 +141,12 @@ class Option:
 
 
 def fixed(value: object) -> Writer:
-    """Return a writer of this value that ignores the run file."""
+    """Return a writer of this value, which ignores the run file."""
     return lambda run: value
 
 
 def tokenizer_file(name: str) -> Writer:
-    """Return a writer of the path of a file of GPT-2's tokenizer."""
+    """Return a writer for the path of a file of GPT-2's tokenizer."""
     return lambda run: run.tokenizer_file(name)
 
 
@@ -181,7 +184,7 @@ def flag(
     *,
     means: str | bool = True,
 ) -> Option:
-    """Return a row for an option without a value, written where the plan has `means` at `path`.
+    """Return a row for an option without a value, written if the plan has `means` at `path`.
 
     Without a path, the key keeps its name in plan.json.
     """
@@ -195,7 +198,7 @@ def flag(
 
 
 def plan_path(key: str) -> str:
-    """Return where plan.json has a key that keeps its name there.
+    """Return the path in plan.json of a key that keeps its name there.
 
     >>> plan_path("training.cuda_graphs"), plan_path("parallel.sequence")
     ('tuning.cuda_graphs', 'parallel.sequence')
@@ -204,7 +207,7 @@ def plan_path(key: str) -> str:
 
 
 def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
-    """Return name and value of each option that this phase needs, in the table's order."""
+    """Return the name and value of each option that this phase needs, in the table's order."""
     values: dict[str, object] = {}
     for option in table:
         value = option.value(run)
@@ -229,7 +232,10 @@ def text(value: object) -> str:
 
 
 def whole(text: str) -> int:
-    """Read a whole number, also as 1e3 or 1_000. Raise `ValueError` for a fraction."""
+    """Read a whole number, which may be written as 1e3 or 1_000.
+
+    Raise `ValueError` for a fraction.
+    """
     value = float(text.replace("_", ""))
     if value != int(value):
         raise ValueError(text)
@@ -241,7 +247,10 @@ _FALSE = ("false", "0", "no", "off")
 
 
 def truth(text: str) -> bool:
-    """Read True or False as shells, Hydra and people write them; raise `KeyError` otherwise."""
+    """Read True or False as written by shells, Hydra and people.
+
+    Raise `KeyError` for anything else.
+    """
     word = text.lower()
     if word in _TRUE:
         return True
@@ -251,9 +260,9 @@ def truth(text: str) -> bool:
 
 
 def three_shares(text: str) -> str:
-    """Return Megatron's --split with all three shares; Megatron takes one or two as well.
+    """Return Megatron's --split with all three shares; Megatron also accepts one or two.
 
-    NeMo's is a list, or a text of one.
+    NeMo's split is a list, or the text of one.
 
     >>> three_shares("'98, 2'"), three_shares("949,50,1"), three_shares("[99990,8,2]")
     ('98,2,0', '949,50,1', '99990,8,2')

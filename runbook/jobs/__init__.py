@@ -1,3 +1,3 @@
-"""Job scripts, and the queues they go to: submit, ask, signal, cancel."""
+"""Job scripts, and the queues that run them: submit, query, signal, cancel."""
 
 from runbook.jobs.schedulers import get_scheduler as get_scheduler

@@ -1,4 +1,4 @@
-"""The folder of one job: its files, its states, and the operations that every scheduler shares."""
+"""The folder of one job: its files, its states, and the operations that all schedulers share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _File:
 
 @dataclass(frozen=True)
 class JobFolder:
-    """jobs/<phase>[-n] of a run: exactly what was submitted, and the job's own records."""
+    """The folder jobs/<phase>[-n] of a run: exactly what was submitted, and the job's own records."""
 
     path: Path
 
@@ -51,48 +51,49 @@ class JobFolder:
     # Written by the job:
     # Once: the process and machine of the job
     started = _File("started")
-    # Every few seconds: clock, seconds since the machine's start
+    # Written every few seconds: clock, seconds since the machine's start
     heartbeat = _File("heartbeat")
-    # Present in a queue: the allocated hosts, one per line
+    # Exists only in a queue: the allocated hosts, one per line
     hostfile = _File("hostfile")
     # Written by the submitter: the ids of the queue's jobs that share this folder, one per line
     chain = _File("chain")
-    # By a job of a chain or with spare nodes: what follows its newest attempt; see next_job
+    # Written by a job of a chain or with spare nodes: what follows its newest attempt; see next_job
     decision = _File("decision")
-    # In a queue, by rank 0 when its program has ended: the exit code
+    # Written in a queue by rank 0 when its program has ended: the exit code
     rank_0 = _File("rank-0")
-    # In a queue, by the first rank whose program a signal ended: the rank and the signal
+    # Written in a queue by the first rank whose program was ended by a signal: the rank and the
+    # signal
     rank_signal = _File("rank-signal")
-    timed_out = _File("timed_out")  # Present when the job's walltime ends
+    timed_out = _File("timed_out")  # Exists when the job's walltime has ended
     reason = _File("reason")  # One sentence about its end
-    # The number of the signal that ended a rank; absent: none did
+    # The number of the signal that ended a rank; the file is absent if none did
     signal = _File("signal")
-    exit_code = _File("exit_code")  # Its last action, by rename
-    # Made for the job to see, on any host:
+    exit_code = _File("exit_code")  # Written by rename, as the last action of the job
+    # Created for the job to see, on any host:
     cancelled = _File("cancelled")
     # Requests a queue's job to save and stop; every rank on every node sees it
     stop = _File("stop")
-    # Made for whoever watches the job:
-    # Exists if a person asked the job to stop, so that it is not resumed
+    # Created for whoever watches the job: exists if a person asked the job to stop, so that it is
+    # not resumed
     stop_requested = _File("stop_requested")
-    # While a watcher waits before it submits the next job: see watcher_wait
+    # Exists while a watcher waits before it submits the next job: see watcher_wait
     watcher_waits = _File("watcher_waits")
 
     def __post_init__(self) -> None:
-        # Stays the same folder if this process changes its working directory
+        # The path stays valid if this process changes its working directory
         object.__setattr__(self, "path", self.path.absolute())
 
     @property
     def run_folder(self) -> Path:
-        """The folder of the run, which is the job's working directory."""
+        """Return the run's folder, which is the job's working directory."""
         return self.path.parent.parent
 
     def decision_kept_for(self, job_id: str) -> Path:
-        """The decision after a job of a chain, where the next job keeps it while it takes over."""
+        """Return where the next job of a chain keeps the decision while it takes over."""
         return self.path / f"{self.decision.name}.{job_id}"
 
     def was_submitted(self) -> bool:
-        """Whether a job was ever submitted from this folder, by the runbook or by hand."""
+        """Return whether a job was ever submitted from this folder, by the runbook or by hand."""
         return self.record.exists() or self.started.exists()
 
 
@@ -106,9 +107,9 @@ WORST_FIRST = (
     JobState.STOPPED,
     JobState.DONE,
 )
-"""The ends of jobs by precedence.
+"""The ends of jobs, by precedence.
 
-An array's end is the first of these that one of its elements has.
+The end of an array is the first of these that one of its elements has.
 """
 
 
@@ -135,8 +136,8 @@ class JobStatus:
 def next_job_folder(run_folder: Path, phase: str) -> JobFolder:
     """Return the folder for the phase's next job, without creating it.
 
-    It is jobs/<phase>, then -2, -3 and so on. The folder of a job that was never submitted is used
-    again.
+    It is jobs/<phase>, then -2, -3 and so on. If a folder's job was never submitted, the folder is
+    used again.
     """
     number = 1
     while (folder := _job_folder(run_folder, phase, number)).was_submitted():
@@ -167,10 +168,10 @@ def _job_folder(run_folder: Path, phase: str, number: int) -> JobFolder:
 
 
 FUTURE_SECONDS = 60.0
-"""Clocks differ, so a heartbeat from another machine may be this far in our future."""
+"""Clocks differ, so a heartbeat from another machine may be this far in the future."""
 
 FRESH_SECONDS = 120.0
-"""A job with a sign of life newer than this is running, whatever the queue reports.
+"""A job with a sign of life newer than this is running, regardless of what the queue reports.
 
 Network file systems are up to 60 s late.
 """
@@ -240,7 +241,7 @@ def read_record(folder: JobFolder) -> JobRecord | None:
     """
     if not read_text(folder.record):
         return None
-    remedy = "It was changed by hand or the disk is damaged."
+    remedy = "It was edited by hand, or the disk is damaged."
     return read_json_record(
         folder.record,
         JobRecord,
@@ -251,14 +252,17 @@ def read_record(folder: JobFolder) -> JobRecord | None:
 
 
 BEAT_SECONDS = 5
-"""Time between two heartbeats of a job. That of its ranks is in `training/health/heartbeat.py`."""
+"""Time between two heartbeats of a job.
+
+For heartbeats of ranks, see `training/health/heartbeat.py`.
+"""
 
 
 def heartbeat_age(folder: JobFolder) -> float | None:
     """Return the seconds since the job's last sign of life.
 
-    Return None if there is none, or if its clock does not fit ours. On the machine that wrote the
-    sign, and since the same boot, uptimes are compared, because changes of the clock do not affect
+    Return None if there is none, or if its clock does not fit ours. If this machine wrote the
+    heartbeat in the current boot, uptimes are compared, because changes of the clock do not affect
     them. Between machines only clocks can be compared.
     """
     try:
@@ -278,7 +282,7 @@ def heartbeat_age(folder: JobFolder) -> float | None:
 def last_seen(folder: JobFolder) -> float | None:
     """Return the job's last sign of life by its machine's clock.
 
-    If there was none since its start, return the start.
+    If there was none since its start, return the time of the start.
     """
     start = read_started(folder)
     try:
@@ -315,9 +319,9 @@ def _end_state(folder: JobFolder, code: int) -> JobState:
 
 
 def signal_of_code(code: int | None) -> int | None:
-    """Return the signal that a shell's exit code represents.
+    """Return the signal that a shell's exit code stands for.
 
-    Return None if the program ended by itself.
+    Return None if the program ended without a signal.
 
     >>> signal_of_code(137), signal_of_code(1), signal_of_code(None)
     (9, None, None)
@@ -386,8 +390,8 @@ def read_text(path: Path) -> str:
 class Scheduler(ABC):
     """Interface to this machine or a queue.
 
-    Every question is asked of a job's folder, so that any process can ask it at any time. A job's
-    own files are read first. A queue is asked only if they do not settle the state; if it does not
+    Every operation takes a job's folder, so any process can use it at any time. The job's own files
+    are read first. The queue is asked only if they do not determine the state. If it does not
     answer, the state is UNKNOWN.
     """
 
@@ -398,10 +402,9 @@ class Scheduler(ABC):
     def submit(self, folder: JobFolder, *, after: Sequence[JobFolder] = ()) -> str:
         """Submit job.sh of the folder and return the job's id.
 
-        If the folder already has an active job, its id is returned and no second job is submitted.
-        A folder whose job has ended is refused, because its files are evidence. With `after`, which
-        only queues support, the job starts when the jobs or arrays of these folders have ended
-        well.
+        If the folder already has an active job, return its id instead of submitting a second one. A
+        folder whose job has ended is refused, because its files are evidence. With `after`, which
+        only queues support, the job starts when the jobs or arrays of these folders have succeeded.
         """
         if not folder.script.is_file():
             raise JobError(JobMessage.SCRIPT_MISSING, script=folder.script)
@@ -444,7 +447,7 @@ class Scheduler(ABC):
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
         """Queue more jobs from a folder, and return their ids.
 
-        Each job starts after the end of its predecessor. Raise `JobError` if the scheduler does not
+        Each job starts after the previous one has ended. Raise `JobError` if the scheduler does not
         support this, or if the queue refuses a job.
         """
         raise JobError(JobMessage.NO_QUEUE_FOR_A_CHAIN, jobs=count + 1)
@@ -469,7 +472,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
-        """End the job and everything it started, gently at first.
+        """End the job and everything it started, first gently.
 
         A job that has already ended keeps its state.
         """

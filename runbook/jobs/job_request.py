@@ -1,4 +1,4 @@
-"""What a job requests from its queue, array jobs included, compared with the queue's limits."""
+"""A job's requests to its queue, including array jobs, compared with the queue's limits."""
 
 import itertools
 from collections.abc import Sequence
@@ -25,24 +25,24 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class NodeKind:
-    """Nodes of the same kind. A value is 0 or empty if the queue does not state it."""
+    """A kind of node. A value is 0 or empty if the queue does not state it."""
 
     devices: int = 0
     device: str = ""
-    """The GPU's name as the scheduler has it (a100, nvidia_a100-sxm4-40gb)."""
+    """The GPU's name in the scheduler (a100, nvidia_a100-sxm4-40gb)."""
     cores: int = 0
     memory_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class UnusableNodes:
-    """Nodes that accept no job, and why."""
+    """Nodes that do not accept jobs, and the reason."""
 
     count: int
     names: str
     """In the queue's notation, such as node[1-2,7]."""
     state: str
-    """Slurm's word: drained, draining, down, fail, maint ..."""
+    """Slurm's word for the state: drained, draining, down, fail, maint ..."""
     reason: str
 
     def __str__(self) -> str:
@@ -51,13 +51,13 @@ class UnusableNodes:
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """What one partition or queue accepts. 0 or empty means no limit."""
+    """Limits of one partition or queue. 0 or empty means no limit."""
 
     name: str
     state: str = "UP"
     """State of the queue in Slurm's words.
 
-    DOWN takes jobs and starts none, DRAIN starts those it has, INACTIVE does neither.
+    DOWN accepts jobs but starts none, DRAIN only starts those it has, INACTIVE does neither.
     """
     default: bool = False
     max_seconds: int = 0
@@ -65,12 +65,12 @@ class QueueLimits:
     min_nodes: int = 0
     total_nodes: int = 0
     accounts: tuple[str, ...] = ()
-    """Only these are allowed."""
+    """Only these accounts are allowed."""
     denied_accounts: tuple[str, ...] = ()
     words: str = ""
     """The queue's own line about it."""
     kinds: tuple[tuple[NodeKind, int], ...] = ()
-    """Kinds of node in it, each with its number.
+    """Kinds of node in the queue, each with its number.
 
     Empty if this was not queried, or if the scheduler does not report it.
     """
@@ -102,7 +102,7 @@ def parse_job_request(script: str) -> JobRequest:
 
 
 def read_job_request(folder: JobFolder) -> JobRequest:
-    """Return what the script in a job's folder requests, or nothing if there is no script."""
+    """Return what the script in a job's folder requests, or an empty request if there is no script."""
     return parse_job_request(job_folder.read_text(folder.script))
 
 
@@ -121,12 +121,12 @@ def request_problems(
     queues: Sequence[QueueLimits],
     queue_word: str = "partition",
 ) -> list[str]:
-    """Return why a queue would refuse a job or never start it.
+    """Return the reasons why a queue would refuse a job or never start it.
 
-    Each reason has what the job asks for and what the queue allows.
+    Each reason has the job's request and the queue's limit.
 
     `queue_word` is the scheduler's name for a partition. The queue's own words are repeated
-    unchanged. A job that names several partitions needs only one that accepts it.
+    unchanged. If a job names several partitions, one of them must accept it.
     """
     by_name = {queue.name: queue for queue in queues}
     names = [name for name in request.partition.split(",") if name]
@@ -223,9 +223,9 @@ def array_indices(text: str) -> list[int]:
 
 
 def array_end(folder: JobFolder, job_id: str) -> JobStatus | None:
-    """Return the status of a job whose every part has written its exit code.
+    """Return the status of an array once every element has written its exit code.
 
-    Return None while a part is still without one.
+    Return None while one of them has not.
     """
     parts = element_folders(folder)
     if not parts:

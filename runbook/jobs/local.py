@@ -1,4 +1,4 @@
-"""Jobs on this machine without a queue: a detached job.sh, tracked by its files and its process."""
+"""Jobs on this machine without a queue: a detached job.sh, tracked by its files and process."""
 
 import secrets
 import signal
@@ -18,11 +18,11 @@ from runbook.jobs.job_folder import JobFolder, JobRecord, JobState, JobStatus, S
 from runbook.jobs.messages import JobMessage
 
 START_SECONDS = 10.0
-"""A started script records within this time that it is running."""
+"""A script that was started records within this time that it is running."""
 
 
 class LocalScheduler(Scheduler):
-    """Scheduler of this machine, which starts `bash job.sh` detached.
+    """The scheduler of this machine, which starts `bash job.sh` detached.
 
     The job survives the kernel, the terminal and the connection.
     """
@@ -33,7 +33,8 @@ class LocalScheduler(Scheduler):
     def state(self, folder: JobFolder) -> JobStatus:
         """Return the job's state.
 
-        Its exit code decides, or else its process, or else (on another host) its sign of life.
+        Its exit code determines the state; otherwise its process does, or on another host its sign
+        of life.
         """
         job_id = _job_id(folder)
         end = job_folder.read_end(folder, job_id)
@@ -46,8 +47,8 @@ class LocalScheduler(Scheduler):
             state, reason = _half_submitted(folder, job_id)
 
         status = job_folder.status_by_files(folder, job_id, state, reason)
-        # It may have ended in the meantime. The exit code is written before the process ends, so it
-        # is there by now.
+        # The job may have ended in the meantime. The exit code is written before the process ends,
+        # so it exists by now.
         return job_folder.read_end(folder, job_id) or status
 
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
@@ -58,7 +59,7 @@ class LocalScheduler(Scheduler):
             _kill(status.job_id)
             return self.state(folder)
 
-        # An empty file can be made on a full disk too
+        # An empty file can be created even on a full disk
         folder.cancelled.touch()
         if identity is not None and processes.standing(identity) is Standing.ELSEWHERE:
             processes.wait_until(folder.exit_code.exists, grace_seconds, interval=0.5)
@@ -67,7 +68,7 @@ class LocalScheduler(Scheduler):
         script = identity.pid if identity else 0
 
         def none_left() -> bool:
-            # The script asks the ranks once. Its set-up has to be asked directly.
+            # The script asks its ranks only once. During its set-up, it must be asked directly.
             if not processes.ranks(script, status.job_id):
                 processes.send(_all_but(script, status.job_id), signal.SIGTERM)
 
@@ -112,10 +113,10 @@ class LocalScheduler(Scheduler):
         assert not after, "only the jobs of a queue wait for each other"
         for status in earlier:
             if status.state is JobState.LOST:
-                _kill(status.job_id)  # Processes that it left running
+                _kill(status.job_id)  # Processes that the job left running
 
         job_id = f"local-{secrets.token_hex(4)}"
-        # This comes first, so that the job's processes can be found whatever happens next.
+        # This comes first, so that the job's processes can be found whatever happens afterwards.
         record = JobRecord(
             kind=self.kind,
             job_id=job_id,
@@ -192,9 +193,9 @@ def _by_process(folder: JobFolder, job_id: str, identity: Identity) -> tuple[Job
 
 
 def _half_submitted(folder: JobFolder, job_id: str) -> tuple[JobState, str]:
-    """Whether the record does not name a process yet.
+    """Return whether the record does not name a process yet.
 
-    Whoever submitted is about to start it, or died at that moment.
+    The submitter is about to start the process, or died at that moment.
     """
     record = job_folder.read_record(folder)
     if record is None:
@@ -237,7 +238,7 @@ def _all_but(pid: int, job_id: str) -> list[psutil.Process]:
 
 
 def _kill(job_id: str, spare: int = 0) -> None:
-    """Kill all processes of a job, the script last, so that it can record how its ranks ended."""
+    """Kill all processes of a job, and the script last, so that it can record how its ranks ended."""
     if spare:
         processes.kill_until_none(lambda: _all_but(spare, job_id), seconds=5)
         processes.wait_until(lambda: not processes.process_tree(job_id), 3)

@@ -12,7 +12,7 @@ class JobMessage(Message):
     ANSWER_LOST = "The answer of {program} was lost: {error}"
     BINDING_LENGTH = (
         "site {site}: binding.{name} has {number_of_entries} entries, and a node has {num_ranks} "
-        "ranks. Give one for each."
+        "ranks. Give one entry for each rank."
     )
     CANCELLED_AND_FORGOTTEN = "cancelled; the queue does not know it any more"
     CANCELLED_AND_KILLED = "cancelled; it did not end in time and was killed"
@@ -59,8 +59,8 @@ class JobMessage(Message):
     NOTHING_TO_CANCEL = "{folder}: {reason}. There is no job id that could be cancelled."
     NOTHING_TO_FOLLOW = "{folder} has no job that others could follow: submit it first."
     NOTHING_TO_STOP = (
-        "{folder} has no training process that could be asked to stop: its set-up has not ended, "
-        "or the job has. See {err}."
+        "{folder} has no training process that could be asked to stop: either its set-up has not "
+        "ended, or the job has. See {err}."
     )
     NOT_AN_IMAGE_NAME = (
         "{name!r} is not the name of a container image: letters, digits and . _ - / : @ only."
@@ -87,7 +87,7 @@ class JobMessage(Message):
     NO_COPY_IN_TIME = (
         "no copy of the Python environment within {seconds} s: a file system of this node hangs"
     )
-    NO_DATED_SIGN_OF_LIFE = "no sign of life that could be dated"
+    NO_DATED_SIGN_OF_LIFE = "no sign of life with a usable date"
     NO_IMAGE = (
         "site {site} runs jobs in a container, and no image is named. Set jobs.image to a file "
         "or a registry reference."
@@ -110,7 +110,8 @@ class JobMessage(Message):
     NO_SIGN_OF_LIFE = "no sign of life for {age}"
     NO_TRAINING_JOB = "{phase} has no training job; these phases have one: {training_phases}."
     NUL_CHARACTER = (
-        "{text!r} holds a NUL character, which no program can be given. Remove it from the value."
+        "{text!r} contains a NUL character, which cannot be passed to any program. Remove it from "
+        "the value."
     )
     PBS_HAS_NO_SCRIPT = "--job {job_id}: PBS does not say what was submitted ({reason})."
     PBS_RESERVATION = (
@@ -131,14 +132,14 @@ class JobMessage(Message):
     )
     PROCESSES_LEFT = "; {num_running} of its processes still run: cancelling it ends them"
     PROCESSES_NOT_KILLED = (
-        "These processes of {job_id} could not be killed: {pids}. They wait for a device or a "
-        "file system that does not answer, or belong to another user."
+        "These processes of {job_id} could not be killed: {pids}. They wait for a device or a file "
+        "system that does not respond, or belong to another user."
     )
     PROCESS_VANISHED = "process {pid} vanished without an exit code (killed?)"
     PROGRAM_ANSWERED = "{program} ended with {ending} and said: {last_words}"
     PROGRESS_UNKNOWN = (
-        "chain={chain}, spares={spares}: the progress of {framework} is not known from its "
-        "checkpoints, so that nothing could end a chain that makes none. Leave both out."
+        "chain={chain}, spares={spares}: the progress of {framework} cannot be read from its "
+        "checkpoints, so nothing could end a chain without progress. Leave both out."
     )
     PYTHON_RUNS = "Python runs {where}"
     PYTHON_RUNS_ON_NODES = (
@@ -150,7 +151,7 @@ class JobMessage(Message):
     )
     QUEUE_SAYS = "{problem} (the queue says: {words})"
     QUEUE_SILENT = "{speaker} does not answer."
-    RAN_ELSEWHERE = "it ran on {host}: {sign_of_life}. Look there"
+    RAN_ELSEWHERE = "It ran on {host}: {sign_of_life}. Look there"
     REQUEST_NOT_POSSIBLE = "Nothing was submitted: {text}. Change jobs.<phase> in the run file."
     RUNS_ELSEWHERE = "{folder} runs on {where}; it can only be stopped from there."
     SAME_FILES = (
@@ -166,27 +167,25 @@ class JobMessage(Message):
         "--job {job_id}: Slurm has no script of it ({reason}). It keeps the scripts of jobs that "
         "wait or run, and only its user may read them."
     )
-    START_NOTE_DAMAGED = (
-        "{started} says nothing that could be read: it was damaged, or the disk is full"
-    )
+    START_NOTE_DAMAGED = "{started} cannot be read: it is damaged, or the disk is full"
     SUBMISSION_CUT_OFF = (
-        "its submission was cut off, and the queue has no job with its mark: it never began"
+        "its submission was interrupted, and the queue has no job with its mark: it never began"
     )
     SUBMISSION_INTERRUPTED = "the submission was interrupted; the job never began"
     SUBMISSION_UNKNOWN = (
-        "{lost} Whether the job is in the queue is not known: {silent} Submit again later: a job "
-        "that is there is found by its mark, and none is submitted twice."
+        "{lost} It is unknown whether the job is in the queue: {silent} Submit again later: a job "
+        "in the queue is found by its mark, so none is submitted twice."
     )
-    SUBMITTED_ELSEWHERE = "it was being submitted on {host}. Look there"
+    SUBMITTED_ELSEWHERE = "It was being submitted on {host}. Look there"
     SUBMITTED_SCRIPT_GONE = (
-        "--job {job_id}: PBS was given {path}, which is not there. Give adopt the script itself."
+        "--job {job_id}: PBS was given {path}, which does not exist. Give adopt the script itself."
     )
 
 
 class JobReason(Message):
-    """Why a job ended, as its own script writes it.
+    """The reason why a job ended, as its own script writes it.
 
-    A value may be a variable of the shell, such as `$code`.
+    A value may be a shell variable, such as `$code`.
     """
 
     AT = " at {request}"
@@ -222,7 +221,7 @@ class JobReason(Message):
 class JobLine(Message):
     """Lines of a job's script in its log.
 
-    A value may be a variable of the shell, such as `$attempt`.
+    A value may be a shell variable, such as `$attempt`.
     """
 
     ALREADY_RUN = "this job has already run, or its folder cannot be written: {marker}"

@@ -18,25 +18,25 @@ from runbook.plan_file.errors import STOPPED
 TOKEN_VARIABLE = "RUNBOOK_TOKEN"
 """Environment variable that marks a job.
 
-PBS lists a job's variables, and has no field for a comment.
+PBS lists a job's variables, but has no field for a comment.
 """
 
 _STATES = {JobState.PENDING: "QHWTM", JobState.RUNNING: "RBESU", JobState.DONE: "FX"}
 _STATE_OF = {letter: state for state, letters in _STATES.items() for letter in letters}
 _WALLTIME = -29
 _SIGNALLED = 256
-"""PBS adds this to the number of the signal that ended a job: 271 is TERM, by qdel."""
+"""PBS adds this to the number of the signal that ended a job: 271 is TERM, sent by qdel."""
 
 _DELETED = "91"
 _FAILED = "93"
 """Substates of a finished job, whose Exit_status may be 0.
 
-A shell that outlives TERM ends with 0, and an array has the exit status of its last element.
+A shell that survives TERM ends with 0, and an array has the exit status of its last element.
 """
 
 
 def parse_entries(text: str, head: str) -> list[tuple[str, dict[str, str]]]:
-    """Yield name and attributes of each entry of a full listing.
+    """Yield the name and the attributes of each entry in a full listing.
 
     An entry begins with `head`; values that PBS wrapped are joined.
     """
@@ -71,11 +71,11 @@ def _limits(name: str, values: dict[str, str]) -> QueueLimits:
 
 
 def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
-    r"""Return the queues of `qstat -Q -f` that take a job from a person and run it.
+    r"""Return the queues of `qstat -Q -f` that accept a person's job and run it.
 
-    A route queue has no nodes itself: it forwards a job. It is listed, with the widest limits of
-    its destinations, only if one of them accepts jobs from it alone. Such a destination is not
-    listed itself.
+    A route queue has no nodes itself; it forwards jobs. It is listed, with the widest limits of its
+    destinations, only if one of them accepts jobs from it alone. Such a destination itself is not
+    listed.
 
     >>> [queue.name for queue in queues_to_submit_to(
     ...     "Queue: prod\n    queue_type = Route\n    route_destinations = small\n    enabled = True\n    started = True\n"
@@ -115,7 +115,7 @@ def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
 
 
 def _destinations(values: dict[str, str]) -> list[str]:
-    """Return the queues that a route queue hands jobs on to."""
+    """Return the queues to which a route queue forwards jobs."""
     return values.get("route_destinations", "").replace(" ", "").split(",")
 
 
@@ -134,7 +134,7 @@ def _with_widest_limits(route: QueueLimits, destinations: Sequence[QueueLimits])
 def _queue_state(values: dict[str, str]) -> str:
     """Return a queue's state in Slurm's words.
 
-    An enabled queue takes jobs, a started one runs them.
+    An enabled queue accepts jobs, and a started queue runs them.
     """
     if values.get("enabled") != "True":
         return "INACTIVE"
@@ -265,7 +265,7 @@ class Pbs(Queue):
     broken_off = ("End of File", "Premature end", "timed out", "Protocol")
 
     def parse_limits(self, text: str) -> list[QueueLimits]:
-        """The queues of `qstat -Q -f`."""
+        """Return the limits in the output of `qstat -Q -f`."""
         return [_limits(name, values) for name, values in parse_entries(text, "Queue")]
 
     def submission(
@@ -285,7 +285,7 @@ class Pbs(Queue):
     def find(self, folder: JobFolder, token: str) -> str | None:
         """Find a job by its mark among this user's jobs.
 
-        The queue is searched, and the server's history.
+        Both the queue and the server's history are searched.
         """
         user = pwd.getpwuid(os.getuid()).pw_name
         numbers: set[str] = set()
@@ -296,15 +296,15 @@ class Pbs(Queue):
         return next(marked, None)
 
     def ask(self, job: str) -> QueueJob | None:
-        """Ask `qstat` while the job is queued, and `qstat -x` while the server keeps its history.
+        """Ask `qstat` while the job is queued, then `qstat -x` while the server keeps its history.
 
-        Without history, which is PBS's default, the queue forgets a job when it ends. The job's own
-        files then show how it ended.
+        Without a history, which is PBS's default, the queue forgets a job when it ends. In that
+        case the job's own files show how it ended.
         """
         return next(iter(self._jobs([job])), None)
 
     def _jobs(self, names: Sequence[str]) -> list[QueueJob]:
-        """Return the jobs that the queue, or else its history, knows."""
+        """Return the jobs that the queue knows, or else its history."""
         jobs: dict[str, QueueJob] = {}
         for options in _QUEUE_OR_HISTORY:
             if len(jobs) < len(names):
@@ -320,11 +320,11 @@ class Pbs(Queue):
         return list(jobs.values())
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """Return from `qstat -Q` whether each queue is open, its limit, and its number of jobs."""
+        """Return whether each queue is open, its limit, and its number of jobs, from `qstat -Q`."""
         return queue_rows(self.answer(*self.limits_question, *names))
 
     def ending(self, exit_code: int) -> str:
-        """Return the ending of one of PBS's programs in words.
+        """Return how one of PBS's programs ended, as text.
 
         Its exit code is not a shell's, but the lowest 8 bits of PBS's error number, such as 153 or
         187.

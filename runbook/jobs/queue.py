@@ -1,6 +1,6 @@
-"""Jobs of every kind of queue.
+"""Handles the jobs of every kind of queue.
 
-They are submitted once, and tracked by their own files before the queue.
+A job is submitted once, and tracked first by its own files, then by the queue.
 """
 
 import re
@@ -22,7 +22,7 @@ from runbook.jobs.messages import JobMessage
 from runbook.plan_file.errors import STOPPED
 
 GO_ON = "go on"
-"""First line of a job's decision if the next job of its chain is to train."""
+"""First line of a job's decision if the next job of its chain should train."""
 
 SUBMIT_SECONDS = 60.0
 """Longest time that a submission takes."""
@@ -44,7 +44,7 @@ class LostAnswerError(JobError):
 
 @dataclass(frozen=True)
 class QueueJob:
-    """One job as its queue describes it."""
+    """One job as described by its queue."""
 
     job: str
     state: JobState
@@ -55,19 +55,19 @@ class QueueJob:
     partition: str = ""
     nodes: str = ""
     token: str = ""
-    """The mark that the job received at its submission."""
+    """The mark that the job got when it was submitted."""
 
 
 class Queue(ABC):
     """The programs of one kind of queue.
 
-    Each question raises `QueueSilentError` if the queue does not answer.
+    Every query raises `QueueSilentError` if the queue does not answer.
     """
 
     kind: str
     name: str
     speaker: str
-    """Name of the program in an error about a missing answer."""
+    """Name of the program, for an error about a missing answer."""
     queue_word: str
     """The queue's own word for a partition."""
     end_word: str
@@ -75,18 +75,18 @@ class Queue(ABC):
     """The last of these programs ends a job."""
     limits_question: tuple[str, ...]
     job_id_line: re.Pattern[str]
-    """Pattern of the line in a submission's answer that contains the job's id, as its first group.
-    """
+    """Pattern of the line in a submission's answer that contains the job's id, as its first group."""
     unknown_job: tuple[str, ...]
     """Messages with which the queue reports that it does not have a job."""
     broken_off: tuple[str, ...]
-    """Words in the output of a failed submission which mean that the job may still be queued.
+    """Words in the output of a failed submission which mean that the job may still have been
+    queued.
 
     A failed connection is not one of these cases.
     """
 
     def refuse(self, script: str) -> None:
-        """Raise `JobError` if a script requests more than the queue can provide now."""
+        """Raise `JobError` if a script requests more than the queue can currently provide."""
         missing = [name for name in self.programs if shutil.which(name) is None]
         if missing:
             raise JobError(JobMessage.NO_LOGIN_NODE, missing=", ".join(missing), name=self.name)
@@ -110,9 +110,9 @@ class Queue(ABC):
     ) -> str:
         """Submit job.sh, marked with the token, and return the queue's id.
 
-        The job starts when the jobs `after` are done, or when the job `follows` has ended somehow.
-        Raise `LostAnswerError` if it is not known whether the queue took the job, and `JobError` if
-        the queue refused it.
+        The job starts when the jobs `after` have succeeded, or when the job `follows` has ended in
+        any way. Raise `LostAnswerError` if it is unknown whether the queue accepted the job, and
+        `JobError` if the queue refused it.
         """
         argv, env = self.submission(token, after, follows)
         try:
@@ -140,7 +140,7 @@ class Queue(ABC):
         )
 
     def parse_job_id(self, text: str) -> str:
-        """Return the id that the queue printed at a submission.
+        """Return the id that the queue printed after a submission.
 
         The text is empty if it printed none.
         """
@@ -160,7 +160,7 @@ class Queue(ABC):
     ) -> str:
         """Return the output of one of the queue's programs.
 
-        Raise `error` if the program fails, unless its stderr has one of the texts `accept`.
+        Raise `error` if the program fails, unless its stderr contains one of the texts in `accept`.
         """
         try:
             ended = shell.run(argv, timeout=ANSWER_SECONDS, check=False)
@@ -175,9 +175,9 @@ class Queue(ABC):
         return ended.out
 
     def end(self, job: str) -> None:
-        """Take a job out of the queue, or end it with all its processes.
+        """Remove a job from the queue, or end it with all its processes.
 
-        The queue sends TERM, and KILL after its own delay.
+        The queue sends TERM, and KILL after a delay of its own.
         """
         problem = f"{self.name} did not {self.end_word} job {job}."
         self.answer(
@@ -196,7 +196,7 @@ class Queue(ABC):
         )
 
     def ending(self, exit_code: int) -> str:
-        """Return a program's exit code in words."""
+        """Return how a program ended, as text."""
         return shell.how_it_ended(exit_code)
 
     @abstractmethod
@@ -218,7 +218,7 @@ class Queue(ABC):
 
     @abstractmethod
     def ask(self, job: str) -> QueueJob | None:
-        """Return a job as the queue or its history describes it, or None if neither knows it."""
+        """Return a job as described by the queue or its history, or None if neither knows it."""
 
     @abstractmethod
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
@@ -229,25 +229,25 @@ class Queue(ABC):
 
 
 ALIVE_SECONDS = 4.0 * job_folder.BEAT_SECONDS
-"""A job with a younger sign of life is running; the queue is not asked."""
+"""A job with a more recent sign of life is running, so the queue is not asked."""
 
 ASK_SECONDS = 5.0
-"""Minimum time between two questions about the same job, because the queue serves everybody."""
+"""Minimum time between two queries about the same job, because the queue serves everybody."""
 
 COMPLETING_SECONDS = 600.0
-"""Time by which a queue has cleaned up after a job.
+"""Time within which a queue has cleaned up after a job.
 
-A node that hangs in its cleanup does not keep the job from having ended.
+A job counts as ended even if a node hangs in its cleanup.
 """
 
 CLEANUP_SECONDS = 300.0
-"""Time by which the starter has ended after rank 0.
+"""Time within which the starter ends after rank 0.
 
-Pyxis removes the unpacked image from each node first.
+Before that, pyxis removes the unpacked image from each node.
 """
 
 REQUEUED_SECONDS = 3600.0
-"""How long after its end an unfinished job may still be restarted by its queue."""
+"""Time after its end during which an unfinished job may still be restarted by its queue."""
 
 
 @dataclass(frozen=True)
@@ -257,21 +257,21 @@ class _SignOfLife:
     start: job_folder.Started | None
     """The job's record of its start; None if it has not begun."""
     age_seconds: float | None
-    """Time since the last heartbeat; None if there is no heartbeat, or none that could be dated."""
+    """Seconds since the last heartbeat; None if there is no heartbeat, or none with a usable date."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether the heartbeat is so young that the queue need not be asked."""
+        """Return whether the heartbeat is so recent that the queue need not be asked."""
         return self.age_seconds is not None and self.age_seconds < ALIVE_SECONDS
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the job may still run, whatever the queue reports."""
+        """Return whether the job may still be running, regardless of what the queue reports."""
         return self.age_seconds is not None and self.age_seconds < job_folder.FRESH_SECONDS
 
     @property
     def text(self) -> str:
-        """Return the age of the heartbeat in words."""
+        """Return the age of the heartbeat as text."""
         if self.age_seconds is None:
             return JobMessage.NO_DATED_SIGN_OF_LIFE.fill()
         return f"seen {show_duration(self.age_seconds)} ago"
@@ -298,7 +298,7 @@ class QueueScheduler(Scheduler):
         self._answers: dict[str, tuple[float, QueueJob | None]] = {}
 
     def state(self, folder: JobFolder) -> JobStatus:
-        """Return the state of the job from its own files, the queue or the queue's history.
+        """Return the state of the job from its own files, the queue, or the queue's history.
 
         Raise `JobError` if no job was submitted. If no source knows the state, it is UNKNOWN.
         """
@@ -318,13 +318,13 @@ class QueueScheduler(Scheduler):
         if not status.final:
             return status
         follower = self._waiting_follower(folder, status)
-        # The next job of its chain began in the meantime.
+        # The next job of its chain has begun in the meantime.
         if self._number(folder) != number:
             return self.state(folder)
         return follower or status
 
     def _status_of_newest(self, folder: JobFolder, number: str) -> JobStatus:
-        """Return the status of the job that began last in a folder, or of the first one."""
+        """Return the status of the job that began last in a folder, or else of the first one."""
         end = job_request.array_end(folder, self._id(number))
         if end:
             return self._unless_requeued(folder, number, end)
@@ -335,7 +335,7 @@ class QueueScheduler(Scheduler):
         return job_request.array_end(folder, self._id(number)) or status
 
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
-        """Queue more jobs of a chain; each writes its id into the folder's `chain` at once."""
+        """Queue more jobs of a chain; each writes its id into the folder's `chain` immediately."""
         record = job_folder.read_record(folder)
         if record is None or not record.queue_id:
             raise JobError(JobMessage.NOTHING_TO_FOLLOW, folder=folder.path)
@@ -349,7 +349,7 @@ class QueueScheduler(Scheduler):
         return [self._id(number) for number in numbers[1:]]
 
     def end_followers(self, folder: JobFolder) -> int:
-        """Remove a chain's waiting jobs from the queue, and return their number."""
+        """Remove a chain's waiting jobs from the queue, and return how many there were."""
         numbers = [follower.partition("-")[2] for follower in _followers(folder)]
         waiting = []
         for number in numbers:
@@ -369,7 +369,7 @@ class QueueScheduler(Scheduler):
         """Return the status of the chain's next job.
 
         Return None if the chain will not continue. If the queue does not answer, the status is
-        UNKNOWN: if the chain counted as ended, a second training would begin in the same folders.
+        UNKNOWN. If the chain counted as ended, a second training would begin in the same folders.
         """
         if not _chain_goes_on(folder):
             return None
@@ -398,7 +398,7 @@ class QueueScheduler(Scheduler):
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
         """End the job and return its status.
 
-        A running job is requested to save first; after `grace_seconds` the queue ends it.
+        A running job is first asked to save; after `grace_seconds` the queue ends it.
         """
         status = self.state(folder)
         if status.final:
@@ -429,7 +429,8 @@ class QueueScheduler(Scheduler):
                 lambda: ended() or folder.rank_0.exists(), grace_seconds, interval=0.5
             )
             if folder.rank_0.exists():
-                # Everything that can be saved is saved: the queue would only cut the cleanup short.
+                # Everything that can be saved has been saved, and the queue would only interrupt
+                # the cleanup.
                 processes.wait_until(ended, CLEANUP_SECONDS, interval=0.5)
 
         if is_pending or not ended():
@@ -452,8 +453,8 @@ class QueueScheduler(Scheduler):
         self.queue.refuse(folder.script.read_text(encoding="utf-8"))
         dependencies = [self._number(job) for job in after]
         if after:
-            # The job itself also checks them, because queues differ in what counts as a good end of
-            # an array.
+            # The job itself also checks them, because queues have different notions of whether an
+            # array succeeded.
             _write_dependencies(folder, after)
 
         token = f"runbook-{secrets.token_hex(8)}"
@@ -546,9 +547,9 @@ class QueueScheduler(Scheduler):
     ) -> JobStatus:
         """Return the job's end, unless its queue restarts it or still may (a node was lost).
 
-        While the queue reports that the job is completing, a restart is possible, and two jobs
-        would train in one folder. If the queue does not answer, the end counts, because a silent
-        queue accepts no second job either.
+        While the queue reports that the job is completing, a restart is possible, and then two jobs
+        would train in one folder. If the queue does not answer, the end counts, because a queue
+        that does not answer accepts no second job either.
         """
         age = time.time() - (end.ended or 0.0)
         if end.state in (JobState.DONE, JobState.CANCELLED) or age > REQUEUED_SECONDS:
@@ -574,7 +575,7 @@ class QueueScheduler(Scheduler):
     def _status_by_queue(self, folder: JobFolder, number: str) -> JobStatus:
         """Return the status of a job that left no exit code.
 
-        Its sign of life decides, or else the queue.
+        Its sign of life determines the status, or else the queue does.
         """
         life = _read_sign_of_life(folder)
         if life.start and life.is_alive:
@@ -594,8 +595,8 @@ class QueueScheduler(Scheduler):
         if job is None:
             return self._status(folder, number, *_forgotten(folder))
         if job.state is JobState.DONE and life.is_fresh:
-            # Files from another machine arrive late, and so does the exit code that the job writes.
-            reason = f"the queue says {job.word}; its files are awaited"
+            # Files from another machine arrive late, including the exit code that the job writes.
+            reason = f"the queue says {job.word}; waiting for its files"
             return self._status(folder, number, JobState.RUNNING, reason)
 
         if job.state is JobState.DONE:
@@ -604,7 +605,7 @@ class QueueScheduler(Scheduler):
             unfinished = []
 
         if unfinished:
-            # PBS gives an array its last element's exit status, so the states of all elements
+            # PBS gives an array the exit status of its last element, so the states of all elements
             # count.
             reason = f"the queue says {job.word}, but {', '.join(unfinished)} left no exit code"
             return self._status(folder, number, JobState.LOST, reason)
@@ -653,7 +654,7 @@ class QueueScheduler(Scheduler):
 def _chain(folder: JobFolder) -> list[str]:
     """Return the ids of the jobs that share a folder, in order.
 
-    The result is empty without a chain.
+    The result is empty if there is no chain.
     """
     return job_folder.read_text(folder.chain).split()
 
@@ -668,21 +669,22 @@ def _followers(folder: JobFolder) -> list[str]:
 
 
 def _chain_goes_on(folder: JobFolder) -> bool:
-    """Return whether the next job of a chain trains, by the rule of chain.sh.j2."""
+    """Return whether the next job of a chain trains, by the rule in chain.sh.j2."""
     if folder.cancelled.exists() or folder.stop_requested.exists():
         return False
-    # The decision is read before its kept copy is looked for: the next job moves it in between.
+    # The decision is read before its saved copy is looked for, because the next job moves it in
+    # between.
     start = job_folder.read_started(folder)
     decision = job_folder.read_text(folder.decision)
     if decision:
         return decision.startswith(f"{GO_ON}\n")
-    # Without a start, no job has begun or the next one is moving the previous job's files away. It
-    # moves the decision first.
+    # Without a start record, either no job has begun, or the next one is moving the previous job's
+    # files away. It moves the decision first.
     if start is None or folder.decision_kept_for(start.job_id).exists():
         return True
 
-    # The file, as chain.sh.j2 reads it: a job killed with its script leaves none, whatever exit
-    # code its queue reports.
+    # The file is read in the same way as in chain.sh.j2: a job that is killed with its script
+    # leaves none, whatever exit code its queue reports.
     return job_folder.read_text(folder.exit_code).strip() in ("", str(STOPPED))
 
 
@@ -693,7 +695,7 @@ def _unfinished_elements(folder: JobFolder) -> list[str]:
 
 
 def _write_dependencies(folder: JobFolder, after: Sequence[JobFolder]) -> None:
-    """Write the folders whose jobs must be done before this job begins, one per line.
+    """Write the folders whose jobs must have succeeded before this job begins, one per line.
 
     Each element of an array has its own folder.
     """
@@ -706,7 +708,7 @@ def _write_dependencies(folder: JobFolder, after: Sequence[JobFolder]) -> None:
 
 
 def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
-    """Return the state and reason of a forgotten job.
+    """Return the state and the reason of a job that the queue has forgotten.
 
     The queue no longer has the job, and the job left no exit code.
     """
@@ -714,7 +716,7 @@ def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
         return JobState.CANCELLED, JobMessage.CANCELLED_AND_FORGOTTEN.fill()
     start = job_folder.read_started(folder)
     last_seen = job_folder.last_seen(folder)
-    # The time of its last sign of life, because an age would keep growing.
+    # Show the time of its last sign of life, because an age would keep growing.
     if last_seen is None:
         sighting = "never seen"
     else:

@@ -1,4 +1,4 @@
-"""The one table of schedulers: a new one is a row here and a name in `Site.scheduler`."""
+"""The table of schedulers: a new one is a row here and a name in `Site.scheduler`."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from runbook.params.schema.site import Site
 
 @dataclass(frozen=True)
 class QueueKind:
-    """A kind of queue: how to talk to it, and what it needs in the scripts of its jobs."""
+    """A kind of queue: how to communicate with it, and what it needs in the scripts of its jobs."""
 
     queue: type[Queue]
     scripts: type[QueueScripts]
@@ -25,7 +25,7 @@ QUEUE_KINDS = {
     "slurm": QueueKind(Slurm, SlurmScripts),
     "pbs": QueueKind(Pbs, PbsScripts),
 }
-"""Every kind of queue by the name that a site gives it. `local` has none."""
+"""Every kind of queue, by the name that sites use for it. `local` has none."""
 
 
 def get_scheduler(site: Site) -> Scheduler:
@@ -41,5 +41,5 @@ def get_queue(site: Site) -> Queue:
 
 
 def get_queue_scripts(site: Site) -> QueueScripts:
-    """Return the scripts' parts for a site's queue. Raise `KeyError` for a site without one."""
+    """Return the script parts for a site's queue. Raise `KeyError` for a site without one."""
     return QUEUE_KINDS[site.scheduler].scripts()

@@ -1,4 +1,4 @@
-"""Requests to a queue as a script writes them.
+"""Requests to a queue as they are written in a script.
 
 These are the lines of Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$), Fujitsu's queue
 (#PJM), OAR (#OAR), Cobalt (#COBALT), Moab and CEA's Bridge (#MSUB), Flux (#flux:) and Donau (#DSUB),
@@ -48,13 +48,13 @@ class Directive:
     queue: str
     """slurm, pbs, lsf, sge (Grid Engine), pjm (Fujitsu's), oar, cobalt, msub, flux or dsub."""
     name: str
-    """Without dashes; of `-l select=2` the resource."""
+    """Without dashes; for `-l select=2`, the name of the resource."""
     value: str
     line: int
 
 
 def directives_of(code: str) -> list[Directive]:
-    """Return the requests of a script's comments such as #SBATCH that its queue reads.
+    """Return the requests in a script's comments, such as #SBATCH, that its queue reads.
 
     >>> script = "#PBS -l select=4:system=x,walltime=1:00:00"
     >>> [(directive.name, directive.value) for directive in directives_of(script)]
@@ -73,7 +73,7 @@ def directives_of(code: str) -> list[Directive]:
 def late_directives(code: str) -> list[Directive]:
     r"""Return the requests below a script's first command, which its queue does not read.
 
-    Those in a here-document are another script's, and are left out.
+    Requests in a here-document belong to another script and are left out.
 
     >>> late_directives("#SBATCH -N 2\nmodule load x\n#SBATCH -N 8")[0].value
     '8'
@@ -97,7 +97,7 @@ line that is "not blank, not a directive line, nor a line whose first non white 
 def _first_command(code: str) -> int:
     """Return the number of the first line that is neither blank nor a comment.
 
-    Without one it is the number after the last line.
+    If there is none, return the number after the last line.
     """
     lines = code.split("\n")
     for number, text in enumerate(lines, 1):
@@ -107,7 +107,7 @@ def _first_command(code: str) -> int:
 
 
 def _without_here_documents(code: str) -> str:
-    """Return a script whose here-documents are blank lines."""
+    """Return a script in which here-documents are replaced by blank lines."""
     lines = []
     last_line = ""
     for text in code.split("\n"):
@@ -127,15 +127,15 @@ _HERE_DOCUMENT = re.compile(r"(?<!<)<<-?\s*[\"'\\]?([A-Za-z_]\w*)")
 
 
 def all_directives(code: str) -> list[Directive]:
-    """Return the requests in all lines of a text, as of a page with several scripts."""
+    """Return the requests in all lines of a text, such as a page with several scripts."""
     directives = []
-    for line, text in enumerate(code.split("\n"), 1):  # as bash counts them
+    for line, text in enumerate(code.split("\n"), 1):  # Lines are counted as in bash
         match = _DIRECTIVE.match(text)
         if match is None:
             continue
         try:
             options = shlex.split(match[3], comments=True)
-        except ValueError:  # a quote that is not closed
+        except ValueError:  # A quote is not closed
             options = match[3].split()
 
         queue = _QUEUES[(match[1] or match[2]).upper()]
@@ -147,7 +147,7 @@ def all_directives(code: str) -> list[Directive]:
 
 
 def _with_whole_requests(options: Sequence[str]) -> list[str]:
-    """Return the words of an OAR request with the value of -l as a word: it may have spaces.
+    """Return the words of an OAR request; the value of -l is one word, even with spaces.
 
     >>> _with_whole_requests(["-l", "{mem_core", ">", "3000}/nodes=2", "-q", "x"])
     ['-l', '{mem_core > 3000}/nodes=2', '-q', 'x']
@@ -162,8 +162,8 @@ def _with_whole_requests(options: Sequence[str]) -> list[str]:
     return whole
 
 
-# A comment that begins with #$ is a request only where an option follows. Flux allows spaces
-# before its tag, and none after it.
+# A comment that begins with #$ is a request only if an option follows. Flux allows spaces before
+# its tag, but not after it.
 _DIRECTIVE = re.compile(
     r"#(?:(SBATCH|PBS|BSUB|PJM|OAR|COBALT|MSUB|DSUB|\$(?=\s+-))\s+|\s*(FLUX:|flux:)\s*)(.*)"
 )
@@ -182,16 +182,17 @@ _QUEUES = {
 _LONG_WITH_ONE_DASH = ("lsf", "sge", "dsub")
 """Queues whose long options have one dash: -nnodes, -cwd."""
 _RESOURCES = ("l", "L", "rsc-list")
-"""Options that ask for resources: -l of PBS and Grid Engine, -L and --rsc-list of Fujitsu's queue."""
+"""Options that request resources: -l of PBS and Grid Engine, -L and --rsc-list of Fujitsu's queue."""
 _WHOLE_NODES = re.compile(r"node|nodes|node_f|f_node|rt_[A-Z]?F")
 """Resources that count whole nodes.
 
-Fujitsu's queue has node; Grid Engine's are the machine's own: TSUBAME's node_f, ABCI's rt_F and rt_AF.
+Fujitsu's queue has `node`; Grid Engine's are specific to the machine: TSUBAME's node_f, ABCI's rt_F
+and rt_AF.
 """
 
 
 def options_of(queue: str, directive_words: Sequence[str], line: int) -> list[Directive]:
-    """Return the requests of options, of a directive or of sbatch, qsub and bsub themselves."""
+    """Return the requests in the options of a directive, or of sbatch, qsub and bsub themselves."""
     directives: list[Directive] = []
     remaining = deque(directive_words)
     # The next word is the script's own name
@@ -224,7 +225,7 @@ def _take_option(queue: str, remaining: deque[str]) -> tuple[str, str]:
 
 
 def _is_value(word: str) -> bool:
-    """Return whether a word after an option is its value: no option itself, or a negative number."""
+    """Return whether the word after an option is its value and not another option."""
     return not word.startswith("-") or re.fullmatch(r"-\d+", word) is not None
 
 
@@ -242,10 +243,10 @@ def _resources(queue: str, value: str, line: int) -> list[Directive]:
 
 
 def _resources_of_oar(value: str, line: int) -> list[Directive]:
-    """Return the resources of a hierarchy such as /cluster=2/nodes=4/gpu=8, whose levels multiply.
+    """Return the resources in a hierarchy such as /cluster=2/nodes=4/gpu=8, whose levels multiply.
 
-    Nodes are those of all clusters, and devices those of a node. A sum of hierarchies is the value
-    of nodes as it stands.
+    The nodes are those of all clusters, and the devices are those of one node. For a sum of
+    hierarchies, the value of nodes is the text itself.
 
     >>> wanted = _resources_of_oar("{mem > 3000}/cluster=2/nodes=4/gpu=8,walltime=2", 1)
     >>> [(directive.name, directive.value) for directive in wanted]
@@ -270,7 +271,7 @@ _CONDITION_OF_OAR = re.compile(r"\{[^{}]*\}")
 
 
 def _levels_of_oar(hierarchy: str, line: int) -> list[Directive]:
-    """Return the levels of a hierarchy; nodes and devices are multiplied with the levels above."""
+    """Return the levels of a hierarchy, with nodes and devices multiplied by the levels above them."""
     directives = []
     above = "1"
     for part in re.split(r"[,/](?=[A-Za-z_][\w.]*=)", hierarchy.strip().lstrip("/")):
@@ -288,7 +289,7 @@ def _levels_of_oar(hierarchy: str, line: int) -> list[Directive]:
 def _product_of(above: str, amount: str) -> str:
     """Return the product of two counts.
 
-    For ALL and BEST, which are not numbers, return both words.
+    If one of them is ALL or BEST, which are not numbers, return both words.
     """
     if above == "1":
         return amount

@@ -67,7 +67,7 @@ NEVER = frozenset(
 
 
 def state_of(word: str) -> JobState:
-    """Return our state for Slurm's word, or UNKNOWN for any other word.
+    """Return our state for one of Slurm's words, or UNKNOWN for any other word.
 
     >>> print(state_of("RUNNING"), state_of("CANCELLED by 1000"), state_of("NODE_FAIL"))
     running cancelled lost
@@ -79,7 +79,7 @@ def state_of(word: str) -> JobState:
 
 
 def never_starts(reason: str) -> bool:
-    """Return whether a waiting job's reason is one that waiting does not fix.
+    """Return whether a job waits for a reason that waiting does not fix.
 
     >>> never_starts("PartitionTimeLimit"), never_starts("Resources"), never_starts(
     ...     "Job's account not known, so it can't use this partition (paid allows physics)")
@@ -89,7 +89,7 @@ def never_starts(reason: str) -> bool:
 
 
 def parse_jobs(text: str, columns: Sequence[str]) -> list[QueueJob]:
-    """Return one entry for each line of squeue or sacct, without lines of another shape."""
+    """Return one entry for each line of squeue or sacct. Malformed lines are left out."""
     jobs = []
     for line in text.splitlines():
         fields = line.split("|", len(columns) - 1)
@@ -106,10 +106,10 @@ def parse_jobs(text: str, columns: Sequence[str]) -> list[QueueJob]:
 
 
 def parse_exit_code(text: str) -> int | None:
-    """Return the code that a shell would show for Slurm's CODE:SIGNAL.
+    """Return the exit code that a shell would show for Slurm's CODE:SIGNAL.
 
-    `text` is that pair, or the output of `scontrol show job` with it. Return None if it has no such
-    pair.
+    `text` is such a pair, or output of `scontrol show job` that contains one. Return None if there
+    is no such pair.
 
 
 
@@ -166,9 +166,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def together(jobs: Sequence[QueueJob]) -> QueueJob | None:
-    """Return one entry for all elements of an array.
+    """Return a single entry for all elements of an array.
 
-    It is running while one of them runs, and ends as the worst of them.
+    It is running while one of them runs, and ends like the worst of them.
     """
     order = (JobState.RUNNING, JobState.PENDING, JobState.UNKNOWN, *WORST_FIRST)
     return min(jobs, key=lambda job: order.index(job.state), default=None)
@@ -212,7 +212,7 @@ class Slurm(Queue):
         after: Sequence[str],
         follows: str = "",
     ) -> tuple[list[str], dict[str, str | None]]:
-        """Return the `sbatch` command, and the variables it must not inherit.
+        """Return the `sbatch` command, and the variables that it must not inherit.
 
         Otherwise sbatch would use an outer allocation's variables (SLURM_*) as the new job's
         options.
@@ -237,8 +237,8 @@ class Slurm(Queue):
 
         A job that could never start is cancelled at once.
 
-        A partition's limits on time, nodes and accounts do not stop sbatch: the job would wait for
-        ever.
+        A partition's limits on time, nodes and accounts do not stop sbatch, and the job would wait
+        forever.
         """
         number = super().submit(folder, token, after, follows)
         try:
@@ -266,9 +266,9 @@ class Slurm(Queue):
         return next(marked, None)
 
     def ask(self, job: str) -> QueueJob | None:
-        """Ask squeue while the controller remembers the job, sacct afterwards.
+        """Ask squeue while the controller remembers the job, and sacct afterwards.
 
-        squeue has no exit code: scontrol gives that.
+        squeue shows no exit code, so scontrol provides it.
         """
         queued = self.answer(*_SQUEUE, "--array", f"--jobs={job}", accept=self.unknown_job)
         entry = together(_elements(job, parse_jobs(queued, SQUEUE_COLUMNS)))
@@ -290,7 +290,7 @@ class Slurm(Queue):
         return together(_elements(job, parse_jobs(ended, SACCT_COLUMNS)))
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """Return how many nodes of each partition are in which state, by `sinfo`."""
+        """Return, from `sinfo`, how many nodes of each partition are in each state."""
         text = self.answer(
             "sinfo", "--noheader", f"--partition={','.join(names)}", "--format=%R|%a|%l|%D|%T|%N"
         )
@@ -298,7 +298,7 @@ class Slurm(Queue):
         return [dict(zip(columns, line.split("|"), strict=True)) for line in text.splitlines()]
 
     def unusable_nodes(self, partition: str) -> list[UnusableNodes]:
-        """Return the nodes of a partition that take no job.
+        """Return the nodes of a partition that accept no jobs.
 
         Each comes with the reason that its operators or Slurm gave.
         """
@@ -338,10 +338,10 @@ def parse_unusable_nodes(text: str) -> list[UnusableNodes]:
 
 
 def _elements(job: str, entries: Sequence[QueueJob]) -> list[QueueJob]:
-    """Return the entries of one job: itself, or the elements of an array."""
+    """Return the entries of one job: its own entry, or those of an array's elements."""
     return [entry for entry in entries if _whole(entry.job) == job]
 
 
 def _whole(job: str) -> str:
-    """Return the id of the whole job: 12 for element 12_3 of an array."""
+    """Return the id of the whole job, such as 12 for element 12_3 of an array."""
     return job.partition("_")[0]

@@ -1,7 +1,7 @@
-"""The wait of a watcher between a job that failed and the next one: a file in the ended job's folder.
+"""A watcher's wait between a failed job and the next one, recorded in the ended job's folder.
 
-It names the watcher's process: a watcher that was killed during its wait leaves the file, and
-submits nothing.
+The file names the watcher's process. A watcher that is killed during its wait leaves the file
+behind, and submits nothing.
 """
 
 import json
@@ -22,7 +22,7 @@ CLOCK_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class WatcherWait:
-    """The process that waits, and until when."""
+    """The process that waits, and the time until which it waits."""
 
     process: Identity
     until: float

@@ -1,1 +1,1 @@
-"""Training logs of any program, read into one kind of record."""
+"""Reads training logs of any program into one kind of record."""

@@ -12,10 +12,10 @@ SOURCE = "bigscience-workshop/Megatron-DeepSpeed#396"
 
 
 def find_divergence(records: Sequence[Record]) -> Failure | None:
-    """Return the NaN with which the records end, at the first of them.
+    """Return the NaN at which the records stop being finite.
 
-    Return None if they end with numbers. A skipped step, or one under a loss scale, may overflow:
-    the scale falls, and the training continues.
+    Return None if the last records are finite. A skipped step, or one with a loss scale, may
+    overflow: then the scale falls, and the training continues.
     """
     first: Record | None = None
     count = 0

@@ -10,7 +10,7 @@ from runbook.log_readers.record import OVERFLOW, Assembly, LineReader, Record, n
 
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d(\.\d+)?\]")
 _CAUSAL_SINCE = "2025-03-06"
-"""Date of the commit (8873b55d6a) since which Megatron-LM counts only the causal half of the
+"""Date of the commit (8873b55d6a) from which on Megatron-LM counts only the causal half of the
 attention scores."""
 _BY_DATE = {False: "megatron-full", True: "megatron-full-or-causal"}
 _NUMBERS = {
@@ -35,7 +35,7 @@ In a line without a last bar, a value with any other end was cut off.
 
 
 def canonical(key: str) -> str:
-    """Return a key without spaces, underscores and dashes, so that its spellings are one.
+    """Return a key without spaces, underscores and dashes, so that all its spellings are equal.
 
     >>> canonical(" elapsed_time_per_iteration_ms"), canonical(" lm-loss")
     ('elapsedtimeperiterationms', 'lmloss')
@@ -88,7 +88,7 @@ FAMILY = {
 NVIDIA = "throughputpergpu(tflop/s/gpu)"
 """Key of Megatron-LM itself.
 
-A log with it is not Megatron-DeepSpeed's, whatever a fork added.
+A log with it is not Megatron-DeepSpeed's, whatever a fork has added.
 """
 
 
@@ -121,7 +121,7 @@ def layout_of(
     """Return an expression that matches records with exactly these keys in this order.
 
     Each record ends with a bar. The groups of the expression are our fields. Return None if a piece
-    has no value. `rate_first`: gpt-neox's samples/sec stand before the iteration.
+    has no value. `rate_first` means that samples/sec comes before the iteration, as in gpt-neox.
     """
     pattern = r"(?P<prefix>[^|]*?\s|)iteration\s*=?\s*(?P<iteration>\d+)\s*/\s*\d+\s*\|"
     if rate_first:
@@ -151,12 +151,12 @@ def convention(
     values: Mapping[str, str],
     prefix: str,
 ) -> str:
-    """Return the name of the formula behind a record's TFLOP/s, as far as the log tells.
+    """Return the name of the formula behind a record's TFLOP/s, if the log reveals it.
 
-    Megatron-LM changed its formula without changing its line: a log older than the change is
-    `megatron-full`; one with microseconds in its time stamp and Megatron-LM's own list of arguments
-    is newer; any other may be either, as our own trainer prints the same line in the full
-    convention. Megatron-DeepSpeed's factor is in its arguments.
+    Megatron-LM changed its formula without changing its line. A log older than the change is
+    `megatron-full`; a log with microseconds in its time stamps and Megatron-LM's own list of
+    arguments is newer. Any other log may be either, because our own trainer prints the same line in
+    the full convention. Megatron-DeepSpeed's factor is in its arguments.
     """
     if family in ("gpt-neox", "megatron-bridge"):
         return family
@@ -232,7 +232,7 @@ _STARTS = (
 )
 _REST_OF_NUMBER = re.compile(r"\s*[\d.eE+-]+\s*(?:\||$)")
 _same_float = lru_cache(maxsize=1000)(float)
-"""Like `float`, but equal numbers of many records share one object."""
+"""Like `float`, but equal numbers in many records share one object."""
 
 
 @dataclass
@@ -248,7 +248,7 @@ class _Pending:
     line: int
     overflows: int
     rate_first: bool
-    """gpt-neox: samples/sec stood before the iteration."""
+    """gpt-neox prints samples/sec before the iteration."""
 
 
 @dataclass
@@ -265,10 +265,13 @@ class Megatron(LineReader):
     _shared: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     _nvidia: bool = False
     _exponents: bool = False
-    """Losses in this log are written with an exponent."""
+    """Whether losses in this log are written with an exponent."""
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this format. Pass a record on after reading the next line."""
+        """Read the line if it is in this format.
+
+        A record is passed on only after the next line was read.
+        """
         if "iteration" in line:
             starts = [header.start() for header in _HEADER.finditer(line)]
             if starts:
@@ -279,10 +282,10 @@ class Megatron(LineReader):
         return self._other(line, out)
 
     def quick(self, line: str, out: Assembly) -> bool:
-        """Take a line laid out like the last whole record, unless it is remarkable in anything.
+        """Read a line with the same layout as the last complete record, if nothing is unusual.
 
-        A million lines pass here, so this is one expression match and plain assignments. Lines that
-        are rejected take the slow path.
+        Millions of lines pass through here, so this is one regular expression and plain
+        assignments. Rejected lines take the slow path.
         """
         assert self.layout is not None, "asked only once a layout is known"
         match = self.layout.match(line)
@@ -311,7 +314,7 @@ class Megatron(LineReader):
         """Return the record of a complete line in which no step was skipped."""
         record = Record(int(values["iteration"]), float(values["loss"]), line=line)
         if "milliseconds" in values:
-            # An exponent instead of a division keeps the printed digits.
+            # Appending an exponent instead of dividing keeps the printed digits.
             record.seconds = float(values["milliseconds"] + "e-3")
         else:
             record.seconds = float(values["seconds"])
@@ -464,7 +467,7 @@ class Megatron(LineReader):
         self.name = family
 
     def _cut_off(self, pending: _Pending) -> str | None:
-        """Return the field whose value the end of the line may have cut.
+        """Return the field whose value may have been cut off at the end of the line.
 
         The result is '' if only the fields after it are missing, and None if nothing is missing.
         """
@@ -545,7 +548,7 @@ class Megatron(LineReader):
         printed_before = self._printed_norm
         self._printed_norm = norm
         if before is None or pending.iteration <= before.iteration:
-            # This is the first record, or a copy printed by another rank.
+            # This is the first record, or a copy that another rank printed.
             return
 
         if norm is None or norm != printed_before or record.grad_norm is None:
@@ -561,7 +564,7 @@ class Megatron(LineReader):
         values: dict[str, str],
         prefix: str,
     ) -> None:
-        """Set throughput and TFLOP/s, as far as the record has them."""
+        """Set throughput and TFLOP/s, if the record has them."""
         record.read(values, _TOKEN_RATES)
         if "tflops" in values:
             record.tflops = tera(values["tflops"])
@@ -617,7 +620,7 @@ class Megatron(LineReader):
         return True
 
     def _other(self, line: str, out: Assembly) -> bool:
-        """Take a line between the records: argument, start, overflow, Bridge's step time, end."""
+        """Read a line between records: argument, start, overflow, Bridge's step time, or end."""
         argument = _ARGUMENT.search(line) if " ..." in line else None
         if argument is not None:
             self.arguments[argument[1]] = argument[2]

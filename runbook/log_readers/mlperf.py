@@ -44,9 +44,9 @@ class MlPerf(LineReader):
     _block: dict[str, float | None] = field(default_factory=dict)
     """Mean loss of the steps since the last evaluation."""
     _timed: bool = False
-    """Whether the log times single steps, so that the mean of a block adds nothing."""
+    """Whether the log times single steps, so that the mean over a block adds nothing."""
     _unit: int = 0
-    """How much `step` in an entry grows per step."""
+    """By how much `step` in an entry grows per step."""
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Read the line if it is in this format.
@@ -104,7 +104,7 @@ class MlPerf(LineReader):
         time_ms: int | None,
         out: Assembly,
     ) -> None:
-        """Keep a fact about the run. If there are several values, the first one is used."""
+        """Store a fact about the run. If there are several values, the first one is used."""
         if facts.run_stop_ms and time_ms and time_ms > facts.run_stop_ms:
             facts = self._begin_run(out)
         fact: object
@@ -155,7 +155,7 @@ class MlPerf(LineReader):
         facts: Facts,
         out: Assembly,
     ) -> None:
-        """Keep an evaluation, and the mean of the steps before it."""
+        """Store an evaluation, and the mean of the steps before it."""
         position = [metadata.get(name) for name in ("samples_count", "epoch_num", "step")]
         evaluation = (loss, *position)
         if evaluation in self._evaluations:
@@ -188,7 +188,7 @@ class MlPerf(LineReader):
         facts: Facts,
         out: Assembly,
     ) -> None:
-        """Keep the numbers of a step, or remember the mean of a block of steps."""
+        """Store the numbers of a step, or remember the mean of a block of steps."""
         seconds = _first_number(values, _STEP_SECONDS_KEYS)
         loss = _first_number(values, _LOSS_KEYS)
         has_only_mean = seconds is not None and loss is None and "step" not in metadata
@@ -219,9 +219,9 @@ class MlPerf(LineReader):
         out: Assembly,
         state: str = "",
     ) -> None:
-        """Add a record, or fill in the fields that the last one lacks.
+        """Add a record, or fill in fields that the last one lacks.
 
-        A step that comes again was printed by another rank.
+        If a step is repeated, another rank printed it.
         """
         last = out.previous()
         if last is None or iteration > last.iteration:

@@ -30,12 +30,12 @@ _NANOCHAT_NAMES = {
 class NanoGpt(LineReader):
     """Reader of `iter N: loss .., time ..ms, mfu ..%`.
 
-    Its mfu is always against an A100 and is therefore not taken.
+    Its mfu is always relative to an A100, so it is not used.
     """
 
     name: str = "nanogpt"
     _evaluated: int = -1
-    """Iteration of the last evaluation: the time of that step includes it."""
+    """Iteration of the last evaluation, whose time is included in that step's time."""
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Read the line if it is in this reader's format."""
@@ -103,7 +103,7 @@ _MODDED_FIELD = re.compile(r"(\w+):([-+\w.]+)")
 class Modded(LineReader):
     """Reader of modded-nanogpt's lines.
 
-    step_avg is the mean since step 10, not the time of the step; the first ten print `nanms`.
+    step_avg is the mean since step 10, not the time of the step; the first ten steps print `nanms`.
     """
 
     name: str = "modded-nanogpt"
@@ -152,7 +152,7 @@ _LLMC_FIELDS = {
 class LlmC(LineReader):
     """Reader of llm.c's lines.
 
-    tok/s is that of all devices; `(+nanz)` is the deviation of the first losses, not a loss.
+    tok/s is that of all devices. `(+nanz)` is the deviation of the first losses, not a loss.
     """
 
     name: str = "llm.c"

@@ -49,12 +49,12 @@ def _num_known(text: str) -> int:
 class Nemo1(LineReader):
     """Reader of PyTorch Lightning's bar.
 
-    A step may be drawn many times, its counters rounded to three or four digits.
+    A step may be drawn many times, with its counters rounded to three or four digits.
     """
 
     name: str = "nemo-1"
     _offset: int = 1
-    """Bar's count minus global_step, learned from the bars that print it exactly."""
+    """The bar's count minus global_step, learned from bars that print it exactly."""
     _done: int = -1
     _open: str = ""
     """Beginning of a bar that a terminal wrapped."""
@@ -116,15 +116,15 @@ class Nemo1(LineReader):
         is_rounded: bool,
         out: Assembly,
     ) -> None:
-        """Add the record of a bar that moved to another step, as far as the bar tells.
+        """Add the record of a bar that has moved to another step, with all that the bar shows.
 
-        A bar is drawn again and again without moving.
+        A bar is redrawn many times without moving.
         """
         before = out.previous()
         moved = done - self._done
         self._done = done
         if before is not None and record.iteration == before.iteration and moved >= 0:
-            # A rounded number may stay the same although the bar moved.
+            # A rounded number may stay the same even though the bar has moved.
             is_later_step = is_rounded and moved > 0
             if not is_later_step:
                 return
@@ -134,7 +134,7 @@ class Nemo1(LineReader):
         out.add(record, rounded=is_rounded)
 
     def _iteration(self, done: int, printed: str | None) -> tuple[int, bool]:
-        """Return the step a bar is at, and whether that is only its rounded number.
+        """Return the step that a bar shows, and whether that is only a rounded number.
 
         `printed` is the bar's global_step, such as `1.23e+4`.
         """

@@ -22,7 +22,7 @@ _TORCHTITAN_NAMES = {
 
 @dataclass
 class Torchtitan(LineReader):
-    """Reader with one record a step; tps and tflops are those of one device."""
+    """Reads one record per step; tps and tflops are those of one device."""
 
     name: str = "torchtitan"
 
@@ -67,8 +67,8 @@ def seconds_of(dt: str, rate: str) -> float | None:
     """Return the seconds of a step, or None if the unit of `dt` is unknown.
 
     `dt` is printed without a unit: ezpz writes seconds, its predecessor wordplay milliseconds.
-    Where the line has samples per second (`rate`) too, they tell which: their product is the number
-    of samples, a whole one.
+    If the line also has samples per second (`rate`), it shows the unit, because the product of both
+    must be a whole number of samples.
 
     >>> seconds_of("0.744", ""), seconds_of("108.1093", "73.9992"), seconds_of("0.182s", "5.49")
     (0.744, 0.1081093, 0.182)
@@ -101,8 +101,8 @@ def _is_count(samples: float) -> bool:
 class Ezpz(LineReader):
     """Reader of `key=value` lines.
 
-    `dt` is the time of a step; `dtf` and `dtb` are only its forward and backward parts and are not
-    taken for it.
+    `dt` is the time of a step. `dtf` and `dtb` are only its forward and backward parts, so they are
+    not used.
     """
 
     name: str = "ezpz"
@@ -137,7 +137,7 @@ class Ezpz(LineReader):
 def _ezpz_values(line: str) -> dict[str, str]:
     """Return the values of a line by key. If a key occurs twice, the first value is used."""
     values: dict[str, str] = {}
-    # The same values over all ranks follow it.
+    # The same values over all ranks come after it.
     own_values = line.partition("/mean=")[0]
     for key, value in _PAIR.findall(own_values):
         # a bare `train_loss` keeps its name: it is an evaluation of wordplay's
@@ -161,7 +161,7 @@ _OWN_NAMES = {**{name: name for name in _SAME_NAMES}, "tflops_per_device": "tflo
 
 @dataclass
 class Own(LineReader):
-    """Reader of our own JSON lines, which name their fields."""
+    """Reads our own JSON lines, which name their fields."""
 
     name: str = "runbook"
     _segment: int | None = None
@@ -244,7 +244,7 @@ class DeepSpeed(LineReader):
         return self._take_step(line, out) or "[logging.py:" in line or "log_dist]" in line
 
     def _take_step(self, line: str, out: Assembly) -> bool:
-        """Take a line about a step: its timer, its loss, its learning rate, or an overflow."""
+        """Read a line about a step: its timer, its loss, its learning rate, or an overflow."""
         timer = _TIMER.search(line) if "SamplesPerSec=" in line else None
         if timer is not None:
             self._timer(timer, out)

@@ -1,4 +1,4 @@
-"""Read a training log: unpack it, find the program that wrote it, use bounded memory."""
+"""Reads a training log: unpacks it, finds the program that wrote it, and uses bounded memory."""
 
 import bz2
 import codecs
@@ -27,7 +27,7 @@ from runbook.results.failures.finder import FailureFinder
 CHUNK = 1 << 20
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 LONGEST = 1 << 20
-"""Longer lines are passed on in pieces, cut at a carriage return if there is one."""
+"""Longer lines are passed on in pieces, which are cut at a carriage return if possible."""
 BROKEN_NUMBER = LogMessage.BROKEN_NUMBER.fill()
 _CONTROL = re.compile(
     r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
@@ -90,7 +90,7 @@ _UNPACKERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
 def _damage() -> tuple[type[Exception], ...]:
     """Return the errors that reading damaged data raises."""
     errors: list[type[Exception]] = [EOFError, OSError, lzma.LZMAError, zlib.error]
-    # zstd's own error exists only once its package was imported to unpack a file
+    # zstd's error class exists only once its package has been imported to unpack a file
     zstd = sys.modules.get("backports.zstd")
     if zstd is not None:
         errors.append(zstd.ZstdError)
@@ -112,12 +112,12 @@ def is_binary(head: bytes) -> bool:
 
 
 def _chunks(stream: IO[bytes], problems: list[str]) -> Iterator[bytes]:
-    """Yield the readable data. Add to `problems` why reading stopped before the end.
+    """Yield the readable data. If reading stops before the end, the reason is added to `problems`.
 
-    Compressed data that was cut off is such a problem.
+    Truncated compressed data is such a problem.
     """
     try:
-        # `read1` returns what could be unpacked before the cut; `read` would lose it.
+        # `read1` returns everything that could be unpacked before the cut; `read` would lose it.
         while data := stream.read1(CHUNK):  # type: ignore[attr-defined]
             yield data
     except _damage() as error:
@@ -160,7 +160,7 @@ def clean(line: str) -> str:
 
 
 class LogReader:
-    """Reader of a run's lines as they arrive. `finish` returns the result so far."""
+    """Reads the lines of a run as they arrive. `finish` returns the result so far."""
 
     def __init__(self) -> None:
         self.megatron = Megatron()
@@ -186,7 +186,10 @@ class LogReader:
         self.failures = FailureFinder()
         self.unread = 0
         self._last: tuple[LineReader, Assembly] | None = None
-        """Reader of the last record if Megatron's has none, as most logs come from one program."""
+        """Reader of the last record if Megatron's reader has none.
+
+        It is tried first, because most logs come from one program.
+        """
         self.line = 0
         self._near_misses: dict[str, tuple[int, int]] = {}
         """Number of lines of each kind, and the first line of the kind."""
@@ -243,7 +246,7 @@ class LogReader:
     def _feed_megatron(self, line: str) -> bool:
         """Offer the line to Megatron's reader.
 
-        Between records, the last record's reader is first.
+        Between records, the reader of the last record is tried first.
         """
         megatron = self.megatron
         out = self.megatron_out
@@ -317,7 +320,7 @@ class LogReader:
         log.validation = self.mlperf_out.validation or log.validation
         self.failures.note_progress(self.num_records())
         log.first_error = self.failures.first_error()
-        # An exception that no rule recognizes takes the place of the remedies for its effects.
+        # An exception that no rule recognizes replaces the remedies for its effects.
         if log.first_error is not None and log.first_error.explains_effects:
             log.effects = self.failures.found()
         else:
@@ -335,7 +338,7 @@ class LogReader:
     def _choose(self) -> tuple[LineReader, Assembly]:
         """Return the reader whose records count: the one with most of them.
 
-        Lines of DeepSpeed and MLPerf occur in logs of other programs. They are used only where no
+        Lines of DeepSpeed and MLPerf occur in logs of other programs. They are used only if no
         other reader has a record.
         """
         deepspeed = next(pair for pair in self.pairs if isinstance(pair[0], DeepSpeed))

@@ -35,7 +35,7 @@ class Record:
     file: int = 0
 
     def take(self, name: str, value: str | float | None) -> None:
-        """Set a field; NaN and infinity leave it None and become a state (`nan_loss`)."""
+        """Set a field. NaN and infinity leave it None and become a state (`nan_loss`)."""
         value = number(value) if isinstance(value, str) else value
         if value is not None and not math.isfinite(value):
             kind = "nan" if math.isnan(value) else "infinite"
@@ -47,9 +47,9 @@ class Record:
     def read(
         self, values: Mapping[str, str | float | None], names: Mapping[str, str] | None = None
     ) -> None:
-        """Set fields from the values of a log; a number that is there already stays.
+        """Set fields from the values of a log. A number that is already set stays.
 
-        `names` has our field for each key of the log; without it the keys are our fields.
+        `names` has our field for each key of the log; without it, the keys are our field names.
         `milliseconds` become seconds; `tokens_per_second_per_device` become a state as well.
         """
         field_by_key = names or {key: key for key in values}
@@ -74,7 +74,7 @@ class Record:
         self.states += (state,)
 
     def drop_rates(self) -> None:
-        """Forget throughput and TFLOP/s: all steps of the record were skipped."""
+        """Discard throughput and TFLOP/s, because all steps of the record were skipped."""
         self.samples_per_second = None
         self.tokens_per_second = None
         self.tflops = None
@@ -130,11 +130,12 @@ class ParsedLog:
     cause: Failure | None = None
     """Failure that explains the end of the training.
 
-    None if no failure is known, or the training went on after it."""
+    It is None if no failure is known, or if the training continued after it.
+    """
     first_error: FirstError | None = None
     """The first error that no rule recognizes.
 
-    None if the log names a failure that the error did not cause.
+    It is None if the log names a failure that the error did not cause.
     """
     effects: list[Failure] = field(default_factory=list)
     """Known failures that the first error explains. They are left out of `failures`."""
@@ -148,7 +149,7 @@ class ParsedLog:
 
     @property
     def evaluations_in_order(self) -> list[Validation]:
-        """Return all evaluations, those without a finite loss among them, as the log has them."""
+        """Return all evaluations in the log's order, including those without a finite loss."""
         evaluations = [*self.validation, *self.lost_evaluations]
         return sorted(evaluations, key=lambda evaluation: (evaluation.file, evaluation.line))
 
@@ -194,8 +195,7 @@ def whole(value: object) -> int | None:
 def milliseconds(text: str | None) -> float | None:
     """Return the seconds of a text in milliseconds, or None if it does not begin with a number.
 
-    The exponent is written rather than divided by, so that 150471.3 ms is 150.4713 s and no digit
-    more.
+    The exponent is appended instead of dividing, so that 150471.3 ms is exactly 150.4713 s.
 
     >>> milliseconds(" 150471.3 "), milliseconds(" 1467.8/1466.1 ")
     (150.4713, 1.4678)
@@ -213,8 +213,10 @@ def milliseconds(text: str | None) -> float | None:
 
 
 NEAR = 3
-"""Records by which a copy by another rank may be late. A restart goes back further, or shows
-other numbers."""
+"""By how many records a copy printed by another rank may be late.
+
+A restart goes back further, or shows other numbers.
+"""
 _RANK = re.compile(
     r"\[?(?:rank|default)[\s-]*(\d+)\]?|\bpid=(\d+)|^\s*(\d+):\s"
     r"|^\s*\[?([A-Za-z][\w.-]*\d[\w.-]*(?::\d+)?)\]?:\s?"
@@ -222,7 +224,7 @@ _RANK = re.compile(
 )
 OVERFLOW = re.compile(r"OVERFLOW! Rank (\d+) Skipping step")
 CLOSE_LINES = 64
-"""Within this many lines, a repeated record is another rank's, regardless of its time stamp."""
+"""Within this many lines, a repeated record is another rank's, whatever its time stamp."""
 
 
 class Assembly:
@@ -233,7 +235,7 @@ class Assembly:
         self.validation: list[Validation] = []
         self.lost_evaluations: list[Validation] = []
         self.counts: Counter[str] = Counter()
-        """How often each thing worth a note was seen, by its text."""
+        """How often each noteworthy thing was seen, by its text."""
         self.file = 0
         self.line = 0
         self._last = -1
@@ -249,7 +251,7 @@ class Assembly:
         values: Mapping[str, str | float | None],
         names: Mapping[str, str] | None = None,
     ) -> Record:
-        """Return the record of this line with its values, as `Record.read` takes them.
+        """Return this line's record with its values, as in `Record.read`.
 
         `add` keeps it.
         """
@@ -284,9 +286,9 @@ class Assembly:
         *,
         rounded: bool = False,
     ) -> None:
-        """Keep the record, unless it is a copy of one that was kept.
+        """Store the record, unless it is a copy of one that is already stored.
 
-        `rounded`: the log rounds its counter, so that the same number may be a later step.
+        `rounded` means that the log rounds its counter, so the same number may be a later step.
         """
         record.file = self.file
         is_later = record.iteration > self._last or (rounded and record.iteration == self._last)
@@ -397,7 +399,7 @@ def _have_same_values(first: Record, second: Record) -> bool:
 
 
 def _close(first: float | None, second: float | None) -> bool:
-    """Return whether two step times differ by at most 2 %, or both are not known."""
+    """Return whether two step times differ by at most 2 %, or are both unknown."""
     if first is None or second is None:
         return first is second
     return abs(first - second) <= 0.02 * max(abs(first), abs(second))
@@ -418,7 +420,7 @@ def _other_rank(first_prefix: str, second_prefix: str) -> bool:
 
 @dataclass
 class LineReader(ABC):
-    """Reader of one program's log, which parses its lines and passes records to an assembly."""
+    """Reader for one program's log, which parses its lines and passes records to an assembly."""
 
     name: str
     arguments: dict[str, str] = field(default_factory=dict)
@@ -431,7 +433,7 @@ class LineReader(ABC):
         """Read the line, and return whether it was understood."""
 
     def flush(self, out: Assembly) -> None:  # noqa: B027 - most readers hold nothing back
-        """Pass on records that were held back, because the log ended."""
+        """Pass on records that were held back, because the log has ended."""
 
     def evaluate_once(
         self,

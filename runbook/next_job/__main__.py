@@ -3,7 +3,8 @@
     python -m runbook.next_job --job jobs/04-training --code 1 ...
 
 It reads the job's logs and the run's files. It writes `decision` (see `write_decision`), one event
-`ended`, and the nodes that caused the failure. Standard library only, in Python 3.10's language.
+`ended`, and the nodes that caused the failure. It uses only the standard library, in Python 3.10's
+language.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ KILLED_TASKS = re.compile(
 )
 TAIL_BYTES = 200_000
 BAD_NODE_SECONDS = 7 * 86_400.0
-"""Time after which a node is given another chance, as of a failure that a watcher reports."""
+"""Time after which a node gets another chance, as for a failure that a watcher reports."""
 MOST_STARTS_WITHOUT_A_STEP = 2
-"""Number of attempts in one allocation that may end without a step before another is needed."""
+"""Number of attempts in one allocation that may end without a step before a new allocation is
+needed."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class JobFiles:
     events: Path
     metrics: Path
     tracker: Path | None
-    """File by which an upstream program finds its newest checkpoint.
+    """File in which an upstream program records its newest checkpoint.
 
     None for our own trainer.
     """
@@ -196,7 +198,7 @@ def _earlier_attempt(files: JobFiles, events: Sequence[JobEvent]) -> Attempt:
 
 
 def _with_saved_steps(attempt: Attempt, events: Sequence[JobEvent], saved: int) -> Attempt:
-    """Return an attempt of an upstream program, whose steps that count are those it saved."""
+    """Return an attempt of an upstream program, of whose steps only the saved ones count."""
     began_at = int(events[0].get("saved") or 0) if events else 0
     return Attempt(
         attempt.job,
@@ -212,7 +214,7 @@ def _with_saved_steps(attempt: Attempt, events: Sequence[JobEvent], saved: int) 
 
 
 def saved_iteration(tracker: Path) -> int:
-    """Return the iteration that a tracker names, also as global_step120.
+    """Return the iteration that a tracker names, which may be written as global_step120.
 
     The result is 0 if nothing was saved.
     """
@@ -231,7 +233,7 @@ def may_start_again_here(attempts: Sequence[Attempt]) -> bool:
 
 
 def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
-    """Return the nodes that the classifier, the watchdog, the starter or a killed rank names."""
+    """Return the nodes that the classifier, the watchdog, the starter or a killed rank points to."""
     nodes = files.nodes()
     named = list(attempt.bad_nodes)
     evidence_words = re.split(r"[^\w.-]+", attempt.evidence)
@@ -290,10 +292,10 @@ def write_decision(
     here: bool,
     suspects: Sequence[str],
 ) -> None:
-    """Write `decision`, a line each.
+    """Write `decision`, with one item per line.
 
-    The action, whether here, the nodes to replace, why, and the seconds that the next job must
-    wait.
+    The items are the action, whether it happens here, the nodes to replace, the reason, and the
+    seconds that the next job must wait.
     """
     lines = [
         str(decision.action),

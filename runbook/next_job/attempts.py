@@ -1,4 +1,4 @@
-"""How a job ended, read from its own logs and the run's files."""
+"""Reads how a job ended from its own logs and the run's files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _CAN_KILL = frozenset(
 )
 """Failures after which a process may be killed from outside.
 
-Others, such as a tracker without a network, were survived if the process ended by a kill.
+Other failures, such as a tracker without a network, were survived if the process was killed.
 """
 ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
 
@@ -58,7 +58,7 @@ class EndedJob:
 
     name: str
     end: JobEnd
-    """The end without its cause, which is still to be found."""
+    """The end without its cause, which has yet to be found."""
     reason: str
     log_lines: Sequence[str]
     """The last lines of err, followed by those of out."""
@@ -89,7 +89,7 @@ def read_attempt(job: EndedJob, events: Sequence[JobEvent], metrics: Path) -> At
 
 
 def read_steps(events: Sequence[JobEvent], metrics: Path) -> tuple[int | None, int]:
-    """Return the step after which a job began (None: it made no start), and its newest step."""
+    """Return the step after which a job began (None if it did not start), and its newest step."""
     started = _newest_event(events, "started")
     began_at = int(started.get("from_iteration", 0)) if started else None
     reached = began_at or 0
@@ -103,7 +103,7 @@ def read_steps(events: Sequence[JobEvent], metrics: Path) -> tuple[int | None, i
 
 
 def json_lines(path: Path) -> Iterator[JobEvent]:
-    """Yield the objects of a file of JSON lines; lines that a kill cut off are left out."""
+    """Yield the objects of a JSON-lines file. Lines cut off by a kill are left out."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
         for line in stream:
             with contextlib.suppress(ValueError, RecursionError):
@@ -185,7 +185,7 @@ def _find_failure(
 
 
 def _without_numbers(error: str) -> str:
-    """Return what stays the same where an error comes again at another step or address."""
+    """Return the part of an error that does not change if it occurs at another step or address."""
     return re.sub(r"\d+", "N", error)[:200]
 
 
@@ -214,8 +214,8 @@ def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailur
 def _explain_kill(job: EndedJob, attempt: Attempt) -> _JobFailure:
     """Return why a rank was killed: the cause that the log names, if there is one.
 
-    It still counts as a kill if the job made steps, because it may have survived that cause, if the
-    cause kills no process, and if nobody has to change anything first.
+    If the job made steps, it may have survived that cause. Then it still counts as a kill if the
+    cause kills no process and nobody has to change anything first.
     """
     cause = _cause_before(kinds.KILLED, job.log_lines, _EXPLAIN_KILLS)
     if cause is None:
@@ -235,9 +235,9 @@ def _cause_before(
     lines: Sequence[str],
     explanations: Collection[str] = (),
 ) -> Failure | None:
-    """Return the cause that a log names before the first line of a kind of end.
+    """Return the cause that a log names before the first line of a certain kind of end.
 
-    Kinds in `explanations` count wherever they are named. Return None if the log names no cause.
+    Kinds in `explanations` count anywhere in the log. Return None if the log names no cause.
     """
     failures = find_failures(lines)
     end_lines = [failure.line for failure in failures if failure.name == end.name]
@@ -270,7 +270,7 @@ def _is_decisive(failure: Failure) -> bool:
 def _known_failure(failure: Failure, nodes: Sequence[str]) -> _JobFailure:
     cause = _CAUSE_OF.get(failure.name, EndCause.OTHER)
     bad_nodes = blamed_nodes(failure, nodes)
-    # Two errors without a rule may differ.
+    # Two errors without a rule may be different ones.
     signature = failure.name if failure.is_specific else _without_numbers(failure.evidence)
     return _JobFailure(
         cause,
@@ -289,7 +289,7 @@ def blamed_nodes(failure: Failure, nodes: Sequence[str]) -> tuple[str, ...]:
 
 
 def nodes_called(host: str, nodes: Sequence[str]) -> tuple[str, ...]:
-    """Return the nodes of a job that a host name means, with or without its domain.
+    """Return the nodes of a job to which a host name refers, with or without its domain.
 
     >>> nodes_called("n3.cluster", ["n2", "n3"])
     ('n3',)

@@ -1,9 +1,9 @@
 """Rules that decide what follows a job.
 
 They apply in this order. A finished job is done. A job that a person ended stays ended. A job that
-saved and stopped, or vanished, is continued. A failure that would repeat stops the training at
-once, and so does the same failure twice at one step. Every other job is started again, as long as
-the budget of restarts without a new step lasts.
+saved and stopped, or that vanished, is continued. A failure that would repeat stops the training
+immediately, and so does the same failure twice at one step. Every other job is started again,
+within the budget of restarts without a new step.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from runbook.plan_file.text_enum import StrEnum
 DECIDED_BY_JOB = "the job itself"
 """Who decided, in the event of a job's end, where no process watched it."""
 RECOVERY_SECONDS = 120.0
-"""Wait after a node was out of reach. A job submitted at once would get the same node, which Slurm
-takes out of service after SlurmdTimeout: 300 s by default, less than the waits of the default three
-restarts."""
+"""Wait after a node could not be reached. A job submitted immediately would get the same node.
+
+Slurm takes the node out of service after SlurmdTimeout, 300 s by default, which is less than the
+waits of the default three restarts.
+"""
 
 
 class Action(StrEnum):
@@ -41,7 +43,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One job of a phase, ended."""
+    """One job of a phase that has ended."""
 
     job: str
     end: JobEnd
@@ -52,7 +54,7 @@ class Attempt:
     reason: str = ""
     """The job's own statement about its end.
 
-    For people; no decision depends on it.
+    It is for people; no decision depends on it.
     """
     failure: str = ""
     """Signature of the failure, equal when the same failure happens again.
@@ -66,20 +68,20 @@ class Attempt:
 
     @property
     def failing_step(self) -> int | None:
-        """The step during which it ended."""
+        """Return the step during which the job ended."""
         if self.began_at is None:
             return None
         return max(self.began_at, self.reached) + 1
 
     @property
     def made_a_step(self) -> bool:
-        """Whether the job made at least one new step."""
+        """Return whether the job made at least one new step."""
         return self.began_at is not None and self.reached > self.began_at
 
     def failed_like(self, earlier: Attempt) -> bool:
         """Return whether both jobs failed in the same way at the same step.
 
-        An external cause does not indicate that; the budget limits its restarts.
+        For an external cause this shows nothing; its restarts are limited by the budget.
         """
         if self.end.cause is None or self.end.cause in FROM_OUTSIDE or self.failing_step is None:
             return False
@@ -94,13 +96,13 @@ class Decision:
     action: Action
     why: str
     wait_seconds: float = 0.0
-    """Before the next job: how long the cluster is given to recover."""
+    """Seconds before the next job, during which the cluster can recover."""
 
 
 def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
     """Decide what follows the last of these jobs.
 
-    `budget` is how many jobs in a row may end without a new step.
+    `budget` is the number of consecutive jobs that may end without a new step.
 
     >>> stopped = Attempt("04-training", JobEnd(JobState.STOPPED, 75), began_at=0, reached=8)
     >>> decide_restart([stopped], 3).action
@@ -118,7 +120,7 @@ def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
 
 
 def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
-    """Return why no job may follow the last one, whatever the budget.
+    """Return why no job may follow the last one, regardless of the budget.
 
     The text is empty if a job may follow.
     """
@@ -139,7 +141,7 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
             )
             return NextJobMessage.SAME_FAILURE_TWICE.fill(failing_step=last.failing_step, both=both)
 
-    # A failure that names a node need not meet the next job, which leaves that node out.
+    # If a failure names a node, the next job can avoid the failure by leaving that node out.
     may_pass = end.cause in MAY_PASS or bool(last.bad_nodes)
     if end.state is JobState.FAILED and not may_pass and not last.made_a_step:
         return "it failed before its first step, and would again"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class RankPlaces:
     """Where the ranks of an attempt are.
 
-    Ranks are numbered node by node, and stage by stage: the order of Megatron's groups, in which
-    the pipeline comes last.
+    Ranks are numbered node by node and stage by stage, in the order of Megatron's groups, where the
+    pipeline comes last.
     """
 
     nodes: Sequence[str]

@@ -1,7 +1,7 @@
 """`python -m runbook.node_checks RUNG...`: answer the questions of some rungs on this node.
 
-A job starts it once on each node. It writes each answer as a line of its output, and always ends
-with 0. Whoever reads the lines judges them.
+A job starts it once on each node. It writes each answer as a line of output, and always exits with
+0. The reader of these lines judges them.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from runbook.node_checks.peers import ask_peers
 LOCAL_SECONDS = 15.0
 """Time limit of a question that involves no other machine."""
 FOLDER_SECONDS = 30.0
-"""Time limit of a file server. One that takes longer for a megabyte hangs or is overloaded."""
+"""Time limit of a file server. A server that takes longer for a megabyte hangs or is overloaded."""
 TORCH_SECONDS = 90.0
 """Time limit of importing torch.
 
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _ask_host(rung: Rung, folders: list[Path], token: str) -> None:
-    """Ask the node's own questions first, and the shared folders last, because they may hang."""
+    """Ask the node's own questions first, and those about shared folders last: they may hang."""
     rung.ask("software", machine.look_at_software, FOLDER_SECONDS)
     rung.ask("programs", installation.look_at_programs, FOLDER_SECONDS)
     rung.ask("sources", installation.look_at_sources, FOLDER_SECONDS)

@@ -24,7 +24,7 @@ MARK = "@preflight "
 PIECE_MARK = "@preflight-piece "
 """Prefix of each line of an answer that needs several lines."""
 PIECE_LETTERS = 700
-"""Longest line in bytes.
+"""Longest line, in bytes.
 
 Slurm's step daemon forwards at most 1,024 bytes at once (MAX_MSG_LEN of its stdio), so longer lines
 of several nodes mix. This was seen on Slurm 22.05 under load, where a healthy node's answer was
@@ -52,13 +52,13 @@ class PartState(Enum):
 
 
 class ProgramEnd(Enum):
-    """How a program on PATH ended when it was asked who it is."""
+    """How a program on the PATH ended when it was asked what it is."""
 
     WELL = "well"
     FAILED = "failed"
-    """It does not start, or is no Python."""
+    """It does not start, or is not Python."""
     HUNG = "hung"
-    """It gave no answer in the time that was left, which a cold file server can cause."""
+    """It did not answer in the remaining time, which a cold file server can cause."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def node_names() -> list[str]:
 def own_name() -> str:
     """Return this node's name in the scheduler's list, or else its host name.
 
-    Slurm provides it: the node's own host name may differ, for instance `localhost`.
+    Slurm provides it, because the node's own host name may differ, for instance `localhost`.
     """
     slurm_name = os.environ.get("SLURMD_NODENAME", "")
     if slurm_name in node_names():
@@ -100,7 +100,7 @@ def own_name() -> str:
 class Rung:
     """The questions of one rung on this node.
 
-    Each is answered, or abandoned after its time limit.
+    Each question is answered, or abandoned after its time limit.
     """
 
     def __init__(self, name: str) -> None:
@@ -150,9 +150,9 @@ class Rung:
         facts: Facts | None = None,
         error: str = "",
     ) -> None:
-        """Write an answer, each line of it in a single call.
+        """Write an answer, each of its lines in a single call.
 
-        This way lines of several nodes do not mix.
+        This prevents lines of several nodes from mixing.
         """
         line = {
             "rung": self.name,
@@ -194,7 +194,7 @@ def output_lines(content: str, key: str) -> list[str]:
 def read_answers(text: str) -> Iterator[PartAnswer]:
     """Yield the answers among the lines of a job's output. A line that was cut off is left out.
 
-    A launcher may put the task's number before a line.
+    A launcher may put the task's number in front of a line.
     """
     for content in _answer_texts(text):
         try:

@@ -1,4 +1,4 @@
-"""Caches of compiled kernels: folders that programs use, and whether they are on a local disk."""
+"""Finds the caches of compiled kernels, and whether they are on a local disk."""
 
 import os
 import tempfile
@@ -11,7 +11,7 @@ from runbook.node_checks.mounts import mount_of
 
 @dataclass(frozen=True)
 class Cache:
-    """A variable that sets a cache's folder, and the program's default for that folder."""
+    """A variable that sets a cache's folder, and the folder that the program uses by default."""
 
     variable: str
     default: str
@@ -81,7 +81,7 @@ def _nearest(folder: Path) -> Path:
 
 
 def _write_error(folder: Path) -> str:
-    """Return why no file can be written to the cache, or an empty text if files can be written.
+    """Return why no file can be written to the cache, or an empty text if that works.
 
     Nothing is left behind.
     """

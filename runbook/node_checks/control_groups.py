@@ -1,4 +1,4 @@
-"""Control groups: the limits around a job's processes.
+"""Reads control groups: the limits around a job's processes.
 
 A scheduler, a container or systemd sets them.
 """

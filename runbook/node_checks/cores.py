@@ -23,10 +23,10 @@ SUSPECT_RATIO = 1.5
 """A core that takes this many times the median is timed again."""
 SECOND_LOOKS = 5
 SECOND_LOOK_PAUSE = 0.2
-"""Pauses in seconds before the repeated timings.
+"""Seconds to wait before the repeated timings.
 
-A virtual machine that waits for its host counts the wait as processor time on one core, but only
-for a moment. A slow core stays slow.
+On a virtual machine that waits for its host, the wait counts as processor time on one core, but
+only for a moment. A slow core stays slow.
 """
 
 

@@ -1,4 +1,4 @@
-"""Where a node's Python comes from: the programs on PATH, and the source files of packages."""
+"""Finds where a node's Python comes from: programs on the PATH, and packages' source files."""
 
 import contextlib
 import importlib.util
@@ -20,7 +20,7 @@ PROGRAMS_SECONDS = 20.0
 """Time limit of all programs together, below that of the question."""
 PRINT_PREFIX = "import sys; print(sys.prefix); print(sys.version.split()[0])"
 SOURCES_SECONDS = 20.0
-"""After this time no further package is read, and the nodes are compared by the others.
+"""After this time no further package is read, and the nodes are compared using the others.
 
 A cold file server needs about a millisecond for each file, and torch has 3,000.
 """
@@ -63,9 +63,9 @@ SOURCE_FOLDERS = (
 def look_at_sources() -> Facts:
     """Return the folder and a check sum of each package's source files.
 
-    Two checkouts may have one version and different files. The check sum is over names and sizes,
-    and outside of an installer's folder over the contents, too. A package that is missing, or was
-    not reached in time, is left out.
+    Two checkouts may have the same version but different files. The check sum is over names and
+    sizes, and outside of an installer's folder over the contents, too. A package that is missing,
+    or was not reached in time, is left out.
     """
     deadline = time.monotonic() + SOURCES_SECONDS
     facts: Facts = {}
@@ -109,7 +109,7 @@ def _checksum(folder: Path, deadline: float) -> str | None:
     for path in _python_files(folder):
         if time.monotonic() > deadline:
             return None
-        # A link may lead nowhere, and a file may go while the folder is read.
+        # A link may lead nowhere, and a file may disappear while the folder is read.
         with contextlib.suppress(OSError):
             size = path.stat().st_size
             content = path.read_bytes() if reads_contents else b""
@@ -122,8 +122,8 @@ def _checksum(folder: Path, deadline: float) -> str | None:
 def _python_files(folder: Path) -> Iterator[Path]:
     """Yield the Python files below a folder, in the same order on every node.
 
-    Python imports none whose name begins with a dot. Editors and notebooks keep locks and copies
-    under such names.
+    Python never imports a file whose name begins with a dot. Editors and notebooks keep locks and
+    copies under such names.
     """
     for parent, names, files in os.walk(folder):
         names[:] = sorted(name for name in names if not name.startswith("."))
@@ -135,8 +135,8 @@ def _python_files(folder: Path) -> Iterator[Path]:
 def look_at_programs() -> Facts:
     """Return this interpreter, and the first `python` and `python3` on PATH.
 
-    A program's place on PATH is counted from 0, and `own_place` is that of this interpreter's
-    folder. It is None if the folder is not on PATH.
+    `own_place` is the position of this interpreter's folder on the PATH, starting at 0. It is None
+    if the folder is not on the PATH.
     """
     own_folder = str(Path(sys.executable).parent)
     folders = os.get_exec_path()

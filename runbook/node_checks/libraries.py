@@ -1,4 +1,4 @@
-"""Libraries that LD_LIBRARY_PATH puts in the place of those that torch finds without it."""
+"""Finds libraries that LD_LIBRARY_PATH substitutes for those that torch would find without it."""
 
 import filecmp
 import os
@@ -15,7 +15,7 @@ _VERSIONS_INSIDE = {
     "libstdc++": re.compile(rb"\0GLIBCXX_(\d+(?:\.\d+)+)(?=\0)"),
     "libnccl": re.compile(rb"NCCL version (\d+(?:\.\d+)+)"),
 }
-"""Where a library contains its version. libstdc++ contains the names of all up to its own."""
+"""Where a library contains its version. libstdc++ contains the names of all versions up to its own."""
 
 
 def folders_with(libraries: Mapping[str, str]) -> list[str]:
@@ -45,7 +45,7 @@ def substitutions(
     loaded: Mapping[str, str],
     without_variable: Mapping[str, str],
 ) -> dict[str, Facts]:
-    """Return each library whose file is another one without LD_LIBRARY_PATH, with both versions."""
+    """Return each library that would be another file without LD_LIBRARY_PATH, with both versions."""
     changed: dict[str, Facts] = {}
     for name, path in loaded.items():
         other_path = without_variable.get(name, path)
@@ -69,7 +69,7 @@ def _are_equal(path: str, other_path: str) -> bool:
 
 
 def library_version(path: str) -> str:
-    """Return the version of a library's file, or an empty text if the file does not tell it.
+    """Return the version of a library's file, or an empty text if the file does not contain it.
 
     >>> library_version("/usr/local/cuda/lib64/libcudart.so.12.4.127")
     '12.4.127'
@@ -98,7 +98,7 @@ def _version_inside(file: Path, pattern: re.Pattern[bytes]) -> str:
 
 
 def _version_of_wheel(file: Path) -> str:
-    """Return the version of the wheel that brought a file such as nvidia/nccl/lib/libnccl.so.2."""
+    """Return the version of the wheel that installed a file such as nvidia/nccl/lib/libnccl.so.2."""
     if len(file.parts) < 4 or file.parts[-4] != "nvidia":
         return ""
     site_packages = file.parents[3]
@@ -111,7 +111,7 @@ def _version_of_wheel(file: Path) -> str:
 
 
 def numbers(version: str) -> list[int]:
-    """Return a version's numbers, which compare as versions do.
+    """Return a version's numbers, which can be compared like versions.
 
     >>> numbers("3.4.30") > numbers("3.4.9")
     True

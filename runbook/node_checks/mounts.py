@@ -34,17 +34,17 @@ class Mount:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the mount is read-only."""
+        """Return whether the mount is read-only."""
         return "ro" in self.options.split(",")
 
     @property
     def is_without_programs(self) -> bool:
-        """Whether programs and libraries cannot be run from it (noexec)."""
+        """Return whether programs and libraries cannot be run from it (noexec)."""
         return "noexec" in self.options.split(",")
 
     @property
     def is_shared(self) -> bool:
-        """Whether other nodes see the same files."""
+        """Return whether other nodes see the same files."""
         base = self.kind.removeprefix("fuse.")
         return base in NETWORK_TYPES
 

@@ -1,10 +1,10 @@
 """TCP between the nodes.
 
-Can they connect, how long does a small message take, how fast do large ones go?
+They show whether nodes can connect, how long a small message takes, and how fast large ones are.
 
-Each node listens at the port where the trainer's ranks would meet. Whoever connects there learns a
-second port, chosen by the kernel as gloo and NCCL let it choose theirs, and the address of the
-interface that the environment names. In this way the node does once what the ranks will do later.
+Each node listens at the port where the trainer's ranks would meet. A peer that connects there
+learns a second port and the address of the interface that the environment names. The kernel chooses
+the port, as it does for gloo and NCCL. So the node does once what the ranks will do later.
 """
 
 import json
@@ -34,9 +34,9 @@ CONNECT_SECONDS = 10.0
 A SYN that a firewall drops is repeated after 1, 3 and 7 s; a fourth attempt would not help.
 """
 LISTEN_SECONDS = 25.0
-"""A node's container may start this much later than another's."""
+"""By how much later a node's container may start than another's."""
 LATE_SECONDS = 15.0
-"""Time that a node waits for the nodes that still have to call it, after it has called its own
+"""Time for which a node waits for the nodes that have yet to call it, after it has called its own
 peers."""
 SMALL_BYTES = 64
 SMALL_ROUNDS = 200
@@ -58,7 +58,7 @@ _SEGS_OUT = 136
 def peers_of(index: int, num_nodes: int) -> list[int]:
     """Return the peers that a node calls: those at distance 1, 2, 4, ... in a ring.
 
-    This way, few pairs cover many nodes. With two nodes, each calls the other, so both directions
+    This way, a few pairs cover many nodes. With two nodes, each calls the other, so both directions
     are tested.
 
     >>> peers_of(0, 2), peers_of(1, 8), peers_of(0, 1)
@@ -153,7 +153,7 @@ def _receive(connection: socket.socket, num_bytes: int) -> bytes:
 
 
 def ask_peers(rung: Rung) -> None:
-    """Call this node's peers one after the other, and write an answer for each.
+    """Call this node's peers one after another, and write an answer for each.
 
     Then wait for the nodes that still have to call this one. Each node is called as many times as
     it calls others.
@@ -295,7 +295,7 @@ def _measure_large(connection: socket.socket) -> Facts:
 def count_segments(connection: socket.socket) -> tuple[int, int]:
     """Return how many segments of a connection were sent again, and how many were sent in total.
 
-    The result is (0, 0) if this is not known.
+    The result is (0, 0) if these numbers are unknown.
     """
     try:
         content = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)

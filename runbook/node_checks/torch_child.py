@@ -1,4 +1,4 @@
-"""Query torch in a separate process, so that a crash also becomes an answer."""
+"""Queries torch in a separate process, so that even a crash becomes an answer."""
 
 import json
 import os
@@ -19,8 +19,8 @@ HUNG = "hung"
 def look_at_torch(device: str, seconds: float) -> Facts:
     """Return what torch reports about this node.
 
-    If its process failed, return its signal, exit code and last words. The libraries are compared
-    in the time that the import leaves.
+    If its process failed, return its signal, exit code and last lines. The libraries are compared
+    in the time that remains after the import.
     """
     deadline = time.monotonic() + seconds
     facts = _run_child(["--only-torch", "--device", device], os.environ, seconds)
@@ -35,7 +35,7 @@ def look_at_torch(device: str, seconds: float) -> Facts:
 def _libraries_without_variable(seconds: float) -> dict[str, str] | None:
     """Return the libraries of a torch that starts without LD_LIBRARY_PATH.
 
-    Return nothing if torch needs the variable to start, and None if the time does not suffice.
+    Return nothing if torch needs the variable to start, and None if there is not enough time.
     """
     if seconds <= 0:
         return None

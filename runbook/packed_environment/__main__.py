@@ -1,8 +1,8 @@
 """`python -m runbook.packed_environment ensure|remove MANIFEST FOLDER`: the copy on this node.
 
-A job starts it once on each node. `ensure` writes one line of JSON to its output, and words for
-people to its errors. It ends with 0 if the node has a Python (its copy, or the shared one), and
-with 2 where it must not run: docs/local-environment.md.
+A job starts it once on each node. `ensure` writes one line of JSON to its output, and text for
+people to its errors. It exits with 0 if the node has a Python (its copy, or the shared one), and
+with 2 if the node must not run; see docs/local-environment.md.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def describe(result: CopyResult) -> str:
 def _remove(manifest: Path, folder: str) -> int:
     """Remove the copy of a manifest.
 
-    Where there is neither, there is nothing to do.
+    If there is neither a copy nor a note, there is nothing to do.
     """
     try:
         packed = read_manifest(manifest)

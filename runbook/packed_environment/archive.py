@@ -24,18 +24,18 @@ UNCOMPRESSED = "none"
 SUFFIXES = {ZSTD: ".tar.zst", UNCOMPRESSED: ".tar"}
 PIECE = 4 * 2**20
 WORDS = 3
-"""Lines of a program's own words that are repeated."""
+"""Number of lines of a program's own output that are repeated."""
 LONGEST_TEXT = 65_536
-"""Bytes of them that are read."""
+"""Number of its bytes that are read."""
 _C_LOCALE = {**os.environ, "LC_ALL": "C"}
 
 
 class PackError(CodedError):
-    """An archive cannot be written. The text says why."""
+    """An archive cannot be written. The message is the reason."""
 
 
 class ProgramFailed(Exception):
-    """A program that unpacks ended with an error. The text is its own."""
+    """A program that unpacks has failed. The message is the program's own."""
 
     def __init__(self, text: str, sha256: str) -> None:
         super().__init__(text)
@@ -58,7 +58,10 @@ def write_archive(
     compression: str,
     report: Callable[[int], None],
 ) -> None:
-    """Write all entries as a tar file; `report` gets their number every thousand entries."""
+    """Write all entries as a tar file.
+
+    `report` is called with their number after every thousand.
+    """
     with (
         _compressor(path, compression) as stream,
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as tar,
@@ -98,7 +101,7 @@ def _add(tar: tarfile.TarFile, entry: PackedEntry, sources: Sequence[PackedSourc
     info = tarfile.TarInfo(entry.place)
     mode = entry.status.st_mode
     info.mode = stat.S_IMODE(mode) & 0o755 | 0o400
-    # A compiled file holds the time of its module
+    # A compiled file contains the time of its module
     info.mtime = int(entry.status.st_mtime)
     if stat.S_ISLNK(mode):
         info.type = tarfile.SYMTYPE
@@ -154,7 +157,7 @@ def extract(archive: Path, folder: Path, compression: str) -> str:
             zstd_command = ["zstd", "-d", "-q", "-c"]
             programs.insert(0, _start(stack, zstd_command, zstd_stderr, stdout=tar.stdin))
             assert tar.stdin is not None
-            # Zstd alone holds it now: its end is the end of tar's input
+            # Only zstd holds it now: when zstd ends, tar's input ends
             tar.stdin.close()
 
         target = programs[0].stdin
@@ -187,8 +190,8 @@ def _start(
     stderr: IO[bytes],
     stdout: IO[bytes] | None = None,
 ) -> subprocess.Popen[bytes]:
-    # A file instead of a pipe: a program with an error for each entry would block on a full pipe,
-    # while we wait for it to read our input
+    # A file is used instead of a pipe: a program that writes an error for each entry would block on
+    # a full pipe while we wait for it to read our input
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

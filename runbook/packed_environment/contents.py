@@ -1,4 +1,4 @@
-"""The files of a packed environment: which ones, their places in the archive, and their fingerprint."""
+"""The files of a packed environment: which ones, their place in the archive, and a fingerprint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Its packages are included only if the environment uses them.
 
 @dataclass(frozen=True)
 class PackedSource:
-    """A folder that is packed, whole or some of its entries."""
+    """A folder that is packed, either as a whole or only some of its entries."""
 
     name: str
     """Its place in the archive."""
@@ -52,12 +52,12 @@ class PackedEntry:
 
     @property
     def file(self) -> Path:
-        """Return the present path of the file."""
+        """Return the current path of the file."""
         return self.source.folder / self.path
 
     @property
     def is_compiled(self) -> bool:
-        """Whether the file was compiled from a module by Python."""
+        """Return whether Python compiled the file from a module."""
         return COMPILED in PurePosixPath(self.path).parts
 
     @property
@@ -69,7 +69,7 @@ class PackedEntry:
 
 
 def sources_of(interpreter: Interpreter, package: Path) -> list[PackedSource]:
-    """Return the folders to pack so that the interpreter runs elsewhere.
+    """Return the folders that must be packed so that the interpreter runs elsewhere.
 
     `package` is the folder that holds the package `runbook`.
     """
@@ -86,7 +86,7 @@ def _unused_of_conda(prefix: Path) -> frozenset[str]:
 
 
 def _base_source(interpreter: Interpreter) -> PackedSource:
-    """Return the installation: all of it if its packages are used, else the parts Python needs."""
+    """Return the installation: all of it if its packages are used, else what Python needs."""
     base = Path(interpreter.base_prefix).resolve()
     if interpreter.sees_base_packages:
         return PackedSource(BASE, base, excluded=_unused_of_conda(base))
@@ -175,15 +175,15 @@ def fingerprint_of_parts(fingerprints: Sequence[str]) -> str:
 
 
 def current_fingerprint(sources: Sequence[PackedSource]) -> str:
-    """Return the fingerprint of the files as they are now.
+    """Return the fingerprint of the current files.
 
-    It asks for the status of each file.
+    It reads the status of each file.
     """
     return fingerprint_of_parts([fingerprint(list_entries([source])) for source in sources])
 
 
 def count_uncompiled(entries: Sequence[PackedEntry]) -> int:
-    """Return how many modules have no compiled file: each node would compile those it imports."""
+    """Return how many modules have no compiled file; each node would compile those that it imports."""
     compiled = set()
     for entry in entries:
         if entry.is_compiled:

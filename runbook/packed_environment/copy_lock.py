@@ -1,4 +1,8 @@
-"""The lock next to a copy: shared by all that run from it, held alone by who makes or removes it."""
+"""The lock next to a copy.
+
+All processes that run from the copy share it; a process that makes or removes the copy holds it
+exclusively.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,12 @@ from runbook.plan_file.errors import CodedError
 MAKING_SECONDS = 900.0
 """Longest wait for another process that makes the copy. `timeout` in python.sh is longer."""
 IN_USE_SECONDS = 30.0
-"""Longest wait while others use a copy that is not ready; they hold the lock until they end."""
+"""Longest wait while others use a copy that is not ready. They hold the lock until they end."""
 PAUSE_SECONDS = 0.1
 
 
 class LockTimeout(CodedError):
-    """Another process kept the lock. The text states what that process is doing."""
+    """Another process has kept the lock. The message states what that process is doing."""
 
 
 def lock_file(copy: Path) -> Path:
@@ -43,7 +47,8 @@ def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.Ex
         if _try(stream, fcntl.LOCK_SH):
             if is_ready():
                 return True
-            # Never from shared to alone: two that do so wait for each other
+            # Never upgrade from shared to exclusive: two processes that do so would wait for each
+            # other
             fcntl.flock(stream, fcntl.LOCK_UN)
             if _try(stream, fcntl.LOCK_EX):
                 # Another process may have made the copy between the two locks

@@ -1,6 +1,7 @@
 """Note of a recent failure on a node, for the other ranks of the job on that node.
 
-Each of them would try the same, and compare tens of thousands of files on the shared file system.
+Each of them would try the same, and would compare tens of thousands of files on the shared file
+system.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class FailureNote:
         self.file = file
 
     def failure(self) -> tuple[str, str] | None:
-        """Return the problem and its details; None if nothing has failed in this job."""
+        """Return the problem and its details, or None if nothing has failed in this job."""
         facts = self._read()
         if _PROBLEM in facts and _DETAIL in facts:
             return str(facts[_PROBLEM]), str(facts[_DETAIL])
@@ -78,7 +79,7 @@ class FailureNote:
 
     def _write(self, facts: dict[str, object]) -> None:
         part = self.file.with_name(f"{self.file.name}.{os.getpid()}")
-        # The disk is full, perhaps: then the others try themselves
+        # The disk may be full; then the other ranks try themselves
         try:
             part.write_text(json.dumps({**facts, "job": _job()}))
             part.replace(self.file)

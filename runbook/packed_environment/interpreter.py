@@ -21,17 +21,17 @@ facts = {
 }
 print("runbook " + json.dumps(facts))
 """
-"""A program for the interpreter that is asked. It answers with one line."""
+"""A program for the interpreter in question. It prints one line."""
 
 ANSWER = "runbook "
-"""Begins the line of the answer: set-up commands of a site may print others."""
+"""The beginning of that line, because a site's set-up commands may print other lines."""
 
 SYSTEM_PREFIXES = ("/usr", "/bin")
 """An interpreter from here belongs to the node's own system, and is not packed."""
 
 
 class InterpreterError(Exception):
-    """An interpreter reports no facts, or its files are not where it reports them."""
+    """An interpreter reports no facts, or its files are not where it says."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Interpreter:
     prefix: str
     """Folder of the environment: a virtual environment, a conda environment, or an installation."""
     base_prefix: str
-    """Folder of the installation that a virtual environment builds on; else the same folder."""
+    """Folder of the installation on which a virtual environment builds, or else the same folder."""
     base_executable: str
     """The program itself, after all links."""
     version: str
@@ -52,17 +52,17 @@ class Interpreter:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether the environment builds on an installation somewhere else."""
+        """Return whether the environment builds on an installation elsewhere."""
         return self.prefix != self.base_prefix
 
     @property
     def base_is_on_nodes(self) -> bool:
-        """Whether the installation belongs to the system of each node."""
+        """Return whether the installation belongs to the system of each node."""
         return _is_below_any(self.base_prefix, SYSTEM_PREFIXES)
 
     @property
     def sees_base_packages(self) -> bool:
-        """Whether packages of the installation can be imported (--system-site-packages)."""
+        """Return whether packages of the installation can be imported (--system-site-packages)."""
         base_packages = f"{self.standard_library}/site-packages"
         return self.is_virtual and base_packages in self.search_path
 

@@ -18,7 +18,7 @@ PACKAGE = "package"
 
 
 class ManifestError(Exception):
-    """A manifest is missing a value, or is not JSON. The text says which."""
+    """A manifest lacks a value, or is not JSON. The message says which."""
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ READY = "ready"
 """File of a copy, written last. It holds the checksum of the archive."""
 ROOT_NAME = "runbook-environment"
 UNUSED_SECONDS = 86_400.0
-"""Copies of other environments are removed once they have been unused for this long."""
+"""Copies of other environments are removed after they have been unused for this long."""
 MEMORY_FOLDER = "/dev/shm"
-"""Folder in memory for notes of a node whose folder for copies cannot be used."""
+"""Folder in memory for notes of a node whose folder for copies is unusable."""
 MARGIN = 1.02
 """Factor on the required space, for the file system's own metadata."""
 DISK_FULL_SIGNS = ("No space left", "Wrote only", "quota exceeded")
@@ -66,7 +66,7 @@ class CopyState(StrEnum):
 
 
 class CopyProblem(StrEnum):
-    """Why a node has no copy."""
+    """The reason why a node has no copy."""
 
     NO_ARCHIVE = "no archive"
     DAMAGED = "damaged archive"
@@ -91,12 +91,12 @@ class CopyError(CodedError):
 
 @dataclass(frozen=True)
 class CopyResult:
-    """What a node answers: one line of JSON."""
+    """What a node answers, in one line of JSON."""
 
     node: str
     state: CopyState
     folder: str
-    """Where Python runs from."""
+    """Folder from which Python runs."""
     seconds: float
     """Seconds that this took, including the wait for another process."""
     files: int = 0
@@ -171,7 +171,8 @@ def shared_is_unchanged(manifest: EnvironmentManifest) -> bool:
 def _shared_is_unchanged_on_node(manifest: EnvironmentManifest, folder: str) -> bool:
     """Return whether the shared environment is unchanged.
 
-    The answer comes from the note of another rank on this node, or is determined and written there.
+    The answer comes from another rank's note on this node; if there is none, it is determined and
+    noted.
     """
     note = _failure_note(manifest, folder)
     if note is None:
@@ -187,7 +188,7 @@ def _shared_is_unchanged_on_node(manifest: EnvironmentManifest, folder: str) -> 
 
 
 def copies_folder(folder: str) -> Path:
-    """Return the folder of this user's copies below a folder of the node, where $NAME is a variable."""
+    """Return this user's folder for copies below a folder of the node, where $NAME is a variable."""
     expanded = os.path.expandvars(folder)
     if not expanded.startswith("/"):
         raise CopyError(
@@ -234,7 +235,7 @@ def _ensure(manifest: EnvironmentManifest, folder: str) -> tuple[Path, bool]:
 
 
 def _is_ready(copy: Path, manifest: EnvironmentManifest) -> bool:
-    """Return whether a copy is whole, and of the archive with this checksum."""
+    """Return whether a copy is complete and comes from the archive with this checksum."""
     try:
         return (copy / READY).read_text().strip() == manifest.sha256
     except FileNotFoundError:
@@ -263,7 +264,7 @@ def _make_root(root: Path) -> None:
 
 
 def _require_own_folder(root: Path) -> None:
-    """Create a folder for this user only; raise `CopyError` if that fails."""
+    """Create a folder that only this user can access. Raise `CopyError` if that fails."""
     user = os.getuid()
     try:
         root.mkdir(
@@ -280,7 +281,7 @@ def _require_own_folder(root: Path) -> None:
             reason=error.strerror,
         ) from error
 
-    # In /tmp anybody can make this name a link to a folder that they look for
+    # In /tmp, anybody can create a link of this name that points to another folder
     if stat.S_ISLNK(status.st_mode):
         raise CopyError(CopyProblem.NO_FOLDER, CopyMessage.FOLDER_IS_A_LINK, root=root)
     if status.st_uid != user or not os.access(root, os.W_OK):
@@ -288,7 +289,7 @@ def _require_own_folder(root: Path) -> None:
 
 
 def _failure_note(manifest: EnvironmentManifest, folder: str) -> FailureNote | None:
-    """Return this node's note, next to the copy's place, else in its memory.
+    """Return this node's note, which is next to the copy's place, or else in memory.
 
     Return None if this user can write to neither place.
     """
@@ -308,7 +309,7 @@ def forget_failures(manifest: EnvironmentManifest) -> None:
     with contextlib.suppress(OSError):
         if not root.is_symlink():
             _note_of(root / manifest.name).remove()
-            root.rmdir()  # where it is empty
+            root.rmdir()  # If the folder is empty
 
 
 def _note_of(copy: Path) -> FailureNote:
@@ -409,7 +410,7 @@ def _extract_checked(manifest: EnvironmentManifest, path: Path, part: Path) -> N
 
 
 def _probe(manifest: EnvironmentManifest, copy: Path) -> None:
-    """See that the interpreter of the copy starts, and takes its environment from the copy."""
+    """Check that the copy's interpreter starts, and that it uses the copy's environment."""
     environment = {}
     for name, value in os.environ.items():
         if name not in ("PYTHONHOME", "PYTHONPATH", "__PYVENV_LAUNCHER__"):
@@ -455,7 +456,7 @@ _COPY_NAME = re.compile(r"[0-9a-f]{16}")
 
 
 def _remove_unused(root: Path, wanted: Path) -> None:
-    """Remove what jobs left that were killed before they could."""
+    """Remove what killed jobs have left behind."""
     for path in root.iterdir():
         is_other = _COPY_NAME.fullmatch(path.name) is not None and path != wanted
         if is_other and path.is_dir() and _age(path / READY) > UNUSED_SECONDS:
@@ -483,5 +484,6 @@ def remove_copy(copy: Path) -> bool:
         _remove_tree(copy.with_name(f"{copy.name}.part"))
         _note_of(copy).remove()
 
-        # The lock file stays: otherwise a waiting process would get the lock of a deleted file.
+        # The lock file is kept, because otherwise a waiting process would get the lock of a deleted
+        # file.
     return True

@@ -60,7 +60,7 @@ def pack(
 ) -> EnvironmentManifest:
     """Write archive and manifest into a folder, the manifest last, and return the manifest.
 
-    `report` gets the number of entries that are packed, and of all.
+    `report` is called with the number of packed entries and the total number.
     """
     began = time.time()
     sources = find_sources(interpreter, package)

@@ -1,4 +1,4 @@
-"""Edits of a run file that keep its comments, its order and the values that stay.
+"""Edits a run file while keeping its comments, its order and all other values.
 
 edited_text(text, where, values) -> str
 """
@@ -18,7 +18,7 @@ from runbook.params.yaml12 import compose, nest, read_mapping, write_scalar, wri
 
 
 def edited_text(text: str, where: str, values: Mapping[str, object]) -> str:
-    r"""Return the text of a run file with these values, by dotted key, and no others.
+    r"""Return the text of a run file with exactly these values, by dotted key.
 
     Existing content of `text` stays unchanged. Raise `ParamsError` if the text cannot be edited
     this way, for example because a section is empty; the caller then writes the complete file.
@@ -53,8 +53,8 @@ _SUM = re.compile(r"\d[\d,._]*\s*x\s|\bx\s*\d|=\s*\d|:\s*\d[\d,]{3,}")
 def without_sums(text: str, where: str) -> str:
     r"""Return the text of a run file without comments that contain calculations.
 
-    Their results are wrong for other values. A text in which a comment cannot be distinguished from
-    a value with certainty is returned unchanged.
+    Their results would be wrong for other values. If a comment cannot be distinguished from a value
+    with certainty, the text is returned unchanged.
 
     >>> without_sums("model: tiny  # ours\ntraining:\n  iterations: 4  # x 8 = 32 samples\n", "a.yaml")
     'model: tiny  # ours\ntraining:\n  iterations: 4\n'
@@ -73,7 +73,10 @@ def without_sums(text: str, where: str) -> str:
 
 
 def _split_comment(line: str) -> tuple[str, str]:
-    """Return a line up to its comment, and the comment. A # inside quotes does not begin one."""
+    """Return the part of a line before its comment, and the comment.
+
+    A # inside quotes does not begin one.
+    """
     for match in re.finditer(r"(?:^|(?<=\s))#", line):
         before = line[: match.start()]
         if before.count('"') % 2 == 0 and before.count("'") % 2 == 0:
@@ -101,7 +104,7 @@ def _put(
 ) -> str:
     """Return the text with one value set.
 
-    It replaces the old value, or follows the last value of the innermost section that exists.
+    It replaces the old value, or follows the last value of the innermost existing section.
     """
     node = compose(text, where)
     depth = 0

@@ -8,7 +8,7 @@ from runbook.params.settings import Settings
 
 
 def switched_on(settings: Settings) -> dict[str, Mapping[str, str | None]]:
-    """Return the groups of variables that a run's jobs set, by name; None unsets a variable.
+    """Return the groups of variables that a run's jobs set, by name. None unsets a variable.
 
     Raise `ParamsError` if `jobs.switch` names a group that the site does not have.
     """

@@ -28,7 +28,7 @@ nevertheless.
 """
 
 PATIENCE_SECONDS = 30.0
-"""Time-out for nvidia-smi, which has to wake each GPU first if no persistence daemon runs."""
+"""Time-out for nvidia-smi, which must wake each GPU first if no persistence daemon is running."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -
 def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[str, tuple[Gpu, ...]]:
     """Return the program that answered, and the GPUs that torch will see.
 
-    The answer is cached for the process, since the form plans at each key. `path` and
-    `visibility` are what the answer depends on: the environment's PATH and its variables of
+    The answer is cached for the process, because the form makes a plan at each key press. The
+    answer depends only on `path` and `visibility`: the environment's PATH, and its variables from
     `VISIBLE`.
     """
     visible_variables = dict(visibility)
@@ -107,7 +107,7 @@ def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[st
 
 
 def parse_nvidia(text: str) -> list[Gpu]:
-    r"""The output of nvidia-smi for `NVIDIA`.
+    r"""Return the GPUs in the output of nvidia-smi for `NVIDIA`.
 
     >>> parse_nvidia("NVIDIA H100 80GB HBM3, 81559, GPU-5a1e\n")
     [Gpu(name='NVIDIA H100 80GB HBM3', memory_bytes=85520809984, uuid='GPU-5a1e')]
@@ -127,9 +127,11 @@ def parse_nvidia(text: str) -> list[Gpu]:
 
 
 def parse_amd(text: str) -> list[Gpu]:
-    """The output of rocm-smi for `AMD`, with one entry per card; each GCD of an MI250X is a card.
+    """Return the GPUs in the output of rocm-smi for `AMD`, one per card.
 
-    Keys changed over versions.
+    Each GCD of an MI250X is a card.
+
+    The keys changed between versions.
 
     >>> card = '"Card Series": "AMD Instinct MI300X OAM", "VRAM Total Memory (B)": "206141652992", "Unique ID": "0x9f"'
     >>> parse_amd('{"card0": {' + card + '}, "system": {"Driver version": "6.12.12"}}')
@@ -163,9 +165,9 @@ def _amd_gpu(card: Mapping[str, object]) -> Gpu:
 
 
 def choose_visible(gpus: Sequence[Gpu], variable: str) -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES or its like names.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES or a similar variable names.
 
-    As CUDA does, up to the first word that names none.
+    As in CUDA, the list ends at the first word that names no GPU.
 
     >>> both = [Gpu("a", 1, "GPU-7f"), Gpu("b", 1, "GPU-80")]
     >>> [gpu.name for gpu in choose_visible(both, "1,0")], choose_visible(both, ""), choose_visible(both, "-1,0")

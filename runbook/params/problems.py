@@ -1,4 +1,4 @@
-"""Problems of a parameter file: unusable values, blanks, secrets, and differences in YAML 1.1."""
+"""Problems of a parameter file: unusable values, blanks, secrets, YAML 1.1's differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ FILL_IN = "FILL_IN"
 
 @dataclass(frozen=True)
 class Problem:
-    """One unusable value: which one, where it was written, the rule and the remedy."""
+    """One unusable value: its key, where it was written, the rule and the remedy."""
 
     key: str
     where: str
@@ -68,7 +68,7 @@ def show(value: Any) -> str:
 
 
 class InvalidParams(ParamsError):
-    """Raised for parameters with one or more problems, each reported once."""
+    """Parameters have one or more problems, each of which is reported once."""
 
     def __init__(self, title: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -100,7 +100,7 @@ def token_problem(key: str, where: str) -> Problem:
 
 
 def marks_in(text: str, where: str) -> list[Problem]:
-    """Return a problem for every value of a file that must still be filled in.
+    """Return a problem for every value in a file that must still be filled in.
 
     The comment after such a value describes what belongs there.
     """
@@ -134,7 +134,7 @@ def tokens_in(text: str, where: str) -> list[Problem]:
 
 
 def hidden_problem(key: str, where: str, character: str) -> Problem:
-    """An invisible character, written as it is or as an escape."""
+    """Return the problem of an invisible character, written as it is or as an escape."""
     rule = ParamsMessage.HIDDEN_CHARACTER.of(character=character)
     return Problem(key, where, rule)
 
@@ -154,7 +154,7 @@ def hidden_in(text: str, where: str) -> list[Problem]:
 
 
 class PapermillLoader(yaml.SafeLoader):
-    """Reads YAML 1.1 as papermill's `-f` and `-y` do: PyYAML's safe loader with dates as text."""
+    """Reads YAML 1.1 like papermill's `-f` and `-y`: with PyYAML's safe loader, and dates as text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
@@ -163,9 +163,9 @@ class PapermillLoader(yaml.SafeLoader):
 
 
 def read_as_papermill(text: str) -> Any:
-    r"""Return what `papermill -f` reads from a file.
+    r"""Return what `papermill -f` would read from a file.
 
-    Its keys become text, as papermill writes them into the notebook.
+    Its keys become text, because papermill writes them into the notebook.
 
     >>> read_as_papermill("walltime: 12:00:00\nlr: 6e-5\nanswer: no")
     {'walltime': 43200, 'lr': '6e-5', 'answer': False}
@@ -174,7 +174,7 @@ def read_as_papermill(text: str) -> Any:
 
 
 def differences(text: str, where: str) -> list[Problem]:
-    """Return every word outside quotes that the two versions read differently, with a fix."""
+    """Return every word outside quotes that the two YAML versions read differently, with a fix."""
     problems = []
     nodes = scalars(compose(text, where))
     old_nodes = scalars(compose(text, where, PapermillLoader))

@@ -1,4 +1,4 @@
-"""Loading of a run: its files, its layers on top of each other, and all its problems at once."""
+"""Loads a run: its files, its layers, and all its problems at once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,12 +52,12 @@ def load(
     before: YamlDocument | None = None,
     portable: bool = False,
 ) -> Settings:
-    """Return the run that `name` means: a stem in params/, `stem:variant`, or a path to a run file.
+    """Return the run that `name` refers to: a stem in params/, `stem:variant`, or a path.
 
-    `overrides` (nested as in a run file) win over the file, `set_words` (`key=value`) over both.
-    `before` has what was given to this run earlier; it wins over the file alone. Raise
-    `ParamsError` with everything that is wrong; where the run file is to be `portable`, also with
-    what YAML 1.1 (papermill -f) would read differently in it.
+    `overrides` (nested as in a run file) take precedence over the file, and `set_words`
+    (`key=value`) over both. `before` was given to this run earlier; it takes precedence only over
+    the file. Raise `ParamsError` with everything that is wrong. If the run file must be `portable`,
+    this includes everything that YAML 1.1 (papermill -f) would read differently.
     """
     return RunLoading(find_run_file(name, project), portable, before).load(
         overrides or {}, set_words
@@ -66,7 +66,7 @@ def load(
 
 @dataclass
 class RunLoading:
-    """Load a run file that exists.
+    """Loads a run file that exists.
 
     `problems` are the caller's; they are reported together with those of the file.
     """
@@ -79,7 +79,7 @@ class RunLoading:
     given_name: str = ""
 
     def load(self, overrides: Mapping[str, object], set_words: Sequence[str]) -> Settings:
-        """Return the run with values on top of its file, as `load` does."""
+        """Return the run with values on top of its file, like the function `load`."""
         layers = [self._run_file_layer()]
         if self.file.variant:
             layers.append(self._keeps_name(self._variant_layer()))
@@ -172,7 +172,7 @@ class RunLoading:
         named = [layer.leaves["site"] for layer in upper if "site" in layer.leaves]
         origin = named[-1] if named else self.stack.chains["site"][-1]
         if not is_name(origin.value):
-            # It is reported when the layer is checked.
+            # This is reported when the layer is checked.
             return None
 
         site_and_layer = self._find(
@@ -226,10 +226,10 @@ class RunLoading:
         )
 
     def _model(self, models: Catalogue[Model] | None) -> Model | None:
-        """Return the catalogue's model with the sizes that `training.shape` changes."""
+        """Return the catalogue's model, with sizes changed by `training.shape`."""
         model: Model | None = self._entry("model", models)
         shape = {name: self.stack.value(f"training.shape.{name}") for name in SHAPE_FIELDS}
-        # A size of another kind was reported when its layer was checked.
+        # A size of another type was reported when its layer was checked.
         has_sizes = all(isinstance(value, int) and value >= 0 for value in shape.values())
         return with_shape(model, shape) if model and has_sizes else model
 
@@ -243,7 +243,7 @@ class RunLoading:
     def _blend(self, datasets: Catalogue[Dataset] | None) -> tuple[TextShare, ...]:
         """Return the texts of data.blend.
 
-        Unknown names are reported here; a wrong form was reported when its layer was checked.
+        Unknown names are reported here; a malformed text was reported when its layer was checked.
         """
         origin = self.stack.chains["data.blend"][-1]
         try:
@@ -316,7 +316,7 @@ class RunLoading:
         origin: Origin,
         find: Callable[[], Found],
     ) -> Found | None:
-        """Return the content of a file; None if it is faulty, which is reported with the rest."""
+        """Return the content of a file, or None if it has a fault, which is then reported."""
         try:
             return find()
         except InvalidParams as error:

@@ -1,4 +1,4 @@
-"""A run file scaled down to another, smaller site: what is reduced or left out there, and why."""
+"""Scales a run file down to another, smaller site: what is reduced or left out there, and why."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from runbook.params.schema.site import Site
 from runbook.plan_file.diagnostics import Statement
 
 CORPUS = "corpus"
-"""The dataset that is available everywhere, for runs whose own is not available here."""
+"""The dataset that is available everywhere, for runs whose own dataset is not available here."""
 
 ELSEWHERE = (
     "partition",
@@ -24,7 +24,7 @@ ELSEWHERE = (
     "cpus_per_task",
     "tasks_per_node",
 )
-"""The keys of a phase that are meant for the other site's scheduler."""
+"""Keys of a phase that are meant for the other site's scheduler."""
 
 
 def scale_down(
@@ -37,7 +37,7 @@ def scale_down(
     """Return the layer that adapts another site's run file to `site`.
 
     Return an empty one if the run file's own site is used. Only values from files are changed. A
-    value given by hand is kept, and the plan's rules check it.
+    value given by hand is kept, and checked by the plan's rules.
     """
     layer = Layer(SCALED_DOWN)
     chain = stack.chains["site"]
@@ -75,7 +75,7 @@ class _Changes:
     layer: Layer
 
     def now(self, key: str) -> Any:
-        """Return the value so far."""
+        """Return the current value."""
         if key in self.layer.leaves:
             return self.layer.leaves[key].value
         return self.stack.value(key)
@@ -94,7 +94,7 @@ class _Changes:
         value: Any,
         reason: Statement,
     ) -> None:
-        """Change a value that a file gave. One given by hand stays."""
+        """Change a value that comes from a file. A value given by hand does not change."""
         was = self.stack.value(key)
         if was == value or self.stack.chains[key][-1].layer in GIVEN:
             return

@@ -1,6 +1,6 @@
-"""Secrets are named, never written: `env:NAME` and `file:PATH`.
+"""Secrets are referred to, never written: `env:NAME` and `file:PATH`.
 
-Anything that looks like a real one is detected and masked.
+Anything that looks like a real secret is detected and masked.
 """
 
 import os
@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"(env):([A-Za-z_][A-Za-z0-9_]*)|(file):(\S.*)")
 
 
 class TokenShape(NamedTuple):
-    """The form of one service's tokens, by its own documentation (read 2026-11)."""
+    """The form of one service's tokens, according to its own documentation (read 2026-11)."""
 
     service: str
     pattern: str
@@ -71,7 +71,7 @@ _NAMES_A_SECRET = (
 )
 _HAS_DIGIT_AND_LETTER = r"(?=[^\s\"'&,;]*\d)(?=[^\s\"'&,;]*[A-Za-z])"
 _RANDOM = rf"{_HAS_DIGIT_AND_LETTER}[A-Za-z0-9+/_~.%-]{{16,}}={{0,2}}"
-"""A value that is neither a word nor a number: it is long, with letters and digits."""
+"""A value that is neither a word nor a number: it is long, and has letters and digits."""
 
 _AFTER_A_NAME = (
     # HF_TOKEN=..., "api_key": "...", --token ...; references (env:NAME) and paths are not secrets.
@@ -103,15 +103,16 @@ _TOKEN_MARKS = (
     "Token=",
 )
 _NAME_MARKS = ("pass", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "://")
-"""Letters that every match contains. They save searching a megabyte of base64, such as a picture,
-for each pattern.
+"""Letter sequences of which every match contains at least one.
+
+They avoid searching a megabyte of base64, such as a picture, for each pattern.
 """
 Cut = Callable[[str], str]
-"""Replacement for a secret."""
+"""A function that returns the replacement for a secret."""
 
 
 def is_reference(value: object) -> bool:
-    """Return whether `value` names a secret instead of being one.
+    """Return whether `value` refers to a secret instead of being one.
 
     >>> is_reference("env:HF_TOKEN"), is_reference("file:~/.token"), is_reference("hello")
     (True, True, False)
@@ -126,7 +127,7 @@ def find_token(text: str) -> re.Match[str] | None:
 
 
 def holds_secret(text: str) -> bool:
-    """Return whether `text` contains what looks like a token, or a password after its name."""
+    """Return whether `text` contains something like a token, or a password after its name."""
     return replace_secrets(text, lambda _: "") != text
 
 
@@ -157,7 +158,7 @@ def replace_secrets(text: str, cut: Cut) -> str:
 
 
 def _without_value(match: re.Match[str], cut: Cut) -> str:
-    """Return the match with its named group cut. The name before it stays."""
+    """Return the match with its named group cut. The name in front of it is kept."""
     start, end = match.span(match.lastgroup or 0)
     before = match.string[match.start() : start]
     after = match.string[end : match.end()]
@@ -167,12 +168,12 @@ def _without_value(match: re.Match[str], cut: Cut) -> str:
 def mask_value(value: Any) -> Any:
     """Return a JSON value with all its texts masked, including the names of keys.
 
-    This is done text by text before it is written as JSON: a key of several lines is one text
-    there, and lines in quotes in JSON.
+    This happens text by text before the value is written as JSON, because a key of several lines is
+    one text here, but several quoted lines in JSON.
     """
     if isinstance(value, str):
         return mask(value)
-    # The result has the same type: a notebook's nodes are dicts with attributes.
+    # The result has the same type, because a notebook's nodes are dicts with attributes.
     if isinstance(value, dict):
         return type(value)({mask(str(key)): mask_value(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
@@ -181,7 +182,7 @@ def mask_value(value: Any) -> Any:
 
 
 def resolve_secret(reference: str) -> str:
-    """Return the secret that `env:NAME` or `file:PATH` names.
+    """Return the secret that `env:NAME` or `file:PATH` refers to.
 
     An error names the reference and never shows a value.
     """

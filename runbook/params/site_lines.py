@@ -21,7 +21,7 @@ def set_value(
     value: object,
     comment: str,
 ) -> str:
-    r"""Return the text with the key at `path` set to a scalar, and a comment behind it.
+    r"""Return the text with the key at `path` set to a scalar, followed by a comment.
 
     An existing key is replaced together with its comment. A new key becomes the first of its
     section, which is added if it does not exist. Raise `ParamsError` if the place is not a block
@@ -38,7 +38,7 @@ def set_value(
     >>> set_value("a:\n  b: 1\n", ("a", "b"), 3, "node n1\nsetup: [evil]")
     'a:\n  b: 3  # node n1 setup: [evil]\n'
     """
-    # The text comes from a node's answer and must not begin a new line.
+    # The text comes from a node's answer and must not start a new line.
     comment = " ".join(visible(comment).split())
     lines = text.splitlines()
     mapping, missing = _nearest_section(compose(text, "the site file"), path)

@@ -1,4 +1,4 @@
-"""YAML 1.2: read with the line of every value, and written so that YAML 1.1 reads the same."""
+"""Reads YAML 1.2 with the line of every value, and writes it so that YAML 1.1 reads the same."""
 
 import math
 import re
@@ -61,7 +61,7 @@ class YamlDocument:
     """Line of each key and value, by its path of keys."""
 
     def origin(self, path: KeyPath) -> str:
-        """Return where a value or the nearest section above it is, as `params/local.yaml:12`."""
+        """Return where a value or its nearest section is defined, such as `params/local.yaml:12`."""
         while path and path not in self.lines:
             path = path[:-1]
         return f"{self.where}:{self.lines[path]}" if path else self.where
@@ -134,14 +134,14 @@ def read_mapping(text: str, where: str) -> YamlDocument:
 
 
 def compose(text: str, where: str, loader: type[Any] = CoreLoader) -> yaml.Node | None:
-    """Return the nodes of `text` before they become values; None if it has only comments."""
+    """Return the nodes of `text` before they become values, or None if it has only comments."""
     return _composed(text, where, loader, allow_aliases=False)
 
 
 def compose_with_aliases(text: str, where: str) -> yaml.Node | None:
     """Compose another program's YAML, which may have aliases.
 
-    With an alias a node can be below itself.
+    With an alias, a node can be below itself.
     """
     return _composed(text, where, CoreLoader, allow_aliases=True)
 
@@ -215,7 +215,7 @@ def scalars(
 ) -> Iterator[tuple[KeyPath, yaml.ScalarNode]]:
     """Yield every scalar below a node with its path of keys, in the order of the text.
 
-    Keys are scalars too.
+    Keys also count as scalars.
     """
     if isinstance(node, yaml.ScalarNode):
         yield path, node
@@ -230,7 +230,7 @@ def scalars(
 
 
 def _refuse_depth(text: str, where: str, *, allow_aliases: bool) -> None:
-    """Refuse text that is nested too deeply.
+    """Reject text that is nested too deeply.
 
     libyaml's composer recurses in C, where a thousand open brackets crash the process.
     """
@@ -357,7 +357,7 @@ def write_tree(
     remark: Remark = lambda key, value: "",
     section: str = "",
 ) -> str:
-    r"""Return nested values as YAML lines; `remark` gives the comment of a value by dotted key.
+    r"""Return nested values as YAML lines; `remark` returns a value's comment by dotted key.
 
     >>> write_tree({"model": "tiny", "jobs": {"training": {"walltime": "00:30:00"}}})
     'model: tiny\njobs:\n  training:\n    walltime: "00:30:00"\n'
@@ -375,7 +375,7 @@ def write_tree(
 
 
 def write_scalar(value: Any) -> str:
-    """Return a value as YAML, quoted if 1.1 or 1.2 would read a bare word as something else.
+    """Return a value as YAML, quoted if YAML 1.1 or 1.2 would read a plain word as something else.
 
     >>> write_scalar(6e-05), write_scalar("no"), write_scalar("bf16"), write_scalar("12:00:00"), write_scalar(True)
     ('6.0e-5', '"no"', 'bf16', '"12:00:00"', 'true')
@@ -384,7 +384,7 @@ def write_scalar(value: Any) -> str:
         mantissa, letter, exponent = repr(value).partition("e")
         if not letter:
             return mantissa
-        # YAML 1.1 reads a float only with a point and with a sign: 6.0e-5.
+        # YAML 1.1 only reads a float that has a point and a sign: 6.0e-5.
         point = "" if "." in mantissa else ".0"
         return f"{mantissa}{point}e{int(exponent):+d}"
 

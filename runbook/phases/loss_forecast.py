@@ -23,7 +23,7 @@ from runbook.planning import Plan
 from runbook.runs.run_folder import runs_folder
 
 SHOWN_DECADES = 0.05
-"""Smaller values are outside the range of the law and would be rounded to nothing."""
+"""Smaller values are outside the law's range, and would be rounded to nothing."""
 
 
 @dataclass(frozen=True)

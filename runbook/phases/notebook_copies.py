@@ -91,8 +91,7 @@ class RunNotebooks:
     written: tuple[str, ...]
     """Names of the notebooks that were copied now."""
     edited: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Existing notebooks that differ from the masters, each with the ids of the cells that differ.
-    """
+    """Existing notebooks that differ from the masters, each with the ids of the cells that differ."""
     moved: Path | None = None
     """Folder of the copies that were moved aside."""
 
@@ -240,13 +239,13 @@ def _code_by_id(cells: tuple[MasterCell, ...]) -> dict[str, str]:
 LAB_SETTINGS = PACKAGE / "display" / "jupyter" / "lab_settings"
 """Settings that our JupyterLab adds to a user's own.
 
-They turn off the question in a corner whether to show news.
+They turn off the question in the corner about showing news.
 """
 SETTINGS_VARIABLE = "JUPYTER_CONFIG_PATH"
 
 
 def with_our_settings(environment: Mapping[str, str]) -> str:
-    """Return the folders of Jupyter's settings, ours after those that the environment names."""
+    """Return the folders of Jupyter's settings, with ours after those that the environment names."""
     named = environment.get(SETTINGS_VARIABLE, "")
     return os.pathsep.join([named, str(LAB_SETTINGS)] if named else [str(LAB_SETTINGS)])
 

@@ -1,4 +1,4 @@
-"""A run that is open for one phase: its parameters, plan, folder and record."""
+"""A run that is open for one phase, with its parameters, plan, folder and record."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from runbook.runs.run_folder import hold_run, runs_folder
 
 @dataclass
 class OpenPhase:
-    """A run that is open for one phase. Each step takes from it what the step needs."""
+    """A run that is open for one phase. Each step takes from it what it needs."""
 
     settings: Settings
     phase: str
@@ -39,24 +39,24 @@ class OpenPhase:
 
     @property
     def run(self) -> PlannedRun:
-        """The run without its record and phase."""
+        """Return the run without its record and phase."""
         return PlannedRun(self.settings, self.plan, self.folder)
 
     @property
     def phase_plan(self) -> PhasePlan:
-        """The trainer's inputs for this phase."""
+        """Return the trainer's inputs for this phase."""
         return self.plan.phases[self.phase]
 
     @property
     def training(self) -> PlannedTraining:
-        """The training of this phase. Only a phase that trains has one."""
+        """Return the training of this phase. Only a phase that trains has one."""
         return self.run.training(self.phase)
 
 
 def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
     """Check a notebook's parameters, compute the plan, open the record, and show the parameters.
 
-    Overrides that this run was given before are kept unless they are given again. Nothing is
+    Overrides that this run was given earlier are kept unless they are given again. Nothing is
     written if a value is wrong, if values do not fit together, or if the run's folder was made with
     other parameters.
     """
@@ -101,8 +101,8 @@ def with_values_given_before(load: Callable[..., Settings], say: Callable[[str],
 def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
     """Return the run's folder with its run.yaml and plan.json, creating it if it is absent.
 
-    Raise if these files differ from the run. Raise also while somebody else works on the run:
-    opening a phase sets its newest record aside.
+    Raise an error if these files do not match the run. Raise an error also if somebody else is
+    working on the run, because opening a phase sets its newest record aside.
     """
     folder = runs_folder(settings.project) / settings.name
     plan = machine.make_plan_here(settings, machine.calibrations_of_run(settings, folder))
@@ -195,7 +195,7 @@ def refuse_other_parameters(settings: Settings, folder: Path) -> None:
 
 
 def summary_rows(run: PlannedRun, phase: str) -> list[Row]:
-    """Return the run in a few rows: what a person checks before continuing."""
+    """Return the run in a few rows, with the values that a person checks before continuing."""
     settings = run.settings
     computes_on = run.plan.computes_on
     model = settings.model

@@ -1,7 +1,7 @@
-"""What an expert would ask about a plan that breaks no rule: saves, evaluations, warm-up, learning rate, jobs in a row.
+"""What an expert would question in a plan that breaks no rule: saves, warm-up, rate, jobs.
 
-Every answer is a warning, since the choice may be intended. Each names the rule, where the rule is
-from, and the remedy.
+Every answer is a warning, since the choice may be intended. Each names the rule, the source of the
+rule, and the remedy.
 """
 
 import math
@@ -29,12 +29,14 @@ GPT3_LEARNING_RATES = (
     (13e9, 1.0e-4),
     (175e9, 0.6e-4),
 )
-"""Parameters and peak learning rates of the GPT-3 models (Brown et al. 2020, arXiv:2005.14165,
-table 2.1).
+"""Parameters and peak learning rates of the GPT-3 models (Brown et al.
+
+2020, arXiv:2005.14165, table 2.1).
 """
 HIGH_RATE_FACTOR = 3.0
-"""A warning starts above this multiple of GPT-3's rate. Llama 3 8B used 2.6 times that rate (3e-4,
-arXiv:2407.21783), which raises no warning.
+"""A warning starts above this multiple of GPT-3's rate.
+
+Llama 3 8B used 2.6 times that rate (3e-4, arXiv:2407.21783), which raises no warning.
 """
 SMALL_MODEL = 1e9
 """Number of parameters below which the rate is not judged: smaller models tolerate rates many times
@@ -43,28 +45,31 @@ GPT-3's.
 FEWEST_WARMUP_STEPS = 100
 """GPT-3 warmed up over 375 M tokens, 0.1 % of its training.
 
-Megatron-LM's examples take 0.1 to 1 %.
+Megatron-LM's examples use 0.1 to 1 %.
 """
 LONG_TRAINING_STEPS = 10_000
 MOST_OVERHEAD = 0.10
-"""Share of the step time that saves or evaluations may use. Llama 3 and BLOOM report less than 5 %
-for all overhead.
+"""Share of the step time that saves or evaluations may use.
+
+Llama 3 and BLOOM report less than 5 % for all overhead.
 """
 FEWEST_STEPS_TO_EVALUATE = 1_000
-"""A shorter run only tests the speed or the set-up, and its evaluations cost little."""
+"""A shorter run only tests the speed or the setup, and its evaluations cost little."""
 MOST_JOBS = 30
-"""Number of jobs in a row, each of which waits in the queue and starts again. BLOOM trained for 3.5
-months in jobs of 20 h with its own allocation.
+"""Number of jobs in a row, each of which waits in the queue and starts again.
+
+BLOOM trained for 3.5 months in jobs of 20 h with its own allocation.
 """
 FEWEST_SECONDS_BETWEEN_SAVES = 300.0
-"""A shorter interval is accepted only if Daly's interval is shorter too. A failure costs at most
-five minutes at this interval, out of a day or more.
+"""A shorter interval is accepted only if Daly's interval is shorter too.
+
+A failure costs at most five minutes at this interval, out of a day or more.
 """
 
 
 @dataclass(frozen=True)
 class PlannedCosts:
-    """The computed figures of the plan that the advice is based on."""
+    """The planned figures on which the advice is based."""
 
     storage: Storage
     speed: Speed
@@ -124,7 +129,7 @@ def _saves(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
         yield _warning(
             choice,
             "time for saves",
-            f"{value}, {show_bytes(costs.storage.checkpoint_bytes / interval)}/s all the time",
+            f"{value}, {show_bytes(costs.storage.checkpoint_bytes / interval)}/s on average",
             f"in a training of days, saves are at least {show_duration(least_seconds)} apart: "
             "a failure costs no more than that",
             f"Set training.save_interval to {math.ceil(least_seconds / step):,} or more.",
@@ -212,6 +217,7 @@ def _jobs(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
         choice,
         "jobs in a row",
         f"{jobs:,} jobs of at most {limit}",
-        f"at most {MOST_JOBS} jobs in a row: each waits in the queue, starts and loads anew",
+        f"at most {MOST_JOBS} jobs in a row: each waits in the queue, starts and loads a "
+        "checkpoint",
         f"Raise {choice.keys.job}.walltime, take a partition with a longer limit, or more {choice.keys.job}.nodes.",
     )

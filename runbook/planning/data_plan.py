@@ -1,4 +1,4 @@
-"""Token files: which files a run reads, how many tokens they hold, and what making them takes."""
+"""Token files: which files a run reads, how many tokens they have, and what it takes to make them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,11 +30,11 @@ class PlannedFiles:
     validation: tuple[str, ...]
     test: tuple[str, ...]
     num_files: int
-    """Input files; 0: not known before the folder is read."""
+    """Number of input files; 0 if it is unknown before the folder is read."""
     estimated_tokens: int
-    """Number of tokens, including end-of-document tokens; 0: not known."""
+    """Number of tokens, including end-of-document tokens; 0 if unknown."""
     estimated_bytes: int
-    """Total size of the .bin and .idx files; 0: not known."""
+    """Total size of the .bin and .idx files; 0 if unknown."""
     tokens_from: str
 
 
@@ -48,8 +48,7 @@ class BlendPart(PlannedFiles):
 
 
 BYTES_OF_TEXT_PER_TOKEN = 4.0
-"""Rough size of a GPT-2 token in English prose (measured: 4.13 for books, 3.13 for technical text).
-"""
+"""Rough size of a GPT-2 token in English prose (measured: 4.13 for books, 3.13 for technical text)."""
 
 GPT2_END_OF_DOCUMENT = 50256
 """Highest token id of the GPT-2 tokenizer."""
@@ -71,7 +70,7 @@ class DataPlan(PlannedFiles):
 
     @property
     def train_share(self) -> float:
-        """Return the share of all tokens that is used for training, if files have equal sizes."""
+        """Return the share of all tokens that is used for training, assuming files of equal size."""
         if not self.parts:
             return _train_share(self.num_files, self.held_out, self.split)
         if not self.estimated_tokens:
@@ -82,7 +81,8 @@ class DataPlan(PlannedFiles):
     def weighted(self, use: str) -> tuple[Source, ...]:
         """Return the files of a use (train, validation, test).
 
-        Those of one text share its weight in proportion to their tokens, once these are counted.
+        Files of the same text share its weight in proportion to their tokens, once these are
+        counted.
         """
         if not self.parts:
             prefixes = getattr(self, use)
@@ -104,7 +104,7 @@ def _equal_sources(text: str, weight: float, prefixes: Sequence[str]) -> tuple[S
 
 
 def plan_data(settings: Settings) -> DataPlan:
-    """Return prefixes and estimates, based on what the catalogue states about the texts."""
+    """Return prefixes and estimates, based on what the catalogue says about the texts."""
     data = settings.run.data
     parts = tuple(_part(settings, text) for text in settings.texts)
     is_mock = settings.dataset.kind == MOCK
@@ -170,10 +170,10 @@ def _part(settings: Settings, text: TextShare) -> BlendPart:
 
 
 def _token_folder(settings: Settings, text: TextShare) -> str:
-    """Return the folder of a text's token files: one a dataset where the site has a place for data.
+    """Return the folder of a text's token files: one per dataset if the site has a place for data.
 
-    Token files of data.folder are read there where their names are known, else by links in the
-    run's folder.
+    If the names of the token files in data.folder are known, they are read there; otherwise through
+    links in the run's folder.
     """
     if text.dataset.kind == TOKENIZED and text.folder:
         is_known = text.folder.startswith("/") and bool(text.dataset.paths)
@@ -191,7 +191,7 @@ def _prefixes(
 ) -> tuple[list[str], list[str], list[str]]:
     """Return the prefixes of a text's token files: train, validation and test.
 
-    `prefix` is the single file of a text from which no complete file is held out.
+    `prefix` is the single file of a text that has no file held out completely.
     """
     data = settings.run.data
     dataset = text.dataset
@@ -238,7 +238,7 @@ def fetched_bytes(dataset: Dataset) -> int:
 
 
 def text_on_site(settings: Settings) -> dict[str, int]:
-    """Return the bytes of each text that is downloaded to the site's data folder; 0: not known."""
+    """Return the bytes of each text that is downloaded to the site's data folder; 0 if unknown."""
     shared = _shared_folder(settings)
     text_bytes: dict[str, int] = {}
     for text in settings.texts:
@@ -261,10 +261,13 @@ def _train_share(num_files: int, held_out: int, split: str) -> float:
 
 
 def held_out_split(prefixes: list[str], held_out: int) -> tuple[list[str], list[str], list[str]]:
-    """Train, validation and test files: the last `held_out` validate, those before them test, the rest trains.
+    """Return train, validation and test files.
 
-    Files are ordered by the numbers in their names, so that file 10 comes after file 9. With too few files all lists
-    are empty: no file is ever both trained on and held out.
+    The last `held_out` files are for validation, those before them for the test, and the rest for
+    training.
+
+    Files are ordered by the numbers in their names, so that file 10 comes after file 9. If there
+    are too few files, all lists are empty: no file is ever both trained on and held out.
 
     >>> held_out_split([f"part{n}" for n in (1, 2, 10, 9, 3)], 1)
     (['part1', 'part2', 'part3'], ['part10'], ['part9'])
@@ -280,7 +283,7 @@ def held_out_split(prefixes: list[str], held_out: int) -> tuple[list[str], list[
 def split_shares(split: str) -> tuple[float, float, float]:
     """Return the shares of train, validation and test, which sum to 1.
 
-    All are 0 if all three words are 0.
+    All are 0 if all three numbers are 0.
 
     >>> split_shares("949,50,1")
     (0.949, 0.05, 0.001)
@@ -323,7 +326,7 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
             else:
                 count = "the text's own count"
 
-            value = f"{tokens:,} tokens wanted; {count} is not known"
+            value = f"{tokens:,} tokens wanted; {count} is unknown"
             return [Check(name, "unknown", value, rule)]
 
     total_weight = sum(text.weight for text in texts)
@@ -359,7 +362,7 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
 
 
 class _TrainingText(NamedTuple):
-    """Return a text, its weight in the blend, and the tokens used for training (0: not known)."""
+    """A text, its weight in the blend, and its tokens for training (0 if unknown)."""
 
     dataset: str
     weight: float
@@ -379,7 +382,7 @@ def _training_texts(plan: DataPlan) -> list[_TrainingText]:
 
 
 def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:
-    """Check that no file is in a blend twice, whatever its texts are called."""
+    """Check that no file is in a blend twice, whatever names its texts have."""
     if not parts:
         return
     uses = Counter[str]()
@@ -404,7 +407,7 @@ def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:
 def _data_job(settings: Settings) -> Iterator[Check]:
     """Check that nodes, tasks and arrays are used only with a queue.
 
-    A machine without one has data.workers.
+    A machine without a queue has data.workers instead.
     """
     job = settings.run.jobs.data
     counts = {"nodes": job.nodes, "tasks_per_node": job.tasks_per_node, "array": job.array}
@@ -420,7 +423,7 @@ def _data_job(settings: Settings) -> Iterator[Check]:
         settings.site.scheduler != "local",
         ", ".join(shared),
         "only a queue starts several jobs or tasks that share the text",
-        f"Leave {', '.join(shared)} out here; data.workers says how many processes tokenize.",
+        f"Leave {', '.join(shared)} out here; data.workers sets how many processes tokenize.",
         keys=(*(f"jobs.data.{name}" for name in counts), "data.workers"),
     )
 
@@ -450,7 +453,7 @@ def _sources(settings: Settings) -> Iterator[Check]:
     yield judge(
         "sources can be chosen",
         not ready,
-        f"{', '.join(ready)} is tokens already" if ready else "all text is tokenized in 02-data",
+        f"{', '.join(ready)} is already tokenized" if ready else "all text is tokenized in 02-data",
         "sources are chosen while text becomes tokens",
         "Leave data.keep_sources and data.drop_sources out, or tokenize the text here.",
         otherwise="warn",
@@ -499,13 +502,13 @@ def _tokens(settings: Settings, dataset: Dataset) -> tuple[int, str]:
 
 def _held_out(plan: DataPlan) -> Check:
     name = "held-out files"
-    rule = "more files than 2 x data.held_out, so that something is left to train on"
+    rule = "more files than 2 x data.held_out, so that some are left for training"
     counts = [(part.num_files, part.dataset) for part in plan.parts] or [
         (plan.num_files, plan.dataset)
     ]
     fewest, dataset = min(counts)
     if not fewest:
-        value = f"data.held_out={plan.held_out}; how many files {dataset} has is not known yet"
+        value = f"data.held_out={plan.held_out}; the number of files of {dataset} is not known yet"
         return Check(
             name,
             "unknown",
@@ -534,7 +537,7 @@ def _split(settings: Settings, plan: DataPlan) -> Check:
         "data split",
         train > 0 and (validation > 0 or not evaluates),
         f"data.split={plan.split}: {train:.1%} train, {validation:.1%} validation",
-        "there is text to train on, and to validate with where evaluation is on",
+        "there is text for training, and for validation if evaluation is on",
         "Give data.split shares above 0, such as 949,50,1, or set training.eval_interval to 0.",
         keys=("data.split", "training.eval_interval"),
     )
@@ -572,21 +575,20 @@ VOCABULARY_CHECK = "vocabulary of the tokenizer"
 """Name of the check that a model has a row for every token."""
 
 LARGE_VOCABULARY = 1.25
-"""A vocabulary larger than this multiple of the tokenizer's is probably a mistake. Padding adds 2 %
-at most (Megatron: 128 x tensor).
+"""A vocabulary that exceeds the tokenizer's by more than this factor is probably a mistake.
+
+Padding adds at most 2 % (Megatron: 128 x tensor).
 """
 SPARE_TOKENS = 1024
-"""Unused rows up to this number raise no warning: they are round numbers or room for special
-tokens.
-"""
+"""Up to this many unused rows raise no warning, because round numbers and special tokens need some."""
 
 
 def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
     """Check that the model and the smoke model have a row for each token id below `size`.
 
     They should not have far more rows either. `where` names the tokenizer or the token files that
-    have this size. A row that no token uses is never trained, but still costs memory, FLOPs and a
-    part of the first loss.
+    have this size. A row that no token uses is never trained, but it costs memory and FLOPs and
+    raises the first loss.
     """
     models = {
         f"model {settings.run.model}": settings.model.vocabulary,
@@ -613,7 +615,8 @@ def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
         )
         rule = f"a vocabulary of at most {LARGE_VOCABULARY:g} times the tokenizer's"
         remedy = (
-            f"Give the model in params/models.yaml a vocabulary of {size}; it is padded by itself."
+            f"Give the model in params/models.yaml a vocabulary of {size}; padding is added "
+            "automatically."
         )
         checks.append(
             Check(
@@ -629,8 +632,8 @@ def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
 
 
 FUSED_BYTES_PER_SECOND = 130e6
-"""Rate of JSON lines through one core in one pass: zstd, JSON, GPT-2 ids and writing, for the whole
-process (138 to 144 MB/s measured on an AMD Zen 5, 2026-11; rounded down).
+"""Rate of JSON lines through one core in one pass of zstd, JSON, GPT-2 ids and writing, for the
+whole process (138 to 144 MB/s measured on an AMD Zen 5, 2026-11; rounded down).
 """
 
 FTFY_BYTES_PER_SECOND = 3.5e6
@@ -655,7 +658,7 @@ COMPRESSED_SHARE = 0.36
 
 @dataclass(frozen=True)
 class PreparationCost:
-    """One way from compressed text to token files. None means not known."""
+    """One way from compressed text to token files. None means unknown."""
 
     name: str
     steps: str
@@ -665,14 +668,14 @@ class PreparationCost:
     """Largest disk usage, including the downloaded files."""
     core_hours: float | None = None
     hours: float | None = None
-    """Hours on the cores of the data job, or of this machine."""
+    """Hours on the cores of the data job, or on those of this machine."""
     storage_hours: float | None = None
     """Minimum time for reading and writing at the site's fastest storage, a lower bound on the
     hours.
     """
 
 
-ONE_PASS = PreparationCost("one pass", "compressed text to token files, nothing between")
+ONE_PASS = PreparationCost("one pass", "compressed text to token files, nothing in between")
 THREE_STEPS = PreparationCost("the documents' three steps", "extract, join, preprocess_data.py")
 
 
@@ -681,7 +684,7 @@ def data_work(
 ) -> tuple[PreparationCost, ...]:
     """Return both ways for the run's text.
 
-    Return None if no text is tokenized; figures are None if its size is not known.
+    Return None if no text is tokenized. Figures are None if its size is unknown.
     """
     datasets = []
     for text in settings.texts:

@@ -28,7 +28,7 @@ class FewerNodes:
 
     @property
     def min_nodes(self) -> int:
-        """Return the smallest number of nodes allowed by the run file; 0 if none may be missing."""
+        """Return the smallest number of nodes that the run file allows; 0 if none may be missing."""
         return self.settings.job(FULL).min_nodes
 
     @property
@@ -36,7 +36,7 @@ class FewerNodes:
         """Return why this training cannot continue with fewer nodes, or an empty text if it can."""
         site = self.settings.site
         if site.scheduler == "local":
-            return f"site {site.site} is one machine, and has no nodes to lose"
+            return f"site {site.site} is a single machine, so it has no nodes to lose"
         if not self.choice.own_trainer:
             framework = self.choice.training.framework
             return PlanningMessage.MIN_NODES_OF_FRAMEWORK.fill(framework=framework)
@@ -55,7 +55,7 @@ class FewerNodes:
 
     @property
     def candidates(self) -> Iterator[Choice]:
-        """Yield the training with each smaller number of nodes that divides it, largest first."""
+        """Yield the training with each smaller number of nodes that works, largest first."""
         for nodes in range(self.choice.nodes - 1, self.min_nodes - 1, -1):
             choice = self.choice.on_nodes(nodes)
             if _divides(choice):
@@ -80,7 +80,7 @@ class FewerNodes:
 
 
 def _divides(choice: Choice) -> bool:
-    """Whether nodes have complete replicas that split the global batch into whole micro-batches."""
+    """Return whether the nodes hold complete replicas and the global batch divides over them."""
     if choice.nodes % choice.node_multiple:
         return False
     return choice.global_batch % (choice.micro_batch * choice.layout.data) == 0
@@ -91,7 +91,7 @@ def _broken_rules(choice: Choice) -> list[Check]:
     checks = [*check_layout(choice), *check_schedule(choice)]
     broken = [check for check in checks if check.verdict == "fail"]
     if not broken:
-        # With fewer replicas, each one holds a larger share of the optimizer states.
+        # With fewer replicas, each replica holds a larger share of the optimizer states.
         needs = memory.phase_memory(choice, memory.all_stages(choice), machine=None)
         checks = [memory.check_memory(choice, needs)]
         broken = [check for check in checks if check.verdict == "fail"]
@@ -112,8 +112,8 @@ def check_fewer_nodes(settings: Settings, choice: Choice) -> Iterator[Check]:
         return
 
     rule = (
-        "the nodes hold whole replicas, the global batch divides by replicas x micro-batch, and "
-        "their states fit into memory"
+        "the nodes hold whole replicas, the global batch is divisible by replicas x micro-batch, "
+        "and their states fit into memory"
     )
     if not fewer.choices:
         remedy = f"Lower {MIN_NODES} to a number for which this holds, or set it to 0."

@@ -1,6 +1,6 @@
-"""Smoke test and training in the same terms.
+"""Describes the smoke test and the training in the same terms.
 
-The requested values, and how devices and batch are divided.
+Each has the requested values, and the division of devices and batch.
 """
 
 from __future__ import annotations
@@ -23,28 +23,27 @@ from runbook.planning.sizes import shape_of
 
 SMOKE_DECAY = 100
 """A smoke test's learning rate decays over this multiple of its length, so that it ends at 99 % of
-the peak.
+its peak.
 """
 _NOT_IN_SMOKE = (
     *("samples", "tokens", "rampup_start", "rampup_increment", "rampup_samples"),
     *("warmup_samples", "warmup_tokens", "warmup_fraction", "decay_samples", "decay_tokens"),
 )
-"""Keys below `training` about the length and course of the training; they are 0 in a smoke test."""
+"""Keys below `training` for the length and course of the training; they are 0 in a smoke test."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts about the local machine. A plan is pure, so its caller collects them."""
+    """Facts about the local machine. Planning reads nothing itself, so its caller collects them."""
 
     cores: int
     """Physical cores."""
     flags: frozenset[str] = frozenset()
-    """The CPU's instruction sets as Linux names them (avx512_bf16, amx_bf16 ...); empty: not known.
-    """
+    """The CPU's instruction sets as Linux names them (avx512_bf16, amx_bf16 ...); empty if unknown."""
     memory_bytes: int = 0
-    """Main memory; 0: not known."""
+    """Bytes of main memory; 0 if unknown."""
     core_flops: float = 0.0
-    """FLOP/s of one core in a matrix product of the run's precision; 0: not measured."""
+    """FLOP/s of one core in a matrix product with the run's precision; 0 if not measured."""
 
 
 SMOKE_KEYS = Keys(
@@ -78,12 +77,12 @@ class Choice:
 
     @property
     def smoke(self) -> bool:
-        """Whether this is the short run before the long one."""
+        """Return whether this is the short run before the long one."""
         return self.phase == SMOKE
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the site has no accelerator."""
+        """Return whether the site has no accelerator."""
         return self.site.hardware.device == "cpu"
 
     @property
@@ -103,8 +102,8 @@ class Choice:
     def node_multiple(self) -> int:
         """Return the smallest number of nodes that can hold complete replicas of the model.
 
-        Every number of nodes must be a multiple of it. A model cut 8 x 16 on nodes of 8 devices
-        needs 16 nodes, 32, 48 ...
+        Every number of nodes must be a multiple of it. A model split 8 x 16 on nodes of 8 devices
+        needs 16, 32, 48 ... nodes.
         """
         devices = math.lcm(self.layout.ranks_per_replica, self.devices_per_node)
         return devices // self.devices_per_node
@@ -123,7 +122,7 @@ class Choice:
     def tuning(self) -> Tuning:
         """Return how a step is carried out.
 
-        A smoke test has other layers, which may not divide into the training's groups.
+        A smoke test has other layers, which may not be divisible into the training's groups.
         """
         training = self.training
         tuning = Tuning(
@@ -164,21 +163,21 @@ class Choice:
 
     @property
     def compiles_kernels(self) -> bool:
-        """Whether our trainer uses its Triton kernels: on a GPU, unless the run file says no."""
+        """Return whether our trainer uses its Triton kernels: on a GPU, unless the run says no."""
         return self.own_trainer and not self.on_cpu and self.tuning.kernels != "plain"
 
     @property
     def has_half_sums(self) -> bool:
-        """Whether gradients are summed and reduced in bf16 instead of Megatron-LM's fp32."""
+        """Return whether gradients are summed and reduced in bf16 instead of Megatron-LM's fp32."""
         training = self.training
         is_asked_for = training.reduce_in_bf16 and training.precision == "bf16"
         return is_asked_for and self.program == "megatron-lm"
 
     @property
     def hides_sends(self) -> bool:
-        """Whether stages send while they compute.
+        """Return whether stages send while they compute.
 
-        If this is left to the framework, the model counts the sends.
+        If that is left to the framework, the step model counts the sends.
         """
         return self.layout.virtual_pipeline > 1 and self.tuning.overlap_pipeline == "always"
 
@@ -198,7 +197,7 @@ class Choice:
 
     @cached_property
     def shape(self) -> ModelShape:
-        """Return the model at its sequence length, its vocabulary padded for its tensor size."""
+        """Return the model at its sequence length, with its vocabulary padded for its tensor size."""
         length = self.sequence_length
         return shape_of(
             self.model,
@@ -209,7 +208,7 @@ class Choice:
 
     @property
     def own_trainer(self) -> bool:
-        """Whether our own trainer runs, and not one of the documents' frameworks."""
+        """Return whether our own trainer runs, and not one of the documents' frameworks."""
         return self.training.framework == "runbook"
 
     @property
@@ -221,7 +220,7 @@ class Choice:
 
     @property
     def deepspeed(self) -> bool:
-        """Whether DeepSpeed manages gradients and optimizer states."""
+        """Return whether DeepSpeed manages gradients and optimizer states."""
         return self.program in DEEPSPEED
 
     def checks_of(self, results: Iterable[RuleResult]) -> Iterator[Check]:
@@ -270,10 +269,11 @@ def _layout(parallel: Parallel) -> Layout:
 def smoke_choice(settings: Settings) -> Choice:
     """Return the smoke test.
 
-    It has no interleaving and no context parallelism, the run's ZeRO stage, and its own tensor and
-    pipeline sizes. A global batch of 0 becomes two micro-batches for each replica, or one a stage
-    if there are more stages. The peak learning rate is the training's; it is reached early and
-    hardly decays. If the training evaluates, the smoke test does so at its end.
+    It has no interleaving and no context parallelism, uses the run's ZeRO stage, and has its own
+    tensor and pipeline sizes. A global batch of 0 means two micro-batches per replica, or one per
+    stage if there are more stages than that. Its peak learning rate is the training's; it is
+    reached early, and then hardly decays. If the training evaluates, the smoke test does so at its
+    end.
     """
     run = settings.run
     smoke = settings.run.training.smoke

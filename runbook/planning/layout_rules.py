@@ -28,8 +28,8 @@ HEAD_SIZE_UNIT = 8
 def check_layout(choice: Choice) -> list[Check]:
     """Apply every rule about devices, shape and batch that concerns the run.
 
-    If the devices do not divide, the number of replicas is undefined and no rule about the batch is
-    applied. What both phases share is reported once, for the training.
+    If the devices cannot be divided, the number of replicas is undefined, and no rule about the
+    batch is applied. Rules shared by both phases are reported once, for the training.
     """
     world = check_of(_world_size(choice), choice.phase)
     checks = [world, *_devices(choice), *_shape(choice)]
@@ -211,7 +211,7 @@ def _head_size(choice: Choice) -> Check:
 
 
 def _precision(choice: Choice) -> Iterator[RuleResult]:
-    """Yield what a number format requires of a CPU, of Transformer Engine and of DeepSpeed."""
+    """Yield the requirements of a number format on a CPU, on Transformer Engine and on DeepSpeed."""
     precision = choice.training.precision
     if choice.on_cpu:
         yield RuleResult(

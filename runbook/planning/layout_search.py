@@ -1,4 +1,4 @@
-"""Search over layouts, and the effect of changing one value."""
+"""Searches over layouts, and shows the effect of changing one value."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,8 +26,9 @@ from runbook.planning.schedule import check_schedule
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 RECOMPUTE: tuple[Recompute, ...] = ("none", "full")
-"""Selective recomputation drops attention scores, which fused attention never keeps. With it,
-selective is the same as none.
+"""Selective recomputation drops attention scores, which fused attention never stores.
+
+With fused attention, selective is the same as none.
 """
 MOST_CHUNKS = 8
 
@@ -39,11 +40,12 @@ class SearchSpace:
     micro_batches: tuple[int, ...] = MICRO_BATCHES
     recompute: tuple[Recompute, ...] = RECOMPUTE
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
-    """ZeRO stages to try. Those above 1 are tried with DeepSpeed only. With one replica and one
-    rank of context nothing is shared, so only the first is tried.
+    """ZeRO stages to try. Those above 1 are tried only with DeepSpeed.
+
+    With one replica and one rank of context, nothing is sharded, so only the first is tried.
     """
     most_chunks: int = MOST_CHUNKS
-    """Largest number of interleaved chunks of a stage."""
+    """Largest number of interleaved chunks per stage."""
 
 
 EVERYTHING = SearchSpace()
@@ -51,7 +53,7 @@ EVERYTHING = SearchSpace()
 
 @dataclass(frozen=True)
 class RankedLayout:
-    """A layout that satisfies the rules and fits into memory, with the training's cost."""
+    """A layout that satisfies the rules and fits into memory, with the cost of the training."""
 
     choice: Choice
     """The training with this layout, its micro-batch and its recomputation."""
@@ -65,7 +67,7 @@ class RankedLayout:
 
     @property
     def layout(self) -> Layout:
-        """Return the layout itself."""
+        """Return the layout."""
         return self.choice.layout
 
     def as_dict(self) -> dict[str, object]:
@@ -94,21 +96,21 @@ class RankedLayout:
 
 @dataclass(frozen=True)
 class Search:
-    """Result of a search: the layouts, best first, and the reasons for rejecting others."""
+    """Result of a search: the layouts, best first, and the reasons for rejecting the others."""
 
     ranked: tuple[RankedLayout, ...]
     looked_at: int
     broke_a_rule: int
     did_not_fit: int
     reason: str = ""
-    """The rule that left no layout, and what to change; empty if there is a layout."""
+    """The rule that excluded all layouts, and what to change; empty if there is a layout."""
 
 
 def search(choice: Choice, tokens: float = 0.0) -> Search:
     """Try every layout of the choice's model over its nodes.
 
-    `tokens` is the length of the whole training, from which days and cost follow; 0: report
-    neither.
+    `tokens` is the length of the whole training, from which days and cost follow; if it is 0,
+    neither is reported.
     """
     device = modelled_device(choice)
     if isinstance(device, str):
@@ -170,12 +172,12 @@ class _Rejected:
     too_large: list[int] = field(default_factory=list)
     """Bytes on the fullest device of each layout that did not fit."""
     broken_rules: Counter[str] = field(default_factory=Counter)
-    """Number of layouts by the first rule that each broke."""
+    """Number of layouts by the first rule that each of them broke."""
 
 
 def fullest_device(choice: Choice, *, keeps_scores: bool = False) -> int:
     """Return the minimum bytes on the fullest device, with or without attention scores."""
-    # The first stage keeps the most activations, and the last one has the logits.
+    # The first stage keeps the most activations, and the last stage has the logits.
     ends = {0, choice.layout.pipeline - 1}
     stages = [memory.stage_memory(choice, stage) for stage in ends]
     if keeps_scores:
@@ -184,7 +186,7 @@ def fullest_device(choice: Choice, *, keeps_scores: bool = False) -> int:
 
 
 def fits(memory_bytes: int, device: Accelerator) -> bool:
-    """Return whether this many bytes can be planned for on a device."""
+    """Return whether a plan may use this many bytes on a device."""
     return memory_bytes <= RESERVE * device.memory_bytes
 
 
@@ -195,7 +197,7 @@ def _failures(checks: Iterable[Check]) -> list[Check]:
 def growth(
     choice: Choice, tokens: float = 0.0, most_devices: int = 10_000
 ) -> list[RankedLayout | str]:
-    """Return the best layout on twice the nodes, repeatedly doubled.
+    """Return the best layout on twice the nodes, and so on for further doublings.
 
     If no layout fits, return the reason.
     """
@@ -214,7 +216,10 @@ def growth(
 
 
 def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]:
-    """Yield the training in every layout that divides evenly; `check_layout` has the finer rules."""
+    """Yield the training in every layout that divides evenly.
+
+    `check_layout` has the other rules.
+    """
     layout = choice.layout
     trainings = [choice.training.model_copy(update={"recompute": mode}) for mode in space.recompute]
     zero_stages = []
@@ -226,8 +231,8 @@ def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]
         model_ranks = tensor * pipeline * layout.context
         replicas = layout.world_size // model_ranks
         chunks = _chunks(choice, pipeline, space.most_chunks)
-        # ZeRO shares states among replicas and ranks of context. Without any, all ZeRO stages are
-        # the same.
+        # ZeRO shards states over replicas and ranks of context. If there is only one, all ZeRO
+        # stages are the same.
         shares_states = replicas * layout.context > 1
         different_stages = zero_stages if shares_states else zero_stages[:1]
         for micro_batch, zero_stage, training, virtual_pipeline in product(
@@ -260,7 +265,7 @@ def _evenly_divided(choice: Choice) -> Iterator[tuple[int, int]]:
 
 
 def _chunks(choice: Choice, pipeline: int, most_chunks: int) -> list[int]:
-    """Return the numbers of chunks into which a stage's layers divide; DeepSpeed has only one."""
+    """Return the numbers of chunks that divide a stage's layers; DeepSpeed has only one."""
     if pipeline == 1 or choice.deepspeed:
         most_chunks = 1
     stage_layers = choice.model.layers // pipeline
@@ -356,10 +361,13 @@ def _why_none(
 
 @dataclass(frozen=True)
 class Alternative:
-    """One variant of the training. Figures are None if they cannot be known or a rule is broken."""
+    """A variant of the training.
+
+    Figures are None if they cannot be known or if a rule is broken.
+    """
 
     change: str
-    """Words for --set, or a name."""
+    """Arguments for --set, or a name."""
     devices: int
     memory_bytes: int | None
     memory_limit_bytes: int
@@ -401,7 +409,7 @@ def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
 
 
 def _changed_sizes(choice: Choice) -> dict[str, list[int]]:
-    """Return the other values of each size to try, by the run file's key."""
+    """Return other values to try for each size, by the run file's key."""
     layout = choice.layout
     return {
         "jobs.training.nodes": _doubled_and_halved(choice.nodes),
@@ -425,7 +433,7 @@ def _with_training(choice: Choice, key: str, value: str) -> Choice:
 
 
 def _with_size(choice: Choice, key: str, value: int) -> Choice:
-    """Return the training with another value of one of `_changed_sizes`."""
+    """Return the training with another value for one of `_changed_sizes`."""
     if key == "jobs.training.nodes":
         return choice.on_nodes(value)
     if key == "training.micro_batch":
@@ -480,7 +488,10 @@ def _alternative(
 
 
 def what_if_table(alternatives: Sequence[Alternative], currency: str = "") -> Table:
-    """Return a row for each change. A change that breaks a rule becomes a note with that rule."""
+    """Return a row for each change.
+
+    A change that breaks a rule becomes a note that names the rule.
+    """
     planned_seconds = alternatives[0].seconds if alternatives else None
     rows = []
     for alternative in alternatives:

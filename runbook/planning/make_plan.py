@@ -60,9 +60,9 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class ComputesOn:
-    """The number of devices of a node, and its source.
+    """The number of devices per node, and its source.
 
-    This is the site's file, or the program that listed this machine's GPUs.
+    The source is the site's file, or the program that listed this machine's GPUs.
     """
 
     device: str
@@ -73,7 +73,7 @@ class ComputesOn:
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueModel(HasShape):
-    """The model as the catalogue states it (0: a default), with the training's own numbers."""
+    """The model as the catalogue states it (0 means a default), with the training's own numbers."""
 
     shape: ModelShape = field(metadata=FLAT)
     name: str
@@ -86,7 +86,7 @@ class CatalogueModel(HasShape):
 
 @dataclass(frozen=True)
 class Label:
-    """The usual label of a model, compared with its count of parameters."""
+    """The usual label of a model, compared with its number of parameters."""
 
     model: str
     label: str
@@ -97,7 +97,7 @@ class Label:
 
 @dataclass(frozen=True)
 class PhaseParameters:
-    """Parameters of a phase's model by part and by rank, and the loss it begins with."""
+    """Parameters of a phase's model by part and by rank, and the loss at the start."""
 
     whole: Parameters
     per_rank_by_stage: tuple[int, ...]
@@ -107,7 +107,7 @@ class PhaseParameters:
 
 @dataclass(frozen=True)
 class PhaseFlops:
-    """FLOPs of a phase by convention; `convention` is the one that trainer and plan report."""
+    """FLOPs of a phase by convention. `convention` is the one that trainer and plan report."""
 
     convention: str
     per_iteration: dict[str, float]
@@ -116,7 +116,7 @@ class PhaseFlops:
 
 @dataclass(frozen=True)
 class Plan:
-    """The content of plan.json; the sections of a phase are under its name."""
+    """The content of plan.json; each phase's sections are under its name."""
 
     schema: int
     run: str
@@ -138,7 +138,7 @@ class Plan:
     checks: tuple[Check, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values as a copy for the caller."""
+        """Return plain values, copied for the caller."""
         content: dict[str, Any] = as_json(self)
         return content
 
@@ -169,10 +169,11 @@ def make_plan(
 ) -> Plan:
     """Compute everything a run needs.
 
-    Raise one `PlanError` that lists every rule the values break. Pure: no file, clock, network or
-    environment. `machine` has the facts about this machine. Without it, checks that need them are
-    `unknown`. Measurements of smoke tests on it (`measured`) correct the step times. `given_checks`
-    are verdicts on files, which only the caller may read; they count as the plan's own.
+    Raise a single `PlanError` that lists every rule the values break. It is pure: it uses no file,
+    clock, network or environment. `machine` has the facts about this machine. Without it, checks
+    that need these facts are `unknown`. Measurements of smoke tests on this machine (`measured`)
+    correct the step times. `given_checks` are verdicts on files, which only the caller may read;
+    they count as the plan's own.
     """
     data = plan_data(settings)
     smoke = smoke_choice(settings)
@@ -323,7 +324,7 @@ def _flops(choice: Choice) -> PhaseFlops:
 
 
 def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
-    """Return the trainer's input; relative paths start at the folder of plan.json."""
+    """Return the trainer's input. Relative paths start at the folder of plan.json."""
     training = choice.training
     length = duration(choice)
     phase = PhasePlan(
@@ -390,7 +391,7 @@ def _model(choice: Choice) -> schema.PlannedModel:
 def _data(settings: Settings, choice: Choice, data: DataPlan) -> schema.PlannedData:
     uses = ("train", "validation", "test")
     sources = {use: data.weighted(use) for use in uses}
-    # The documents' programs do not know about tokens: their files get equal shares.
+    # The documents' programs do not use token counts, so their files get equal shares.
     if not choice.own_trainer:
         sources = {
             use: tuple(dataclasses.replace(file, text="") for file in files)

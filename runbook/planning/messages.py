@@ -16,7 +16,7 @@ class PlanningMessage(Message):
     DID_YOU_MEAN = "Did you mean {name}?"
     THERE_ARE = "There are {names}."
     QUEUE_RULE = "nodes and walltime are within what the queue accepts"
-    QUEUES_NOT_KNOWN = "the limits of {partition} on {site} are not known"
+    QUEUES_NOT_KNOWN = "the limits of {partition} on {site} are unknown"
     QUEUE_NOT_LISTED = "{queue} is not among the queues of params/sites/{site}.yaml"
     NAME_A_QUEUE = "{suggestion} Change jobs.{section}.partition, or add it below queues."
     JOB_IN_QUEUE = "{nodes} for {time_limit} in {partition} ({limits})"
@@ -27,23 +27,25 @@ class PlanningMessage(Message):
     NO_LIMIT = "no limit known"
     CHANGE_KEYS = "Change {keys}."
 
-    TOKENS_OF_MOCK = "mock data: random tokens, as many as asked for"
+    TOKENS_OF_MOCK = "mock data: random tokens, as many as needed"
     TOKENS_OF_CATALOGUE = "the catalogue's count of {counted}, and {ends:,} ends of documents"
     TOKENS_OF_TEXT = "{text_bytes:,} bytes of text at {bytes_per_token:g} bytes a token"
-    TOKENS_NOT_KNOWN = "not known before the text is read"
+    TOKENS_NOT_KNOWN = "unknown before the text is read"
     HELD_OUT_NOT_COUNTED = "02-data counts them and applies the rule."
     HELD_OUT_FILES = "data.held_out={held_out} for validation and as many for test, of {files}"
     SAMPLES_BY_TEXT = "{shares} of the samples"
     FILES_TWICE = "; {files} twice"
-    TOKENS_READ = "{tokens} tokens wanted, {available} there to train on: read {epochs:.2f} times"
+    TOKENS_READ = (
+        "{tokens} tokens wanted, {available} available for training: read {epochs:.2f} times"
+    )
     TOKENS_READ_BY_TEXT = "{tokens} tokens wanted: {repeats}"
     TEXT_READ = "{text} read {epochs:.2f} times"
     READ_ONCE_RULE = "a run reads its training text at most once"
     TAKE_MORE_TEXT = (
-        "Take more text, or fewer iterations; repeating it a few times does little harm."
+        "Use more text, or fewer iterations; repeating it a few times does little harm."
     )
     TAKE_MORE_OF_TEXT = (
-        "Take more text, fewer iterations, or a smaller weight of {text}; repeating it a few times "
+        "Use more text, fewer iterations, or a smaller weight of {text}; repeating it a few times "
         "does little harm."
     )
 
@@ -57,58 +59,59 @@ class PlanningMessage(Message):
         "write hardware.peak_tflops ({{{precision}: 312}}), or choose another training.precision"
     )
 
-    WITH_SCORES = " ({needed} where attention scores are kept)"
+    WITH_SCORES = " ({needed} if attention scores are stored)"
     MEMORY_AVAILABLE = "there are {available}"
     MEMORY_UNKNOWN = "how much there is, is not known"
-    USABLE_SHARE = ", of which {share:.0%} can be planned with"
+    USABLE_SHARE = ", of which a plan may use {share:.0%}"
     LESS_MEMORY = (
-        "What makes it smaller: {ways}, or more nodes in {job_key}.nodes for the shared states."
+        "These changes make it smaller: {ways}, or more nodes in {job_key}.nodes for the sharded "
+        "states."
     )
     FLASH_ATTENTION = "Make sure that flash attention is used, or set training.recompute."
     OFFLOAD = "{devices} devices offload {needed}; the host's step is not in the planned time"
     NODE_MEMORY = "; a node has {available}"
-    NODE_MEMORY_NOT_KNOWN = "; how much memory a node has is not known"
+    NODE_MEMORY_NOT_KNOWN = "; the memory of a node is unknown"
     SHARE_TO_OFFLOAD = (
         "Set parallel.zero_stage to 1 or more with DeepSpeed, or training.offload to false."
     )
 
-    CORES_NOT_KNOWN = "how many cores this machine has is not known"
-    CPU_NOT_KNOWN = "whether this CPU multiplies {precision} directly is not known"
+    CORES_NOT_KNOWN = "the number of cores of this machine is unknown"
+    CPU_NOT_KNOWN = "it is unknown whether this CPU multiplies {precision} directly"
     CPU_BASIS = (
-        "{cores} x {gflops:g} GFLOP/s ({path}, measured) for products of matrices, {share:.0%} of the "
+        "{cores} x {gflops:g} GFLOP/s ({path}, measured) for matrix products, {share:.0%} of the "
         "step"
     )
     CPU_PRECISION = "bf16 on this CPU"
-    CPU_PRODUCTS = "{path}: products of matrices {comparison}"
+    CPU_PRODUCTS = "{path}: matrix products {comparison}"
     TIMES_AS_LONG = "take about {times:.1f} times as long as in fp32"
     TIMES_AS_FAST = "are {times:.1f} times as fast as fp32"
     NO_PEAK_OF_DEVICE = "no {precision} peak is known for {device}"
     MODELLED = "modelled part by part for {device} ({peak:g} TFLOP/s, {precision})"
     ASSUMED_SHARE = "{share:.0%} of {peak:g} TFLOP/s ({device}, {precision}), assumed"
 
-    CPU_HAS_NO_LINKS = "a CPU has no links between devices to lay a model out over"
+    CPU_HAS_NO_LINKS = "a CPU has no links between devices for a layout"
     DEVICE_NOT_IN_TABLE = (
         "the accelerator {device} is not in our table, and no peak is guessed: write hardware.device "
         "of params/sites/{site}.yaml as one of {names}"
     )
     NAME_WITHOUT_MEMORY = (
-        "the name {device} leaves its memory open: write hardware.device_memory in {where}"
+        "the name {device} does not determine its memory: write hardware.device_memory in {where}"
     )
     CONTEXT_DOES_NOT_DIVIDE = (
         "parallel.context={context} does not divide {devices} devices: change it or "
         "jobs.training.nodes"
     )
     NO_LAYOUT_DIVIDES = (
-        "no cut of {layers} layers and {heads} heads over {devices} devices divides a global batch of "
-        "{global_batch}: change jobs.training.nodes or training.global_batch"
+        "no division of {layers} layers and {heads} heads over {devices} devices fits a global "
+        "batch of {global_batch}: change jobs.training.nodes or training.global_batch"
     )
     LAYOUTS_TOO_LARGE = (
-        "{too_large} of {layouts} layouts do not fit into {share:.0%} of {memory}, the thriftiest "
-        "needs {least_gib:.1f} GiB of each device: take more nodes, or an engine that shares more "
+        "{too_large} of {layouts} layouts do not fit into {share:.0%} of {memory}; the smallest "
+        "needs {least_gib:.1f} GiB of each device: use more nodes, or an engine that shards more "
         "states (parallel.zero_stage with DeepSpeed)"
     )
     LAYOUTS_BREAK_RULE = (
-        "{broken} of {layouts} layouts fit and break a rule, {count} of them this: {rule}"
+        "{broken} of {layouts} layouts fit but break a rule; {count} of them break this one: {rule}"
     )
 
     MIN_NODES_OF_FRAMEWORK = (
@@ -126,15 +129,15 @@ class PlanningMessage(Message):
     )
     SPEED_OF_SAVES = "saves at {gigabytes:g} GB/s (assumed; the site states no write_bandwidth)"
     NEAR_COPIES = (
-        "a copy in node memory every {interval} steps at {speeds} (assumed), used where the same "
-        "allocation goes on"
+        "a copy in node memory every {interval} steps at {speeds} (assumed), used if the same "
+        "allocation continues"
     )
 
     LABEL = '"{label}" is {rounded}: {parameters:,} parameters by count'
     LABEL_TOO_LARGE = "; the label says {ratio:.1f} times as many"
     LABEL_TOO_SMALL = "; the label says {ratio:.0%} of that"
     POWER = "{watts:.0f} W a device (board power of the datasheet) for all of the time"
-    POWER_NOT_KNOWN = "the power of {device} is not known"
+    POWER_NOT_KNOWN = "the power of {device} is unknown"
     SMOKE_TEST_TIME = "about {duration}"
     START_AND_STEPS = "{start_up} to start (assumed), {steps} of steps; queue not counted"
 
@@ -168,7 +171,7 @@ class PlanningMessage(Message):
     FLOPS_OF_TOKEN = "{gflop:.4g} GFLOP a token"
     COUNTS_RECOMPUTED = "recomputed work too"
     VERDICTS = "{passed} pass, {warned} warn, {unknown} unknown"
-    LEFT_OVER = " ({samples} samples fill no whole step and are left over)"
+    LEFT_OVER = " ({samples} samples do not fill a step and are left over)"
     SET_FP32 = "Set training.precision to fp32."
     DEVICES_BY_KIND = "{tensor} tensor x {pipeline} pipeline{context} x {data} data replicas"
     CONTEXT_DEVICES = " x {context} context"

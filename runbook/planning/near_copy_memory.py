@@ -1,4 +1,4 @@
-"""Memory that copies of the newest state use on a node, and whether the node has enough."""
+"""Memory that copies of the newest state need on a node, and whether the node has enough."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,14 +12,13 @@ from runbook.planning.layout import Choice
 from runbook.planning.rule_codes import PlanCode
 
 DEFAULT_SHARE = 0.5
-"""Share of a node's memory: the size of /dev/shm unless someone has set another (tmpfs(5), size=).
-"""
+"""Share of a node's memory that /dev/shm has unless its size was changed (tmpfs(5), size=)."""
 
 
 def near_bytes(choice: Choice, stages: Sequence[StageMemory]) -> int:
     """Return the bytes of all copies on a node: weights, master weights and moments of each rank.
 
-    With several nodes, each holds as much for its partner.
+    With several nodes, each holds the same amount for its partner.
     """
     largest = max(stage.weights + stage.optimizer for stage in stages)
     holders = 2 if choice.nodes > 1 else 1
@@ -29,7 +28,7 @@ def near_bytes(choice: Choice, stages: Sequence[StageMemory]) -> int:
 def check_near_copies(
     choice: Choice, stages: Sequence[StageMemory], node_memory: int
 ) -> Iterator[Check]:
-    """Yield whether a node has enough memory for copies. 0 means that its memory is not known."""
+    """Yield whether a node has enough memory for copies. 0 means that its memory is unknown."""
     interval = choice.training.near_interval
     if not interval or choice.smoke or not choice.own_trainer:
         return

@@ -1,6 +1,6 @@
 """Network settings that made other users' jobs hang.
 
-Rules for every site of a fabric, each with its source.
+Each rule applies to every site with a certain fabric, and has a source.
 """
 
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ class NetworkRule:
     fabric: str
     """libfabric's provider, as a site's hardware.fabric names it."""
     hangs_with: frozenset[str]
-    """Values that hung; `NOT_SET` is among them if an unset variable hangs too."""
+    """Values that hung; `NOT_SET` is among them if jobs also hang with the variable unset."""
     remedy: str
     source: str
     date: str
     """Date of the source's statement, YYYY-MM-DD."""
     devices: str = ""
-    """Beginnings of the accelerator names that the rule applies to; empty: all."""
+    """Beginnings of the accelerator names to which the rule applies; empty means all."""
 
 
 RULES = (
@@ -43,9 +43,12 @@ RULES = (
     NetworkRule(
         variable="NCCL_NET_GDR_LEVEL",
         fabric="cxi",
-        # 3 is the number of PHB, 5 that of SYS in NCCL's older spelling.
+        # In NCCL's older spelling, 3 is the number of PHB, and 5 that of SYS.
         hangs_with=frozenset({"PHB", "SYS", "3", "5"}),
-        remedy="Leave NCCL_NET_GDR_LEVEL out, at least in an image of ROCm 7: RCCL finds the level by itself.",
+        remedy=(
+            "Leave NCCL_NET_GDR_LEVEL out, at least in an image of ROCm 7: RCCL determines the "
+            "level itself."
+        ),
         source="lumi-ai-factory/laifs-container-recipes issue 30; LUMI-AI-Guide pull request 97",
         date="2026-05-04",
         devices="MI",
@@ -57,7 +60,7 @@ def check_network(settings: Settings) -> list[Check]:
     """Compare the environment of a run's jobs with the rules of its site's fabric.
 
     There is no check if the fabric is unknown or has no rule. A setting that hung elsewhere is only
-    a warning, since it depends on the versions of libfabric and RCCL in the image.
+    a warning, because it depends on the versions of libfabric and RCCL in the image.
     """
     variables: dict[str, str | None] = {}
     for group in switched_on(settings).values():
@@ -74,10 +77,10 @@ def check_network(settings: Settings) -> list[Check]:
 def _check(rule: NetworkRule, variables: Mapping[str, str | None]) -> Check:
     name = f"network: {rule.variable}"
     says = f"no value with which jobs hung ({rule.source}, {rule.date})"
-    # A group that unsets NCCL_NET keeps NCCL from using libfabric, whose settings then have no
-    # effect.
+    # A group that unsets NCCL_NET keeps NCCL from using libfabric, so the settings of libfabric
+    # have no effect.
     if "NCCL_NET" in variables and variables["NCCL_NET"] is None:
-        return Check(name, "pass", "NCCL_NET is unset: NCCL does not go through libfabric", says)
+        return Check(name, "pass", "NCCL_NET is unset: NCCL does not use libfabric", says)
     value = variables.get(rule.variable) or NOT_SET
     if value:
         setting = f"{rule.variable}={value}"

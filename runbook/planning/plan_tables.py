@@ -1,4 +1,4 @@
-"""The plan as tables for people, built from the content of plan.json.
+"""Shows the plan as tables for people, built from the content of plan.json.
 
 The notebook and the command line show the same.
 """
@@ -36,7 +36,7 @@ PART_WORDS = {
     "tensor": "waiting for tensor-parallel communication",
     "pipeline": "sending between stages",
     "bubble": "pipeline bubble",
-    "data": "data-parallel communication that nothing hides",
+    "data": "data-parallel communication that is not hidden",
     "waiting": "waiting for the slowest",
 }
 PARAMETERS_ON_RANK = "parameters on a rank"
@@ -58,16 +58,16 @@ _MEMORY_PARTS = {
     "optimizer": "optimizer states",
     "activations": "activations",
     "logits": "logits",
-    "passing": "gradients on their way through a layer",
-    "attention_scores": "attention scores, where they are kept",
-    "buffers": "buffers of the engine, where they are known",
-    "optimizer_moment": "the optimizer's step, when activations are gone",
-    "host": "in main memory, for each device",
+    "passing": "gradients in transit through a layer",
+    "attention_scores": "attention scores, if they are stored",
+    "buffers": "buffers of the engine, if they are known",
+    "optimizer_moment": "the optimizer's step, after activations are freed",
+    "host": "in main memory, per device",
 }
 
 
 def parameters_of(part: str) -> str:
-    """Return the name of the row with the parameters of a part of the model."""
+    """Return the name of the row with the parameters of one part of the model."""
     return f"parameters: {part}"
 
 
@@ -139,7 +139,7 @@ def _needed_memory(plan: Plan) -> tuple[str, str]:
 
 
 def _with_failures(plan: Plan) -> list[tuple[str, str, str]]:
-    """Return the row about the expected cost of failures; None if no failure rate is known."""
+    """Return the row about the expected cost of failures, or None if no failure rate is known."""
     expectation = useful_time(plan)
     if expectation is None:
         return []
@@ -181,11 +181,11 @@ def _rules(plan: Plan) -> tuple[str, str]:
 def _smoke_test_time(plan: Plan) -> tuple[str, str]:
     """Return the time of the smoke test, and the time of its steps alone.
 
-    The first includes the start of the processes, which dominates.
+    The first includes starting the processes, which takes most of the time.
     """
     steps = plan.time[SMOKE].seconds
     if steps is None:
-        return UNKNOWN, "before the training, to see that all works"
+        return UNKNOWN, "before the training, to see that everything works"
     on_cpu = plan.computes_on.device == "cpu"
     start_up = START_UP_SECONDS_ON_CPU if on_cpu else START_UP_SECONDS
     return (
@@ -202,7 +202,7 @@ def _text_disk(plan: Plan) -> tuple[str, str]:
         return "none", "no text is tokenized in this run"
     ours, theirs = plan.data_work
     if ours.disk_bytes is None or theirs.disk_bytes is None:
-        return UNKNOWN, "the size of the text is not known before it is read"
+        return UNKNOWN, "the size of the text is unknown before it is read"
     return decimal_bytes(
         ours.disk_bytes
     ), f"the documents' three steps: {decimal_bytes(theirs.disk_bytes)}"
@@ -234,7 +234,7 @@ def sizes_table(plan: Plan) -> Table:
 
 
 def _on_fullest_rank(ranks: Sequence[int]) -> str:
-    """Return the parameters of the rank that has the most, and of how many stages."""
+    """Return the parameters of the rank that has the most, and how many stages are that large."""
     largest = f"{max(ranks):,}"
     if len(ranks) == 1:
         return largest
@@ -304,19 +304,22 @@ def memory_table(plan: Plan) -> Table:
             **{name: _bytes_of(size, memory.limit_of) for name, size in whole.items()},
         }
 
-    note = "Parts are those of one rank of the fullest stage; on accelerators, buffers of libraries are not counted."
+    note = (
+        "Parts are those of one rank of the fullest stage. On accelerators, library buffers are "
+        "not counted."
+    )
     return by_phase(rows, "Memory", note)
 
 
 def _bytes_of(size: int, unit: str) -> str:
-    """Return bytes of a node or a device; 0: not known."""
+    """Return the bytes of a node or a device, or 0 if unknown."""
     if not size:
         return UNKNOWN
     return PlanningMessage.LIMIT_OF.fill(size=show_bytes(size), unit=unit)
 
 
 def memory_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
-    """Return the content of the memory table, in GiB under names with units; None: not known."""
+    """Return the content of the memory table, in GiB under names with units; None means unknown."""
     memory = plan.memory[phase]
     sizes = {words: getattr(memory.fullest_stage, part) for part, words in _MEMORY_PARTS.items()}
     sizes |= {
@@ -332,7 +335,7 @@ def memory_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 def flops_table(plan: Plan) -> Table:
     """Return the operations per token in every convention.
 
-    The same speed has different TFLOP/s in each convention.
+    The same speed corresponds to different TFLOP/s in each convention.
     """
     recomputed = PlanningMessage.COUNTS_RECOMPUTED.fill()
     rows = []
@@ -350,7 +353,7 @@ def flops_table(plan: Plan) -> Table:
             }
         )
 
-    note = "Compare reports by tokens/s; a TFLOP/s means nothing without its name."
+    note = "Compare reports by tokens/s; a TFLOP/s figure means nothing without its convention."
     return Table(rows, "Operations by convention", [note])
 
 
@@ -378,11 +381,11 @@ def time_table(plan: Plan) -> Table:
             "from": time.basis,
         }
 
-    return by_phase(rows, "Time", "Loading, compiling and checkpoints come on top.")
+    return by_phase(rows, "Time", "Loading, compiling and checkpoints take additional time.")
 
 
 def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
-    """Return the content of the time table, as numbers under names with units; None: not known."""
+    """Return the content of the time table, as numbers under names with units; None means unknown."""
     time = plan.time[phase]
     spec = plan.phases[phase]
     return {
@@ -399,11 +402,11 @@ def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 
 
 def parts_table(plan: Plan) -> Table:
-    """Return the parts of a step's time, on accelerators that are modelled part by part."""
-    title = "Where a step's time goes"
+    """Return the parts of a step's time, for accelerators that are modelled part by part."""
+    title = "Where the time of a step goes"
     parts = {phase: plan.time[phase].parts or {} for phase in (SMOKE, FULL)}
     if not parts[FULL]:
-        return Table((), title, ["Modelled part by part on accelerators only."])
+        return Table((), title, ["Only steps on accelerators are modelled part by part."])
     names = [name for name in parts[FULL] if name != "waiting"] + ["waiting"]
 
     def share(phase: str, name: str) -> str:
@@ -426,7 +429,7 @@ def parts_table(plan: Plan) -> Table:
 
 
 def endurance_table(plan: Plan) -> Table:
-    """Return saves to each storage tier, failures, jobs in a row and energy of the training.
+    """Return the saves to each storage tier, failures, consecutive jobs and energy of the training.
 
     Unknown figures are marked as such.
     """
@@ -490,9 +493,9 @@ def storage_table(plan: Plan) -> Table:
 
 
 def data_table(plan: Plan) -> Table:
-    """Return the bytes, disk and hours of one pass and of the documents' three steps.
+    """Return the bytes, disk space and hours of one pass and of the documents' three steps.
 
-    There is no row if no text is tokenized.
+    There are no rows if no text is tokenized.
     """
     title = "Preparing the text"
     if not plan.data_work:
@@ -501,7 +504,7 @@ def data_table(plan: Plan) -> Table:
     for way in plan.data_work:
         hours = {
             "time on the job's cores": way.hours,
-            "least by the storage's speed": way.storage_hours,
+            "minimum, given the storage's speed": way.storage_hours,
         }
         columns[way.name] = {
             "steps": way.steps,
@@ -511,7 +514,7 @@ def data_table(plan: Plan) -> Table:
             "time on one core": shown(way.core_hours and 3600 * way.core_hours, show_duration),
             **{what: shown(value and 3600 * value, show_duration) for what, value in hours.items()},
         }
-    note = "Rates measured on one core of an AMD Zen 5; downloads come on top."
+    note = "Rates were measured on one core of an AMD Zen 5; downloads take additional time."
     return Table(_side_by_side(columns), title, [note])
 
 
@@ -534,7 +537,7 @@ def places_table(plan: Plan) -> Table:
 
 
 def checks_table(plan: Plan) -> Table:
-    """Return every rule that was applied. A plan with a failing rule is never shown."""
+    """Return every rule that was applied. A plan in which a rule fails is never shown."""
     return Table([check.as_dict() for check in plan.checks], "Checks", [_verdicts(plan.checks)])
 
 
@@ -555,7 +558,7 @@ def documents_table(site: Site, content: Plan) -> Table:
     rows += [_timing_row(timing, content.data.estimated_bytes) for timing in site.timings]
     return Table(
         rows,
-        "Beside it: the document's numbers",
+        "Next to it: the document's numbers",
         ["Measured or advised by its authors, not by us."],
     )
 
@@ -575,7 +578,7 @@ def _advised_batch(sequences_per_device: int, phase: PhasePlan) -> dict[str, str
 
 
 def _timing_row(timing: Timing, data_bytes: int) -> dict[str, str]:
-    """Return a document's time, and this run's at the same rate; `data_bytes` 0: not known."""
+    """Return a document's time, and this run's at the same rate; 0 `data_bytes` are unknown."""
     row = {
         "what": timing.what,
         "the document": show_duration(timing.seconds),
@@ -646,7 +649,7 @@ def duration_sum(phase: PhasePlan) -> str:
 
 
 def decimal_bytes(count: float) -> str:
-    """Return bytes in the decimal units in which disks are sold.
+    """Return bytes in the decimal units with which disks are sold.
 
     >>> decimal_bytes(7.08e12), decimal_bytes(4e6), decimal_bytes(12)
     ('7.08 TB', '4 MB', '12 B')
@@ -674,7 +677,7 @@ def _side_by_side(columns: Mapping[str, Mapping[str, object]]) -> list[dict[str,
 
 
 def shown(value: Any, show: str | Callable[[Any], str]) -> str:
-    """Return a value shown by a format or a function, or "not known" if it is None."""
+    """Return a value formatted with a format or a function, or "not known" if it is None."""
     if value is None:
         return UNKNOWN
     return show.format(value) if isinstance(show, str) else show(value)

@@ -46,32 +46,36 @@ _MESSAGES = {
         title="world size",
         value="{world_size} devices ({nodes} x {devices_per_node}){groups} ({factors})",
         rule="world size = tensor x pipeline x context x data replicas",
-        remedy="Change {job_key}.nodes to a multiple of {node_multiple}, or choose {tensor_key} x "
-        "{pipeline_key} so that it divides {world_size}.",
+        remedy=(
+            "Change {job_key}.nodes to a multiple of {node_multiple}, or choose {tensor_key} x "
+            "{pipeline_key} so that it divides {world_size}."
+        ),
     ),
     PlanCode.PROCESSES_ON_NODE: RuleText(
         title="processes on a node",
         value="{devices_per_node} processes on {cores} cores",
-        rule="each process has a core of its own",
-        remedy="Lower {job_key}.devices_per_node to at most {cores}; more is only slower.",
+        rule="each process has its own core",
+        remedy="Lower {job_key}.devices_per_node to at most {cores}; more would only be slower.",
     ),
     PlanCode.DEVICES_ON_NODE: RuleText(
         title="devices on a node",
         value="{devices_per_node} of {site_devices} devices a node of {site} has",
-        rule="a job asks for no more devices than a node has",
+        rule="a job requests no more devices than a node has",
         remedy="Set {job_key}.devices_per_node to at most {site_devices}, or 0 for all of them.",
     ),
     PlanCode.NO_GPU_SEEN: RuleText(
         title="GPUs",
-        value="site {site} computes on the GPUs of this machine, and none is seen",
-        rule="nvidia-smi or rocm-smi lists a GPU, and CUDA_VISIBLE_DEVICES and its like "
-        "do not hide it",
-        remedy="Look what nvidia-smi or rocm-smi says, or compute on the CPU: --set site=local.",
+        value="site {site} computes on the GPUs of this machine, but none is visible",
+        rule=(
+            "nvidia-smi or rocm-smi lists a GPU, and CUDA_VISIBLE_DEVICES and similar variables do "
+            "not hide it"
+        ),
+        remedy="Check what nvidia-smi or rocm-smi reports, or compute on the CPU: --set site=local.",
     ),
     PlanCode.TENSOR_INSIDE_NODE: RuleText(
         title="tensor inside a node",
         value="{tensor_key}={tensor} on nodes of {devices_per_node} devices",
-        rule="the devices that share a matrix sit in one node, where the links are fast",
+        rule="the devices that share a matrix are in one node, where the links are fast",
         remedy="Choose a {tensor_key} that divides {devices_per_node}.",
     ),
     PlanCode.HEAD_SIZE: RuleText(
@@ -95,42 +99,49 @@ _MESSAGES = {
     PlanCode.TRANSFORMER_ENGINE: RuleText(
         title="Transformer Engine",
         value="{wanted} with training.precision={precision} on {device}",
-        rule="these need GPUs and the engine megatron-core, and fp8 goes with bf16; Transformer "
-        "Engine computes them, but for fp8 tensorwise, which training.kernels auto or compiled do",
+        rule=(
+            "these need GPUs and the engine megatron-core, and fp8 requires bf16; Transformer "
+            "Engine computes them, except for fp8 tensorwise, which training.kernels auto or "
+            "compiled computes"
+        ),
         remedy="Leave them out, or set training.precision to bf16 and training.engine to "
         "megatron-core on a site of GPUs.",
     ),
     PlanCode.SUMS_IN_BF16: RuleText(
         title="sums of gradients",
         value="training.reduce_in_bf16 with training.precision={precision}",
-        rule="Megatron-LM sums and reduces gradients in bf16 only where it trains in bf16",
+        rule="Megatron-LM sums and reduces gradients in bf16 only if it trains in bf16",
         remedy="Leave training.reduce_in_bf16 out, or set training.precision to bf16.",
     ),
     PlanCode.LOSS_SCALE: RuleText(
         title="loss scale",
         value="training.initial_loss_scale={initial:g}, training.min_loss_scale={least:g} with "
         "training.engine=deepspeed",
-        rule="DeepSpeed takes the initial scale as a power of two, "
-        "and the smallest as a whole number",
+        rule=(
+            "DeepSpeed accepts the initial scale as a power of two, and the smallest as a whole "
+            "number"
+        ),
         remedy="Set training.initial_loss_scale to {power_of_two}, training.min_loss_scale to 1.",
     ),
     PlanCode.ZERO_3_AT_START: RuleText(
         title="ZeRO 3 at the start",
         value="{needed} of weights on each device of {memory}",
-        rule="our trainer builds the whole model of a device before ZeRO 3 cuts it up",
+        rule="our trainer builds the whole model of a device before ZeRO 3 shards it",
         remedy="Choose a larger {tensor_key}, or training.engine=megatron-core with "
         "{pipeline_key}.",
     ),
     PlanCode.BATCH_DIVIDES: RuleText(
         title="batch",
         value="{global_batch} sequences over {micro_batch} micro x {data} replicas = {step}",
-        rule="the global batch divides by micro-batch x data replicas",
+        rule="the global batch is divisible by micro-batch x data replicas",
         remedy="Set {batch_key} to {nearest}.",
     ),
     PlanCode.PIPELINE_FILLED: RuleText(
         title="pipeline filled",
-        value="{num_microbatches} micro-batches for {pipeline} stages: {bubble:.0%} idle beside "
-        "the work",
+        value=(
+            "{num_microbatches} micro-batches for {pipeline} stages: {bubble:.0%} idle time "
+            "relative to the work"
+        ),
         rule="at least as many micro-batches as stages",
         remedy="Raise {batch_key}, or lower {pipeline_key}.",
     ),
@@ -143,14 +154,14 @@ _MESSAGES = {
     PlanCode.FRAMEWORK_IGNORES_KEYS: RuleText(
         title="keys of our own trainer",
         value="{ignored} with training.framework={framework}",
-        rule="these keys act in our own trainer; another framework gets no option for them",
+        rule="these keys affect only our own trainer; another framework gets no option for them",
         remedy="Leave them out, or pass the framework's own option in the site's file.",
     ),
     PlanCode.GIVEN_ONCE: RuleText(
         title="{what} given once",
         value="{given}",
         rule="{number} one of {alternatives}",
-        remedy="Give one of them and leave the others 0.",
+        remedy="Set one of them and leave the others at 0.",
     ),
     PlanCode.LENGTH: RuleText(
         title="length",
@@ -176,30 +187,42 @@ _MESSAGES = {
         value="decay over {decay_samples:,} samples, run of {samples:,}: it ends at a rate of "
         "{last_rate:.2e} (peak {peak:g})",
         rule="the decay is no longer than the run",
-        remedy="Right for the first part of a longer training; else leave the decay keys 0, "
-        "which means the run's length.",
+        remedy=(
+            "This is right for the first part of a longer training; otherwise leave the decay keys "
+            "at 0, which means the run's length."
+        ),
     ),
     PlanCode.STEPS_SKIPPED: RuleText(
         title="steps skipped under fp16",
-        value="about {skipped} of {steps} steps skipped while the loss scale halves from "
-        "{initial:g}",
-        rule="some steps are left that change the weights",
+        value=(
+            "about {skipped} of {steps} steps are skipped while the loss scale halves from "
+            "{initial:g}"
+        ),
+        rule="some steps remain that change the weights",
         remedy="Lower training.initial_loss_scale (65536), raise {iterations_key}, "
         "or train in bf16.",
     ),
     PlanCode.REPLAY_COST: RuleText(
         title="replay",
-        value="{again} of {num_microbatches} micro-batches again every {interval} steps: {share:.2%} more "
-        "computing",
-        rule="computing again to find silent data corruption takes at most 5 % of the time",
+        value=(
+            "{again} of {num_microbatches} micro-batches are recomputed every {interval} steps: "
+            "{share:.2%} more computing"
+        ),
+        rule="recomputing to find silent data corruption takes at most 5 % of the time",
         remedy="Set training.replay_interval to {enough} or more.",
     ),
     PlanCode.NEAR_ROOM: RuleText(
         title="near copies",
         value="{needed} in {folder} of each node ({partner}) every {interval} steps; a node {memory}",
-        rule="two copies of each rank's state fit into node memory, of which /dev/shm has half by default",
-        remedy="Set training.near_interval to 0, take more nodes, or name another folder of node memory in "
-        "training.near_folder. Ask for the memory in the job too, where the queue limits it.",
+        rule=(
+            "two copies of each rank's state fit into node memory, of which /dev/shm has half by "
+            "default"
+        ),
+        remedy=(
+            "Set training.near_interval to 0, take more nodes, or name another folder of node "
+            "memory in training.near_folder. Request the memory for the job too, if the queue "
+            "limits it."
+        ),
     ),
     PlanCode.PLANNED_STOP: RuleText(
         title="rehearsed stop",

@@ -23,18 +23,18 @@ _OWN_KEYS = (
 )
 """Keys below `training` that only our own trainer supports."""
 _GIVEN = (("length", "exactly"), ("warm-up", "at most"), ("decay", "at most"))
-"""The name of each group in `EXCLUSIVE`, and how many of its keys are given."""
+"""The name of each group in `EXCLUSIVE`, and how many of its keys may be set."""
 
 
 def batch_of(choice: Choice) -> Batch:
-    """The batch of a phase with its ramp."""
+    """Return the batch of a phase with its ramp."""
     training = choice.training
     ramp = Ramp(training.rampup_start, training.rampup_increment, training.rampup_samples)
     return Batch(choice.micro_batch, choice.global_batch, choice.num_microbatches, ramp)
 
 
 def duration(choice: Choice) -> Duration:
-    """Length in whole steps.
+    """Return the length in whole steps.
 
     Samples or tokens that do not fill a step are dropped, as in Megatron.
     """
@@ -51,7 +51,7 @@ def duration(choice: Choice) -> Duration:
 
 
 def learning_rate(choice: Choice, length: Duration) -> LearningRate:
-    """The schedule in samples, whatever the unit of its parts."""
+    """Return the schedule in samples, whatever the units of its parts."""
     training = choice.training
     batch = batch_of(choice)
     decay = batch.samples_after(training.decay_iterations) or training.decay_samples
@@ -73,7 +73,7 @@ def learning_rate(choice: Choice, length: Duration) -> LearningRate:
         return rate
     batch_samples = batch.global_
     falling = training.wsd_decay_fraction * decay
-    # Counted in whole steps, as Megatron's --lr-wsd-decay-iters does.
+    # Counted in whole steps, as in Megatron's --lr-wsd-decay-iters.
     falling_samples = max(1, round(falling / batch_samples)) * batch_samples
     return replace(
         rate,
@@ -102,7 +102,7 @@ def check_schedule(choice: Choice) -> list[Check]:
 
 
 def _ignored_keys(choice: Choice) -> Iterator[Check]:
-    """Yield a warning if a key of our own trainer is set and another framework trains."""
+    """Yield a warning if a key of our own trainer is set but another framework trains."""
     training = choice.training
     defaults = Training.model_fields
     ignored = []
@@ -121,13 +121,14 @@ def _ignored_keys(choice: Choice) -> Iterator[Check]:
 
 
 MOST_REPLAYED = 0.05
-"""Share of the computation that replay may use without a warning. It is a choice, not a
-measurement.
+"""Share of the computation that replay may take without a warning.
+
+This value is a choice, not a measurement.
 """
 
 
 def _replay_cost(choice: Choice) -> Iterator[Check]:
-    """Yield the cost of computing micro-batches again, if that is requested."""
+    """Yield the cost of recomputing micro-batches, if that is requested."""
     layout = choice.layout
     interval = choice.training.replay_interval
     if not interval or choice.smoke or not choice.own_trainer:
@@ -211,7 +212,7 @@ def _learning_rates(rate: LearningRate) -> RuleResult:
 
 
 def _warmup(choice: Choice, rate: LearningRate, length: Duration) -> Check:
-    """Return whether the warm-up ends before the decay and, if so, before the end of the run."""
+    """Yield whether the warm-up ends before the decay and, if so, before the end of the run."""
     key = choice.keys.warmup_iterations
     values: dict[str, Value] = {
         "warmup_samples": rate.warmup_samples,

@@ -1,4 +1,4 @@
-"""Limits of the site: queues, disk and shared storage, compared with the needs of the run."""
+"""Compares the limits of the site (queues, disk and shared storage) with the needs of the run."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ from runbook.planning.rule_codes import PlanCode
 
 
 def check_queues(settings: Settings) -> list[Check]:
-    """Compare nodes and time limit of each job that names a queue with that queue's limits."""
+    """Compare the nodes and the time limit of each job that names a queue with that queue's limits."""
     jobs = []
     for phase, section in JOB_SECTIONS.items():
         jobs.append((phase, section, getattr(settings.run.jobs, section)))
@@ -88,7 +88,7 @@ def _suggested_queue(unlisted: str, queues: Mapping[str, QueueLimit]) -> str:
 
 
 def _accepted(limit: QueueLimit) -> str:
-    """Return what a queue accepts, for people."""
+    """Return a description, for people, of what a queue accepts."""
     bounds = []
     if limit.min_nodes:
         bounds.append(PlanningMessage.FEWEST_NODES.fill(nodes=limit.min_nodes))
@@ -117,14 +117,14 @@ LEAST_WRITE_TIME = "least time to write"
 STATED_WRITE_TIME = "the document says"
 """Column of the same table: the document's own time, and its difference from ours."""
 STATED_PARAMETERS = range(174_000_000_000, 176_000_000_000)
-"""The model size for which a document states its times."""
+"""The model sizes for which a document states its times."""
 
 
 def tier_table(site: Site, parameters: int, precision: Precision) -> Table:
     """Return each of the site's tiers with the minimum time for a checkpoint of this model.
 
-    The document's own time is shown for the size that it was stated for. A site without tiers has
-    no rows.
+    The document's own time is shown for the size to which it applies. A site without tiers has no
+    rows.
     """
     checkpoint = checkpoint_bytes(parameters, precision)
     tiers = _tiers(site)
@@ -145,7 +145,7 @@ def tier_table(site: Site, parameters: int, precision: Precision) -> Table:
             }
         )
 
-    note = "All nodes writing at the tier's full bandwidth; 1 GB = 10^9 bytes, 1 TiB = 2^40 bytes."
+    note = "All nodes write at the tier's full bandwidth; 1 GB = 10^9 bytes, 1 TiB = 2^40 bytes."
     title = PlanningMessage.TIER_TABLE.fill(parameters=show_count(parameters))
     return Table(rows, title, [note])
 
@@ -187,9 +187,9 @@ def check_volumes(
 ) -> list[Check]:
     """Compare each shared file system with what is stored there.
 
-    One that is too small raises a warning, since it can be enlarged. `wants` has the bytes of each
-    kind of content, and `texts` those of each text that is fetched to the folder for data. A size
-    of 0 means that it is not known.
+    If one is too small, that is only a warning, because it can be enlarged. `wants` has the bytes
+    of each kind of content, and `texts` the bytes of each text that is fetched to the data folder.
+    A size of 0 is unknown.
     """
     storage = settings.run.jobs.storage
     name, _ = chosen_tier(settings.site, storage)

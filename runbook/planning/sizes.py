@@ -1,4 +1,4 @@
-"""The real number of parameters of a GPT, next to its usual label: total, by part and by rank."""
+"""The real number of parameters of a GPT, next to its usual label: in total, by part and by rank."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ not wrong; "375M" for 64.6 M is.
 
 
 def padded_vocabulary(vocabulary: int, tensor: int, *, own: bool = False) -> int:
-    """The vocabulary rounded up to a multiple of 128 x tensor, as Megatron does.
+    """Return the vocabulary rounded up to a multiple of 128 x tensor, as in Megatron.
 
-    `own`: to a multiple of 128 that `tensor` divides, which is one model under every usual cut. Padded rows take part
-    in the loss, so that Megatron's rule moves it with the cut (by ln(50432 / 50304) = 0.0025).
+    With `own`, round up to a multiple of 128 that `tensor` divides, which is the same model with
+    every usual tensor size. Padded rows take part in the loss, so with Megatron's rule the loss
+    depends on the tensor size (by ln(50432 / 50304) = 0.0025).
 
     >>> [padded_vocabulary(50257, tensor) for tensor in (1, 2, 8)]
     [50304, 50432, 51200]
@@ -40,11 +41,11 @@ def shape_of(
     sequence_length: int = 0,
     own: bool = False,
 ) -> ModelShape:
-    """Return the catalogue's model, cut for `tensor` ranks and trained on sequences of this length.
+    """Return the catalogue's model, split over `tensor` ranks, with sequences of this length.
 
     A length of 0 means the model's own.
 
-    `own`: padded as our own trainer does.
+    With `own`, it is padded as in our own trainer.
     """
     length = sequence_length or model.sequence_length
     return replace(
@@ -86,7 +87,7 @@ def stated_shape(model: Model) -> ModelShape:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters by part; `output` is 0 if the output layer is the token embedding itself."""
+    """Parameters by part. `output` is 0 if the output layer is the token embedding itself."""
 
     COMPUTED: ClassVar = ("total",)
 
@@ -128,9 +129,10 @@ def on_rank(
 ) -> Parameters:
     """Return the parameters on one rank of a pipeline stage.
 
-    `layers` is the number in the stage, if stages have different numbers of layers. Norms, position
-    embeddings and the biases after the second matrix of each block are on every tensor rank; tied
-    embeddings are on the first stage and again on the last (there counted as `output`).
+    `layers` is the number of layers in the stage, for stages with different numbers of layers.
+    Norms, position embeddings and the biases after each block's second matrix exist on every tensor
+    rank. Tied embeddings exist on the first stage and again on the last, where they are counted as
+    `output`.
     """
     assert 0 <= stage < pipeline, f"stage {stage} of {pipeline}"
     first = stage == 0
@@ -172,13 +174,13 @@ def _norm(shape: ModelShape) -> int:
 def expected_first_loss(shape: ModelShape) -> float:
     """Return the loss of an untrained model, for which all tokens are equally likely.
 
-    Megatron-LM includes the padded ones, which adds 0.02.
+    Megatron-LM includes the padded tokens, which adds 0.02.
     """
     return math.log(shape.vocabulary)
 
 
 def label_count(label: str) -> int | None:
-    """Return the count that a label names, or None if it names none.
+    """Return the number of parameters that a label names, or None if it names none.
 
     >>> label_count("375M"), label_count("GPT-3 1.3b"), label_count("tiny")
     (375000000, 1300000000, None)
@@ -188,7 +190,7 @@ def label_count(label: str) -> int | None:
 
 
 def label_fits(label: str, parameters: int) -> bool:
-    """Return whether the label names about this count, or no count at all.
+    """Return whether the label names about this number of parameters, or no number at all.
 
     >>> label_fits("13B", 12_853_626_880), label_fits("375M", 64_633_856)
     (True, False)
@@ -198,7 +200,7 @@ def label_fits(label: str, parameters: int) -> bool:
 
 
 def label_text(label: str, parameters: int) -> str:
-    """Return the label next to the actual count.
+    """Return the label next to the actual number of parameters.
 
     >>> label_text("375M", 64_633_856)
     '"375M" is 64.6 M: 64,633,856 parameters by count; the label says 5.8 times as many'

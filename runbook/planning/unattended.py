@@ -1,4 +1,4 @@
-"""The effect of a chain of jobs and of spare nodes on this plan, and when they are impossible."""
+"""The effects of a chain of jobs and of spare nodes on this plan, and when they are impossible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _chain_check(settings: Settings, endurance: LongTraining, chain: int) -> Che
     value = f"{counted(chain, 'job')} queued at once"
     if endurance.walltime_seconds:
         value += f", of at most {show_duration(endurance.walltime_seconds)} each"
-    rule = "as many jobs as the time takes, and one for each failure that a restart cannot fix"
+    rule = "as many jobs as the training needs, and one for each failure that a restart cannot fix"
     needed = endurance.jobs
     if needed is None:
         return Check(name, "pass", value, rule)
@@ -53,9 +53,10 @@ def _chain_check(settings: Settings, endurance: LongTraining, chain: int) -> Che
 
 
 def jobs_with_failures(jobs: int, failures_per_job: float) -> int:
-    """Return how many jobs a training takes where each failure ends one.
+    """Return how many jobs a training needs if each failure ends one.
 
-    Failures come at random, so `failures_per_job` in a whole walltime leave each job the share (1 - exp(-f)) / f of it.
+    Failures come at random. With `failures_per_job` failures per full walltime, each job keeps the
+    share (1 - exp(-f)) / f of it on average.
 
     >>> jobs_with_failures(30, 0.3), jobs_with_failures(30, 0.0)
     (35, 30)
@@ -88,5 +89,5 @@ def _obstacle(settings: Settings) -> str:
     if settings.site.scheduler == "local":
         return f"site {settings.site.site} has no queue in which a job could wait or ask for nodes"
     if settings.run.training.framework == "nemo":
-        return "the progress of nemo is not known, so that nothing could end a loop of restarts"
+        return "the progress of nemo is unknown, so nothing could end a loop of restarts"
     return ""

@@ -25,38 +25,38 @@ from runbook.planning.make_plan import Plan
 from runbook.planning.messages import PlanningMessage
 
 START_UP_SECONDS = 120.0
-"""Time of a start on a cluster to load the image (74 to 200 s on 64 nodes in the Azure document),
-import and connect; assumed."""
+"""Time of a start on a cluster: loading the image (74 to 200 s on 64 nodes in the Azure document),
+importing and connecting. This value is assumed."""
 START_UP_SECONDS_ON_CPU = 15.0
 """Time to import torch and megatron-core and connect.
 
-It is 8 to 40 s on two cores of a machine with other users.
+It takes 8 to 40 s on two cores of a machine with other users.
 """
 CRASH_SECONDS = 5.0
 """Time from the end of one process to the end of the job.
 
-It was 0.1 to 1.1 s on one machine in the drills, and is assumed for many nodes.
+It was 0.1 to 1.1 s on one machine in the drills, and is assumed to be the same for many nodes.
 """
 LOST_NODE_SECONDS = 300.0
 """Time until an unresponsive node is noticed: Slurm's SlurmdTimeout by default."""
 COPY_BYTES_PER_SECOND = 10e9
-"""Copy rate from a device to pinned memory: 10 to 23 GB/s on one H200
+"""Copy rate from a device to pinned memory; one H200 reaches 10 to 23 GB/s
 (docs/measurements/gpu-h200.md).
 """
 POSSIBLE_NEAR_SECONDS = 60.0
-"""Interval between copies for a plan that has none."""
+"""Interval between copies, for a plan that makes none."""
 NEAR_BYTES_PER_SECOND = 2e9
-"""Rate at which a rank writes its state to node memory, with a checksum, or reads it; assumed."""
+"""Rate at which a rank writes its state to node memory with a checksum, or reads it; assumed."""
 PARTNER_BYTES_PER_SECOND = 1e9
 """Rate at which a node sends the states of its ranks to its partner over TCP; assumed."""
 ASSUMED_GIGABYTES_A_NODE = 1.0
 ASSUMED_GIGABYTES_AT_MOST = 20.0
-"""Write speed of the storage if a site states none: for each node, and for all of them."""
+"""Write speed of the storage if a site states none: per node, and for all nodes together."""
 
 
 @dataclass(frozen=True)
 class FaultCosts:
-    """The inputs of a simulation for a plan."""
+    """The input of a simulation for a plan."""
 
     parts: CampaignParts
     detection: Mapping[str, float]
@@ -122,12 +122,12 @@ def fault_costs(plan: Plan) -> FaultCosts | None:
 
 
 def possible_copies(plan: Plan, parts: CampaignParts) -> NearParts | None:
-    """Return the cost of copies in node memory taken about once a minute."""
+    """Return the cost of copies in node memory that are made about once a minute."""
     return near_parts(plan, parts.nodes, max(1, round(POSSIBLE_NEAR_SECONDS / parts.step)))
 
 
 def near_parts(plan: Plan, nodes: int, steps_between: int = 0) -> NearParts | None:
-    """Return the cost of copies in node memory, or None if the plan requests none.
+    """Return the cost of copies in node memory, or None if the plan makes none.
 
     `steps_between` replaces the plan's interval.
     """
@@ -190,8 +190,8 @@ def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
 def useful_time(plan: Plan) -> UsefulTime | None:
     """Return the expected share of useful time, or None if it cannot be known.
 
-    A training shorter than its own start is a trial, whose share would reflect only the assumed
-    start.
+    A training shorter than its own start is only a trial, so its share would mostly reflect the
+    assumed start.
     """
     costs = fault_costs(plan)
     if costs is None or costs.training_seconds < costs.parts.start:

@@ -35,7 +35,7 @@ def forecast_of_run(folder: Path) -> CurveForecast:
 
 
 def curve_of(plan: PhasePlan, evaluations: list[ValidationLoss]) -> PartialCurve:
-    """Return the evaluations as the first part of a curve."""
+    """Return the evaluations so far as the beginning of a curve."""
     points = [CurvePoint(evaluation.iteration, evaluation.loss) for evaluation in evaluations]
     return PartialCurve(
         points=tuple(points),
@@ -47,7 +47,7 @@ def curve_of(plan: PhasePlan, evaluations: list[ValidationLoss]) -> PartialCurve
 def decay_begins(learning_rate: LearningRate, samples: int) -> float:
     """Return the share of the training after which the learning rate falls.
 
-    1 if it never does.
+    Return 1 if it never falls.
     """
     if learning_rate.schedule == "constant":
         return 1.0

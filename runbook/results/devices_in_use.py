@@ -50,8 +50,7 @@ def device_seconds(steps: Iterable[Step]) -> float:
 def usual_devices(steps: Sequence[Step]) -> int:
     """Return the number of devices on which most of these steps were made.
 
-    The number is 0 if there is no step. If two numbers are equally frequent, the later one is
-    returned.
+    The number is 0 if there is no step. If two numbers are equally frequent, return the later one.
 
     >>> usual_devices([Step(1, 0.5, world_size=8), Step(2, 0.5, world_size=4)])
     4
@@ -113,7 +112,7 @@ def devices_table(history: History, *, sequence_length: int) -> Table:
         )
 
     note = (
-        "fewer devices: fewer healthy nodes were there, and fewer replicas shared the same global "
+        "fewer devices: there were fewer healthy nodes, and fewer replicas shared the same global "
         "batch"
     )
     return Table(rows, "Devices in use", (note,), source=history.source)

@@ -37,18 +37,18 @@ class Gate(StrEnum):
 
 
 STEPS_BEFORE_SEAM = 40
-"""Steps before a seam from which the usual change of the loss is measured."""
+"""Number of steps before a seam from which the usual change of the loss is measured."""
 ENOUGH_AFTER = 10
-"""Number of losses after a spike without recovery at which it is called divergence."""
+"""If a spike has not recovered after this many losses, it is called divergence."""
 CREDIBLE_FACTOR = 3.0
-"""Factor between a step time and its estimate at which one of them must be wrong."""
+"""If a step time and its estimate differ by this factor, one of them must be wrong."""
 TOLERANCE = 1e-4
-"""Share by which two evaluations of the same weights and samples may differ: not every kernel adds
-in one order."""
+"""Share by which two evaluations of the same weights and samples may differ, because not every
+kernel adds in a fixed order."""
 GOOD_SHARE = 0.25
 POOR_SHARE = 0.05
-"""Shares of the adapters' rate: what a healthy sum of 32 MiB reaches, and below which only a wrong
-network explains it."""
+"""Shares of the adapters' rate: what a healthy sum of 32 MiB reaches, and a level so low that only
+a wrong network explains it."""
 REMEDIES = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 """Remedy for a failed check, by the check's name."""
 
@@ -79,11 +79,11 @@ def smoke_gate(
     seconds_band: tuple[float, float] | None,
     network_bytes_per_second: float | None,
 ) -> list[Check]:
-    """Return what the short run must prove before the long one may start.
+    """Return the checks that the short run must pass before the long one may start.
 
-    `events` are those of this phase only; `seconds_band` is None if the plan had no measurement to
-    go by. `network_bytes_per_second` is the bandwidth of a node's adapters. It is 0 if the site
-    does not state it, and None if there is only one node.
+    `events` are only those of this phase. `seconds_band` is None if the plan had no measurement.
+    `network_bytes_per_second` is the bandwidth of a node's adapters. It is 0 if the site does not
+    state it, and None if there is only one node.
     """
     checks = [
         _all_iterations(metrics, spec.duration.iterations),
@@ -124,9 +124,9 @@ def credible_step_seconds(estimate: float | None) -> tuple[float, float] | None:
 
 
 def learning_check(metrics: History, *, smallest_fall: float = 0.30) -> list[Check]:
-    """Check that the loss ends at least `smallest_fall` below where it began, and stays there.
+    """Check that the loss ends at least `smallest_fall` below its start, and stays there.
 
-    Both ends are means, of the first and the last 2 % of the losses.
+    Both values are means, over the first and the last 2 % of the losses.
     """
     name = Gate.MODEL_LEARNED
     rule = f"the last loss is at least {smallest_fall:.0%} below the first"
@@ -147,7 +147,7 @@ def _zero_losses(zero_iterations: Sequence[int], num_losses: int) -> Check:
         f"{len(zero_iterations)} of {num_losses} losses are exactly 0, "
         f"from iteration {zero_iterations[0]} on"
     )
-    rule = "no text is foreseen with certainty: the samples repeat, or no token counts"
+    rule = "no text can be predicted with certainty: the samples repeat, or no token counts"
     return _check(Gate.LOSS_ABOVE_ZERO, False, value, rule)
 
 
@@ -166,8 +166,8 @@ def _divergence(metrics: History) -> Check:
         losses_after = sum(iteration > lasting[0] for iteration, _ in metrics.losses)
 
     rule = (
-        f"a spike comes back to where the loss was; with fewer than {ENOUGH_AFTER} losses "
-        "after it: a warning"
+        f"a spike returns to the earlier loss; with fewer than {ENOUGH_AFTER} losses after it, "
+        "this is a warning"
     )
     otherwise = "fail" if losses_after >= ENOUGH_AFTER else "warn"
     return _check(
@@ -180,7 +180,7 @@ def _divergence(metrics: History) -> Check:
 
 
 def _means_of_ends(metrics: History, parts: int) -> tuple[float, float]:
-    """Divide the losses into this many parts, and return the means of the first and the last."""
+    """Divide the losses into this many parts, and return the means of the first and the last part."""
     losses = [loss for _, loss in metrics.losses]
     count = max(1, len(losses) // parts)
     return statistics.fmean(losses[:count]), statistics.fmean(losses[-count:])
@@ -202,7 +202,7 @@ def steps_check(metrics: History, iterations: int) -> Check:
     else:
         value = f"{len(metrics.steps)} steps"
 
-    rule = "each iteration from 1 to the last was done and has its line in metrics.jsonl"
+    rule = "each iteration from 1 to the last was run and has a line in metrics.jsonl"
     return _check(Gate.NO_STEP_MISSING, not missing, value, rule)
 
 
@@ -212,8 +212,8 @@ def resume_check(
     """Check that segments join without a repeated step or a jump of the loss.
 
     The result is empty if nothing was resumed. `tolerance` is the largest jump of the loss over a
-    seam, as a share: steps before and after it are other samples, so a seam may step as much as
-    neighbours before it did.
+    seam, as a share. Steps before and after a seam use different samples, so the loss may also
+    change by as much as it did between earlier steps.
     """
     if not metrics.restarts:
         return []
@@ -235,7 +235,7 @@ def _resumed_from_own_checkpoint(events: Sequence[Event]) -> Check:
         Gate.RESUMED_FROM_OWN,
         bool(loads) and set(loads) <= saves,
         f"resumed from {_list(loads)}{where}",
-        "every checkpoint loaded is one that this run saved",
+        "every checkpoint that was loaded was saved by this run",
         otherwise="fail" if loads else "unknown",
     )
 
@@ -244,9 +244,9 @@ def _loss_over_seams(metrics: History, tolerance: float) -> Check:
     jumps = [_jump(metrics, first) for first in metrics.restarts]
     texts = ["no loss beside it" if jump is None else f"{jump:.1%}" for jump in jumps]
     rule = (
-        f"the loss of the first resumed step is within {tolerance:.0%} of the median "
-        f"of the five before it, or no farther from it than some step of the {STEPS_BEFORE_SEAM} "
-        "before was from its own five"
+        f"the loss of the first resumed step is within {tolerance:.0%} of the median of the five "
+        f"before it, or no farther from it than any of the {STEPS_BEFORE_SEAM} steps before was "
+        "from its own five"
     )
     is_small = True
     for jump, first in zip(jumps, metrics.restarts, strict=True):
@@ -260,7 +260,7 @@ def _loss_over_seams(metrics: History, tolerance: float) -> Check:
 def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
     """Check that no step was repeated after a stop that saved.
 
-    A killed segment goes back to its last checkpoint, which is not a fault.
+    A segment that was killed goes back to its last checkpoint, which is not a fault.
     """
     stopped_segments = set()
     segment = 0
@@ -277,8 +277,8 @@ def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
             repeated=min(step.iteration for step in repeated)
         )
     rule = (
-        "after a stop that saved, training goes on at the next iteration; "
-        "after a kill it goes back to a checkpoint"
+        "after a stop that saved, training continues at the next iteration; after a kill it goes "
+        "back to a checkpoint"
     )
     is_fault = any(step.segment in stopped_segments for step in repeated)
     otherwise = "fail" if is_fault else "warn"
@@ -292,9 +292,9 @@ def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
 
 
 def _usual_jump(metrics: History, first: int) -> float:
-    """Return the largest change of the loss at a step before a seam, as `_jump` measures it there.
+    """Return the largest change of the loss at a step before a seam, as `_jump` measures it.
 
-    Batches of few sequences differ by more than any tolerance for all trainings.
+    Batches of only a few sequences differ by more than any tolerance that suits all trainings.
     """
     steps = range(first - STEPS_BEFORE_SEAM, first)
     jumps = [_jump(metrics, step) for step in steps]
@@ -304,7 +304,8 @@ def _usual_jump(metrics: History, first: int) -> float:
 def _jump(metrics: History, first: int) -> float | None:
     """Return the change of the loss at the first step of a segment, as a share.
 
-    It is measured against the median of the five losses before. Return None if a side has no loss.
+    It is measured against the median of the five losses before. Return None if the loss on one side
+    is missing.
     """
     before = []
     for iteration, loss in metrics.losses:
@@ -334,8 +335,8 @@ def _all_iterations(metrics: History, planned: int) -> Check:
 def _first_loss(metrics: History, vocabulary: int) -> Check:
     expected = math.log(vocabulary)
     rule = (
-        f"within 0.3 of ln({vocabulary}) = {expected:.4g}: "
-        "an untrained model guesses every token alike"
+        f"within 0.3 of ln({vocabulary}) = {expected:.4g}: to an untrained model, all tokens are "
+        "equally likely"
     )
     if not metrics.losses:
         return _check(Gate.FIRST_LOSS, False, "no loss was recorded", rule)
@@ -353,7 +354,7 @@ def _falling(metrics: History) -> Check:
     name = Gate.LOSS_FALLS
     rule = "the last quarter of the losses is lower on average than the first quarter"
     if len(metrics.losses) < 4:
-        value = f"{len(metrics.losses)} losses: too few to say"
+        value = f"{len(metrics.losses)} losses: too few to tell"
         return _check(
             name,
             False,
@@ -401,7 +402,7 @@ def _nothing_skipped(metrics: History) -> Check:
     is_fp16 = any(step.loss_scale > 1 for step in metrics.steps)
     rule = "no step is skipped and none has a NaN loss"
     if is_fp16:
-        rule += "; under fp16 the first steps may be skipped until the loss scale fits"
+        rule += "; with fp16, the first steps may be skipped until the loss scale fits"
     otherwise = "warn" if is_fp16 and not nan else "fail"
     value = ResultMessage.SKIPPED_AND_NAN_STEPS.fill(skipped=skipped, nan=nan)
     return _check(
@@ -438,9 +439,9 @@ def _throughput(metrics: History, spec: PhasePlan, band: tuple[float, float] | N
             otherwise="warn",
         )
 
-    value = f"{seconds:.3g} s an iteration, {summary.tokens_per_second or 0:,.0f} tokens/s"
+    value = f"{seconds:.3g} s per iteration, {summary.tokens_per_second or 0:,.0f} tokens/s"
     if band is None:
-        rule = "the plan has no band for this machine: nothing was measured yet"
+        rule = "the plan has no band for this machine, because nothing has been measured yet"
         return _check(
             name,
             False,
@@ -451,8 +452,8 @@ def _throughput(metrics: History, spec: PhasePlan, band: tuple[float, float] | N
 
     shortest, longest = band
     rule = (
-        f"the plan believes in {shortest:.3g} to {longest:.3g} s; "
-        "on a busy machine, more is a question, no failure"
+        f"the plan expects {shortest:.3g} to {longest:.3g} s; on a busy machine, more is a "
+        "question, not a failure"
     )
     return _check(
         name,
@@ -497,14 +498,14 @@ def _list(numbers: Sequence[int]) -> str:
 
 
 def _reloaded(events: Sequence[Event]) -> Check:
-    """Check that the saved checkpoint was loaded and gave the model that was saved."""
+    """Check that the saved checkpoint was loaded, and that it restored the saved model."""
     name = Gate.CHECKPOINT_RELOADED
     reloads = events_named(events, "reloaded")
     if not reloads:
         return _reloaded_by_restart(name, events)
     rule = (
-        "the last checkpoint, loaded over weights that one more step had changed, "
-        "gives the loss it was saved with"
+        "the last checkpoint, loaded after one more step had changed the weights, gives the loss "
+        "it was saved with"
     )
     last = reloads[-1]
     if last.iteration != last.saved_iteration:
@@ -521,17 +522,17 @@ def _reloaded(events: Sequence[Event]) -> Check:
 
 
 def _reloaded_by_restart(name: str, events: Sequence[Event]) -> Check:
-    """Check the loads of restarts, if no reload was timed at the end."""
+    """Check the loads by restarts, if no reload was timed at the end."""
     rule = "the checkpoint is loaded again at the end, or by a restart"
     loads = iterations_of(events, "resumed")
     if not loads:
         return _check(name, False, ResultMessage.NEVER_LOADED.fill(), rule)
     are_own = set(loads) <= set(iterations_of(events, "saved"))
-    return _check(name, are_own, f"a restart went on from iteration {_list(loads)}", rule)
+    return _check(name, are_own, f"a restart continued from iteration {_list(loads)}", rule)
 
 
 def _network(events: Sequence[Event], *, promised: float | None) -> Check:
-    """Check the bus bandwidth against the adapters of a node.
+    """Check the bus bandwidth against that of a node's adapters.
 
     `promised` is in B/s. It is 0 if the site does not state it, and None if there is only one node.
     """
@@ -550,13 +551,13 @@ def _network(events: Sequence[Event], *, promised: float | None) -> Check:
     ranks = measurements[-1].ranks
     bytes_per_second = measurements[-1].bytes_per_second
     if ranks == 1:
-        return _check(name, True, "one rank: no network is used", "a sum over all ranks is timed")
+        return _check(name, True, "one rank: no network is needed", "a sum over all ranks is timed")
     gigabytes = f"{bytes_per_second / 1e9:.3g} GB/s"
     value = f"{gigabytes} over {ranks} ranks (bus bandwidth of a sum of 32 MiB)"
     if promised is None:
-        return _check(name, True, value, "one node: no network between nodes is used")
+        return _check(name, True, value, "one node: no network between nodes is needed")
     if not promised:
-        rule = "hardware.network of the site says what a node's adapters carry; it is 0"
+        rule = "hardware.network of the site must state what a node's adapters carry; it is 0"
         return _check(
             name,
             False,

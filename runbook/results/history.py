@@ -21,7 +21,7 @@ from runbook.results.messages import ResultMessage
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Line of metrics.jsonl.
+    """One step of a training, as a line of metrics.jsonl.
 
     A field is None if the trainer had no value (a skipped step has no loss).
     """
@@ -57,7 +57,7 @@ class Step:
 class RankTimes:
     """Time of each rank for its forward and backward passes, without communication.
 
-    The mean of the `steps` steps that end with `iteration`.
+    It is the mean over the `steps` steps that end with `iteration`.
     """
 
     iteration: int
@@ -80,7 +80,10 @@ class ValidationLoss:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Line of events.jsonl. A field is None or empty if this kind of event lacks it."""
+    """One event of a training, as a line of events.jsonl.
+
+    A field is None or empty if this kind of event does not have it.
+    """
 
     name: str
     time: float = 0.0
@@ -99,16 +102,16 @@ class Event:
     source: str = ""
     """Where a resume read its state: shared, near own or near partner.
 
-    Empty in runs from before near copies existed.
+    It is empty in runs from before copies in node memory existed.
     """
     same_fingerprint: bool = True
     """Whether a resume loaded a checkpoint of this training."""
     planned: bool = False
-    """Whether the job's end is the stop that training.rehearse_stop requested."""
+    """Whether the job ended with the stop that training.rehearse_stop requested."""
     at: float | None = None
     """When the job ended, if this was noticed only later."""
     waits: float = 0.0
-    """Seconds that a job of a chain waits before it ends so that the next one can begin."""
+    """Seconds that a job of a chain waits before it ends, so that the next job can begin."""
     failure: str = ""
     why: str = ""
     state: str = ""
@@ -146,7 +149,7 @@ class Event:
 
 @dataclass(frozen=True)
 class History:
-    """Steps of a run, each iteration once.
+    """Steps of a run, with each iteration once.
 
     If two segments contain the same iteration, the later segment is used.
     """
@@ -368,7 +371,7 @@ def read_events(path: Path, phase: str) -> tuple[Event, ...]:
 
 
 def parse_events(lines: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
-    """Yield the lines of events.jsonl as events.
+    """Yield the events in the lines of events.jsonl.
 
     >>> line = {"event": "saved", "iteration": 5, "seconds": 0.4, "stall_seconds": 0.1}
     >>> [event] = parse_events([line])
@@ -406,7 +409,7 @@ RIGHT_SHARE = "right (share)"
 ALL_PAIRS = "all minimal pairs"
 """The subject of the score over all kinds of minimal pairs."""
 PHENOMENON = "right of this kind (share)"
-"""The name of a score for one kind of minimal pairs."""
+"""The name of a score for one kind of minimal pair."""
 
 
 def read_scores(folder: Path) -> list[Row]:

@@ -9,7 +9,7 @@ class ResultMessage(Message):
     """Messages about results and comparisons."""
 
     BAD_GRADIENT_NORMS = "; not finite or zero at iteration {bad_iterations}"
-    BEST_CASE = "without evaluation, checkpoints and restarts: the best case"
+    BEST_CASE = "without evaluations, checkpoints and restarts: the best case"
     CHANGED_FROM = "{value:.4g}, {base:.4g} before ({change})"
     COMPARED = "Verdict: {verdict} (each compared with {base})"
     CONTEXT_ONLY = "no: this run used a CPU, shown as context only"
@@ -23,7 +23,7 @@ class ResultMessage(Message):
     FIRST_LOSS_OFF = "{loss:.4g}{where}, off by {difference:+.3f}"
     FIRST_LOSS_OF_VOCABULARY = "ln {vocabulary} = {loss:.2f}"
     FIRST_REPEATED = ", first {repeated}"
-    FORECASTS_HELD = "{hits} of {counted} forecasts held inside their 80% intervals."
+    FORECASTS_HELD = "{hits} of {counted} outcomes were inside their 80% intervals."
     FORECAST_CHANGED = (
         "{path} was changed after it was sealed on {sealed}: its checksum is {checksum_now}, and "
         "{checksum} was sealed. Forecasts that were changed are not scored. Restore it from a "
@@ -42,27 +42,25 @@ class ResultMessage(Message):
     NO_DIFFERENCE = "they do not differ"
     NO_LOSS = "no loss (skipped or NaN)"
     NO_METRICS = "{path} does not exist: {remedy}"
-    NO_PARTS = "this trainer told no parts but the waiting for data: the rest is other"
-    NO_PEAK = (
-        "no datasheet peak is known for {device} in {precision}: no MFU is given, none is guessed"
-    )
+    NO_PARTS = "this trainer reported only the wait for data: everything else is `other`"
+    NO_PEAK = "no datasheet peak is known for {device} in {precision}, so no MFU is given"
     NO_POINT = "no point was given"
     NO_PRICE = "no price is known: set jobs.price_per_device_hour"
-    NO_RANK_TIMES = "one rank, or no time of each rank was written"
+    NO_RANK_TIMES = "there is one rank, or no times of each rank were written"
     NO_WHOLE_RECORD = (
-        "{path} holds no whole record ({unread_lines} unread lines): no iteration was finished. "
-        "The job's err file says why."
+        "{path} has no complete record ({unread_lines} unread lines): no iteration was finished. "
+        "See the job's err file for the reason."
     )
     ONE_STEP = "step {step}"
     OTHER_DEVICE = "no: another device ({published_device} there, {device} here)"
-    OTHER_SIZE = "no: another size; tokens/s depend on it"
+    OTHER_SIZE = "no: another size; tokens/s depend on the size"
     PARAMETERS_SUM = (
         "N = {layers} layers x {per_layer:,} + {others:,} (embeddings, last norm) = {total:,}"
     )
     PEAK = "peak of {device} in {precision}: {peak:g} TFLOP/s, dense"
     PLAN_VERSUS_ACTUAL = "Plan versus actual"
     PLANNED_LINE = "planned: {value}"
-    PLANNED_SECONDS = "the plan's seconds, every stage alike"
+    PLANNED_SECONDS = "the plan's seconds, assuming equal stages"
     PRICE = "{price:g} a device-hour"
     PUBLISHED_AXIS = "tokens per second and device (log scale); hollow: context, not comparable"
     RAISED_AT = "{error} [{place}]"
@@ -74,10 +72,10 @@ class ResultMessage(Message):
     RUN_WITHOUT_PHASE = "{path} has no phase {phase}: run `runbook run` on it first."
     SAVED_AT = "saved at {iterations}"
     SEALED_INTERVAL = "; sealed {low:.3f} to {high:.3f}"
-    SHARE_AXIS = "share of the device's dense peak (%); hatched: HFU, recomputed work counted"
+    SHARE_AXIS = "share of the device's dense peak (%); hatched: HFU, which counts recomputed work"
     SKIPPED_AND_NAN_STEPS = "{skipped} skipped, {nan} NaN"
     SOME_COMMUNICATION_APART = (
-        "communication that the engine does not measure apart is in computing"
+        "communication that the engine does not measure separately counts as computing"
     )
     SPIKES = "{count} spikes"
     STARTS_FROM_PARTNERS = ", {number} with copies of another node"

@@ -23,8 +23,7 @@ from runbook.results.history import (
 from runbook.results.messages import ResultMessage
 
 WARM_UP_RULE = (
-    "skipped iterations and the first tenth of each segment (at least 1, at most 10 iterations) "
-    "are left out"
+    "skipped iterations and the first tenth of each segment (1 to 10 iterations) are left out"
 )
 
 
@@ -36,7 +35,7 @@ class Summary:
     first_iteration: int
     last_iteration: int
     measured_iterations: int
-    """Iterations that the medians are computed from, without the warm-up."""
+    """Number of iterations from which the medians are computed, without the warm-up."""
     segments: int
     repeated_iterations: int
     world_size: int
@@ -50,13 +49,13 @@ class Summary:
     """90th percentile."""
     samples_per_second: float | None
     tokens_per_second: float | None
-    """All devices together: global batch x sequence length / median seconds."""
+    """For all devices together: global batch x sequence length / median seconds."""
     tokens_per_second_per_device: float | None
     tflops_per_device: float | None
     """Median of the values that the trainer computed."""
     tflops_convention: str
     data_wait_share: float | None
-    """Part of the measured step time spent waiting for data."""
+    """Share of the measured step time that was spent waiting for data."""
     memory_bytes: int
     first_loss: float | None
     last_loss: float | None
@@ -72,7 +71,7 @@ class Summary:
 
 
 def measured(history: History) -> list[Step]:
-    """Return the steps that the medians are computed from.
+    """Return the steps from which the medians are computed.
 
     These are the steps on the usual number of devices, without warm-up and skipped steps.
 
@@ -93,7 +92,7 @@ def measured(history: History) -> list[Step]:
 
 @dataclass(frozen=True)
 class _Timing:
-    """Step time and throughput over the measured steps; None without a measured step."""
+    """Step time and throughput over the measured steps; None if no step was measured."""
 
     seconds_median: float | None
     seconds_low: float | None
@@ -150,7 +149,7 @@ def summarize(
 def _summarize_timing(
     measured_steps: Sequence[Step], global_batch: int, sequence_length: int
 ) -> _Timing:
-    """Compute step time, its spread, throughput and the wait for data."""
+    """Compute the step time, its spread, the throughput and the wait for data."""
     if not measured_steps:
         return _Timing(
             None,
@@ -163,7 +162,7 @@ def _summarize_timing(
 
     seconds = [step.seconds for step in measured_steps]
     median = statistics.median(seconds)
-    # `quantiles` needs two values. Every quantile of one value given twice is that value.
+    # `quantiles` needs two values. If the same value is given twice, every quantile is that value.
     values = seconds * 2 if len(seconds) == 1 else seconds
     deciles = statistics.quantiles(values, n=10, method="inclusive")
     if median and global_batch:
@@ -234,7 +233,7 @@ def find_spikes(
 def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
     """Return the first iteration after a spike with a loss within 2 % of the usual one.
 
-    Return None if the loss did not come back.
+    Return None if the loss did not recover.
     """
     highest = 1.02 * spike.usual
     for iteration, loss in losses:
@@ -245,7 +244,7 @@ def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
 
 
 class EvaluatedLoss(Protocol):
-    """A loss on held-out text. It has no iteration if the log gives none."""
+    """A loss on held-out text. Its iteration is missing if the log does not state it."""
 
     @property
     def iteration(self) -> int | None:
@@ -257,9 +256,9 @@ class EvaluatedLoss(Protocol):
 
 
 def find_alarms(steps: Iterable[object], evaluations: Iterable[EvaluatedLoss] = ()) -> list[Alarm]:
-    """Return the alarms, by the rules that the trainer applies while it runs.
+    """Return the alarms, according to the rules that the trainer applies while it runs.
 
-    `steps` are steps of our own runs or records of any log.
+    `steps` are steps of our own runs, or records of any log.
     """
     watch = MetricWatch()
     alarms: list[Alarm] = []
@@ -298,7 +297,7 @@ def parts_of(step: Step) -> dict[str, float]:
 
 def step_parts_table(history: History) -> Table:
     """Return median and maximum of each part over the measured steps, and its share."""
-    title = "What a step is made of"
+    title = "Parts of a step"
     steps = measured(history)
     if not steps:
         return Table((), title, ("no step was timed",), source=history.source)
@@ -345,8 +344,8 @@ COLUMNS = {
 }
 """Columns of the history, by the field of a step that they contain."""
 REASON_RULE = (
-    "a step took from the end of the step before to its own end; its reason is the longest stall "
-    "that was recorded, where the recorded ones are at least half of the time over the median step"
+    "a step lasts from the end of the previous step to its own end; its reason is the longest "
+    "recorded stall, if the recorded stalls are at least half of the time beyond the median step"
 )
 
 
@@ -395,10 +394,10 @@ def slow_steps_table(
     *,
     count: int = 10,
 ) -> Table:
-    """Return the steps that took longest, each with its reason and the evidence for it.
+    """Return the steps that took longest, each with its reason and the evidence.
 
-    A reason is start, restart, save, evaluation, data wait, slow rank, or unknown where the
-    records do not explain it.
+    The reason is start, restart, save, evaluation, data wait or slow rank, or unknown if the
+    records do not explain the step.
     """
     measured_steps = measured(history)
     usual_seconds = _median_or_zero([step.seconds for step in measured_steps])
@@ -469,14 +468,14 @@ def _slow_step_row(timed: _TimedStep, stalls: Sequence[_Stall], usual_seconds: f
         "step time (s)": timed.step.seconds,
         "over the median (s)": over_seconds,
         "reason": longest.reason if is_explained else "unknown",
-        "evidence": "; ".join(evidence) or "nothing that was recorded explains it",
+        "evidence": "; ".join(evidence) or "nothing in the records explains it",
     }
 
 
 def _elapsed_seconds(step: Step, before: Step | None) -> float:
     """Return the seconds since the previous step ended.
 
-    They are at least the step's own seconds, as the clocks of two machines may differ.
+    They are at least the step's own seconds, because the clocks of two machines may differ.
     """
     if before is None or not before.time:
         return step.seconds
@@ -489,7 +488,7 @@ def _lag(seconds: Sequence[float]) -> float:
 
 
 def _start_stall(step: Step, usual_seconds: float) -> _Stall:
-    evidence = "first step of the run: memory is reserved, kernels are loaded"
+    evidence = "first step of the run: memory is allocated, kernels are loaded"
     return _Stall("start", step.seconds - usual_seconds, evidence)
 
 
@@ -499,7 +498,7 @@ def _data_stall(step: Step, usual_wait: float) -> _Stall:
 
 
 def _rank_stall(rank_times: RankTimes, usual_lag: float) -> _Stall:
-    """Return the stall caused by the slowest rank, minus the usual lag of the median step."""
+    """Return the stall caused by the slowest rank, minus its usual lag at the median step."""
     slowest_seconds = max(rank_times.seconds)
     slowest_rank = rank_times.seconds.index(slowest_seconds)
     lag = _lag(rank_times.seconds)
@@ -548,5 +547,5 @@ def _restart_stall(step: Step, before: Step, events_between: Sequence[Event]) ->
         where = f" from {loads[-1].folder}"
     gap_seconds = step.time - step.seconds - before.time
     duration = show_duration(max(gap_seconds, 0.0))
-    evidence = f"went on{where} {duration} after iteration {before.iteration}"
+    evidence = f"continued{where} {duration} after iteration {before.iteration}"
     return _Stall("restart", gap_seconds, evidence)

@@ -16,12 +16,13 @@ class NearCopyCounts:
     """A training's copies in node memory: how many it wrote and read."""
 
     iteration: int
-    """Iteration of the newest copies reported, at the latest save on the shared file system."""
+    """Iteration of the newest copies reported, at the time of the latest save on the shared file
+    system."""
     copies: int
     left_out: int
     """Copies skipped because the previous ones were still in transit."""
     stall_seconds: float
-    """Mean over the copies."""
+    """Mean over the copies, in seconds."""
     own_starts: int
     """Starts that read only the copies on their own nodes."""
     partner_starts: int

@@ -13,14 +13,14 @@ from runbook.results.metrics import Summary
 from runbook.results.wall_time import WallTime
 
 Numbers = Mapping[str, float | None]
-"""Numbers by name, with the unit in the name. None if a number is not known."""
+"""Numbers by name, with the unit in the name. A number is None if it is unknown."""
 
 
 def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, str] = {}) -> Table:
     """Return each planned number next to the measured one.
 
-    A name that only one of them holds is shown with the other side empty, so that nothing silently
-    drops out.
+    A name that only one side has is shown with the other side empty, so that nothing is silently
+    dropped.
 
     >>> plan_versus_actual({"step (s)": 2.0, "memory (B)": 5}, {"step (s)": 2.5}).rows[0]
     {'what': 'step (s)', 'planned': 2.0, 'actual': 2.5, 'ratio': 1.25, 'remark': ''}
@@ -88,7 +88,7 @@ def _planned_useful_time(plan: Plan, phase: str) -> float | None:
 
 
 def actual_numbers(summary: Summary, account: WallTime | None = None) -> dict[str, float | None]:
-    """Return the measured numbers: the right-hand side of `plan_versus_actual`."""
+    """Return the measured numbers, for the right-hand side of `plan_versus_actual`."""
     numbers: dict[str, float | None] = {
         "iterations": summary.last_iteration,
         "processes": summary.world_size,

@@ -18,7 +18,7 @@ THIS_RUN = "this run"
 
 @dataclass(frozen=True)
 class Published:
-    """One published result. A field is None if the source does not state it."""
+    """A published result. A field is None if the source does not state it."""
 
     model: str
     parameters: float | None
@@ -52,7 +52,7 @@ def read_table(name: str) -> list[dict[str, str]]:
 def published_results() -> tuple[Published, ...]:
     """Return every row of the table of published results."""
     rows = read_table(RESULTS)
-    # line 1 of the file has the names of the columns
+    # Line 1 of the file has the names of the columns
     return tuple(_published_result(row, line) for line, row in enumerate(rows, start=2))
 
 
@@ -93,7 +93,7 @@ def same_device(first_name: str, second_name: str) -> bool:
 
 
 def peak_tflops(device: str, precision: str) -> float | None:
-    """Return the datasheet peak of one device, dense; None if it is not known.
+    """Return the dense datasheet peak of one device, or None if it is unknown.
 
     >>> peak_tflops("H100-SXM", "bf16"), peak_tflops("MI250X-GCD", "fp16")
     (989.4, 191.5)
@@ -111,9 +111,9 @@ def nearest(
     precision: str = "",
     sequence_length: int = 0,
 ) -> list[Published]:
-    """Return the five results with a speed that are most like a run.
+    """Return the five results with a speed that are most similar to a run.
 
-    Same device counts first, then size, precision and sequence length.
+    The same device counts first, then size, precision and sequence length.
     """
 
     def distance(result: Published) -> tuple[float, int]:

@@ -98,7 +98,7 @@ def _loss_numbers(summary: Summary) -> list[_Number]:
 
 def _other_numbers(summary: Summary) -> list[_Number]:
     spike_iterations = ", ".join(str(spike.since) for spike in summary.spikes)
-    memory = show_bytes(summary.memory_bytes) + " at most on the last rank"
+    memory = show_bytes(summary.memory_bytes) + " at most this on the last rank"
     return [
         _Number("spikes", len(summary.spikes), "", spike_iterations),
         _Number("skipped steps", summary.skipped),
@@ -109,7 +109,7 @@ def _other_numbers(summary: Summary) -> list[_Number]:
 
 
 def _lines(history: History) -> dict[str, str]:
-    """Return the file and lines of each number: those of one step, or of the first to the last."""
+    """Return the file and lines of each number: one step, or the first to the last step."""
     path = history.source
     steps = history.steps
     lines = {
@@ -175,11 +175,13 @@ def speed_table(
         )
 
     notes = _peak_note(peak, device, precision)
-    return Table(rows, "One speed in every convention", notes, source=f"metrics.jsonl, {PEAKS}")
+    return Table(
+        rows, "The same speed in every convention", notes, source=f"metrics.jsonl, {PEAKS}"
+    )
 
 
 def _percent_of_peak(tflops: float | None, peak: float | None) -> float | None:
-    """Return TFLOP/s as % of the device's peak; None if one of them is not known."""
+    """Return TFLOP/s as a percentage of the device's peak, or None if one of them is unknown."""
     if tflops is None or not peak:
         return None
     return 100 * tflops / peak
@@ -202,7 +204,7 @@ def published_table(
     precision: str,
     peak: float | None,
 ) -> Table:
-    """Return this run first, then the published results most like it.
+    """Return this run, followed by the published results most similar to it.
 
     Speeds are compared in tokens/s/device, and only if device and size allow it. Other rows are
     context, with the reason why they cannot be compared.
@@ -350,7 +352,7 @@ def _loss_row(
 
 
 def _curve_rows(history: History, validation: Sequence[ValidationLoss]) -> list[Row]:
-    """Return the rows about single steps, each with its line in metrics.jsonl."""
+    """Return the rows about single steps, each with its line number in metrics.jsonl."""
     steps = {step.iteration: step for step in history.steps}
     rows: list[Row] = []
 
@@ -434,7 +436,7 @@ class ThroughputRow:
 
     model: str
     shape: ModelShape
-    """With the vocabulary padded for this layout's tensor-parallel size."""
+    """The model, with the vocabulary padded for this layout's tensor-parallel size."""
     parallel: Layout
     devices_per_node: int
     recompute: str = "full"
@@ -442,19 +444,19 @@ class ThroughputRow:
     name: str = field(default="", compare=False)
     """Name of the run or variant."""
     refused: str = ""
-    """Why the plan rejects it."""
+    """Why the plan rejects it; empty if it does not."""
     source: str = field(default="", compare=False)
     """File and line of the samples/s."""
 
     @property
     def convention(self) -> str:
-        """Formula of T (TFLOP/s per device)."""
+        """Return the formula of T (TFLOP/s per device)."""
         if self.recompute == "none":
             return KEPT_CONVENTION
         return LUMI_CONVENTION
 
     def tflops(self, convention: str) -> float | None:
-        """TFLOP/s per device; None if it was not measured."""
+        """Return the TFLOP/s per device, or None if they were not measured."""
         if self.samples_per_second is None:
             return None
         return tflops_per_device(
@@ -469,14 +471,14 @@ def results_table(
     precision: str,
     source: str,
 ) -> Table:
-    """Return the LUMI document's table for any runs: its columns, from samples/s, and a verdict."""
+    """Return the LUMI document's table for any runs, from samples/s, with a verdict."""
     peak = peak_tflops(device, precision)
     table_rows = [_results_row(row, peak, source) for row in rows]
     conventions = sorted({row.convention for row in rows} or {LUMI_CONVENTION})
     is_hardware = any(CONVENTIONS[name].kind == "hardware" for name in conventions)
     recomputed = ""
     if is_hardware:
-        recomputed = " (recomputed work counted: % of peak is HFU)"
+        recomputed = " (with recomputed work: % of peak is HFU)"
     peak_text = f"{peak:g} TFLOP/s" if peak else "not known"
     notes = (
         f"TFLOP/s in the convention {' or '.join(conventions)}{recomputed}; "
@@ -553,5 +555,5 @@ def scaling_table(
             }
         )
 
-    note = f"against {base_label} with {base_devices} devices"
+    note = f"relative to {base_label} with {base_devices} devices"
     return Table(rows, "Scaling", (note,), source=source)

@@ -19,7 +19,7 @@ CONFIDENCE = 1.96
 
 
 class Change(StrEnum):
-    """Change of a score by the training."""
+    """Change of a score through the training."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -30,7 +30,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True)
 class Score:
-    """One measure of one set of texts, with the first weights and with the trained ones."""
+    """One measure on one set of texts, with the initial weights and with the trained ones."""
 
     what: str
     measure: str
@@ -55,7 +55,7 @@ class Score:
 
     @property
     def chance(self) -> float | None:
-        """Return how far a share of this many samples varies by chance (95 %).
+        """Return how much a share of this many samples varies by chance (95 %).
 
         Return None if the score is not a share.
         """
@@ -104,7 +104,7 @@ def show_score(value: float | None) -> str:
 
 
 def read_main_scores(folder: Path) -> tuple[Score, ...]:
-    """Read the scores of a run without the kinds of minimal pairs; empty if none was measured."""
+    """Read the scores of a run, without the kinds of minimal pairs; empty if none was measured."""
     return as_scores(read_scores(folder))
 
 

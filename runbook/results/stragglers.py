@@ -1,4 +1,4 @@
-"""Slow ranks of a finished run. `runbook.plan_file.slow_ranks` finds them while it trains."""
+"""Slow ranks of a finished run. `runbook.plan_file.slow_ranks` finds them during the training."""
 
 import statistics
 from collections import Counter
@@ -21,8 +21,8 @@ def straggler_table(history: History, *, count: int = 8) -> Table:
     """Return the ranks, slowest first.
 
     If there is nothing to compare, return no rows and a note with the reason.
-    Only steps of the last world size count: after a restart on fewer devices, the same rank
-    number is another device.
+    Only steps with the last world size count, because after a restart on fewer devices, the same
+    rank number is another device.
     """
     times = _comparable_rank_times(history)
     if not times:

@@ -28,7 +28,7 @@ ENDINGS = ("saved", "stopped", "failed", "finished")
 
 @dataclass(frozen=True)
 class Interruption:
-    """End of one job before the training's end, and its cost."""
+    """The end of one job before the end of the training, and its cost."""
 
     job: str
     step: int
@@ -54,16 +54,17 @@ class WallTime:
     missing_steps: int
     interruptions: tuple[Interruption, ...]
     waiting_seconds: float = 0.0
-    """From a job's submission until it began, in start-up and restarts: no device was held."""
+    """Seconds from a job's submission until it began, in start-up and restarts; no device is held
+    during that time."""
     productive_device_seconds: float | None = None
     """Device-seconds of the productive steps, without their waits for data.
 
-    None: every device of the job counts for the whole productive time.
+    If None, every device of the job counts for the whole productive time.
     """
     devices_of_job: int = 0
-    """Devices of a job that continued with fewer for a while.
+    """Number of devices of a job that continued with fewer for a while.
 
-    0: all trained all the time.
+    If 0, all devices trained all the time.
     """
 
     @property
@@ -112,9 +113,9 @@ def account_wall_time(
 
 
 def _devices_of_job(history: History, events: Sequence[Event]) -> int:
-    """Return the allocated devices of a job that trains on fewer of them.
+    """Return the number of allocated devices of a job that trains on fewer of them.
 
-    A job that never had all of its replicas has no step on all of its devices.
+    A job that never had all its replicas has no step on all of its devices.
     """
     changes = events_named(events, REPLICAS_CHANGED)
     if not changes:
@@ -129,7 +130,7 @@ def _devices_of_job(history: History, events: Sequence[Event]) -> int:
 
 
 def _moment(event: Event) -> float:
-    """Return when the event happened: some events are noticed and written only hours later."""
+    """Return when the event happened, because some events are noticed and written only hours later."""
     if event.name == LEFT_EVENT:
         return -math.inf
     return _ended_at(event) if event.name == "ended" else event.time
@@ -277,7 +278,7 @@ def _queue_seconds(
 
 
 def _chain_waits(events: Sequence[Event]) -> list[float]:
-    """Return the seconds between the end of each job of a chain and the begin of the next one.
+    """Return the seconds between the end of each job of a chain and the beginning of the next one.
 
     They share a folder, and a person submitted only the first of them.
     """
@@ -298,14 +299,14 @@ def _chain_waits(events: Sequence[Event]) -> list[float]:
 
 
 def _trainer_reason(events: Sequence[Event]) -> str:
-    """Return the trainer's own reason for its end, for a job that nothing watched."""
+    """Return the trainer's own reason for ending, for a job that nothing watched."""
     ends = events_named(events, "stopped") or events_named(events, "failed")
     if not ends:
         return "not noted"
     end = ends[0]
     reason = end.signal or end.reason
     if reason:
-        return f"{end.name} ({reason}), seen by nobody"
+        return f"{end.name} ({reason}), not seen by anyone"
     return f"{end.name}, seen by nobody"
 
 
@@ -315,21 +316,21 @@ def _ended_at(event: Event) -> float:
 
 @dataclass(frozen=True)
 class Rates:
-    """Cost of a device. A field is None if it is not stated."""
+    """Costs of a device. A field is None if it is not stated."""
 
     price_per_device_hour: float | None = None
     currency: str = ""
     watts_per_device: float | None = None
-    """Measured, or from the data sheet, as `watts_source` states."""
+    """Watts per device: measured, or from the datasheet, as `watts_source` states."""
     watts_source: str = ""
     held_devices: float = 1.0
-    """Allocated devices per training device: more than one if a job has spare nodes."""
+    """Number of allocated devices per training device; it exceeds one if a job has spare nodes."""
 
 
 def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
     """Return device-hours, energy and money of the run so far.
 
-    They count the wall time without waiting for a job to begin.
+    They cover the wall time, without waiting for jobs to begin.
     """
     devices = account.devices_of_job or summary.world_size
     held_seconds = account.wall_seconds - account.waiting_seconds
@@ -339,9 +340,9 @@ def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
         productive_seconds = account.parts["productive"] * devices
     productive_hours = productive_seconds / 3600
     held_rule = (
-        f"wall time, jobs not yet begun left out, x {devices * rates.held_devices:g} devices"
+        f"wall time without waiting for jobs to begin, x {devices * rates.held_devices:g} devices"
     )
-    productive_rule = "without restarts, saving, evaluation, waiting"
+    productive_rule = "without restarts, saves, evaluations and waiting"
     rows = [
         _cost_row("device-hours", held_hours, "h", held_rule),
         _cost_row(quantities.PRODUCTIVE_DEVICE_HOURS, productive_hours, "h", productive_rule),
@@ -388,7 +389,7 @@ def _energy_and_money(device_hours: float | None, rates: Rates) -> list[Row]:
     energy_rule = "not measured"
     if device_hours is not None and rates.watts_per_device:
         energy_kwh = device_hours * rates.watts_per_device / 1000
-        energy_rule = f"{rates.watts_per_device:g} W a device, {rates.watts_source}"
+        energy_rule = f"{rates.watts_per_device:g} W per device, {rates.watts_source}"
 
     money = None
     price_rule = ResultMessage.NO_PRICE.fill()

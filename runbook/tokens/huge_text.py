@@ -1,4 +1,4 @@
-"""Cut huge documents without changing their token ids."""
+"""Cuts huge documents into pieces without changing their token ids."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Any
 from runbook.tokens.tokenizer import PROBES, Encoder, Fastokens, HuggingFace, Tokenizer
 
 FAST_PIECE = 4 << 20
-"""Characters that fastokens encodes in one call: it needs about as much memory as the text."""
+"""Characters that fastokens encodes per call. It needs about as much memory as the text."""
 PIECE = 256 << 10
 """Characters per call for other encoders, which create Python objects for every token."""
 WINDOW = 2000
@@ -19,10 +19,10 @@ Encoded together and separately, they must give the same ids.
 """
 _BORDER = re.compile(r" [A-Za-z]+(?= [A-Za-z])")
 _CROSSES_BORDER = re.compile("[A-Za-z][\u0120\u2581 ]")
-"""A token with a letter before a space, as vocabularies write it.
+"""A token with a letter before a space, in the form that vocabularies use.
 
-The space is U+0120 in byte-level vocabularies, U+2581 in SentencePiece, or a plain one. If no token
-matches, no merge and no best path crosses the border, whatever comes before and after it.
+The space is U+0120 in byte-level vocabularies, U+2581 in SentencePiece, or a plain space. If no
+token matches, no merge and no best path crosses the border, whatever text surrounds it.
 """
 _FLAGS = ("lstrip", "rstrip", "single_word")
 
@@ -35,13 +35,13 @@ class TextCut(StrEnum):
     BEFORE_SPACE = "before the space"
     """The next piece begins with its space."""
     INSTEAD_OF_SPACE = "instead of the space"
-    """The next piece begins with its word, because the tokenizer puts a space before every text."""
+    """The next piece begins with its word, because the tokenizer adds a space before every text."""
 
 
 def cut_of(tokenizer: Tokenizer) -> TextCut:
     """Return how texts may be cut for a tokenizer.
 
-    Its vocabulary decides, together with the ids that it gives for the built-in edge texts.
+    This depends on its vocabulary, and on the ids that it produces for the built-in edge texts.
     """
     if _may_cross(tokenizer):
         return TextCut.NEVER
@@ -61,7 +61,7 @@ def is_exact(
     before: str,
     after: str,
 ) -> bool:
-    """Return whether two texts have the same ids when encoded separately and together."""
+    """Return whether two texts have the same ids when they are encoded separately and together."""
     if cut is TextCut.INSTEAD_OF_SPACE:
         after_cut = after.removeprefix(" ")
     else:
@@ -73,9 +73,9 @@ def is_exact(
 
 
 def cut_text(parts: Iterable[str], encoder: Encoder, cut: TextCut) -> Iterator[str]:
-    """Yield a text, which arrives in parts, as pieces to be encoded one after the other.
+    """Yield a text, which arrives in parts, as pieces to be encoded one after another.
 
-    Every border is first tried with the text around it. A border that would change an id is
+    Every border is first tested with the text around it. A border that would change an id is
     skipped.
     """
     if cut is TextCut.NEVER:
@@ -125,7 +125,7 @@ def _border(
 
 
 def _may_cross(tokenizer: Tokenizer) -> bool:
-    """Return whether something may cross a border between two pieces.
+    """Return whether anything may cross a border between two pieces.
 
     It may be a token of the vocabulary, or a rule that the tokenizer applies to a whole text.
     """

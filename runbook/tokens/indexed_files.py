@@ -1,7 +1,7 @@
-"""Megatron's indexed dataset: the .idx is written as a stream, and numpy memmap reads both files.
+"""Megatron's indexed dataset: the .idx is written as a stream, and numpy memmaps read both files.
 
-A document is one sequence here. An empty document has no sequence and repeats its entry in the
-document index. `plan_file.token_index` describes the layout.
+Here, each document is one sequence. An empty document has no sequence, and repeats the previous
+entry in the document index. `plan_file.token_index` describes the layout.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,11 +22,13 @@ from runbook.plan_file.token_index import (
 from runbook.tokens.messages import TokenMessage
 
 IndexPiece = tuple[NDArray[np.int32], NDArray[np.int64]]
-"""One shard's part of the index: sequence lengths, and the rising numbers of its empty documents."""
+"""One shard's part of the index: sequence lengths, and the ascending numbers of its empty
+documents."""
 TOKEN_DTYPES = {code: name for code, name in DTYPES.items() if "f" not in name}
 _STEP = 1 << 20
 _REMEDY = (
-    "It is not an .idx of Megatron's, or it was cut: make it again with `runbook data tokenize`."
+    "It is not one of Megatron's .idx files, or it was truncated: create it again with `runbook "
+    "data tokenize`."
 )
 
 
@@ -73,9 +75,10 @@ def write_index(
 class IndexedReader:
     """Reads PREFIX.bin and PREFIX.idx without loading them.
 
-    Any garbage is a DataError, never a huge allocation.
+    Garbage in a file is a DataError, and never leads to a huge allocation.
 
-    Opening compares the header with the two file sizes; `verification.verify` looks at every entry.
+    Opening compares the header with the sizes of both files; `verification.verify` checks every
+    entry.
     """
 
     def __init__(self, bin_path: Path, idx_path: Path) -> None:

@@ -29,7 +29,7 @@ def package_version(package: str) -> str:
 
 @functools.cache
 def _versions_in(folder: str) -> dict[str, str]:
-    """Return the packages that are installed in a folder of sys.path, and their versions."""
+    """Return the packages that are installed in a folder of sys.path, with their versions."""
     versions = {}
     with suppress(OSError):
         for path in Path(folder).glob(f"*-*{_ENDING}"):
@@ -47,7 +47,7 @@ def _can_be_imported(package: str) -> bool:
 
 
 def _described_version(package: str) -> str:
-    """Return the version that the metadata of a package states, wherever the metadata is."""
+    """Return the version in the metadata of a package, wherever the metadata is."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -57,7 +57,7 @@ def _described_version(package: str) -> str:
 
 
 def _normal(package: str) -> str:
-    """Return a package's name in a form that can be compared.
+    """Return a package's name in a normalized form.
 
     >>> _normal("Backports.zstd")
     'backports_zstd'

@@ -1,6 +1,6 @@
 """Tokenizers: GPT-2 from the shipped files, any tokenizer.json, SentencePiece.
 
-Each is a fast encoder and its judge.
+Each consists of a fast encoder and its judge.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PROBES: tuple[str, ...] = tuple(
 )
 """Texts on which an encoder and its judge are compared.
 
-They cover contractions, runs of white space of every kind, digits, other scripts, combining marks,
+They cover contractions, runs of all kinds of white space, digits, other scripts, combining marks,
 emoji, control and unassigned characters, the special token and parts of it, and long runs without a
 space.
 """
@@ -134,7 +134,7 @@ class SentencePiece:
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token by its name in the vocabulary."""
-        # The id of the unknown token if there is none.
+        # It is the id of the unknown token if there is none.
         number = int(self.processor.piece_to_id(token))
         return number if self.piece(number) == token else None
 
@@ -157,7 +157,7 @@ def _flat(lists: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]
 def _judge(tokenizer_json: str, special_tokens: bool, name: str) -> HuggingFace:
     """Return the judge, which is cached.
 
-    The same one judges every encoder of a tokenizer, and takes 0.1 s to load.
+    Every encoder of a tokenizer uses the same judge, which takes 0.1 s to load.
     """
     try:
         return HuggingFace(tokenizer_json, special_tokens)
@@ -188,7 +188,7 @@ def compare(
     texts: list[str],
     where: str,
 ) -> None:
-    """Raise `DataError` unless both give the same ids for every text."""
+    """Raise `DataError` unless both produce the same ids for every text."""
     ids, offsets = fast.encode_batch(texts)
     expected, expected_offsets = judge.encode_batch(texts)
     for number, text in enumerate(texts):
@@ -207,12 +207,12 @@ def compare(
 
 
 def use_one_thread() -> None:
-    """Keep both encoders' thread pool at one thread: the processes are the parallel part.
+    """Limit both encoders' thread pools to one thread, because processes provide the parallelism.
 
-    Call before the first encode.
+    Call this before the first encode.
 
-    The pool reads the variable once, at its first use, which is why it is taken back at once: jobs
-    that this process starts later must not inherit it.
+    The pool reads the variable once, at its first use. It is removed again immediately, because
+    jobs that this process starts later must not inherit it.
     """
     before = os.environ.get("RAYON_NUM_THREADS")
     os.environ["RAYON_NUM_THREADS"] = "1"
@@ -244,7 +244,7 @@ class Tokenizer:
         return ids
 
     def check_sample(self, text: str, where: str) -> int:
-        """Compare encoder and judge on a text of a corpus; return how many were compared."""
+        """Compare encoder and judge on a text of a corpus; return how many texts were compared."""
         if self.encoder is self.judge:
             return 0
         compare(self.encoder, self.judge, [text], where)
@@ -253,7 +253,8 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; incomplete UTF-8 becomes U+FFFD.
 
-        A model may sample an id between the vocabulary and its padding; it is shown as <id 50300>.
+        A model may sample an id between the vocabulary and its padding; such an id is shown as <id
+        50300>.
         """
         texts = []
         runs = itertools.groupby(map(int, ids), key=range(self.vocabulary).__contains__)
@@ -262,7 +263,7 @@ class Tokenizer:
         return "".join(texts)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Return the text of each token alone; parts of a longer character become U+FFFD."""
+        """Return the text of each token by itself; parts of a longer character become U+FFFD."""
         texts = []
         for token_id in map(int, ids):
             is_known = 0 <= token_id < self.vocabulary
@@ -271,10 +272,10 @@ class Tokenizer:
         return texts
 
     def end_of_document(self, name: str = "") -> int:
-        """Return the id put after each document.
+        """Return the id that is put after each document.
 
-        It is that of the named token, or else of the first known name that the vocabulary has.
-        Raise `DataError` if the vocabulary has none.
+        It is that of the named token, or else of the first known name in the vocabulary. Raise
+        `DataError` if the vocabulary has none.
         """
         candidates = (name,) if name else EOD_NAMES
         for candidate in candidates:
@@ -330,7 +331,7 @@ def load_tokenizer(
 
     if not isinstance(document, dict) or "model" not in document:
         if "Ġthe" in text[:1_000_000]:
-            hint = " It looks like GPT-2's vocab.json: for that one, give gpt2."
+            hint = " It looks like GPT-2's vocab.json; for that tokenizer, use gpt2."
         else:
             hint = ""
 
@@ -354,7 +355,7 @@ def load_tokenizer(
 
 @functools.lru_cache(maxsize=4)
 def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
-    """Return the tokenizer, which is cached: it is needed often, and takes 0.3 s to load."""
+    """Return the tokenizer. It is cached, because it is needed often and takes 0.3 s to load."""
     text = _gpt2_json()
     judge = _judge(text, special_tokens, "gpt2")
     if encoder == "auto":
@@ -418,8 +419,8 @@ def _gpt2_json() -> str:
         "decoder": byte_level,
         "model": {"type": "BPE", "vocab": {}, "merges": merges},
     }
-    # The vocabulary is JSON already: reading and writing it again would take a tenth of what a
-    # start takes.
+    # The vocabulary is already JSON; parsing and writing it again would take a tenth of the
+    # start-up time.
     return json.dumps(document).replace(
         '"vocab": {}', '"vocab": ' + content["vocab.json"].decode(), 1
     )

@@ -19,7 +19,7 @@ from runbook.tokens.tokenizer import load_tokenizer
 
 
 class TokenCheck(StrEnum):
-    """The subject of a check of token files, as records name it."""
+    """The subject of a check of token files, as it is named in records."""
 
     HEADER = "header"
     LENGTHS = "lengths"
@@ -40,13 +40,13 @@ class TokenCheck(StrEnum):
 
 AGAIN = "Tokenize again: remove the two files and run the same command."
 ONE_SHORT = (
-    "The index counts one token too few for each document, as preprocess_data.py --append-eod of "
-    "Megatron-DeepSpeed (Microsoft's, LUMI's and ALCF's) writes it: it leaves out the end of the "
-    "document that it wrote. A training reads text that drifts against its documents and never "
-    "reaches the last tokens. The .bin is right, the .idx is not; see "
-    "docs/errors-in-the-documents.md, 32. " + AGAIN
+    "The index counts one token too few for each document, as written by preprocess_data.py "
+    "--append-eod of Megatron-DeepSpeed (Microsoft's, LUMI's and ALCF's): it omits the "
+    "end-of-document token. A training would read text that is shifted more and more "
+    "against its documents, and would never reach the last tokens. The .bin is right, but "
+    "the .idx is not; see docs/errors-in-the-documents.md, 32. " + AGAIN
 )
-"""The remedy if the index is short by its number of documents."""
+"""The remedy if the index is short by the number of its documents."""
 _BLOCK = 16 << 20
 SAMPLED_DOCUMENTS = 2_000_000
 
@@ -54,8 +54,8 @@ SAMPLED_DOCUMENTS = 2_000_000
 def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
     """Return the checks of PREFIX_text_document.bin and .idx, each with its value and rule.
 
-    A broken file is a failed check, never an exception. Reads every byte once. `checksums=False`
-    skips the content of the .bin, for a quick check while other work runs.
+    A broken file results in a failed check, never in an exception. It reads every byte once.
+    `checksums=False` skips the content of the .bin, for a quick check while other work runs.
     """
     files = TokenFiles.existing(Path(prefix))
     rule = "the .idx is Megatron's and agrees with both file sizes"
@@ -138,8 +138,8 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
         AGAIN,
     )
     value = f"{total:,} in the index, {reader.num_tokens:,} in the .bin"
-    # A document without text has an entry but no sequence, and one that was split into sentences
-    # has several.
+    # A document without text has an entry but no sequence, and a document that was split into
+    # sentences has several.
     missing = reader.num_tokens - total
     is_one_short = missing > 0 and missing in (reader.num_sequences, reader.num_documents)
     remedy = ONE_SHORT if is_one_short else AGAIN
@@ -269,12 +269,12 @@ def _content_checks(
 
 
 def _duplicates(reader: IndexedReader) -> Check:
-    """Return how many documents are the same.
+    """Return how many documents are duplicates.
 
-    In a sample by content, two documents count as the same if their length and sixteen of their
+    In a sample by content, two documents count as the same if their lengths and sixteen of their
     tokens agree.
 
-    Whether a document is in the sample depends on its own tokens, so that copies are in it
+    Whether a document is in the sample depends only on its own tokens, so copies are sampled
     together.
     """
     interval = max(1, reader.num_sequences // SAMPLED_DOCUMENTS)
@@ -335,7 +335,7 @@ class DecodedDocument:
     """One document of the output."""
 
     number: int
-    # All of its tokens, of which at most a few are shown
+    # All of its tokens; at most a few of them are shown
     tokens: int
     ids: list[int]
     pieces: list[str]  # The text of each id
@@ -350,7 +350,7 @@ def sample_documents(
 ) -> list[DecodedDocument]:
     """Return documents of the output, each cut after `max_tokens` tokens.
 
-    Without `numbers` they are spread evenly over the output.
+    Without `numbers`, they are spread evenly over the output.
     """
     files = TokenFiles.existing(Path(prefix))
     reader = IndexedReader(files.bin, files.idx)

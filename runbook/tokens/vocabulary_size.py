@@ -1,4 +1,4 @@
-"""The size of a tokenizer's vocabulary from its file alone, without a tokenizer package."""
+"""Reads the size of a tokenizer's vocabulary from its file alone, without a tokenizer package."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _FIXED_32 = 5
 
 
 def read_vocabulary_size(name: str) -> int | None:
-    """Return one more than the largest token id of a tokenizer; None if its file is not available.
+    """Return a tokenizer's largest token id plus one, or None if its file is not available.
 
     Raise `DataError` if the file exists and is neither a tokenizer.json nor a SentencePiece model.
     """
@@ -52,7 +52,7 @@ def _largest_id(content: bytes, path: Path) -> int:
 
 
 def _count_pieces(content: bytes, path: Path) -> int:
-    """Return the number of pieces in a SentencePiece model: a piece's id is its position."""
+    """Return the number of pieces in a SentencePiece model. The id of a piece is its position."""
     try:
         pieces = sum(number == _PIECES_FIELD for number in _field_numbers(content))
     except IndexError:
@@ -64,7 +64,7 @@ def _count_pieces(content: bytes, path: Path) -> int:
 
 
 def _field_numbers(content: bytes) -> Iterator[int]:
-    """Return the number of each field at the top of a protobuf message.
+    """Return the number of each field at the top level of a protobuf message.
 
     Raise `IndexError` if the message is cut off or is not a protobuf.
     """
@@ -90,7 +90,7 @@ def _field_numbers(content: bytes) -> Iterator[int]:
 
 
 def _varint(content: bytes, position: int) -> tuple[int, int]:
-    """Return a varint (seven bits a byte, lowest first) and the position after it."""
+    """Return a varint (seven bits per byte, lowest first) and the position after it."""
     value = 0
     shift = 0
     while True:

@@ -1,1 +1,4 @@
-"""The trainer: reads `plan.json`, needs torch and megatron-core, and nothing else of the runbook."""
+"""The trainer, which requires torch and megatron-core.
+
+It reads `plan.json` and uses nothing else of the runbook.
+"""

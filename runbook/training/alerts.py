@@ -28,16 +28,19 @@ CHANNEL_SECONDS = 10.0  # Seconds to wait for an answer
 
 
 class AlertSender:
-    """The alarm channels of one training. Neither a slow nor a broken one delays it."""
+    """Sends alarms of one training to its channels.
+
+    A slow or broken channel does not delay the training.
+    """
 
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
-        # Threads that send alarms, by key
+        # Threads that are sending alarms, by key
         self._broken: dict[str, Thread] = {}
         self._threads: list[Thread] = []
 
     def send(self, text: str, event: Mapping[str, object]) -> None:
-        """Send a text, to the webhook with the event it is about, in a thread for each channel."""
+        """Send a text in one thread per channel; the webhook also gets the event it is about."""
         run = self.spec.root.resolve().name
         log = self.spec.log
         channels = (
@@ -55,7 +58,7 @@ class AlertSender:
                         daemon=True,
                     )
                 )
-                # No more threads: the alarm is in the log anyway
+                # No more threads can be started; the alarm is in the log anyway
                 with contextlib.suppress(RuntimeError):
                     self._threads[-1].start()
 

@@ -52,7 +52,7 @@ class BatchReader:
         consumed_samples: int,
         num_microbatches: int,
     ) -> Iterator[Batch]:
-        """The micro-batches of one step."""
+        """Yield the micro-batches of one step."""
         for indices in self.share.indices(consumed_samples, num_microbatches):
             yield self.deliver(partial(self.read, dataset, indices))
 
@@ -83,7 +83,7 @@ class BatchReader:
         It comes from pinned memory, because the host would otherwise wait for the GPU.
         """
         if self.device.type == "cuda":
-            # This does nothing for samples that were read ahead
+            # This has no effect on samples that were read ahead, which are pinned already
             value = value.pin_memory()
 
         return value.to(self.device, non_blocking=True)
@@ -117,7 +117,7 @@ _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 def _pack(batch: Batch) -> torch.Tensor:
     """Pack a micro-batch into one message of 32-bit numbers.
 
-    No id is larger, and the mask is copied bit by bit.
+    No token id needs more than 32 bits, and the mask is copied bit for bit.
     """
     parts = []
     for key in _KEYS:
@@ -131,7 +131,7 @@ def _pack(batch: Batch) -> torch.Tensor:
 
 
 def _unpack(message: torch.Tensor) -> Batch:
-    """Return the micro-batch that `_pack` turned into a message."""
+    """Return the micro-batch packed into a message by `_pack`."""
     batch = Batch()
     for key, part in zip(_KEYS, message, strict=True):
         if key == "loss_mask":
@@ -152,8 +152,8 @@ class ReadAhead:
 
     For a GPU they are read into pinned memory. A training uses its samples one after another,
     whatever its batch ramp. If it skips samples or goes back, reading restarts at the new position.
-    An error in the data is raised when the micro-batch is requested. The thread reads no further
-    than sample `end`, and never keeps the process from ending.
+    An error in the data is raised when the micro-batch is requested. The thread stops reading at
+    sample `end`, and never keeps the process alive.
     """
 
     def __init__(
@@ -162,14 +162,14 @@ class ReadAhead:
         tokens: int,
         end: int,
     ) -> None:
-        """`tokens`: of a micro-batch."""
+        """`tokens` is the number of tokens in a micro-batch."""
         self.piece = max(1, min(PIECE_MICRO_BATCHES, PIECE_TOKENS // tokens))
         self._reader = reader
         self._end = end
         self._stride = reader.share.micro * reader.share.copies
         self._dataset = None
         self._next = 0
-        # Micro-batches that are requested and not yet taken
+        # Number of micro-batches that were requested but not yet taken
         self._ahead = 0
         self._batches: SimpleQueue[Batch | Exception] = SimpleQueue()
         self._orders: SimpleQueue[tuple[SimpleQueue[Batch | Exception], Any, int, int] | None] = (
@@ -187,7 +187,7 @@ class ReadAhead:
         consumed_samples: int,
         num_microbatches: int,
     ) -> Iterator[Batch]:
-        """The micro-batches of one step."""
+        """Yield the micro-batches of one step."""
         for number in range(num_microbatches):
             start = consumed_samples + number * self._stride
             yield self._reader.deliver(partial(self._wait_for_batch, dataset, start))
@@ -205,7 +205,7 @@ class ReadAhead:
             self._batches = SimpleQueue()
             self._ahead = 0
 
-        # Whole pieces up to the end of the training; beyond it, exactly the requested samples
+        # Read whole pieces up to the end of the training; beyond it, only the requested samples
         for _ in range(2):
             self._order_piece(dataset, start)
         batch = self._batches.get()
@@ -218,7 +218,7 @@ class ReadAhead:
         return batch
 
     def _order_piece(self, dataset: Any, start: int) -> None:
-        """Request another piece, unless more than a piece is requested already."""
+        """Request another piece, unless more than one piece is already requested."""
         first = start + self._ahead * self._stride
         num_batches = 0
         if self._ahead <= self.piece:

@@ -1,16 +1,17 @@
 """Training on a CPU.
 
-It replaces torch.cuda functions that Megatron-core calls, and makes matmuls fast on the processor.
+This module replaces the torch.cuda functions that megatron-core calls, and makes matmuls fast on
+the processor.
 
 megatron-core 0.16 asks `torch.cuda` for the current device, random states and tensor type names on
-every path. Those few functions are replaced here for the CPU. Nothing is changed if torch sees a
+every path. This module replaces those few functions on a CPU. Nothing is changed if torch sees a
 GPU.
 
-torch multiplies float32 by MKL, which takes its AVX2 code on processors that Intel did not make:
-105 GFLOP/s of a Zen 5 core, where oneDNN, which torch has for 16-bit numbers, reaches 200 to 250 in
-all three products of a layer (torch 2.13, 2026-11-22). Sums are float32 in both. On a processor
-without instructions for bfloat16, torch's matmul of it is 5 to 80 times slower than that of
-float32: there factors are widened to float32 and the result is rounded once.
+torch multiplies float32 matrices with MKL, which uses its AVX2 code on processors not made by
+Intel: 105 GFLOP/s per Zen 5 core. oneDNN, which torch uses for 16-bit numbers, reaches 200 to 250
+in all three products of a layer (torch 2.13, 2026-11-22). Both accumulate in float32. On a
+processor without bfloat16 instructions, torch's bfloat16 matmul is 5 to 80 times slower than its
+float32 matmul. There, factors are widened to float32, and the result is rounded once.
 """
 
 import ctypes
@@ -63,9 +64,9 @@ def answer_for_cpu() -> None:
 
 
 def name_types_as_on_gpu() -> None:
-    """Let `Tensor.type()` name a tensor as on a GPU.
+    """Make `Tensor.type()` return the name that a tensor has on a GPU.
 
-    Optimizers compare it with torch.cuda.FloatTensor and its like.
+    Optimizers compare it with names such as torch.cuda.FloatTensor.
     """
     original = torch.Tensor.type
 
@@ -88,9 +89,9 @@ def name_types_as_on_gpu() -> None:
 def keep_freed_memory() -> None:
     """Let glibc keep freed blocks instead of handing each back to the kernel.
 
-    Activations are allocated and freed in every micro-batch; faulting their pages in again each
-    time took 10 to 15 % of a step of the 12 x 512 model (measured 2026-11, glibc 2.36), those of
-    the logits alone 4 % (2026-11-23). Another C library is left as it is.
+    Activations are allocated and freed in every micro-batch. Faulting their pages in each time took
+    10 to 15 % of a step of the 12 x 512 model (measured 2026-11, glibc 2.36); those of the logits
+    alone took 4 % (2026-11-23). Other C libraries are left unchanged.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:
@@ -101,7 +102,7 @@ def keep_freed_memory() -> None:
 
 
 def _answer_random_states() -> None:
-    """Use one generator for all.
+    """Use one generator for everything.
 
     Megatron's forked "GPU" states are states of the CPU's default generator.
     """
@@ -135,10 +136,11 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
 OUTPUT_BLOCK = 2048
 
 SUM_DEPTH = 256
-"""Numbers that are summed at once: a matmul is then off by 3e-7 of its norm, as MKL's is.
+"""Numbers that are summed at a time. A matmul is then off by 3e-7 of its norm, like MKL's.
 
-oneDNN sums a thousand and is off by 6e-7, enough for Adam to move one of a million weights 1.1e-5
-away from a plain program's in its first step. It costs 2 to 3 % of a step of the 12 x 512 model.
+oneDNN sums a thousand at a time and is off by 6e-7. That is enough for Adam to move one in a
+million weights 1.1e-5 away from a plain program's in its first step. It costs 2 to 3 % of a step of
+the 12 x 512 model.
 """
 
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -148,7 +150,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 def onednn_is_faster() -> bool:
     """Return whether oneDNN is faster than MKL here.
 
-    That is so if torch has both, and this is an AVX-512 CPU not made by Intel.
+    This is the case if torch has both and the CPU has AVX-512 and was not made by Intel.
     """
     both = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
     if on_gpu() or not both or torch.backends.cpu.get_cpu_capability() != "AVX512":
@@ -180,7 +182,8 @@ def widen_every_half_matmul() -> None:
 
 
 _MATMULS = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-"""Kept for the life of the process, because torch removes the kernels when this is freed."""
+"""Kept for the life of the process, because torch removes the kernels when the library object is
+freed."""
 
 
 def _widened(multiply_into: Callable[..., Any]) -> Callable[..., torch.Tensor]:
@@ -215,8 +218,8 @@ def onednn_matmul(
     """Return `left @ right + bias` of two float32 matrices.
 
     If the inner dimension is larger than a row of the result, it is summed `SUM_DEPTH` numbers at a
-    time. Otherwise the copies of the result (perhaps of all logits) would cost more than the digit
-    is worth.
+    time. Otherwise copying the result (possibly all logits) would cost more than the extra digit is
+    worth.
     """
     depth = input.shape[1]
     if depth <= max(SUM_DEPTH, right.shape[1] - 1):
@@ -229,7 +232,7 @@ def onednn_matmul(
 
 
 def slices(length: int, size: int) -> list[slice]:
-    """Return consecutive blocks of this many numbers. The last one may be shorter."""
+    """Return consecutive slices of this length. The last one may be shorter."""
     return [slice(start, start + size) for start in range(0, length, size)]
 
 

@@ -1,14 +1,14 @@
 """The cached order of the text (data.cache), whose checksums are compared at every start.
 
-megatron-core accepts a cached order by its file name alone. One changed number in it changes which
-samples are used, without any sign: with a constant index, a training repeats one sample until its
-loss is 0. So rank 0 writes `checksums.json` next to the files that it builds, compares every file
-with it at the next start, and builds again what does not agree. Each checkpoint keeps the checksums
-too, so that no training continues in another order.
+megatron-core identifies a cached order only by its file name. A changed number in it changes which
+samples are used, without any warning: if the index is constant, a training repeats one sample until
+its loss is 0. So rank 0 writes `checksums.json` next to the files that it builds, compares every
+file with it at the next start, and rebuilds those that differ. Each checkpoint also stores the
+checksums, so that no training continues in another order.
 
-Cost: rank 0 reads the cache once at each start, on one core: 1 to 2 GB per second if the processor
-computes SHA-256 in hardware, and a third of that otherwise. A sample takes 12 to 20 bytes, a
-document 4 bytes an epoch: 2 to 3 GB for 300 billion tokens in sequences of 2,048.
+Rank 0 reads the cache once at each start, on one core, at 1 to 2 GB per second if the processor
+computes SHA-256 in hardware, and a third of that otherwise. The cache has 12 to 20 bytes per sample
+and 4 bytes per document and epoch: 2 to 3 GB for 300 billion tokens in sequences of 2,048.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from runbook.training.messages import TrainingMessage
 
 
 class CacheFault(Enum):
-    """The reason why a cached file is built again."""
+    """The reason why a cached file is rebuilt."""
 
     UNFINISHED = "unfinished"
     OLDER = "older than the token files"
@@ -38,10 +38,10 @@ class CacheFault(Enum):
 
 @dataclass(frozen=True)
 class CacheCheck:
-    """The faults of the cache at this start, and its present checksums."""
+    """What was wrong with the cache at this start, and its current checksums."""
 
     faults: Mapping[str, CacheFault] = field(default_factory=dict)
-    """Files that were removed and built again."""
+    """Files that were removed and rebuilt."""
     checksums: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file. Empty if nothing is cached (mock data)."""
 
@@ -53,17 +53,17 @@ class CacheCheck:
 
 @dataclass(frozen=True)
 class _Verified:
-    """A file whose content was just compared."""
+    """A file whose content has just been compared."""
 
     changed_at: int
-    """Its modification time in nanoseconds. A file that was written since then is read again."""
+    """Its modification time in nanoseconds. A file that was written after that is read again."""
     file: CachedFile
 
 
 class CacheFolder:
-    """The folder of the cache at a start.
+    """The cache folder at a start.
 
-    `remove_faulty` before megatron-core builds, `seal` after it.
+    Call `remove_faulty` before megatron-core builds the cache, and `seal` afterwards.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +74,7 @@ class CacheFolder:
     def remove_faulty(self, indexes: Sequence[Path]) -> None:
         """Remove the cached files that must not be read, and keep the reasons.
 
-        `indexes` are the .idx files of the text: an order that is older than one of them is of
+        `indexes` are the .idx files of the text. An order that is older than one of them belongs to
         another text.
         """
         try:
@@ -84,8 +84,8 @@ class CacheFolder:
                 TrainingMessage.CACHE_NOT_MADE, folder=self.folder, error=error
             ) from error
 
-        # ctime is checked as well, because a file that was moved or copied here may keep its
-        # earlier mtime.
+        # ctime is checked too, because a file that was moved or copied here may keep an earlier
+        # mtime.
         states = [path.stat() for path in indexes if path.exists()]
         newest = max((max(state.st_mtime_ns, state.st_ctime_ns) for state in states), default=0)
         checksums = read_checksums(self.folder)
@@ -100,7 +100,7 @@ class CacheFolder:
                 self._verified[path.name] = _Verified(changed_at, built)
 
     def seal(self) -> dict[str, str]:
-        """Write checksums.json for the files that are there now; return their checksums."""
+        """Write checksums.json for the files that now exist, and return their checksums."""
         files = {path.name: self._as_built(path) for path in self._arrays()}
         if files != read_checksums(self.folder):
             part = self.folder / f"{CHECKSUMS}.part"
@@ -127,7 +127,7 @@ class CacheFolder:
 def other_order(saved: Mapping[str, str], planned: Mapping[str, str]) -> list[str]:
     """Return the files whose content has changed since a checkpoint was saved.
 
-    A longer training has other file names and starts with the same samples, so its files are not
+    A longer training uses other file names and starts with the same samples, so its files are not
     compared.
     """
     return sorted(name for name, digest in saved.items() if planned.get(name, digest) != digest)
@@ -136,7 +136,7 @@ def other_order(saved: Mapping[str, str], planned: Mapping[str, str]) -> list[st
 def _fault(path: Path, newest_text: int, built: CachedFile | None) -> CacheFault | None:
     """Return why a cached file must not be read.
 
-    Return None if the file is the one built from this text.
+    Return None if the file was built from this text.
     """
     try:
         numpy.load(path, mmap_mode="r")

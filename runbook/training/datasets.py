@@ -29,20 +29,20 @@ class TrainingDatasets:
     validation: Any
     """Sequences to evaluate on; None if there is no evaluation."""
     cache: data_cache.CacheCheck
-    """The checksum of the cached order as rank 0 read it, the same on all ranks."""
+    """The cache check that rank 0 made; all ranks have the same one."""
 
 
 def make_datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> TrainingDatasets:
     """Return the datasets of a training. All ranks call it together, and rank 0 builds the caches.
 
-    `tokens`: of each file, by which the files of a text share its weight.
+    `tokens` has the number of tokens of each file; files of one text share its weight in that
+    proportion.
     """
     data = spec.data
     evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
     config = _dataset_config(spec, tokens)
     if config.split_matrix is not None:
-        # No test samples are drawn here, and megatron-core loops forever on a split without
-        # documents.
+        # No test samples are used, and megatron-core loops forever on a split without documents.
         train_range, validation_range, _ = config.split_matrix
         config.split_matrix = [train_range, validation_range if evaluates else None, None]
 
@@ -80,7 +80,7 @@ def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetCon
             files["blend"] = train_files
             files["split"] = data.split
 
-    # The attributes of a tokenizer that megatron-core's datasets need. Nothing is tokenized here.
+    # The tokenizer attributes that megatron-core's datasets need. Nothing is tokenized here.
     tokenizer = SimpleNamespace(
         vocab_size=spec.model.shape.vocabulary,
         eod=spec.sampling.end_of_document,
@@ -99,17 +99,17 @@ def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetCon
 
 
 SampleOrder = tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]
-"""The order of documents, the start of each sample in it, and the order of samples in training."""
+"""The document order, the start of each sample in it, and the order of samples in training."""
 
 
 class EpochDataset(GPTDataset):  # type: ignore[misc]
     """megatron-core's samples of one token file, with each epoch shuffled separately.
 
-    megatron-core shuffles all epochs together, so another number of epochs changes the data from
-    the first step on. Here a longer training starts with exactly the samples of a shorter one. A
-    single epoch is in megatron-core's own order. Blends need no change: megatron-core picks the
-    next text from the weights and the samples drawn so far. The names of the cache files hash this
-    class and the number of samples, so two lengths never share a file.
+    megatron-core shuffles all epochs together, so changing the number of epochs changes the data
+    from the first step on. Here a longer training starts with exactly the samples of a shorter one.
+    With a single epoch, the order is megatron-core's own. Blends need no change: megatron-core
+    picks the next text from the weights and the samples drawn so far. The names of the cache files
+    hash this class and the number of samples, so two lengths never share a file.
     """
 
     def _build_document_sample_shuffle_indices(self) -> SampleOrder:
@@ -127,19 +127,19 @@ class EpochDataset(GPTDataset):  # type: ignore[misc]
         return documents, samples, shuffled
 
     def _order(self) -> SampleOrder:
-        # Compiled: a source checkout builds it at startup.
+        # This module is compiled; a source checkout builds it at startup.
         from megatron.core.datasets import helpers
 
         lengths = self.dataset.sequence_lengths
         if 2 * len(self.indices) > len(lengths):
-            # One sequential read instead of page faults in the documents' order.
+            # Read sequentially once, instead of causing page faults in the order of the documents.
             lengths = numpy.array(lengths)
 
         tokens_per_epoch = int(lengths[self.indices].sum(dtype=numpy.int64))
         length = self.config.sequence_length
         num_tokens = 1
         if self.num_samples:
-            # The last sample's labels need one token more.
+            # The labels of the last sample need one more token.
             num_tokens = self.num_samples * length + 1
 
         epochs = max(1, -(-num_tokens // tokens_per_epoch))
@@ -168,7 +168,7 @@ def _build_cache(
 ) -> data_cache.CacheCheck:
     """Build on rank 0 the caches that the other ranks read.
 
-    Megatron-core would make them wait in a barrier, however large the text is.
+    In megatron-core they would wait in a barrier, which times out for a large text.
     """
     cache = data_cache.CacheFolder(folder)
     cache.remove_faulty(indexes)

@@ -1,6 +1,8 @@
-"""Copies of a training's state on the host. A save writes them while the training continues.
+"""Copies of a training's state on the host.
 
-A GPU's state goes to pinned memory, which is filled at the bus's full rate, without a wait for each
+A save writes these copies while the training continues.
+
+A GPU's state is copied to pinned memory, at the full rate of the bus and without waiting for each
 tensor. Pinning the memory for a rank with 1.3B weights (14 bytes per weight, 18 GB) takes seconds,
 so it is kept for the next save.
 """
@@ -38,9 +40,9 @@ MOST_THREADS = 8
 PIECE_BYTES = 32 * 2**20
 
 Pin: TypeAlias = Callable[[int, int], bool]
-"""Pins this many bytes from an address on. Returns whether that worked."""
+"""A function that pins this many bytes from an address on. It returns whether that worked."""
 Unpin: TypeAlias = Callable[[int], None]
-"""Unpins the memory before it is freed."""
+"""A function that unpins the memory before it is freed."""
 
 
 class HostCopies:
@@ -85,7 +87,7 @@ class HostCopies:
 
 
 class PinnedCopies(HostCopies):
-    """Copies in pinned memory, which is kept as long as this object."""
+    """Copies in pinned memory, which is kept for the lifetime of this object."""
 
     def __init__(self, pin: Pin | None = None, unpin: Unpin | None = None) -> None:
         super().__init__()
@@ -107,7 +109,7 @@ class PinnedCopies(HostCopies):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of host memory that are kept."""
+        """Return the bytes of host memory that are kept."""
         return sum(slab.size for slab in self._slabs)
 
     def _room(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -137,7 +139,7 @@ class PinnedCopies(HostCopies):
         slab = _Slab(memory, _address(memory), len(memory))
         self._slabs.append(slab)
         if self._pin(slab.address, slab.size):
-            # The end of the process unpins it
+            # The memory is unpinned when the process ends
             weakref.finalize(slab, self._unpin, slab.address).atexit = False
         elif len(self._slabs) == 1:
             say(TrainingMessage.NOT_PINNED.fill())
@@ -153,7 +155,7 @@ class _Slab:
     used: int = 0
 
     def take(self, num_bytes: int) -> int:
-        """Return the offset of the next `num_bytes` bytes."""
+        """Return the offset of the next `num_bytes` free bytes."""
         start = self.used
         self.used += -(-num_bytes // ALIGNMENT) * ALIGNMENT
         return start
@@ -192,7 +194,7 @@ def _address(memory: mmap.mmap) -> int:
     return torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
 
 
-# cudaHostRegisterPortable: pinned for every context, as torch's own functions ask for it
+# cudaHostRegisterPortable: pinned for every context, as in torch's own functions
 _PORTABLE = 1
 
 

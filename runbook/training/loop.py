@@ -66,7 +66,7 @@ from runbook.training.training_log import StepRecord, TrainingLog
 def make_engine(spec: PhasePlan, *, draw: bool = True) -> TrainingEngine:
     """Return the engine that the plan names.
 
-    With `draw` it has initial weights; they are unnecessary if a checkpoint is loaded.
+    With `draw` it gets initial weights, which are not needed if a checkpoint is loaded.
     """
     if spec.engine == "megatron-core":
         from runbook.training.engines.megatron_engine import MegatronEngine
@@ -94,7 +94,7 @@ class TrainingLoop:
         heartbeat: HeartbeatWriter,
         until: int = 0,
     ) -> None:
-        """`until`: end after this step without a save; 0: at the end of the training."""
+        """`until` is the step to stop after, without a save; 0 means the end of the training."""
         self.spec = spec
         self.until = until
         self.log = log
@@ -112,7 +112,8 @@ class TrainingLoop:
         self.progress = TrainingProgress()
         self.saved_iteration = -1
         self.saved_order: dict[str, str] = {}
-        """Checksums of the cached order of the text, by file: first the checkpoint's, then this start's."""
+        """Checksums of the cached sample order, by file: first those in the checkpoint, then those
+        of this start."""
         self.pending: PendingSave | None = None
         self.newest_shared = 0
         """Iteration of the newest checkpoint on the shared file system."""
@@ -137,15 +138,15 @@ class TrainingLoop:
             return self._train(datasets.train, datasets.validation)
 
     def _train(self, train: Any, validation: Any) -> int:
-        """Make steps until the end or a stop, and return the exit code."""
+        """Run steps until the end or a stop, and return the exit code."""
         progress = self.progress
         total = self.spec.duration.iterations
         if progress.iteration == 0:
             self._sample()
 
         if self.spec.tuning.gc_interval:
-            # Python's automatic collections run at different steps on each rank, and all ranks wait
-            # for each.
+            # Python's automatic garbage collection runs at different steps on each rank, and all
+            # ranks would wait for each.
             gc.disable()
             gc.collect()
 
@@ -179,7 +180,7 @@ class TrainingLoop:
 
     def _do_between_steps(self, validation: Any, *, at_end: bool) -> None:
         """Collect garbage, evaluate, and copy to node memory, whenever each is due."""
-        # On all ranks at the same step, so that no rank waits for another's collection
+        # Done on all ranks at the same step, so that no rank waits for another's collection
         if self._at(self.spec.tuning.gc_interval):
             gc.collect()
 
@@ -202,7 +203,7 @@ class TrainingLoop:
         checkpoint = self.spec.checkpoint
         self._seal_written_save()
         if at_end or self._at(checkpoint.interval):
-            # No training follows the last save that could hide its time.
+            # No training follows the last save, so there is nothing to hide its time behind.
             self._save(in_background=checkpoint.asynchronous and not at_end)
         if self._at(checkpoint.near_interval) and not at_end:
             self._save_near()
@@ -221,7 +222,7 @@ class TrainingLoop:
         if loaded is not None:
             self._refuse_other_training(loaded)
             vars(self.progress).update(vars(loaded.progress))
-            # All ranks do this, because they skip a spike together.
+            # All ranks need them, because they skip a spike together.
             recent = share_value(self.log.recent_steps(self.progress.iteration))
             self.stepper.watch.remember(recent)
             self.saved_order = loaded.data_cache
@@ -238,7 +239,7 @@ class TrainingLoop:
         counted = self.engine.num_parameters()
         planned = self.spec.model.parameters
         if planned not in (0, counted):
-            self._say(f"the model has {counted:,} parameters, and the plan says {planned:,}")
+            self._say(f"the model has {counted:,} parameters, but the plan says {planned:,}")
         start: dict[str, Any] = {
             "segment": self.progress.segment,
             "from_iteration": self.progress.iteration,
@@ -261,7 +262,7 @@ class TrainingLoop:
         if torch.distributed.get_rank() != 0:
             return
         # This also applies to a plan that does not allow fewer replicas, because the previous start
-        # may have had another plan.
+        # may have used another plan.
         change = replicas_change(self.spec, self.log.earlier_events())
         if change is not None:
             self._say(
@@ -294,11 +295,13 @@ class TrainingLoop:
     def _compare_order(self, cache: CacheCheck) -> None:
         """Report parts of the cached order that were rebuilt.
 
-        Refuse to continue in a different order.
+        Refuse to continue with a different order.
         """
         if changed := cache.changed:
             folder = self.spec.data.cache
-            self._say(f"{folder}: changed after it was built, so built again: {', '.join(changed)}")
+            self._say(
+                f"{folder}: changed after it was built, so it was rebuilt: {', '.join(changed)}"
+            )
             self.log.event("data_cache_rebuilt", folder=folder, files=changed)
 
         other_order = data_cache.other_order(self.saved_order, cache.checksums)
@@ -319,11 +322,12 @@ class TrainingLoop:
 
         if loaded.problems:
             self._say(
-                f"{loaded.lost_iterations} iterations are lost: they were in what was passed over"
+                f"{loaded.lost_iterations} iterations are lost, because newer checkpoints could "
+                "not be used"
             )
 
         if loaded.tracker_fault:
-            self._say(f"{loaded.tracker_fault}: written anew from the checkpoints that are there")
+            self._say(f"{loaded.tracker_fault}: rewritten from the checkpoints that exist")
             self.log.event("tracker_rebuilt", message=loaded.tracker_fault)
 
         for change in loaded.changes + loaded.harmless:
@@ -331,7 +335,7 @@ class TrainingLoop:
                 TrainingMessage.GOING_ON_WITH_THE_PLAN.fill(folder=loaded.folder, change=change)
             )
         where = "" if loaded.source == SHARED else f" ({loaded.source})"
-        self._say(f"going on from iteration {self.progress.iteration} in {loaded.folder}{where}")
+        self._say(f"continuing from iteration {self.progress.iteration} in {loaded.folder}{where}")
         self.log.event(
             "resumed",
             source=loaded.source,
@@ -374,7 +378,7 @@ class TrainingLoop:
             )
 
     def _step(self, train: Any) -> int:
-        """Make one iteration, and handle a bad one. Return the stop request of any rank."""
+        """Run one iteration, and handle a bad step. Return the stop request of any rank."""
         self.heartbeat.step(self.progress.iteration + 1)
         record, stop_request, bad = self.stepper.step(train, self.progress)
         self.stopping.stepped(record.seconds)
@@ -416,7 +420,7 @@ class TrainingLoop:
         self.log.alarms(alarm for alarm in slow if alarm.rank == rank)
 
     def _report_replay(self) -> None:
-        """Record results that were computed twice, and report ranks with a difference.
+        """Record results that were computed twice, and report ranks whose results differ.
 
         Each rank reports itself, because it knows its machine.
         """
@@ -428,7 +432,7 @@ class TrainingLoop:
         self.log.alarms(finding.as_alarm() for finding in findings)
 
     def _spike(self, record: StepRecord, alarms: list[Alarm]) -> list[BadStep]:
-        """Return the steps of a spike that is now certain, if the plan rolls back before them."""
+        """Return the steps of a confirmed spike, if the plan rolls back before spikes."""
         last = record.consumed_samples - 1
         fault = TrainingMessage.LOSS_JUMPED.fill()
         first = last - record.global_batch + 1
@@ -455,7 +459,7 @@ class TrainingLoop:
     def _answer(self, steps: list[BadStep]) -> str:
         """Decide whether to continue without the step, or to roll back and skip its samples.
 
-        Raises if the training must stop.
+        Raise an error if the training must stop.
         """
         root = self.spec.path(self.spec.checkpoint.folder)
         bad = steps[-1]
@@ -482,11 +486,11 @@ class TrainingLoop:
         for step in steps:
             passed_over.append([step.first_sample, step.last_sample])
 
-        # The same object stays in use, because others refer to it.
+        # The same object stays in use, because other objects refer to it.
         vars(self.progress).update(vars(loaded.progress))
         self.progress.passed_over = passed_over
         self.progress.segment = segment
-        # A later, broken checkpoint is replaced by a new one
+        # A later checkpoint that is broken is replaced by a new one
         self.saved_iteration = self.progress.iteration
         self.log.segment = segment
         lineage = {}
@@ -513,7 +517,7 @@ class TrainingLoop:
             self.log.alarms(self.stepper.watch.look_at_evaluation(iteration, loss))
 
     def _loss(self, dataset: Any, num_microbatches: int) -> float:
-        """Return the mean loss of the first micro-batches of a dataset, over all ranks."""
+        """Return the mean loss on the first micro-batches of a dataset, over all ranks."""
         batches = self.stepper.reader.step(dataset, 0, num_microbatches)
         rank_loss = self.engine.evaluate(batches, num_microbatches)
         # Only the last pipeline stage has a loss; the others add zero.
@@ -525,7 +529,7 @@ class TrainingLoop:
     def _save(self, *, in_background: bool = False) -> None:
         """Save a checkpoint.
 
-        In the background, its files are written while training continues, until
+        In the background, the files are written while training continues, until
         `_seal_written_save`.
         """
         if self.progress.iteration == self.saved_iteration:
@@ -570,7 +574,8 @@ class TrainingLoop:
         ):
             return
 
-        # Not "saving": a hundred short copies would make the watchdog expect short saves.
+        # The activity is not "saving": a hundred short copies would make the watchdog expect short
+        # saves.
         with self.heartbeat.during("copying"):
             self.near.save(self.progress, self.saved_order, self.newest_shared)
 
@@ -588,8 +593,8 @@ class TrainingLoop:
     def _prove_smoke_test(self, train: Any) -> None:
         """Write events for the gate.
 
-        They have the network's speed, and a batch's loss before and after a step and after a
-        reload.
+        They contain the network's speed, and the loss of a batch before and after a step and after
+        a reload.
         """
         seconds, speed = sum_speed(MESSAGE_BYTES, NETWORK_ROUNDS)
         ranks = self.spec.parallel.world_size
@@ -620,7 +625,7 @@ class TrainingLoop:
         )
 
     def _relative(self, folder: Path) -> str:
-        # Copies in node memory are not complete
+        # A copy in node memory is not a complete checkpoint
         is_in_run = folder.is_relative_to(self.spec.root)
         return str(folder.relative_to(self.spec.root) if is_in_run else folder)
 
@@ -640,7 +645,8 @@ class TrainingLoop:
                     logits[0, -1, : spec.model.shape.vocabulary].float().cpu(), generator
                 )
 
-            # The last rank is in the last pipeline stage and has the scores; the others follow it.
+            # The last rank is in the last pipeline stage, so it has the scores and sends the token
+            # to the others.
             torch.distributed.broadcast(token, src=torch.distributed.get_world_size() - 1)
             ids.append(int(token))
             if ids[-1] == spec.sampling.end_of_document:
@@ -669,7 +675,7 @@ class StepOutcome:
 
 
 class Stepper:
-    """One iteration: read, compute, agree on the loss of all ranks, update, and judge the step."""
+    """Runs one iteration: read, compute, agree on the loss of all ranks, update, judge the step."""
 
     def __init__(
         self,
@@ -689,7 +695,7 @@ class Stepper:
         self.batches: BatchReader | ReadAhead = self.reader
         # Loss scale after the last step
         self.scale = math.inf
-        # Ranks whose mean losses are averaged
+        # Number of ranks whose mean losses are averaged
         self.copies = spec.parallel.data * spec.parallel.context
         # Times of all ranks, after a step that exchanges them
         self.rank_times: ExchangedTimes | None = None
@@ -716,7 +722,8 @@ class Stepper:
         global_batch = spec.batch.at(consumed_samples)
         num_microbatches = global_batch // (spec.batch.micro * spec.parallel.data)
         rate = spec.learning_rate.at(consumed_samples + global_batch)
-        # Later work belongs to no step: an evaluation, or the optimizer's collectives.
+        # Times measured in between belong to no step: an evaluation, or the optimizer's
+        # collectives.
         self.clock.forget(DATA, COMMUNICATION)
         if any(first == consumed_samples for first, _ in progress.passed_over):
             outcome = self._pass_over(num_microbatches, progress.iteration + 1)
@@ -772,7 +779,7 @@ class Stepper:
     def _pass_over(self, num_microbatches: int, iteration: int) -> StepOutcome:
         """Skip a step whose samples were bad before a rollback.
 
-        Ranks still exchange stop requests.
+        Ranks still exchange their stop requests.
         """
         _, stop_request = self._share(0.0, num_microbatches, iteration)
         return StepOutcome(math.nan, stop_request, self._no_update())
@@ -799,7 +806,8 @@ class Stepper:
         parts = {} if self.clock.is_late else self._take_times()
         with self.clock.during(OPTIMIZER):
             loss, stop_request = self._share(rank_loss, num_microbatches, iteration)
-            # The GPU has finished these parts; the optimizer's time is that of the previous step
+            # The GPU has finished these parts by now; the optimizer's time is that of the previous
+            # step
             parts = parts or self._take_times()
             is_finite = math.isfinite(loss)
             jumped = (
@@ -829,20 +837,21 @@ class Stepper:
         count: int,
         iteration: int,
     ) -> float:
-        """Run forward and backward, and repeat one micro-batch if a replay is due."""
+        """Run the forward and backward passes, and repeat one micro-batch if a replay is due."""
         self.is_replayed = self.replayer is not None and self.replayer.is_due(iteration)
         if self.replayer is None or not self.is_replayed:
             return self.engine.compute(batches, count)
         return float(self.replayer.compute(batches, count, iteration))
 
     def _take_times(self) -> dict[str, float]:
-        """Return the seconds of the parts.
+        """Return the seconds of each part.
 
         This rank's computing time is exchanged with the next loss.
         """
         parts = self.clock.take()
         if not self.clock.is_late:
-            # A step without communication has 0 seconds; a late clock may not have measured it yet.
+            # A step without communication has 0 seconds; a clock that reports late may not have
+            # measured it yet.
             parts = {COMMUNICATION: 0.0} | parts
         self._own_seconds.append(parts[COMPUTE] - parts.get(COMMUNICATION, 0.0))
         return parts
@@ -901,8 +910,8 @@ class Stepper:
     ) -> tuple[float, int]:
         """Return the mean loss of the global batch, and any rank's stop request.
 
-        Every few steps, all ranks' times are included. One reduction carries everything: each
-        further one would make all ranks wait for each other once more.
+        Every few steps, all ranks' times are included. A single reduction carries everything,
+        because each further one would make all ranks wait for each other again.
         """
         request = self.stopping.stop_request()
         requests = [float(request < 0), *(float(request == number) for number in SIGNALS)]
@@ -910,7 +919,7 @@ class Stepper:
         rank = torch.distributed.get_rank()
         num_steps = len(self._own_seconds)
         exchanges_times = num_steps > 0 and iteration % exchange_interval(num_ranks) == 0
-        # Each rank fills its own column and adds zeros to the others': the sum has all columns.
+        # Each rank fills its own column and adds zeros to the others, so the sum has all columns.
         times = torch.zeros((2, num_ranks) if exchanges_times else 0, dtype=torch.float64)
         if exchanges_times:
             mean_seconds = sum(self._own_seconds) / num_steps
@@ -934,7 +943,7 @@ class Stepper:
             if num_requests:
                 return loss, number
 
-        # Without a signal, -1 means that some rank has reached its time limit.
+        # If no signal arrived, -1 means that some rank has reached its time limit.
         return loss, -int(clock_requests > 0)
 
 
@@ -967,7 +976,7 @@ NETWORK_ROUNDS = 3
 
 PEAK_SIZES = {"cpu": 1024, "cuda": 8192}
 PEAK_REPEATS = 4
-# Shorter trainings are not worth the measurement
+# Shorter trainings are not worth measuring
 SHORTEST_MEASURED_ITERATIONS = 10
 
 
@@ -990,6 +999,6 @@ def measured_tflops(number_format: str) -> float:
         wait_for_gpu()
         best_seconds = min(best_seconds, time.perf_counter() - start)
 
-    # One multiplication and one addition for each of size^3 terms
+    # One multiplication and one addition for each of the size^3 terms
     flops = 2 * size**3
     return flops / best_seconds / 1e12

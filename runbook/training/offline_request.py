@@ -14,25 +14,25 @@ class OfflineRequest:
     # Iteration of the checkpoint; 0: the newest complete one
     iteration: int = 0
     prompts: tuple[tuple[int, ...], ...] = ()
-    # Most tokens to draw after each prompt
+    # Largest number of tokens to draw after each prompt
     tokens: int = 0
-    # 0 always takes the likeliest token
+    # At 0, the likeliest token is always taken
     temperature: float = TEMPERATURE
     top_p: float = 0.0
     """Draw from the likeliest tokens with this share of the probability; 0: the 40 likeliest."""
-    # If False, the whole text is computed again for each token
+    # If False, all tokens are recomputed for each new token
     cache: bool = True
-    # Seed of the draw; None: the plan's seed
+    # Seed for drawing; None means the plan's seed
     seed: int | None = None
     # Tokens that end a text, in addition to the end of a document
     stops: tuple[int, ...] = ()
-    # Compute in float32, with the optimizer's float32 weights, as `score` does
+    # Compute in float32 with the optimizer's float32 weights, as `score` does
     exact: bool = False
     out: str = ""  # folder to export to
     # Largest size of a file of weights, in bytes
     shard_bytes: int = SHARD_BYTES
     source: str = ""  # folder to import from
-    # Which to score: `trained`, `first`
+    # Which weights to score: `trained`, `first`
     weights: tuple[str, ...] = ("trained",)
-    # Contexts, and how each continues
+    # Pairs of a context and its continuation
     pairs: tuple[tuple[list[int], list[int]], ...] = ()

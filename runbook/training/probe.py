@@ -1,7 +1,8 @@
-"""`python -m runbook.training.probe --out FOLDER`: probe a rank's machine and its links to others.
+"""`python -m runbook.training.probe --out FOLDER`: examine a rank's machine and its links.
 
-It is started as the trainer is and writes FOLDER/probe-<rank>.json. What cannot be known is null,
-with the reason. With --only-torch it examines only torch and the devices, and prints the result.
+It is started like the trainer, and writes FOLDER/probe-<rank>.json. A value that cannot be
+determined is null, with the reason. With --only-torch it examines only torch and the devices, and
+prints the result.
 """
 
 import argparse
@@ -29,9 +30,9 @@ PACKAGES = ("torch", "megatron-core", "deepspeed", "numpy", "tensorboard")
 WRITTEN_BYTES = 64 << 20
 SUMMED_BYTES = 16 << 20
 WAIT_SECONDS = 60
-"""The ranks wait no longer for each other, and no longer in each process group.
+"""Longest wait of the ranks for each other, and in each process group.
 
-A first NCCL collective over 1,024 ranks takes some seconds; what takes a minute hangs.
+The first NCCL collective over 1,024 ranks takes a few seconds; one that takes a minute hangs.
 """
 MATRIX_SIZE = {True: 8192, False: 1024}
 """Rows of the timed matrix product, on a GPU and on a CPU."""
@@ -42,31 +43,33 @@ LIBRARIES = re.compile(
     r"lib(?:stdc\+\+|gcc_s|gomp|iomp5|c10|torch\w*|nccl|cudart|cublas|cublasLt|cudnn\w*|nvrtc"
     r"|nvJitLink|amdhip64|rccl)"
 )
-"""Libraries that torch was built with, and that another one of the same name may replace."""
+"""Libraries that torch was built with, and that another library of the same name may replace."""
 GROUP_BYTES = 1 << 20
 MEETING_SECONDS = 120
-"""Until all ranks are there: the slowest node imports torch and megatron-core from a cold file
+"""Time for all ranks to arrive: the slowest node imports torch and megatron-core from a cold file
 system.
 """
 GIVE_UP_SECONDS = 10
-"""Extra time for torch's own time-out, whose error says more."""
+"""Extra time for torch's own time-out, whose error is more informative."""
 UNUSED_GROUPS = ("EXPERT", "HYBRID")
-"""Words in the names of process groups that a dense model makes and never uses."""
+"""Words in the names of process groups that a dense model creates but never uses."""
 SUM_ROUNDS = 5
 CLOCK_ROUNDS = 5
 """Number of clock comparisons.
 
-The closest is used, because a rank that waits for a core reads its clock late.
+The comparison with the smallest spread counts, because a rank that waits for a core reads its clock
+late.
 """
 
 Facts = dict[str, object]
-"""Findings of a rank. A part is None until it is examined, or if `errors` has the reason."""
+"""Findings of a rank. A part is None until it is examined, and stays None if `errors` has a
+reason."""
 
 
 def main() -> int:
     """Examine the machine and the links to other ranks, and write the findings.
 
-    A part that fails leaves its error instead.
+    If a part fails, its error is written instead.
     """
     arguments = _arguments()
     ranks = ranks_from(os.environ)
@@ -98,7 +101,8 @@ def main() -> int:
         "time": time.time(),
         "python": platform.python_version(),
         "packages": {name: _installed_version(name) for name in PACKAGES},
-        # From the system, since /sys may be another network namespace's.
+        # The interfaces come from a system call, because /sys may belong to another network
+        # namespace.
         "networks": sorted(name for _, name in socket.if_nameindex()),
         "infiniband": sorted(path.name for path in Path("/sys/class/infiniband").glob("*")),
         "cores": len(os.sched_getaffinity(0)),
@@ -122,12 +126,13 @@ def main() -> int:
     look("torch", _look_at_torch)
     if arguments.write_folder and ranks.local_rank == 0:
         look("write", lambda: write_speed(arguments.write_folder, ranks.rank))
-    # Ranks that never meet may end this process
+    # Saved first, because ranks that never meet may end this process
     _save(facts, arguments.out, ranks.rank)
     if facts["torch"]:
         deadline = Deadline(facts, arguments.out, ranks.rank)
         if arguments.layout:
-            # Before the ranks meet: afterwards a slow import would look like a group that hangs.
+            # Imported before the ranks meet, because a slow import afterwards would look like a
+            # group that hangs.
             with contextlib.suppress(ImportError):
                 importlib.import_module("megatron.core.parallel_state")
 
@@ -148,9 +153,9 @@ def _installed_version(name: str) -> str | None:
 
 
 class Deadline:
-    """End this rank if a step with the others takes too long.
+    """Ends this rank if a step that it takes with others lasts too long.
 
-    The step's name is left behind.
+    The step's name is left in a file.
     """
 
     def __init__(
@@ -172,7 +177,7 @@ class Deadline:
     ) -> Iterator[None]:
         """Limit the body to this many seconds.
 
-        Before it starts, write which step it is and for which rank.
+        Before it starts, the name of the step is written for this rank.
         """
         current = {
             "step": step,
@@ -186,7 +191,7 @@ class Deadline:
         def give_up() -> None:
             current["hung"] = True
             _save(self._facts, self._folder, self._rank)
-            sys.stderr.write(f"rank {self._rank} gave up {step} after {seconds} s\n")
+            sys.stderr.write(f"rank {self._rank} gave up on {step} after {seconds} s\n")
             sys.stderr.flush()
             os._exit(1)
 
@@ -263,9 +268,9 @@ def _look_at_torch() -> Facts:
 
 
 def _loaded_libraries() -> dict[str, str]:
-    """Return the files of the libraries that torch was built with, as this process loaded them.
+    """Return the files of the libraries that torch was built with, as loaded in this process.
 
-    They are given by name without version. The path of a link is that of its target.
+    The keys are names without version. For a link, the path is that of its target.
     """
     libraries = {}
     for line in Path("/proc/self/maps").read_text().splitlines():
@@ -294,12 +299,12 @@ def _time_devices() -> Facts:
 
 
 def _time_device(device: Any) -> Facts:
-    """Return TFLOP/s of a matrix product, and bytes a second of a copy in the device's memory."""
+    """Return the TFLOP/s of a matrix product, and the bytes per second of a copy on the device."""
     import torch
 
     cuda = on_gpu()
     rows = MATRIX_SIZE[cuda]
-    # GPUs train in bf16; on a CPU without bf16 instructions its speed means nothing.
+    # GPUs train in bf16. On a CPU without bf16 instructions, the speed of bf16 means nothing.
     number_format = torch.bfloat16 if cuda else torch.float32
     matrix = torch.ones(rows, rows, dtype=number_format, device=device)
     source = torch.ones(COPIED_BYTES[cuda] // 4, device=device)
@@ -339,7 +344,7 @@ def _core_flops(number_format: str) -> float | None:
 def _quickest_seconds(action: Callable[[], object]) -> float:
     """Return the seconds of the quickest of some rounds.
 
-    On a CPU, only those that this thread computed.
+    On a CPU, count only the time for which this thread computed.
     """
     from runbook.training.process_groups import wait_for_gpu
 
@@ -368,8 +373,8 @@ def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
 
     Run a sum over each group of this rank.
 
-    `layout` is tensor x pipeline x context, such as 2x4x1. Only the first sum of a group opens its
-    connections, so a group that can be created may still hang.
+    `layout` is tensor x pipeline x context, such as 2x4x1. Only the first sum over a group opens
+    its connections, so a group that was created may still hang.
     """
     groups = _make_groups(layout, deadline)
     results = []
@@ -384,7 +389,7 @@ def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
 
 
 def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
-    """Let megatron-core make its groups as the trainer does.
+    """Let megatron-core create its groups as the trainer does.
 
     Return the groups in the order of their creation.
     """
@@ -421,7 +426,7 @@ def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
 def _sum_over(group: NamedGroup) -> Facts:
     """Sum a megabyte over a group.
 
-    Its name, the seconds of its first sum, and whether the sum is right.
+    Return its name, the seconds of its first sum, and whether the sum is right.
     """
     import torch
 
@@ -442,14 +447,14 @@ def _sum_over(group: NamedGroup) -> Facts:
 
 
 def _reach(ranks: Ranks, deadline: Deadline) -> Facts:
-    """A sum over all ranks, timed, and the spread of their clocks right after they met."""
+    """Time a sum over all ranks, and measure the spread of their clocks right after they met."""
     import torch
 
     from runbook.training.cpu import answer_for_cpu
     from runbook.training.process_groups import device, join_process_group, sum_speed
 
     def clock_spread() -> float:
-        """Seconds between the earliest and the latest clock, each read when all ranks had met."""
+        """Return the seconds between the earliest and the latest clock once all ranks have met."""
         clocks = torch.zeros(ranks.world_size, dtype=torch.float64, device=device())
         torch.distributed.barrier()
         clocks[ranks.rank] = time.time()
@@ -484,7 +489,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only-torch",
         action="store_true",
-        help="look at torch and the devices alone, and print it",
+        help="examine only torch and the devices, and print the result",
     )
     parser.add_argument(
         "--format",
@@ -501,10 +506,12 @@ def _arguments() -> argparse.Namespace:
         "--layout", default="", help="tensor x pipeline x context parallel sizes, such as 2x4x1"
     )
     parser.add_argument(
-        "--device", default="", help="what the plan computes on; cpu hides every GPU"
+        "--device", default="", help="the device that the plan computes on; cpu hides every GPU"
     )
     parser.add_argument(
-        "--write-folder", type=Path, help="where each node writes a file, to see how fast"
+        "--write-folder",
+        type=Path,
+        help="folder in which each node writes a file, to measure the speed",
     )
     return parser.parse_args()
 

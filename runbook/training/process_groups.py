@@ -87,7 +87,7 @@ def make_parallel_groups(spec: PhasePlan) -> int:
 def seed_ranks(seed: int, *, graphs: bool = False) -> None:
     """Seed dropout, with the same masks on ranks that compute the same activations.
 
-    All other ranks get different masks. With `graphs`, the generator is one that CUDA graphs can
+    All other ranks get different masks. With `graphs`, use a generator that CUDA graphs can
     advance.
     """
     from megatron.core import parallel_state, tensor_parallel
@@ -210,8 +210,8 @@ _long_actions = itertools.count()
 def run_long_on_first_rank(action: Callable[[], T], description: str, silence_seconds: float) -> T:
     """Run an action that may exceed the process groups' time-out on the first rank.
 
-    The other ranks wait outside of any collective, at the ranks' store, until rank 0 has given no
-    sign of life for `silence_seconds`.
+    The other ranks wait at the store, outside of any collective, until rank 0 has given no sign of
+    life for `silence_seconds`.
     """
     number = next(_long_actions)
     first = torch.distributed.get_rank() == 0
@@ -247,8 +247,8 @@ def _work_alone(
                 return
             if count % (PROGRESS_SECONDS // SIGN_SECONDS) == 0:
                 say(
-                    f"rank 0 is {description}, for {time.monotonic() - start:.0f} s so far; "
-                    f"the others wait for it"
+                    f"rank 0 is {description}, for {time.monotonic() - start:.0f} s so far; the "
+                    "others are waiting for it"
                 )
 
     thread = threading.Thread(
@@ -301,19 +301,21 @@ That time-out does not cover a server that accepts a connection and never answer
 
 _RENDEZVOUS_CAUSES = {
     "eaddrinuse|address already in use": (
-        "another process uses this port: choose another one, for example from the job's number"
+        "another process uses this port: choose another one, for example derived from the job's "
+        "number"
     ),
     "clients joined": (
-        "not all ranks came: look for a rank that failed before, or a node that is missing"
+        "not all ranks arrived: look for a rank that failed earlier, or a missing node"
     ),
     "gaierror|could not be resolved": (
-        "MASTER_ADDR is no host that can be found: it must be a name or address of rank 0's node"
+        "MASTER_ADDR is a host that cannot be resolved: it must be a name or address of rank 0's "
+        "node"
     ),
     "failed to listen": (
-        "rank 0 cannot listen there: the port is in use, or the address is another node's"
+        "rank 0 cannot listen there: the port is in use, or the address belongs to another node"
     ),
-    "timed out": "rank 0 does not answer: it failed, runs elsewhere, or a firewall is between",
-    "connection refused": "nothing listens there: rank 0 failed, or MASTER_ADDR is another node",
+    "timed out": "rank 0 does not answer: it failed, runs elsewhere, or is behind a firewall",
+    "connection refused": "nothing listens there: rank 0 failed, or MASTER_ADDR is the wrong node",
 }
 
 
@@ -328,7 +330,7 @@ def rendezvous(ranks: Ranks, timeout_seconds: int) -> Iterator[None]:
 
     def end_process() -> None:
         """End this process immediately, because its main thread is blocked in torch."""
-        cause = "Cause: something else than rank 0 listens at that port, or rank 0 hangs"
+        cause = "Cause: something other than rank 0 listens at that port, or rank 0 hangs"
         sys.stderr.write(f"{text} within {timeout_seconds} s: no answer. {cause}\n")
         sys.stderr.flush()
         os._exit(FAILED)

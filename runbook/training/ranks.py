@@ -30,7 +30,10 @@ class Ranks:
 
     @property
     def is_last(self) -> bool:
-        """Whether this rank writes the log: the last one, which is in the last pipeline stage."""
+        """Return whether this rank writes the log.
+
+        It is the last rank, which is in the last pipeline stage.
+        """
         return self.rank == self.world_size - 1
 
 
@@ -48,8 +51,8 @@ _LAUNCHERS = {
 def ranks_from(environment: Mapping[str, str]) -> Ranks:
     """Return the rank and world size from the launcher's variables.
 
-    A process without a launcher is alone. SLURM_PROCID alone is not sufficient, because a batch
-    script has it too, without being a task of a step.
+    A process without a launcher is alone. SLURM_PROCID alone does not prove a launcher, because it
+    is also set in a batch script, which is not a task of a step.
 
     >>> ranks_from({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "n1",
     ... "MASTER_PORT": "29500"})
@@ -127,7 +130,7 @@ def first_host(nodelist: str) -> str:
 def die_with_launcher(ranks: Ranks) -> None:
     """Ask Linux to kill this process when the launcher dies.
 
-    This way no rank is left computing for nobody.
+    Otherwise ranks would keep computing for nobody.
 
     A process that was started alone keeps running when its shell ends, so that people can detach
     it.
@@ -156,11 +159,11 @@ HIDDEN_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables of CUDA and ROCm that hide every GPU from torch if they are empty."""
 
 SHOWN_BY = (*HIDDEN_BY, "ROCR_VISIBLE_DEVICES")
-"""Launchers that show each rank its own GPU alone set one of these to that GPU."""
+"""A launcher that shows each rank only its own GPU sets one of these to that GPU."""
 
 
 def use_planned_device(device: str) -> None:
-    """Use the device that the plan names: GPUs that torch sees, or a CPU.
+    """Use the device that the plan names: the GPUs that torch sees, or a CPU.
 
     Call it before torch first searches for a GPU.
     """
@@ -186,7 +189,10 @@ def use_planned_device(device: str) -> None:
 
 
 def hide_gpus() -> None:
-    """Hide all GPUs from this process and its children. Call it before torch first uses one."""
+    """Hide all GPUs from this process and its children.
+
+    Call it before torch uses a GPU for the first time.
+    """
     os.environ.update(dict.fromkeys(HIDDEN_BY, ""))
 
 
@@ -203,7 +209,7 @@ def on_gpu() -> bool:
 def cores_of_rank(environment: Mapping[str, str] = os.environ) -> int:
     """Return the number of cores for this rank.
 
-    The process's cores are shared by the ranks that torchrun started here.
+    The ranks that torchrun started here share the process's cores.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -236,9 +242,9 @@ def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.e
 def claim_gpu(store: Any, rank: int, number: int) -> None:
     """Refuse to train if another rank has the same GPU; `store` is shared by all ranks.
 
-    NCCL would report it only at the first sum, without naming the ranks. Two ranks that each see
-    one GPU, as number 0, cannot detect it on their own. A GPU without an identity (in an older
-    torch) is not checked.
+    NCCL would report it only at the first sum, without naming the ranks. If two ranks each see one
+    GPU as number 0, they cannot notice this on their own. A GPU without an identity (older torch
+    versions) is not checked.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The order of documents and sequences, and which of them a data-parallel replica takes."""
+"""The order of documents and sequences, and which of them a data-parallel replica gets."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ import numpy
 
 @dataclass(frozen=True)
 class DataParallelShare:
-    """Which samples of each global batch belong to one data-parallel copy."""
+    """Selects the samples of each global batch that belong to one data-parallel replica."""
 
     micro: int
     copies: int
     copy: int
 
     def indices(self, consumed_samples: int, num_microbatches: int) -> Iterator[range]:
-        """Sample numbers of each micro-batch of the step after `consumed_samples`.
+        """Return the sample numbers of each micro-batch of the step after `consumed_samples`.
 
-        A step takes the same samples whatever the number of copies: those after `consumed_samples`.
+        A step uses the same samples with any number of replicas: those after `consumed_samples`.
 
         >>> [list(part) for part in DataParallelShare(micro=2, copies=2, copy=1).indices(100, 2)]
         [[102, 103], [106, 107]]
@@ -33,9 +33,9 @@ def shuffled_epochs(
     ends: list[int],
     seed: int,
 ) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
-    """Document order and sample order, both shuffled within each epoch.
+    """Return the document order and the sample order, both shuffled within each epoch.
 
-    `ends` counts the samples up to each end.
+    `ends` has the number of samples up to each end.
 
     >>> short, long = (shuffled_epochs(numpy.arange(5), ends, seed=1) for ends in ([3], [3, 7]))
     >>> [part.tolist() for part in short], [part.tolist() for part in long]

@@ -1,4 +1,4 @@
-"""Texts drawn from a model, one token after another."""
+"""Draws texts from a model, one token after another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def draw_token(
 ) -> int:
     """Draw one of the likeliest tokens.
 
-    They are the tokens that together have the share `top_p` of the probability, or the first
+    They are the smallest set of tokens that have the share `top_p` of the probability, or the first
     `LIKELIEST_TOKENS` if `top_p` is 0. At temperature 0, take the likeliest token, which small
     models repeat forever.
     """
@@ -135,13 +135,13 @@ class _Scores:
             self._seen = StaticInferenceContext(1, min(cached, spec.model.shape.positions))
 
     def after(self, ids: list[int]) -> torch.Tensor:
-        """Return the scores of every token of the vocabulary.
+        """Return a score for every token of the vocabulary.
 
-        A text longer than the model's positions is cut at its beginning.
+        A text longer than the model's context is cut at its beginning.
         """
         window = ids[-self._model.shape.positions :]
         if len(window) < len(ids):
-            # Every token has a new position now
+            # Now every token has a new position
             self._seen = None
 
         start = self._seen.sequence_len_offset if self._seen else 0

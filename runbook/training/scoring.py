@@ -19,7 +19,7 @@ from runbook.training.process_groups import device, gather_on_first_rank
 
 Ids: TypeAlias = list[int]
 BATCH_TOKENS = 1024
-"""Most tokens in one forward pass. Each has scores for the whole vocabulary."""
+"""Largest number of tokens in one forward pass. Each token has scores for the whole vocabulary."""
 
 
 def in_float32(spec: PhasePlan) -> PhasePlan:
@@ -35,7 +35,7 @@ def in_float32(spec: PhasePlan) -> PhasePlan:
 
 
 class Scorer:
-    """A model that is no longer trained. Every method is called on every rank."""
+    """A model that is not trained any further. Every method is called on every rank."""
 
     def __init__(self, spec: PhasePlan, name: str) -> None:
         """Load the newest complete checkpoint (`trained`), or the initial weights (`first`)."""
@@ -61,8 +61,8 @@ class Scorer:
         copy = parallel_state.get_data_parallel_rank()
         own_scores: dict[int, tuple[float, bool]] = {}
         lengths = [len(context) + len(continuation) for context, continuation in pairs]
-        # Long texts are cut at their beginning to the model's number of positions plus the last
-        # token, which is only predicted.
+        # Texts longer than the model's positions are cut at the beginning. One token more is kept,
+        # because the last token is only predicted.
         longest = self.spec.model.shape.positions + 1
         for chosen in _batches(lengths)[copy::copies]:
             texts = []
@@ -115,7 +115,7 @@ def _likelihood(scores: torch.Tensor, tokens: list[int]) -> tuple[float, bool]:
     """
     ids = torch.tensor(tokens, device=scores.device)[:, None]
     likelihoods = scores.gather(1, ids)[:, 0]
-    # In double precision: a long text sums thousands of them.
+    # In double precision, because thousands of them are summed for a long text.
     log_probability = float(likelihoods.double().sum())
     return log_probability, bool((likelihoods == scores.amax(-1)).all())
 

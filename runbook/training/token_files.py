@@ -1,4 +1,4 @@
-"""Token files (.bin/.idx), checked before the first step."""
+"""Checks token files (.bin/.idx) before the first step."""
 
 import math
 from collections.abc import Iterator
@@ -39,14 +39,14 @@ class TokenFile:
 
     @property
     def tokens(self) -> int:
-        """Tokens in the whole file."""
+        """Return the number of tokens in the whole file."""
         return int(self.lengths.sum(dtype=numpy.int64))
 
 
 def check_token_files(spec: PhasePlan) -> dict[str, int]:
-    """Return tokens by file.
+    """Return the number of tokens by file.
 
-    Raise `RefusedError` if one is missing, broken, of another type or vocabulary, or too short.
+    Raise `RefusedError` if a file is missing, broken, too short, or of another type or vocabulary.
     """
     if spec.data.mock:
         return {}

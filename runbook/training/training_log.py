@@ -1,6 +1,7 @@
 """Log of a training.
 
-Log lines in Megatron-LM's form, metrics.jsonl, events.jsonl, TensorBoard, alarms.
+It writes log lines in Megatron-LM's form, metrics.jsonl, events.jsonl, TensorBoard events and
+alarms.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ from runbook.training.trackers.processes import TrackerProcesses
 
 @dataclass(frozen=True)
 class StepRecord:
-    """An iteration, as a line of metrics.jsonl."""
+    """One iteration, as a line of metrics.jsonl."""
 
     iteration: int
     consumed_samples: int
@@ -45,8 +46,8 @@ class StepRecord:
     memory_bytes: int
     global_batch: int
     communication_seconds: float | None
-    # Seconds of forward and backward, and of the optimizer (on a GPU, of the previous step); empty
-    # for a skipped step
+    # Seconds of the forward and backward passes, and of the optimizer (on a GPU, of the previous
+    # step). Empty for a skipped step
     parts: dict[str, float]
 
 
@@ -66,9 +67,9 @@ class TrainingLog:
         self._trackers = TrackerProcesses(say)
 
     def begin(self, segment: int) -> None:
-        """Open the files that stay open.
+        """Open the log files, which stay open during the training.
 
-        It is called when training really begins, so that a refusal leaves no files behind.
+        This happens once training really begins, so that a refused start leaves no files behind.
         """
         self.segment = segment
         if self.ranks.is_last:
@@ -97,7 +98,7 @@ class TrainingLog:
     def earlier_starts(self) -> int:
         """Return the number of earlier segments of this training, from events.jsonl.
 
-        They are its starts and rollbacks. Call it on rank 0.
+        A segment begins with a start or a rollback. Call it on rank 0.
         """
         names = [event.get("event") for event in self.earlier_events()]
         return names.count("started") + names.count("rolled_back")
@@ -117,7 +118,7 @@ class TrainingLog:
     def earlier_events(self) -> list[dict[str, Any]]:
         """Return the events of this phase since the last "begun". Call it on rank 0.
 
-        That event means that an earlier training was set aside.
+        That event means that an earlier training was moved away.
         """
         path = self.spec.path(self.spec.log.events)
         events = list[dict[str, Any]]()
@@ -137,7 +138,7 @@ class TrainingLog:
         return events
 
     def recent_steps(self, iteration: int) -> list[RecentStep]:
-        """Return this training's usual values: its last steps up to an iteration.
+        """Return this training's most recent steps up to an iteration, which show its usual values.
 
         Call it on rank 0.
         """
@@ -202,13 +203,13 @@ class TrainingLog:
             self._append(self.spec.log.rank_times, line)
 
     def replay(self, line: Mapping[str, object]) -> None:
-        """Write a line of replay.jsonl about a part that was computed twice, on rank 0."""
+        """Write a line about a part that was computed twice to replay.jsonl, on rank 0."""
         self._append(self.spec.log.replay, {**line, "segment": self.segment})
 
     def alarms(self, alarms: Iterable[Alarm]) -> None:
         """Log alarms, write them as events and send them.
 
-        Only one rank, which knows about them, calls this.
+        Only the one rank that knows about them calls this.
         """
         for alarm in alarms:
             text = TrainingMessage.ALARM.fill(
@@ -314,7 +315,7 @@ def training_line(
 ) -> str:
     """Return the log line of megatron-core 0.16 with `--log-throughput`.
 
-    `step` has averages since the last line.
+    `step` has averages since the previous line.
     """
     loss = "" if step.loss is None else f" lm loss: {step.loss:.6E} |"
     if math.isnan(step.grad_norm):

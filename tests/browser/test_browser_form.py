@@ -31,7 +31,7 @@ def test_a_wrong_value_is_told_beside_its_field_and_nothing_can_be_written(form)
     field = form.get_by_label("training.micro_batch", exact=True)
     write = form.get_by_role("button", name="Write run file")
     for wrong, said in (
-        ("3", "the global batch divides by micro-batch x data replicas"),
+        ("3", "the global batch is divisible by micro-batch x data replicas"),
         ("x", "not a number"),
     ):
         field.fill(wrong)

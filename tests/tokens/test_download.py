@@ -177,7 +177,9 @@ def test_cut_connections_without_ranges_are_given_up(server: Behaviour, tmp_path
     with refuses(
         DataError,
         TokenMessage.FILES_MISSING,
-        reasons=containing("the connection was cut after", "of", "bytes (4 tries in a row"),
+        reasons=containing(
+            "the connection was interrupted after", "of", "bytes (4 attempts in a row"
+        ),
     ):
         fetch(server, tmp_path)
     server.cut_at = 1.0

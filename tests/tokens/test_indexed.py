@@ -87,7 +87,7 @@ HEADS = {
         TokenMessage.INDEX_TOO_SHORT.of(
             size=0,
             header_size=34,
-            remedy=containing("It is not an .idx of Megatron's, or it was cut"),
+            remedy=containing("It is not one of Megatron's .idx files"),
         ),
     ),
     "text": (

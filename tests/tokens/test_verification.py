@@ -99,7 +99,7 @@ def test_odd_size_and_missing_bytes(prefix: Path) -> None:
     content = part(prefix, "bin").read_bytes()
     part(prefix, "bin").write_bytes(content[:-1])
     assert verify(prefix)[0].value.endswith(
-        "The two do not belong together, or one was cut: make them again."
+        "The two files do not belong together, or one was truncated: create them again."
     )
     part(prefix, "bin").write_bytes(content[:-2])
     assert "sizes" in failed(prefix)

@@ -6,7 +6,7 @@
 
 A kernel answers requests one after another, so a click or a second run of a cell waits for the end
 of the running cell. ipykernel 7 receives messages in a separate thread, where we can read them as
-they arrive. An older version has no such thread: clicks are then not heard early, and nothing else
+they arrive. An older version has no such thread. Clicks are then noticed late, and nothing else
 changes. The kernel checks the signature of every message that is passed on to it.
 """
 
@@ -21,7 +21,7 @@ from runbook.display.output_place import current_shell
 DELIMITER = b"<IDS|MSG>"
 """Separates the addresses of a message from its signed parts: signature, header, parent, etc."""
 REDIRECT_SECONDS = 10.0
-"""How long to wait for the kernel's thread. A thread that has ended hears nothing anyway."""
+"""How long to wait for the kernel's thread. A thread that has ended receives nothing anyway."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class PageKernel:
         """Let `receive` get each message before the kernel does.
 
         It also receives the kernel's own receiver. Pass None to restore the kernel's own receiver.
-        The kernel's thread makes the change. Wait for it, so that no message after this call is
-        missed.
+        The kernel's thread makes the change. Wait until that is done, so that no message after this
+        call is missed.
         """
         stream = self._kernel.shell_stream
         usual = self._kernel.shell_channel_thread_main
@@ -79,7 +79,7 @@ class PageKernel:
             return receive(message, usual)
 
         def change() -> None:
-            # Without `receive`, the stream gets back exactly the function that it had.
+            # Without `receive`, the stream gets back exactly the function that it had before.
             stream.on_recv(usual if receive is None else pass_on, copy=False)
             changed.set()
 
@@ -88,7 +88,7 @@ class PageKernel:
             changed.wait(REDIRECT_SECONDS)
 
     def running_cell(self) -> CellRequest | None:
-        """The running cell, if its page sends a cell id; otherwise None."""
+        """Return the running cell if its page sends a cell id, or else None."""
         request = self._kernel.get_parent("shell")
         code = request.get("content", {}).get("code")
         cell = request.get("metadata", {}).get("cellId")
@@ -135,7 +135,7 @@ class PageKernel:
 def lose_no_output() -> None:
     """Make a cell's prints wait for their reader.
 
-    Beyond 1,000 messages ZeroMQ would drop the next one silently.
+    Beyond 1,000 messages, ZeroMQ would silently drop the next one.
     """
     import zmq
 

@@ -41,14 +41,14 @@ class CellDisplays:
 
     request: CellRequest
     bundles: dict[str, tuple[Bundle, Bundle]] = field(default_factory=dict)
-    """The output by display id, in the order of display.
+    """By display id, the output for a page that runs the cell again, and for a page that joined.
 
     It is for a page that runs the cell again, and for one that joined.
     """
     running: bool = True
 
     def as_json(self) -> dict[str, object]:
-        """The content for a page that joined."""
+        """Return the content for a page that joined."""
         return {
             "cell": self.request.cell,
             "request": self.request.header["msg_id"],
@@ -62,7 +62,7 @@ _cells: dict[str, CellDisplays] = {}
 """The newest run of each cell that showed something, by the cell's id."""
 
 _lock = Lock()
-"""Held while a page is answered, so that a running cell's later output comes after the answer."""
+"""Held while a page is answered, so that later output of a running cell comes after the answer."""
 
 
 def show_to_new_pages(
@@ -70,7 +70,7 @@ def show_to_new_pages(
 ) -> Callable[[], None]:
     """Show this to every page that is opened or runs the cell again.
 
-    The returned function stops that. `joined` is for pages with our script: a button with the
+    The returned function stops this. `joined` is for pages with our script: a button with the
     attribute data-runbook-click sends its click there.
     """
     kernel = page_kernel()
@@ -96,7 +96,7 @@ def _forget(displays: CellDisplays, display_id: str) -> None:
 
 
 def _note_end(result: Any) -> None:
-    """IPython calls this after each cell."""
+    """Note the end of a cell. IPython calls this after each cell."""
     error = result.error_before_exec or result.error_in_exec
     text = {"text/plain": f"{type(error).__name__}: {error}"}
     with _lock:

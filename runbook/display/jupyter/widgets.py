@@ -5,12 +5,12 @@
         ...
 
 A button works while its cell still runs if the kernel can hear the click (`kernel`). With an older
-ipykernel it works only after the cell has ended. Its action is therefore always shown as a command
-too. If that command ends with "...", the action takes a text, which is typed next to its button.
+ipykernel, it works only after the cell has ended. So its action is always also shown as a command.
+If that command ends with "...", the action needs a text, which is typed next to its button.
 
     show_form(sections, consider, write, table)
 
-`consider(changes)` is called at each change. It returns the errors to show next to their fields,
+`consider(changes)` is called after each change. It returns the errors to show next to their fields,
 and the consequences of the values. `write(name, changes)` saves them and returns where. The form
 itself does not know what the values mean.
 """
@@ -40,7 +40,7 @@ TextFields = dict[str, Any]
 Actions = Mapping[str, tuple[Callable[..., str], str]]
 TYPED = '"..."'
 WHOLE = {"width": "auto", "flex": "0 0 auto"}
-"""A button as wide as its word, whatever is next to it."""
+"""Makes a button as wide as its word, whatever is next to it."""
 ANSWER_LINE = {
     "flex": "1 1 100%",
     "width": "100%",
@@ -49,7 +49,7 @@ ANSWER_LINE = {
 }
 """Layout of the line that shows an action's result.
 
-A note of 10,000 characters would otherwise squeeze the buttons.
+Otherwise a note of 10,000 characters would squeeze the buttons.
 """
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -63,8 +63,8 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
 
     row, by_comm, fields = _buttons(actions)
     text = as_text(actions)
-    # Listen before the buttons are shown: otherwise an early click would wait for the end of the
-    # cell.
+    # Listen before the buttons are shown, because otherwise an early click would wait for the end
+    # of the cell.
     close = listen(lambda message: _act_on_click(by_comm, message) or _take_typed(fields, message))
     handle = display_bundle(widget_bundle(row, text), updatable=True)
     # A page that is opened later cannot load widgets from a busy kernel, so plain buttons do the
@@ -142,8 +142,8 @@ def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] 
 
     `comms` are the ids of the connections that hear the clicks.
 
-    `fields`: the ids of the connections that hear what is typed, in the order of the actions that
-    take a text.
+    `fields` has the ids of the connections for typed text, in the order of the actions that need a
+    text.
 
     >>> plain_buttons(["7f"], {"Stop": (str, "runbook cancel local")}).partition(" title")[0].partition("><")[2]
     'button type="button" class="jupyter-button" data-runbook-click="7f"'
@@ -181,7 +181,7 @@ def _act_on_click(clicks: Clicks, message: KernelMessage) -> bool:
 
 
 def _take_typed(fields: TextFields, message: KernelMessage) -> bool:
-    """Store the text typed in a field, and tell its page that it may send the next."""
+    """Store the text typed in a field, and tell its page that it may send the next one."""
     data = message.content.get("data", {})
     kernel = page_kernel()
     field = fields.get(message.content.get("comm_id", ""))
@@ -199,7 +199,7 @@ def _take_typed(fields: TextFields, message: KernelMessage) -> bool:
 
 
 def widget_bundle(widget: Any, text: str) -> dict[str, object]:
-    """A widget with the text that is shown where widgets cannot be drawn."""
+    """Return a widget with the text that is shown where widgets cannot be drawn."""
     return {
         "text/plain": text,
         WIDGET: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id},
@@ -215,8 +215,8 @@ def _act(
     """Start the action of a click, with the current text of its field.
 
     The text stays in the field: clearing it from here could lose characters typed since the click.
-    The same text again is therefore treated as a double click. The action runs in its own thread,
-    because the thread that heard the click has other messages to pass on.
+    So the same text again is treated as a double click. The action runs in its own thread, because
+    the thread that heard the click has other messages to pass on.
     """
     texts = [] if field is None else [field.value]
     if texts and texts == sent:
@@ -252,12 +252,12 @@ class Field:
 
 @dataclass(frozen=True)
 class Answer:
-    """The consequences of the values in their present state."""
+    """The consequences of the current values."""
 
     # Error messages by key. Messages for keys without a field are under an empty key.
     errors: Mapping[str, str] = field(default_factory=dict)
     follows: Table | None = None
-    # The resulting values of the fields that a person did not touch.
+    # The resulting values of the fields that a person did not change.
     values: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -333,7 +333,7 @@ class Form:
         self._answer()
 
     def changes(self) -> dict[str, str]:
-        """The values that a person changed, as typed."""
+        """Return the values that a person changed, as typed."""
         current_values = {key: str(widget.value) for key, widget in self._inputs.items()}
         changed_values: dict[str, str] = {}
         for key, value in current_values.items():
@@ -362,7 +362,7 @@ class Form:
         for key, widget in self._errors.items():
             widget.value = _error(verdict.errors.get(key, ""))
             if key in verdict.errors and key in self._folds:
-                # Without this, an error would only look like a dead button.
+                # Without this, the button would only seem to be dead.
                 self._folds[key].value = True
 
         self._general.value = _error(verdict.errors.get("", ""))
@@ -372,8 +372,8 @@ class Form:
             self._follows.value = ""
 
         self._button.disabled = bool(verdict.errors)
-        # Fields that a person did not touch show their new values: another site, for example,
-        # sets its own.
+        # Fields that a person did not change show their new values; another site, for example, sets
+        # its own.
         self._quiet = True
         for key in verdict.values.keys() & self._inputs.keys() - changes.keys():
             self._start[key] = self._inputs[key].value = verdict.values[key]
@@ -389,7 +389,7 @@ class Form:
 
 
 def _folded(title: str, part: Any) -> tuple[Any, Any]:
-    """Return a button that opens and folds a part, and a box with both.
+    """Return a button that unfolds and folds a part, and a box with both.
 
     The headings of an Accordion cannot be reached by keyboard.
     """

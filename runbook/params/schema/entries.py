@@ -119,9 +119,10 @@ class Dataset(Strict):
     """GPT-2 tokens without end-of-document tokens; 0: not known."""
 
     def identity(self) -> dict[str, Any]:
-        """Return the part of the entry that a fingerprint contains.
+        """Return the part of the entry that goes into a fingerprint.
 
-        Other names of files are included only if there are any, as fingerprints had none before.
+        Alternative names of files are included only if there are any, because earlier fingerprints
+        had none.
         """
         content = self.model_dump(mode="json")
         for file in [*content["files"], *content["groups"], *content["parts"]]:
@@ -197,7 +198,7 @@ class Model(Strict):
 def with_shape(model: Model, chosen: Mapping[str, int]) -> Model:
     """Return the model with the chosen values.
 
-    If they change its size, its label no longer states it.
+    If they change its size, the model's label is no longer used.
     """
     changed = {name: value for name, value in chosen.items() if value}
     if not changed:

@@ -23,7 +23,7 @@ from runbook.plan_file.schema import TRACKERS
 
 
 class BrokenRuleError(ValueError):
-    """Raised if a value breaks a rule, which it has as data."""
+    """A value breaks a rule, which the error holds as data."""
 
     def __init__(self, message: ParamsMessage, /, **values: object) -> None:
         self.rule = message.of(**values)
@@ -31,9 +31,9 @@ class BrokenRuleError(ValueError):
 
 
 class Strict(BaseModel):
-    """Base of the sections: frozen, and an unknown key is an error.
+    """Base of the sections. It is frozen, and an unknown key is an error.
 
-    The string under a field is its help.
+    The string below a field is its help text.
     """
 
     model_config = ConfigDict(
@@ -45,7 +45,7 @@ class Strict(BaseModel):
 
 
 class Aliases:
-    """Marks a field with the five documents' names for the same thing."""
+    """Marks a field with the names that the five documents use for it."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -210,7 +210,7 @@ def parse_blend(text: str) -> tuple[tuple[str, float], ...]:
 
 
 def blend_text(text: str) -> str:
-    """The text as it was, once it could be parsed."""
+    """Return the text unchanged if it can be parsed."""
     parse_blend(text)
     return text
 
@@ -236,8 +236,8 @@ def _blend_part(part: str) -> tuple[str, float]:
 
     if not (math.isfinite(weight) and weight > 0):
         raise ValueError(
-            f"the weight of {name} is {number}: a weight is a number above 0; leave out what has "
-            "none"
+            f"the weight of {name} is {number}: a weight is a number above 0; leave out texts "
+            "without weight"
         )
 
     return name, weight

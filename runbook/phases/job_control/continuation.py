@@ -1,4 +1,4 @@
-"""Which training the next job continues: the one in the run's folder, or a new one."""
+"""Decides which training the next job continues: the one in the run's folder, or a new one."""
 
 import json
 
@@ -18,10 +18,10 @@ from runbook.runs.step import StepOfRun
 def continue_or_begin(training: PlannedTraining, step: StepOfRun) -> None:
     """Continue the training whose outputs are in the folder, or begin a new one.
 
-    Outputs of another training move into the history.
+    Outputs of another training are moved to the history.
     """
     if step.was_started():
-        # Note it again below: an older version kept only the fingerprint.
+        # Note it again below, because an older version stored only the fingerprint.
         pass
     elif why := why_continued(training, step):
         show_text(why)
@@ -70,12 +70,12 @@ def _started_plan(training: PlannedTraining, step: StepOfRun) -> PhasePlan | Non
 
 
 def why_continued(training: PlannedTraining, step: StepOfRun) -> str:
-    """Return why the next job continues from the outputs in the folder although inputs changed.
+    """Return why the next job continues from the outputs in the folder though inputs changed.
 
-    The text also explains the consequences. It is empty if the job starts from the beginning: this
-    is another training, nothing was saved, or nothing is left to train.
+    The text also explains the consequences. It is empty if the job starts from the beginning:
+    because this is another training, nothing was saved, or nothing is left to train.
     """
-    # Only this phase may be prolonged: a smoke test is judged starting at its first step.
+    # Only this phase may be prolonged, because a smoke test is judged from its first step on.
     if training.phase != FULL or training.settings.run.training.framework != "runbook":
         return ""
     before = _started_plan(training, step)
@@ -99,7 +99,7 @@ def why_continued(training: PlannedTraining, step: StepOfRun) -> str:
         try:
             metadata = json.loads((checkpoints / folder_name(saved) / METADATA).read_text())
             consumed = int(metadata["consumed_samples"])
-        except (OSError, ValueError, KeyError, TypeError):  # the trainer itself judges this
+        except (OSError, ValueError, KeyError, TypeError):  # The trainer itself judges this
             consumed = saved * new_plan.batch.global_
 
         sentences.append(_rate_text(before, new_plan, consumed))

@@ -1,4 +1,4 @@
-"""Follow the final loss that a curve predicts, and note when it leaves the sealed interval."""
+"""Follows the final loss that the curve predicts, and notes when it leaves the sealed interval."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runbook.runs.planned_run import PlannedTraining
 
 
 class CurveWatch:
-    """Forecast the loss again at each evaluation of a training, and at no other time."""
+    """Forecasts the loss again at each evaluation of a training, and at no other time."""
 
     def __init__(self, training: PlannedTraining) -> None:
         self._training = training
@@ -20,7 +20,7 @@ class CurveWatch:
     def look(self) -> str | None:
         """Return the expected final loss.
 
-        Return None if the curve is too short, and for a smoke test.
+        Return None if the curve is too short, or for a smoke test.
         """
         if self._evaluations.exists():
             size = self._evaluations.stat().st_size
@@ -36,7 +36,7 @@ class CurveWatch:
     def _read(self) -> None:
         """Check each evaluation since the last call.
 
-        A late call thus still names the right iteration.
+        So even a late call names the right iteration.
         """
         after = self._newest.iteration if self._newest else 0
         training = self._training

@@ -1,4 +1,7 @@
-"""How a phase's job ended, and which nodes it blames. What follows it: `runbook.next_job`."""
+"""Reads how a phase's job ended, and which nodes are to blame.
+
+`runbook.next_job` decides what follows.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def decision_of_job(folder: JobFolder) -> Decision | None:
 
 
 def nodes_of_job(folder: JobFolder) -> list[str]:
-    """Return the nodes that a job recorded; an empty list if it recorded none."""
+    """Return the nodes that a job recorded, or an empty list if it recorded none."""
     return job_folder.read_text(folder.hostfile).split()
 
 

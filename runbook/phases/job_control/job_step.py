@@ -1,6 +1,6 @@
 """A step that jobs carry out: launches it once, finds its job again, and resubmits a stopped job.
 
-This module is independent of what a job trains. `training_jobs.training_step` says that.
+This module does not depend on what a job trains. `training_jobs.training_step` says that.
 """
 
 from collections.abc import Callable
@@ -17,34 +17,36 @@ from runbook.runs.run_folder import hold_run
 from runbook.runs.step import StepOfRun, StepState, StepStatus, outputs_status
 
 Gate = Callable[[], None]
-"""Raises an error if the job may not be submitted."""
+"""A function that raises an error if the job must not be submitted."""
 
 
 @dataclass(frozen=True)
 class JobStep:
-    """A step that jobs do, with all that submitting one needs."""
+    """A step that jobs carry out, with everything needed to submit one."""
 
     run_name: str
     phase: str
-    """The phase whose job folders it has: jobs/<phase>, jobs/<phase>-2 and so on."""
+    """The phase that its job folders are named after: jobs/<phase>, jobs/<phase>-2 and so on."""
     step: StepOfRun
     scheduler: Scheduler
     slow_gate: Gate
-    """It runs before the run is locked, because it takes minutes and others may use the run."""
+    """It runs before the run is locked, because it takes minutes, and others may use the run in the
+    meantime."""
     gate: Gate
-    """This runs while the run is held, whatever an earlier cell has shown."""
+    """It runs while the run is locked, whatever an earlier cell has shown."""
     why_continued: Callable[[], str]
-    """Why the next job continues from the outputs in the folder although inputs changed.
+    """Function that returns why the next job continues from the outputs in the folder although
+    inputs changed.
 
     Empty if it starts from the beginning.
     """
     prepare_folder: Callable[[], None]
-    """Keep the outputs from which the job continues, or move those of another step aside."""
+    """Keeps the outputs from which the job continues, or moves those of another step aside."""
     render: Callable[[], RenderedJob]
-    """The job's files, without the nodes that are known as bad now."""
+    """Returns the job's files, which leave out the nodes currently known as bad."""
     record_event: Callable[..., None]
     chain: int = 1
-    """How many jobs are queued, each to continue where the one before stopped."""
+    """Number of jobs that are queued, each of which continues where the previous one stopped."""
 
     def hold(self, purpose: str) -> AbstractContextManager[None]:
         """Prevent other processes from changing the run in the meantime."""
@@ -56,7 +58,7 @@ class JobStep:
 
 
 def launch(job_step: JobStep) -> None:
-    """Submit the step's job, find the one that runs, or report that the step is done.
+    """Submit the step's job, find the one that is running, or report that the step is done.
 
     Nothing runs twice. A job is submitted only if the gates pass now.
     """
@@ -94,12 +96,13 @@ def require_unchanged(job_step: JobStep) -> StepStatus:
     """Return the status of the step.
 
     Raise `ChangedOutputError` if a file of a finished one was changed. A finished step is never
-    marked done again over other files, because that would make the change part of the record.
+    marked done again over changed files, because that would make the change part of the record.
     """
     step = job_step.step
     status = step.status()
     if status.state is StepState.INPUTS_CHANGED and not _was_submitted_since(job_step):
-        # The training was prolonged or its layout changed: compare also what it continues from.
+        # The training was prolonged or its layout changed, so the starting point is compared as
+        # well.
         marker = step.marker()
         if marker and job_step.why_continued():
             step.refuse(outputs_status(step.run_folder, marker))
@@ -109,7 +112,7 @@ def require_unchanged(job_step: JobStep) -> StepStatus:
 
 
 def _was_submitted_since(job_step: JobStep) -> bool:
-    """Whether a job was submitted after the step was marked done: it may have written since."""
+    """Return whether a job was submitted since the step was marked done, and may have written."""
     marker = job_step.step.marker()
     latest = job_step.latest()
     if marker is None or latest is None:
@@ -119,9 +122,9 @@ def _was_submitted_since(job_step: JobStep) -> bool:
 
 
 def _is_submitted(job_step: JobStep) -> bool:
-    """Whether the newest job is doing this work or has done it; if so, print that.
+    """Return whether the newest job is doing this work or has done it; if so, print that.
 
-    An active job with other inputs is refused.
+    An active job with other inputs is an error.
     """
     latest = job_step.latest()
     if not latest:
@@ -153,7 +156,7 @@ def _is_submitted(job_step: JobStep) -> bool:
 
 
 def _submit(job_step: JobStep) -> JobFolder:
-    """Write the job's files into the next folder, and hand them to the scheduler."""
+    """Write the job's files into the next folder, and pass them to the scheduler."""
     folder = job_folder.next_job_folder(job_step.step.run_folder, job_step.phase)
     write_job(folder, job_step.render())
     job_id = job_step.scheduler.submit(folder)
@@ -166,7 +169,7 @@ def _submit(job_step: JobStep) -> JobFolder:
 def _queue_followers(job_step: JobStep, folder: JobFolder) -> None:
     """Queue the other jobs of a chain.
 
-    If the queue refuses one, the submitted job trains without the rest.
+    If the queue refuses one of them, the submitted job trains without them.
     """
     try:
         followers = job_step.scheduler.queue_followers(folder, job_step.chain - 1)

@@ -35,11 +35,12 @@ from runbook.runs.planned_run import PlannedTraining
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
-"""How long to wait for a job whose state is unknown: a queue's controller restarts now and then."""
+"""How long to wait for a job whose state is unknown, because a queue's controller restarts now and
+then."""
 MOST_ROWS = 1000
 SECONDS_BETWEEN_DEVICE_QUESTIONS = 5.0
 RECENT = 20
-"""The time left is estimated from the median of this many steps."""
+"""Number of steps whose median is used to estimate the time left."""
 GPU_QUESTION = (
     "nvidia-smi",
     "--query-gpu=utilization.gpu,memory.used",
@@ -105,7 +106,7 @@ class LiveView:
         return status
 
     def _lasts(self, status: JobStatus) -> bool:
-        """Whether the job may still be running.
+        """Return whether the job may still be running.
 
         If its queue does not answer, it counts as running for `PATIENCE_SECONDS`.
         """
@@ -135,7 +136,7 @@ class LiveView:
         write_live_curve(self.folder, curve_of_rows(self.folder, rows, is_running=is_running))
 
     def facts(self, status: JobStatus) -> Row:
-        """Return job and step, loss, speed, time left, and use of the machine."""
+        """Return job, step, loss, speed, time left, and use of the machine."""
         rows = self.metrics.read()
         active = status.state in ACTIVE
         facts: dict[str, object] = {
@@ -184,7 +185,7 @@ class LiveView:
     def _in_use(self) -> str:
         """Return CPU and GPU use if the job runs on this machine.
 
-        It is measured only now and then.
+        It is measured only occasionally.
         """
         if self.settings.site.scheduler != "local":
             return "not known here: the job runs on other nodes"
@@ -193,7 +194,7 @@ class LiveView:
             self._asked = time.monotonic()
             # Use since the last call; the first call has nothing to compare with.
             cpu = psutil.cpu_percent()
-            # Jobs on the CPU hide the GPUs.
+            # If jobs compute on the CPU, GPUs are not shown.
             if self.settings.site.hardware.device == "cpu":
                 gpus = []
             else:
@@ -236,7 +237,7 @@ def training_facts(
 
 
 def fewer_devices_text(rows: Sequence[Row], planned: int) -> str:
-    """Return the step since which fewer devices train than planned.
+    """Return since which step fewer devices have been training than planned.
 
     The text is empty if all of them train.
 
@@ -257,7 +258,7 @@ def fewer_devices_text(rows: Sequence[Row], planned: int) -> str:
 
 
 def thinned(rows: Sequence[Row]) -> list[Row]:
-    """Thin many rows to about a thousand, and keep the newest.
+    """Reduce many rows to about a thousand, keeping the newest.
 
     Viewing a long training must not become slower every day.
 
@@ -273,7 +274,7 @@ def thinned(rows: Sequence[Row]) -> list[Row]:
 
 
 def ask_gpus() -> str:
-    """Return what nvidia-smi reports about this machine's GPUs; an empty text if there are none."""
+    """Return what nvidia-smi reports about this machine's GPUs, or an empty text if there are none."""
     try:
         return str(shell.run(list(GPU_QUESTION), timeout=5).out)
     except (ProgramError, OSError):

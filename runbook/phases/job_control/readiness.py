@@ -26,8 +26,8 @@ def apply_waiver(
 ) -> Check:
     """Return the gate's verdict.
 
-    A failed one becomes a warning if a person took responsibility for it. The person's name is kept
-    in the record of this phase and, with the time and the account, once in events.jsonl.
+    A failed gate becomes a warning if a person took responsibility for it. The person's name is
+    kept in the record of this phase and, with the time and the account, once in events.jsonl.
     """
     if gate.verdict == "pass":
         return gate
@@ -64,7 +64,7 @@ def readiness_checks(
 ) -> list[Check]:
     """Return the checks that must pass before the phase's job is submitted.
 
-    With a check by content, every byte of the token files is read.
+    If the content is checked, every byte of the token files is read.
     """
     # The smoke test itself needs no earlier smoke test.
     gates = []
@@ -74,9 +74,9 @@ def readiness_checks(
 
 
 def require_ready(training: PlannedTraining, session: Session) -> None:
-    """Raise `JobError` if the job may not be submitted, whatever an earlier cell has shown.
+    """Raise `JobError` if the job must not be submitted, whatever an earlier cell has shown.
 
-    Token files that passed in this notebook are not read again: only their sizes are compared.
+    Token files that passed in this notebook are not read again; only their sizes are compared.
     """
     passed = session.verdict(TOKENS) == "pass"
     checks = readiness_checks(training, session, by_content=not passed)

@@ -1,6 +1,6 @@
-"""Jobs of a queue that train nothing.
+"""Jobs of a queue that do not train.
 
-Either all are submitted or none. Jobs that run already are found, and watched to their end.
+Either all are submitted or none. Jobs that are already running are found, and watched to their end.
 """
 
 import time
@@ -22,8 +22,8 @@ from runbook.runs.planned_run import PlannedRun
 def run_tasks(run: PlannedRun, phase: str, tasks: Sequence[Task]) -> None:
     """Submit tasks and watch them to their end.
 
-    Each starts when the one before has ended successfully. A job that already runs is watched.
-    Raise `JobFailedError` with a failed job's last words.
+    Each starts when the previous one has succeeded. A job that is already running is watched. Raise
+    `JobFailedError` with the last lines of a failed job.
     """
     scheduler = get_scheduler(run.settings.site)
     assert isinstance(scheduler, QueueScheduler), "only a queue is asked for"
@@ -51,7 +51,7 @@ def end_text(
     folders: Sequence[JobFolder],
     num_lines: int = 12,
 ) -> str:
-    """Return how a job ended, in its own last words."""
+    """Return how a job ended, with the last lines of its own output."""
     lines = []
     for part in folders:
         for log in (part.err, part.out):

@@ -1,1 +1,1 @@
-"""A ladder of small trainings of one run's family, and the loss they forecast for it."""
+"""A ladder of small trainings from one run's family, and the loss that they forecast for the run."""

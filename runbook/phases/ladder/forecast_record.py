@@ -1,4 +1,4 @@
-"""A forecast of a run's final loss, whatever its basis: its record and its tables."""
+"""A forecast of a run's final loss, on any basis: its record and its tables."""
 
 from dataclasses import dataclass
 

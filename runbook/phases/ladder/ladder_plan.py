@@ -1,6 +1,6 @@
 """Plans the rungs of a ladder and their cost.
 
-Its rungs fit a budget, and are kept in ladder.json once the first of them is trained.
+The rungs fit a budget, and are stored in ladder.json once the first of them is trained.
 """
 
 import json
@@ -33,7 +33,7 @@ LADDER_FILE = "ladder.json"
 DEFAULT_SHARE = 0.01
 """Share of the run's own device-hours, used if no budget is given."""
 DEFAULT_SECONDS = 600.0
-"""Least budget if none is given; otherwise a ladder for a small run would have no time at all."""
+"""Smallest budget if none is given; otherwise the ladder of a small run would have no time at all."""
 START_SECONDS = 45.0
 """Time for the notebooks, the trainer's start and the checks of one rung.
 
@@ -93,9 +93,9 @@ class Ladder:
 
     @property
     def seconds(self) -> float | None:
-        """Planned time of all rungs one after another, with their starts.
+        """Return the planned time of all rungs one after another, including their starts.
 
-        It is None if a rung's time is unknown.
+        Return None if the time of a rung is unknown.
         """
         times = [rung.seconds for rung in self.rungs]
         known_times = [seconds for seconds in times if seconds is not None]
@@ -105,7 +105,7 @@ class Ladder:
 
     @property
     def device_hours(self) -> float | None:
-        """Planned device-hours of all rungs, with their starts."""
+        """Return the planned device-hours of all rungs, including their starts."""
         hours = []
         for rung in self.rungs:
             if rung.device_hours is not None:
@@ -182,7 +182,7 @@ def _fit_budget(
 ) -> Ladder:
     """Return the ladder whose rungs use this many device-hours.
 
-    They use fewer if the largest rung reaches a quarter of the run's compute.
+    They use fewer if the largest rung already has a quarter of the run's compute.
     """
     most_flops = LARGEST_SHARE * family.flops
     start_hours = starts_seconds(count) * family.devices / 3600
@@ -285,7 +285,7 @@ DATA_KEYS = (
     "data.append_eod",
     "training.sequence_length",
 )
-"""Values whose change makes the losses of two trainings incomparable."""
+"""Values that must be equal for the losses of two trainings to be comparable."""
 RECIPE_KEYS = (
     "training.schedule",
     "training.wsd_decay_fraction",
@@ -295,7 +295,7 @@ RECIPE_KEYS = (
     "training.dropout",
     *OPTIMIZER_KEYS,
 )
-"""Values whose change shifts the losses of all sizes by an amount that nobody has measured."""
+"""Values that, when changed, shift the losses of all sizes by an unmeasured amount."""
 
 
 def family_values(settings: Settings, plan: Plan) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """The loss that a ladder forecasts for its run.
 
-It also covers other sizes, and when not to trust the forecast.
+It also covers other sizes, and reasons not to trust the forecast.
 """
 
 import math
@@ -23,12 +23,12 @@ from runbook.phases.ladder.rungs import Family, short_rungs
 from runbook.phases.messages import PhaseMessage
 
 CHANGED_RECIPE_WIDENING = 2.0
-"""Another schedule or regularisation moved final losses by 1 to 3% in the series of
-docs/forecast.md, as much as the interval's own half-width.
+"""In the series of docs/forecast.md, another schedule or regularisation moved final losses by 1 to
+3%, which is as much as the interval's own half-width.
 """
 EPOCHS_AS_NEW = 4.0
-"""Up to four epochs repeated tokens are nearly worth new ones (Muennighoff et al.,
-arXiv:2305.16264).
+"""Number of epochs up to which repeated tokens are worth almost as much as new ones (Muennighoff et
+al., arXiv:2305.16264).
 """
 MOST_EPOCHS = 16.0
 """Epochs beyond which repeated tokens are worth almost nothing (the same source).
@@ -37,8 +37,10 @@ A law for new tokens does not apply there.
 """
 EPOCHS_WIDENING = 2.0
 UNEVEN_WIDENING = 4.0
-"""The one uneven ladder of benchmarks/forecast/ladders_corpus.csv missed by 22 %, eleven times as
-far as the others. An interval that is wider than this would no longer be useful.
+"""Factor on the interval.
+
+The one uneven ladder of benchmarks/forecast/ladders_corpus.csv missed by 22 %, eleven times as far
+as the others. An even wider interval would no longer be useful.
 """
 OPTIMUM_REACH = 8.0
 """The best size is searched within this factor of the run's."""
@@ -59,8 +61,9 @@ def forecast_run(
 ) -> RunForecast:
     """Return the forecast for a run's current plan.
 
-    `values` are the run's `family_values`, `epochs` how often its tokens repeat (None: not known).
-    Raise `DataError` if the rungs are too few or of other text, or tokens repeat too often.
+    `values` are the run's `family_values`, and `epochs` is how often its tokens repeat (None if
+    unknown). Raise `DataError` if the rungs are too few or of other text, or tokens repeat too
+    often.
     """
     _refuse_other_text(ladder, values)
     doubts = [
@@ -98,7 +101,7 @@ class _Doubt:
 
 def _recipe_doubt(ladder: Ladder, values: dict[str, object]) -> _Doubt:
     """Return how the rungs' recipe differs from the run's."""
-    # A ladder of an earlier version lacks the keys that came later.
+    # A ladder of an earlier version lacks keys that were added later.
     known = {key: value for key, value in values.items() if key in ladder.family}
     changed = [key for key, value in known.items() if ladder.family[key] != value]
     if not changed:
@@ -186,9 +189,9 @@ def _sizes(
     family: Family,
     factor: float,
 ) -> tuple[tuple[SizeForecast, ...], SizeForecast | None, str]:
-    """Return other sizes at the run's compute and the best of them.
+    """Return other sizes at the run's compute, and the best of them.
 
-    Return the reason if there is none.
+    If there is none, return the reason.
     """
     ratios = runs.tokens / runs.params
     if ratios.max() / ratios.min() < FEWEST_RATIOS:

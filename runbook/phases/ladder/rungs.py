@@ -1,11 +1,11 @@
-"""The rungs of a ladder: smaller trainings of the same family.
+"""The rungs of a ladder, which are smaller trainings of the same family.
 
-One rule makes them from the run's own values.
+One rule derives them from the run's own values.
 
 Every rung has the run's text, tokenizer, sequence length and shape of schedule. Tokens grow with
-the size, as in the run itself. Learning rate and batch follow the size as in the ladders of Porian
-et al. (arXiv:2406.19146) and of OLMo (arXiv:2412.04403): rate by N^(-1/3), batch by N^(2/3). Where
-the batch is too small to follow, rungs keep the run's batch and its rate.
+the size, as in the run itself. Learning rate and batch scale with the size as in the ladders of
+Porian et al. (arXiv:2406.19146) and of OLMo (arXiv:2412.04403): the rate with N^(-1/3), the batch
+with N^(2/3). If the batch is too small for that, rungs keep the run's batch and rate.
 """
 
 import math
@@ -22,13 +22,13 @@ FEWEST_RUNGS = 5
 """A law of size and tokens has five numbers."""
 MOST_RUNGS = 8
 COMPUTE_BETWEEN_RUNGS = 2.0
-"""Five rungs then span a factor of 16, and together cost twice the largest.
+"""With this factor, five rungs span a factor of 16, and together cost twice as much as the largest.
 
 The factor is smaller if the smallest rung would be narrower than `NARROWEST`, or have fewer steps
 than `FEWEST_STEPS`.
 """
 LEAST_BETWEEN_RUNGS = 1.25
-"""Closer rungs differ by little more than two random seeds do."""
+"""Rungs that are closer differ by little more than two random seeds do."""
 LEAST_FOR_STEPS = 1.6
 """Rungs are never closer than this, even to gain steps.
 
@@ -44,27 +44,28 @@ LARGEST_SHARE = 0.25
 ON_ONE_LINE = 5
 """Number of rungs with the run's own tokens per parameter.
 
-Further rungs have other sizes at the compute of one of these, so that the fit can separate the
+Further rungs have other sizes with the compute of one of these, so that the fit can separate the
 effect of size from that of tokens.
 """
 OTHER_SIZES = ((2, 2.0), (2, 0.5), (3, 2.0))
-"""The rung whose compute such an extra rung shares, and its relative size.
+"""For each such extra rung, the rung whose compute it shares, and its relative size.
 
-Small rungs are used, since they are cheap.
+These are small rungs, because they are cheap.
 """
 RATE_EXPONENT = -1 / 3
 BATCH_EXPONENT = 2 / 3
 WORST_BATCH_ROUNDING = 0.06
 """Largest relative rounding of a batch, above which every rung uses the run's own batch.
 
-A batch of few sequences cannot follow the size: with 6 instead of 5 the number of steps changes,
-and the losses of the rungs would lie on a zigzag.
+A batch of few sequences cannot scale with the size: with 6 instead of 5 sequences the number of
+steps changes, and the losses of the rungs would lie on a zigzag.
 """
 USUAL_INIT_STD = 0.02
 FEWEST_STEPS = 300
-"""Of a rung. The loss of a shorter training follows the number of its steps, not its tokens: on the
-shipped corpus 95,000 tokens in 46 steps end at 7.60 nats, in 186 steps of a quarter of the batch at
-6.97, and a law through rungs of 186 to 811 steps missed by 3.8 % (docs/ladder.md).
+"""Fewest steps of a rung. The loss of a shorter training depends on the number of its steps, not on its tokens.
+
+On the shipped corpus, 95,000 tokens in 46 steps end at 7.60 nats, and in 186 steps of a quarter of
+the batch at 6.97; a law through rungs of 186 to 811 steps missed by 3.8 % (docs/ladder.md).
 """
 HELD_OUT_TOKENS = 65_536
 """Tokens in the evaluation at the end of a rung.
@@ -91,7 +92,7 @@ class Family:
     rate: LearningRate
     init_std: float
     devices: int
-    """Devices of one node: every rung runs on a single node."""
+    """Number of devices of one node, since every rung runs on a single node."""
 
     @property
     def parameters(self) -> int:
@@ -100,12 +101,12 @@ class Family:
 
     @property
     def tokens(self) -> int:
-        """Tokens that the run trains on."""
+        """Return the number of tokens that the run trains on."""
         return self.samples * self.shape.sequence_length
 
     @property
     def flops(self) -> float:
-        """Compute of the run, by the convention of the plan."""
+        """Return the compute of the run, in the plan's convention."""
         return self.samples * self.shape.flops_per_sequence()
 
 
@@ -181,7 +182,7 @@ class LadderRung:
 
 
 def design_rungs(family: Family, count: int, largest_flops: float) -> list[LadderRung]:
-    """Return the rungs, the smallest first; the largest of them has `largest_flops`.
+    """Return the rungs, smallest first; the largest one has `largest_flops`.
 
     Raise `ParamsError` if the count is not 5 to 8, or the run is too small for this many rungs.
     """
@@ -240,7 +241,8 @@ def _compute_factor(family: Family, largest_flops: float) -> float:
             rungs=ON_ONE_LINE,
         )
 
-    # Tokens grow with the square root of the compute, and with the run's own batch steps do too.
+    # Tokens grow with the square root of the compute, and with the run's own batch, so do the
+    # steps.
     largest_steps = family.samples / family.global_batch * math.sqrt(largest_flops / family.flops)
     ratio_of_steps = largest_steps / FEWEST_STEPS
     factor: float = ratio_of_steps ** (2 / gaps)
@@ -309,9 +311,9 @@ def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
 
 
 def _nearest_shape(shape: ModelShape, parameters: float) -> ModelShape:
-    """Return the shape most like the run's with about this many parameters.
+    """Return the shape with about this many parameters that is most similar to the run's.
 
-    Its width-to-depth ratio and its heads are nearest to the run's.
+    Its width-to-depth ratio and its heads are closest to the run's.
     """
     ratio = shape.hidden / shape.layers
     candidates = []
@@ -326,7 +328,7 @@ def _nearest_shape(shape: ModelShape, parameters: float) -> ModelShape:
 
 
 def _of_width(shape: ModelShape, layers: int, parameters: float) -> ModelShape:
-    """Return the shape with this many layers whose width gives the nearest parameter count."""
+    """Return the shape with this many layers whose width gives the closest parameter count."""
     unit = WIDE_UNIT if shape.hidden >= WIDE else WIDTH_UNIT
     widths = range(max(unit, NARROWEST), shape.hidden + unit, unit)
     shapes = [_scaled(shape, layers, hidden) for hidden in widths]
@@ -341,7 +343,7 @@ def _of_width(shape: ModelShape, layers: int, parameters: float) -> ModelShape:
 def _scaled(shape: ModelShape, layers: int, hidden: int) -> ModelShape:
     """Return the shape with another depth and width.
 
-    Heads keep about their size, and the feed-forward block keeps its ratio.
+    Heads keep roughly their size, and the feed-forward block keeps its ratio.
     """
     heads = _heads(shape, hidden)
     per_group = shape.heads // shape.kv_heads
@@ -375,8 +377,8 @@ def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
     batches = [_whole_batch(family, ideal) for ideal in ideal_batches]
     errors = [abs(batch / ideal - 1) for batch, ideal in zip(batches, ideal_batches, strict=True)]
     if max(errors) > WORST_BATCH_ROUNDING:
-        # A higher rate than the run's needs the other half of the rule, a smaller batch. Without it
-        # rungs with batches of 512 tokens became unstable, and a forecast missed by 39 %
+        # A higher rate than the run's needs the other half of the rule, a smaller batch. Without
+        # it, rungs with batches of 512 tokens became unstable, and a forecast missed by 39 %
         # (docs/ladder.md).
         rungs = [_with_own_rate(family, rung) for rung in rungs]
         batches = [_own_batch(family) for _ in rungs]
@@ -448,5 +450,5 @@ def _micro_batch(family: Family, batch: int) -> int:
 
 
 def short_rungs(rungs: list[LadderRung]) -> list[LadderRung]:
-    """Return the rungs with too few steps for their losses to predict longer trainings."""
+    """Return the rungs that have too few steps for their losses to predict longer trainings."""
     return [rung for rung in rungs if rung.iterations < FEWEST_STEPS]

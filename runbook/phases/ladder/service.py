@@ -58,7 +58,9 @@ class LadderRequest:
     """Number of rungs; 0 means the number of the ladder already begun, or five."""
     minutes: float = 0.0
     device_hours: float = 0.0
-    """Budget for all rungs together. If both are 0, it is 1% of the run, and at least ten minutes.
+    """Budget for all rungs together.
+
+    If both are 0, it is 1% of the run, and at least ten minutes.
     """
 
 
@@ -162,14 +164,14 @@ def _refuse_other_budget(
 
 
 def _refuse_named_folder(run: str) -> None:
-    """Raise if RUN is a folder that `--as` made: its rungs could not have names of their own."""
+    """Raise an error if RUN is a folder that `--as` made: its rungs need names of their own."""
     named = named_run(run)
     if named.as_name:
         raise ParamsError(PhaseMessage.LADDER_OF_A_NAMED_SET, folder_name=run, run=named.run)
 
 
 def climb_ladder(request: LadderRequest, say: Say) -> LadderState:
-    """Train the rest of the ladder, forecast the run, and keep table, figure and forecast."""
+    """Train the remaining rungs, forecast the run, and save table, figure and forecast."""
     started = time.monotonic()
     state = find_ladder(request)
     settings, plan = load_plan(request.run, request.set_words, measured=True)
@@ -229,7 +231,7 @@ def _forecast(
 
 
 def epochs_of(plan: Plan) -> float | None:
-    """Return how often the training reads its text; None if the size of the text is unknown."""
+    """Return how often the training reads its text, or None if the size of the text is unknown."""
     available = plan.data.estimated_tokens * plan.data.train_share
     if plan.data.mock or not available:
         return None

@@ -46,10 +46,9 @@ NEEDED = ("torch", "megatron-core", "numpy")
 LIBRARIES = {"cuda": "CUDA", "hip": "ROCm", "nccl": "NCCL"}
 """Keys of what a rank's torch was built for or with, with display names."""
 SKEW_SECONDS = 1.0
-"""Clocks further apart than this make file times and logs of different nodes contradict each other.
-"""
+"""If clocks differ by more than this, file times and logs of different nodes contradict each other."""
 IDLE_BYTES = 2 << 30
-"""A GPU on which somebody computes has more memory in use than this."""
+"""If more memory than this is in use on a GPU, somebody is computing on it."""
 NETWORK_VARIABLES = {
     *("NCCL_SOCKET_IFNAME", GLOO_VARIABLE, "NCCL_IB_HCA"),
     *("UCX_NET_DEVICES", "SHARP_SMX_UCX_INTERFACE"),
@@ -59,7 +58,7 @@ NETWORK_VARIABLES = {
 def probe_alone() -> list[ProbeAnswer]:
     """Return the probe as one process of this Python.
 
-    No launcher started it, even if we are a job's step ourselves.
+    No launcher starts it, even if this process is a step of a job.
     """
     with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as out:
         argv = [sys.executable, "-m", "runbook.training.probe", "--out", out]
@@ -83,7 +82,7 @@ def probe_checks(
     plan: Plan,
     framework: Framework,
 ) -> list[Check]:
-    """Return a check for every rule; it is `unknown` if no node could answer."""
+    """Return a check for every rule, which is `unknown` if no node could answer."""
     if not facts:
         remedy = (
             "Give jobs.environment a partition or a walltime: the checks then run there, "
@@ -146,7 +145,8 @@ def _versions_of(rank_facts: ProbeAnswer) -> dict[str, str | None]:
 
 def _import_fault(versions: Mapping[str, str | None], errors: Mapping[str, str]) -> str:
     """Return why the trainer's packages cannot be imported; an empty text if they can."""
-    # A torch that is installed but cannot be imported explains more than the list of packages does.
+    # If torch is installed but cannot be imported, its error explains more than the list of
+    # packages.
     if versions.get("torch") and errors.get("torch"):
         return errors["torch"]
     missing = [package for package in NEEDED if not versions.get(package)]
@@ -182,7 +182,7 @@ def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
 
 
 def _hidden_gpus_check(facts: Sequence[ProbeAnswer]) -> Check:
-    """Judge whether the processes of a site that computes on CPUs see no GPU."""
+    """Judge whether the processes on a site that computes on CPUs see no GPU."""
     check = partial(Check, "GPUs", rule=PhaseMessage.GPUS_HIDDEN.fill())
     num_visible = max(len(gpus_of(rank_facts)) for rank_facts in facts)
     if num_visible:
@@ -280,7 +280,7 @@ def _is_present(variable: str, device: str, present: Sequence[str]) -> bool:
 def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[str, str]]:
     """Return each variable that names network devices, with each device.
 
-    Patterns that exclude devices name none.
+    Patterns that exclude devices do not count.
 
     >>> named_devices({"rccl": {"NCCL_SOCKET_IFNAME": "hsn0,hsn1"},
     ... "x": {"UCX_NET_DEVICES": "mlx5_ib0:1"}})

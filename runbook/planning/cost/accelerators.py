@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 GB = 10**9
 SOURCE = "facts hardware_peaks.csv (datasheets); links: vendors' datasheets, usual node designs"
-_SISTER = "vendor: as its sister, NVLink of 400 GB/s both ways"
+_SISTER = "vendor: like its sister model, NVLink of 400 GB/s both ways"
 _POLARIS = "Polaris: 4 GPUs a node, two Slingshot 10 cards of 12.5 GB/s"
 _MI350_SOURCE = "AMD's data sheet of MI350X (air-cooled sister of MI355X); links as MI355X"
 _TORCHTITAN = "torchtitan benchmarks (96 GB HBM2e, 2.4 TB/s, 500 W limit, 400 Gb/s a GPU)"
@@ -22,7 +22,7 @@ _TORCHTITAN = "torchtitan benchmarks (96 GB HBM2e, 2.4 TB/s, 500 W limit, 400 Gb
 class Accelerator:
     """One device as PyTorch sees it.
 
-    Bandwidths are in bytes a second, in one direction, for one device.
+    Bandwidths are in bytes per second, in one direction, for one device.
     """
 
     name: str
@@ -62,7 +62,7 @@ class _Sheet:
     source: str = SOURCE
 
     def accelerator(self) -> Accelerator:
-        """Return the device with its figures in bytes and bytes a second."""
+        """Return the device with its figures in bytes and bytes per second."""
         return Accelerator(
             name=self.name,
             family=self.family,
@@ -422,7 +422,7 @@ class _NameRule(NamedTuple):
 
 
 _NAME_RULES = (
-    # The first match counts, so a rule for a variant comes before the rule for its family.
+    # The first match applies, so a rule for a variant precedes the rule for its family.
     _NameRule(r"A800", "A800-SXM4-80GB"),
     _NameRule(r"H800", "H800-SXM5"),
     _NameRule(r"V100.*PCIE", "V100-PCIe"),
@@ -460,14 +460,15 @@ _MEMORY_SIZES = {
     "A800-SXM4-80GB": (40, 80),
     "GH200": (96, 144),
 }
-"""Memory sizes in gigabytes of devices that are sold with several of them: the name must state
-which one.
+"""Memory sizes, in gigabytes, of devices that are sold with several of them.
+
+The name must state the size.
 """
 
 
 _MIG_SLICE = re.compile(r"\bMIG\b|\d+G\.\d+GB")
 _LONGER_NAME = re.compile(r"(?<![A-Z0-9])(V100|A100|H100|H200|B200)(?!SXM|PCIE)[A-WYZ0-9]")
-"""A name that begins like one of these devices but belongs to another one, such as A1000."""
+"""A name that begins like one of these devices but belongs to another device, such as A1000."""
 
 
 @cache
@@ -504,7 +505,7 @@ def find_accelerator(text: str) -> Accelerator | None:
 def named_memory(text: str) -> int:
     """Return the bytes of memory of the device that a name means.
 
-    0 means that there is no such device in the table, or that its name leaves the size open.
+    The result is 0 if the table has no such device, or if its name does not determine the size.
 
     >>> [named_memory(name) // 2**30 for name in ("A100-40GB", "NVIDIA A100-PCIE-80GB", "MI250X")]
     [40, 80, 64]
@@ -525,7 +526,7 @@ def named_memory(text: str) -> int:
 
 
 def memory_sizes(text: str) -> tuple[int, ...]:
-    """Return the gigabytes that a device is sold with; empty if there is only one size."""
+    """Return the sizes, in gigabytes, with which a device is sold; empty if there is only one."""
     device = find_accelerator(text)
     if "GH200" in _plain(text):
         name = "GH200"

@@ -1,4 +1,4 @@
-"""Correction of planned step times by what a smoke test measured."""
+"""Corrects planned step times with the measurements of a smoke test."""
 
 import contextlib
 import math
@@ -14,33 +14,34 @@ from runbook.planning.layout import Choice
 from runbook.planning.messages import PlanningMessage
 
 LIKE = 30.0
-"""A step of another run counts as similar to the measured one if its operations differ by at most
-this factor. A toy model's steps are mostly overhead and are no evidence for a large one's.
+"""A step of another run counts as similar to the measured one if their operations differ by at most
+this factor. The steps of a toy model are mostly overhead, so they say nothing about those of a
+large one.
 """
 
 FEWEST = 3
-"""Minimum number of steps for a factor, after the first, which loads and compiles."""
+"""Smallest number of steps for a factor, not counting the first step, which loads and compiles."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """One smoke test's measured steps, compared with the plain plan for it."""
+    """The measured steps of one smoke test, compared with the plan for it before any correction."""
 
     factor: float
     measured_seconds: float
     predicted_seconds: float
     steps: int
     machine: str
-    """Identifies the machine: its CPU and cores if the jobs run here, else site and device."""
+    """Identifies the machine: its CPU and cores if the jobs run here, or else site and device."""
     engine: str
     precision: str
     operations: float
     """Operations of one step, in our convention."""
     run: str
     measured: str
-    """Time of the measurement, as an ISO date."""
+    """When it was measured, as an ISO date."""
     warned: bool = field(default=False, metadata=OMIT_DEFAULT)
-    """The smoke test passed only with a warning, so it rescales no other run."""
+    """Whether the smoke test passed only with a warning, so that it rescales no other run."""
 
     @property
     def text(self) -> str:
@@ -51,7 +52,7 @@ class Calibration:
 
 
 def read_calibration(content: Any) -> Calibration | None:
-    """Return the calibration in the JSON that `as_json` wrote, or None if it is not one."""
+    """Return the calibration in JSON that `as_json` wrote, or None if the JSON is something else."""
     with contextlib.suppress(RefusedError):
         calibration = from_json(
             Calibration, content, name="the calibration", failure="this is no calibration:"
@@ -66,9 +67,9 @@ def read_calibration(content: Any) -> Calibration | None:
 def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> float | None:
     """Return the factor for predicted steps.
 
-    It is the median of the measured steps, without the first, over the prediction.
+    It is the median of the measured steps, without the first one, divided by the prediction.
 
-    Return None if there are too few steps, or if one of them or the prediction is no valid time.
+    Return None if there are too few steps, or if one of them or the prediction is not a valid time.
 
     >>> calibrate([30.0, 12.0, 11.0, 13.0, 12.0], 10.0), calibrate([30.0, 12.0, 11.0], 10.0)
     (1.2, None)
@@ -89,7 +90,7 @@ class Calibrations:
     found: tuple[Calibration, ...] = ()
 
     def holds_for(self, choice: Choice) -> Calibration | None:
-        """Return the newest one for the same machine, engine and number format, or None.
+        """Return the newest measurement for the same machine, engine and number format, or None.
 
         Its step must be similar to this phase's.
         """

@@ -34,7 +34,8 @@ class Storage:
     bytes_per_parameter: int
     checkpoint_bytes: int
     num_checkpoints: int
-    """Largest number of checkpoints at once: the retained ones, and the one being written.
+    """Largest number of checkpoints that exist at the same time: the retained ones, and the one
+    being written.
 
     It is 0 if nothing is saved.
     """

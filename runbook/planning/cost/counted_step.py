@@ -1,7 +1,8 @@
-"""Replay of a step: the work that a dry run counted at each stage, on the schedule of all stages.
+"""Replays a step: schedules the work that a dry run counted at each stage over all stages.
 
-Rates, bandwidths and shares are the same as in `iteration`. The work is counted here, but estimated
-there. The schedule differs too: here a stage begins a micro-batch when its input has arrived.
+Rates, bandwidths and shares are the same as in `iteration`. Here the work is counted, while
+`iteration` estimates it. The schedule is also different: here a stage begins a micro-batch when its
+input has arrived.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +43,8 @@ _COLUMNS = {
     "bubble": ("bubble",),
     "slowest device": ("waiting",),
 }
-"""Columns of the table, and the parts of a step that each adds up; none means all parts."""
+"""Columns of the table, and the parts of a step that each one adds up; an empty list means all
+parts."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,11 @@ class Seconds:
     matrices: float = 0.0
     attention: float = 0.0
     memory: float = 0.0
-    """Moving tensors to and from the device's memory."""
+    """Time for moving tensors to and from the device's memory."""
     launching: float = 0.0
-    """Time for launching operators: a layer takes at least this long, however small it is."""
+    """Time for launching operators. However small a layer is, it takes at least this long."""
     communication: float = 0.0
-    """Time in collectives that nothing hides."""
+    """Time in collectives that no work hides."""
 
     @property
     def computing(self) -> float:
@@ -72,8 +74,8 @@ class Seconds:
 class StageTimes:
     """Seconds of one stage.
 
-    `forward` and `backward` have a micro-batch's pass through each chunk. `once` is the remaining
-    work of a step before the optimizer.
+    `forward` and `backward` have the times of a micro-batch's passes through each chunk. `once` is
+    the other work of a step before the optimizer.
     """
 
     forward: tuple[Seconds, ...]
@@ -83,7 +85,10 @@ class StageTimes:
 
 
 class Activity(NamedTuple):
-    """Work of a stage from `start` to `end`, in seconds; between two activities it waits."""
+    """Work of a stage from `start` to `end`, in seconds.
+
+    Between two activities, the stage waits.
+    """
 
     stage: int
     kind: str
@@ -95,20 +100,20 @@ class Activity(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay:
-    """Replay of one step on all stages, and the plan's figures for it."""
+    """The replay of one step on all stages, with the plan's figures for it."""
 
     COMPUTED: ClassVar = ("seconds", "bubble_share", "communication_share", "parts")
 
     microbatches: int
     send_seconds: float
-    """Seconds that sending a micro-batch to the next stage takes."""
+    """Seconds for sending a micro-batch to the next stage."""
     hides_sends: bool
     """Whether a stage continues while it sends."""
     waiting_share: float
-    """Share of a step for waiting for the slowest device, as the plan has it."""
+    """Planned share of a step for waiting for the slowest device."""
     planned_seconds: float
     planned_parts: dict[str, float]
-    """Seconds of the plan's step by part."""
+    """Seconds of the planned step, by part."""
     stages: tuple[StageTimes, ...]
 
     @cached_property
@@ -229,7 +234,7 @@ def _priced_pass(work: Work | None, model: StepModel) -> Seconds:
 
 
 def _least_seconds(stage: int, model: StepModel) -> float:
-    """Return the seconds that launching operators takes: a stage's micro-batch, both passes."""
+    """Return the seconds for launching operators: one micro-batch on a stage, both passes."""
     setup = model.setup
     if setup.stage_layers:
         layers: float = setup.stage_layers[stage]
@@ -240,9 +245,10 @@ def _least_seconds(stage: int, model: StepModel) -> float:
 
 
 def _priced(work: Work, model: StepModel, overlapping: float = 0.0) -> Seconds:
-    """Return the seconds of some work.
+    """Return the seconds that some work takes.
 
-    `overlapping`: seconds of other computing that its overlapped communication may hide behind.
+    `overlapping` is the time, in seconds, of other computation that may hide its overlapped
+    communication.
     """
     sent = {"alone": 0.0, "overlapped": 0.0}
     for kind, size in work.amounts.items():
@@ -264,7 +270,7 @@ def _priced(work: Work, model: StepModel, overlapping: float = 0.0) -> Seconds:
 
 
 def _group(name: str, model: StepModel) -> tuple[int, int]:
-    """Return the number of ranks in a process group, and of the devices they span."""
+    """Return the number of ranks in a process group, and the number of devices that they span."""
     layout = model.setup.layout
     world = layout.world_size
     groups = {
@@ -310,7 +316,7 @@ def schedule_of(
     forward = [(FORWARD, chunk, microbatch) for chunk, microbatch in passes]
     order = forward[:warmup]
     for index, (chunk, microbatch) in enumerate(passes):
-        # Add the next forward pass, if there is one left, and then the oldest backward pass.
+        # Add the next forward pass, if there is one, and then the oldest backward pass.
         order += forward[warmup + index : warmup + index + 1]
         order.append((BACKWARD, chunks - 1 - chunk, microbatch))
 
@@ -322,7 +328,7 @@ _Pass: TypeAlias = tuple[str, int, int, int]
 
 
 class _Timeline:
-    """The clocks of all stages, their activities, and when each pass's result reached the next."""
+    """The clocks and activities of all stages, and when results arrive at the next stage."""
 
     def __init__(self, replayed: Replay) -> None:
         self.replayed = replayed
@@ -363,7 +369,7 @@ class _Timeline:
         chunk: int,
         microbatch: int,
     ) -> bool:
-        """Run one pass and send its result; return False if its input has not come yet."""
+        """Run one pass and send its result. Return False if its input has not arrived yet."""
         source = _source(
             stage,
             self.num_stages,
@@ -400,7 +406,10 @@ class _Timeline:
         return True
 
     def run_end(self, part: str) -> None:
-        """Run the work of all stages after the passes. Afterwards the clocks agree."""
+        """Run the work of all stages that follows the passes.
+
+        Afterwards all clocks show the same time.
+        """
         for stage in range(self.num_stages):
             times: Seconds = getattr(self.replayed.stages[stage], part)
             self.add(
@@ -444,7 +453,7 @@ def _events(replayed: Replay) -> list[Activity]:
         )
 
     following = [next(order, None) for order in orders]
-    # Each stage continues until it waits for another one. Then it is the next stage's turn.
+    # Each stage runs until it must wait for another one. Then the next stage continues.
     while any(following):
         for stage in stages:
             step = following[stage]

@@ -1,14 +1,15 @@
 """Training on a CPU: memory of a process, and seconds of a step.
 
-tests/planning/measured_peaks.csv has them (torch 2.13, gloo, Linux, one to four processes,
-2026-11-22), and the test next to it says how near this comes. A tensor's bytes are not all: oneDNN
-copies matrices into its own order, and a freed block is not always the right size for the next.
+tests/planning/measured_peaks.csv has measured values (torch 2.13, gloo, Linux, one to four
+processes, 2026-11-22), and the test next to it shows how close this estimate comes. Tensors do not
+account for all of the memory: oneDNN copies matrices into its own order, and a freed block does not
+always have the right size for the next one.
 
-The rates were measured on one core of an AMD EPYC with AVX-512 BF16 (torch 2.13, 2026-11-22); the
-other figures were fitted to the idle steps of fourteen trainings there (17.7 M to 356 M parameters,
-sequences of 256 to 1,024, two processes): the worst is 9 % off. Another CPU differs by clock and
-units. A smoke test's measurement corrects that; before one, a ladder times a matrix product and
-scales all parts by it.
+The rates were measured on one core of an AMD EPYC with AVX-512 BF16 (torch 2.13, 2026-11-22). The
+other figures were fitted to steps of fourteen trainings there while the machine was idle (17.7 M to
+356 M parameters, sequences of 256 to 1,024, two processes); the worst of them is 9 % off. Other
+CPUs have other clock rates and units. A smoke test's measurement corrects for that. Before there is
+one, a ladder times a matrix product and scales all parts by it.
 """
 
 from runbook.core.checks import Check, judge
@@ -22,15 +23,16 @@ PROCESS_BYTES = 450 * 2**20
 """Memory of Python, torch and megatron-core (360 MiB), and of buffers."""
 
 ACTIVATIONS = 2.07
-"""Bytes of memory for each byte of activations."""
+"""Bytes of memory per byte of activations."""
 
 DROPPED_SCORES = 4.4
-"""Bytes of memory for each byte of 16-bit attention scores if dropout is on; otherwise our
-attention keeps none.
+"""Bytes of memory per byte of 16-bit attention scores if dropout is on.
+
+Without dropout, our attention stores no scores.
 """
 
 LOGITS = 1.14
-"""Bytes of memory for each byte of logits.
+"""Bytes of memory per byte of logits.
 
 The memory is reused for their gradient (`training/cross_entropy.py`).
 """
@@ -43,9 +45,10 @@ def moment_bytes(
     zero_stage: int,
     data: int,
 ) -> float:
-    """Return the bytes a parameter that the optimizer's step needs for a moment.
+    """Return the bytes per parameter that the optimizer's step needs temporarily.
 
-    megatron-core's distributed optimizer copies its share of the gradients, and in 16 bits gathers the new weights.
+    megatron-core's distributed optimizer copies its shard of the gradients, and in 16 bits also
+    gathers the new weights.
 
     >>> moment_bytes("bf16", deepspeed=False, zero_stage=1, data=2)
     6.0
@@ -83,42 +86,41 @@ CORE_FLOPS = {
 }
 """Matmul FLOP/s of one core. Without AVX-512, fp32 was measured with MKL.
 
-Without bf16 instructions the trainer widens to float32: 0.95 to 0.97 times fp32's rate (three
-shapes, medians of nine, one busy core of an AMD EPYC with AVX2, torch 2.13, 2026-11-22). With
-AVX-512 that was not measured; the rate is that of oneDNN's bf16 by AVX-512.
+Without bf16 instructions, the trainer widens to float32. That reaches 0.95 to 0.97 times the fp32
+rate (three shapes, medians of nine, one busy core of an AMD EPYC with AVX2, torch 2.13,
+2026-11-22). This was not measured with AVX-512; there the rate is that of oneDNN's bf16 in float32.
 """
 
 CONVENTION = "megatron-causal"
-"""Scores above the diagonal are not computed."""
+"""Our attention does not compute scores above the diagonal."""
 
 WORD_SECONDS = 1.54e-9
-"""Seconds on one core for each token and vocabulary entry: the softmax of the loss and its
-gradient.
-"""
+"""Seconds on one core per token and vocabulary entry, for the softmax of the loss and its gradient."""
 
 ELEMENT_SECONDS = 59e-9
-"""Seconds on one core for each token, layer and hidden number: norms, GELU, softmax of attention,
-sums, copies.
+"""Seconds on one core per token, layer and hidden unit, for norms, GELU, softmax of attention, sums
+and copies.
 """
 
 MESSAGE_SECONDS = 19e-9
-"""Seconds for each of these numbers that tensor parallelism sends back and forth."""
+"""Seconds per number that tensor parallelism sends back and forth."""
 
 WEIGHT_SECONDS = 3.0e-9
-"""Seconds for each weight on a rank: reducing gradients, Adam, distributing new weights."""
+"""Seconds per weight on a rank, for reducing gradients, Adam, and distributing new weights."""
 
 CALL_SECONDS = 5e-3
-"""Seconds for each layer and micro-batch on a rank: Python, and starting some hundred operations.
+"""Seconds per layer and micro-batch on a rank, for Python and for starting about a hundred
+operations.
 """
 
 FORWARD_SHARE = 1 / 3
-"""Share of a step's operations that an evaluation batch costs."""
+"""Cost of an evaluation batch, as a share of a step's operations."""
 
 
 def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] | None, str]:
-    """Return the seconds of a step on the site's CPUs by part, and their source.
+    """Return the seconds of a step on the site's CPUs, by part, and their source.
 
-    If they are not known, return None and the reason.
+    If they are unknown, return None and the reason.
     """
     cores = _cores_per_node(choice, machine) * choice.nodes
     if not cores:
@@ -149,14 +151,14 @@ def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] 
 
 
 def _cores_per_node(choice: Choice, machine: Machine | None) -> int:
-    """Return the cores of this machine, or else of the site's nodes; 0: not known."""
+    """Return the cores of this machine, or else of the site's nodes; 0 means unknown."""
     if machine and machine.cores:
         return machine.cores
     return choice.site.hardware.cores_per_node
 
 
 def _step_parts(choice: Choice, cores: int, core_flops: float) -> dict[str, float]:
-    """Return the seconds of a step by part, on this many cores of this rate."""
+    """Return the seconds of a step by part, for this number of cores with this rate."""
     shape = choice.shape
     recomputes = choice.training.recompute == "full"
     again = 1 + FORWARD_SHARE * choice.recomputed if recomputes else 1.0
@@ -175,7 +177,7 @@ def _step_parts(choice: Choice, cores: int, core_flops: float) -> dict[str, floa
 
 
 def _largest_rank(choice: Choice) -> int:
-    """Return the parameters of the rank that has the most."""
+    """Return the number of parameters on the rank that has the most."""
     layout = choice.layout
     ranks = []
     for stage, layers in enumerate(choice.stage_layers):
@@ -193,7 +195,7 @@ def _largest_rank(choice: Choice) -> int:
 
 
 def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
-    """Warn early, once for both phases, of a CPU without a unit for the requested number format."""
+    """Warn, once for both phases, if a CPU has no unit for the requested number format."""
     if choice.smoke or not choice.on_cpu or choice.training.precision != "bf16":
         return []
     name = PlanningMessage.CPU_PRECISION.fill()
@@ -222,7 +224,7 @@ def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
 
 
 def cpu_path(precision: Precision, flags: frozenset[str]) -> str | None:
-    """Return which measured rate applies to a CPU with these instruction sets; None: not known.
+    """Return which measured rate applies to a CPU with these instruction sets; None: unknown.
 
     >>> cpu_path("bf16", frozenset({"avx512f", "avx512_bf16"})), cpu_path("bf16", frozenset({"avx2"}))
     ('bf16', 'bf16 in float32')

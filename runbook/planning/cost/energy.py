@@ -7,7 +7,7 @@ from runbook.planning.messages import PlanningMessage
 
 
 def estimate_energy(site: Site, device_hours: float | None) -> tuple[float | None, str]:
-    """Return the kilowatt-hours and their source, or None and the reason why they are not known."""
+    """Return the kilowatt-hours and their source, or None and the reason why they are unknown."""
     device = device_of(site)
     watts = device.power_watts if device else None
     if watts is None:

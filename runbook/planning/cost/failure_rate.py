@@ -1,8 +1,8 @@
-"""Rate of unexpected stops that a long training has to expect, and its source."""
+"""Rate of unexpected stops during a long training, and its source."""
 
 DEVICE_HOURS_PER_FAILURE = 50_677
-"""Failure rate of Llama 3 (arXiv 2407.21783): 419 unexpected stops in 54 days on 16,384 H100, of
-all causes."""
+"""Device-hours between failures of Llama 3 (arXiv 2407.21783): 419 unexpected stops of all causes
+in 54 days on 16,384 H100."""
 FAILURE_SOURCE = "Llama 3: 419 unexpected stops in 54 days on 16,384 H100"
 
 

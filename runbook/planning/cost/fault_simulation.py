@@ -1,12 +1,12 @@
-"""The share of a job's time that steps will have, with faults at a published rate, on a simulated clock.
+"""Simulates failures at a published rate to find the share of a job's time that goes into steps.
 
     simulate(parts, policy, seconds, faults)     one campaign: where its time goes
     expected(parts, policy, seconds, faults)     many of them: the median, and what eight of ten lie between
 
-Faults come at random moments. Each costs the time until it is noticed, a start, the checkpoint that
-is read, and the steps since the last complete save, which are done again. Copies in node memory are
-used where the training goes on in the same allocation: a partner has those of a lost node. Time in
-a queue holds no device and is counted by itself.
+Faults come at random moments. Each failure costs the time until it is noticed, a start, reading the
+checkpoint, and repeating the steps since the last complete save. Copies in node memory are used if
+the training continues in the same allocation; the partner of a lost node has that node's copies.
+Time in a queue occupies no device and is counted separately.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class FaultKind:
-    """A kind of failure: its frequency, its symptom, and what it destroys."""
+    """A kind of failure: how often it happens, how it shows, and what it destroys."""
 
     name: str
     count: int
-    """Number in the data of `FAULT_SOURCE`."""
+    """How often it occurred in `FAULT_SOURCE`."""
     loses_node: bool = False
     """Whether the node must be repaired before it can be used again."""
     hangs: bool = False
-    """Whether no process ends, so that only the watchdog notices it."""
+    """Whether all processes keep running, so that only the watchdog notices it."""
     spoils_copies: bool = False
-    """Whether the newest state may be wrong, so that copies in node memory are not used."""
+    """Whether the newest state may be wrong, so that copies in node memory must not be used."""
 
 
 GPU = FaultKind("GPU or its memory", 262, loses_node=True)
@@ -49,47 +49,48 @@ FAULT_SOURCE = "Llama 3 (arXiv 2407.21783), table 5: causes of 419 unexpected st
 
 @dataclass(frozen=True)
 class NearParts:
-    """The cost of copies in node memory, in seconds unless a name says otherwise."""
+    """Costs of copies in node memory, in seconds unless the name says otherwise."""
 
     steps_between: int
     stall: float
-    """Time without a step, for each copy."""
+    """Time per copy during which no step runs."""
     lag: float
-    """Time from the beginning of a copy until the rank's own node and its partner have it."""
+    """Time from the beginning of a copy until the rank's own node and its partner both have it."""
     resume: float
     """Time to read the copies."""
     has_partner: bool
-    """Whether another node has the copies of a lost one."""
+    """Whether another node has the copies of a lost node."""
 
 
 @dataclass(frozen=True)
 class MadeSteps:
-    """The progress of an attempt after some seconds."""
+    """The progress of an attempt after a number of seconds."""
 
     steps: int
     saves: int
-    """Number of saves whose stall is over."""
+    """Number of saves whose stall has ended."""
 
 
 @dataclass(frozen=True)
 class CampaignParts:
-    """The parts of a training, in seconds unless a name says otherwise."""
+    """Parts of a training, in seconds unless the name says otherwise."""
 
     step: float
     steps_between_saves: int
     save_stall: float
-    """Time without a step, for each save."""
+    """Time per save during which no step runs."""
     save_lag: float
-    """Time from the beginning of a save until its checkpoint is complete. A failure in it falls
-    back to the one before.
+    """Time from the beginning of a save until its checkpoint is complete.
+
+    A failure during that time falls back to the previous checkpoint.
     """
     start: float
-    """Time from the launch of processes to the first step, without reading the checkpoint."""
+    """Time from launching the processes to the first step, without reading the checkpoint."""
     resume: float
     """Time to read the checkpoint."""
     nodes: int
     walltime: float = 0.0
-    """Time limit of one job; 0: no limit."""
+    """Time limit of one job; 0 means no limit."""
 
     near: NearParts | None = None
     """Copies in node memory, or None if the training makes none."""
@@ -98,14 +99,14 @@ class CampaignParts:
 
     @property
     def copying(self) -> float:
-        """Return the seconds of a step's share of the copies in node memory."""
+        """Return the time that copies in node memory add to a step, in seconds."""
         if self.near is None:
             return 0.0
         return self.near.stall / self.near.steps_between
 
     @property
     def pace(self) -> float:
-        """Return the seconds from one step to the next, without saves on the shared file system."""
+        """Return the seconds from one step to the next, without saves to the shared file system."""
         return self.step + self.between_steps + self.copying
 
     @property
@@ -119,11 +120,11 @@ class CampaignParts:
         return steps * self.pace + saves * self.save_stall
 
     def made_in(self, seconds: float, behind_save: int) -> MadeSteps:
-        """Return the progress of an attempt after this many seconds.
+        """Return the progress of an attempt after a number of seconds.
 
-        It begins some steps after a save.
+        The attempt begins some steps after a save.
         """
-        # The attempt is treated as if it had begun with the save and had already made these steps.
+        # The attempt is treated as if it had begun at the save and had already made these steps.
         seconds += behind_save * self.pace
         cycles = _whole(seconds / self.cycle)
         remainder = seconds - cycles * self.cycle
@@ -132,12 +133,12 @@ class CampaignParts:
         return MadeSteps(max(0, steps - behind_save), cycles)
 
     def complete_saves(self, seconds: float, behind_save: int) -> int:
-        """Return the number of complete saves after this many seconds of such an attempt."""
+        """Return how many saves of such an attempt are complete after a number of seconds."""
         behind_stall = max(0.0, self.save_lag - self.save_stall)
         return self.made_in(max(0.0, seconds - behind_stall), behind_save).saves
 
     def copied_in(self, seconds: float, behind_save: int) -> int:
-        """Return the number of steps of such an attempt in the complete copies in node memory."""
+        """Return how many steps of such an attempt are in complete copies in node memory."""
         if self.near is None:
             return 0
         copied = self.made_in(max(0.0, seconds - self.near.lag), behind_save)
@@ -147,10 +148,10 @@ class CampaignParts:
 
 @dataclass(frozen=True)
 class FollowUp:
-    """The response to a failure."""
+    """What happens after a failure."""
 
     goes_on: bool = True
-    """False if the rules leave the decision to a person."""
+    """Whether training continues; False if the rules leave the decision to a person."""
     wait: float = 0.0
     """Delay before the next start, in seconds."""
 
@@ -166,11 +167,11 @@ class CampaignFailure:
     reached: int
     """The last step that it completed."""
     started: bool = True
-    """False if it came before the first step could begin."""
+    """Whether the attempt had started; False if it failed before its first step could begin."""
 
 
 def restart_always(_failures: Sequence[CampaignFailure]) -> FollowUp:
-    """A rule that ignores earlier failures: every failure is followed by an immediate restart."""
+    """A rule that ignores earlier failures and always restarts immediately."""
     return FollowUp()
 
 
@@ -179,28 +180,31 @@ class Policy:
     """How failures are noticed and handled."""
 
     spares: int = 0
-    """Nodes that wait in the allocation. With one left, a failure is handled in the allocation;
-    otherwise by a new job.
+    """Number of spare nodes that wait in the allocation.
+
+    While spare nodes are left, a failure is handled in the allocation; otherwise a new job is
+    needed.
     """
     fewer_nodes: tuple[int, ...] = ()
     """Smaller numbers of nodes with which the training may continue in the allocation, in
     descending order.
     """
     detection: Mapping[str, float] = field(default_factory=dict)
-    """Seconds until a failure of the kind with this name is noticed; others are noticed
+    """Seconds until a failure is noticed, by the name of its kind; other kinds are noticed
     immediately.
     """
     queue: float = 0.0
-    """Seconds that a new job waits. No device is occupied."""
+    """Seconds that a new job waits in the queue. No device is occupied."""
     person: float = 0.0
-    """Seconds until somebody responds if the rules leave the decision to a person. No device is
-    occupied.
+    """Seconds until somebody responds, if the rules leave the decision to a person.
+
+    No device is occupied.
     """
     follow: Callable[[Sequence[CampaignFailure]], FollowUp] = restart_always
 
     @property
     def restarts_here(self) -> bool:
-        """Whether a job handles failures in its allocation."""
+        """Return whether a job handles failures within its allocation."""
         return self.spares > 0 or bool(self.fewer_nodes)
 
     def nodes_to_train(self, planned: int, healthy: int) -> int:
@@ -224,15 +228,15 @@ class FaultSource(Protocol):
         first_step: int,
         training_from: float,
     ) -> tuple[float, FaultKind]:
-        """Return the held second of the next failure, and its kind, for an attempt that begins now.
+        """Return the time of the next failure and its kind, for an attempt that begins now.
 
-        `first_step` is the step that it continues from, `training_from` the second of its first
-        step.
+        `first_step` is the step from which the attempt continues, and `training_from` the time at
+        which it begins.
         """
         ...
 
     def quiet_until(self, held: float) -> float:
-        """Return a held second before which no failure comes.
+        """Return a time before which no failure comes.
 
         The result is `held` if that depends on the steps.
         """
@@ -256,19 +260,22 @@ class PoissonFaults:
         first_step: int,
         training_from: float,
     ) -> tuple[float, FaultKind]:
-        """Return the next failure. A failure at a time when nothing can fail is drawn again."""
+        """Return the next failure.
+
+        A failure that falls into a time when nothing can fail is drawn again.
+        """
         while self._next <= held:
             self._draw_next()
         return self._next, self._kind
 
     def quiet_until(self, held: float) -> float:
-        """Return the held second of the next failure."""
+        """Return the time of the next failure."""
         return max(held, self._next)
 
     def _draw_next(self) -> None:
-        """Draw the second and the kind of the next failure.
+        """Draw the time and the kind of the next failure.
 
-        They do not depend on how many attempts ask for it.
+        They do not depend on how many attempts ask for them.
         """
         self._next += self._draw.expovariate(self._rate)
         (self._kind,) = self._draw.choices(FAULT_KINDS, self._weights)
@@ -278,7 +285,7 @@ class PoissonFaults:
 class Account:
     """How the time of a campaign was spent, in seconds.
 
-    Devices are occupied in that time unless a name says otherwise.
+    Devices are occupied during that time unless the name says otherwise.
     """
 
     held: float = 0.0
@@ -291,7 +298,7 @@ class Account:
     fewer_nodes: float = 0.0
     """Additional time of steps because fewer nodes trained than planned."""
     waiting: float = 0.0
-    """Time for a node to recover, between two attempts."""
+    """Time between two attempts, waiting for a node to recover."""
     queued: float = 0.0
     """Time in queues, in which no device is occupied."""
     for_person: float = 0.0
@@ -305,7 +312,7 @@ class Account:
     failures: list[CampaignFailure] = field(default_factory=list)
 
     def useful(self, nodes: int, spares: int) -> float:
-        """Return the share of the device time, including spare nodes, with lasting steps."""
+        """Return the share of device time, including spare nodes, spent on steps that last."""
         if not self.held:
             return 0.0
         return self.productive / self.held * nodes / (nodes + spares)
@@ -323,7 +330,7 @@ _JOB_TOTALS = (
     "jobs",
     "steps",
 )
-"""Sums of an `Account` that a job without a failure adds to."""
+"""Sums of an `Account` to which a job without a failure adds."""
 
 
 def simulate(
@@ -333,9 +340,10 @@ def simulate(
     faults: FaultSource,
     steps: int = 0,
 ) -> Account:
-    """Run one campaign.
+    """Simulate one campaign.
 
-    It occupies devices for this many seconds, or until this many steps are done (0: no such end).
+    It occupies devices for this many seconds, or until this many steps are done (0 means no such
+    end).
     """
     campaign = _Campaign(parts, policy, seconds, steps)
     while not campaign.is_over:
@@ -348,7 +356,7 @@ def simulate(
 
 
 class _Campaign:
-    """One campaign while it is simulated."""
+    """A campaign during its simulation."""
 
     def __init__(
         self,
@@ -360,33 +368,33 @@ class _Campaign:
         self.account = Account()
         self._planned = parts
         self._parts = parts
-        """The attempt's training, whose steps take longer than planned with fewer nodes."""
+        """The training of the current attempt; with fewer nodes its steps take longer than planned."""
         self._policy = policy
         self._seconds = seconds
         self._steps = steps
         self._job_began = 0.0
         self._healthy_nodes = parts.nodes + policy.spares
         self._shared_step = 0
-        """Return the step of the newest complete checkpoint on the shared file system."""
+        """Step of the newest complete checkpoint on the shared file system."""
 
     @property
     def is_between_jobs(self) -> bool:
-        """Whether the next attempt is the first of a job, in a campaign that no step ends."""
+        """Return whether the next attempt is the first of a job; False if a step ends the campaign."""
         return not self._steps and self.account.held == self._job_began
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is over or every step is done."""
+        """Return whether the time is over or every step is done."""
         all_done = self._steps > 0 and self.account.steps >= self._steps
         return all_done or self.account.held >= self._seconds
 
     def attempt(self, faults: FaultSource) -> None:
-        """Launch the training, and run it to a failure or to the end of its job or campaign."""
+        """Launch the training, and run it until it fails, or until its job or the campaign ends."""
         account = self.account
         parts = self._parts
         training_from = account.held + parts.start + self._resume_seconds()
         if self._last_save_at() < training_from + parts.step:
-            # An attempt in the rest of this job would make no step
+            # An attempt in the rest of this job would not complete a step
             self._begin_job()
             parts = self._parts
             training_from = account.held + parts.start + self._resume_seconds()
@@ -401,7 +409,7 @@ class _Campaign:
         made = parts.made_in(trained, self._steps_behind_save)
         self._account_for(training_from, stop_at, made)
         self._shared_step = account.steps
-        # The job's time is over: it saves, and the next one begins.
+        # The job's time is over: it saves, and the next job begins.
         if not self.is_over:
             account.held += parts.save_lag
             account.saves += parts.save_lag
@@ -413,7 +421,7 @@ class _Campaign:
         return self.account.steps - self._shared_step
 
     def _resume_seconds(self) -> float:
-        """Return the seconds in which the next attempt reads its state."""
+        """Return the seconds that the next attempt needs to read its state."""
         if not self.account.steps:
             return 0.0
         near = self._parts.near
@@ -475,9 +483,9 @@ class _Campaign:
         return self._policy.nodes_to_train(self._planned.nodes, healthy)
 
     def _changes_nodes(self, kind: FaultKind) -> bool:
-        """Return whether another number of nodes trains after this failure.
+        """Return whether the number of training nodes changes after this failure.
 
-        Copies in node memory belong to ranks, and do not fit another number of ranks.
+        Copies in node memory belong to ranks, so they do not fit another number of ranks.
         """
         return self._nodes_after(kind) != self._parts.nodes
 
@@ -488,16 +496,16 @@ class _Campaign:
         self._parts = replace(planned, step=step, nodes=nodes)
 
     def repeat_job(self, begun: Account, quiet_until: float) -> None:
-        """Account at once for the jobs before this second that are like the attempt since `begun`.
+        """Account in one go for the jobs before this time that are like the attempt since `begun`.
 
-        Between two failures there may be thousands of one-hour jobs that all resume, train and save
-        in the same way.
+        Between two failures there may be thousands of one-hour jobs that resume, train and save in
+        the same way.
         """
         account = self.account
         if account.jobs - begun.jobs != 1:
             return  # Otherwise the attempt first ended a job in which no step was left to do.
         job_seconds = account.held - begun.held
-        # The first job reads no checkpoint, and one with a failure has another length.
+        # The first job reads no checkpoint, and a job with a failure has another length.
         whole_job = self._last_save_at() + self._parts.save_lag - account.held
         if not begun.steps or not math.isclose(job_seconds, whole_job):
             return
@@ -546,7 +554,7 @@ class _Campaign:
         self._healthy_nodes = self._planned.nodes + self._policy.spares
 
     def _lose_copies(self) -> None:
-        """Go back to the shared checkpoint: a new job may get other nodes."""
+        """Fall back to the shared checkpoint, because a new job may get other nodes."""
         account = self.account
         steps_lost = self._steps_behind_save
         planned_seconds = steps_lost * self._planned.step
@@ -557,7 +565,7 @@ class _Campaign:
         account.steps = self._shared_step
 
     def _last_save_at(self) -> float:
-        """Return the second, counted while devices are held, of the stop for the last save.
+        """Return the time, counted while devices are held, of the stop for the last save.
 
         It is never before the job's first step.
         """
@@ -568,10 +576,10 @@ class _Campaign:
         return self._job_began + max(at_least, parts.walltime - 2 * parts.save_lag)
 
     def _done_at(self, training_from: float) -> float:
-        """Return the second, counted while devices are held, at which the last step is done."""
+        """Return the time, counted while devices are held, at which the last step is done."""
         if not self._steps:
             return math.inf
-        # The attempt is treated as if it had begun with the newest save, as in `made_in`.
+        # The attempt is treated as if it had begun at the newest save, as in `made_in`.
         behind_save = self._steps_behind_save
         steps_since_save = behind_save + self._steps - self.account.steps
         seconds = self._parts.seconds_to(steps_since_save) - behind_save * self._parts.pace
@@ -585,8 +593,8 @@ class _Campaign:
     ) -> None:
         """Account for one attempt, from its launch to its end, and for the part of it that lasts.
 
-        That part is negative if the attempt began from copies that are now lost, because steps of
-        earlier attempts are then lost too.
+        That part is negative if the attempt began from copies that are now lost, because then steps
+        of earlier attempts are also lost.
         """
         account = self.account
         parts = self._parts
@@ -618,24 +626,26 @@ class UsefulTime:
     median: float
     low: float
     high: float
-    """Eight of ten campaigns lie between `low` and `high`."""
+    """Upper end of the interval; eight of ten campaigns lie between `low` and `high`."""
     of_training_nodes: float
-    """The median, without the time of spare nodes."""
+    """The median, not counting the time of spare nodes."""
     failures: float
-    """Value of the median campaign, like the following ones."""
+    """Number of failures in the median campaign; the following values are also from that campaign."""
     jobs: float
     days: float
-    """Days of held time for all steps."""
+    """Days for which devices are held until all steps are done."""
 
 
 CAMPAIGNS = 101
 """Number of campaigns.
 
-With this number, the median is accurate to about a tenth of the interval's width.
+With this number, the error of the median is about a tenth of the interval's width.
 """
 MOST_FAILURES = 12_000
-"""Maximum number of failures in all campaigns of one estimate. With more failures there are fewer
-campaigns, but at least eleven, since many failures average out.
+"""Largest number of failures in all campaigns of one estimate.
+
+With more failures, fewer campaigns are run (but at least eleven), because many failures average
+out.
 """
 
 
@@ -667,7 +677,7 @@ def expected(
     training_seconds: float,
     seconds_between: float,
 ) -> UsefulTime:
-    """Return the useful share of a training whose steps alone take `training_seconds`."""
+    """Return the useful share of a training whose steps take `training_seconds` on their own."""
     accounts = list(campaigns(parts, lambda: policy, training_seconds, seconds_between))
     shares = sorted(account.useful(parts.nodes, policy.spares) for account in accounts)
     median = middle(shares)
@@ -685,10 +695,10 @@ def expected(
 
 
 def middle(values: Sequence[float]) -> float:
-    """Return the middle one of sorted values."""
+    """Return the middle one of several sorted values."""
     return values[len(values) // 2]
 
 
 def with_interval(parts: CampaignParts, seconds: float) -> CampaignParts:
-    """Return the same training with a save about every this many seconds."""
+    """Return the same training, but with a save about every this many seconds."""
     return replace(parts, steps_between_saves=max(1, round(seconds / parts.step)))

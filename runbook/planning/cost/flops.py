@@ -1,7 +1,7 @@
-"""Floating-point operations of a training step, in each convention people report TFLOP/s in.
+"""Floating-point operations of a training step, in each convention in which people report TFLOP/s.
 
-The conventions differ by up to a third for the same speed, so every TFLOP/s names its own; what is
-comparable between two reports is tokens per second.
+For the same speed, the conventions differ by up to a third. So every TFLOP/s figure names its
+convention, and two reports should be compared by tokens per second.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from runbook.planning.sizes import whole
 
 @dataclass(frozen=True)
 class Convention:
-    """A way to count.
+    """A way to count operations.
 
-    `hardware` includes the recomputed forward pass, and `model` only what the model needs.
+    `hardware` includes the recomputed forward pass; `model` counts only what the model needs.
     """
 
     kind: str
@@ -25,7 +25,11 @@ class Convention:
 
 
 def megatron_deepspeed(shape: ModelShape, *, factor: int) -> float:
-    """Megatron-DeepSpeed's `throughput_calculator`: 4 with recomputation, else 3, the output layer a quarter low."""
+    """Return the count of Megatron-DeepSpeed's `throughput_calculator`.
+
+    It has a factor of 4 with recomputation and 3 without, and counts the output layer a quarter too
+    low.
+    """
     s = shape.sequence_length
     h = shape.hidden
     v = shape.padded_vocabulary
@@ -40,10 +44,12 @@ def palm(
     scores: bool = True,
     embeddings: bool = True,
 ) -> float:
-    """PaLM, appendix B: in each pass 2 for each parameter and token, plus attention over all pairs (`scores`).
+    """Return the count of PaLM, appendix B.
 
-    Three passes are 6 N + 12 l h s a token; a fourth is the forward pass again. Without
-    `embeddings` only the output layer is left of them, tied or not.
+    Each pass has 2 operations per parameter and token, plus attention over all pairs (`scores`).
+
+    Three passes make 6 N + 12 l h s per token; a fourth pass is the repeated forward pass. Without
+    `embeddings`, only the output layer counts, whether tied or not.
     """
     parts = whole(shape)
     output_only = parts.layers + parts.final_norm + shape.padded_vocabulary * shape.hidden
@@ -61,7 +67,7 @@ def palm(
 
 _FULL = ModelShape.flops_per_sequence
 _CAUSAL = partial(ModelShape.flops_per_sequence, attended=0.5)
-"""Counts only the half of the scores below the diagonal."""
+"""Counts only the scores below the diagonal, which are half of them."""
 _FACTOR_3 = partial(megatron_deepspeed, factor=3)
 _FACTOR_4 = partial(megatron_deepspeed, factor=4)
 
@@ -72,7 +78,8 @@ CONVENTIONS = {
         "hardware", "24 x 4 B s l h^2 (1 + s/6h + V/16lh)", _FACTOR_4
     ),
     "megatron-deepspeed-f3": Convention("model", "24 x 3 B s l h^2 (1 + s/6h + V/16lh)", _FACTOR_3),
-    # Megatron-LM core 0.5 to 0.11 counts attention scores for all pairs of tokens, since March 2025 (0.12) half of them
+    # Megatron-LM core 0.5 to 0.11 counts attention scores for all pairs of tokens; since March 2025
+    # (0.12) it counts half of them
     "megatron-full": Convention("model", "72 B s l h^2 (1 + s/6h + V/12lh)", _FULL),
     "megatron-causal": Convention("model", "72 B s l h^2 (1 + s/12h + V/12lh)", _CAUSAL),
     "nemo-25.07": Convention("model", "as megatron-full, with grouped queries and SwiGLU", _FULL),
@@ -89,9 +96,9 @@ CONVENTIONS = {
         "hardware", "8 N + 16 l h s a token", partial(palm, passes=4)
     ),
 }
-"""By name. The formulas are those of plain GPT.
+"""The conventions by name. The formulas are those of a plain GPT.
 
-The functions also know grouped queries, SwiGLU and other widths.
+The functions also cover grouped queries, SwiGLU and other widths.
 """
 
 OURS = FLOPS_CONVENTION

@@ -1,9 +1,9 @@
 """Seconds of one training step on accelerators, part by part, with the calibrated coefficients.
 
-Counted: operations and bytes of every layer, of the output layer, of collectives and of the
-optimizer. Calibrated: the few shares in `Coefficients`. A matrix product costs the time of its
-operations at the sustained rate, with half a wave of idle processors, plus the time of its bytes.
-The host launches operators one by one, next to the device's work.
+Operations and bytes of every layer, of the output layer, of collectives and of the optimizer are
+counted. Only the few shares in `Coefficients` are calibrated. A matrix product takes the time of
+its operations at the sustained rate, with half a wave of idle processors, plus the time of its
+bytes. Meanwhile the host launches operators one by one.
 """
 
 import math
@@ -43,32 +43,34 @@ class Coefficients:
     """
 
     sustained: Mapping[str, float] = field(default_factory=lambda: _SUSTAINED)
-    """Share of the 16-bit peak that large matrix products sustain at the power limit, by family."""
+    """By family, the share of the 16-bit peak that large matrix products sustain at the power
+    limit."""
     fp8: float = 0.972
     """Share of the fp8 peak that fp8 products sustain, relative to the 16-bit share."""
     attention: float = 0.398
-    """Speed of the first FlashAttention relative to large matrix products, outside a vendor's own stack."""
+    """Speed of the first FlashAttention relative to large matrix products, except in a vendor's own
+    stack."""
     attention_hopper: float = 0.639
-    """Relative speed of FlashAttention on H100, with kernels that were written for the A100."""
+    """Relative speed of FlashAttention on H100 with kernels written for the A100."""
     attention_second: float = 1.42
     """Speed of FlashAttention-2 relative to the first."""
     elementwise: float = 2.3
-    """Bytes that norms, activations, residuals and dropout move, relative to fused code, which
-    reads and writes each once."""
+    """Bytes moved by norms, activations, residuals and dropout, relative to fused code, which reads
+    and writes each tensor once."""
     eager: float = 1.91
-    """The factor by which these bytes grow without a compiler or fused kernels."""
+    """Factor by which these bytes grow without a compiler or fused kernels."""
     unfused_elsewhere: float = 5.08
-    """Factor on these bytes for DeepSpeed's forks without their fused kernels, or with ZeRO.
+    """Factor for these bytes in DeepSpeed's forks without their fused kernels, or with ZeRO.
 
     The fused kernels do not exist for AMD and Intel. ZeRO adds hooks and copies.
     """
     tuned: float = 0.833
-    """Factor on these bytes for a vendor's own tuned stack."""
+    """Factor for these bytes in a vendor's own tuned stack."""
     scores: float = 30.8
-    """Bytes that both passes move for each attention score, if the scores are stored."""
+    """Bytes per attention score that both passes move if scores are stored."""
     tensor_tuned: float = 0.278
-    """Share of tensor-parallel communication that a vendor's own stack waits for on Hopper and
-    later. Its Transformer Engine sends while it multiplies. Elsewhere the share is 1.
+    """Share of tensor-parallel communication for which a vendor's own stack waits on Hopper and
+    later. Its Transformer Engine sends while it multiplies. Everywhere else the share is 1.
     """
     links: float = 0.771
     """Share of the links' datasheet bandwidth that collectives reach."""
@@ -78,14 +80,14 @@ class Coefficients:
     """Share of the communication of PyTorch's first FSDP that is exposed
     (`StepSetup.first_sharding`)."""
     overlap_power: float = 2.88
-    """How sharply communication of shared states hides behind work.
+    """How well communication of sharded states hides behind work.
 
-    1 means not at all, and infinity means wholly.
+    1 means not at all; infinity means completely.
     """
     operator_microseconds: float = 14.0
     """The host's time to launch one operator.
 
-    It limits each step, even if the operators are small.
+    It limits each step when operators are small.
     """
     unfused_operator_microseconds: float = 39.6
     """The launch time in DeepSpeed's forks of Megatron, whose engine and hooks are Python."""
@@ -93,21 +95,20 @@ class Coefficients:
     """Operators that a stage launches for each micro-batch outside its layers: embedding, output
     layer, loss, sends and the schedule."""
     launch_power: float = 4.48
-    """How sharply the host's launching hides behind the device's work.
+    """How well launching by the host hides behind the device's work.
 
-    1 means not at all, and infinity means wholly.
+    1 means not at all; infinity means completely.
     """
     step_milliseconds: float = 7.15
     """Time of a step outside its micro-batches, except in DeepSpeed's forks.
 
-    It includes the gradient norm that all ranks wait for, clipping, and the host's start with an
+    It includes the gradient norm for which all ranks wait, clipping, and the host's start with an
     empty launch queue.
     """
     latency_microseconds: float = 8.17
-    """Minimum time of a collective for each doubling of its ranks, within a node."""
+    """Minimum time of a collective per doubling of its ranks, within a node."""
     jitter: float = 0.00526
-    """Time that each doubling of the devices beyond eight adds, because all wait for the slowest.
-    """
+    """Time that each doubling of the devices beyond eight adds, because all wait for the slowest."""
 
 
 DEFAULT = Coefficients()
@@ -123,41 +124,42 @@ The other families rely on measured matrix products.
 
 
 _FORWARD_BYTES = 36.0
-"""Bytes a token and hidden unit in the forward pass of a plain GPT layer in 16 bits.
+"""Bytes per token and hidden unit in the forward pass of a plain GPT layer in 16 bits.
 
 They cover norms, residuals, dropout and activation.
 """
 _SHARED_BYTES = 20.0
-"""The part of these bytes that tensor parallelism divides only together with sequence parallelism.
-"""
+"""The part of these bytes that tensor parallelism divides only together with sequence parallelism."""
 _FORKS_BYTES = 42.0
 """The same bytes in DeepSpeed's forks of Megatron with their own fused CUDA kernels.
 
-Counted in the layer that vTrain copies from Megatron-DeepSpeed (VIA-Research/vTrain f8dda8473a48,
-src/model/gpt_modeling.py): two norms read and write (8), bias, dropout and residual are one kernel
-that reads two tensors and writes one and a mask (14 for two), bias and GeLU are another on four
-times the width (16), and the context is transposed (4). No fitted factor multiplies them.
+They were counted in the layer that vTrain copies from Megatron-DeepSpeed (VIA-Research/vTrain
+f8dda8473a48, src/model/gpt_modeling.py). Two norms read and write (8). Bias, dropout and residual
+are one kernel, which reads two tensors and writes one and a mask (14 for two such kernels). Bias
+and GeLU are another kernel on four times the width (16), and the context is transposed (4). They
+are not multiplied by a fitted factor.
 """
 _FORKS_SHARED_BYTES = 22.0
 """The part of these bytes that tensor parallelism does not divide: norms, dropout and residual."""
 _FORKS_BANDWIDTH = 0.88
-"""Share of the datasheet's bandwidth that a copy reaches, which these kernels are assumed to reach.
+"""Share of the datasheet's bandwidth that a copy reaches; these kernels are assumed to reach it
+too.
 
 Measured on an H200: 4.24 of 4.8 TB/s (docs/measurements/gpu-h200.md).
 """
 _BACKWARD = 1.8
 """Bytes of the backward pass relative to the forward pass."""
 _LOGIT_BYTES = 24.0
-"""Bytes a token and vocabulary entry for logits in 16 and 32 bits, softmax and gradient."""
+"""Bytes per token and vocabulary entry for logits in 16 and 32 bits, softmax and gradient."""
 _MEGATRON_LOGIT_BYTES = 52.0
 """Bytes per logit for Megatron's own loss, which runs one kernel per operation on 32-bit logits.
 
-Counted in tensor_parallel/cross_entropy.py of Megatron-core 0.8: forward a cast (6), maximum (4),
-subtraction, exponential and division in place (8 each) and a sum (4); backward a product (8) and a
-cast (6).
+They were counted in tensor_parallel/cross_entropy.py of Megatron-core 0.8. The forward pass has a
+cast (6), a maximum (4), subtraction, exponential and division in place (8 each) and a sum (4); the
+backward pass has a product (8) and a cast (6).
 """
 _OPTIMIZER_BYTES = 56.0
-"""Bytes of the optimizer's step for each parameter.
+"""Bytes per parameter of the optimizer's step.
 
 It reads and writes fp32 weights and two moments (24). It casts the gradient to fp32, unscales it,
 takes its norm, clips and reads it (26). It writes weights in 16 bits and sets gradients to zero
@@ -166,29 +168,32 @@ takes its norm, clips and reads it (26). It writes weights in 16 bits and sets g
 _VENDOR_ATTENTION = 0.58
 """Speed of a vendor's own fused attention relative to large matrix products.
 
-Two values were tried, and this one is closer to the rows. Other code ran older kernels, whose share
-is fitted.
+Two values were tried, and this one is closer to the rows. Other code used older kernels, whose
+share is fitted.
 """
 _PLAIN_ACTIVATION_BYTES = 26.0
-"""Additional bytes a token and hidden unit in the forward pass if PyTorch squares a ReLU by its own
-kernels. The forward pass moves 16 and the backward pass 56, counted in torch.pow and relu. They are
-spread as `_BACKWARD` spreads them. The value is multiplied by no fitted factor."""
+"""Additional bytes per token and hidden unit in the forward pass if PyTorch squares a ReLU with its
+own kernels. The forward pass moves 16 and the backward pass 56, counted in torch.pow and relu. They
+are distributed over the passes as `_BACKWARD` does it. The value is not multiplied by a fitted
+factor."""
 _FP8_CASTS = 12.0
-"""Additional bytes a token and hidden unit in the forward pass for quantized copies and transposes.
+"""Additional bytes per token and hidden unit in the forward pass for quantized copies and
+transposes.
 """
 _BLOCK_CASTS = 2.0
-"""Factor on these bytes for recipes that scale blocks instead of tensors.
+"""Factor for these bytes in recipes that scale blocks instead of tensors.
 
-The blocks are along the inner side, so the backward pass needs copies that are quantized along the
-other side. This value is counted, not fitted, because no row of the tables names its recipe.
+The blocks run along the inner dimension, so the backward pass needs copies that are quantized along
+the other dimension. This value is counted, not fitted, because no row of the tables names its
+recipe.
 """
 _BLOCK_RECIPES = ("mxfp8", "blockwise")
 _WAVE = 110 * 128 * 256
-"""Elements of a matrix product that a device computes at once: 110 processors compute a tile of 128
-x 256 each. On average half of the last wave is idle, which is why small matrices are slow."""
+"""Elements of a matrix product that a device computes at a time: 110 processors compute a tile of
+128 x 256 each. On average half of the last wave is idle, which is why small matrices are slow."""
 _SPLIT = 4096
-"""Inner size of a product above which its sums are split among processors, as in gradients of small
-weights.
+"""Inner dimension of a product above which its sums are split among processors, as for gradients of
+small weights.
 """
 _OPERATORS = {
     "tuned": 22,
@@ -208,21 +213,21 @@ _NOT_CUDA = ("MI250X", "MI300X", "PVC")
 _ZERO_3_OPERATORS = 150
 """Additional operators in a layer's pass with DeepSpeed's ZeRO 3.
 
-Its 34 hooks around 17 modules, and three calls for each of four large weights, are Python; each of
-these 46 takes as long as one operator. The value comes from one row, 1.3B on an H200
-(benchmarks/gpu_h200_fourth.json): a rank that shares nothing waits for the host for two thirds of a
-step.
+Its 34 hooks around 17 modules, and three calls for each of four large weights, are written in
+Python. Each of these 46 takes as long as one operator. The value comes from a single row, 1.3B on
+an H200 (benchmarks/gpu_h200_fourth.json): a rank that shards nothing waits for the host for two
+thirds of a step.
 """
 _SOFTMAX_OPERATORS = 8
-"""Additional operators if the fused softmax refuses the batch.
+"""Additional operators if the fused softmax does not accept the batch.
 
 Scale, mask, two casts and dropout then run one by one, on copies.
 """
 _SOFTMAX_GROUP = 4
-"""Megatron's fused softmax accepts a batch only if heads on a rank x micro-batch is a multiple of
+"""Megatron's fused softmax accepts a batch only if heads per rank x micro-batch is a multiple of
 this."""
 _CONTEXT_OPERATORS = 8
-"""Additional operators for each further rank of context.
+"""Additional operators for each additional rank of context parallelism.
 
 They are a block of attention, its correction, and the exchange of keys.
 """
@@ -232,35 +237,38 @@ _BACKWARD_OPERATORS = 1.4
 It launches more operators, but from C++.
 """
 _GRAPHED = 0.1
-"""Share of the host's time that remains if CUDA graphs launch whole layers. It was not measured."""
-_OVERLAPS_TENSOR = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
-"""Families on which a vendor's own stack sends the pieces of a product while it computes others.
+"""Share of the host's time that remains if CUDA graphs launch whole layers.
 
-Transformer Engine's user buffers of 2023 do this. On A100 Megatron-LM waits.
+This value was not measured.
+"""
+_OVERLAPS_TENSOR = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
+"""Families on which a vendor's own stack sends parts of a product while it computes other parts.
+
+Transformer Engine has done so with its user buffers since 2023. On A100 Megatron-LM waits.
 """
 _FORWARD_SHARE = 1 / 3
 """The forward pass's share of a micro-batch's work.
 
-Weights are gathered behind the first forward pass, and gradients are reduced behind the last
+Weights are gathered during the first forward pass, and gradients are reduced during the last
 backward pass.
 """
 _BUCKET = 40e6
 _BUCKET_PER_RANK = 1e6
-"""Minimum parameters of a bucket, in total and for each data-parallel rank (megatron-core's
-DistributedDataParallel). The first bucket that is gathered and the last that is reduced are
-exposed."""
+"""Smallest number of parameters in a bucket, in total and per data-parallel rank (megatron-core's
+DistributedDataParallel). The first bucket that is gathered and the last bucket that is reduced are
+not hidden."""
 _PREFETCHED = 50e6
 """Number of parameters that DeepSpeed's ZeRO 3 gathers ahead (stage3_prefetch_bucket_size).
 
-The first ones of a pass are exposed.
+The first ones in a pass are not hidden.
 """
 _NETWORK_LATENCY = 3.0
-"""Latency of a collective that leaves its node, relative to one inside a node."""
+"""Latency of a collective that leaves its node, relative to one within a node."""
 
 
 @dataclass(frozen=True)
 class StepSetup:
-    """One way to train one model on some devices."""
+    """One way of training a model on a number of devices."""
 
     shape: ModelShape
     layout: Layout
@@ -274,9 +282,9 @@ class StepSetup:
     `operators` means every second matrix product, as in torchtitan.
     """
     recomputed: float = 1.0
-    """Share of the layers that are computed again with `full`."""
+    """Share of the layers that are recomputed with `full`."""
     shown_data: float = 0.0
-    """Share of the data-parallel communication that is always exposed."""
+    """Share of the data-parallel communication that is never hidden."""
     hides_sends: bool = False
     """Whether stages send while they compute."""
     broadcasts_batches: bool = False
@@ -297,7 +305,7 @@ class StepSetup:
     FSDP does so in pure bf16, and Megatron-LM if it is configured to.
     """
     first_sharding: bool = False
-    """Whether states are sharded by PyTorch's FSDP of 2023, which hid less communication than its
+    """Whether states are sharded by PyTorch's FSDP of 2023, which hides less communication than its
     successors.
     """
     fused_loss: bool = True
@@ -305,8 +313,8 @@ class StepSetup:
     stops_early: bool = False
     """Whether recomputation ends with the last tensor that the backward pass needs.
 
-    PyTorch's own recomputation has done so since 2.1 (`set_checkpoint_early_stop`). Megatron's
-    computes whole layers.
+    PyTorch's own recomputation has done so since 2.1 (`set_checkpoint_early_stop`). Megatron
+    recomputes whole layers.
     """
     first_flash: bool = False
     """Whether attention is the first FlashAttention, of 2022.
@@ -317,17 +325,17 @@ class StepSetup:
     """Whether the activation runs as several PyTorch kernels, as Nemotron's squared ReLU does in
     NeMo."""
     fp8_recipe: str = ""
-    """How 8-bit factors are scaled. mxfp8 and blockwise scale along the inner side; all other
+    """How 8-bit factors are scaled. mxfp8 and blockwise scale along the inner dimension; all other
     recipes cost the same."""
 
     @property
     def stage_layers(self) -> tuple[int, ...]:
-        """Return the layers on each stage, or nothing if the stages do not divide them."""
+        """Return the number of layers on each stage, or nothing if they cannot be divided evenly."""
         return self.layout.stage_layers(self.shape.layers)
 
     @property
     def num_microbatches(self) -> int:
-        """Return the micro-batches of a step for each replica, which is at least one."""
+        """Return the number of micro-batches per step on each replica, which is at least one."""
         return max(1, round(self.global_batch / (self.layout.data * self.micro_batch)))
 
 
@@ -373,7 +381,10 @@ def known(device: Accelerator, precision: str) -> str:
 
 @dataclass(frozen=True)
 class StepModel:
-    """Return the parts of a step. A rehearsal uses them too, to compute times from its counts."""
+    """Computes the parts of a step.
+
+    A rehearsal also uses them, to compute times from its counts.
+    """
 
     setup: StepSetup
     coefficients: Coefficients = DEFAULT
@@ -384,7 +395,7 @@ class StepModel:
 
     @cached_property
     def matrix_rate(self) -> float:
-        """Return the operations a second of large matrix products."""
+        """Return the operations per second of large matrix products."""
         rate = self._sustained(self.setup.precision)
         if self.setup.precision == "fp8":
             return rate * self.coefficients.fp8
@@ -394,7 +405,7 @@ class StepModel:
     def _half_rate(self) -> float:
         """Return the 16-bit rate.
 
-        It applies to attention and the output layer of an fp8 training.
+        It applies to attention and the output layer if the training uses fp8.
         """
         return self._sustained("bf16" if self.setup.precision == "fp8" else self.setup.precision)
 
@@ -409,7 +420,7 @@ class StepModel:
 
     @property
     def _own(self) -> OwnKernels | None:
-        """Return the own trainer's kernels, or None for other programs."""
+        """Return our own trainer's kernels, or None for other programs."""
         return OWN_KERNELS.get(self.setup.code)
 
     @property
@@ -433,7 +444,7 @@ class StepModel:
         inner: float,
         rate: float,
     ) -> tuple[float, float]:
-        """Return the seconds of tokens x inner times inner x columns: (forward, all three products).
+        """Return the seconds of tokens x inner times inner x columns: (forward, all products).
 
         The backward pass has two products, one for the gradient of each factor.
         """
@@ -450,7 +461,7 @@ class StepModel:
         columns: float,
         rate: float,
     ) -> float:
-        """Return the seconds of rows x inner times inner x columns."""
+        """Return the seconds of a product of rows x inner and inner x columns."""
         computing = 2 * rows * inner * columns / rate
         splits = max(1.0, inner / _SPLIT)
         wave = 1 + _WAVE / 2 / (rows * columns * splits)
@@ -458,24 +469,24 @@ class StepModel:
         moving = moved / self.setup.device.memory_bandwidth
         if not self._is_power_bound:
             return computing * wave + moving
-        # A waiting processor uses less power, which lets the others run faster.
+        # A processor that waits uses less power, which lets the others run faster.
         at_full_clock = computing * own_kernels.POWER_BOUND / own_kernels.CLOCK_BOUND
         return max(computing, at_full_clock * wave + moving)
 
     def _forward_product(self, columns: float, inner: float) -> float:
-        """Return the forward seconds of tokens x inner times inner x columns in a layer."""
+        """Return the forward seconds of a layer's product of tokens x inner and inner x columns."""
         return self._product(columns, inner, self.matrix_rate)[0]
 
     def _last_product(self) -> float:
-        """Return the forward seconds of a layer's last product: out of the feed-forward's middle."""
+        """Return the forward seconds of a layer's last product, which ends the feed-forward block."""
         shape = self.setup.shape
         return self._forward_product(shape.hidden, shape.ffn_hidden / self.setup.layout.tensor)
 
     def _every_second_product(self) -> float:
-        """Return the forward seconds of the products that torchtitan computes again.
+        """Return the forward seconds of the products that torchtitan recomputes.
 
-        Its policy counts a layer's products and saves the odd ones. The even ones are computed
-        again: the keys, the product after attention and the second product into the feed-forward.
+        Its policy counts a layer's products and saves the odd ones. The even ones are recomputed:
+        the keys, the product after attention and the second product into the feed-forward block.
         """
         shape = self.setup.shape
         tensor = self.setup.layout.tensor
@@ -483,7 +494,8 @@ class StepModel:
         width = shape.heads * shape.head_size / tensor
         after_attention = self._forward_product(shape.hidden, width)
         if not shape.gated:
-            # The second product of the feed-forward is the layer's last: nothing needs it again.
+            # The second product of the feed-forward block is the layer's last one, so nothing needs
+            # it again.
             return keys + after_attention
         into_middle = self._forward_product(shape.ffn_hidden / tensor, shape.hidden)
         return keys + after_attention + into_middle
@@ -524,7 +536,7 @@ class StepModel:
 
     @cached_property
     def attention_rate(self) -> float:
-        """Return the operations a second of fused attention, which skips the upper triangle."""
+        """Return the operations per second of fused attention, which skips the upper triangle."""
         coefficients = self.coefficients
         setup = self.setup
         is_hopper = setup.device.family.startswith("H100")
@@ -540,10 +552,10 @@ class StepModel:
         return self._half_rate * share
 
     def _launching(self, least_seconds: float, busy: float) -> float:
-        """Return the time that the host's minimum adds to the device's busy time."""
+        """Return the time that launching by the host adds to the device's busy time."""
         if self._own:
-            # The host launches ahead for whole micro-batches: no effect was seen if launching took
-            # less time than the work.
+            # The host launches ahead for whole micro-batches, so launching had no effect when it
+            # took less time than the work.
             return max(0.0, least_seconds - busy)
 
         power = self.coefficients.launch_power
@@ -551,7 +563,7 @@ class StepModel:
 
     @property
     def _has_fused_kernels(self) -> bool:
-        """Whether DeepSpeed's forks run fused CUDA kernels without ZeRO's hooks.
+        """Return whether DeepSpeed's forks run fused CUDA kernels without ZeRO's hooks.
 
         Their pipeline engine needs no hooks.
         """
@@ -576,7 +588,7 @@ class StepModel:
 
     @property
     def least_layer_seconds(self) -> float:
-        """Return the seconds for launching a layer's operators in both passes, at any size."""
+        """Return the seconds for launching a layer's operators in both passes, whatever its size."""
         forward = self._forward_operators
         passes = 1 + _BACKWARD_OPERATORS + self._recomputed_operators
         return forward * passes * self._operator_seconds
@@ -620,11 +632,11 @@ class StepModel:
 
     @property
     def waiting_share(self) -> float:
-        """Return what waiting for the slowest device adds to a step's work."""
+        """Return what waiting for the slowest device adds to a step, relative to its work."""
         return self.coefficients.jitter * max(0.0, math.log2(self.setup.layout.world_size / 8))
 
     def _elementwise(self) -> float:
-        """Return the forward seconds of everything that is bound by memory."""
+        """Return the forward seconds of everything that is memory-bound."""
         setup = self.setup
         layout = setup.layout
         shape = self.setup.shape
@@ -646,7 +658,7 @@ class StepModel:
 
     @property
     def _kernel_bandwidth(self) -> float:
-        """Return the bytes a second that the kernels of layers and loss move."""
+        """Return the bytes per second that the kernels of layers and loss move."""
         device = self.setup.device
         if self._own:
             return own_kernels.kernel_bandwidth(device)
@@ -654,7 +666,7 @@ class StepModel:
 
     @property
     def _runs_forks_kernels(self) -> bool:
-        """Whether the layers are DeepSpeed's forks of Megatron with their own fused kernels."""
+        """Return whether the layers are DeepSpeed's Megatron forks with fused CUDA kernels."""
         return self.setup.code == "unfused" and self._has_fused_kernels
 
     @property
@@ -681,7 +693,7 @@ class StepModel:
         return coefficients.elementwise * factors[self.setup.code]
 
     def bandwidth(self, span: int) -> float:
-        """Return the bandwidth in bytes a second between ranks that span this many devices."""
+        """Return the bandwidth, in bytes per second, between ranks that span this many devices."""
         device = self.setup.device
         if span <= device.devices_per_node:
             return device.link_bandwidth * self.coefficients.links
@@ -713,8 +725,8 @@ class StepModel:
     def _tensor(self) -> float:
         """Return the seconds that a layer waits for collectives in one micro-batch.
 
-        Each pass has two of them in both directions. The keys of context parallelism hide in the
-        same way.
+        Each pass has two of them in both directions. The exchange of keys in context parallelism
+        hides in the same way.
         """
         setup = self.setup
         layout = setup.layout
@@ -733,7 +745,7 @@ class StepModel:
 
     @property
     def _waited_tensor_share(self) -> float:
-        """Return the share of tensor-parallel communication that is exposed."""
+        """Return the share of tensor-parallel communication that is not hidden."""
         setup = self.setup
         overlaps = setup.code == "tuned" and setup.device.family in _OVERLAPS_TENSOR
         return self.coefficients.tensor_tuned if overlaps else 1.0
@@ -765,7 +777,7 @@ class StepModel:
         else:
             gradient_bytes = self._own.gradient_bytes
 
-        # Sums to which a product's kernel adds cost nothing extra.
+        # Sums that a product's own kernel updates cost nothing extra.
         least_bytes = min(gradient_bytes, own_kernels.LEAST_GRADIENT_BYTES)
         device = self.setup.device
         return parameters * own_kernels.moving_seconds(device, gradient_bytes, least_bytes)
@@ -829,11 +841,11 @@ class StepModel:
         )
 
     def _longest_and_last_stage(self) -> tuple[float, float]:
-        """Return the layers of the longest stage, and of the last one.
+        """Return the number of layers of the longest stage, and of the last stage.
 
-        The last stage also has the output layer. If the layers do not divide evenly, a vendor's
-        recipe gives the last stage the smaller number: 126 layers on 8 stages are split into 15,
-        six times 16, and 15.
+        The last stage also has the output layer. If the layers cannot be divided evenly, a vendor's
+        recipe gives the last stage fewer: 126 layers on 8 stages are split into 15, six times 16,
+        and 15.
         """
         setup = self.setup
         if setup.stage_layers:
@@ -849,7 +861,7 @@ class StepModel:
         attention: float,
         elementwise: float,
     ) -> float:
-        """Return the seconds of a layer's recomputation.
+        """Return the seconds for recomputing a layer.
 
         The arguments are the parts of its forward pass.
         """
@@ -866,7 +878,7 @@ class StepModel:
         return 0.0
 
     def _sends(self, stage: float) -> float:
-        """Return the seconds for sending a micro-batch to the next stage and its gradient back."""
+        """Return the seconds for sending a micro-batch to the next stage, and its gradient back."""
         setup = self.setup
         layout = setup.layout
         if layout.pipeline == 1:
@@ -899,8 +911,7 @@ class StepModel:
         layout = setup.layout
         activation_bytes = self._tokens * setup.shape.hidden * self._width
         # DeepSpeed's pipeline engine splits what it sends over the tensor ranks
-        # (`PartitionedTensor`).
-        # The receiving ranks gather it again.
+        # (`PartitionedTensor`). The receiving ranks gather it again.
         is_partitioned = setup.code == "unfused" and not layout.sequence
         split = layout.tensor if layout.sequence or is_partitioned else 1
         bandwidth = self.bandwidth(layout.tensor * layout.context * layout.pipeline)
@@ -921,10 +932,10 @@ class StepModel:
     def _data(self, microbatch: float, pause: float) -> float:
         """Return the seconds that data-parallel communication adds.
 
-        Weights are gathered behind the first forward pass, gradients reduced behind the last
-        backward pass, of `microbatch` seconds together; and both behind half of `pause`, seconds in
-        which stages wait. With interleaving there would be more to hide behind; GPT-3 on 512 to
-        10,752 H100s (MLPerf) does not show it.
+        Weights are gathered during the first forward pass, and gradients are reduced during the
+        last backward pass; together these passes take `microbatch` seconds. Half of `pause`, the
+        seconds in which stages wait, also hides communication. With interleaving, more
+        communication could be hidden, but GPT-3 on 512 to 10,752 H100s (MLPerf) does not show it.
         """
         setup = self.setup
         layout = setup.layout
@@ -939,8 +950,8 @@ class StepModel:
             return self._forks_data(gather)
         if layout.zero_stage >= 2 and layout.pipeline == 1:
             return setup.num_microbatches * self._sharded_data(microbatch, gather)
-        # Weights are gathered in 16 bits, gradients reduced in 32, or in 16 as vendors' recipes for
-        # fp8
+        # Weights are gathered in 16 bits. Gradients are reduced in 32 bits, or in 16 as in vendors'
+        # recipes for fp8
         if setup.half_sums or (setup.precision == "fp8" and setup.code == "tuned"):
             reduce = gather
         else:
@@ -953,7 +964,7 @@ class StepModel:
         return gathering + self._partly_hidden(backward, reduce, shown_share)
 
     def _forks_data(self, gather: float) -> float:
-        """Return the seconds that DeepSpeed's forks of Megatron wait for replicas, without ZeRO 1.
+        """Return the seconds that DeepSpeed's Megatron forks wait for replicas, without ZeRO 1.
 
         The arguments are those of `_deepspeed_data`. No published row showed that any of it was
         hidden.
@@ -969,13 +980,13 @@ class StepModel:
         return 3 * gather * setup.num_microbatches
 
     def _deepspeed_data(self, microbatch: float, gather: float) -> float:
-        """Return the seconds that the own trainer's DeepSpeed waits for replicas.
+        """Return the seconds for which our own trainer with DeepSpeed waits for replicas.
 
         `gather` is the time to gather the weights. The messages were counted in the source of
         DeepSpeed 0.19. Gradients are as wide as weights. ZeRO 1 reduces them after a step's last
-        micro-batch, ZeRO 2 after each, both by all-reduce (`use_multi_rank_bucket_allreduce`),
-        which is a reduce-scatter and an all-gather; ZeRO 3 by reduce-scatter. The bucket that is
-        not full yet is reduced after the backward pass.
+        micro-batch, and ZeRO 2 after each micro-batch, both with an all-reduce
+        (`use_multi_rank_bucket_allreduce`), which is a reduce-scatter and an all-gather. ZeRO 3
+        uses a reduce-scatter. The bucket that is not full yet is reduced after the backward pass.
         """
         setup = self.setup
         layout = setup.layout
@@ -991,8 +1002,8 @@ class StepModel:
             return gather + all_reduce
         if layout.zero_stage == 2:
             return gather + setup.num_microbatches * all_reduce
-        # ZeRO 3 gathers weights in each pass. The next layer's are gathered during one layer's
-        # work.
+        # ZeRO 3 gathers weights in each pass. The next layer's weights are gathered while one layer
+        # is computed.
         first = min(1.0, _PREFETCHED / self._parameters)
         gathering = self._partly_hidden(forward, gather, first)
         gathering += self._partly_hidden(backward, gather, first)
@@ -1012,7 +1023,7 @@ class StepModel:
         return self.exposed(work, (1 - shown_share) * talk) + shown_share * talk
 
     def _sharded_data(self, microbatch: float, gather: float) -> float:
-        """Return the seconds that a micro-batch waits for FSDP.
+        """Return the seconds for which a micro-batch waits for FSDP.
 
         `gather` is the time to gather its weights. They are gathered for the forward pass. ZeRO 3
         gathers them again for the backward pass, which includes recomputation. Gradients are
@@ -1039,7 +1050,7 @@ class StepModel:
     def _step_seconds(self) -> float:
         """Return the seconds of a step outside its micro-batches.
 
-        For the own trainer they are part of its measured times, and for DeepSpeed's forks part of
+        For our own trainer they are part of its measured times, and for DeepSpeed's forks part of
         the launch times.
         """
         if self._own or self.setup.code == "unfused":

@@ -1,4 +1,4 @@
-"""Needs of a long training in addition to its steps: saves, consecutive jobs and energy."""
+"""What a long training needs in addition to its steps: saves, consecutive jobs and energy."""
 
 import math
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from runbook.planning.layout import Choice
 
 @dataclass(frozen=True)
 class LongTraining:
-    """Costs of one training phase in addition to its steps; None for costs that cannot be known.
+    """Costs of one training phase in addition to its steps; None if a cost cannot be known.
 
     `plan.json` has them under `endurance`.
     """
@@ -27,13 +27,16 @@ class LongTraining:
     hours_between_failures: float | None
     failure_source: str
     walltime_seconds: int
-    """Time limit of one job, by its own setting or its queue's. It is 0 if no limit is known."""
+    """Time limit of one job, from its own setting or from its queue.
+
+    It is 0 if no limit is known.
+    """
     jobs: int | None
-    """Number of consecutive jobs, each resuming from the one before."""
+    """Number of consecutive jobs, each of which resumes from the previous one."""
     energy_kwh: float | None
     """Energy at the accelerators' full board power.
 
-    The other parts of the nodes, and cooling, use more.
+    Other parts of the nodes, and cooling, use additional energy.
     """
     energy_basis: str
     spares: int = field(default=0, metadata=OMIT_DEFAULT)
@@ -43,7 +46,7 @@ class LongTraining:
 
 
 def jobs_in_a_row(seconds: float, walltime: float, reserve: float) -> int | None:
-    """Return the number of jobs for a training if each reserves time for its last save.
+    """Return the number of jobs for a training, if each one reserves time for its last save.
 
     Return None if no job makes progress.
 
@@ -99,7 +102,7 @@ def estimate_long_training(
 
 
 def _walltime(site: Site, job: Job) -> int:
-    """Return the seconds that one job may take, by its own limit or its queue's.
+    """Return the seconds that one job may take, according to its own limit or its queue's.
 
     Return 0 if no limit is known.
     """

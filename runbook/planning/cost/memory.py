@@ -23,7 +23,7 @@ from runbook.planning.sizes import on_rank
 
 @dataclass(frozen=True)
 class States:
-    """Bytes a parameter on one rank."""
+    """Bytes per parameter on one rank."""
 
     weights: float
     gradients: float
@@ -31,7 +31,7 @@ class States:
 
     @property
     def total(self) -> float:
-        """The sum of all three."""
+        """Return the sum of all three."""
         return self.weights + self.gradients + self.optimizer
 
 
@@ -54,16 +54,15 @@ class StageMemory:
     buffers: int = 0
     """Buffers that the engine needs in addition to its states.
 
-    They are DeepSpeed's buckets, and weights gathered by ZeRO 3.
+    They are DeepSpeed's buckets, and weights that ZeRO 3 has gathered.
     """
     host: int = 0
-    """Bytes in the node's main memory for each device, which hold the optimizer's states if they
-    are offloaded."""
+    """Bytes per device in the node's main memory, for the optimizer's states if they are offloaded."""
     passing: int = 0
-    """Gradients in transit through a layer on a GPU, as far as they exceed the memory of the
-    logits."""
+    """Gradients in transit through a layer on a GPU, to the extent that they exceed the memory of
+    the logits."""
     optimizer_moment: int = 0
-    """Temporary memory of the optimizer's step, after activations are freed.
+    """Temporary memory of the optimizer's step, after activations were freed.
 
     On a GPU it holds gradients in fp32; on a CPU it is larger.
     """
@@ -75,13 +74,13 @@ class StageMemory:
 
     @property
     def least(self) -> int:
-        """Return the total with an attention that keeps no scores."""
+        """Return the total for an attention that stores no scores."""
         kept_bytes = self.activations + self.logits + self.passing
         return self.states + self.buffers + max(kept_bytes, self.optimizer_moment)
 
     @property
     def most(self) -> int:
-        """Return the total with an attention that keeps all scores."""
+        """Return the total for an attention that stores all scores."""
         kept_bytes = self.activations + self.logits + self.passing + self.attention_scores
         return self.states + self.buffers + max(kept_bytes, self.optimizer_moment)
 
@@ -95,13 +94,13 @@ def state_bytes(
     own_trainer: bool = False,
     half_sums: bool = False,
 ) -> States:
-    """Bytes a parameter, where the data-parallel copies divide what ZeRO shares.
+    """Return the bytes per parameter, with ZeRO's shards divided over the data-parallel replicas.
 
-    Megatron keeps fp32 gradients under bf16 (18 bytes whole, 6 + 12/d shared), and fp16 gradients
-    with an fp32 copy in the optimizer under fp16 (20; 4 + 16/d), where our own trainer does as
-    under bf16. With `half_sums` it does so under bf16 too (`training.reduce_in_bf16`). DeepSpeed
-    keeps 16-bit gradients (16; 4 + 12/d; 2 + 14/d; 16/d); in fp32 its stages 1 and 2 hold a second
-    copy of the weights.
+    With bf16, Megatron keeps gradients in fp32 (18 bytes unsharded, 6 + 12/d sharded). With fp16,
+    it keeps gradients in fp16 and an fp32 copy in the optimizer (20; 4 + 16/d); our own trainer
+    does the same as with bf16. With `half_sums`, Megatron does so with bf16 too
+    (`training.reduce_in_bf16`). DeepSpeed keeps 16-bit gradients (16; 4 + 12/d; 2 + 14/d; 16/d). In
+    fp32, its stages 1 and 2 hold a second copy of the weights.
 
 
 
@@ -128,7 +127,7 @@ def state_bytes(
 
 
 LOSS_BLOCK_BYTES = 2**28
-"""Number of float32 values that our cross entropy keeps on a GPU at once
+"""Bytes of float32 values that our cross entropy holds on a GPU at a time
 (training/engines/kernels.py).
 """
 
@@ -136,7 +135,7 @@ LOSS_BLOCK_BYTES = 2**28
 CROSS_ENTROPY_BYTES = 4
 """Bytes that Megatron's loss needs for each logit.
 
-It makes an fp32 copy of the 16-bit logits and keeps both for the backward pass
+It makes an fp32 copy of the 16-bit logits, and keeps both for the backward pass
 (vocab_parallel_cross_entropy of megatron-core).
 """
 
@@ -144,14 +143,14 @@ It makes an fp32 copy of the 16-bit logits and keeps both for the backward pass
 _FUSED_LOSS_BYTES = {"native": 2 * CROSS_ENTROPY_BYTES, "te": 0}
 """Bytes per logit for the fused losses (`training.loss_fusion`).
 
-The native loss, when compiled, keeps two copies of the fp32 logits. Transformer Engine's writes the
-gradient over the 16-bit logits (megatron/core/fusions/fused_cross_entropy.py,
+The native loss, when compiled, keeps two copies of the fp32 logits. Transformer Engine's loss
+overwrites the 16-bit logits with the gradient (megatron/core/fusions/fused_cross_entropy.py,
 transformer_engine/pytorch/cross_entropy.py).
 """
 
 
 _SCORE_BYTES = 5
-"""Bytes that a layer keeps for each attention score in 16 bits.
+"""Bytes that a layer stores per attention score in 16 bits.
 
 They are the results of softmax and dropout (2 each), and dropout's mask (arXiv 2205.05198).
 """
@@ -177,10 +176,10 @@ def layer_activations(
     *,
     gathers_keys: bool = False,
 ) -> tuple[float, float]:
-    """Return the bytes that one layer keeps of a micro-batch for its backward pass.
+    """Return the bytes of a micro-batch that one layer keeps for its backward pass.
 
-    The result is (bytes without attention scores, bytes of the scores). With `gathers_keys`, keys
-    and values of the whole sequence are kept, as our own attention does.
+    The result is (bytes without attention scores, bytes of the scores). With `gathers_keys`, the
+    keys and values of the whole sequence are kept, as in our own attention.
     """
     tensor = parallel.tensor
     whole_divisor = parallel.tensor if parallel.sequence else 1
@@ -209,7 +208,7 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
     states, host_bytes = _states_with_offload(choice)
     activations, attention_scores = _kept_activations(choice, stage)
     passing_optimizer = _main_gradients(choice)
-    # Transformer Engine keeps two more copies of each weight in 8 bits; the second is transposed.
+    # Transformer Engine keeps two more copies of each weight in 8 bits, one of them transposed.
     fp8_weights = 2 if choice.training.fp8 != "none" else 0
     stored = StageMemory(
         stage=stage,
@@ -237,12 +236,12 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
 
 
 def _width(choice: Choice) -> int:
-    """Return the bytes of a weight or an activation."""
+    """Return the number of bytes of a weight or an activation."""
     return 4 if choice.training.precision == "fp32" else 2
 
 
 def _rank_tokens(choice: Choice) -> float:
-    """Return the tokens of a micro-batch on one rank: context parallelism divides the sequence."""
+    """Return a micro-batch's tokens on one rank. Context parallelism divides the sequence."""
     return choice.shape.sequence_length / choice.layout.context * choice.micro_batch
 
 
@@ -253,7 +252,7 @@ def _sequence_split(choice: Choice) -> int:
 
 
 def _states_with_offload(choice: Choice) -> tuple[States, float]:
-    """Return the bytes a parameter on the device, and the offloaded bytes in the node's memory."""
+    """Return the bytes per parameter on the device, and the offloaded bytes in the node's memory."""
     layout = choice.layout
     replicas = layout.data * layout.context
     states = state_bytes(
@@ -267,7 +266,7 @@ def _states_with_offload(choice: Choice) -> tuple[States, float]:
     offloads = choice.training.offload and choice.deepspeed and layout.zero_stage > 0
     if not offloads:
         return states, 0.0
-    # ZeRO 2 hands over each gradient immediately.
+    # ZeRO 2 passes on each gradient immediately.
     gradients = 0 if layout.zero_stage >= 2 else states.gradients
     # Weights, two moments and gradients are in fp32 and partitioned over the replicas.
     host_bytes = 16 / replicas
@@ -307,11 +306,11 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
         return layers * layer_bytes, layers * layer_scores + backward_scores
     group = min(float(choice.tuning.recompute_num_layers), layers_per_chunk)
     if choice.tuning.recompute_method == "block":
-        # The first layers of each chunk keep their inputs only, and are computed again one by one.
+        # The first layers of each chunk keep only their inputs, and are recomputed one by one.
         stored_inputs = chunks * group
         whole_layers = layers - chunks * group + 1.0
     else:
-        # Each group keeps its first input, and all of it is recomputed.
+        # Each group keeps its first input, and is recomputed as a whole.
         stored_inputs = layers / group
         whole_layers = group
 
@@ -329,8 +328,8 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
 def _backward_score_share(choice: Choice) -> float:
     """Return the bytes of one layer's scores in its backward pass, relative to those that it keeps.
 
-    They are not counted if the framework's fused softmax runs. Megatron-DeepSpeed has none for
-    Intel.
+    They are not counted if the framework's fused softmax is used. Megatron-DeepSpeed has no such
+    softmax for Intel.
     """
     device = device_of(choice.site)
     is_plain = (
@@ -348,7 +347,7 @@ def _logits(choice: Choice) -> float:
     width = _width(choice)
     tokens = _rank_tokens(choice)
     if choice.compiles_kernels:
-        # The gradient is written over the logits.
+        # The gradient overwrites the logits.
         return width * tokens * shape.padded_vocabulary / layout.tensor
 
     if choice.own_trainer and not choice.deepspeed:
@@ -372,7 +371,7 @@ def _passing_gradients(choice: Choice) -> float:
         return 0
     shape = choice.shape
     width = _width(choice)
-    # These are the input and output of a layer, and the activations inside the feed-forward block.
+    # These are the input and output of a layer, and the activations within the feed-forward block.
     outside = 2 * shape.hidden / _sequence_split(choice)
     inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / layout.tensor
     gradients = width * _rank_tokens(choice) * (outside + inside)
@@ -385,7 +384,7 @@ def _passing_gradients(choice: Choice) -> float:
 
 
 def _engine_buffers(choice: Choice, parameters: int) -> int:
-    """Return the bytes that the engine keeps in addition to its states, on a GPU."""
+    """Return the bytes that the engine keeps on a GPU in addition to its states."""
     layout = choice.layout
     width = _width(choice)
     if choice.own_trainer:
@@ -403,11 +402,11 @@ def _engine_buffers(choice: Choice, parameters: int) -> int:
 
 
 def _main_gradients(choice: Choice) -> float:
-    """Return the bytes a parameter of Megatron's gradients in fp32.
+    """Return the bytes per parameter of Megatron's gradients in fp32.
 
     They are freed before the next forward pass. megatron-core converts the 16-bit gradients at the
     end of a step (`_copy_model_grads_to_main_grads`), and `zero_grad` frees the result. Megatron-LM
-    2.x kept it.
+    2.x kept them.
     """
     layout = choice.layout
     if choice.own_trainer or choice.deepspeed or choice.on_cpu:
@@ -419,7 +418,7 @@ def _main_gradients(choice: Choice) -> float:
 
 
 def _optimizer_moment(choice: Choice, parameters: int) -> int:
-    """Return the bytes that the optimizer's step needs temporarily, on a GPU."""
+    """Return the bytes that the optimizer's step temporarily needs on a GPU."""
     layout = choice.layout
     if main_gradients := _main_gradients(choice):
         return round(main_gradients * parameters)
@@ -436,7 +435,7 @@ def _on_cpu(
     parameters: int,
     head_bytes: float,
 ) -> StageMemory:
-    """Return the same memory of a stage whose device is a CPU.
+    """Return the same memory for a stage whose device is a CPU.
 
     `head_bytes` is the number of bytes that all tokens need for one entry of the vocabulary; it is
     0 without a head.
@@ -465,8 +464,8 @@ def _on_cpu(
         activations=round(cpu.ACTIVATIONS * stored.activations + scores),
         attention_scores=0,
         logits=round((rows + gradient) * shape.padded_vocabulary / layout.tensor),
-        # Memory that ZeRO 3 permanently holds for gathered weights and buckets, measured on two and
-        # four ranks.
+        # Memory that ZeRO 3 permanently holds for gathered weights and buckets, measured with two
+        # and four ranks.
         buffers=round(140 * 2**20 + 6.8 * parameters) if deepspeed and zero_stage == 3 else 0,
         optimizer_moment=round(moment * parameters),
     )
@@ -479,20 +478,20 @@ class PhaseMemory:
     fullest_stage: StageMemory
     least_by_stage: tuple[int, ...]
     limit_of: str
-    """Whether the bytes below are counted for a `node` or a `device`."""
+    """Whether the limit is that of a `node` or a `device`."""
     limit_bytes: int
-    """0 if the available memory is not known."""
+    """Bytes of available memory; 0 if unknown."""
     least_bytes: int
     most_bytes: int
 
 
 def all_stages(choice: Choice) -> list[StageMemory]:
-    """The memory of every pipeline stage, from the first to the last."""
+    """Return the memory of every pipeline stage, from the first to the last."""
     return [stage_memory(choice, stage) for stage in range(choice.layout.pipeline)]
 
 
 def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
-    """Minimum and maximum main memory for the processes of one node without accelerators."""
+    """Return the minimum and maximum main memory for a node's processes without accelerators."""
     least_bytes = sum(stage.least for stage in stages) / len(stages)
     most_bytes = sum(stage.most for stage in stages) / len(stages)
     return round(processes * (least_bytes + cpu.PROCESS_BYTES)), round(
@@ -530,8 +529,8 @@ def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | N
 def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
     """Check the memory.
 
-    It fails if not even the minimum fits, and warns if it fits only with an attention that keeps no
-    scores.
+    It fails if not even the minimum fits, and warns if it fits only with an attention that stores
+    no scores.
     """
     least_bytes = memory.least_bytes
     most_bytes = memory.most_bytes

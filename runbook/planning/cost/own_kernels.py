@@ -4,8 +4,8 @@ Every measured figure here comes from one NVIDIA H200 at its limit of 700 W, 202
 2.11 with cuBLAS 13.1 and cuDNN 9.19, Triton 3.6, GPT-3 1.3B in bf16, 8 micro-batches of 4 x 2,048
 tokens, profiles of the steps with `training.kernels` plain and compiled
 (docs/measurements/gpu-h200.md). Measured times are converted to bytes at the datasheet's bandwidth.
-They are therefore higher than the real bytes, because no kernel reaches that bandwidth: a copy
-reached 4.24 of 4.8 TB/s.
+So they exceed the real bytes, because no kernel reaches that bandwidth: a copy reached 4.24 of 4.8
+TB/s.
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,18 @@ from runbook.planning.cost.accelerators import Accelerator
 
 @dataclass(frozen=True)
 class OwnKernels:
-    """Cost of one choice of kernels."""
+    """Costs of one choice of kernels."""
 
     elementwise: float
-    """Bytes that a layer's norms, activations and sums move, relative to fused code, which reads
-    and writes each once."""
+    """Bytes moved by a layer's norms, activations and sums, relative to fused code, which reads and
+    writes each tensor once."""
     logit_bytes: float
-    """Bytes a token and vocabulary entry for the loss and its gradient."""
+    """Bytes per token and vocabulary entry for the loss and its gradient."""
     least_logit_bytes: float
-    """The minimum number of these bytes that the kernels read and write, by count."""
+    """The minimum of these bytes that the kernels must read and write, by count."""
     gradient_bytes: float
-    """Bytes a parameter for adding a micro-batch's gradients to their sums, beyond the matrix
-    products.
+    """Bytes per parameter for adding a micro-batch's gradients to their sums, in addition to the
+    matrix products.
     """
 
 
@@ -64,7 +64,7 @@ DEEPSPEED_GRADIENT_BYTES = 6.8
 LEAST_GRADIENT_BYTES = 6.0
 """Minimum bytes for adding a gradient in 16 bits to its sum: two reads and a write."""
 DEEPSPEED_STEP_BYTES = 16.0
-"""Additional bytes a parameter in DeepSpeed's step relative to megatron-core's, counted in its
+"""Additional bytes per parameter in DeepSpeed's step, relative to megatron-core's, counted in its
 source. Gradients are copied into a bucket, divided, copied out and flattened, at 4 bytes each."""
 
 POWER_BOUND = 0.75
@@ -72,7 +72,7 @@ POWER_BOUND = 0.75
 kernels) and 706 ms (compiled) for 5.16e14 operations. Isolated products of all sizes reach 0.66 to
 0.79; an fp8 product of 8,192 cubed reaches 0.75 of the fp8 peak."""
 CLOCK_BOUND = 0.905
-"""Share of the datasheet's peak that matrix products sustain if power is not a limit.
+"""Share of the datasheet's peak that matrix products sustain when power is not a limit.
 
 It is 0.836, which A100 sustains, times the clock of 1,980 MHz over the 1,830 MHz of the datasheet's
 peak. It was derived, not measured. It applies to small products, whose idle waves and bytes are
@@ -81,7 +81,7 @@ counted separately.
 POWER_WATTS = 700.0
 """The power limit for which `POWER_BOUND` is valid."""
 POWER_FAMILY = "H100"
-"""The family with this chip: H100 and H200."""
+"""The family with this chip, which includes the H200."""
 
 ATTENTION = 0.552
 """Speed of the matrix products inside cuDNN's attention on H100 and H200, relative to large ones.
@@ -89,26 +89,27 @@ ATTENTION = 0.552
 They took 126 ms for 4.62e13 operations below the diagonal, without the exponentials.
 """
 EXPONENTIALS = 3.9e12
-"""Exponentials a second on H100 (arXiv:2407.08608).
+"""Exponentials per second on H100 (arXiv:2407.08608).
 
 Each pass computes one for each score, and small heads cannot hide them.
 """
 
 KERNEL_GAPS = 147e-6
-"""Seconds that a GPU idles between the 70 kernels of a layer's two passes: 28 ms of a step, in both
-profiles.
+"""Seconds for which a GPU idles between the 70 kernels of a layer's two passes: 28 ms per step, in
+both profiles.
 """
 
 OPERATOR_MICROSECONDS = 36.0
-"""The host's time to launch one operator, with Python's part of autograd and of Triton's launches.
+"""The host's time to launch one operator, including the Python parts of autograd and of Triton's
+launches.
 
-The 24 layers of a micro-batch of 2 sequences took 82 ms on the H200's machine, which waited for the
-host (its four steps differ by a fifth), and 76 ms on the H100's. No row with `training.kernels:
-plain` waited for the host, so the same value is assumed for it.
+The 24 layers of a micro-batch of 2 sequences took 82 ms on the machine with the H200, which waited
+for the host (its four steps differ by a fifth), and 76 ms on the machine with the H100. In no row
+with `training.kernels: plain` did the GPU wait for the host, so the same value is assumed.
 """
 _H200_BANDWIDTH = 4.8e12
 _BUSY_BANDWIDTH = 3.6e12
-"""Bandwidth beyond which a layer's kernels no longer get faster on H100's 132 processors.
+"""Bandwidth above which a layer's kernels no longer get faster with the H100's 132 processors.
 
 On an H100, with 3.35 TB/s, they take 3 to 17 % longer than on an H200 with 4.8 TB/s
 (docs/measurements/gpu-h100.md). Fewer or slower processors reach their limit at a lower bandwidth.
@@ -137,7 +138,7 @@ def kernel_bandwidth(device: Accelerator) -> float:
 def moving_seconds(device: Accelerator, measured_bytes: float, least_bytes: float) -> float:
     """Return the seconds of a kernel that costs `measured_bytes` and must move `least_bytes`.
 
-    No device moves bytes faster than its datasheet states, which matters below the measured
+    No device moves bytes faster than its datasheet says, which matters below the measured
     bandwidth.
     """
     measured = measured_bytes / kernel_bandwidth(device)

@@ -1,4 +1,4 @@
-"""Interval between two saves that loses the least time, and what an interval costs."""
+"""The interval between two saves that loses the least time, and the cost of an interval."""
 
 import math
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def daly(write: float, between_failures: float) -> float:
     """Return Daly's interval between saves, which loses the least time.
 
     If a write takes at least twice the time between failures, the result is the time between
-    failures. All times are in the same unit. The first order is Young's square root.
+    failures. All times are in the same unit. To first order, it is Young's square root.
 
     >>> [round(daly(2.195 / 60, hours), 2) for hours in (396, 49.5, 3.09)]
     [5.36, 1.88, 0.45]
@@ -40,7 +40,7 @@ def daly(write: float, between_failures: float) -> float:
 
 
 def added_share(write: float, interval: float, between_failures: float) -> float:
-    """Return the cost of saving and repeating, relative to the steps.
+    """Return the cost of saves and repeated steps, relative to the steps.
 
     >>> [round(added_share(2.195 / 60, daly(2.195 / 60, hours), hours), 3) for hours in (396, 49.5, 3.09)]
     [0.014, 0.038, 0.154]

@@ -1,6 +1,6 @@
 """Converts a run's choice into the inputs of the iteration model.
 
-These are its devices, its framework's code and its recomputation.
+They are its devices, its framework's code and its recomputation.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ _CODE = {
 def code_of(choice: Choice) -> str:
     """Return how well the framework's layers are fused (`iteration.StepSetup.code`).
 
-    The own trainer is planned with its compiled kernels unless the run file says plain: where they
+    Our own trainer is planned with its compiled kernels unless the run file says plain. If they
     cannot run, its step takes longer than planned.
     """
     training = choice.training
@@ -44,7 +44,7 @@ def code_of(choice: Choice) -> str:
 
 
 def device_of(site: Site) -> Accelerator | None:
-    """Return the site's accelerator, with the site's own peaks, memory and devices of a node.
+    """Return the site's accelerator, with the site's own peaks, memory and devices per node.
 
     Return None if the table has no such device.
     """
@@ -61,7 +61,7 @@ def device_of(site: Site) -> Accelerator | None:
 
 
 def peak_of(site: Site, precision: str) -> float | None:
-    """Return the TFLOP/s of one device; None: not known.
+    """Return the TFLOP/s of one device, or None if they are unknown.
 
     This is the site's own figure, or else the datasheet's for the named device.
     """
@@ -72,7 +72,7 @@ def peak_of(site: Site, precision: str) -> float | None:
 
 
 def memory_of(site: Site) -> int:
-    """Return the bytes of one device; 0: not known.
+    """Return the bytes of one device, or 0 if they are unknown.
 
     This is the site's own figure, or else the one in the device's name.
     """
@@ -146,9 +146,9 @@ def check_device(choice: Choice) -> list[Check]:
 
 
 def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
-    """Return the choice as input for the model of an iteration.
+    """Return the choice as input for the iteration model.
 
-    Attention keeps no scores, as in all three frameworks.
+    Attention stores no scores, as in all three frameworks.
     """
     training = choice.training
     return StepSetup(
@@ -165,7 +165,7 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
         broadcasts_batches=training.broadcast_batches,
         code=code_of(choice),
         deepspeed=choice.deepspeed,
-        # NeMo is that of 23.04: megatron-core has had fused losses since 2024.
+        # NeMo here is version 23.04; megatron-core has had fused losses since 2024.
         fused_loss=training.loss_fusion != "auto",
         half_sums=choice.has_half_sums,
         fp8_recipe=training.fp8,
@@ -180,7 +180,7 @@ def _product_precision(choice: Choice) -> str:
 
 
 def modelled_device(choice: Choice) -> Accelerator | str:
-    """Return the device that `iteration` models steps of, or why no speed can be given."""
+    """Return the device for which `iteration` models steps, or why no speed can be given."""
     if choice.on_cpu:
         return PlanningMessage.CPU_HAS_NO_LINKS.fill()
     device = device_of(choice.site)

@@ -1,7 +1,7 @@
 """Seconds of one step, from the model for its device.
 
-On a CPU `cpu` models the step, on an accelerator `iteration`; an accelerator that is not in its
-table, but whose peak the site gives, runs at an assumed `ACCELERATOR_EFFICIENCY` of it.
+On a CPU, `cpu` models the step; on an accelerator, `iteration` does. An accelerator that is not in
+its table, but whose peak the site states, is assumed to reach `ACCELERATOR_EFFICIENCY` of it.
 """
 
 from dataclasses import asdict

@@ -28,10 +28,10 @@ class Speed:
     cost: float | None
     basis: str
     mfu: float | None = None
-    """Share of the datasheet's peak in our convention; None if the device has no datasheet's
-    peak."""
+    """Share of the datasheet's peak, in our convention; None if the datasheet has no peak for the
+    device."""
     parts: dict[str, float] | None = None
-    """Seconds of a step by part; None if a step is not modelled part by part."""
+    """Seconds of a step by part; None if the step is not modelled part by part."""
 
 
 def estimate(
@@ -82,7 +82,7 @@ def estimate(
 
 
 def _scaled(parts: dict[str, float] | None, factor: float) -> dict[str, float] | None:
-    """Return the parts that take time, multiplied by the factor."""
+    """Return the parts of a step that take time, multiplied by the factor."""
     if parts is None:
         return None
     scaled: dict[str, float] = {}

@@ -30,13 +30,10 @@ MAX_EVIDENCE = 300
 MAX_TEXT = 4000
 """Longer lines are cut: no program prints an error after this many characters."""
 _CHANGING_NUMBERS = re.compile(r"\d+(?:[:.,]\d+)+|\d{4,}")
-"""Times and counters.
-
-Short numbers stay, since exit codes and signals decide about a rule.
-"""
+"""Times and counters. Shorter numbers are kept, because rules depend on exit codes and signals."""
 MAX_SHAPES = 10_000
 MAX_LAST_LINES = 3
-"""A build is taken to hang if at most this many lines follow its last output."""
+"""A build is assumed to hang if at most this many lines follow its last output."""
 
 _FRAME = re.compile(r'^\s*File "[^"]*", line \d+')
 _CODE = re.compile(
@@ -47,16 +44,17 @@ _CODE = re.compile(
     r"|return (?:[A-Za-z_][\w.]*(?:[(\[]|\s*$)|[A-Za-z_]\w*\.\w|not |f?['\"])"
     r"|raise \w+\(f['\"])"
 )
-"""Source text outside a traceback: some programs print their own text at the start of a log.
+"""Source text outside a traceback. Some programs print their own source at the start of a log.
 
-A program's indented sentence may begin with the same words, so the end of a statement is asked for.
+A program's indented sentence may begin with the same words, so the pattern requires the end of a
+statement.
 """
 _RAISES = re.compile(r"\s*raise\b")
 
 WAITING = frozenset((TIMEOUT.name, RANK_HUNG.name))
-"""Failures that a rank reports because it waited for another one."""
+"""Failures that a rank reports because it waited for another rank."""
 EFFECTS = WAITING | {PEER_DIED.name, KILLED.name, PROGRAM_ENDED.name, CANCELLED.name}
-"""Failures that usually follow from an error of some rank."""
+"""Failures that usually follow from another rank's error."""
 ROOT_CAUSE = "Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _EXIT_STATUS = re.compile(r"exitcode\s*:")
@@ -78,7 +76,7 @@ class Failure:
     rank: int | None = None
     host: str = ""
     also: str = ""
-    """Another kind that the same line can come from."""
+    """Another kind of failure that can print the same line."""
     check: str = ""
     """How to distinguish the two kinds."""
     overcome: bool = False
@@ -86,7 +84,7 @@ class Failure:
 
     @property
     def is_specific(self) -> bool:
-        """Whether a rule recognizes the line."""
+        """Return whether a rule recognizes the line."""
         return self.name != OWN_ERROR.name
 
 
@@ -99,8 +97,8 @@ class FailureFinder:
     def __init__(self) -> None:
         self._found: dict[str, Failure] = {}
         self._context: deque[str] = deque(maxlen=CONTEXT_LINES)
-        # A warning that comes with each step is looked at once: all rules together take 0.1 to 0.4
-        # ms.
+        # A warning that is printed at each step is examined only once, because all rules together
+        # take 0.1 to 0.4 ms.
         self._harmless_shapes: set[str] = set()
         self._in_frame = False
         self._build: Failure | None = None
@@ -200,7 +198,7 @@ class FailureFinder:
         for failure in self._found.values():
             if failure.level is Level.CAUSE and not failure.overcome:
                 return None
-            # Any error explains why a rank waited for another one, but it explains no other end.
+            # Any error explains why a rank waited for another one, but not other ways of ending.
             is_earlier = failure.line < error.line and failure.level is Level.SYMPTOM
             if is_earlier and failure.name not in WAITING:
                 level = Level.SYMPTOM
@@ -339,13 +337,13 @@ def _follows(failure: Failure, error: FirstError) -> bool:
 
 
 def _is_survived(error: FirstError, effect: Failure) -> bool:
-    """Return whether the rank of an error went on, because it waited for others afterwards."""
+    """Return whether the rank with the error continued, because it later waited for others."""
     is_same_rank = error.rank is not None and error.rank == effect.rank
     return is_same_rank and (effect.name in WAITING or effect.name == PEER_DIED.name)
 
 
 def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Failure | None:
-    """Return the earliest failure of the strongest level, that of `root_rank` before others.
+    """Return the earliest failure of the strongest level, preferring `root_rank`.
 
     Return None if there is no failure.
     """
@@ -387,7 +385,7 @@ def anchor(name: str) -> str:
 
 
 def examples_of(kind: FailureKind) -> list[tuple[str, str]]:
-    """Return lines by which logs show a kind of failure, each with its source."""
+    """Return lines in which logs show a kind of failure, each with its source."""
     examples = [(rule.example, rule.source) for rule in RULES if rule.kind is kind]
     if kind is BUILD_HANGS.kind:
         examples += [(sentence, BUILD_HANGS.source) for sentence in BUILD_HANGS.words]

@@ -1,11 +1,11 @@
-"""The first line that looks like an error and that no rule recognizes.
+"""Finds the first line that looks like an error and that no rule recognizes.
 
-Lines such as a lost connection or a timeout follow from another rank's error. If no rule recognizes
-that error, its line is shown beside the remedy for a timeout. Only an exception takes the place of
-such a remedy: other lines with the words of an error are printed where nothing is wrong, too.
+Lines about a lost connection or a timeout follow from another rank's error. If no rule recognizes
+that error, its line is shown next to the remedy for a timeout. Only an exception replaces such a
+remedy, because other lines with the words of an error are also printed when nothing is wrong.
 
-A log may hold the output of one rank after that of another, so a lost connection may stand above
-the exception of the rank that was lost. Such an exception is shown, too, and replaces no remedy.
+A log may contain the output of one rank after that of another, so a lost connection may come before
+the exception of the rank that was lost. Such an exception is also shown, but replaces no remedy.
 """
 
 import re
@@ -52,7 +52,7 @@ _HINT = re.compile(
     r"\b(?:[Cc]annot|[Cc]an't|[Cc]ould ?n[o']t|[Dd]enied|Errno|[Ee]xceeded|[Ff]ail(?:ed|ure)"
     r"|[Ii]nvalid|[Mm]ismatch|[Nn]o such|[Nn]ot found|[Rr]efused|[Uu]nable)\b"
 )
-"""Words of an error, which programs also print if nothing is wrong."""
+"""Words of an error, which programs also print when nothing is wrong."""
 _OF_COMMUNICATION = re.compile(
     r"NCCL error|nccl\w*Error|WorkNCCL|ProcessGroup|TCPStore|c10d|\bc10::|[Ww]atchdog|DistBackend"
     r"|DistNetwork|[Gg]loo|socket"
@@ -60,13 +60,13 @@ _OF_COMMUNICATION = re.compile(
 _UNTELLING = re.compile(
     r"Traceback|most recent call last|error_file|observed failure|^Failures:|\berrors?: (?:0|none|False)\b|SIGTERM|Interrupt"
 )
-"""Lines that do not name a separate error."""
+"""Lines that do not state an error of their own."""
 MAX_EVIDENCE = 300
 
 
 @dataclass(frozen=True)
 class FirstError:
-    """An error that no rule recognizes, in a log that names none but its possible effects."""
+    """An error that no rule recognizes, in a log that otherwise names only possible effects of it."""
 
     line: int
     """Counted from 1."""
@@ -74,7 +74,7 @@ class FirstError:
     rank: int | None = None
     host: str = ""
     is_exception: bool = False
-    """Whether the line is that of an exception, and not only one with the words of an error."""
+    """Whether the line is an exception, and not just a line with the words of an error."""
     followed_by: tuple[str, ...] = ()
     """Names of the failures that are usually effects of an error."""
     precedes_all: bool = True
@@ -82,7 +82,7 @@ class FirstError:
 
     @property
     def explains_effects(self) -> bool:
-        """Whether the remedies for the failures that followed are useless."""
+        """Return whether the remedies for the failures that followed are of no use."""
         return self.is_exception and self.precedes_all and bool(self.followed_by)
 
 
@@ -97,7 +97,7 @@ _Process = tuple[int | None, str]
 class FirstErrorFinder:
     """Examines lines as they arrive, and remembers each process's first errors since the last step.
 
-    Lines without a rank are attributed to a single process of their host.
+    Lines without a rank are attributed to one process per host.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class FirstErrorFinder:
     def candidates(self, *, has_failure: bool) -> Iterator[FirstError]:
         """Yield exceptions, then other errors, each kind by line.
 
-        Words of an error count only if the log names a failure.
+        Lines with the words of an error count only if the log names a failure.
         """
         yield from self._exceptions.values()
         yield from self._errors.values()

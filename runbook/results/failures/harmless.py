@@ -37,8 +37,8 @@ _HARMLESS = re.compile(
             r"libibverbs: Warning: couldn't open config directory",
             r"sparse_attn requires|Please specify the CUTLASS|async_io requires the dev libaio",
             r"no version information available",
-            # NCCL tries plug-ins, networks and features, and reports missing ones. Ranks that
-            # share a log may put another one's warning into the same line.
+            # NCCL tries plug-ins, networks and features, and reports missing ones. Ranks that share
+            # a log may put another rank's warning into the same line.
             r"^(?!.*NCCL WARN).*NCCL INFO",
             # MPICH queries a missing key to wait for the other ranks.
             r"NONEXIST-KEY|PMI2_KVS_Get:_pmi2_kvs_get failed",
@@ -48,7 +48,8 @@ _HARMLESS = re.compile(
             r"^rm: cannot remove|chmod: changing permissions",
             # libfabric queries every provider in turn.
             r"fi_getinfo: provider \S+ returned -61|OFI_MRAIL_ADDR_STRC",
-            # A statement of the program, as tracebacks and trainers that print their source show it.
+            # A statement of the program, as shown in tracebacks and by trainers that print their
+            # source.
             r"^\s*(?:\w+(?:, ?\w+)* = |return )[\w.]+\(.*[),]$",
             r"^\s*assert \S",
             r"^\s*warnings\.warn\(",
@@ -57,7 +58,7 @@ _HARMLESS = re.compile(
             r"^\++ \S|:::SYSJSON",
             r"Your compiler \(",
             # Matplotlib (3.11, matplotlib/__init__.py) falls back to a temporary folder. A full
-            # disk stops the training, too.
+            # disk would also stop the training.
             r"mkdir -p failed for path \S*matplotlib\S*: (?!.*(?:[Qq]uota|No space))",
             r"matplotlib\S* is not a writable|Matplotlib (?:created a temporary|is building the font)",
             r"Failed to load image Python extension",
@@ -81,7 +82,7 @@ _HARMLESS = re.compile(
             # torch looks for the monitoring libraries of other vendors' GPUs.
             r"libamd_smi\.so: cannot open",
             r"Terminating (?:StepId|job step)|Job step aborted: Waiting",
-            # A program that finds no tuned settings goes on with its own.
+            # A program that finds no tuned settings continues with its own.
             r"[Uu]sing (?:the )?defaults?\b.{0,120}\bnot found\b",
             r"\bnot found\b.{0,120}\busing (?:the )?defaults?\b",
         )
@@ -109,7 +110,7 @@ _FATAL_FIRST = re.compile(r"(?:FATAL|CRITICAL)\b")
 _NO_FIRST_ERROR = re.compile(
     "|".join(
         (
-            # Programs ask git for their version, outside a checkout, too.
+            # Programs ask git for their version, even outside a checkout.
             r"not a git repository",
             # Megatron tries the kernels of Apex and Transformer Engine, and then those of torch.
             r"using (?:the )?(?:torch|default|native|python|slow|fallback)\b",
@@ -125,9 +126,9 @@ _NO_FIRST_ERROR = re.compile(
         )
     )
 )
-"""Lines that a program or a job script prints at its start and survives.
+"""Lines that a program or a job script prints at its start, and after which it continues.
 
-Some of them are known failures, so rules see them.
+Some of them are known failures, so they are also passed to the rules.
 """
 
 
@@ -142,5 +143,5 @@ def is_information(text: str) -> bool:
 
 
 def is_beside_the_point(text: str) -> bool:
-    """Return whether a line explains no failure that follows it."""
+    """Return whether a line cannot explain a failure that follows it."""
     return is_harmless(text) or is_information(text) or bool(_NO_FIRST_ERROR.search(text))

@@ -62,17 +62,20 @@ RANK_HUNG = FailureKind(
 )
 PEER_DIED = FailureKind(
     name="another rank ended first",
-    remedy="This log shows a lost connection only. Read the earliest failure in the logs of all "
-    "ranks. If there is "
-    "none, look for the node in the scheduler's log (`runbook status RUN`), and test its link.",
+    remedy=(
+        "This log shows only a lost connection. Read the earliest failure in the logs of all "
+        "ranks. If there is none, look for the node in the scheduler's log (`runbook status RUN`), "
+        "and test its link."
+    ),
     level=Level.CONSEQUENCE,
 )
 INTERFACE = FailureKind(
     name="wrong network interface",
-    remedy="Set the interface of the site (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME, FI_PROVIDER) in "
-    "params/sites. "
-    "`ip -br addr` and `fi_info -l` on a node name them. In a container, the fabric's devices must "
-    "be passed in.",
+    remedy=(
+        "Set the interface of the site (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME, FI_PROVIDER) in "
+        "params/sites. `ip -br addr` and `fi_info -l` on a node list them. In a container, the "
+        "fabric's devices must be passed in."
+    ),
 )
 FABRIC = FailureKind(
     name="fabric error",
@@ -335,10 +338,12 @@ PROGRAM_ENDED = FailureKind(
 )
 OWN_ERROR = FailureKind(
     name="error of the program",
-    remedy="No rule knows this error. The file and line are those of the innermost frame outside "
-    "libraries, in the rank that raised it first; lost connections of other ranks follow from it. "
-    "A wrong type, name, argument or assertion comes again. Else look at what this rank alone has: "
-    "its node and its data.",
+    remedy=(
+        "No rule recognizes this error. The file and line are those of the innermost frame outside "
+        "libraries, in the rank that raised it first; lost connections of other ranks follow from "
+        "it. A wrong type, name, argument or assertion comes again. Else look at what this rank "
+        "alone has: its node and its data."
+    ),
     decision=NextStep.UNKNOWN,
 )
 OWN_ERROR_EXAMPLES = (
@@ -349,7 +354,7 @@ OWN_ERROR_EXAMPLES = (
         "libstdc++, a message of its terminate handler",
     ),
 )
-"""There is no rule for them: the finding is that no other line follows."""
+"""There is no rule for them; they are detected because no other line follows."""
 
 TITLE = "When it fails"
 
@@ -404,7 +409,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class SilentEnd:
-    """A failure that shows only in the last words of a log.
+    """A failure that is visible only in the last lines of a log.
 
     Healthy logs contain the same words, but do not end with them.
     """

@@ -1,4 +1,4 @@
-"""Lines of a job's log without the launchers' prefixes, with the rank and host that these name."""
+"""Strips the launchers' prefixes from a log's lines, and returns the rank and host in them."""
 
 import re
 from dataclasses import dataclass
@@ -65,7 +65,8 @@ def split_prefix(line: str) -> LogLine:
         host = named.get("host") or host
         text = text[match.end() :]
 
-    # Ranks that share a log may write into one line: the host right before a warning wrote it.
+    # Ranks that share a log may write into the same line. The host directly before a warning wrote
+    # that warning.
     for nccl in _NCCL.finditer(text.partition("NCCL WARN")[0]):
         nccl_host = nccl["host"]
     host = host or nccl_host

@@ -37,7 +37,7 @@ DETERMINISTIC = frozenset(
         ARGUMENT_ERROR,
     )
 )
-"""Errors that recur as long as program, arguments and data stay the same."""
+"""Errors that recur while program, arguments and data stay the same."""
 _REPORTS_OF_OTHERS = frozenset(
     (
         "KeyboardInterrupt",
@@ -57,9 +57,9 @@ _OF_COMMUNICATION = re.compile(
     r"Dist\w*Error|Connection|BrokenPipe|EOFError|Timeout|ChildFailed|NCCL|nccl|[Gg]loo|[Ss]ocket"
     r"|TCPStore|[Ww]atchdog"
 )
-"""Errors that a rank raises because it no longer reaches another one."""
+"""Errors that a rank raises because it can no longer reach another rank."""
 LINES_OF_MESSAGE = 10
-"""If a rule matches one of this many lines after the exception, the error is a known one."""
+"""If a rule matches one of this many lines after an exception, the error is a known one."""
 MAX_LINES_AFTER = 300
 """A program that prints more than this after its traceback is still running."""
 LINES_BETWEEN = 50
@@ -108,12 +108,12 @@ class _Process:
         self.error: OwnError | None = None
         self.error_chain = 0
         self.known_chain = 0
-        """The newest tracebacks in which a rule recognizes a line."""
+        """The newest chain of tracebacks in which a rule recognizes a line."""
         self.lines_after = 0
         self.needs_message = False
 
     def drop_error(self) -> None:
-        """Forget the error: a rule recognizes it, or another error replaced it."""
+        """Forget the error, because a rule recognizes it or another error replaced it."""
         self.error = None
         self.needs_message = False
 
@@ -123,18 +123,18 @@ class OwnErrorFinder:
 
     def __init__(self) -> None:
         self.has_error = False
-        """Whether a process raised an error other than a lost connection to another one."""
+        """Whether a process raised an error other than a lost connection to another process."""
         self._processes: dict[tuple[int | None, str], _Process] = {}
         self._num_records = 0
         self._ended_badly = False
         """Whether a launcher reported a failed process after the first error."""
         self._has_steps_here = False
-        """Whether this file has steps."""
+        """Whether this file has shown training steps."""
         self._beside: list[OwnError] = []
         """Errors that a launcher reported in a file without steps, such as a job's stderr."""
         self._is_beside_newest = False
         self._of_earlier_files: list[OwnError] = []
-        """Other errors of earlier files. A step in a later file shows that they were survived."""
+        """Other errors of earlier files. If a later file has a step, the training survived them."""
 
     def look(
         self,
@@ -143,7 +143,10 @@ class OwnErrorFinder:
         number: int,
         rule: Rule | None,
     ) -> None:
-        """Process one line. `lines_before` precede it, and `rule` is the rule that matches it."""
+        """Examine one line.
+
+        `lines_before` precede it, and `rule` is the rule that matches it.
+        """
         begins = any(beginning in line for beginning in BEGINNINGS)
         if not begins and not self._processes:
             return
@@ -183,8 +186,8 @@ class OwnErrorFinder:
     def next_file(self) -> None:
         """Record that the following lines come from another file.
 
-        The order of lines in two files is unknown. Steps in the next file therefore do not cancel
-        an error in this file that a launcher reported. Those of the file after it do.
+        The order of lines in two files is unknown. So steps in the next file do not cancel an error
+        in this file that a launcher reported. Steps in the file after that do.
         """
         errors = self._errors_here()
         if self._has_steps_here:
@@ -212,7 +215,7 @@ class OwnErrorFinder:
             self._beside = []
 
     def first(self, root_rank: int | None = None) -> OwnError | None:
-        """Return the error that was raised first, that of `root_rank` before others.
+        """Return the error that was raised first, preferring that of `root_rank`.
 
         Return None if no process ended with an error.
         """
@@ -276,7 +279,7 @@ class OwnErrorFinder:
             process.needs_message = not error.raised.message and text.rstrip().endswith(":")
 
     def _is_telling(self, process: _Process, raised: RaisedError, is_of_chain: bool) -> bool:
-        """Return whether an error explains the end of its process better than the one before."""
+        """Return whether an error explains the end of its process better than the previous one."""
         if process.error is None:
             return True
         if is_of_chain:
@@ -287,7 +290,8 @@ class OwnErrorFinder:
 def _is_about_another_process(raised: RaisedError) -> bool:
     name = raised.exception.rpartition(".")[2]
     if name in DETERMINISTIC:
-        # KeyError: 'nccl_timeout' has such a word, but no lost connection raises a KeyError.
+        # KeyError: 'nccl_timeout' contains such a word, but a lost connection never raises a
+        # KeyError.
         return False
     if name in _REPORTS_OF_OTHERS:
         return True

@@ -10,7 +10,7 @@ from runbook.results.messages import ResultMessage
 class Level(StrEnum):
     """How directly a line points to the cause.
 
-    The strongest level in a log gives the answer.
+    The strongest level in a log decides.
     """
 
     CAUSE = "cause"
@@ -22,7 +22,7 @@ class Level(StrEnum):
 
     @property
     def strength(self) -> int:
-        """Return a number that is larger for a stronger level."""
+        """Return a number that is larger for stronger levels."""
         return _STRENGTHS[self]
 
 
@@ -67,37 +67,37 @@ class FailureKind:
 class Rule:
     """Lines by which logs show one kind of failure.
 
-    The first rule that matches a line decides about it.
+    The first rule that matches a line decides its meaning.
     """
 
     kind: FailureKind
     patterns: tuple[str, ...]
     """Regular expressions.
 
-    One of them must be found in the line without its prefixes.
+    One of them must match the line after its prefixes are removed.
     """
     example: str
-    """A line that the rule recognizes, as a program printed it."""
+    """A line that the rule recognizes, as printed by a program."""
     source: str
     """Where the line was seen: a public thread, or the program that prints it."""
     unless: str = ""
-    """A pattern that must not match the same line."""
+    """A pattern that must not match the line."""
     counterexample: str = ""
     """A line that the rule must not match."""
     after: str = ""
-    """A pattern that must match one of the ten lines before."""
+    """A pattern that must match one of the ten lines before it."""
     example_before: str = ""
-    """A line before the example that matches `after`."""
+    """A line to put before the example, which `after` matches."""
     level: Level | None = None
-    """None if the rule has the level of its kind."""
+    """None means the level of its kind."""
     decision: NextStep | None = None
-    """None if the rule has the decision of its kind."""
+    """None means the decision of its kind."""
     also: FailureKind | None = None
-    """The other kind that the same line can come from."""
+    """The other kind of failure that can print the same line."""
     check: str = ""
     """How to distinguish the two kinds."""
     in_warnings: bool = False
-    """Whether the rule also applies to lines that are marked as information or warnings."""
+    """Whether the rule also applies to lines marked as information or warnings."""
     expression: re.Pattern[str] = field(
         init=False,
         repr=False,

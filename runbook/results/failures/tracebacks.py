@@ -1,4 +1,4 @@
-"""Read a process's last words: Python's traceback, C++'s terminate, argparse's error."""
+"""Reads a process's last words: Python's traceback, C++'s terminate, argparse's error."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from enum import Enum, auto
 TRACEBACK = "Traceback (most recent call last)"
 FRAME = 'File "'
 BEGINNINGS = (TRACEBACK, FRAME, "terminate called after throwing", ".py: error: ")
-"""A line without one of these does not start anything that this module reads."""
+"""A line without one of these cannot start anything that this module reads."""
 ARGUMENT_ERROR = "argument error"
 """Used instead of an exception's name, since argparse raises none."""
 
@@ -17,7 +17,7 @@ _FRAME = re.compile(
 _RICH_FRAME = re.compile(
     r"^│ (?P<indent>)(?P<file>\S+\.py):(?P<line>\d+) in (?P<function>\S+)\s*(?:│\s*)?$"
 )
-"""A traceback in a box, as the package rich draws it."""
+"""A frame of a traceback in a box, as drawn by the package rich."""
 _EXCEPTION = re.compile(
     r"^(?P<name>(?:[A-Za-z_]\w*\.(?:<locals>\.)?)*[A-Za-z_]\w*)"
     r"(?:\(\w+\))?(?P<colon>: ?(?P<message>.*))?$"
@@ -38,12 +38,12 @@ _REPLACES = re.compile(r"During handling of the above exception|^Original Traceb
 """The traceback of a data loader's worker is printed below its parent's."""
 _FOLLOWS = "direct cause of the following exception"
 _GROUP_MARGIN = re.compile(r"^ {2,}\| ?")
-"""What Python prints in front of each line of an exception group's traceback."""
+"""What Python prints at the start of each line of an exception group's traceback."""
 _GROUP_PART = re.compile(r"^ {2,}\+-(?:\+-)?-{10,} (?P<number>\d+) -{10,}$")
 """The line above each exception of a group."""
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
 MAX_STRANGERS = 20
-"""Lines of other processes in the middle of a traceback without a prefix."""
+"""Largest number of lines from other processes in the middle of a traceback without a prefix."""
 
 
 def without_margin(text: str) -> str:
@@ -72,7 +72,7 @@ class RaisedError:
     exception: str
     message: str
     place: str
-    """File and line of the innermost frame outside libraries.
+    """File and line of the innermost frame outside of libraries.
 
     Empty if it is not known.
     """
@@ -96,14 +96,15 @@ class TracebackReader:
         self._library_place = ""
         self._source = ""
         self._frame_indent = 0
-        """Indentation of the newest frame. The exception has less, or none."""
+        """Indentation of the newest frame. The exception is indented less, or not at all."""
         self._num_strangers = 0
         self._terminated_by = ""
 
     def read(self, text: str, before: str) -> RaisedError | None:
-        """Read one line; return the error that it completes, or None.
+        """Read one line. Return the error that it completes, or None.
 
-        `before` is the line that the same process wrote before. It matters above a traceback.
+        `before` is the line that the same process wrote before it. It matters at the top of a
+        traceback.
         """
         text = without_margin(text)
         terminate = _TERMINATE.search(text)
@@ -125,7 +126,7 @@ class TracebackReader:
         elif frame := _FRAME.match(text) or _RICH_FRAME.match(text):
             self._read_frame(frame, before)
         elif part := _GROUP_PART.match(text):
-            # The group's first exception tells most.
+            # The first exception of a group is the most informative one.
             self._join = Join.REPLACES if part["number"] == "1" else Join.FOLLOWS
             self._begin(before)
             self._has_heading = True
@@ -219,7 +220,7 @@ class TracebackReader:
     def _ends_traceback(self, name: str) -> bool:
         """Return whether a line that begins with a name is the traceback's exception.
 
-        A name that does not end as exceptions do counts only right below the last frame.
+        A name without the usual ending of an exception counts only directly below the last frame.
         """
         if _ENDING_OF_NAME.search(name):
             return True

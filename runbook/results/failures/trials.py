@@ -1,8 +1,8 @@
 """The remedies that were tried on one machine.
 
-A drill or a test makes the failure, and what comes after it continues by the remedy. A defect is
-made on a node, a preflight names it, and sound nodes pass; the node was not asked again after each
-single defect was taken away.
+A drill or a test causes the failure, and the run then continues because of the remedy. For a node,
+a defect is created, a preflight names it, and healthy nodes pass. The node was not checked again
+after each single defect was removed.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ class Trial:
     kind: FailureKind
     how: str
     place: str
-    """A drill (`runbook drill NAME`), a test, or a defect of tests/slurm/defects.py, by which anyone can repeat it."""
+    """A drill (`runbook drill NAME`), a test, or a defect in tests/slurm/defects.py, with which
+    anyone can repeat it."""
 
 
 TRIALS = (

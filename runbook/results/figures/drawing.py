@@ -1,4 +1,4 @@
-"""Draw figures in one style, with colours that survive print and a reproducible SVG."""
+"""Draws figures in one style, with colours that survive printing, and as reproducible SVG."""
 
 import base64
 import io
@@ -43,14 +43,14 @@ def as_svg(figure: Any) -> str:
 
 
 def as_png(figure: Any) -> str:
-    """Return the figure as a PNG in base64, for viewers of notebooks that show no SVG."""
+    """Return the figure as a PNG in base64, for notebook viewers that cannot show SVG."""
     out = io.BytesIO()
     figure.savefig(out, format="png", metadata={"Software": None})
     return base64.b64encode(out.getvalue()).decode()
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write the figure in the format its name ends with (.svg, .png, .pdf)."""
+    """Write the figure in the format that its file name ends with (.svg, .png, .pdf)."""
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE):
@@ -59,7 +59,7 @@ def save(figure: Any, path: Path) -> None:
 
 @contextmanager
 def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tuple[Any, Any]]:
-    """Yield a figure in our style with one axes or several; leave the caller's settings alone."""
+    """Yield a figure in our style, with one or more axes. The caller's settings do not change."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

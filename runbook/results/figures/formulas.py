@@ -6,7 +6,7 @@ from runbook.results.messages import ResultMessage
 
 
 def first_loss(plan: Plan, phase: str) -> tuple[str, str]:
-    """Return the loss of an untrained model, to which all tokens are equally likely."""
+    """Return the loss of an untrained model, for which all tokens are equally likely."""
     vocabulary = plan.phases[phase].model.shape.vocabulary
     loss = plan.parameters[phase].first_loss
     latex = (
@@ -34,7 +34,7 @@ def parameters(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def batch(plan: Plan, phase: str) -> tuple[str, str]:
-    """Return the sequences of a step, and the share of the work that pipeline stages wait."""
+    """Return the sequences per step, and how long pipeline stages wait relative to their work."""
     planned = plan.phases[phase]
     micro = planned.batch.micro
     copies = planned.parallel.data
@@ -59,7 +59,7 @@ def batch(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def memory(plan: Plan, phase: str) -> tuple[str, str]:
-    """Return the bytes that the parameters of the fullest rank need, and what a step adds."""
+    """Return the bytes that the fullest rank's parameters need, and those that a step adds."""
     stage = plan.memory[phase].fullest_stage
     count = plan.parameters[phase].per_rank_by_stage[stage.stage]
     bytes_per_parameter = []
@@ -84,7 +84,7 @@ def memory(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
-    """Return the formula of the step time: operations over the speed that the devices reach.
+    """Return the formula of the step time: operations divided by the speed that the devices reach.
 
     Return None if the time is not known.
     """

@@ -1,4 +1,4 @@
-"""The figure of a scaling ladder: the rungs' losses over compute, and the run's forecast."""
+"""The figure of a scaling ladder: the losses of the rungs over compute, and the run's forecast."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class LadderPoint:
 
 @dataclass(frozen=True)
 class ForecastPoint:
-    """The forecast for the run, and the loss that it reached if it is trained."""
+    """The forecast for the run, and the loss that the run reached if it was trained."""
 
     flops: float
     loss: float

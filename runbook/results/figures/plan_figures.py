@@ -174,12 +174,16 @@ _COLOURS = {
     COMMUNICATION: (ORANGE,) * 2,
     OPTIMIZER: (GREY,) * 2,
 }
-"""Colours by event. Forward and backward passes alternate between two, to separate neighbours."""
+"""Colours by event.
+
+Forward and backward passes alternate between two colours each, so that neighbours can be
+distinguished.
+"""
 WINDOW = 1.5
-"""How much of a long step's beginning and end is drawn, in passes through all stages."""
+"""How much of the beginning and end of a long step is drawn, in passes through all stages."""
 FEWEST = 5
 MOST_SHAPES = 4000
-"""Beyond this number they are drawn as dots: shapes would make an SVG of megabytes."""
+"""If there are more, they are drawn as dots, because shapes would make an SVG of megabytes."""
 
 
 def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
@@ -221,7 +225,7 @@ def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
 
 
 def _draw_memory_course(axes: Any, stage: Any) -> None:
-    """Draw the states of a stage on top of each other, and its activations above them."""
+    """Draw the states of a stage stacked on top of each other, with its activations above them."""
     sizes = [size / GIB for _, size in stage["timeline"]]
     positions = [100 * index / max(1, len(sizes) - 1) for index in range(len(sizes))]
     below = [0.0] * len(sizes)
@@ -269,7 +273,7 @@ def _mark_optimizer(axes: Any, timeline: Sequence[Any]) -> None:
 
 
 def schedule_figure(replay: Replay, source: str = "") -> Any:
-    """Draw when each stage does what. For a long step, draw only the beginning and the end.
+    """Draw what each stage does over time. For a long step, draw only the beginning and the end.
 
     `source` is the source of the seconds, if it is not the replay.
     """
@@ -357,14 +361,14 @@ def _kind_handles() -> list[Any]:
 MOST_COLUMNS = 32
 MOST_STAGES = 24
 MOST_STEPS = 400
-"""The most devices of a layout, and points of a curve, that are drawn."""
+"""Largest number of devices in a layout, or of points on a curve, that are drawn."""
 
 
 def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
-    """Draw one cell a device with its rank.
+    """Draw one cell per device, with its rank.
 
-    Stages are below each other, tensor and context ranks and replicas side by side.
-    Ranks are counted as Megatron does: tensor first, then context, data, pipeline.
+    Stages are drawn below each other; tensor ranks, context ranks and replicas are side by side.
+    Ranks are numbered as in Megatron: tensor first, then context, data, pipeline.
     """
     cut = phase.parallel
     colours = (BLUE, GREEN, ORANGE, SKY, VERMILION, GREY)
@@ -452,7 +456,7 @@ def planned_pipeline_figure(phase: PhasePlan, parts: dict[str, float], seconds: 
     idle_seconds = sum(parts.get(name, 0.0) for name in ("bubble", "pipeline", "waiting"))
     working_seconds = step_seconds - end_seconds - idle_seconds
     chunk_seconds = working_seconds / num_microbatches / chunks
-    # A backward pass takes twice the operations of a forward pass.
+    # A backward pass has twice the operations of a forward pass.
     stage_times = StageTimes(
         (Seconds(chunk_seconds / 3),) * chunks,
         (Seconds(2 * chunk_seconds / 3),) * chunks,

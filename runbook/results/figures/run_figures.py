@@ -33,13 +33,13 @@ _PARTS = {
     "other": (GREY, ""),
     quantities.WAITING_FOR_DATA: (ORANGE, "///"),
 }
-"""Colour and hatch of each part of a step, from the bottom up."""
+"""Colour and hatch of each part of a step, from bottom to top."""
 MOST_POINTS = 4000
-"""The most points drawn of one curve: more would look the same and make a huge SVG."""
+"""Largest number of points drawn of a curve. More would look the same and make a huge SVG."""
 
 
 def _columns(points: Points) -> tuple[list[float], list[float]]:
-    """Return the curve, thinned, as a list of positions and a list of values."""
+    """Return the curve, with fewer points, as a list of positions and a list of values."""
     thinned = thin(points, MOST_POINTS)
     return [x for x, _ in thinned], [y for _, y in thinned]
 
@@ -70,8 +70,8 @@ def loss_figure(
 ) -> Any:
     """Draw the training loss by iteration.
 
-    With it: restarts, evaluations, spikes, steps done twice or without a loss, and ln(vocabulary),
-    where the loss of an untrained model begins.
+    The figure also shows restarts, evaluations, spikes, steps that were repeated or have no loss,
+    and ln(vocabulary), where the loss of an untrained model begins.
     """
     with drawing(title) as (figure, axes):
         points = history.losses
@@ -243,7 +243,7 @@ def _levels(
 
 def step_time_figure(history: History, *, planned_seconds: float | None = None) -> Any:
     """Draw the seconds of every step by part, with the median and the plan's line."""
-    with drawing("What a step is made of") as (figure, axes):
+    with drawing("Parts of a step") as (figure, axes):
         steps = _some(history.steps)
         places = [step.iteration for step in steps]
         split = [parts_of(step) for step in steps]
@@ -492,7 +492,7 @@ def _draw_marker(
     speed: float,
     row_number: int,
 ) -> None:
-    """Draw this run as a diamond, a published result as a circle: hollow where not comparable."""
+    """Draw this run as a diamond and a published result as a circle: hollow if not comparable."""
     colour = _row_colour(row)
     fill = "white" if colour == GREY else colour
     marker = "D" if _is_this_run(row) else "o"
@@ -512,7 +512,7 @@ def _row_colour(row: Row) -> str:
 
 
 def comparison_figure(histories: Mapping[str, History], title: str = "Loss of each run") -> Any:
-    """Draw the loss curves of several runs over each other, by tokens seen and by time trained."""
+    """Draw the loss curves of several runs over each other, by tokens seen and by training time."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     with drawing(title, panels=2) as (figure, (by_tokens, by_hours)):
@@ -539,7 +539,7 @@ def comparison_figure(histories: Mapping[str, History], title: str = "Loss of ea
 
 
 def scaling_figure(table: Table) -> Any:
-    """Draw the speed by number of devices of a `scaling_table`, with the ideal line."""
+    """Draw the speed by number of devices from a `scaling_table`, with the ideal line."""
     with drawing("Scaling") as (figure, axes):
         devices = [row["devices"] for row in table.rows]
         speeds = [row["speed (samples/s)"] for row in table.rows]
@@ -557,7 +557,7 @@ def scaling_figure(table: Table) -> Any:
                 ideal,
                 "-.",
                 color=GREEN,
-                label="ideal: as many times the speed as the devices",
+                label="ideal: speed proportional to the number of devices",
             )
 
         for row, point in zip(table.rows, zip(devices, speeds, strict=True), strict=True):

@@ -1,6 +1,6 @@
-"""Write shards to the .bin in input order: offsets, waiting parts, checksums, resume.
+"""Writes shards to the .bin in input order. Handles offsets, waiting parts, checksums and resuming.
 
-If the sizes of all earlier shards are known, a finished shard is written straight to its place, so
+If the sizes of all earlier shards are known, a finished shard is written directly to its place, so
 that nothing is written twice. Otherwise it waits in a separate part.
 """
 
@@ -22,28 +22,28 @@ from runbook.tokens.sources.input_files import Shard
 
 _BLOCK = 4 << 20
 MEMORY = 64 << 20
-"""Bytes of an unfinished shard's tokens that stay in memory; larger shards go to a file."""
+"""Bytes of an unfinished shard's tokens that are kept in memory; larger shards go to a file."""
 
 TURN_SHARE = 0.25
-"""A finished shard waits for its turn for this share of the time that it took.
+"""A finished shard waits for its turn for this share of the time that it took to make.
 
-Then its tokens go to a part.
+After that, its tokens go to a part.
 """
 
 
 class Placement:
-    """Places of the shards' tokens in the .bin, shared by all workers.
+    """The places of the shards' tokens in the .bin, shared by all workers.
 
-    A shard is placed after all earlier shards, so their sizes must be known.
+    A shard comes after all earlier shards, so their sizes must be known.
     """
 
     def __init__(self, num_shards: int, joins: bool) -> None:
-        """If `joins` is False, no shard has a place in the .bin."""
+        """If `joins` is False, no shard is placed in the .bin."""
         self.joins = joins
         self.sizes: Any = RawArray("q", [-1] * num_shards)
 
     def offset(self, shard: int) -> int | None:
-        """Return the byte at which a shard begins, or None if it is not known yet."""
+        """Return the byte at which a shard begins, or None if that is not known yet."""
         before = self.sizes[:shard]
         return sum(before) if self.joins and -1 not in before else None
 
@@ -53,7 +53,7 @@ class Placement:
         size: int,
         wait_seconds: float,
     ) -> int | None:
-        """Record the size of a finished shard, and return its place, or None if that stays unknown.
+        """Record the size of a finished shard, and return its place, or None if it is unknown.
 
         Wait up to `wait_seconds` for the sizes of the earlier shards.
         """
@@ -78,7 +78,7 @@ class Placement:
 
 
 class ShardSink:
-    """Sink for a shard's tokens; `finish` moves them to their place and completes the mark."""
+    """Receives a shard's tokens; `finish` moves them to their place and completes the mark."""
 
     def __init__(
         self,
@@ -89,10 +89,10 @@ class ShardSink:
         leaves_mark: bool,
         checksum: Any = None,
     ) -> None:
-        """Create a sink, which writes the mark itself if `leaves_mark` is set.
+        """Create a sink. If `leaves_mark` is set, the sink itself writes the mark.
 
-        The next shard then begins before this one is committed. `checksum` covers the .bin up to
-        this shard and is updated with what is written.
+        In that case the next shard begins before this one is committed. `checksum` covers the .bin
+        up to this shard, and is updated with everything that is written.
         """
         self.length = 0
         self._files = files
@@ -191,7 +191,7 @@ class ShardSink:
 
 
 def _chunks(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """Yield the next `length` bytes of a file in chunks; fewer if the file ends earlier."""
+    """Yield the next `length` bytes of a file in chunks, or fewer if the file ends earlier."""
     while length and (chunk := file.read(min(_BLOCK, length))):
         length -= len(chunk)
         yield chunk
@@ -205,13 +205,13 @@ def _crc32(file: BinaryIO, length: int) -> int:
 
 
 class Committer:
-    """Keeper of the shards' order in the .bin; each running prepare() has one.
+    """Commits shards to the .bin in order; each running prepare() has one committer.
 
-    Shards before `committed` are in the .bin, with their checksums and marks.
+    Shards before number `committed` are in the .bin, with their checksums and marks.
     """
 
     joins = True
-    """If False, nothing is written to the .bin; tokens stay in parts."""
+    """If False, nothing is written to the .bin, and tokens stay in parts."""
 
     def __init__(
         self,
@@ -232,14 +232,14 @@ class Committer:
         self.length = 0
         self.totals = ShardCounts()
         self.problems: list[str] = []
-        # For each committed shard, as the manifest lists it
+        # For each committed shard, its entry in the manifest
         self.spans: list[dict[str, int]] = []
 
     def resume(self, on_commit: Callable[[], None]) -> list[int]:
-        """Adopt what an earlier run completed, and return the numbers of the remaining shards.
+        """Take over what an earlier run completed, and return the numbers of the remaining shards.
 
-        The tokens on disk are read again and compared with the checksums in the marks. Starting at
-        the first mismatch, nothing is trusted.
+        The tokens on disk are read again and compared with the checksums in the marks. Everything
+        from the first mismatch on is discarded.
         """
         marks = [self._known(shard.number) for shard in self._shards]
         self._undo_last_rename(marks)
@@ -265,7 +265,7 @@ class Committer:
     def _resume_committed(
         self, marks: Sequence[ShardMark | None], on_commit: Callable[[], None]
     ) -> None:
-        """Count the shards in the .bin, up to the first that differs from its mark."""
+        """Count the shards in the .bin, up to the first one that differs from its mark."""
         with self._files.bin_part.open("rb") as file:
             for mark in marks:
                 if mark is None or not mark.is_committed or not self._agrees(file, mark):
@@ -274,14 +274,14 @@ class Committer:
                 on_commit()
 
     def _can_be_joined(self, shard: int, mark: ShardMark) -> bool:
-        """Return whether a finished shard that is not committed can be used as it is."""
-        # Where one before it is made again, perhaps from a changed file, a place in the .bin may be
-        # another.
+        """Return whether a finished shard that is not committed yet can be used unchanged."""
+        # If an earlier shard is made again, perhaps from a changed file, later places in the .bin
+        # may differ.
         has_place = mark.waits or mark.offset == self.placement.offset(shard)
         return has_place and not mark.is_committed and self._is_whole(mark)
 
     def finished(self, mark: ShardMark) -> None:
-        """Record that a shard's tokens are written, in the .bin or in a part."""
+        """Record that a shard's tokens have been written to the .bin or to a part."""
         self.waiting[mark.shard] = mark
         self.placement.sizes[mark.shard] = mark.bytes
 
@@ -290,7 +290,7 @@ class Committer:
         return self.hash.copy() if self.joins and shard.number == self.committed else None
 
     def written(self, mark: ShardMark, checksum: Any) -> None:
-        """Record a shard's tokens; commit it if the checksum of the .bin up to its end is known.
+        """Record a shard's tokens. Commit it if the checksum of the .bin up to its end is known.
 
         Tokens that went to a part are hashed when they are joined.
         """
@@ -306,7 +306,7 @@ class Committer:
         return self.committed in self.waiting
 
     def step(self) -> bool:
-        """Hash or join up to a few megabytes of the next shard in order.
+        """Hash or join the next few megabytes of the next shard in order.
 
         Return whether there was anything to do.
         """
@@ -395,7 +395,7 @@ class Committer:
 
 
 class PartCommitter(Committer):
-    """Committer of one of several jobs that share the shards.
+    """Commits shards for one of several jobs that share the work.
 
     Tokens go to parts, which a final run joins.
     """
@@ -403,11 +403,11 @@ class PartCommitter(Committer):
     joins = False
 
     def missing(self, index: int, count: int) -> list[Shard]:
-        """Return this job's share of the shards, without those that any job finished earlier."""
+        """Return this job's shards, without those that any job finished earlier."""
         return [shard for shard in self._shards[index::count] if not self._is_done(shard.number)]
 
     def finished(self, mark: ShardMark) -> None:
-        """Record that a part and its mark are written."""
+        """Record that a part and its mark have been written."""
         self.totals.add(mark.counts)
         self.committed += 1
 

@@ -73,8 +73,8 @@ def flocked(
 ) -> Iterator[None]:
     """Lock a file with flock; `HeldError` names the process that has it, and its activity.
 
-    flock is used instead of `core.locks`, because jobs of an array share the lock on a prefix, and
-    the kernel releases the lock of a killed process on any machine.
+    flock is used instead of `core.locks` because jobs of an array share the lock of a prefix, and
+    because the kernel releases the lock of a killed process on any machine.
     """
     deadline = time.monotonic() + wait_seconds
     is_there = False
@@ -93,11 +93,11 @@ def flocked(
             with contextlib.suppress(FileNotFoundError):
                 is_there = os.path.samestat(path.stat(), os.fstat(file.fileno()))
             if not is_there:
-                # The previous holder finished and removed the folder, so lock the new one.
+                # The previous holder has finished and removed the folder, so lock the new one.
                 continue
 
-            # Several holders share the lock, so no name is right, and an earlier holder's would be
-            # wrong.
+            # Several holders share the lock, so no single name is right; an earlier holder's would
+            # be wrong.
             file.truncate(0)
             if kind == fcntl.LOCK_EX:
                 file.write(f"{os.getpid()} on {platform.node()}\n")
@@ -116,7 +116,8 @@ def _try_lock(descriptor: int, kind: int, folder: Path) -> bool:
         if error.errno not in _NO_LOCKS:
             raise
         _log.warning(
-            "%s: this filesystem has no locks; make sure that only one run writes to it", folder
+            "%s: this file system does not support locks; make sure that only one run writes to it",
+            folder,
         )
 
     return True
@@ -124,13 +125,13 @@ def _try_lock(descriptor: int, kind: int, folder: Path) -> bool:
 
 @dataclass(kw_only=True)
 class ShardCounts(Counts):
-    """The result of a shard; the counts of shards add up."""
+    """The counts of a shard, which can be added up."""
 
     input_bytes: int = 0
     sources: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Documents, text_bytes and tokens for each source."""
+    """Documents, text_bytes and tokens by source."""
     dropped_sources: dict[str, int] = field(default_factory=dict)
-    """Documents left out, for each source."""
+    """Number of documents left out, by source."""
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
 
     def add(self, counts: ShardCounts) -> None:
@@ -162,7 +163,7 @@ class ShardMark:
     lengths: NDArray[np.int32]
     """Lengths of its sequences."""
     empty: NDArray[np.int64]
-    """Numbers of the empty documents among the shard's documents, rising."""
+    """Numbers of the empty documents among the shard's documents, in ascending order."""
     problems: tuple[str, ...]
     bytes: int = 0
     """Number of its tokens."""
@@ -191,7 +192,7 @@ class PartsFolder:
         self.folder = files.parts
 
     def path(self, shard: int, ending: str) -> Path:
-        """Return the path of one of a shard's files: mark, tokens or quarantine."""
+        """Return the path of one of a shard's files: the mark, the tokens or the quarantine."""
         return self.folder / f"{shard:06d}.{ending}"
 
     def write(
@@ -209,7 +210,7 @@ class PartsFolder:
         part.rename(self.path(shard, ending))
 
     def write_mark(self, mark: ShardMark) -> None:
-        """Write a mark: a line of JSON, followed by the arrays of its piece."""
+        """Write a mark: a line of JSON, followed by the arrays of its index piece."""
         arrays = mark.lengths.astype("<i4").tobytes() + mark.empty.astype("<i8").tobytes()
         head = vars(mark) | {
             "counts": vars(mark.counts),
@@ -222,7 +223,7 @@ class PartsFolder:
     def read(self, shard: int) -> ShardMark | None:
         """Return the mark of a shard.
 
-        Return None if there is none, or if it was not written completely (after a power cut).
+        Return None if there is none, or if it is incomplete (after a power cut).
         """
         import numpy as np
 
@@ -242,7 +243,7 @@ class PartsFolder:
             return None
 
     def pieces(self, count: int) -> Iterator[IndexPiece]:
-        """Return the index of shards 0 to count - 1, whose marks must all exist."""
+        """Return the index of shards 0 to count - 1. All of their marks must exist."""
         for mark in map(self.read, range(count)):
             assert mark is not None, "each mark was there a moment ago"
             yield mark.lengths, mark.empty

@@ -1,4 +1,4 @@
-"""Progress of tokenizing and downloading: how far, how fast, time left."""
+"""Progress of tokenizing and downloading: how far, how fast, and how long it will take."""
 
 import itertools
 import time
@@ -24,17 +24,17 @@ class DataProgress:
     files: int
     files_total: int
     bytes: int
-    """Bytes of the input files, as they are on disk."""
+    """Size of the input files on disk, in bytes."""
     bytes_total: int
     seconds: float
     """Seconds since this call began."""
     mb_per_second: float
-    """Text (or bytes of a download) in megabytes of 10^6, since this call began."""
+    """Megabytes (10^6) of text, or of a download, per second since this call began."""
     eta_seconds: float | None
     """None if it is not known yet."""
     workers: int
     failures: int
-    """Records and files left out, and workers that died."""
+    """Number of records and files left out, and of workers that died."""
     text_bytes: int = 0
     documents: int = 0
     tokens: int = 0
@@ -42,7 +42,7 @@ class DataProgress:
     shards_total: int = 0
 
     def as_facts(self) -> Row:
-        """Return the current state as facts to print next to a progress bar of bytes.
+        """Return the current state as facts to print next to a progress bar that counts bytes.
 
         They are the stage, files, speed, time left, workers and failures.
         """
@@ -71,7 +71,7 @@ ProgressCallback = Callable[[DataProgress], None]
 
 
 class ProgressReporter:
-    """Reporter of one call of prepare()."""
+    """Reports the progress of one call of prepare()."""
 
     def __init__(
         self,
@@ -94,12 +94,12 @@ class ProgressReporter:
         self.workers = 0
 
     def report_resumed(self) -> None:
-        """Report the work of an earlier run that this one adopts."""
+        """Report the work of an earlier run that this one takes over."""
         self._text_before = sum(counts.text_bytes for counts in self._counts())
         self.report("resume")
 
     def text_done(self) -> int:
-        """Return the bytes of text that this call tokenized."""
+        """Return the bytes of text that this call has tokenized."""
         return self._committer.totals.text_bytes - self._text_before
 
     def report(
@@ -112,7 +112,7 @@ class ProgressReporter:
     ) -> None:
         """Call the callback, unless it was called a moment ago.
 
-        `in_hand` are the unfinished shards so far.
+        `in_hand` has the unfinished shards so far.
         """
         now = time.monotonic()
         self._deaths = max(self._deaths, deaths)
@@ -185,7 +185,7 @@ class ProgressReporter:
         )
 
     def _eta(self, share: float, now: float) -> float | None:
-        """Return the time left at the speed since the first report; None in the first second."""
+        """Return the time left at the speed since the first report, or None in the first second."""
         if self._first is None:
             self._first = (now, share)
         passed = now - self._first[0]

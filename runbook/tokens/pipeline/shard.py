@@ -1,4 +1,4 @@
-"""One shard: read, parse, encode, join. This is a worker's task between two done-marks."""
+"""Handles one shard: read, parse, encode, join. This is a worker's task between two done-marks."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 SAMPLE_CHARACTERS = 1024
 SAMPLE_EVERY = 4_000_000
-"""Bytes of text between two samples that the judge encodes as well."""
+"""Bytes of text between two samples that the judge also encodes."""
 
 Report = Callable[[ShardCounts], None]
 
 
 class ShardMaker:
-    """Tokenizer that handles shards one after the other, with one set of options.
+    """Tokenizes one shard after another with the same options.
 
-    The source key in the options has been resolved.
+    The source key in the options has been resolved already.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ShardMaker:
         fingerprint: str,
         sink: ShardSink,
     ) -> ShardMark:
-        """Tokenize a shard into the sink; a broken file leaves nothing of itself behind."""
+        """Tokenize a shard into the sink. A broken file leaves nothing behind."""
         import numpy as np
 
         work = _Work(shard, sink)
@@ -150,7 +150,7 @@ class ShardMaker:
         if kind_of(Path(segment.path))[0] == ".parquet":
             line = bad.offset + 1
             at = f"row {bad.offset}"
-        # Counting lines reads the file again, so do it for a few records only.
+        # Counting lines reads the file again, so it is done only for a few records.
         elif stops or work.counts.skipped_records < MAX_PROBLEMS:
             line = line_number(segment, bad.offset)
             at = TokenMessage.PLACE_IN_LINES.fill(line=line, byte=bad.offset)
@@ -212,7 +212,7 @@ class ShardMaker:
 
     @functools.cached_property
     def _cut(self) -> TextCut:
-        """Return how huge documents are cut; determined once, at the first of them."""
+        """Return how huge documents are cut; this is determined only once, at the first one."""
         return cut_of(self._tokenizer)
 
     def _pieces(self, huge: HugeText) -> Iterator[str]:
@@ -222,7 +222,7 @@ class ShardMaker:
         return cut_text(parts, self._tokenizer.encoder, self._cut)
 
     def _is_dropped(self, batch: DocumentBatch, work: _Work) -> bool:
-        """Return whether a huge document has an unwanted source, and if so count it."""
+        """Return whether a huge document has an unwanted source; if so, count it."""
         if not batch.sources or self._options.wants(batch.sources[0]):
             return False
         work.count_dropped(batch.sources[0])
@@ -263,7 +263,7 @@ class ShardMaker:
 
 
 def utf8_sizes(texts: list[str]) -> list[int]:
-    """Return the bytes of each text in UTF-8, without a loop over texts that are ASCII.
+    """Return the size of each text in UTF-8 bytes, without a loop over texts that are ASCII.
 
     >>> utf8_sizes(["abc", "é", ""])
     [3, 2, 0]
@@ -280,7 +280,7 @@ def join_ids(
     dtype: np.dtype[Any],
     eod: NDArray[Any] | None,
 ) -> bytes:
-    """Return ids as bytes of the output's type.
+    """Return ids as bytes in the output's number type.
 
     The end-of-document token follows each text that has tokens.
     """
@@ -341,7 +341,7 @@ class _Work:
         self.lengths.append(lengths[lengths > 0].astype(np.int32))
         if not sources:
             return
-        # Files often hold one source: no loop over documents.
+        # A file often has a single source, which needs no loop over its documents.
         if sources.count(sources[0]) == len(sources):
             rows = [(sources[0], len(sources), sum(text_bytes), int(lengths.sum()))]
         else:

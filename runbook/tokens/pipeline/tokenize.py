@@ -1,4 +1,4 @@
-"""Converts text to .bin/.idx: makes missing shards, indexes, verifies, writes the manifest."""
+"""Converts text to .bin/.idx files: makes missing shards, indexes, verifies, lists them."""
 
 import contextlib
 import hashlib
@@ -50,17 +50,18 @@ from runbook.tokens.tokenizer import Tokenizer, load_tokenizer, tokenizer_path, 
 BIN_BYTES_PER_TEXT_BYTE = 0.7
 """The estimate if nothing could be read.
 
-Two bytes for each 3.1 bytes of text (technical English), and the index.
+It allows for two bytes per 3.1 bytes of text (technical English), and for the index.
 """
 AMPLE_ROOM = 32
-"""How many times the estimate must be free to skip a better estimate.
+"""If this many times the first estimate is free, no better estimate is made.
 
-A better one encodes some text, which took 0.2 s. Plain text needs at most 3 times the space.
+A better estimate encodes some text, which took 0.2 s. Plain text needs at most 3 times the
+estimate.
 """
 BYTES_PER_DOCUMENT = 24
-"""Bytes for each document: 20 in the .idx and 4 in a mark.
+"""Bytes per document: 20 in the .idx and 4 in a mark.
 
-The .idx has its length, place and number. The mark exists until all is done.
+The .idx stores its length, place and number. The mark exists until everything is done.
 """
 SAMPLE = 200_000
 """Number of characters of each sampled piece that are encoded."""
@@ -76,10 +77,11 @@ def prepare(
 ) -> Manifest:
     """Tokenize files and folders to PREFIX_text_document.bin and .idx.
 
-    The result is byte for byte that of Megatron's preprocess_data.py.
+    The result is byte for byte the same as that of Megatron's preprocess_data.py.
 
-    Nothing is done twice: finished work is recognised by its manifest, unfinished work continues at
-    the first missing shard. Interrupted at any moment and called again, it gives the same bytes.
+    Nothing is done twice: finished work is recognized by its manifest, and unfinished work
+    continues at the first missing shard. If it is interrupted at any moment and called again, the
+    result is the same.
 
     Raises:
         DataError: input missing or broken, tokenizer unusable, disk full; finished shards are kept.
@@ -90,7 +92,7 @@ def prepare(
     try:
         if manifest is None:
             with hold_prefix(job.files):
-                # Another process may have finished the work between our check and the lock.
+                # Another process may have finished the work between our check and our lock.
                 manifest = finished_manifest(prefix, job.fingerprint)
                 if manifest is None:
                     return job.run()
@@ -110,11 +112,11 @@ def prepare_share(
 ) -> tuple[int, int]:
     """Tokenize every n-th shard to a part, as one job of an array.
 
-    Return how many shards were made, and how many the share has.
+    Return how many shards were made, and how many shards the share has.
 
-    `share` is (index, count), the index from 0. Any number of jobs may run at once, on any number
-    of nodes that see the same folder, and come back in any other number; `prepare` with the same
-    arguments joins the parts afterwards.
+    `share` is (index, count), where the index starts at 0. Any number of jobs may run at once, on
+    any number of nodes that see the same folder, and come back in any other number; `prepare` with
+    the same arguments joins the parts afterwards.
 
     Raises:
         DataError: as `prepare`.
@@ -178,7 +180,7 @@ class _Job:
             raise DataError(TokenMessage.NO_SOURCE_NAMED, first=first.path)
 
         if options.fix_text == "ftfy":
-            # Report a missing package before the work, not in a worker.
+            # A missing package is reported before the work starts, and not by a worker.
             load_ftfy()
 
         segments = {}
@@ -192,7 +194,7 @@ class _Job:
         ]
         tokenizer = options.tokenizer
         path = tokenizer_path(options.tokenizer)
-        # `load_tokenizer` reports what is wrong with a missing one.
+        # If the file is missing, `load_tokenizer` reports what is wrong.
         if tokenizer != "gpt2" and path.is_file():
             tokenizer = sha256_of(path)
         self._choices = json.dumps([options.choices(), tokenizer], sort_keys=True)
@@ -203,7 +205,7 @@ class _Job:
 
     def report_finished(self, manifest: Manifest) -> Manifest:
         if self.files.parts.exists():
-            # The folder is removed only if no other run works there.
+            # The folder is removed only if no other run works in it.
             with (
                 contextlib.suppress(HeldError, OSError),
                 hold_prefix(self.files),
@@ -220,7 +222,7 @@ class _Job:
         if self._reused:
             counts = self._reused, len(self._shards)
             _log.info("%s: %d of %d shards are done from an earlier run", self.files.base, *counts)
-            # Includes shards that are finished and not committed yet.
+            # This includes shards that are finished but not committed yet.
             self._reporter.report_resumed()
 
         tokenizer = self._make([self._shards[number] for number in todo], self._shards)
@@ -230,7 +232,7 @@ class _Job:
         return manifest
 
     def run_share(self, index: int, count: int) -> tuple[int, int]:
-        """Make the missing shards of one share; the work as a whole stays unfinished."""
+        """Make the missing shards of one share. The work as a whole remains unfinished."""
         self._committer = committer = PartCommitter(self.files, self._shards, self._choices)
         missing = committer.missing(index, count)
         self._reporter = ProgressReporter(missing, committer, self._progress, self._began)
@@ -239,7 +241,7 @@ class _Job:
         return len(missing), len(range(index, len(self._shards), count))
 
     def _make(self, shards: list[Shard], stored: list[Shard]) -> Tokenizer:
-        """Tokenize shards, in this process if one worker is enough, else in several.
+        """Tokenize shards in this process if one worker is enough, or else in several.
 
         `stored` shards need disk space.
         """
@@ -247,13 +249,13 @@ class _Job:
         committer = self._committer
         options = self._options
         self._refuse_small_disk(stored)
-        # From this point the prefix is unfinished.
+        # From here on, the prefix is unfinished.
         self.files.manifest.unlink(missing_ok=True)
         reporter.workers = min(options.workers or num_cores(), max(1, len(shards)))
         if reporter.workers > 1:
             with contextlib.closing(Pool(self.files, options, committer)) as pool:
                 pool.start(reporter.workers)
-                # This process only inspects it, and this encoder loads sooner than a fast one.
+                # This process only inspects it, and this encoder loads faster than a fast one.
                 tokenizer = self._load_tokenizer("tokenizers")
                 pool.run(shards, lambda: reporter.report("tokenize", pool.in_hand, pool.deaths))
 
@@ -291,7 +293,7 @@ class _Job:
             options.tokenizer, special_tokens=options.special_tokens, encoder=encoder
         )
         if options.append_eod:
-            # Report a tokenizer without such a token before the work, not after it.
+            # A tokenizer without such a token is reported before the work, not after it.
             tokenizer.end_of_document(options.eod_token)
 
         return tokenizer
@@ -350,7 +352,7 @@ class _Job:
         return manifest
 
     def _refuse_no_tokens(self) -> None:
-        """Raise if the input has no tokens at all, which is a mistake.
+        """Raise an error if the input has no tokens at all, because that is a mistake.
 
         The key or the folder is wrong, or all files are broken.
         """
@@ -392,7 +394,7 @@ class _Job:
             eod = None
 
         wall = time.monotonic() - self._began
-        # MB of text a second, overall and for each stage.
+        # MB of text per second, overall and by stage.
         rates = {"wall": round(self._reporter.text_done() / wall / 1e6, 1)}
         for stage, stage_seconds in totals.seconds.items():
             if stage_seconds > 0:
@@ -442,7 +444,7 @@ class _Job:
 
 
 def num_cores() -> int:
-    """Return the cores this process may use (a job often gets fewer than the node has)."""
+    """Return the cores that this process may use (a job often gets fewer than the node has)."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -467,7 +469,7 @@ def _versions() -> dict[str, str]:
 
 
 def first_guess(shards: Sequence[Shard]) -> int:
-    """Return the bytes of the .bin and the .idx of these shards, from their file sizes alone."""
+    """Return the bytes of the .bin and the .idx of these shards, estimated only from file sizes."""
     text = sum(text_estimate(segment) for shard in shards for segment in shard.segments)
     return int(text * BIN_BYTES_PER_TEXT_BYTE)
 

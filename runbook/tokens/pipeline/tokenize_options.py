@@ -17,9 +17,9 @@ MANIFEST_SCHEMA = 2
 
 @dataclass(frozen=True)
 class TokenizeOptions:
-    """How text becomes tokens.
+    """Options for turning text into tokens.
 
-    Only `workers`, `shard_bytes`, `encoder` and `check_space` leave the result unchanged.
+    Only `workers`, `shard_bytes`, `encoder` and `check_space` do not affect the result.
     """
 
     tokenizer: str = "gpt2"
@@ -29,9 +29,10 @@ class TokenizeOptions:
     append_eod: bool = True
     """Put the end-of-document token after each document that is not empty."""
     eod_token: str = ""
-    """Name of that token; empty: the first known name that the tokenizer has."""
+    """Name of that token. If empty, it is the first known name that the tokenizer has."""
     special_tokens: bool = False
-    """Read a literal <|endoftext|> inside a text as the token, as Megatron with Hugging Face does.
+    """Read a literal <|endoftext|> in a text as the token, as Megatron does with Hugging Face
+    tokenizers.
     """
     bad_records: str = "stop"
     """How to handle a bad record: stop, skip or quarantine.
@@ -39,9 +40,9 @@ class TokenizeOptions:
     skip leaves it out and counts it; quarantine also keeps it in PREFIX.quarantine.
     """
     max_record_bytes: int = MAX_RECORD_BYTES
-    """Most bytes of a record; a longer one is a bad record.
+    """Largest size of a record in bytes; a longer one counts as bad.
 
-    Only its beginning is ever in memory.
+    Only the beginning of a longer one is ever in memory.
     """
     source_key: str = "auto"
     """Dotted key that names a record's source (meta.source).
@@ -53,15 +54,18 @@ class TokenizeOptions:
     drop_sources: tuple[str, ...] = ()
     """Leave out documents of these sources."""
     fix_text: str = "none"
-    """none, or ftfy to repair wrongly decoded characters first, as NeMo's --apply-ftfy does."""
+    """`none`, or `ftfy` to repair wrongly decoded characters first, as NeMo's --apply-ftfy does."""
     workers: int = 0
     """Number of processes; 0 means one for each core that this process may use."""
     encoder: str = "auto"
-    """auto (the fastest exact encoder that is installed) or tokenizers."""
+    """auto (the fastest exact encoder that is installed), or tokenizers."""
     shard_bytes: int = 64_000_000
-    """Bytes of text in one shard, the unit of finished work; less if the whole input is small."""
+    """Bytes of text per shard, the unit of finished work.
+
+    It is smaller if the whole input is small.
+    """
     check_space: bool = True
-    """Refuse to begin if the disk is too small for the estimate."""
+    """Refuse to begin if the disk is too small for the estimated output."""
 
     def __post_init__(self) -> None:
         """Raise `DataError` if a source is both kept and dropped."""
@@ -71,7 +75,7 @@ class TokenizeOptions:
 
     @property
     def chooses_sources(self) -> bool:
-        """Whether some sources are left out."""
+        """Return whether some sources are left out."""
         return bool(self.keep_sources or self.drop_sources)
 
     def wants(self, source: str) -> bool:
@@ -83,7 +87,7 @@ class TokenizeOptions:
     def choices(self) -> dict[str, Any]:
         """Return the options that determine the output."""
         others = ("workers", "shard_bytes", "encoder", "check_space")
-        # These options are newer than the first manifests. At their defaults they are left out, so
+        # These options are newer than the first manifests. At their defaults they are omitted, so
         # that finished work keeps its fingerprint.
         younger = {
             "keep_sources": (),
@@ -94,16 +98,16 @@ class TokenizeOptions:
         for name, value in vars(self).items():
             if name in others or younger.get(name, ...) == value:
                 continue
-            # A manifest is JSON, which has lists and no tuples.
+            # A manifest is JSON, which has lists but no tuples.
             choices[name] = list(value) if isinstance(value, tuple) else value
 
         return choices
 
 
 class TokenFiles:
-    """The files of one prefix; `data/corpus` and `data/corpus_text_document` mean the same files.
+    """The files of one prefix. `data/corpus` and `data/corpus_text_document` mean the same files.
 
-    With `exact`, the .bin and .idx have the prefix's own name, as files made by other tools may.
+    With `exact`, the .bin and .idx have exactly the prefix's name, as other tools may write them.
 
     >>> TokenFiles(Path("data/corpus")).bin.as_posix()
     'data/corpus_text_document.bin'
@@ -119,7 +123,7 @@ class TokenFiles:
         self.idx = Path(f"{document_prefix}.idx")
         self.bin_part = Path(f"{self.bin}.part")  # Name of the .bin while it is being written
         self.idx_part = Path(f"{self.idx}.part")
-        # Inputs and results of the work; written last.
+        # Inputs and results of the work; it is written last.
         self.manifest = Path(f"{self.base}.manifest.json")
         self.quarantine = Path(f"{self.base}.quarantine")  # Records that are set aside
         # Folder of unfinished work: locks, done-marks, waiting parts.
@@ -129,7 +133,7 @@ class TokenFiles:
     def existing(cls, prefix: Path) -> TokenFiles:
         """Return the existing files.
 
-        They are PREFIX.bin if it exists under that very name, else PREFIX_text_document.bin.
+        They are PREFIX.bin and .idx if that .bin exists, or else PREFIX_text_document.bin and .idx.
         """
         return cls(prefix, exact=Path(f"{prefix}.bin").exists())
 
@@ -139,7 +143,8 @@ class Counts:
     """Sums over the documents of a shard, or of all shards."""
 
     records: int = 0
-    """Documents read from the input, good or bad: documents + skipped_records + dropped."""
+    """Number of documents read from the input, good or bad: documents + skipped_records +
+    dropped."""
     documents: int = 0
     """Documents in the output, including empty ones."""
     empty: int = 0
@@ -154,7 +159,7 @@ class Counts:
     """Documents left out by choice, because their sources are not wanted."""
     blank_lines: int = 0
     judged: int = 0
-    """Documents that the judge encoded as well."""
+    """Number of documents that the judge also encoded."""
     lengths: list[int] = field(default_factory=list)
     """Number of documents with 2^i to 2^(i+1) - 1 tokens, for each i."""
 
@@ -173,9 +178,9 @@ class Manifest(Counts):
     dtype: str
     end_of_document_tokens: int
     problems: list[str]
-    """The first records or files that were left out, in words."""
+    """The first records or files that were left out, as text."""
     sources: dict[str, dict[str, int]]
-    """Documents, text_bytes and tokens for each source."""
+    """Documents, text_bytes and tokens by source."""
     files: dict[str, dict[str, Any]]
     """Name, bytes and sha256 of the .bin and the .idx."""
     shards: list[dict[str, Any]]
@@ -186,27 +191,27 @@ class Manifest(Counts):
     The workers' time includes every call that finished a shard.
     """
     rates: dict[str, float]
-    """MB of text a second: for the whole call, and by stage on one worker."""
+    """MB of text per second: for the whole call, and by stage on one worker."""
     workers: int
     made: str
     """Time of completion, in UTC."""
     versions: dict[str, str]
     dropped_sources: dict[str, int] = field(default_factory=dict)
-    """Documents left out, for each source."""
+    """Number of documents left out, by source."""
     reused_shards: int = 0
     """Shards that an earlier, interrupted call had finished."""
     schema: int = MANIFEST_SCHEMA
     reused: bool = field(default=False, compare=False)
-    """Whether this call found everything done; it is not stored in the file."""
+    """Whether this call found everything done already; it is not stored in the file."""
 
     @property
     def text_tokens(self) -> int:
-        """Return the number of tokens without the end-of-document ones."""
+        """Return the number of tokens without end-of-document tokens."""
         return self.tokens - self.end_of_document_tokens
 
 
 def unknown_sources(manifests: Sequence[Manifest]) -> list[str]:
-    """Return the sources to be kept or dropped that no record names."""
+    """Return the chosen or dropped sources that no record names."""
     recorded = _recorded_sources(manifests)
     chosen: list[str] = []
     for key in ("keep_sources", "drop_sources"):

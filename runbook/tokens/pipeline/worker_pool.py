@@ -1,6 +1,6 @@
 """Worker processes that tokenize shards, and the pool that assigns shards to them.
 
-The shard of a dead worker is assigned again, so nothing hangs.
+If a worker dies, its shard is assigned again, so nothing hangs.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ _FULL = {
 
 
 def disk_error(error: OSError, files: TokenFiles) -> DataError:
-    """Return a failed write as one of our errors: finished work is kept."""
+    """Convert a failed write to one of our errors; finished work is kept."""
     folder = files.base.parent
     message = _FULL.get(error.errno or 0)
     if message:
@@ -66,10 +66,10 @@ def work(
     parent: int,
     placement: Placement,
 ) -> None:
-    """Run a worker until its parent ends, for whatever reason."""
+    """Run a worker until its parent ends, for any reason."""
     # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # No old worker may be left to write into files that a new run works on.
+    # An old worker must not keep writing to files that a new run uses.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -86,7 +86,8 @@ def work(
 
     try:
         with (files.parts / "workers.lock").open("ab") as lock:
-            # Lustre without -o flock refuses this lock; the parent's own lock has the same limit.
+            # Lustre without -o flock refuses this lock; the parent's own lock has the same
+            # limitation.
             with contextlib.suppress(OSError):
                 fcntl.flock(lock.fileno(), fcntl.LOCK_SH)
 
@@ -120,7 +121,7 @@ class _Worker:
 
 
 class Pool:
-    """Pool that runs shards through worker processes into a committer."""
+    """Runs shards through worker processes and passes them to a committer."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class Pool:
         self._todo: deque[Shard] = deque()
 
     def start(self, count: int) -> None:
-        """Start the workers; they load their tokenizers while the caller loads its own."""
+        """Start the workers. They load their tokenizers while the caller loads its own."""
         context = multiprocessing.get_context("spawn")
         for _ in range(count):
             ours, theirs = context.Pipe()
@@ -165,7 +166,7 @@ class Pool:
         self.workers.clear()
 
     def run(self, shards: Iterable[Shard], report: Callable[[], None]) -> None:
-        """Tokenize all shards; `report` is called a few times a second."""
+        """Tokenize all shards. `report` is called a few times a second."""
         self._todo = deque(shards)
         while self._has_work():
             did_work = self._committer.step()
@@ -192,13 +193,13 @@ class Pool:
             ready[id(worker)] = worker
 
         for worker in ready.values():
-            # Asked first: the last message of a dead worker is already in the pipe.
+            # Checked first, because the last message of a dead worker is already in the pipe.
             alive = worker.process.is_alive()
             try:
                 while worker.pipe.poll():
                     self._answer(worker, worker.pipe.recv())
             except (EOFError, OSError):
-                # It died, perhaps in the middle of a message.
+                # The worker died, perhaps in the middle of a message.
                 worker.process.join()
                 alive = False
 
@@ -262,9 +263,9 @@ class Pool:
 
 @contextlib.contextmanager
 def without_main() -> Iterator[None]:
-    """Start a process that does not import the caller's program again: it needs only this package.
+    """Start a process without importing the caller's program: it needs only this package.
 
-    Without it a plain script that calls prepare() without `if __name__ == "__main__":` would start
+    Otherwise a plain script that calls prepare() without `if __name__ == "__main__":` would start
     itself again.
     """
     main = sys.modules["__main__"]

@@ -1,1 +1,1 @@
-"""Where text comes from: downloads, buckets, compressed files, documents."""
+"""Sources of text: downloads, buckets, compressed files, documents."""

@@ -36,7 +36,7 @@ GetPage = Callable[[str], tuple[bytes, str]]
 class RemoteFile:
     """A file to fetch, and what is known about it.
 
-    A value that is not known is 0 or an empty text.
+    An unknown value is 0 or an empty text.
     """
 
     path: str
@@ -45,7 +45,7 @@ class RemoteFile:
     bytes: int = 0
     sha256: str = ""
     md5: str = ""
-    """A bucket's entry for a file."""
+    """The checksum of a file in a bucket."""
     also: str = ""
     """An alternative path of the file below the folder."""
 
@@ -74,7 +74,7 @@ def expected_files(dataset: Dataset) -> list[SourceFile]:
 
 
 def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
-    """Return the path of a file: its usual path, or its alternative path if only that exists."""
+    """Return the path of a file. It is the alternative path if only that one exists."""
     path = path_inside(folder, file.path)
     if not file.also or path.exists():
         return path
@@ -83,9 +83,9 @@ def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
 
 
 def holds_dataset(folder: Path, dataset: Dataset) -> bool:
-    """Return whether a folder has any file of a dataset's kind.
+    """Return whether a folder has a file of a dataset's kind.
 
-    These are text files, or token files if the dataset is tokenized already.
+    These are text files, or token files if the dataset is already tokenized.
     """
     if dataset.kind == TOKENIZED and names_pair(str(folder)):
         return Path(f"{folder}.bin").is_file()
@@ -101,7 +101,7 @@ def has_every_file(folder: Path, dataset: Dataset) -> bool:
 
     Return False without a list.
 
-    Files that a document's own method made from the parts are accepted as well.
+    Files that a document's own method made from the parts also count.
     """
     ways = [expected_files(dataset)]
     if dataset.parts:
@@ -114,7 +114,7 @@ def has_every_file(folder: Path, dataset: Dataset) -> bool:
 def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
     """Return the files with their addresses.
 
-    The Hub is queried for sizes and checksums (a thousand files a request).
+    The Hub is asked for sizes and checksums, a thousand files per request.
     """
     if not dataset.url:
         raise DataError(TokenMessage.DATASET_WITHOUT_URL, title=dataset.title)
@@ -226,7 +226,7 @@ def _hub_files(
     listed: dict[str, RemoteFile] = {}
     files = f"{endpoint}/{name}/resolve/{urllib.parse.quote(revision)}/"
     kind = "" if name.startswith("datasets/") else "models/"
-    # Unless files are named, the whole repository is listed, starting at its top folder.
+    # Unless files are named, the whole repository is listed from its top folder down.
     folders = sorted({file.path.rpartition("/")[0] for file in expected_files(dataset)}) or [""]
     for folder in folders:
         quoted_folder = urllib.parse.quote(f"{revision}/{folder}".rstrip("/"))
@@ -248,7 +248,7 @@ def _hub_files(
 
 
 def _files_on_page(entries: Any, base: str) -> Iterator[RemoteFile]:
-    """Yield the files of one page of the Hub's answer; `base` is the address of the repository.
+    """Yield the files on one page of the Hub's answer; `base` is the address of the repository.
 
     Large files are stored by Git LFS, whose id is their sha256.
     """
@@ -262,7 +262,7 @@ def _files_on_page(entries: Any, base: str) -> Iterator[RemoteFile]:
 def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path:
     """Return the folder of a dataset.
 
-    It is the given one, else the catalogue's (inside the package for the shipped corpus).
+    It is the requested one, or else the catalogue's (inside the package for the shipped corpus).
     """
     if folder:
         return project / Path(folder).expanduser()
@@ -301,11 +301,11 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
 
 
 def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list[Path]:
-    """Return the prefixes of a dataset that is tokenized already, in natural order.
+    """Return the prefixes of a dataset that is already tokenized, in natural order.
 
-    Each has its .bin and its .idx.
+    Each has a .bin and an .idx.
 
-    `verification.verify` takes such a prefix as well; without a manifest it checks the two files
+    `verification.verify` also accepts such a prefix. Without a manifest, it checks the two files
     against each other.
 
     Raises:
@@ -337,7 +337,7 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
 
 
 def _token_bins(home: Path) -> list[Path]:
-    """Return the .bin files of a folder, or the one for which `home` is the prefix."""
+    """Return the .bin files of a folder, or the single one for which `home` is the prefix."""
     pair = Path(f"{home}.bin")
     if names_pair(str(home)) and pair.is_file():
         return [pair]
@@ -384,7 +384,7 @@ def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str
 
 
 def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool = True) -> str:
-    """Return the fault of a file: its size, and with `checksums` also its first bytes and checksum.
+    """Return the fault of a file: its size, or with `checksums` its first bytes and checksum.
 
     Return an empty text if nothing is wrong.
     """
@@ -411,6 +411,6 @@ def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool 
             ).hexdigest()
 
         if md5 != file.md5:
-            return f"md5 {md5}, and the bucket says {file.md5}"
+            return f"md5 {md5}, but the bucket says {file.md5}"
 
     return ""

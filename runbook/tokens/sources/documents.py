@@ -1,6 +1,6 @@
 """Documents from blocks of lines, parsed in one call or line by line.
 
-If a block is parsed line by line, each bad record comes with its reason.
+If a block is parsed line by line, each bad record is reported with its reason.
 """
 
 import contextlib
@@ -42,28 +42,28 @@ KNOWN_SOURCE_KEYS = ("meta.redpajama_set_name", "meta.pile_set_name", "meta.sour
 UNKNOWN_SOURCE = "unknown"
 _WHITE = b" \t\r\n\x0b\x0c"
 _LINE_END = re.compile(rb"[\r\n]|\Z")
-# The space before the word makes sure that its letters are not part of a JSON escape such as \n or
+# The space before the word ensures that its letters are not part of a JSON escape such as \n or
 # \u00e9.
 _BORDER = re.compile(rb" [A-Za-z]+(?= [A-Za-z])")
 
 
 class BadTextError(Exception):
-    """A record, or a piece of one, that is not text; the whole document is bad."""
+    """A record, or part of one, is not text; the whole document is bad."""
 
 
 @dataclass(frozen=True)
 class HugeText:
-    """The text of one document, still as bytes.
+    """The text of one document, still in bytes.
 
-    Python's str takes up to four bytes a character, and encoders copy what they are given; a
-    document of 100 MB would need half a gigabyte. A piece ends after a word of ASCII letters that a
-    space and another letter follow: such a place is never inside a character or a JSON escape.
-    `tokens.huge_text` says where the tokens may be cut.
+    Python's str needs up to four bytes per character, and encoders copy their input, so a document
+    of 100 MB would need half a gigabyte. A piece ends after a word of ASCII letters that is
+    followed by a space and another letter. Such a place is never inside a character or a JSON
+    escape. `tokens.huge_text` determines where tokens may be cut.
     """
 
     content: memoryview
     decode: Callable[[bytes], str]
-    """Decode a piece; raise `BadTextError` if it is not text."""
+    """Function that decodes a piece, and raises `BadTextError` if it is not text."""
 
     def pieces(self) -> Iterator[str]:
         """Yield the text in pieces of about a megabyte, or in one piece if no border is found."""
@@ -88,7 +88,10 @@ class BadRecord:
     """A record that cannot be read, and its place in the file."""
 
     offset: int
-    """Offset of its first byte in the file's (decompressed) text; a row number for Parquet."""
+    """Offset of its first byte in the file's (decompressed) text.
+
+    For Parquet, it is the row number.
+    """
     reason: str
     raw: bytes
 
@@ -101,21 +104,21 @@ class DocumentBatch:
     sources: list[str] | None = None
     """One source for each text, if a source key is read."""
     huge: HugeText | None = None
-    """Set in place of texts: one document too large to be in memory twice."""
+    """Set instead of `texts` if one document is too large to be in memory twice."""
     offset: int = 0
     """Offset at which the huge document's record begins."""
     bad: list[BadRecord] = field(default_factory=list)
     blank_lines: int = 0
     records: int = 0
-    """Records in the input: texts and bad ones."""
+    """Number of records in the input: texts and bad records."""
     read_bytes: int = 0
-    """Bytes of decompressed input."""
+    """Bytes of input after decompression."""
     parse_seconds: float = 0.0
-    """Seconds spent between bytes and texts."""
+    """Seconds spent on turning bytes into texts."""
 
 
 class Parser:
-    """Reader of texts, and of their sources, from JSON lines."""
+    """Reads texts, and their sources, from JSON lines."""
 
     def __init__(
         self,
@@ -230,8 +233,8 @@ class Parser:
                 batch.bad.append(BadRecord(offset, str(error), line))
                 return
 
-            # A carriage return alone also ends a line, because Megatron's tool opens the file in
-            # Python's text mode.
+            # A carriage return also ends a line, because Megatron's tool opens the file in Python's
+            # text mode.
             for part in lines:
                 self._add(batch, part, offset)
                 offset += len(part) + 1
@@ -241,7 +244,7 @@ class Parser:
 
     def _text(self, line: bytes) -> str:
         """Return the text of a record. Raise `BadTextError` with the reason if it has none."""
-        # This is stricter than Python's json, which decides.
+        # This is stricter than Python's json, which has the last word.
         with contextlib.suppress(ValueError, RecursionError):
             return str(self._texts.decode(line).text)
 
@@ -296,9 +299,9 @@ def _decoder(fields: list[Any]) -> Any:
 
 
 def _loads(line: bytes) -> Any:
-    """Return what json makes of a line, however deep the call stack is.
+    """Return a line as parsed by json, however deep the call stack is.
 
-    A new thread begins at the top of its own stack.
+    A new thread starts at the top of its own stack.
     """
     try:
         return json.loads(line)
@@ -403,11 +406,11 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
                 )
 
             rows = _rows_at_once(file, text_key)
-            # With threads, pyarrow would read ahead of what is used.
+            # With threads, pyarrow would read further ahead than needed.
             for part in file.iter_batches(rows, columns=[text_key], use_threads=False):
                 batch = DocumentBatch(read_bytes=int(part.nbytes), records=part.num_rows)
                 for value in part.column(0).to_pylist():
-                    # UTF-8 has at least one byte for each character.
+                    # In UTF-8 every character has at least one byte.
                     if isinstance(value, str) and len(value) > max_record_bytes:
                         reason = _length_problem(len(value), max_record_bytes)
                         batch.bad.append(BadRecord(row, reason, value[:HEAD_BYTES].encode()))
@@ -432,7 +435,7 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
 def _rows_at_once(file: Any, text_key: str) -> int:
     """Return how many rows of a Parquet file are read at a time.
 
-    The average text of its largest row group decides.
+    It depends on the average text size in the file's largest row group.
     """
     bytes_per_row = 1
     for number in range(file.metadata.num_row_groups):

@@ -1,10 +1,10 @@
-"""Download of a dataset: parallel, resumed by Range, retried with back-off, checked.
+"""Downloads a dataset: in parallel, resumed by Range, retried with back-off, and checked.
 
-It goes over HTTP, or from S3 by s5cmd.
+It uses HTTP, or s5cmd for S3.
 
-requests moves the bytes: redirects, proxies, TLS, tokens kept from other hosts. Retries are ours,
-because urllib3's do not resume a file that was cut, and do not stop all threads when a server
-answers 429.
+requests transfers the bytes: it handles redirects, proxies and TLS, and keeps tokens from other
+hosts. We retry ourselves, because urllib3's retries do not resume a truncated file and do not stop
+all threads when a server answers 429.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 WEEK = 7 * 86400.0
 POLL_SECONDS = 0.5
 OPTIONS: tuple[str, ...] = ()
-"""Further options for s5cmd itself, which retries ten times by default."""
+"""Additional options for s5cmd, which itself retries ten times by default."""
 
 
 @dataclass(frozen=True)
 class DownloadSummary:
-    """The files that a download found and fetched."""
+    """The files that a download found, and those that it fetched."""
 
     folder: Path
     files: int
@@ -77,9 +77,9 @@ def download(
     check_space: bool = True,
     progress: ProgressCallback | None = None,
 ) -> DownloadSummary:
-    """Fetch the files of a dataset that are not there yet.
+    """Fetch the files of a dataset that do not exist yet.
 
-    A file that is there with its known size is not fetched again.
+    A file that exists with its known size is not fetched again.
 
     Raises:
         DataError: the list cannot be had, the disk is too small, or files are missing at the end
@@ -143,7 +143,7 @@ def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) 
 
 
 def _size_fault(folder: Path, file: RemoteFile) -> str:
-    """Return why a file is missing, or an empty text if it is there.
+    """Return why a file is missing, or an empty text if it exists.
 
     A file gets its name only after it was checked, so its size is enough to recognize it.
     """
@@ -217,7 +217,7 @@ def _fetch_in_threads(
     remaining = iter(missing)
     running: dict[Future[None], RemoteFile] = {}
     with ThreadPoolExecutor(max_workers=tally.workers) as pool, ExitStack() as stack:
-        # Also after Ctrl-C: threads that wait or read stop at their next chunk.
+        # Set on Ctrl-C too, so that threads that wait or read stop at their next chunk.
         stack.callback(fetcher.stop.set)
         while True:
             for file in islice(remaining, tally.workers - len(running)):
@@ -245,7 +245,7 @@ def _fetch_in_threads(
 
 
 def s3_files(dataset: Dataset) -> list[RemoteFile]:
-    """Return the files of a dataset at its s3:// url, with the bucket's sizes and checksums."""
+    """Return the files of a dataset at its s3:// url, with sizes and checksums from the bucket."""
     base = dataset.url.rstrip("/") + "/"
     listing = _s5cmd(["--json", "ls", base + "*"])
     listed = {}
@@ -288,7 +288,7 @@ def _reason(stderr: str) -> str:
 def _fetch_from_s3(
     missing: list[RemoteFile], folder: Path, tally: _Tally
 ) -> Generator[int, None, None]:
-    """Fetch files with s5cmd, as `_fetch_in_threads` does.
+    """Fetch files with s5cmd, like `_fetch_in_threads`.
 
     S3_ENDPOINT_URL and AWS's variables apply.
     """
@@ -311,7 +311,7 @@ def _fetch_from_s3(
             _part(target).rename(target)
             tally.num_fetched += 1
         elif last_words and not tally.faults:
-            # s5cmd's last line is about one file, so it is reported once.
+            # s5cmd's last line is about a single file, so it is reported only once.
             tally.faults[file.path] = f"{fault} (s5cmd: {last_words[:300]})"
         else:
             tally.faults[file.path] = fault
@@ -331,7 +331,7 @@ def _bytes_of_parts(target: Path) -> int:
 
 
 def _partial(target: Path) -> list[Path]:
-    """Return the files that s5cmd writes before it renames: NAME.part, also with a number."""
+    """Return the files that s5cmd writes before it renames them: NAME.part, also with a number."""
     return list(target.parent.glob(f"{glob.escape(_part(target).name)}*"))
 
 
@@ -357,23 +357,23 @@ _WINDOW = re.compile(r"(?:^|;)\s*t=(\d+)")
 _T = TypeVar("_T")
 
 
-ATTEMPTS = 8  # Attempts in a row that bring no byte
-# Pause after the first failure; doubled each time
+ATTEMPTS = 8  # Attempts in a row that receive no byte
+# Pause after the first failure; it doubles each time
 FIRST_WAIT_SECONDS = 1.0
-# Limit of one pause; a server's own Retry-After may be longer
+# Longest pause; a server's own Retry-After may be longer
 LONGEST_WAIT_SECONDS = 60.0
-# Limit of one file's waiting for 429 answers in all; the Hub's windows last 300
+# Longest total time that one file waits for 429 answers; the Hub's windows last 300
 BUSY_SECONDS = 3600.0
 # Time without a byte after which a connection counts as dead
 SILENCE_SECONDS = 60.0
 
 
 class GivenUpError(DataError):
-    """A file that could not be fetched; its text is the reason."""
+    """A file could not be fetched; the message is the reason."""
 
 
 class _LostError(Exception):
-    """The answer did not arrive, or not completely; the next attempt continues from there."""
+    """The answer did not arrive, or is incomplete; the next attempt continues from there."""
 
 
 class _WrongContentError(Exception):
@@ -386,15 +386,15 @@ class _BusyError(Exception):
 
 @dataclass
 class Fetcher:
-    """Fetcher of files into one folder.
+    """Fetches files into one folder.
 
-    Many threads use it, and all of them pause while a server answers 429 to one.
+    Many threads use it, and all of them pause while a server answers 429 to any of them.
     """
 
     folder: Path
     token: str = ""
     received: int = 0
-    """Bytes that arrived, without those that turned out useless."""
+    """Bytes that arrived, except for those that turned out to be useless."""
     stop: threading.Event = field(default_factory=threading.Event)
     _resume_at: float = 0.0
     """Time on the monotonic clock until which no thread sends a request."""
@@ -403,7 +403,7 @@ class Fetcher:
     def fetch(self, file: RemoteFile) -> None:
         """Fetch one file, and give it its name once it is complete and checked.
 
-        `GivenUpError` says why this failed.
+        Raise `GivenUpError` with the reason if this fails.
         """
         target = path_inside(self.folder, file.path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -415,7 +415,7 @@ class Fetcher:
     def get(self, url: str) -> tuple[bytes, str]:
         """Return a small answer, such as a page of a list, and the address of the next page.
 
-        Attempts are repeated as for a file.
+        Failed attempts are repeated as for a file.
         """
 
         def body_and_next() -> tuple[bytes, str]:
@@ -428,11 +428,11 @@ class Fetcher:
             raise DataError(TokenMessage.FETCH_FAILED, url=url, error=error) from None
 
     def _keep_trying(self, attempt: Callable[[], _T], part: Path | None = None) -> _T:
-        """Return what an attempt returns, however often it has to be repeated.
+        """Repeat an attempt as often as necessary, and return its result.
 
-        `part` is the file that attempts add to. Raise `GivenUpError` after `ATTEMPTS` in a row that
-        brought no byte, after `BUSY_SECONDS` of waiting for the server, or when the source has
-        another file than the one asked for.
+        `part` is the file to which attempts add data. Raise `GivenUpError` after `ATTEMPTS`
+        attempts in a row that received no byte, after waiting `BUSY_SECONDS` for the server, or if
+        the source has another file than the requested one.
         """
         fruitless = 0
         num_wrong = 0
@@ -457,7 +457,7 @@ class Fetcher:
                 num_wrong += 1
                 reason = str(error)
                 self._discard(part)
-                # The file at the source is wrong, not the transfer.
+                # The file at the source is wrong; the transfer was not.
                 if num_wrong == 2:
                     raise GivenUpError(TokenMessage.WRONG_TWICE, reason=reason) from None
             except _LostError as error:
@@ -470,7 +470,7 @@ class Fetcher:
     def _wait_until_server_is_ready(self) -> None:
         """Wait while the server answers 429 to any thread; raise `GivenUpError` once stopped."""
         while (seconds_left := self._resume_at - time.monotonic()) > 0:
-            # The threads should not all return at the same moment.
+            # The threads should not all continue at the same moment.
             self._sleep(seconds_left + random.uniform(0, min(1.0, seconds_left)))
 
         self._sleep(0)
@@ -517,12 +517,12 @@ class Fetcher:
         part: Path,
         size: int,
     ) -> None:
-        """Fetch a file from its byte `size`, or from its beginning if the source wants that."""
+        """Fetch a file from byte `size` on, or from its beginning if the source requires that."""
         with self._answer(file.url, _range_headers(file, part, size)) as response:
             content_range = response.headers.get("Content-Range", "")
             if response.status_code == 416:
                 if content_range == f"bytes */{size}":
-                    return  # The part was complete already.
+                    return  # The part was already complete.
                 raise _WrongContentError(
                     f"{size} bytes are there, and the source answers {content_range!r}"
                 )
@@ -543,7 +543,7 @@ class Fetcher:
     ) -> None:
         promised = int(response.headers.get("Content-Length", -1))
         received = 0
-        # Otherwise urllib3 would drop the last bytes before a cut.
+        # Otherwise urllib3 would drop the last bytes before an interruption.
         response.raw.enforce_content_length = False
         with part.open(mode) as out:
             while chunk := response.raw.read(CHUNK):
@@ -553,11 +553,11 @@ class Fetcher:
                 self._sleep(0)
 
         if received < promised:
-            raise _LostError(f"the connection was cut after {received} of {promised} bytes")
+            raise _LostError(f"the connection was interrupted after {received} of {promised} bytes")
 
     @contextmanager
     def _answer(self, url: str, headers: dict[str, str]) -> Iterator[requests.Response]:
-        """Yield the answer to a GET whose status is good (or 416).
+        """Yield the answer to a GET if its status is good (or 416).
 
         Raise our own errors for any other status and for a lost connection.
         """
@@ -611,7 +611,7 @@ def _range_headers(file: RemoteFile, part: Path, size: int) -> dict[str, str]:
     """Return the headers that request a file starting at its byte `size`."""
     headers = {"Accept-Encoding": "identity"}
     tag = _tag(part).read_text() if _tag(part).exists() else ""
-    # Without a tag or a checksum nothing would tell whether two pieces are of one version.
+    # Without a tag or a checksum, nothing would tell whether two pieces are of the same version.
     if size and (tag or file.sha256):
         headers["Range"] = f"bytes={size}-"
         if tag:
@@ -621,12 +621,12 @@ def _range_headers(file: RemoteFile, part: Path, size: int) -> dict[str, str]:
 
 
 def _version_of(response: requests.Response) -> str:
-    """Return the source's name for this version of the file; If-Range allows no weak ETag."""
+    """Return the source's name for this version of the file. If-Range does not allow weak ETags."""
     tag = response.headers.get("ETag", "")
     is_weak = tag == "" or tag.startswith("W/")
     return response.headers.get("Last-Modified", "") if is_weak else tag
 
 
 def _tag(part: Path) -> Path:
-    """Return the file that stores the source's name for a version, so versions never mix."""
+    """Return the file that stores the source's name for a version, so that versions never mix."""
     return part.with_name(part.name + ".tag")

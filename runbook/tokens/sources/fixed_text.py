@@ -1,4 +1,4 @@
-"""Repair of wrongly decoded characters by ftfy, as NeMo's `--apply-ftfy` does."""
+"""Repairs wrongly decoded characters with ftfy, as NeMo's `--apply-ftfy` does."""
 
 from collections.abc import Iterable, Iterator
 from types import ModuleType
@@ -9,7 +9,10 @@ from runbook.tokens.messages import TokenMessage
 
 
 def load_ftfy() -> ModuleType:
-    """Return the package ftfy; `DataError` says how to install it."""
+    """Return the package ftfy.
+
+    Raise `DataError` with instructions to install it if it is missing.
+    """
     try:
         import ftfy  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
@@ -20,7 +23,7 @@ def load_ftfy() -> ModuleType:
 
 
 def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
-    """Repair a document in pieces; joined, they equal `ftfy.fix_text` of the whole.
+    """Repair a document in pieces. Joined, they equal `ftfy.fix_text` of the whole document.
 
     ftfy repairs each line separately, and cuts a line after a million characters. Only one state
     carries over from line to line: after the first `<`, HTML entities are no longer decoded.

@@ -1,6 +1,6 @@
-"""Input files: which are read, how they are cut into shards, and their text in blocks of lines.
+"""Input files: which are read, how they are cut into shards, and their text in blocks.
 
-They are plain, zstd, gzip or xz. Every kind of damage is noticed.
+They are plain, zstd, gzip or xz. Every kind of damage is detected.
 """
 
 import functools
@@ -28,15 +28,15 @@ COMPRESSIONS = (".zst", ".gz", ".xz")
 KINDS = (*LINES, ".txt", ".parquet")
 MAX_SHARDS = 20_000
 MANY_SHARDS = 48
-"""A smaller input is cut into about this many shards, but none below SMALL_SHARD.
+"""A smaller input is cut into about this many shards, but none smaller than SMALL_SHARD.
 
-Several shards let all workers end at about the same time.
+With several shards, all workers finish at about the same time.
 """
 SMALL_SHARD = 4_000_000
 SAMPLE = 4096
 """Bytes of each of the three samples of a file."""
 MOST_SAMPLED = 1000
-"""If there are more files, only size and date are compared.
+"""If there are more files, only their sizes and dates are compared.
 
 Opening all of them can take minutes on a network file system.
 """
@@ -48,7 +48,7 @@ _EXPANSION = {
 }
 """Bytes of text per byte of the file, for estimates.
 
-They were measured on English at the compressors' usual levels.
+They were measured with English text at the compressors' usual levels.
 """
 
 
@@ -62,20 +62,20 @@ class Segment:
     size: int
     mtime_ns: int
     sample: int = 0
-    """The `content_sample`; it detects a changed text of the same size and date.
+    """The `content_sample`, which detects changed text of the same size and date.
 
     It is 0 if no sample was taken.
     """
 
     @property
     def whole(self) -> bool:
-        """No part of the file is outside it."""
+        """Return whether no part of the file is outside this segment."""
         return self.start == 0 and self.end == self.size
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A unit of work, either finished or not."""
+    """A unit of work, which is either finished or not."""
 
     number: int
     segments: tuple[Segment, ...]
@@ -91,7 +91,7 @@ class Shard:
         return hashlib.sha256(content.encode()).hexdigest()
 
     def describe(self) -> str:
-        """Return its files in words, for errors."""
+        """Return a description of its files, for errors."""
         first = self.segments[0]
         cut = "" if first.whole else f" (bytes {first.start} to {first.end})"
         further_files = ""
@@ -101,7 +101,7 @@ class Shard:
 
 
 def kind_of(path: Path) -> tuple[str, str]:
-    """Return what a file contains and how it is compressed, by its name.
+    """Return what a file contains and how it is compressed, according to its name.
 
     >>> kind_of(Path("a/b.jsonl.zst")), kind_of(Path("b.txt")), kind_of(Path("b.json.gz"))
     (('.jsonl', '.zst'), ('.txt', ''), ('.jsonl', '.gz'))
@@ -121,13 +121,13 @@ def kind_of(path: Path) -> tuple[str, str]:
 
 
 def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
-    """Return the input files in these files and folders, in their order.
+    """Return the input files among these files and folders, in their order.
 
     The files of a folder come in natural order.
 
-    A folder gives the .jsonl, .ndjson, .txt and .parquet files under it (compressed ones too) that
-    match `pattern`; .json files must be named, because manifests are .json files too. A missing
-    file is an error; no file is skipped silently.
+    A folder contributes the .jsonl, .ndjson, .txt and .parquet files below it (also compressed
+    ones) that match `pattern`. Files named .json must be given explicitly, because manifests are
+    also .json files. A missing file is an error; no file is skipped silently.
     """
     files: list[Path] = []
     for path in inputs:
@@ -177,14 +177,19 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
 
 
 def says_its_kind(path: Path) -> bool:
-    """Return whether a file's name is that of text, .json excepted, because manifests end in it."""
+    """Return whether a file's name is that of text.
+
+    Names in .json do not count, because manifests have them too.
+    """
     with suppress(DataError):
         return kind_of(path)[0] != ".jsonl" or ".json" not in map(str.lower, path.suffixes)
     return False
 
 
 def path_inside(folder: Path, name: str) -> Path:
-    """Return the path of a listed file below a folder. Raise if the name leaves the folder.
+    """Return the path of a listed file below a folder.
+
+    Raise an error if the name leads out of the folder.
 
     >>> path_inside(Path("/data"), "../etc")
     Traceback (most recent call last):
@@ -236,12 +241,11 @@ def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
 
 
 def cut_shards(files: Iterable[Path], most_bytes: int, *, empty: bool = False) -> list[Shard]:
-    """Shards of about `most_bytes` of text or less, in file order.
+    """Return shards of at most about `most_bytes` of text, in file order.
 
-    Small files together, big ones cut at newlines.
+    Small files are put together, and large ones are cut at newlines.
 
-    A compressed file is never cut. The same files give the same shards, whatever the number of
-    workers.
+    A compressed file is never cut. The same files give the same shards with any number of workers.
     """
     segments = whole_files(files, empty=empty)
     total = int(sum(map(text_estimate, segments)))
@@ -270,7 +274,7 @@ def text_estimate(segment: Segment) -> float:
 def content_sample(path: Path) -> int:
     """Return a checksum of the beginning, the middle and the end of a file.
 
-    Other text of the same size has another one.
+    A different text of the same size has another checksum.
     """
     checksum = 0
     size = path.stat().st_size
@@ -293,35 +297,35 @@ def _pieces(segment: Segment, shard_bytes: int) -> list[Segment]:
 BLOCK = 512 << 10
 """Bytes of text parsed and encoded at a time.
 
-The text and its ids stay in the core's cache, which is a tenth faster than 4 MiB.
+The text and its ids then stay in the core's cache, which is a tenth faster than 4 MiB.
 """
 DECOMPRESSED = 4 << 20
 """Bytes of text decompressed at a time.
 
-zstd's window then stays in the core's cache. Alternating with encoding takes 3 % less time than
-decompressing a whole block.
+zstd's window then stays in the core's cache. Alternating between this and encoding takes 3 % less
+time than decompressing a whole block.
 """
 HUGE = 16 << 20
-"""Size at which a line or a text file is read in pieces, in bytes."""
+"""Lines or text files of at least this many bytes are read in pieces."""
 MAX_RECORD_BYTES = 256 << 20
-"""Limit of a record; a longer one is not a document.
+"""Limit for a record; a longer one is not a document.
 
-Compressed, a line of 3 GB takes 91 kB on disk.
+Compressed, a line of 3 GB needs only 91 kB on disk.
 """
 HEAD_BYTES = 200
 """Bytes kept of a record that is too long, for messages and the quarantine."""
 RAW_BLOCK = 4 << 20
-"""Bytes read from a compressed file at a time, since network file systems prefer large reads."""
+"""Bytes read from a compressed file at a time. Network file systems prefer large reads."""
 SMALL_BUFFER = 64 << 10
-"""Size of the buffer of plain text; larger reads go straight into the block."""
+"""Size of the buffer for plain text; larger reads go directly into the block."""
 XZ_BLOCK = 128 << 10
 
 
 class _XzStream(io.RawIOBase):
-    """Decompressor of one xz stream after the other; zero bytes between them are padding.
+    """Decompresses one xz stream after another; zero bytes between them are padding.
 
     Python's own LZMAFile mistakes a damaged beginning of a second stream for the end of the file.
-    It reports nothing, so the rest of the text would be lost.
+    It reports no error, so the rest of the text would be lost.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -357,7 +361,7 @@ class _XzStream(io.RawIOBase):
 
 
 class BrokenFileError(DataError):
-    """A file that cannot be read completely, or that changed: none of it may be used."""
+    """A file cannot be read completely, or has changed: none of it may be used."""
 
     def __init__(
         self,
@@ -381,9 +385,9 @@ class BrokenFileError(DataError):
 
 @contextmanager
 def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
-    """The decompressed bytes of a segment's file.
+    """Yield a segment's file with its bytes decompressed.
 
-    It must be the file that was planned, now and at the end.
+    It must be the planned file, now and at the end.
 
     Raises:
         BrokenFileError: the file is empty, missing, damaged, or another one.
@@ -447,9 +451,9 @@ def _decompressed(file: Any, compression: str) -> Any:
 
 
 def expansion(segment: Segment) -> float:
-    """Return the bytes of text in a byte of a file, measured on its first megabytes.
+    """Return the bytes of text per byte of a file, measured on its first megabytes.
 
-    For Parquet, `input_files` estimates them.
+    For Parquet, `input_files` provides an estimate.
     """
     kind, compression = kind_of(Path(segment.path))
     if not compression:
@@ -484,7 +488,7 @@ def _zstd() -> Any:
 
 
 def decompression_errors() -> tuple[type[BaseException], ...]:
-    """Return the errors of the decompressors for bytes that are cut, flipped or of another kind."""
+    """Return the errors of decompressors for bytes that are truncated, flipped or not theirs."""
     errors: tuple[type[BaseException], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
     try:
         return (*errors, _zstd().ZstdError)
@@ -493,9 +497,9 @@ def decompression_errors() -> tuple[type[BaseException], ...]:
 
 
 def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFileError:
-    """Return a decompressor's error as one of ours.
+    """Return a decompressor's error as one of our own.
 
-    It guesses from the first bytes what kind of file this is.
+    It guesses the kind of file from the first bytes.
     """
     reason = str(error) or type(error).__name__
     if isinstance(error, EOFError):
@@ -525,8 +529,8 @@ def read_blocks(
 
     A huge line is a separate block.
 
-    The memory needed is one block, or the longest line up to the limit. For a longer line, only its
-    beginning is yielded, as a `LongRecord`. The last line may lack its newline.
+    It needs memory for one block, or for the longest line up to the limit. For a longer line, only
+    its beginning is yielded, as a `LongRecord`. The last line may lack its newline.
     """
     with open_segment(segment) as stream:
         # Skip to the first line that begins there or later.
@@ -573,7 +577,8 @@ def _whole_lines(
         before = position
         for stop in stops:
             if before + stop > position:
-                # Handed over, not kept: a huge line must not stay here while it is encoded.
+                # Passed on without keeping a reference, so that a huge line is not held here while
+                # it is encoded.
                 ready = [carried]
                 carried = _cut_off(carried, before + stop - position)
                 start = position
@@ -594,7 +599,7 @@ def _whole_lines(
 
 
 def _append_text(stream: IO[bytes], text: bytearray) -> int:
-    """Append up to a block of a stream; return how many bytes came, 0 at the end.
+    """Append up to a block of a stream; return how many bytes were read, 0 at the end.
 
     The bytes are read without an intermediate copy, which would take a fifth of the reading time.
     """
@@ -611,20 +616,20 @@ def _append_text(stream: IO[bytes], text: bytearray) -> int:
 def _zeros(length: int) -> bytes:
     """Return bytes that make room in a bytearray.
 
-    They are always the same object, which stays in the core's cache.
+    It is always the same object, which stays in the core's cache.
     """
     return bytes(length)
 
 
 def _cut_off(text: bytearray, length: int) -> bytearray:
-    """Shorten a text to its first bytes, and return what followed them."""
+    """Shorten a text to its first bytes, and return the bytes after them."""
     end = text[length:]
     del text[length:]
     return end
 
 
 def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
-    """Return a record that is too long, after reading to its end without keeping it.
+    """Read to the end of a record that is too long without keeping it, and return it.
 
     The stream is then at the line after it.
     """
@@ -641,7 +646,7 @@ def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
 def line_number(segment: Segment, offset: int) -> int:
     """Return the number, starting at 1, of the line at an offset of a file's text.
 
-    It reads the file up to the offset, so it is for errors only.
+    It reads the file up to the offset, so it is used only for errors.
     """
     lines = 1
     with open_segment(segment) as stream:

@@ -1,4 +1,4 @@
-"""Someone's own job script, run in a sandbox, as a run file.
+"""Turns a user's job script into a run file by running it in a sandbox.
 
-What could not be carried over, and its known errors.
+It also reports the settings that could not be carried over, and the known errors in the script.
 """

@@ -78,7 +78,8 @@ class AdoptReport:
     refused: str
     """Why `runbook check` rejects the run file; empty if it accepts it."""
     proof: Sequence[ProvenOption] = ()
-    """Every option of the script next to the run file's; empty if the script starts no training."""
+    """Every option of the script next to the run file's option; empty if the script starts no
+    training."""
     site_block: str = ""
     """Text to paste into the site file."""
     model_entry: str = ""
@@ -86,7 +87,7 @@ class AdoptReport:
     differences: Sequence[Row] = ()
     """Differences due to another training program.
 
-    Scripts of Megatron and NeMo have none.
+    Scripts for Megatron and NeMo have none.
     """
 
     @property
@@ -105,7 +106,8 @@ class AdoptReport:
             return f"the model is not known ({findings.unknown_model}): {model} stands in for it"
         if findings.absent_file:
             return (
-                f"{findings.absent_file} is not at hand, and may say more: give it after the script"
+                f"{findings.absent_file} was not given and may contain more settings: pass it "
+                "after the script"
             )
         return "passes"
 
@@ -182,8 +184,8 @@ class AdoptReport:
         parts = [f"{self.path}: {num_values} values, site {site}, framework {adopted.framework}."]
         if adopted.base:
             parts.append(
-                f"What the script does not say is as in params/{adopted.base}.yaml, "
-                "which its document became."
+                f"Values that the script does not set are those of params/{adopted.base}.yaml, which was "
+                "made from its document."
             )
         parts += [f"Note: {note}." for note in adopted.script.notes]
         if self.differences:
@@ -207,7 +209,7 @@ class AdoptReport:
     def _required_part(self) -> str:
         """Return the values that a person must still supply, as a table or a sentence."""
         required = self._required_rows()
-        title = "Still to be given, in the run file or by --set"
+        title = "Still needed, in the run file or with --set"
         if not required:
             return f"{title}: nothing."
         return Table(required, title).as_text()
@@ -218,7 +220,7 @@ class AdoptReport:
         if self.path.parent.name == "params":
             name = self.adopted.name
         if self.refused:
-            return f"runbook check {name} will say:\n{self.refused}"
+            return f"runbook check {name} would report:\n{self.refused}"
         if self.check != "passes":
             return f"Compare by hand before you run it: {self.check}."
         return f"runbook check {name}: passes. Next: runbook plan {name}"
@@ -243,7 +245,7 @@ class AdoptReport:
         return rows
 
     def _proof_parts(self) -> list[str]:
-        """Return the two commands side by side: a table for each rank, and the options that are the same."""
+        """Return the two commands side by side: a table per rank, and the options that are equal."""
         parts = []
         compared = "command"
         both = "commands"
@@ -319,7 +321,7 @@ class AdoptReport:
 
 
 def _table(title: str, rows: list[Row]) -> str:
-    """Return a table with its number of rows in the title, or one line if it has no rows."""
+    """Return a table with its number of rows in the title, or a single line if it has no rows."""
     if not rows:
         return f"{title}: none."
     return Table(rows, f"{title}: {len(rows)}").as_text()
@@ -334,9 +336,9 @@ def adopt(
 ) -> AdoptReport:
     """Run a script in a sandbox, write the run file, and report whether it passes `runbook check`.
 
-    The small text files in the first script's folder are available in the sandbox, as copies. An
-    existing run file with other contents is refused, unless `replace`. If there are several
-    trainings, the last one is used, or number `launch` (from 1).
+    The small text files in the first script's folder are available in the sandbox, as copies. If a
+    run file with different contents exists, it is an error, unless `replace` is set. If there are
+    several trainings, the last one is used, or the one numbered `launch` (from 1).
     """
     project = params.project_root()
     path = _run_file_path(out, run_name(scripts[0]), project)
@@ -345,8 +347,8 @@ def adopt(
         script = script_of_log(log, scripts[0].name)
         adopted = adopt_script(script, scripts[0].name, path.stem, project, launch)
         return _write(adopted, path, project, replace=replace)
-    # A configuration is parsed unmasked and masked value by value, because masking may break its
-    # TOML.
+    # A configuration is parsed unmasked and then masked value by value, because masking first may
+    # break its TOML.
     texts = [(script.name, _read(script)) for script in scripts]
     own_file = _script_of_own_file(texts)
     if own_file:
@@ -356,7 +358,7 @@ def adopt(
     if config:
         adopted = adopt_config(config, texts, path.stem, project)
         return _write(adopted, path, project, replace=replace, config=config)
-    # No secret enters the sandbox, so that no secret can get from it into the run file.
+    # No secret enters the sandbox, so none can leak from it into the run file.
     files = [(name, mask(text)) for name, text in texts]
     beside, left_out = _files_beside(scripts[0])
     adopted = adopt_text(files, path.stem, project, beside, launch)
@@ -365,7 +367,7 @@ def adopt(
 
 
 def _script_of_own_file(texts: Sequence[tuple[str, str]]) -> Script | None:
-    """Return the training that a YAML file of Megatron-LM or NeMo describes; None if it is another one."""
+    """Return the training that a YAML file of Megatron-LM or NeMo describes; None for others."""
     name, text = texts[0]
     if len(texts) > 1 or Path(name).suffix not in (".yaml", ".yml"):
         return None
@@ -473,7 +475,7 @@ def run_name(script: Path) -> str:
     ('job-126', 'job-1e5', 'job-on')
     """
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", script.stem).strip("-._")[:60]
-    if stem in ("", "models", "datasets", "local"):  # names of other files in params
+    if stem in ("", "models", "datasets", "local"):  # Names of other files in params
         return f"adopted-{stem or 'script'}"
     if not re.search("[A-Za-z]{2}", stem) or stem.lower() in _WORDS_OF_YAML:
         return f"job-{stem}"
@@ -504,13 +506,13 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _CODE = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".py")
-"""Files that are programs, even if the name suggests a secret (count_tokens.py)."""
+"""Files that are programs, even if their name suggests a secret (count_tokens.py)."""
 
 
 def is_secret_file(name: str, text: str) -> bool:
     """Return whether a file contains only a secret.
 
-    Its name suggests it, or it is one long word of letters and digits.
+    It does if its name says so, or if it is one long word of letters and digits.
 
     >>> is_secret_file("hf_token.txt", "x"), is_secret_file("wandb", "0123456789abcdef01ab"), is_secret_file("a.py", "x")
     (True, True, False)
@@ -531,9 +533,9 @@ def _with_notes(script: Script, left_out: Mapping[str, str]) -> Script:
 
 
 def _files_beside(script: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Read the small text files next to a script, which it may start or read.
+    """Read the small text files next to a script, which the script may start or read.
 
-    They are in the script's folder and two levels below it. In the folder above it and in its
+    They are in the script's folder and two levels below it. In the parent folder and in the
     checkout, only files that the script names are read. Tokens in them are masked. Files that
     contain only a secret, or cannot be read, are left out; the second dictionary has the reasons.
     """
@@ -572,8 +574,8 @@ def _files_beside(script: Path) -> tuple[dict[str, str], dict[str, str]]:
 def _files_above(script: Path, job_texts: Iterable[str]) -> dict[str, str]:
     """Read the text files in the parent folder that the script or its files name.
 
-    For a template the name is enough; for files in deeper folders the path must be named:
-    `../configs/model.sh`.
+    For a template, naming the file is enough. For files in deeper folders, the script must name the
+    path: `../configs/model.sh`.
     """
     folder = script.resolve().parent
     names = set()
@@ -604,8 +606,8 @@ def _named_paths(texts: Iterable[str], pattern: re.Pattern[str]) -> set[str]:
 def _files_of_checkout(script: Path, job_texts: Iterable[str]) -> dict[str, str]:
     """Read the text files that a job names relative to a folder above the script.
 
-    People submit from the top of a checkout: `sbatch jobs/train.sh`, which reads configs/model.sh.
-    Only files inside the script's own checkout are read.
+    People submit jobs from the top of a checkout: `sbatch jobs/train.sh`, which reads
+    configs/model.sh. Only files inside the script's own checkout are read.
     """
     folder = script.resolve().parent
     top = _top_of_checkout(folder)
@@ -651,7 +653,7 @@ _MOST_FILES = 300
 
 
 def _text_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and of two levels below it that are text by their names.
+    """Yield the files of a folder, and of two levels below it, whose names mark them as text.
 
     Hidden files, links, and files in linked folders are left out.
     """
@@ -663,20 +665,20 @@ def _text_files(folder: Path) -> Iterator[Path]:
 
 
 def _is_text_file(path: Path, top: Path) -> bool:
-    """Return whether a path is a file within `top`, with a text file's name, and not a link."""
+    """Return whether a path is a file within `top`, has a text file's name, and is not a link."""
     if path.suffix not in _TEXT_ENDINGS:
         return False
     try:
         is_inside = path.resolve().is_relative_to(top.resolve())
         return is_inside and path.is_file() and not path.is_symlink()
-    except (OSError, RuntimeError):  # a folder without the right to enter it, a loop of links
+    except (OSError, RuntimeError):  # The folder is not accessible, or its links form a loop
         return False
 
 
 def _settled(adopted: Adoption, project: Path) -> tuple[Adoption, str, RenderedPhase | None]:
-    """Return the adoption as `runbook check` takes it, why it would not, and the run file's own training.
+    """Return the adoption, why `runbook check` rejects it (if it does), and the run's training.
 
-    A value that the source leaves open, and that fits nothing else, becomes a question.
+    A value that the source does not set, and for which no value fits, becomes a question.
     """
     catalogue = read_models(project)
     models = {name: catalogue.get(name) for name in catalogue.names}
@@ -688,14 +690,14 @@ def _settled(adopted: Adoption, project: Path) -> tuple[Adoption, str, RenderedP
             break
         settled = rewritten(settled)
         tried = _tried(settled, project)
-    if tried.refused:  # stand-ins that do not help would only hide the source's values
+    if tried.refused:  # Placeholders that do not help would only hide the source's values
         unsettled = dataclasses.replace(adopted, findings=as_read)
         return unsettled, first_try.refused, first_try.rendered
     return settled, tried.refused, tried.rendered
 
 
 _MOST_ROUNDS = 8
-"""Most attempts at a run file, each with other values left open."""
+"""Most attempts at a run file. Each leaves other values open."""
 
 
 @dataclass(frozen=True)

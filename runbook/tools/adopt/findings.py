@@ -1,6 +1,6 @@
-"""What a script contains.
+"""What adopt found in a script.
 
-They are values for the run file, settings without a key, settings that the runbook handles
+This includes values for the run file, settings without a key, settings that the runbook handles
 automatically, and errors.
 """
 
@@ -15,17 +15,17 @@ from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import Word
 
 TOKENIZER_MARK = "GIVE_DATA_TOKENIZER"
-"""Placeholder for a tokenizer's file that only the user can name."""
+"""Placeholder for the file of a tokenizer, which only the user can name."""
 
 
 @dataclass(frozen=True)
 class CarriedValue:
-    """A value of the run file, and its source."""
+    """A value of the run file, with its source."""
 
     key: str
     value: Any
     line: int
-    """The line of the script; 0 if the value comes from no line."""
+    """The line of the script, or 0 if no line sets the value."""
     source: str
     """The option or variable, or the reason why a value exists without one."""
 
@@ -41,7 +41,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class KnownError:
-    """A known error of the documents that this script repeats."""
+    """A known error of the documents that this script has too."""
 
     number: int
     line: int
@@ -60,9 +60,9 @@ class Findings:
     automatic: list[Remark] = field(default_factory=list)
     """Settings that need no key, because the runbook handles them automatically."""
     kind_lines: dict[str, int] = field(default_factory=dict)
-    """The lines of the script that describe the kind of model, by field of the model."""
+    """The script's lines that describe the kind of model, by model field."""
     model_kind: dict[str, str | float] = field(default_factory=dict)
-    """The kind of model that the catalogue lacks; empty if the catalogue has it."""
+    """The kind of model, if the catalogue lacks it; otherwise empty."""
     questions: dict[str, str] = field(default_factory=dict)
     """Questions that the source leaves open, by the key that answers them.
 
@@ -75,36 +75,36 @@ class Findings:
     vocabulary: int = 0
     """Size of the model's vocabulary in tokens, if the source states it; otherwise 0."""
     other_model: str = ""
-    """What makes the source's model differ from the run file's, such as 8 experts.
+    """What makes the source's model different from the run file's, such as 8 experts.
 
-    Empty if they agree.
+    Empty if they are the same.
     """
     unknown_model: str = ""
-    """Why the source does not identify the model, so that the run file's is used.
+    """Why the source does not identify its model, so that the run file uses its own.
 
-    Empty if it does.
+    Empty if the source identifies it.
     """
     absent_file: str = ""
     """The configuration that the training starts from, if it is not available.
 
-    Empty if there is no such value, or if the catalogue has its model.
+    Empty if there is none, or if the catalogue has its model.
     """
     site_values: dict[tuple[str, str], Any] = field(default_factory=dict)
     """Settings that the site's file may have, by section and name."""
 
     @property
     def site_file(self) -> str:
-        """The name of the site's file for people."""
+        """Return the name of the site's file, for people."""
         return f"params/sites/{self.site.site}.yaml"
 
     @property
     def devices_per_node(self) -> int:
-        """Number of devices that the run uses on each node."""
+        """Return the number of devices that the run uses on each node."""
         return self.number("jobs.training.devices_per_node") or self.site.hardware.devices_per_node
 
     @property
     def shape(self) -> dict[str, int]:
-        """The model sizes that were adopted, by name; 0 if there is none."""
+        """Return the model sizes that were adopted, by name; 0 if a size was not."""
         sizes = {}
         for name in SHAPE_FIELDS:
             sizes[name] = self.number(f"training.shape.{name}")
@@ -112,7 +112,7 @@ class Findings:
 
     @property
     def model_parallel(self) -> int:
-        """Number of devices that hold one copy of the model."""
+        """Return the number of devices that hold one replica of the model."""
         return max(1, self.number("parallel.tensor", 1) * self.number("parallel.pipeline", 1))
 
     def take(
@@ -144,29 +144,35 @@ class Findings:
         line: int,
         text: str,
         section: str,
-        why: str = "no key of the run file has it",
+        why: str = "the run file has no key for it",
     ) -> None:
         """Note a setting that the site's file may have in one of its sections."""
         self.leave(line, text, f"{why}: write it under {section} of {self.site_file}")
 
     def ask(self, key: str, question: str) -> None:
-        """Leave a key open. If it already has a question, that question stays."""
+        """Ask for the value of a key. If the key already has a question, that question stays."""
         self.questions.setdefault(key, question)
 
     def trains_another_model(self, line: int, text: str, part: str) -> None:
-        """Note a part of the source's model that our models lack.
+        """Note a part of the source's model that our models do not have.
 
         The run file then trains another model.
         """
         why = AdoptMessage.NO_SUCH_PART.fill(part=part)
         self.leave(line, text, why)
         self.other_model = self.other_model or f"{text}: {part}"
-        self.ask("model", f"the source's has {part}, and no model here: the run file's is dense")
+        self.ask(
+            "model",
+            (
+                f"the source's model has {part}, which no model here has: the run file's model is "
+                "dense"
+            ),
+        )
 
     def ask_for_tokenizer(self, path: str, line: int, source: str) -> None:
-        """Take the tokenizer's file if it is named by a full path.
+        """Take the tokenizer's file if it is given as a full path.
 
-        Otherwise leave the key open, with a placeholder.
+        Otherwise ask for it, with a placeholder.
         """
         word = Word(path, line)
         file = path if path.endswith((".json", ".model")) else f"{path.rstrip('/')}/tokenizer.json"
@@ -181,7 +187,7 @@ class Findings:
         )
 
     def for_site(self, section: str, name: str, value: Any) -> None:
-        """Note a value for the block that a person can paste into the site's file."""
+        """Note a value for the text that a person can paste into the site's file."""
         self.site_values[section, name] = value
 
     def does(self, line: int, text: str, why: str) -> None:
@@ -208,8 +214,8 @@ class Findings:
     ) -> None:
         """Adopt a word as a value.
 
-        If it is unknown or of another kind, report it with the reason. The program takes the last
-        of an option's values, so an earlier one does not stand in for it.
+        If the word is unknown or of the wrong type, report it with the reason. The program takes
+        the last of an option's values, so an earlier one does not stand in for it.
         """
         text = f"{source} {word.shown}"
         if over and key in self.carried and self.carried[key].source == source:

@@ -1,6 +1,6 @@
-"""Training programs that adopt does not read.
+"""Recognizes training programs that adopt does not read.
 
-Recognizes other frameworks, and Megatron's models that are not GPTs.
+These are programs of other frameworks, and Megatron's models that are not GPTs.
 """
 
 import re
@@ -15,7 +15,7 @@ class Sign:
     """Patterns that identify programs of another framework."""
 
     framework: str
-    """As people call it."""
+    """The name that people use for it."""
     script: str = ""
     """Pattern of the program's path; empty: any."""
     option: str = ""
@@ -71,7 +71,7 @@ SIGNS = (
     Sign("Hugging Face's Accelerate", option=r"mixed-precision|num-processes"),
     Sign("PyTorch FSDP", option=r"fsdp|sharding-strategy|fsdp-[\w-]+"),
 )
-"""In this order: the first that a program shows names it.
+"""The order matters: the first sign that a program shows gives it its name.
 
 A program's name takes precedence over its options.
 """
@@ -102,13 +102,16 @@ _IMPORTED = (
     ("Hugging Face's Trainer", r"transformers import [^\n]*\bTrainer"),
     ("Hugging Face's Accelerate", "accelerate"),
 )
-"""What a program imports from its framework. A program that imports Megatron itself may be anything."""
+"""Patterns for what a program imports from its framework.
+
+A program that imports Megatron itself may be of any kind.
+"""
 
 
 def imported_frameworks(texts: Mapping[str, str]) -> dict[str, str]:
     r"""Return the framework that each Python program imports, by the name of its file.
 
-    Programs that import none of them are left out.
+    Programs that import none of these are omitted.
 
     >>> imported_frameworks({"a/run.py": "import torch\nfrom megatron.bridge.training import pretrain\n"})
     {'run.py': 'Megatron Bridge'}
@@ -135,7 +138,7 @@ def _shows(
     names: Sequence[str],
     values: Sequence[str],
 ) -> bool:
-    """Return whether a program has every pattern of a sign."""
+    """Return whether a program matches every pattern of a sign."""
     if sign.script and not re.search(sign.script, script, re.IGNORECASE):
         return False
     if sign.option and not any(re.fullmatch(sign.option, name) for name in names):

@@ -1,4 +1,4 @@
-"""NeMo's configuration files, which Hydra reads before the overrides of a command line."""
+"""Reads NeMo's configuration files, which Hydra applies before the overrides of a command line."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ from runbook.tools.adopt.script import Script, StartedProgram, Word, is_count, l
 _READS_HYDRA = re.compile(r"(^|/)megatron_gpt_pretraining\w*\.py$")
 _INTERPOLATION = re.compile(r"\$\{(\.*)([\w.]+)\}")
 _PRODUCT = re.compile(r"\$\{multiply:(.*)\}")
-"""A resolver of NeMo's launcher."""
+"""Matches a product, as NeMo's launcher resolves it."""
 _HAS_NO_VALUE = (None, "???")
-"""Hydra's mark for a value that must be supplied elsewhere."""
+"""Values that Hydra uses for something that must be supplied elsewhere."""
 
 
 def with_configuration_files(script: Script, texts: Mapping[str, str]) -> Script:
-    """Return a script whose NeMo trainings have their configuration file's values as overrides.
+    """Return a script in which NeMo's trainings have their file's values as overrides.
 
-    `texts` are the available files. A training whose file is not available stays unchanged, and the
-    script names the file.
+    `texts` are the available files. If a training's file is not available, the training stays
+    unchanged, and the script names the file.
     """
     commands: list[StartedProgram] = []
     absent: dict[str, None] = {}
@@ -60,7 +60,7 @@ def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProg
         return command
     try:
         values = yaml_values(text, name)
-    except ParamsError:  # not YAML: its values stay unknown
+    except ParamsError:  # It is not YAML, so its values stay unknown
         return command
     overrides = _overrides(command.words[position + 1 :])
     file_words = [
@@ -68,7 +68,7 @@ def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProg
     ]
     command_words = (*command.words[: position + 1], *file_words, *command.words[position + 1 :])
     num_own = command.own
-    if position <= num_own:  # not the words of srun, which starts the program
+    if position <= num_own:  # Do not search the words of srun, which starts the program
         num_own = min(num_own + len(file_words), len(command_words) - 1)
     return replace(command, words=command_words, own=num_own)
 
@@ -84,7 +84,7 @@ def _place_of_program(command_words: Sequence[Word]) -> int | None:
 def _option(command_words: Sequence[Word], *names: str) -> tuple[str, Word | None]:
     """Return an option's value, after = or in the next word, and the option's word.
 
-    `names` are its spellings.
+    `names` has the spellings of the option.
     """
     for position, word in enumerate(command_words):
         option, equals, value = word.text.partition("=")
@@ -106,9 +106,9 @@ _SIGNS_OF_OTHERS = re.compile(
 
 
 def script_of_nemo_file(name: str, text: str) -> Script | None:
-    """Return the training that a NeMo GPT configuration describes; None for other files.
+    """Return the training that a NeMo GPT configuration describes, or None for other files.
 
-    It is megatron_gpt_pretraining.py with the file's values as overrides.
+    The training is megatron_gpt_pretraining.py with the file's values as overrides.
     """
     try:
         values = yaml_values(text, name)
@@ -133,7 +133,7 @@ def script_of_nemo_file(name: str, text: str) -> Script | None:
 
 
 def script_of_megatron_file(name: str, text: str) -> Script | None:
-    """Return the training that a file of Megatron-LM's --yaml-cfg describes; None if it is another one.
+    """Return the training that a file for Megatron-LM's --yaml-cfg describes; None for others.
 
     Its keys are the names of the parser's arguments, some of them in sections.
     """
@@ -188,7 +188,7 @@ def _file_called(name: str, folder: str, texts: Mapping[str, str]) -> str:
 
 
 def _common_tail(first: PurePosixPath, second: PurePosixPath) -> int:
-    """Return how many trailing components two paths share."""
+    """Return the number of trailing components that two paths share."""
     count = 0
     for one_name, other_name in zip(reversed(first.parts), reversed(second.parts), strict=False):
         if one_name != other_name:
@@ -212,7 +212,7 @@ def _resolved(
 ) -> list[tuple[ConfigValue, str]]:
     """Return each value with its text.
 
-    References are filled in, as Hydra does, after the overrides.
+    References are filled in like Hydra does it, after the overrides.
     """
     by_name: dict[str, object] = {value.name: value.value for value in values}
     by_name |= overrides
@@ -287,7 +287,7 @@ _MOST_REFERENCES = 8
 
 
 def _referred_name(name: str, dots: str, path: str) -> str:
-    """Return the name that a reference means: from the top, or with dots from the section that it is in.
+    """Return the name that a reference means: an absolute one, or with dots a relative one.
 
     >>> _referred_name("model.data.seq_length", "", "model.encoder_seq_length")
     'model.encoder_seq_length'
@@ -295,7 +295,7 @@ def _referred_name(name: str, dots: str, path: str) -> str:
     'model.encoder_seq_length'
     """
     if not dots:
-        return path.removeprefix("training.")  # the launcher's section around the file
+        return path.removeprefix("training.")  # The section that the launcher puts around the file
     sections = name.split(".")[: -len(dots)]
     return ".".join((*sections, path))
 

@@ -14,7 +14,7 @@ from runbook.tools.adopt.script import Script, StartedProgram, Word
 _GPT = re.compile(
     r"(^|/)(pretrain_(gpt|mcore_gpt|llama|mcore)\w*|megatron_gpt_pretraining\w*)\.py$"
 )
-"""Programs that train a GPT, with any options."""
+"""Programs that always train a GPT, whatever their options."""
 _MAY_TRAIN = re.compile(
     r"(pretrain|train|finetun|sft|dpo|ppo|grpo)\w*(\.py|-cli)?$|run_recipe\.py$"
 )
@@ -31,9 +31,10 @@ _MODULES = (
     "accelerate.commands.launch",
 )
 _ENOUGH_OPTIONS = 4
-"""Number of known options that make a script of any name a training."""
+"""Number of known options that make a script with any name a training."""
 _ENOUGH_CORE_OPTIONS = 2
-"""Number of these that must be specific. --bf16 and --seed are options of many programs."""
+"""Number of those that must be specific to training. --bf16 and --seed are options of many
+programs."""
 _CORE_OPTIONS = {
     "num-layers",
     "hidden-size",
@@ -69,7 +70,7 @@ class Launch:
 
     @property
     def programs(self) -> list[str]:
-        """The programs around the script, outermost first."""
+        """Return the programs around the script, outermost first."""
         return [name for name, _ in self.parts]
 
 
@@ -77,7 +78,9 @@ def different_launches(launches: Sequence[Launch]) -> list[Launch]:
     """Return each launch once, even if a loop or several ranks start the same training."""
     by_words: dict[tuple[str, ...], Launch] = {}
     for launch in launches:
-        by_words.pop(_words_of(launch), None)  # the last start of several counts
+        by_words.pop(
+            _words_of(launch), None
+        )  # If the same launch occurs several times, the last one counts
         by_words[_words_of(launch)] = launch
     return list(by_words.values())
 
@@ -88,7 +91,7 @@ def _words_of(launch: Launch) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ForeignTraining:
-    """One start of a training that adopt does not read."""
+    """A start of a training that adopt does not read."""
 
     framework: str
     """The framework that the program belongs to; empty if unknown."""
@@ -96,13 +99,13 @@ class ForeignTraining:
 
 
 def launches_of(commands: Sequence[StartedProgram]) -> list[Launch]:
-    """Return every start of a GPT's training by Megatron or NeMo, in order."""
+    """Return every start of a GPT training with Megatron or NeMo, in order."""
     launches = (_launch(command, commands) for command in commands)
     return [launch for launch in launches if launch and is_ours(launch)]
 
 
 def foreign_trainings(commands: Sequence[StartedProgram]) -> list[ForeignTraining]:
-    """Return every start of a training of another framework, in order."""
+    """Return every start of a training with another framework, in order."""
     launches = (_launch(command, commands) for command in commands)
     trainings = []
     for launch in launches:
@@ -126,7 +129,7 @@ def other_programs(commands: Sequence[StartedProgram]) -> list[str]:
 def is_ours(launch: Launch) -> bool:
     """Return whether a launch trains a GPT with Megatron or NeMo.
 
-    The program's name decides, or else its options.
+    The program's name decides. If it is unclear, the options decide.
     """
     if _GPT.search(launch.script.text):
         return True
@@ -144,7 +147,7 @@ def _is_nemo_launcher(script: Word, shell_words: Sequence[Word]) -> bool:
 
 
 def _has_enough_options(shell_words: Sequence[Word]) -> bool:
-    """Return whether words are Megatron's options or NeMo's overrides, not merely similar ones."""
+    """Return whether words are Megatron's options or NeMo's overrides, not just similar ones."""
     names = {name for _, name, _ in pairs(shell_words)}
     core = names & _CORE_OPTIONS
     num_known = count_known(shell_words)
@@ -200,9 +203,9 @@ _AROUND_A_TRAINING = ("step", "container", "wrapper", "starter")
 
 
 def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]) -> int | None:
-    """Return which word of a command is the training program.
+    """Return the index of the training program among the words of a command.
 
-    Return None if no word is. Also return None if the command starts something else, which is
+    Return None if there is none. Also return None if the command starts something else, which is
     recorded separately.
     """
     if command.kind in ("starter", "python"):
@@ -225,9 +228,9 @@ def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]
 
 
 def _is_started_on_devices(command: StartedProgram, shell_words: Sequence[Word]) -> bool:
-    """Return whether a starter of one process per device runs this command.
+    """Return whether a starter that runs one process per device runs this command.
 
-    Such a command is a training.
+    Such a command is always a training.
     """
     return command.kind == "starter" or any(word.text in _MODULES for word in shell_words)
 
@@ -243,7 +246,7 @@ def _python_file_place(shell_words: Sequence[Word]) -> int | None:
 def _may_train(shell_words: Sequence[Word], index: int) -> bool:
     """Return whether the program at this index may be a training.
 
-    Its name decides, or else its options.
+    The program's name decides. If it is unclear, the options decide.
     """
     script = shell_words[index]
     arguments = shell_words[index + 1 :]
@@ -258,7 +261,7 @@ _TRAINS_BY_ITS_WORDS = re.compile(
     r"(.*/)?train\w*\.py"
     r"|--(do_train|num_train_epochs|rollout[-_]batch[-_]size|advantage[-_]estimator)(=.*)?"
 )
-"""Words that make a program of any name a training: deepy.py train.py, run_clm.py --do_train."""
+"""Words that make a program with any name a training: deepy.py train.py, run_clm.py --do_train."""
 
 
 _LAUNCHER_OVERRIDE = re.compile(r"(training=|stages=\[training)")
@@ -273,7 +276,7 @@ def _part(program: StartedProgram) -> tuple[str, tuple[Word, ...]]:
 def _starter_name(shell_words: Sequence[Word]) -> str:
     """Return a program's name.
 
-    If Python runs the module of a starter, return the starter's name.
+    If Python runs a starter as a module, return the starter's name.
     """
     module = option(shell_words[1:], "m")
     if module and module.text in _MODULES:
@@ -286,7 +289,7 @@ def _starter_name(shell_words: Sequence[Word]) -> str:
 def _programs_around(
     command: StartedProgram, commands: Sequence[StartedProgram]
 ) -> list[StartedProgram]:
-    """The programs around a command, outermost first."""
+    """Return the programs around a command, outermost first."""
     by_identity = {program.identity: program for program in commands}
     chain: list[StartedProgram] = []
     parent = by_identity.get(command.parent)
@@ -297,7 +300,7 @@ def _programs_around(
 
 
 def program_name(word: Word) -> str:
-    """The program's own name.
+    """Return the program's own name.
 
     >>> program_name(Word("/usr/bin/python3", 1)), program_name(Word("apptainer", 1))
     ('python', 'singularity')
@@ -309,7 +312,7 @@ def program_name(word: Word) -> str:
 
 
 def _script_place(shell_words: Sequence[Word]) -> int:
-    """Return which word of a starter or of Python is the training script; 0 if none is.
+    """Return the index of the training script among the words of a starter or of Python, or 0.
 
     It is a .py file, or the module after -m.
     """
@@ -377,7 +380,7 @@ class DocumentCall:
 
 
 def site_of(script: Script, sites: Collection[str]) -> str:
-    """Return the site that a rendered script names, else the site with the most evidence.
+    """Return the site that a rendered script names, or else the site with the most evidence.
 
     A Slurm script never belongs to a PBS site, and vice versa.
     """
@@ -390,14 +393,14 @@ def site_of(script: Script, sites: Collection[str]) -> str:
 def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:
     """Return the site with the most evidence in the script, and its weight.
 
-    Without evidence it is the generic Slurm site with weight 0.
+    Without evidence it is the generic Slurm site, with weight 0.
     """
     queues = {directive.queue for directive in script.directives}
     best = "slurm"
     best_score = 0
     for site, signs in SITE_SIGNS.items():
         other_queue = "pbs"
-        if site == "polaris":  # the one site here with PBS
+        if site == "polaris":  # The only site here with PBS
             other_queue = "slurm"
         if site not in sites or other_queue in queues:
             continue
@@ -414,7 +417,7 @@ def _sum_of_signs(text: str, signs: Sequence[tuple[str, int]]) -> int:
 
 
 def framework_of(launches: Sequence[Launch]) -> str:
-    """Return the framework of the started program, by its name, its options or its folder."""
+    """Return the framework of the started program, based on its name, its options or its folder."""
     texts: list[str] = []
     programs: set[str] = set()
     names: set[str] = set()
@@ -480,12 +483,12 @@ def _word_like(pattern: str, shell_words: Sequence[Word]) -> str:
 def run_of(script: Script) -> str:
     """Return the run whose script reads most of the variables that are set.
 
-    If none are set, return the run of the machine that the text clearly names.
+    If none of them is set, return the run of the machine that the text clearly names.
 
     The result is empty if neither identifies a run.
     """
     if script.matching(_WRITES_OPTIONS):
-        return ""  # it starts another program, so it is not a block of exports
+        return ""  # It starts another program, so it is not a block of exports
     names = _names_with_values(script)
     _, run, _, knobs = max(DOCUMENTS, key=lambda document: len(names & document[3]))
     if len(names & knobs) >= _ENOUGH_KNOBS:
@@ -497,7 +500,7 @@ def run_of(script: Script) -> str:
 
 
 def _names_with_values(script: Script) -> set[str]:
-    """Return the variables that a script sets to a value that is known."""
+    """Return the variables that a script sets to a known value."""
     names = set()
     for setting in script.settings:
         if Word(setting.value, 0).known:
@@ -519,4 +522,4 @@ _ENOUGH_KNOBS = 2
 A single one, such as batch_size, is too common.
 """
 _CLEAR_SCORE = 4
-"""Weight of evidence from which on a text clearly refers to one machine."""
+"""Weight of evidence above which a text clearly refers to one machine."""

@@ -1,4 +1,4 @@
-"""The model that a script trains: a model of the catalogue and the sizes that differ from it."""
+"""The model that a script trains: a model of the catalogue, and the sizes that differ from it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -62,14 +62,14 @@ def _let_model_stand_in(
     missing: Sequence[str],
     findings: Findings,
 ) -> None:
-    """Take the nearest model if the script lacks a size that identifies the model."""
-    unknown = f"the script gives no {', '.join(missing)}"
-    findings.take("model", name, 0, f"stands in: {unknown}")
+    """Use the nearest model if the script lacks a size that identifies the model."""
+    unknown = f"the script does not set {', '.join(missing)}"
+    findings.take("model", name, 0, f"placeholder: {unknown}")
     findings.unknown_model = unknown
     findings.ask("model", unknown)
     sizes = [f"{value} {field}" for field, value in shape.items() if value]
     sizes_text = ", ".join(sizes) or "the kind of model"
-    why = f"the script gives no number for it, only {sizes_text}: set model"
+    why = f"the script has no number for it, only {sizes_text}: set model"
     findings.leave(0, f"the model's {', '.join(missing)}", why)
 
 
@@ -82,7 +82,7 @@ def _drop_implied(
 ) -> None:
     """Drop the sizes that the model has by default.
 
-    With `keep_widths`, the widths are kept; they are settled later.
+    With `keep_widths`, the widths are kept, because they are settled later.
     """
     for field, value in shape.items():
         if keep_widths and field in _WIDTHS:
@@ -96,7 +96,7 @@ _WIDTHS = ("ffn_hidden", "kv_heads")
 
 
 def _shorten_smoke_test(model: Model, findings: Findings) -> None:
-    """Limit the smoke test's sequences to the positions, if there are fewer than in the model."""
+    """Limit the smoke test's sequences to the number of positions, if the model has more."""
     positions = findings.number("training.shape.positions")
     if 0 < positions < model.sequence_length:
         line = findings.carried["training.shape.positions"].line
@@ -105,9 +105,9 @@ def _shorten_smoke_test(model: Model, findings: Findings) -> None:
 
 
 def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings: Findings) -> None:
-    """Drop the number of positions for rotary embeddings, which have no table.
+    """Drop the number of positions for rotary embeddings, which have no table of positions.
 
-    If a model with learned positions stands in, its table gets enough rows.
+    If a model with learned positions is used as a placeholder, its table gets enough rows.
     """
     if full_kind["position_embedding"] != "rope":
         return
@@ -120,14 +120,14 @@ def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings
     if model.position_embedding == "learned" and sequence > (
         model.positions or model.sequence_length
     ):
-        source = f"stands in: model has learned positions, for sequences of {sequence}"
+        source = f"placeholder: the model has learned positions, for sequences of {sequence}"
         findings.take("training.shape.positions", sequence, 0, source)
 
 
 def _with_room_for_tokenizer(
     models: Mapping[str, Model], findings: Findings
 ) -> Mapping[str, Model]:
-    """Return the models with a row for each GPT-2 token, if the source uses that tokenizer."""
+    """Return the models with room for GPT-2's tokens, if the source uses that tokenizer."""
     if findings.tokenizer_kind != "GPT2BPETokenizer":
         return models
     return {name: model for name, model in models.items() if model.vocabulary >= GPT2_VOCABULARY}
@@ -141,7 +141,8 @@ def _take_widths(
 ) -> None:
     """Set the widths that depend on other sizes if the model's default differs from the program's.
 
-    The program's defaults: 4 x hidden, 2/3 of it with gates, and as many key-value heads as heads.
+    The program's defaults are 4 x hidden, 2/3 of it with gates, and as many key-value heads as
+    heads.
     """
     other_core = {}
     for name in _CORE_FIELDS:
@@ -173,7 +174,7 @@ def _default_ffn_hidden(hidden: int, full_kind: Mapping[str, str | float]) -> in
 def _of_nearest_kind(
     models: Mapping[str, Model], full_kind: Mapping[str, str | float]
 ) -> Mapping[str, Model]:
-    """Return the models that differ from a kind in the fewest properties."""
+    """Return the models that differ from the wanted kind in the fewest properties."""
     num_different = {}
     for name, model in models.items():
         num_different[name] = len(_other_fields(model, full_kind))
@@ -202,7 +203,10 @@ def _report_kind(
     for field in other_fields:
         line = findings.kind_lines.get(field, 0)
         text = AdoptMessage.MODEL_PROPERTY.fill(field=field, value=kind[field])
-        why = f"model {name} has {getattr(model, field)}; no model of params/models.yaml has this kind"
+        why = (
+            f"model {name} has {getattr(model, field)}; no model of params/models.yaml is of this "
+            "kind"
+        )
         findings.leave(line, text, f"{why}: paste the entry, and set model")
     vocabulary = findings.vocabulary
     if vocabulary and not 0 <= model.vocabulary - vocabulary < _PADDING:
@@ -215,23 +219,23 @@ def _report_kind(
 
 
 _PADDING = 1024
-"""Rows that a padded vocabulary may have beyond the tokenizer's."""
+"""Number of rows by which a padded vocabulary may exceed the tokenizer's."""
 _CORE_FIELDS = ("layers", "hidden", "heads")
-"""Fields of a shape without which no model can be looked up."""
+"""Fields of a shape that are needed to look up a model."""
 
 
 def _drop_shape_of_named_model(model: Model, shape: Mapping[str, int], findings: Findings) -> None:
-    """Drop the sizes that the named model has too."""
+    """Drop the sizes that the named model has as well."""
     for name in SHAPE_FIELDS:
         if shape[name] and shape[name] == getattr(model, name):
             findings.drop(f"training.shape.{name}")
 
 
 def take_uneven_stages(framework: str, findings: Findings) -> None:
-    """Take a layout that counts the embedding and the output layer as two more layers.
+    """Accept a layout that counts the embedding and the output layer as two more layers.
 
-    BLOOM's fork divides its 70 layers over 12 stages this way. No pinned fork has this option, but
-    our trainer has.
+    BLOOM's fork divides its 70 layers over 12 stages in this way. No pinned fork has this option,
+    but our trainer does.
     """
     layers = findings.number("training.shape.layers")
     pipeline = findings.number("parallel.pipeline", 1)
@@ -245,14 +249,17 @@ def take_uneven_stages(framework: str, findings: Findings) -> None:
     findings.take("parallel.last_stage_layers", end_layers, line, source)
     if framework == "megatron-lm":
         return
-    why = "its first and last stage have fewer layers, for which no pinned fork has an option: our own trainer"
+    why = (
+        "its first and last stage have fewer layers, and no pinned fork has an option for that: "
+        "our own trainer is used"
+    )
     findings.leave(line, f"framework {framework}", why)
     findings.take("training.framework", "runbook", line, source)
     findings.drop("training.offload")
 
 
 def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None:
-    """Set the model of a NeMo training: the model of its file, or one of the kind it asks for."""
+    """Set the model of a NeMo training: that of its file, or one of the kind that it needs."""
     findings = evidence.findings
     _ask_for_nemo_model(evidence)
     if is_other_kind(kind, findings):
@@ -270,7 +277,7 @@ def is_other_kind(kind: Mapping[str, str | float], findings: Findings) -> bool:
 
 
 def _ask_for_nemo_model(evidence: Evidence) -> None:
-    """Ask for the model if only a configuration file of NeMo determines it."""
+    """Ask for the model if only a NeMo configuration file determines it."""
     findings = evidence.findings
     arguments = evidence.launches[-1].arguments
     size = program_arguments.size_of(arguments)
@@ -282,7 +289,10 @@ def _ask_for_nemo_model(evidence: Evidence) -> None:
         return
     file = option(arguments, "config-name", "cn")
     name = file.shown if file else "of its configuration, which is not at hand,"
-    why = f"the file {name} says it, and neither a size of NeMo's nor all of layers, hidden, heads"
+    why = (
+        f"the file {name} sets it, but neither a NeMo size nor all of layers, hidden and heads are "
+        "given"
+    )
     findings.leave(file.line if file else 0, "the model", f"{why}: set model")
     findings.unknown_model = why
     findings.ask("model", why)
@@ -339,7 +349,7 @@ def _nearest_model(
 
 
 def _distance(model: Model, shape: Mapping[str, int], findings: Findings) -> tuple[float, ...]:
-    """Return a sort key for the distance of a model from a shape, the largest differences first."""
+    """Return a sort key for a model's distance from a shape; large differences count first."""
     sequence = findings.number("training.sequence_length")
     core = [field for field in _CORE_FIELDS if shape[field]]
     other_core = sum(getattr(model, field) != shape[field] for field in core)
@@ -359,7 +369,7 @@ def _distance(model: Model, shape: Mapping[str, int], findings: Findings) -> tup
 
 
 def _size_of_layers(layers: int, hidden: int) -> int:
-    """Return a number that grows as the parameters of the layers."""
+    """Return a number that grows with the parameters of the layers."""
     return layers * hidden**2
 
 

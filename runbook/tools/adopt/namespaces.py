@@ -1,8 +1,8 @@
-"""Sandbox for job scripts: separate namespaces, a root in memory, stub programs on the PATH.
+"""Sandbox for job scripts: separate namespaces, a root in memory, and stub programs.
 
-The job sees the machine's programs read-only, an empty home, no network and no device. Of the
-user's files it sees only copies of small text files: those next to the script, and those that it
-names in its checkout. Linux user namespaces (util-linux's `unshare`) make this possible without
+The job sees the machine's programs read-only, an empty home folder, no network and no devices. Of
+the user's files, it sees only copies of small text files: those next to the script, and those that
+it names in its checkout. Linux user namespaces (util-linux's `unshare`) make this possible without
 privileges. If a machine forbids them, the script is not run at all.
 """
 
@@ -31,7 +31,7 @@ _MOST_TIMES_LONGER = 4
 """How many times longer a job has at most, where other programs keep the processors busy."""
 MOST_PROCESSES = 96
 MOST_BYTES = 8 << 20
-"""Largest trace. A job that writes more is cut off."""
+"""Largest trace in bytes. Output of a job beyond this size is cut off."""
 STUBS = Path(__file__).parent / "stubs"
 LAUNCHERS = ("step", "container", "starter", "submit")
 _NOBODY = 65534
@@ -59,8 +59,8 @@ def run_job(
 
     The sandbox holds `files` in `folder`.
 
-    `missing` are absolute paths of programs that are not here: a stub takes the place of each.
-    Raises `ProgramError` if no sandbox can be created.
+    `missing` has absolute paths of programs that do not exist here; each is replaced by a stub.
+    Raise `ProgramError` if no sandbox can be created.
     """
     seconds = time_limit()
     absent = [tool for tool in _TOOLS if shutil.which(tool) is None]
@@ -78,8 +78,8 @@ def run_job(
         finished = shell.run(
             [*cut_off, str(MOST_BYTES), *sandbox],
             timeout=seconds + 20,
-            # None of our variables: a job can read the outer shell's environment in
-            # /proc/$PPID/environ.
+            # Our own variables are not passed on, because a job can read the outer shell's
+            # environment in /proc/$PPID/environ.
             env={**dict.fromkeys(os.environ), "PATH": _PATH},
             check=False,
         )
@@ -115,13 +115,13 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def _limits() -> list[str]:
-    """Return the programs before `unshare`, which limit the number of processes.
+    """Return the commands that precede `unshare` and limit the number of processes.
 
     As root they switch to the user nobody, because root has no limit.
     """
     own = os.geteuid()
     user = own or _NOBODY
-    # The kernel counts all of a user's threads against the limit, including those of other
+    # The kernel counts all of a user's threads against the limit, including those in other
     # sandboxes.
     limit = [f"--nproc={MOST_PROCESSES + _num_threads_of(user)}"]
     if own == 0:
@@ -171,7 +171,7 @@ def _stage_missing(root: Path, absent: str, program: str) -> None:
     """Write a stub for a program that a job calls by the path `absent`, which does not exist here.
 
     The path comes from the script, which may be hostile. As in the kernel, `..` does not lead out
-    of the sandbox's root, and a folder before a `..` must exist. There is no stub at a path that
+    of the sandbox's root, and a folder before a `..` must exist. No stub is written to a path that
     the sandbox itself needs, or where no file is possible.
     """
     *folders, name = absent.split("/")
@@ -186,12 +186,12 @@ def _stage_missing(root: Path, absent: str, program: str) -> None:
             return
         link.write_text(f'#!/bin/bash -p\nexec {program} "$@"\n')
         link.chmod(0o755)
-    except OSError:  # the name is too long, or a folder of the path is a file
+    except OSError:  # The name is too long, or a folder of the path is a file
         return
 
 
 def _entered(folder: Path, part: str, root: Path) -> Path:
-    """Return the path to which one component of a path leads from `folder`, at or below `root`."""
+    """Return the path that one component leads to from `folder`, which is at or below `root`."""
     if part in ("", "."):
         return folder
     if part != "..":
@@ -202,7 +202,7 @@ def _entered(folder: Path, part: str, root: Path) -> Path:
 
 
 def _is_reserved(place: PurePath) -> bool:
-    """Return whether stubs/enter.sh needs a path in the sandbox's root for itself."""
+    """Return whether stubs/enter.sh itself needs a path in the sandbox's root."""
     return place.parts[:1] in _RESERVED or place.parts[:2] in _RESERVED
 
 
@@ -226,7 +226,7 @@ _RESERVED = {
 def _write_stubs(programs: Path, launchers: Path) -> None:
     """Write each stub under the names of all programs that it replaces.
 
-    Launchers are listed by empty files.
+    Empty files list the launchers.
     """
     programs.mkdir()
     launchers.mkdir()
@@ -239,7 +239,7 @@ def _write_stubs(programs: Path, launchers: Path) -> None:
 
 
 def _program_for(name: str, files: Mapping[str, str]) -> str:
-    """Return the stub for a program that a job calls by a path which does not exist here."""
+    """Return the stub for a program that a job calls by a path that does not exist here."""
     if any(name in names for names in stub_programs().values()):
         return f"/adopt/bin/{name}"
     if name in files:
@@ -287,9 +287,9 @@ _BLANK = re.compile(r"(?<![<&\w])<([A-Za-z][\w /.,:'-]*[\w.])>(?![>&(])")
 
 
 def filled_in(name: str, text: str) -> str:
-    """Return a script with markers for its author's placeholders.
+    """Return a script in which markers replace its author's placeholders.
 
-    Bash cannot parse <path to data>.
+    Bash cannot parse a placeholder such as <path to data>.
     """
     if name.endswith(_NO_SHELL):
         return text
@@ -315,17 +315,17 @@ class Retry:
     keep_going: bool = False
     """Whether `exit` is ignored."""
     as_a_rank: bool = False
-    """Whether MPI's variables are set to rank 0, and loops of unknown count are entered once."""
+    """Whether MPI's variables are set to rank 0, and whether loops with an unknown count run once."""
 
 
 FIRST_RUN = Retry()
 
 
 def environment(job: SandboxJob, retry: Retry) -> dict[str, str]:
-    """Return the variables of a job: those that a queue and a login set, and markers.
+    """Return a job's variables: those that a queue and a login set, and markers.
 
-    Each variable that the job reads and nothing sets gets a marker. The job gets a file with its
-    nodes' names.
+    Each variable that the job reads and nothing sets gets a marker. The job gets a file with the
+    names of its nodes.
     """
     size = _job_size(job)
     hosts = "".join(f"node{number}\n" for number in range(1, size.nodes + 1))
@@ -341,9 +341,9 @@ def environment(job: SandboxJob, retry: Retry) -> dict[str, str]:
 
 
 def _queue_variables(job: SandboxJob, size: JobSize) -> dict[str, str]:
-    """Return the variables that the job's queue sets. The default is Slurm."""
+    """Return the variables that the job's queue sets. If the queue is unknown, they are Slurm's."""
     queues = {directive.queue for directive in job.directives}
-    # Its options may come from qsub's command line
+    # The job's options may come from qsub's command line
     if "PBS_NODEFILE" in job.files[job.main]:
         queues.add("pbs")
     variables: dict[str, str] = {}
@@ -397,7 +397,7 @@ _RANKS = (
     "PALS_RANKID",
     "PALS_LOCAL_RANKID",
 )
-"""Variables for global and local rank: Open MPI, MVAPICH, Intel MPI, PMI and Cray's PALS."""
+"""Variables for the global and local rank in Open MPI, MVAPICH, Intel MPI, PMI and Cray's PALS."""
 
 
 def _login_variables(size: JobSize, retry: Retry) -> dict[str, str]:
@@ -436,7 +436,7 @@ def _unset_variables(
 
 
 def _real_run(job: SandboxJob) -> dict[str, str]:
-    """Return "no" for each switch that by default makes a script only print its command."""
+    """Return "no" for each switch by which a script, by default, only prints its command."""
     answers = {}
     for name, default in _DRY_RUN.findall(_code_that_runs(job)):
         answers[name] = _NO[default]
@@ -445,7 +445,7 @@ def _real_run(job: SandboxJob) -> dict[str, str]:
 
 _DRY_RUN = re.compile(r"\$\{(\w*DRY_?RUN):?[-=][\"']?(1|true|True|yes)[\"']?\}")
 _NO = {"1": "0", "true": "false", "True": "False", "yes": "no"}
-"""The word for no, by the word that a script uses for yes."""
+"""The word for no, for each word that a script uses for yes."""
 
 
 _LOOP = re.compile(r"^([ \t]*for\s*\(\([^;\n]*;)([^;\n]*)(;[^\n]*\)\))", re.MULTILINE)
@@ -472,7 +472,7 @@ _NODE_FILE = ".nodes"
 _NAMES_OF_NODES = ("NODES", "NNODES", "NUM_NODES")
 """Variables for the number of nodes.
 
-Scripts compare them as numbers, so they get the requested number of nodes.
+Scripts compare them as numbers, so they are set to the requested number of nodes.
 """
 
 
@@ -483,7 +483,7 @@ _NODES = ("nodes", "select", "nnodes")
 def _job_size(job: SandboxJob) -> JobSize:
     """Read the nodes, devices and tasks that a job requests.
 
-    The sandbox assumes numbers for those not requested.
+    The sandbox assumes values for those that are not requested.
     """
     requests = {directive.name: directive.value for directive in job.directives}
     nodes = 0
@@ -491,7 +491,7 @@ def _job_size(job: SandboxJob) -> JobSize:
         nodes = nodes or _number(requests.get(name, ""))
     devices = 0
     numbers = re.findall(r"\d+", requests.get("gpus-per-node") or requests.get("gres", ""))
-    if numbers:  # gpu:a100:4: the last number counts them
+    if numbers:  # In gpu:a100:4, the last number is the count
         devices = _number(numbers[-1])
     tasks = _number(requests.get("ntasks-per-node", ""))
     return JobSize(requests, nodes or ASSUMED_NODES, devices or ASSUMED_DEVICES, tasks or 1)
@@ -551,7 +551,7 @@ def _pbs_variables(size: JobSize) -> dict[str, str]:
 def _number(text: str) -> int:
     """Return the number at the beginning of a text.
 
-    The result is 0 if there is no number, or if it is too large for any machine.
+    The result is 0 if there is no number, or if the number is too large for any machine.
     """
     match = re.match(r"\d{1,6}(?!\d)", text)
     if match is None:
@@ -560,7 +560,7 @@ def _number(text: str) -> int:
 
 
 def _never_set(job: SandboxJob) -> list[str]:
-    """Return the variables that the job requires and nothing sets."""
+    """Return the variables that the job requires but nothing sets."""
     text = _SETS_ITSELF.sub(r"${\1:?", _code_that_runs(job))
     required = set(_REQUIRED.findall(text))
     reads = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", text))
@@ -570,7 +570,7 @@ def _never_set(job: SandboxJob) -> list[str]:
 
 _REQUIRED = re.compile(r"\$\{([A-Za-z_]\w*):?\?")
 _SETS_ITSELF = re.compile(r"(?<![\w])([A-Za-z_]\w*)=[\"']?\$\{\1:?\?")
-"""`NAME=${NAME:?message}`, which ends a script where nothing else sets the name."""
+"""Matches `NAME=${NAME:?message}`, which ends a script if nothing else sets the name."""
 
 
 def _code_that_runs(job: SandboxJob) -> str:
@@ -581,19 +581,19 @@ def _code_that_runs(job: SandboxJob) -> str:
         is_code = not name.endswith(_NO_SHELL)
         if is_code and name != job.main and name.rpartition("/")[2] in main:
             codes.append(_without_comments(text))
-    # Single quotes around a $ are kept: they may hold the code of another shell.
+    # Single quotes around a $ are kept, because they may hold code for another shell.
     return re.sub(
         r"'[^'\n]*'", lambda quoted: quoted[0] if "$" in quoted[0] else "''", "\n".join(codes)
     )
 
 
 def _without_comments(script: str) -> str:
-    """Return a script without the lines that are comments."""
+    """Return a script without its comment lines."""
     return re.sub(r"(?m)^[ \t]*#.*$", "", script)
 
 
 def _names_set(text: str) -> set[str]:
-    """Return the variables that a shell text sets: by assignments, or by builtins like `read`."""
+    """Return the variables that a shell text sets, by assignments or by builtins such as `read`."""
     assigned = re.findall(r"(?:^|[\s;({&|`\"'])([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=", text)
     setters = (
         r"\b(?:read|mapfile|readarray|getopts|for|select|unset|export|local|declare)\b([^\n;|]*)"
@@ -624,7 +624,7 @@ _END_OF_BLOCK = re.compile(r"^[ \t]*\}", re.MULTILINE)
 def _without_functions(script: str) -> str:
     """Return a script without the functions that it defines.
 
-    No function can end after the last brace. Searching there for the end of each function would
+    After the last brace no function can end. Searching for the end of each function beyond it would
     take quadratic time.
     """
     end = 0
@@ -636,21 +636,21 @@ def _without_functions(script: str) -> str:
 def needed_arguments(job: SandboxJob) -> list[str]:
     """Return a marker for at least each argument that the script reads outside its functions.
 
-    An argument with a default, as in ${4:-MOCK}, is left empty, so that the default applies.
+    An argument with a default, as in ${4:-MOCK}, is left empty so that the default applies.
     """
     text = _without_functions(job.files[job.main])
     text = re.sub(r"(?m)^[ \t]*#.*$|awk\s+[^|\n]*", "", text)
-    # The script parses options, all of which have defaults
+    # The script parses options, which all have defaults
     if re.search(r"case\s+\"?\$\{?1\b", text):
         return []
     return _markers_of_arguments(text)
 
 
 def first_choice(job: SandboxJob) -> list[str]:
-    """Return arguments with which a script chooses a branch of its `case "$1" in`.
+    """Return arguments with which a script takes a branch of its `case "$1" in`.
 
-    It is the first that does not only prepare a training, by its name, or else the first. The
-    result is empty if there is no such branch. Markers stand for the script's other arguments.
+    It is the first branch whose name does not suggest mere preparation, or else the first. The
+    result is empty if there is no such branch. The script's other arguments are markers.
     """
     text = _without_functions(_without_comments(job.files[job.main]))
     head = _CASE_OF_ARGUMENT.search(text)
@@ -669,11 +669,11 @@ _CASE_OF_ARGUMENT = re.compile(r"\bcase\s+\"?\$\{?1\}?\"?\s+in\b")
 _BRANCH = re.compile(r"(?:^|;;)\s*\(?[\"']?([A-Za-z0-9][\w.-]*)[\"']?\s*[|)]")
 _STARTS_NOTHING = ("help", "usage", "stop", "clean", "status", "kill")
 _PREPARES = re.compile(r"(?:install|setup|download|prepare|build|test)(?![A-Za-z0-9])", re.I)
-"""Names of branches that come before a training: `install`, `build-image`."""
+"""Names of branches that only prepare a training, such as `install` and `build-image`."""
 
 
 def _markers_of_arguments(text: str) -> list[str]:
-    """Return a marker for each argument that a shell text reads; one with a default is left empty."""
+    """Return a marker for each argument that a shell text reads; those with defaults are empty."""
     with_default = set(re.findall(r"\$\{([1-9]):?[-=]", text))
     needed = set(re.findall(r"\$\{?([1-9])\b", text)) - with_default
     last = max(map(int, needed), default=0)

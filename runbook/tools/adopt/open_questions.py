@@ -1,6 +1,6 @@
-"""Values that a source leaves open, and that do not fit together as the sandbox saw them.
+"""Handles values that the source leaves open, and that do not fit together as the sandbox saw them.
 
-Each becomes a question in the run file, with a stand-in value, instead of a refusal.
+Each becomes a question in the run file, with a placeholder value, instead of an error.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +15,12 @@ from runbook.tools.adopt.findings import Findings
 
 Models = Mapping[str, Model]
 Answer = Callable[[Findings, Models], bool]
-"""Changes a value so that a check passes; False if nothing is left to change."""
+"""Changes a value so that a check passes; returns False if nothing is left to change."""
 _MOST_NODES = 1024
 
 
 def leave_open(checks: Sequence[Check], findings: Findings, models: Models) -> bool:
-    """Answer every failed check that a stand-in answers; return whether any value changed."""
+    """Change values until no failed check can be fixed; return whether any value changed."""
     changes = []
     for check in checks:
         for change in _answers(check):
@@ -30,19 +30,19 @@ def leave_open(checks: Sequence[Check], findings: Findings, models: Models) -> b
 
 
 def _answers(check: Check) -> list[Answer]:
-    """Return what can be changed for a check."""
+    """Return the functions that can make a check pass."""
     by_code = _BY_CODE.get(check.code) if check.code else None
     if by_code:
         return [by_code]
     if check.keys[-1:] == ("jobs.training.nodes",) and "training.recompute" in check.keys:
-        # Of a layout that does not fit into a device
+        # For a layout that does not fit into a device's memory
         return [_nodes_for_memory]
 
     return [answer for keys, answer in _BY_KEYS if check.keys == keys]
 
 
 def _smoke_sequence(findings: Findings, models: Models) -> bool:
-    """Shorten the smoke test's sequences to the positions of its model."""
+    """Shorten the smoke test's sequences to the number of positions of its model."""
     smoke = models[str(findings.value("training.smoke.model", "")) or _SMOKE_MODEL]
     positions = smoke.positions or smoke.sequence_length
     key = "training.smoke.sequence_length"
@@ -68,14 +68,14 @@ def _nodes_of_layout(findings: Findings, _: Models) -> bool:
         return False
     carried = findings.carried.get("jobs.training.nodes")
     line = carried.line if carried else 0
-    source = f"{nodes} x {devices} devices do not hold tensor x pipeline x context = {group}"
+    source = f"{nodes} x {devices} devices cannot hold tensor x pipeline x context = {group}"
     findings.take("jobs.training.nodes", fitting, line, source)
     findings.ask("jobs.training.nodes", f"how many nodes: {source}")
     return True
 
 
 def _global_batch(findings: Findings, _: Models) -> bool:
-    """Take the nearest global batch that the devices divide."""
+    """Take the nearest global batch that can be divided over the devices."""
     if findings.number("training.rampup_start"):
         return False
     group = findings.model_parallel * max(1, findings.number("parallel.context", 1))
@@ -88,18 +88,20 @@ def _global_batch(findings: Findings, _: Models) -> bool:
         return False
     carried = findings.carried.get("training.global_batch")
     line = carried.line if carried else 0
-    source = f"{batch} does not divide by {micro_batch} micro x {sequences // micro_batch} replicas"
+    source = (
+        f"{batch} is not divisible by {micro_batch} micro x {sequences // micro_batch} replicas"
+    )
     findings.take("training.global_batch", nearest, line, source)
     findings.ask("training.global_batch", f"the global batch, or the nodes: {source}")
     return True
 
 
 def _stages(findings: Findings, models: Models) -> bool:
-    """Take the most stages, up to the source's, over which the layers divide."""
+    """Take the largest number of stages, up to the source's, that divides the layers."""
     model = models.get(str(findings.value("model")))
     layers = findings.number("training.shape.layers") or (model.layers if model else 0)
     if "parallel.virtual_pipeline" in findings.carried:
-        source = "layers do not divide by pipeline x virtual pipeline: no chunks"
+        source = "layers are not divisible by pipeline x virtual pipeline: no chunks"
         findings.ask("parallel.virtual_pipeline", f"chunks of a stage: {source}")
         findings.drop("parallel.virtual_pipeline")
         return True
@@ -115,7 +117,7 @@ def _stages(findings: Findings, models: Models) -> bool:
         return True
 
     stages = max(count for count in range(1, carried.value + 1) if layers % count == 0)
-    source = f"{layers} layers do not divide over {carried.value} stages"
+    source = f"{layers} layers are not divisible by {carried.value} stages"
     findings.take("parallel.pipeline", stages, carried.line, source)
     findings.ask("parallel.pipeline", f"the stages, or the layers: {source}")
     if stages == 1:
@@ -124,7 +126,7 @@ def _stages(findings: Findings, models: Models) -> bool:
 
 
 def _length(findings: Findings, _: Models) -> bool:
-    """Make a stand-in length long enough for the warm-up."""
+    """Make a placeholder length long enough for the warm-up."""
     carried = findings.carried.get("training.iterations")
     if carried is None or "training.iterations" in findings.questions:
         return False
@@ -139,14 +141,14 @@ def _length(findings: Findings, _: Models) -> bool:
     warmup = max(warmup, samples // max(1, findings.number("training.global_batch", 1)))
     longest = max(10 * warmup, findings.number("training.decay_iterations"), carried.value)
     findings.take(
-        "training.iterations", longest, 0, "stands in: ten times the warm-up, or the decay"
+        "training.iterations", longest, 0, "placeholder: ten times the warm-up, or the decay"
     )
-    findings.ask("training.iterations", "how long: the source does not say")
+    findings.ask("training.iterations", "the length: the source does not set it")
     return True
 
 
 def _count_whole_warmup(iterations: int, findings: Findings) -> None:
-    """Count the steps of a warm-up that is the whole training: as a share it would grow with the decay."""
+    """Count a warm-up of the whole training in steps: as a share, it would grow with the decay."""
     carried = findings.carried.get("training.warmup_fraction")
     if carried is None or carried.value < 1:
         return
@@ -156,7 +158,7 @@ def _count_whole_warmup(iterations: int, findings: Findings) -> None:
 
 
 def _long_decay(warmup: int, findings: Findings) -> bool:
-    """Let the decay begin after a warm-up that is longer than the training, which never reaches the peak."""
+    """Let the decay begin after a warm-up that is longer than the training."""
     if not warmup or findings.number("training.decay_iterations") > warmup:
         return False
     source = f"the training ends within its {warmup} steps of warm-up"
@@ -165,7 +167,7 @@ def _long_decay(warmup: int, findings: Findings) -> bool:
 
 
 def _recomputed_groups(findings: Findings, _: Models) -> bool:
-    """Recompute each layer separately, if groups do not divide the stages."""
+    """Recompute each layer separately if groups of layers do not divide the stages."""
     carried = findings.carried.get("training.recompute_num_layers")
     if carried is None or carried.value == 1:
         return False
@@ -175,7 +177,7 @@ def _recomputed_groups(findings: Findings, _: Models) -> bool:
 
 
 def _offload(findings: Findings, _: Models) -> bool:
-    """Leave out an offload that the program does not have, or that has nothing to share."""
+    """Drop an offload that the program does not have, or that has nothing to offload."""
     if "training.offload" not in findings.carried:
         return False
     leave_offload(findings)
@@ -183,16 +185,21 @@ def _offload(findings: Findings, _: Models) -> bool:
 
 
 def _nodes_for_memory(findings: Findings, _: Models) -> bool:
-    """Use more nodes, to shard the optimizer's states, if the source does not set their number."""
+    """Use more nodes to shard the optimizer's states, if the source leaves their number open."""
     carried = findings.carried.get("jobs.training.nodes")
     if carried is None or (carried.line and "jobs.training.nodes" not in findings.questions):
         return False
     if not findings.number("parallel.zero_stage", 1) or carried.value >= _MOST_NODES:
         return False
     nodes = 2 * carried.value
-    source = "more nodes share the optimizer's states: the source does not say how many"
+    source = (
+        "with more nodes, each holds less of the optimizer's states: the source does not set their "
+        "number"
+    )
     findings.take("jobs.training.nodes", nodes, 0, source)
-    findings.ask("jobs.training.nodes", f"how many nodes: on {carried.value} the states do not fit")
+    findings.ask(
+        "jobs.training.nodes", f"number of nodes: on {carried.value}, the states do not fit"
+    )
     return True
 
 

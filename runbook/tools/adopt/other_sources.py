@@ -1,6 +1,6 @@
-"""How a training was started, from a running process or from a log.
+"""Reads how a training was started, from a running process or from a log.
 
-The log has the arguments that Megatron prints into it.
+The log contains the arguments that Megatron prints.
 """
 
 import ast
@@ -35,7 +35,7 @@ MASKED = "..."
 
 
 def is_secret_option(name: str) -> bool:
-    """Tell whether an option's value is a secret by the option's name.
+    """Return whether the value of an option is a secret, judging by the option's name.
 
     >>> names = ("--hf-token", "wandb_api_key", "--pad-token", "--tokenizer-type")
     >>> [is_secret_option(name) for name in names]
@@ -47,7 +47,7 @@ def is_secret_option(name: str) -> bool:
 def without_secret_values(raw_words: Sequence[str]) -> list[str]:
     """Return the words of a command with the values of secret options masked.
 
-    The form of the values does not matter.
+    This works for values of any form.
 
     >>> without_secret_values(["--hf-token", "abc", "--lr", "1", "--api-key=abc", "--hf-token"])
     ['--hf-token', '...', '--lr', '1', '--api-key=...', '--hf-token']
@@ -71,10 +71,10 @@ def without_secret_values(raw_words: Sequence[str]) -> list[str]:
 def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
     """Return the training settings of a running process.
 
-    Its command line, and variables of its job.
+    They are its command line, and the variables of its job.
 
-    Nothing is started. Variables that are not settings of a job are not read, and secrets are
-    masked. Raises `ParamsError` if there is no such process, or if it belongs to another user.
+    Nothing is started. Other variables are not read, and secrets are masked. Raise `ParamsError` if
+    there is no such process, or if it belongs to another user.
     """
     folder = processes / str(number)
     raw_words = _strings(folder / "cmdline", number)
@@ -105,7 +105,7 @@ def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
 
 
 def _strings(path: Path, number: int) -> list[str]:
-    """Return the strings of a file of /proc, which ends each with a zero byte."""
+    """Return the strings in a file of /proc, each of which ends with a zero byte."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError as error:
@@ -117,7 +117,7 @@ def _strings(path: Path, number: int) -> list[str]:
 
 
 def _settings(variables: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield the variables that set something of a job, and no secret."""
+    """Yield the variables that configure part of a job and are not secrets."""
     line = 1
     for name, value in sorted(variables.items()):
         if is_of_a_job(name) and not _SECRET_VARIABLE.search(name):
@@ -133,7 +133,7 @@ def _settings(variables: Mapping[str, str]) -> Iterator[Setting]:
 
 
 def _directives_of_ranks(variables: Mapping[str, str]) -> Iterator[Directive]:
-    """Yield the nodes and devices in the launcher's variables for the process."""
+    """Yield the nodes and devices from the variables that the launcher set for the process."""
     world = _count(variables.get("WORLD_SIZE", ""))
     local = _count(variables.get("LOCAL_WORLD_SIZE", ""))
     if world and local:
@@ -153,7 +153,7 @@ def _count(text: str) -> int:
 
 
 def _documents(folder: Path, raw_words: Sequence[str]) -> dict[str, str]:
-    """Return the small JSON files that a command line names, by their words."""
+    """Return the small JSON files that a command line names, by the words that name them."""
     documents = {}
     for word in raw_words:
         path = folder / word.rpartition("=")[2]
@@ -171,7 +171,7 @@ _NEGATED = {
     "gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
     "overlap_p2p_comm": "no-overlap-p2p-communication",
 }
-"""Arguments whose option is the opposite, by the name that the program prints."""
+"""For arguments with an inverted option, the option, by the name that the program prints."""
 _RENAMED = {"virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank"}
 _WITHOUT_ROW = (
     "data-path",
@@ -180,7 +180,7 @@ _WITHOUT_ROW = (
     "num-layers-per-virtual-pipeline-stage",
     "tokenizer-type",
 )
-"""Options that are read by other means than a row of the table."""
+"""Options that are read in another way than through a row of the table."""
 _COMPUTED = re.compile(
     r"world_size|rank|local_rank|data_parallel_size|padded_vocab_size|params_dtype|consumed_\w+"
     r"|start_weight_decay"
@@ -189,11 +189,11 @@ _COMPUTED = re.compile(
     r"|transformer_pipeline_model_parallel_size|encoder_\w+|decoder_\w+|kv_channels"
     r"|max_tokens_to_oom|model_parallel_size"
 )
-"""Arguments of a log that the program has computed from others, unless they have a row of the table."""
+"""Arguments in a log that the program computed from others, unless they have a row of the table."""
 SET_BY_PROGRAM = re.compile(
     r"world_size|rank|local_rank|data_parallel_size|params_dtype|consumed_\w+"
 )
-"""Arguments that the program always sets, even with --yaml-cfg; the others are the user's."""
+"""Arguments that the program always sets, even with --yaml-cfg. The user sets the others."""
 
 
 def is_log(text: str) -> bool:
@@ -204,7 +204,7 @@ def is_log(text: str) -> bool:
 def script_of_log(text: str, name: str) -> Script:
     """Return the training settings in a log's arguments, including the program's defaults.
 
-    Arguments that no key of a run file has and that change nothing in the training are counted in a
+    Arguments without a key in the run file that do not affect the training are only counted in a
     note.
     """
     lines = [_without_secret_argument(line) for line in text.splitlines()]
@@ -237,8 +237,8 @@ def script_of_arguments(
     )
     world = _count(printed.get("world_size", ("", 0))[0])
     note = (
-        f"{name} has {len(printed)} arguments, defaults included; {uncounted} of them have no key "
-        "of the run file and leave the training as it is"
+        f"{name} has {len(printed)} arguments, including defaults; {uncounted} of them have no key "
+        "in the run file and do not affect the training"
     )
     notes = [note]
     if world:
@@ -268,7 +268,7 @@ def _without_secret_argument(line: str) -> str:
 
 
 def _printed(lines: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """Return each argument of the first list in a log: its value and its line."""
+    """Return the value and line of each argument in the first list of a log."""
     printed: dict[str, tuple[str, int]] = {}
     is_inside = False
     for number, line in enumerate(lines, 1):
@@ -324,7 +324,7 @@ def _values(value: str) -> list[str]:
 
 
 def _directives_of_world(world: int) -> list[Directive]:
-    """Return the nodes of a number of ranks: of eight devices each, or one node of fewer."""
+    """Return the nodes for a number of ranks: nodes of eight devices, or one smaller node."""
     if not world:
         return []
     devices = 8 if world % 8 == 0 else world

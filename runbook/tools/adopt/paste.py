@@ -1,6 +1,6 @@
-"""Text blocks to paste: settings of a script that do not belong in a run file.
+"""Text to paste: settings of a script that do not belong in a run file.
 
-They are for the site's file, with an entry for params/models.yaml.
+They belong in the site's file, or in params/models.yaml.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ def _yaml_key(name: str) -> str:
 
 
 def _leaves(tree: Mapping[str, object]) -> dict[str, object]:
-    """Return a tree whose values YAML can have in one line."""
+    """Return a tree whose values YAML can write on one line."""
     leaves: dict[str, object] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
@@ -79,7 +79,7 @@ def model_entry(
     try:
         own_model = Model.model_validate(values)
     except ValueError:
-        # A kind that no model here can have, such as ALiBi
+        # A kind that no model here can be, such as one with ALiBi
         return ""
 
     values["parameters"] = whole(shape_of(own_model)).total

@@ -1,6 +1,6 @@
 """The proof of an adoption.
 
-It shows every option of the script next to the option that the run file renders.
+It puts every option of the script next to the option that the run file renders.
 
 An option is the same, changed, dropped or added, each with its reason. An option without a reason
 is unaccounted for, and such a run file never passes.
@@ -45,14 +45,15 @@ class OptionVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class ProvenOption:
-    """One option, as the script and the run file have it."""
+    """One option, in the script and in the run file."""
 
     option: str
-    """Its name, as the program spells it."""
+    """The option's name, as the program spells it."""
     script: str
-    """Its value in the script; empty for a flag, or if the script does not have the option."""
+    """The option's value in the script; empty for a flag, or if the script does not have the
+    option."""
     rendered: str
-    """Its value in the run file's command."""
+    """The option's value in the run file's command."""
     verdict: OptionVerdict
     why: str
     line: int
@@ -60,12 +61,12 @@ class ProvenOption:
     known_rank: Rank | None = None
     """How much a key of another program's configuration matters.
 
-    None for an option, whose name says it.
+    None for an option, where the name decides.
     """
 
     @property
     def rank(self) -> Rank:
-        """How much the option matters."""
+        """Return how much the option matters."""
         if self.known_rank:
             return self.known_rank
         return rank_of(self.option.lstrip("-").removeprefix("deepspeed_config "))
@@ -99,7 +100,7 @@ def prove(
 def unlisted_words(arguments: Sequence[Word], rows: Sequence[ProvenOption]) -> list[ProvenOption]:
     """Return an unaccounted-for row for each word of a command that no row of the proof shows.
 
-    This compares words without parsing options, so it notices a parser that drops a word.
+    This compares words without parsing options, so it detects a parser that drops a word.
     """
     num_shown: Counter[str] = Counter()
     for row in rows:
@@ -116,11 +117,11 @@ def unlisted_words(arguments: Sequence[Word], rows: Sequence[ProvenOption]) -> l
 
 
 _PREFIX_OF_LAUNCHER = re.compile(r"^[+~]*training[.=]")
-"""Prefix of overrides of a training in NeMo's launcher. The rows of the proof do not have it."""
+"""Prefix of training overrides in NeMo's launcher. The rows of the proof omit it."""
 
 
 def _letters_of_words(text: str) -> Counter[str]:
-    """Count the words of a text; every character but letters and digits separates two words."""
+    """Count the words of a text; every character except letters and digits separates words."""
     return Counter(re.findall(r"[^\W_]+", text))
 
 
@@ -142,7 +143,7 @@ class _Proof:
         self.values = _rendered_values(framework, rendered) if rendered else {}
 
     def rows(self, arguments: Sequence[Word]) -> Iterator[ProvenOption]:
-        """Yield a row for each option of the script, and for each option that is added."""
+        """Yield a row for each option of the script, and for each added option."""
         script_options = list(_options(self.framework, arguments))
         last_lines = {name: position for position, (name, _, _) in enumerate(script_options)}
         for position, (name, word, values) in enumerate(script_options):
@@ -152,7 +153,7 @@ class _Proof:
                 yield self._base_file(name, word, values)
             elif last_lines[name] != position:
                 later = script_options[last_lines[name]][1]
-                why = f"given again in {self.places[later.line]}, which counts"
+                why = f"set again in {self.places[later.line]}, which applies"
                 yield self._row(name, word, values, "", OptionVerdict.DROPPED, why)
             else:
                 yield self._option(name, word, values)
@@ -174,10 +175,10 @@ class _Proof:
         return ProvenOption(name, text, rendered, verdict, why, word.line)
 
     def _base_file(self, name: str, word: Word, values: Sequence[Word]) -> ProvenOption:
-        """Return the row for the configuration file that a NeMo training starts from."""
+        """Return the row for the configuration file from which a NeMo training starts."""
         rendered = f"model: {self.findings.value('model')}"
         if self.findings.absent_file:
-            why = f"{self.findings.absent_file} is not at hand"
+            why = f"{self.findings.absent_file} was not given"
             return self._row(name, word, values, rendered, OptionVerdict.CHANGED, why)
         return self._row(name, word, values, rendered, OptionVerdict.SAME, "")
 
@@ -189,7 +190,7 @@ class _Proof:
         return ProvenOption(option, "", "", OptionVerdict.DROPPED, remark.why, word.line)
 
     def _extra_words(self, name: str, values: Sequence[Word]) -> Iterator[ProvenOption]:
-        """Yield a row for each surplus word after an option, unless the run file has it too."""
+        """Yield a row for each superfluous word after an option, unless the run file has it too."""
         most = _most_values(name, self.table.get(name))
         if most is None or len(values) <= most or len(values) == len(self.values.get(name, [])):
             return
@@ -238,14 +239,14 @@ class _Proof:
         values: Sequence[Word],
         text: str,
     ) -> ProvenOption:
-        """Return the row of an option whose key has its value.
+        """Return the row of an option whose key has the same value.
 
         It counts as dropped if the run's program has no option for the key.
         """
         if self.rendered is not None:
             framework = self.rendered.settings.run.training.framework
             if not honours(framework, key):
-                why = f"{framework} has no option for {key}, which counts for our own trainer only"
+                why = f"{framework} has no option for {key}, which only our own trainer uses"
                 return self._row(name, word, values, text, OptionVerdict.DROPPED, why)
         return self._row(name, word, values, text, OptionVerdict.SAME, "")
 
@@ -268,16 +269,19 @@ class _Proof:
         text = f"model: {field} {actual}"
         if script_value is not None and same_value(script_value, actual):
             return self._row(name, word, values, text, OptionVerdict.SAME, "")
-        why = self._reason(name, values) or f"model {self.rendered.settings.run.model} has it so"
+        why = (
+            self._reason(name, values)
+            or f"model {self.rendered.settings.run.model} has this already"
+        )
         return self._row(name, word, values, text, OptionVerdict.CHANGED, why)
 
     def _value_of(self, key: str) -> Any:
-        """Return the value of a key in the run; None if there is no such key."""
+        """Return the value of a key in the run, or None if there is no such key."""
         if self.rendered is None:
             return self.findings.value(key)
         if key == "training.sequence_length":
             return self.rendered.phase.model.shape.sequence_length
-        if key.startswith("training.shape."):  # a default of the model is a value too
+        if key.startswith("training.shape."):  # A default of the model is also a value
             return getattr(self.rendered.phase.model.shape, key.rpartition(".")[2])
         try:
             return self.rendered.settings.value(key)
@@ -295,7 +299,7 @@ class _Proof:
         """Return why an option differs from the script, or an empty text if no reason is known."""
         option = self.table.get(name)
         if name in _FILES_OF_GPT2 and self._has_other_tokenizer():
-            return f"it goes with {self.findings.tokenizer_kind}: data.tokenizer names the file"
+            return f"it belongs to {self.findings.tokenizer_kind}: data.tokenizer names the file"
         for start in self._starts_of_remarks(name, option):
             remark = self._remark_starting(start)
             if remark:
@@ -307,7 +311,7 @@ class _Proof:
         return self._source_of_key(name, option) or _REASONS.get(name, "")
 
     def _starts_of_remarks(self, name: str, option: Option | None) -> list[str]:
-        """Return the starts of remarks about an option, the most specific first."""
+        """Return how remarks about an option may start, the most specific first."""
         starts = []
         if name == "vocab-size":
             starts.append("the model's vocabulary=")
@@ -347,7 +351,7 @@ class _Proof:
         return next((remark for remark in self.findings.leftovers if remark.text == text), None)
 
     def _added(self, name: str, names_in_script: set[str]) -> ProvenOption:
-        """Return the row for an option that only the run file has, with the reason for it."""
+        """Return the row for an option that only the run file has, with the reason."""
         value = " ".join(self.values[name])
         return ProvenOption(
             name, "", value, OptionVerdict.ADDED, self._reason_to_add(name, names_in_script), 0
@@ -387,7 +391,7 @@ class _Proof:
                 yield self._launcher_row(program, words)
 
     def _launcher_row(self, program: str, words: Sequence[Word]) -> ProvenOption:
-        """Return the verdict and reason for an option of a launcher or a container."""
+        """Return the verdict and the reason for an option of a launcher or a container."""
         first = words[0]
         name = first.text.partition("=")[0].lstrip("-").replace("_", "-")
         text = " ".join(word.shown for word in words)
@@ -465,19 +469,21 @@ class _Proof:
         if carried:
             return carried.source
         chosen = self.findings.carried.get(DOCUMENT_KEYS.get(name, ""))
-        if chosen:  # the training's option counts, or a number that the devices divide
+        if (
+            chosen
+        ):  # The training's option applies, or a number that can be divided over the devices
             return chosen.source
         section, _, leaf = name.partition(".")
         for remark in (*self.findings.leftovers, *self.findings.automatic):
             if _is_about_entry(remark.text, section, leaf):
                 return remark.why
         if section in _OWN_DOCUMENT_SECTIONS:
-            return "written from the run file's precision and ZeRO stage"
+            return "generated from the run file's precision and ZeRO stage"
         return ""
 
 
 def _most_values(name: str, option: Option | None) -> int | None:
-    """Return how many words an option takes, or None if that is unknown."""
+    """Return how many words an option accepts, or None if that is unknown."""
     if name in _TAKE_ONE_WORD:
         return 1
     if option is None or option.name in _TAKE_A_LIST:
@@ -498,18 +504,18 @@ _TAKE_ONE_WORD = (
 )
 """Options that have their own parsers."""
 _TAKE_A_LIST = ("model.optim.betas", "model.rampup_batch_size", "model.data.splits_string", "split")
-"""Options whose list is written as one word or as several."""
+"""Options whose list may be one word or several."""
 
 
 def _accounted(verdict: OptionVerdict, why: str) -> OptionVerdict:
-    """Return a verdict if it has a reason; without a reason the option is unaccounted for."""
+    """Return a verdict if it has a reason. Without a reason, the option is unaccounted for."""
     if why:
         return verdict
     return OptionVerdict.UNACCOUNTED
 
 
 def _keys_of(option: Option | None) -> Sequence[str]:
-    """Return the run-file keys that an option sets, or none for an unknown option."""
+    """Return the run-file keys that an option sets; there are none for an unknown option."""
     if option is None:
         return ()
     return option.keys
@@ -545,17 +551,17 @@ _REASONS = {
     "lr-decay-tokens": _WHOLE_STEPS,
     "lr-warmup-tokens": _WHOLE_STEPS,
     "lr-warmup-samples": _WHOLE_STEPS,
-    "attention-backend": "the run file knows auto, flash and unfused; with auto the program chooses",
+    "attention-backend": "the run file has auto, flash and unfused; with auto the program chooses",
     "data-path": "02-data links the files of data.folder there",
     "attention-dropout": "training.dropout is one value for both dropouts",
     "tokenizer-type": "data.tokenizer names it",
     "exit-duration-in-mins": "the job saves and ends before its time limit",
     "split": "data.split, with all three shares",
-    "trainer.devices": "nodes of the site's size are counted: jobs.training.nodes",
+    "trainer.devices": "they are counted in nodes of the site's size: jobs.training.nodes",
     "exp_manager.create_checkpoint_callback": "training.save_interval says how often",
     "eval-iters": "nothing is evaluated: training.eval_interval is 0",
 }
-"""Remarks about options to which no single key of the run file corresponds."""
+"""Remarks about options that do not correspond to a single key of the run file."""
 
 
 def _reason_of_zero(name: str, values: Sequence[Word]) -> str:
@@ -569,11 +575,11 @@ def _reason_of_zero(name: str, values: Sequence[Word]) -> str:
 
 
 _ZERO_LENGTHS = {
-    "lr-decay-iters": "0 means the training's own length",
+    "lr-decay-iters": "0 means the length of the training",
     "lr-decay-samples": "0 means the training's own length",
     "eval-interval": "never, which the program writes as the training's own length",
     "save-interval": "only at the end, which the program writes as the training's own length",
-    "lr-warmup-iters": "another unit of the warm-up counts",
+    "lr-warmup-iters": "the warm-up has another unit, which applies",
     "lr-warmup-samples": "another unit of the warm-up counts",
 }
 
@@ -583,7 +589,7 @@ _BASE_FILE = ("--config-name", "--config-path", "-cn", "-cp")
 
 
 def _options(framework: str, arguments: Sequence[Word]) -> Iterator[tuple[str, Word, list[Word]]]:
-    """Yield each option's name, word and values; a word that is not an option has an empty name."""
+    """Yield each option's name, word and values. A word that is not an option has an empty name."""
     if framework != "nemo":
         for word, name, values in pairs(arguments):
             yield name, word, values
@@ -608,7 +614,7 @@ def _rendered_values(framework: str, rendered: RenderedPhase) -> dict[str, list[
     """Return the values of each option that the run file renders, by its name with dashes.
 
     If the site has no checkout of the script's program, the run uses our own trainer, which reads
-    plan.json. The same values are then written as the program's options.
+    plan.json. In that case the same values are written as options of the program.
     """
     settings = rendered.settings
     try:

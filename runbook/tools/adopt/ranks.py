@@ -1,11 +1,11 @@
-"""How much an option matters: it changes the training, it matters to the site, or it only logs."""
+"""How much an option matters: it changes the training, matters to the site, or only logs."""
 
 import re
 from enum import StrEnum
 
 
 class Rank(StrEnum):
-    """Kinds of effects of a lost option, the worst first."""
+    """Effects of a lost option, the worst first."""
 
     TRAINING = "changes the training"
     SITE = "matters to the site"
@@ -39,7 +39,7 @@ _SITE = re.compile(
 
 
 def rank_of(option: str) -> Rank:
-    """Return how much an option matters. An unknown option counts as one that changes the training.
+    """Return how much an option matters. An unknown option counts as changing the training.
 
     >>> rank_of("log-throughput").value, rank_of("ckpt-format").value, rank_of("qk-layernorm").value
     ('logging', 'matters to the site', 'changes the training')

@@ -1,4 +1,4 @@
-"""A job script as text. It has lines, requests to the queue, and the code blocks of a page."""
+"""A job script as text. It consists of lines, requests to the queue, and a page's code blocks."""
 
 import re
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ FOLDER = "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
 A value that contains it is known only on the user's machine.
 """
 HOME = "/person"
-"""The home folder in the sandbox, which represents the user's."""
+"""The home folder in the sandbox, which stands for the user's."""
 ASSUMED_NODES = 1
 ASSUMED_DEVICES = 8
-"""The sandbox's defaults if a script requests nothing."""
+"""The number of devices that the sandbox assumes if a script requests none."""
 
 
 def lines_of(text: str) -> list[str]:
     r"""Return the lines of a text as bash counts them.
 
-    Form feeds and Unicode's separators do not end a line.
+    Form feeds and Unicode separators do not end a line.
 
     >>> lines_of("a\x0cb\nc\n"), lines_of("")
     (['a\x0cb', 'c'], [''])
@@ -34,7 +34,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def is_count(text: str) -> bool:
-    """Return whether a text is a whole number of at most nine digits, which `int` reads.
+    """Return whether a text is a whole number of at most nine digits.
 
     >>> is_count("16"), is_count("\u00b2"), is_count("9" * 5000), is_count("")
     (True, False, False, False)
@@ -46,25 +46,25 @@ _IN_HOME = re.compile(rf"(?<![\w/.]){HOME}(?![\w.-])")
 
 
 def not_set(name: str) -> str:
-    """Placeholder for the value of a variable that was never set."""
+    """Return the placeholder for the value of a variable that was never set."""
     return f"__NOT_SET_{name}__"
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word as a program received it, and the line on which its value was written."""
+    """A word as a program received it, and the line that contains its value."""
 
     text: str
     line: int
 
     @property
     def known(self) -> bool:
-        """Whether the word depends neither on an unset variable nor on somebody's home."""
+        """Return whether the word depends on no unset variable and on nobody's home folder."""
         return not _NOT_SET.search(self.text) and not _IN_HOME.search(self.text)
 
     @property
     def shown(self) -> str:
-        """The word for people, with the names of unset variables.
+        """Return the word for people, with the names of unset variables.
 
         >>> Word("/data/__NOT_SET_USER_DIR__/text", 1).shown
         '/data/$USER_DIR/text'
@@ -76,13 +76,13 @@ class Word:
 
 @dataclass(frozen=True)
 class Setting:
-    """A value given to a variable while the job ran."""
+    """A value that a variable got while the job ran."""
 
     name: str
     value: str
     line: int
     raw: str
-    """The value as it is written."""
+    """The value as written in the script."""
     default: bool = False
     """Whether the assignment only sets a default, as NAME=${NAME:-value} does."""
     exported: bool = False
@@ -93,27 +93,28 @@ class StartedProgram:
     """A program that the job started."""
 
     kind: str
-    """Kind of its stub: step, container, wrapper, starter, python, submit, quiet or unknown."""
+    """Kind of the stub that recorded it: step, container, wrapper, starter, python, submit, quiet
+    or unknown."""
     words: tuple[Word, ...]
     """The words of the command line; the first is the program's name."""
     own: int
-    """How many words belong to the program itself; the rest is the command that it starts."""
+    """Number of words that belong to the program itself; the rest is the command that it starts."""
     line: int
     environment: Mapping[str, Word]
     identity: str = ""
     parent: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Text of the JSON files that its words name."""
+    """Content of the JSON files that its words name."""
 
     @property
     def name(self) -> str:
-        """The program's name without its folder."""
+        """Return the program's name without its folder."""
         return self.words[0].text.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class Script:
-    """All observations of a job: its text and its actions."""
+    """A script, and everything that its job was seen to do."""
 
     text: str
     directives: tuple[Directive, ...]
@@ -125,19 +126,19 @@ class Script:
     It is `line 12`, or `payload.sh:12` if there are several files.
     """
     notes: tuple[str, ...] = ()
-    """Anything unusual about the run, such as a time limit or a script that stopped early."""
+    """Anything unusual about the job's run, such as a time limit or a script that stopped early."""
     absent_configurations: tuple[str, ...] = ()
-    """Hydra's files from which the job's trainings start, and which are not available here."""
+    """Hydra files that the job's trainings start from, but that are not available here."""
     imported: Mapping[str, str] = field(default_factory=dict)
-    """The framework that a Python program at hand imports, by the name of its file."""
+    """The framework that each available Python program imports, by the program's file name."""
 
     @property
     def lines(self) -> list[str]:
-        """The text's lines; line 1 comes first."""
+        """Return the text's lines, beginning with line 1."""
         return self.text.splitlines()
 
     def line(self, number: int) -> str:
-        """Return a line of the text, or an empty text if there is no line of this number."""
+        """Return a line of the text, or an empty text if the text has no line of this number."""
         if 0 < number <= len(self.lines):
             return self.lines[number - 1]
         return ""
@@ -145,7 +146,7 @@ class Script:
     def value(self, name: str) -> Word | None:
         """Return the last value that a variable was given, or None if it was never set.
 
-        Values for the whole script come before those for one command.
+        Values for the whole script take precedence over those for one command.
         """
         for setting in reversed(self.settings):
             if setting.name == name:
@@ -158,7 +159,7 @@ class Script:
         return None
 
     def assumed(self, word: Word, key: str) -> bool:
-        """Return whether a number is the sandbox's default for a script that requests none.
+        """Return whether a number is only the sandbox's default, because the script requests none.
 
         `key` determines whether the number counts nodes or devices.
         """
@@ -180,7 +181,7 @@ class Script:
         return 0
 
     def matching(self, pattern: str) -> list[tuple[int, re.Match[str]]]:
-        """Return every line that matches the pattern, as its number and the match."""
+        """Return the number and the match of every line that matches the pattern."""
         compiled = re.compile(pattern)
         matches = []
         for number, line in enumerate(self.lines, 1):
@@ -198,7 +199,7 @@ def is_prose(text: str) -> bool:
 def code_blocks(text: str) -> list[str]:
     """Return the shell blocks of a page.
 
-    Empty lines precede each block, so that line numbers stay the same.
+    Each block is preceded by empty lines, so that line numbers stay the same.
     """
     blocks: list[str] = []
     # The state of the block around a line; None outside of blocks

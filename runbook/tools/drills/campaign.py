@@ -2,7 +2,7 @@
 
 It also reports what would make the month cheaper.
 
-The clock and the faults are simulated. The decisions are real: the watchdog's own limits determine
+The clock and the faults are simulated. The decisions are real. The watchdog's own limits determine
 when a hang is noticed, the rules for real jobs decide whether another job follows, and the plan's
 interval determines how much work a failure costs.
 """
@@ -50,7 +50,7 @@ CAUSES = {
 REMEMBERED = 8
 """Number of newest attempts that the rules see.
 
-It is larger than any limit on restarts, and older attempts failed at other steps.
+It is larger than any limit on restarts. Older attempts failed at other steps.
 """
 FAILED = 1
 """Exit code of a failed job."""
@@ -95,7 +95,7 @@ def _cause(kind: FaultKind) -> EndCause:
 class CampaignRow:
     """One way to run the campaign, as the median of many simulations.
 
-    Shares are of the device time, spare nodes included.
+    Shares are of the device time, including spare nodes.
     """
 
     change: str
@@ -115,7 +115,7 @@ class CampaignRow:
     near_restarts: float
     """Number of starts from copies in node memory."""
     waiting_days: float
-    """Time that was spent in queues and waiting for a person, while no device is allocated."""
+    """Time spent in queues and waiting for a person, while no device is allocated."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class CampaignTerms:
 
 
 def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
-    """Simulate the campaign as planned, with spare nodes, other intervals between saves, and copies in node memory."""
+    """Simulate the campaign as planned, and with other nodes, save intervals or copies."""
     costs = fault_costs(plan)
     if costs is None:
         raise ParamsError(DrillMessage.NO_RATE_OF_FAILURES)
@@ -198,8 +198,9 @@ def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
     person = show_duration(terms.person)
     assumptions = (
         *costs.assumptions,
-        f"{queue} in a queue for each new job; {person} until a person answers",
-        "A failure that leaves enough healthy nodes is answered in the allocation; others need a new job.",
+        f"{queue} in a queue for each new job; {person} until a person responds",
+        "If a failure leaves enough healthy nodes, training continues in the allocation; "
+        "otherwise it needs a new job.",
     )
     return Campaign(terms.seconds / 86400, tuple(rows), assumptions)
 

@@ -1,4 +1,4 @@
-"""The twenty drills by name. Chooses drills, and runs them one after the other."""
+"""Lists the twenty drills by name. It chooses drills and runs them one after the other."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DRILLS: dict[str, Drill] = {
 def chosen_drills(names: Sequence[str]) -> list[str]:
     """Return the named drills, or all drills if none is named.
 
-    A drill may be named by its number or its words alone.
+    A drill may be named by its full name, only its number, or only its words.
 
     >>> chosen_drills(["1", "same-failure"])
     ['01-kill-rank', '17-same-failure']
@@ -92,7 +92,7 @@ def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:
 def do_attempts(names: Sequence[str], log: TextIO, *, again: bool) -> Iterator[DrillVerdict]:
     """Yield the verdicts of all drills.
 
-    With `again`, those of second attempts at failed drills follow.
+    With `again`, the verdicts of second attempts at failed drills follow.
     """
     failed = []
     for verdict in do_drills(names, log):

@@ -38,7 +38,7 @@ from runbook.tools.drills.messages import DrillMessage
 
 VARIABLE = "RUNBOOK_FAULTS"
 ON_PURPOSE = f"a fault on purpose ({VARIABLE})"
-"""Text of the error that a fault of the kind `raise` raises."""
+"""Text of the error raised by a fault of the kind `raise`."""
 _KEYS = ("rank", "step", "job", "factor", "seconds", "bytes", "at", "number")
 _FLIP_KEYS = ("part", "layer", "bit", "element")
 
@@ -77,7 +77,7 @@ class Faults:
         """Apply the faults at the beginning of a step."""
         for fault in self._faults:
             if fault.kind == "slow" and self._step_began:
-                # Includes the time that the earlier faults took.
+                # This includes the time that the earlier faults took.
                 step_seconds = time.monotonic() - self._step_began
                 time.sleep(
                     fault.number("seconds", 0) or (fault.number("factor", 2) - 1) * step_seconds
@@ -102,7 +102,7 @@ class Faults:
         return loss
 
     def begin_computation(self, iteration: int, number: int) -> None:
-        """Apply the faults in a part of a step, computed for the first time or again."""
+        """Apply the faults in a part of a step that is computed for the first time or again."""
         self._flips = [
             fault
             for fault in self._faults

@@ -4,11 +4,13 @@ Drills and tests start jobs dozens of times. A forked rank starts in a fraction 
 a separate process that can be killed, stopped and traced like any other. This file is run in two
 ways, both without the package's other modules:
 
-- `python -m runbook.tools.drills.fork_server SOCKET [MODULE]...` serves, with these modules imported too. Its owner is the
-  first connection: when that closes, all ranks are ended, and then the server.
-- `python -IS fork_server.py SOCKET -m runbook.training PLAN ...` stands in a job's script for a rank's python. It asks
-  for a rank, passes signals on to it and ends as it ends; the rank ends when this process is killed. It starts at every
-  rank of every job, so that this file imports neither dataclasses nor typing, which take longer than the rest.
+- `python -m runbook.tools.drills.fork_server SOCKET [MODULE]...` serves, with these modules
+  imported too. Its owner is the first connection. When that connection closes, the server ends all
+  ranks and then itself.
+- `python -IS fork_server.py SOCKET -m runbook.training PLAN ...` replaces a rank's python in a
+  job's script. It requests a rank, passes signals on to it, and exits as the rank does; the rank
+  ends if this process is killed. It is started for every rank of every job, so this file imports
+  neither dataclasses nor typing, which would take longer than everything else.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ MODULES = (
     "runbook.training.loop",
     "runbook.training.engines.megatron_engine",
 )
-"""The trainer is imported by name, and only here, in a separate process."""
+"""Modules that the server imports.
+
+The trainer is given by name, and is imported only in this separate process.
+"""
 POLL_SECONDS = 0.02
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -110,7 +115,8 @@ class ForkServer:
         pid = os.fork()
         if pid == 0:
             self.listener.close()
-            # Otherwise the other side's closing would go unnoticed while this rank lives.
+            # Otherwise the peer would not notice that its connection was closed while this rank
+            # lives.
             for rank_connection in self.ranks.values():
                 rank_connection.close()
 
@@ -151,13 +157,14 @@ class ForkServer:
 
 
 def _answer(connection: socket.socket, key: str, value: int) -> None:
-    # The client has been killed. Its closed connection is read next, which ends the rank.
+    # The client has been killed. The server reads its closed connection next, and then ends the
+    # rank.
     with contextlib.suppress(OSError):
         connection.sendall(json.dumps({key: value}).encode() + b"\n")
 
 
 def _receive(connection: socket.socket) -> tuple[RankRequest, list[int]]:
-    """A client's request, and its standard output and error."""
+    """Return a client's request, and its standard output and error."""
     text, files, _, _ = socket.recv_fds(connection, 2**20, 2)
     while not text.endswith(b"\n"):
         piece = connection.recv(2**20)
@@ -176,7 +183,7 @@ def _receive(connection: socket.socket) -> tuple[RankRequest, list[int]]:
 def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
     """Run the function and exit.
 
-    An exception ends this process, as it ends a rank that was not forked.
+    An exception ends this process, as it would end a rank that was not forked.
     """
     for number, file in zip((1, 2), files, strict=True):
         os.dup2(file, number)
@@ -200,7 +207,8 @@ def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
 
 def serve(path: str, modules: Sequence[str]) -> None:
     """Import the modules, listen on the socket, and serve."""
-    # Drills compute on the CPU. A forked rank would inherit the devices that the imports detected.
+    # Drills compute on the CPU. A forked rank would inherit the devices that were detected during
+    # the imports.
     importlib.import_module("runbook.training.ranks").hide_gpus()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -216,7 +224,7 @@ def serve(path: str, modules: Sequence[str]) -> None:
 
 
 class RankStandIn:
-    """Process that stands in for a rank's python in a job's script."""
+    """Process that replaces a rank's python in a job's script."""
 
     def __init__(self) -> None:
         self.rank: int | None = None
@@ -230,7 +238,7 @@ class RankStandIn:
     ) -> int:
         """Return the rank's exit code, or the negative number of the signal that ended it."""
         parent = os.getppid()
-        # PR_SET_PDEATHSIG; a rank that was not forked sets it for itself.
+        # PR_SET_PDEATHSIG; a rank that was not forked sets it itself.
         ctypes.CDLL(None).prctl(
             1,
             signal.SIGKILL,
@@ -255,7 +263,7 @@ class RankStandIn:
         return 1
 
     def forward(self, number: int, _frame: FrameType | None) -> None:
-        """Pass a signal to the rank, at once or as soon as the rank exists."""
+        """Pass a signal to the rank, immediately or as soon as the rank exists."""
         if self.rank is None:
             self.pending.append(number)
             return

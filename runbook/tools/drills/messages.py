@@ -16,14 +16,15 @@ class DrillMessage(Message):
     FEWER_NODES_NEVER = "never fewer nodes"
     IMPORT_TOO_SLOW = "the trainer was not imported within {warm_seconds:.0f} s"
     NOT_A_FAULT = (
-        "{variable}: {text!r} is no fault; the kinds are {kinds}, their words {keys}. Unset "
-        "{variable} to train without faults"
+        "{variable}: {text!r} is not a fault; the kinds are {kinds}, and their keys are {keys}. "
+        "Unset {variable} to train without faults"
     )
     NO_COPIES = "no copies in node memory"
     NO_PROCESSES_LEFT = "no processes left"
     NO_RATE_OF_FAILURES = (
-        "A campaign needs the time of a step and a rate of failures, and this plan has none.\n"
-        "Rates are known of accelerators alone: name the run of a cluster whose device is known."
+        "A campaign needs the time of a step and a rate of failures, and this plan has "
+        "none.\nRates are known only for accelerators: name the run of a cluster whose device is "
+        "known."
     )
     NO_SPARE_NODE = "no spare node"
     NO_SUCH_DRILL = "There is no drill {word!r}. {hint}"

@@ -44,18 +44,20 @@ GOODPUT_BAND = (80.0, 105.0)
 Two idle machines measured 87; one of them once measured less than 80.
 """
 CALM_STEPS = 60
-"""Steps after the last kill, so that no kill comes too late."""
+"""Number of steps after the last kill, so that no kill comes too late."""
 LONGEST_DELAY_SECONDS = 0.8
-"""Longest delay after the step that a kill waits for.
+"""Longest delay of a kill after the step that it waits for.
 
-With it, a kill can hit any point of a step, a save or a start.
+This lets a kill hit any point of a step, a save or a start.
 """
 STUCK_SECONDS = 120
 PLANNED_RESTARTS = "term:rank=0,step=12,job=04-training; " + "; ".join(
     f"term:rank=0,step={step},job=04-training-{number}"
     for number, step in enumerate((20, 28, 36, 44), 2)
 )
-"""Planned restarts of a calm training. They are done before the kills and again afterwards.
+"""Planned restarts of a training without faults.
+
+They are done before the kills, and again afterwards.
 
 A single restart takes between 0.5 and 1.2 s.
 """
@@ -81,7 +83,7 @@ class Killer:
     done: list[Kill] = field(default_factory=list)
 
     def run(self) -> None:
-        """Run until all kills are done. Each kill ends another job."""
+        """Run until all kills are done. Each kill ends one job."""
         draw = random.Random(self.seed)
         for step in self.steps_to_wait_for(draw):
             if not self._wait(lambda step=step: self._furthest() >= step, 20 * STUCK_SECONDS):  # type: ignore[misc]
@@ -138,7 +140,7 @@ class Killer:
     def _newest(self) -> str:
         try:
             return self.case.job().path.name
-        except AssertionError:  # There is no job yet.
+        except AssertionError:  # No job exists yet.
             return ""
 
     def _furthest(self) -> int:
@@ -164,7 +166,7 @@ def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
         f"{kills} SIGKILLs at random moments of {steps} steps, to ranks and scripts"
     )
     calm = DrillRun(bench, f"calm-{steps}", *set_words)
-    # The calm training shows what a restart costs.
+    # The training without faults shows what a restart costs.
     failure = calm.train(PLANNED_RESTARTS)
     ending.rule(not failure, "the undisturbed training finished", failure[:300])
     case = DrillRun(bench, f"killed-{kills}", *set_words, f"jobs.training.restarts={kills}")
@@ -285,7 +287,7 @@ def measure(
 
 
 class KillsAfterSteps:
-    """The drill's kills for the simulation of `runbook drill --campaign`.
+    """The drill's kills, for the simulation of `runbook drill --campaign`.
 
     Each waits for a step, and then for a random delay.
     """
@@ -306,7 +308,7 @@ class KillsAfterSteps:
         first_step: int,
         training_from: float,
     ) -> tuple[float, FaultKind]:
-        """Return the second of the next kill, for an attempt that begins at the second `held_seconds`."""
+        """Return the time of the next kill, for an attempt that begins at `held_seconds`."""
         if not self._waiting:
             return math.inf, SOFTWARE
         step, delay = self._waiting.pop(0)
@@ -318,12 +320,12 @@ class KillsAfterSteps:
         return killed_at, SOFTWARE
 
     def quiet_until(self, held_seconds: float) -> float:
-        """Return `held_seconds`: a kill waits for a step."""
+        """Return `held_seconds`, because a kill waits for a step."""
         return held_seconds
 
 
 SIMULATIONS = 21
-"""Number of simulations, each with kills at other moments.
+"""Number of simulations, each with kills at different moments.
 
 Their median is compared with the measured goodput.
 """
@@ -343,7 +345,7 @@ SIMULATED_PARTS = (
 def campaign_parts(
     costs: Costs, calm: WallTime, trainings: Sequence[Sequence[Step]]
 ) -> CampaignParts:
-    """Return the inputs of the simulation, from the records of the calm trainings alone."""
+    """Return the inputs of the simulation, only from records of trainings without faults."""
     pauses = pauses_between_steps(trainings)
     return CampaignParts(
         step=calm.parts["productive"] / calm.steps,
@@ -363,7 +365,7 @@ class Pauses:
 
     between_steps: float
     behind_save: float
-    """Mean seconds after a step with a save: the save itself and the usual pause."""
+    """Mean seconds after a step with a save: the save itself plus the usual pause."""
 
 
 def pauses_between_steps(trainings: Sequence[Sequence[Step]]) -> Pauses:
@@ -391,9 +393,9 @@ def pauses_between_steps(trainings: Sequence[Sequence[Step]]) -> Pauses:
 
 
 def simulated_campaign(killer: Killer, parts: CampaignParts, noticed: float) -> Account:
-    """Return the campaign with the median goodput among many with the same number of kills.
+    """Return the campaign whose goodput is the median among many with the same number of kills.
 
-    `noticed` is the mean of the seconds from a kill to its detection.
+    `noticed` is the mean number of seconds from a kill to its detection.
     """
     policy = Policy(detection={SOFTWARE.name: noticed})
     accounts = []
@@ -417,7 +419,7 @@ def simulated_campaign(killer: Killer, parts: CampaignParts, noticed: float) -> 
 
 
 def account_of(case: DrillRun) -> WallTime:
-    """How the wall time of a run was spent."""
+    """Return how the wall time of a run was spent."""
     log = case.open_phase.phase_plan.log
     events = read_events(case.folder / log.events, case.open_phase.phase)
     account = account_wall_time(read_metrics(case.folder / log.metrics), (), events)
@@ -469,21 +471,21 @@ class Costs:
     restart_seconds: float
     """Seconds from the end of a job to the first step of the next.
 
-    It is the mean of planned stops of calm trainings.
+    It is the mean over planned stops in trainings without faults.
     """
     save_seconds: float
-    """Seconds of one checkpoint, in the calm training."""
+    """Seconds of one checkpoint, in the training without faults."""
     kills_in_training: int
     kills_in_start: int
     """Kills that hit a job before its first step. They lose part of a start, but no step."""
     start_seconds_lost: float
 
     def goodput(self, account: WallTime, steps: int) -> float:
-        """Return the goodput of a run with the same number of kills that wastes no time.
+        """Return the goodput of a run that has the same number of kills but wastes no time.
 
         It is productive time / (productive time + restarts + half a save interval for each + lost
-        starts + saves). Detecting a failure costs nothing, and a failure before a job's first step
-        costs the part of the start that was done.
+        starts + saves). Detecting a failure is assumed to cost nothing. A failure before a job's
+        first step costs the part of the start that was done.
         """
         productive = account.parts["productive"]
         half_interval = productive / steps * SAVE_INTERVAL / 2
@@ -495,7 +497,7 @@ class Costs:
 
 
 def costs_of(calm: Sequence[WallTime], kills: Sequence[Kill], case: DrillRun) -> Costs:
-    """Durations measured in calm trainings, and counts from the training with kills."""
+    """Return durations from trainings without faults, and counts from the one with kills."""
     submitted = {event["job"]: float(event["time"]) for event in case.events("submitted")}
     times = sorted(float(row["time"]) for row in case.rows())
     began = {kill: submitted.get(kill.job, kill.at) for kill in kills}

@@ -21,7 +21,7 @@ WARM_SECONDS = 240.0
 class WarmTrainer:
     """Server that forks ranks for any client that sends a `RankRequest` to its socket.
 
-    It ends when this process ends, for whatever reason.
+    It ends when this process ends, for any reason.
     """
 
     def __init__(self, folder: Path) -> None:

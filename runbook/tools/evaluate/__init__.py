@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness on a run's weights.
+"""Scores a run's weights in tasks of lm-evaluation-harness.
 
 The command is `runbook evaluate RUN --tasks A,B`, which needs the extra `evaluation`.
 """

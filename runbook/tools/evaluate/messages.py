@@ -17,9 +17,9 @@ class EvaluationMessage(Message):
     DATA_OF_TASK = "  {name} ({data} {part}): {why}"
     LOAD_DATASET = "load_dataset({arguments})"
     NO_END_OF_DOCUMENT = (
-        "The tokenizer {tokenizer} has no end of document, with which a text begins here."
+        "The tokenizer {tokenizer} has no end-of-document token, with which every text must begin."
     )
-    NO_SCORES = "lm-evaluation-harness gave no scores for {names}."
+    NO_SCORES = "lm-evaluation-harness returned no scores for {names}."
     NO_SUCH_TASK = "--tasks: lm-evaluation-harness has no task {name!r}. {hint}"
     NO_TASK_IN_FOLDER = (
         "--task-folder {folder} has no task: it needs a .yaml file of lm-evaluation-harness."

@@ -90,15 +90,16 @@ GPT3 = (
     *_ARITHMETIC,
     *_WORD_PUZZLES,
 )
-"""The tasks of GPT-3's paper (arXiv:2005.14165) that the harness has; it lacks QuAC and the SAT
-analogies.
+"""The tasks of GPT-3's paper (arXiv:2005.14165) that the harness has.
+
+It lacks QuAC and the SAT analogies.
 """
 OURS = "evaluation/harness.jsonl"
 EXPORTED = "evaluation/harness-exported.jsonl"
 SAME = ("training", "harness", "limit", "shots")
-"""Keys that two scores must share to be scores of the same weights."""
+"""Keys that must be equal for two scores to belong to the same weights."""
 BATCH = 8
-"""Texts per batch if `transformers` computes."""
+"""Number of texts per batch if `transformers` computes the scores."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,13 @@ class Wish:
     """What to score."""
 
     tasks: tuple[str, ...]
-    # Of task files in addition to the harness's own
+    # Folder of task files, in addition to the harness's own
     folder: Path | None = None
-    # This many samples of each task
+    # Number of samples of each task
     limit: int | None = None
-    # Solved examples before each sample; None: the task's own number
+    # Solved examples before each sample; None means the task's own number
     shots: int | None = None
-    # A Hugging Face folder instead of the checkpoint
+    # Hugging Face folder to use instead of the checkpoint
     exported: Path | None = None
     again: bool = False
 
@@ -199,7 +200,7 @@ def _new_rows(
         request,
         device,
     )
-    # The model knows its iteration only after it has answered.
+    # The model knows its iteration only after the trainer has answered.
     return list(_rows(answers, {**about, "iteration": model.iteration}, ""))
 
 
@@ -215,7 +216,7 @@ def _unscored(
     about: Row,
     request: Wish,
 ) -> list[str]:
-    """Return the tasks without a score.
+    """Return the tasks that have no score.
 
     With --again or an exported folder, return all tasks.
     """
@@ -274,7 +275,7 @@ def list_tasks(names: Sequence[str], folder: Path | None) -> Table:
         cached = "yes" if _is_cached(data) else "no"
         rows.append({"task": name, "data": data, "part": part, "in the cache": cached})
 
-    note = "Where there is a network, scoring fetches what is not in the cache."
+    note = "With network access, scoring downloads data that is not in the cache."
     return Table(rows, "Tasks", (note,))
 
 
@@ -287,7 +288,7 @@ def _task_manager(folder: Path | None) -> TaskManager:
 
 
 def _known_names(manager: TaskManager, task_words: Sequence[str]) -> list[str]:
-    """Return the tasks, each once. `gpt3` stands for those of GPT-3's paper.
+    """Return the names of the tasks, each once. `gpt3` means the tasks of GPT-3's paper.
 
     Raise `ParamsError` for a task that the harness lacks, with the nearest names.
     """
@@ -309,7 +310,10 @@ def _known_names(manager: TaskManager, task_words: Sequence[str]) -> list[str]:
 
 
 def _data_of(manager: TaskManager, name: str) -> tuple[str, str]:
-    """Return the dataset of a task and its part; for a group of tasks, the file that names them."""
+    """Return the dataset of a task and its part.
+
+    For a group of tasks, return the file that names them.
+    """
     entry = manager.task_index[name]
     content = entry.cfg or {}
     data = content.get("dataset_path") or f"see {entry.yaml_path.name if entry.yaml_path else name}"
@@ -376,7 +380,7 @@ def _rows(answers: Mapping[str, Any], about: Row, suffix: str) -> Iterator[Row]:
             yield {
                 "what": ", ".join(labels),
                 "measure": name if aggregation == "none" else f"{name} ({aggregation})",
-                # `n-samples` lacks groups of tasks
+                # `n-samples` lacks entries for groups of tasks
                 "samples": measures.get("sample_len"),
                 "before": None,
                 "after": value,

@@ -55,26 +55,26 @@ def write_json(log: ParsedLog, stream: IO[str]) -> None:
 
 
 def _json_row(log: ParsedLog, record: Record) -> dict[str, object]:
-    """Return the values of a record and its position in the files."""
+    """Return the values of a record, and its position in the files."""
     row: dict[str, object] = dict(zip(KEYS, _VALUES(record), strict=True))
     row["source"] = log.source(record)
     return row
 
 
 def _rows_text(rows: Sequence[dict[str, object]]) -> str:
-    """Return rows as JSON, one a line, without the brackets of the list."""
+    """Return rows as JSON, one per line, without the brackets of the list."""
     try:
         text = _STRICT_JSON.encode(rows)
     except ValueError:
-        # JSON has no NaN and no infinities: they become null.
+        # JSON has no NaN and no infinities, so they become null.
         text = _STRICT_JSON.encode([_finite_values(row) for row in rows])
 
-    # A quote inside a value is escaped, so these characters follow each other only between records.
+    # Quotes inside a value are escaped, so these characters occur together only between records.
     return text[1:-1].replace('}, {"iteration"', '},\n  {"iteration"')
 
 
 def _without_records(log: ParsedLog) -> dict[str, object]:
-    """Return everything of a log but its records, as plain values."""
+    """Return everything in a log except its records, as plain values."""
     values: dict[str, object] = {}
     if log.facts:
         values["facts"] = asdict(log.facts)
@@ -109,7 +109,7 @@ def _finite(value: object) -> object:
 
 
 def write_csv(log: ParsedLog, stream: IO[str]) -> None:
-    """Write one line for each record.
+    """Write one line per record.
 
     A cell is empty if the log does not state the value. Several states are joined by a space.
     """
@@ -130,14 +130,14 @@ NUMBERS = {
     "tokens_per_second": COLUMNS["tokens_per_second"],
     "tflops": COLUMNS["tflops_per_device"],
 }
-"""Numbers of a record that make a curve, and their names with units."""
+"""Numbers of a record that form a curve, and their names with units."""
 INTEGERS = ("iteration", "skipped", "nan", "segment")
 
 
 def _write_csv_file(log: ParsedLog, stream: IO[bytes]) -> None:
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
     write_csv(log, text)
-    # Flushes, and leaves the stream open for its sync
+    # Flushes the text, and leaves the stream open so that it can be synced
     text.detach()
 
 
@@ -170,7 +170,7 @@ def _write_parquet(log: ParsedLog, stream: IO[bytes]) -> None:
 
 
 class Point(NamedTuple):
-    """Numbers of one step in the form that a tracker accepts."""
+    """Numbers of one step, in the form that a tracker accepts."""
 
     iteration: int
     time: float
@@ -181,7 +181,7 @@ class Point(NamedTuple):
 def points(log: ParsedLog) -> Iterator[Point]:
     """Yield the numbers of each record, and evaluations with the step that they follow.
 
-    A record's time is counted back from the end of the log by the step times in it.
+    A record's time is computed backwards from the end of the log, using the step times in it.
     """
     evaluations: dict[int, dict[str, float]] = {}
     for evaluation in log.validation:
@@ -205,7 +205,7 @@ def points(log: ParsedLog) -> Iterator[Point]:
 
 
 def _end_time(log: ParsedLog) -> float:
-    """Return when the newest file of a log was written; now, if none of its files is here."""
+    """Return when the newest file of a log was written; if none is available, the current time."""
     ends = []
     for file in log.files:
         if Path(file).is_file():
@@ -360,7 +360,7 @@ def _values(spec: PhasePlan) -> dict[str, object]:
 
 
 _EVENT_TYPES = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
-"""MLPerf's types of events by the last word of a key; the others are points in time."""
+"""MLPerf's event types by the last word of a key; all other keys are points in time."""
 
 
 def _entry(
@@ -399,7 +399,7 @@ def _entries(
         yield _entry(key, init, value)
     yield _entry("init_stop", begin)
     yield _entry("run_start", begin)
-    # MLPerf's GPT-3 counts epochs in samples
+    # MLPerf's GPT-3 benchmark counts epochs in samples
     where = {"epoch_num": 0, "samples_count": 0}
     yield _entry("block_start", begin, **where)
     for step in steps:

@@ -8,8 +8,8 @@ from runbook.plan_file.diagnostics import Message
 class ExportMessage(Message):
     """Messages about exported logs."""
 
-    NOTHING_TO_EXPORT = "There is no record to export: {reason}."
-    NOT_A_TARGET = "{target} is no place to export to. Give one of {forms}; mllog:FILE of a RUN."
+    NOTHING_TO_EXPORT = "There are no records to export: {reason}."
+    NOT_A_TARGET = "{target} is not a place to export to. Use one of {forms}; mllog:FILE for a RUN."
 
 
 class SummaryMessage(Message):
@@ -23,4 +23,4 @@ class SummaryMessage(Message):
     DECISION = "Then: {advice}"
     FIRST_ERROR = "UNKNOWN CAUSE, first error (line {line}{place}): {evidence}"
     NO_REMEDY = "No rule recognizes this line, so there is no remedy for it here."
-    MAY_FOLLOW = "Read on from it: these may be its effects ({effects})."
+    MAY_FOLLOW = "Read on from there: these lines may be its effects ({effects})."

@@ -15,7 +15,7 @@ from runbook.tools.logs.messages import SummaryMessage
 def summary(log: ParsedLog) -> str:
     """Describe a log in a few lines.
 
-    They state its format, its range, losses, step time, alarms, notes and failures.
+    They contain its format, its range, losses, step time, alarms, notes and failures.
     """
     segments = f"{log.segments} segment{'s' * (log.segments != 1)}"
     lines = [
@@ -75,12 +75,12 @@ def _record_lines(log: ParsedLog) -> Iterator[str]:
 
 
 def _speed_lines(log: ParsedLog) -> Iterator[str]:
-    """Yield the lines about step time and TFLOP/s, as far as the log has them."""
+    """Yield the lines about step time and TFLOP/s, if the log has these values."""
     step_seconds = []
     tflops = []
     convention: str | None = ""
     for record in log.records:
-        # A record whose steps were all skipped has no step time that means anything.
+        # If all steps of a record were skipped, its step time means nothing.
         if record.seconds and "all_skipped" not in record.states:
             step_seconds.append(record.seconds)
         if record.tflops is not None:
@@ -89,7 +89,7 @@ def _speed_lines(log: ParsedLog) -> Iterator[str]:
 
     if step_seconds:
         median = statistics.median(step_seconds)
-        yield f"  step time {median:.4g} s (median of {len(step_seconds)}, warm-up included)"
+        yield f"  step time {median:.4g} s (median of {len(step_seconds)}, including warm-up)"
 
     if tflops:
         median = statistics.median(tflops)
@@ -104,7 +104,7 @@ _LABELS = {
 
 
 def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
-    """Yield a failure in words for people: its kind, the line that shows it, and the remedy."""
+    """Yield a failure as lines for people: its kind, the line that shows it, and the remedy."""
     label = "CAUSE" if is_cause else _LABELS[failure.level]
     if failure.overcome:
         label = "OVERCOME"
@@ -130,14 +130,14 @@ def _headline(failure: Failure, label: str) -> str:
 
 
 def _place(where: Failure | FirstError) -> str:
-    """Return rank and host for a message, as far as the line names them."""
+    """Return the rank and the host in a message, if the line names them."""
     rank = "" if where.rank is None else f", rank {where.rank}"
     host = f" on {where.host}" if where.host else ""
     return f"{rank}{host}"
 
 
 def first_error_lines(error: FirstError) -> Iterator[str]:
-    """Yield an error that no rule recognizes, and what followed it."""
+    """Yield an error that no rule recognizes, and the lines after it."""
     line = SummaryMessage.FIRST_ERROR.fill(
         line=error.line, place=_place(error), evidence=error.evidence
     )

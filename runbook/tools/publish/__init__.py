@@ -1,1 +1,1 @@
-"""Several runs as one static site, for any web server or a file:// address."""
+"""Publishes several runs as one static site, for any web server or a file:// address."""

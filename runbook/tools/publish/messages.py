@@ -10,6 +10,6 @@ class PublishMessage(Message):
 
     NOTHING_TO_PUBLISH = "There is no run to publish. runbook run RUN makes one."
     NOT_A_PUBLISHED_FOLDER = (
-        "{site} is not empty, and runbook publish did not write it. Nothing in it is replaced: "
-        "name another folder."
+        "{site} is not empty, and was not written by runbook publish. Nothing in it is "
+        "overwritten: name another folder."
     )

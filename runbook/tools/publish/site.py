@@ -1,4 +1,4 @@
-"""`runbook publish`: copies of runs, their pages, and an index over them, in one folder that needs no server."""
+"""`runbook publish`: copies runs, their pages and an index to a folder that needs no server."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from runbook.tools.publish.messages import PublishMessage
 MARKER = "published.json"
 """File that lists the runs that publish wrote.
 
-Everything else in the folder (a .git, say) is left alone.
+Everything else in the folder (such as .git) is left alone.
 """
 PAGES = ("index.html", "when-it-fails.html", ".nojekyll", MARKER)
 COPIED = (
@@ -34,9 +34,9 @@ COPIED = (
     "records/*.json",
     "records/*.ipynb",
 )
-"""Files from which the pages of a run are made.
+"""Files from which the pages of a run are generated.
 
-Job scripts and logs are not copied: they name machines and people.
+Job scripts and logs are not copied, because they name machines and people.
 """
 README = """\
 ---
@@ -45,9 +45,9 @@ sdk: static
 pinned: false
 ---
 
-Training runs of gpt3-runbook. Open `index.html`: it needs no server and no network.
+Training runs of gpt3-runbook. Open `index.html`: it needs neither a server nor a network.
 """
-"""The head is what a static Space of Hugging Face reads; other web servers ignore the file."""
+"""The head is for a static Space on Hugging Face; other web servers ignore the file."""
 
 CopyRun = Callable[[Path, Path], str]
 """Function that writes a run's copy below a folder, and returns the name of the copy's folder."""
@@ -66,7 +66,7 @@ def publish(run_folders: Sequence[Path], site: Path, copy_run: CopyRun) -> Path:
     names = [copy_run(folder, part) for folder in run_folders]
     write_runs_index(part)
     write_text(part / "README.md", README)
-    # GitHub Pages serves the folder as it is
+    # GitHub Pages then serves the folder unchanged
     write_text(part / ".nojekyll", "")
     content = {"written": utc_now(), "runs": names}
     write_text(part / MARKER, json.dumps(content, indent=1) + "\n")
@@ -75,7 +75,7 @@ def publish(run_folders: Sequence[Path], site: Path, copy_run: CopyRun) -> Path:
 
 
 def _replace(site: Path, part: Path) -> None:
-    """Replace our earlier files by the new ones; an existing README stays."""
+    """Replace our earlier files with the new ones; an existing README stays."""
     site.mkdir(parents=True, exist_ok=True)
     for name in (*_published_runs(site), *PAGES):
         old = site / name
@@ -92,7 +92,7 @@ def _replace(site: Path, part: Path) -> None:
 
 
 def _published_runs(site: Path) -> list[str]:
-    """Return the folders that the last publish wrote, each a plain name."""
+    """Return the folders that the last publish wrote; each is a plain name."""
     if not (site / MARKER).exists():
         return []
     names = json.loads((site / MARKER).read_text(encoding="utf-8")).get("runs", [])
@@ -105,7 +105,7 @@ def _published_runs(site: Path) -> list[str]:
 
 
 def copy_whole_run(folder: Path, site: Path) -> str:
-    """Copy what a run's pages are made from, and write the pages again over the copy."""
+    """Copy the files behind a run's pages, and generate the pages again from the copy."""
     copy = site / folder.name
     for pattern in COPIED:
         for path in folder.glob(pattern):

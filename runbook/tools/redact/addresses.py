@@ -1,4 +1,4 @@
-"""Addresses and hosts in a text: which are public, and which name somebody's machine."""
+"""Tells public addresses and hosts in a text from those that name somebody's machine."""
 
 import ipaddress
 import re
@@ -103,7 +103,7 @@ PUBLIC_OWNERS = frozenset(
         "roneneldan",
     }
 )
-"""Owners on public code hosts whose code our documents, sites and data sets come from."""
+"""Owners on public code hosts from which the code of our documents, sites and datasets comes."""
 
 _ADDRESS = re.compile(
     r"(?<![\w+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>//)"
@@ -111,13 +111,13 @@ _ADDRESS = re.compile(
     r"(?::\d+)?(?P<path>[/?#][^\s\"'`<>\\]*)?"
 )
 _OWN_SCHEMES = frozenset({"file", "data"})
-"""Schemes that the redactor handles by itself."""
+"""Schemes that the redactor handles itself."""
 
 
 def redact_addresses(text: str) -> str:
     """Return a text with addresses and hosts redacted; public pages stay.
 
-    Redacted are `scheme://...`, `user@host:path` of ssh, registries, and hosts with a domain.
+    It redacts `scheme://...`, `user@host:path` of ssh, registries, and hosts with a domain.
 
     >>> redact_addresses("tcp://head:29400, https://arxiv.org/abs/2005.14165, git@git.acme.io:ml/gpt.git")
     '[address], https://arxiv.org/abs/2005.14165, [address]'
@@ -172,8 +172,8 @@ _WITH_THREE_PARTS = (
 _DOMAIN = re.compile(
     r"(?<![\w.@/%$\\-])(?P<host>(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)"
     rf"(?:(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)*(?:{_GENERIC_ENDINGS})"
-    # Others end the names of keys, modules and files too (container.home, x.in): they need three
-    # parts.
+    # Other domains also end the names of keys, modules and files (container.home, x.in), so they
+    # need three parts.
     rf"|(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+(?:{_WITH_THREE_PARTS})))"
     r"(?![\w-]|\.\w|\()(?P<rest>:\d+)?(?P<path>/[\w.@+%=~:/-]*)?",
     re.IGNORECASE,
@@ -210,14 +210,14 @@ _IP6 = re.compile(
 _DEVICE = re.compile(
     r"\b(?:GPU-|MIG-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.IGNORECASE
 )
-"""A UUID of a GPU, a subscription or a tenant."""
+"""UUID of a GPU, a subscription or a tenant."""
 _ARN = re.compile(r"\barn:aws[\w-]*:[\w-]*:[\w-]*:\d*:[\w+=,.@:/*-]+")
 
 
 def redact_numbers(text: str) -> str:
-    """Return a text without numbers of machines.
+    """Return a text without numbers that identify machines.
 
-    They are IP and MAC addresses, InfiniBand's, UUIDs, and Amazon's resource names.
+    They are IP, MAC and InfiniBand addresses, UUIDs, and Amazon's resource names.
 
     >>> redact_numbers("10.0.0.7 fe80::1ff:fe23:4567:890a 00:1A:2b:3c:4d:5e at 12:30:59")
     '[address] [address] [address] at 12:30:59'
@@ -229,7 +229,10 @@ def redact_numbers(text: str) -> str:
 
 
 def _if_ip6(match: re.Match[str]) -> str:
-    """Return `[address]` for an IPv6 address; other texts, and addresses of no machine, stay."""
+    """Return `[address]` for an IPv6 address.
+
+    Other texts, and addresses of no machine, are unchanged.
+    """
     number = match[0].rstrip(".")
     try:
         address = ipaddress.IPv6Address(number.partition("%")[0])

@@ -1,12 +1,12 @@
-"""Redaction: records for people outside, with names, hosts, paths, buckets and secrets taken out.
+"""Redaction of records for people outside: names, hosts, paths, buckets and secrets are removed.
 
     redactor = Redactor({"mmuster": "user", "nid001": "host"})      known words, each with what it
     is redactor.text(text), .value(json value), .markup(html)          the same with [user], [host],
     [path] ... in place
 
-Known words are found anywhere, in upper and lower case, also inside data: addresses. Paths, buckets
-and addresses are recognized by their form. One limit: if an unquoted path that names no file has a
-space in its last name, the text after that space is kept.
+Known words are found everywhere, in upper and lower case, and also inside data: addresses. Paths,
+buckets and addresses are recognized by their form. A limitation: if the last name of an unquoted
+path that names no file has a space, the text after that space is kept.
 """
 
 import base64
@@ -27,18 +27,18 @@ DATA_ADDRESS = re.compile(
 )
 PNG = b"\x89PNG\r\n\x1a\n"
 _WORDS = frozenset({b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"tIME"})
-"""Parts of a PNG that are not visible: titles, programs, places, times."""
+"""Parts of a PNG that are not visible, such as titles, programs, places and times."""
 _TEXTUAL = re.compile(r"text/|.*(?:svg|xml|json|javascript|latex|markdown)")
 
 
 def keep_pictures(data: dict[str, Any], value: Callable[[Any], Any], markup: Redact) -> None:
     """Redact an output's data in place: texts, HTML and SVG.
 
-    A PNG loses its hidden words. Other kinds are removed, because a format that cannot be read
+    A PNG loses its hidden words. Other formats are removed, because a format that cannot be read
     could contain anything.
     """
     if "image/svg+xml" in data:
-        # The same figure in a form in which words cannot be found
+        # The figure is also there in a format in which words cannot be found
         data.pop("image/png", None)
 
     for kind in list(data):
@@ -74,14 +74,14 @@ def is_markup(kind: str) -> bool:
 def plain_png(content: bytes) -> bytes:
     """Return the same picture without the parts that contain words; only a PNG is changed.
 
-    The parts are removed by hand. Pillow would encode the picture again and keep one frame of an
-    animation.
+    The parts are removed here. Pillow would encode the picture again, and would keep only one frame
+    of an animation.
     """
     if not content.startswith(PNG):
         return content
     parts = [PNG]
     start = len(PNG)
-    # A part is its length (4 bytes), its name (4), its content and a checksum (4).
+    # A part consists of its length (4 bytes), its name (4), its content and a checksum (4).
     while start + 12 <= len(content):
         (length,) = struct.unpack_from(">I", content, start)
         end = start + 12 + length
@@ -148,7 +148,7 @@ NAMED_HOST = re.compile(
 )
 """A host that the text marks as one, whatever its name, or a name with a digit and a port."""
 _NOT_A_HOST = frozenset({"localhost", "is", "and", "or", "the", "not", "of", "for", "env", "auto"})
-# SGI and HPE ICE: rack, unit, node
+# Names as on SGI and HPE ICE: rack, unit, node
 LIKE_A_HOST = re.compile(
     r"(?<![\w.-])(?:[a-z0-9]+-)*?(?:"
     # nid004711, ip-10-0-0-1, acme-gpu-node-17
@@ -167,14 +167,14 @@ _PART = r"[\w.@+%=~-]+(?:\\ [\w.@+%=~-]+)*"
 _SPACED = rf"{_PART}(?: [\w.@+%=-]+){{1,3}}(?=/[\w.@+%=~-]{{2}})"
 """The name of a folder with spaces.
 
-More of a path follows it, which distinguishes it from `tokens/s`.
+More of the path must follow, to distinguish it from `tokens/s`.
 """
 _BELOW = rf"(?:/(?:{_SPACED}|{_PART})?)"
 PATH = re.compile(
     rf"(?<![\w/.<+%)\]}}])(?:file://[\w.-]*)?(?:~[\w.-]*)?/(?:{_SPACED}|{_PART}){_BELOW}+"
 )
 QUOTED_PATH = re.compile(r"""(["'`])(?:file://)?~?/[^"'`\n<>/]+[/ ][^"'`\n<>]*\1""")
-"""A path between quotes, which ends at the quote whatever its folders are called."""
+"""A path in quotes, which ends at the closing quote, whatever its folders are called."""
 WHOLE_PATH = re.compile(r"(?:file://)?~?(?:/[^/\n:]+){2,}/?")
 ENCODED_PATH = re.compile(r"(?:%2F[\w.@+=~-]+){2,}(?:%2F)?", re.I)  # as in the query of a link
 SERVER_PATH = re.compile(
@@ -187,8 +187,8 @@ SERVER_PATH = re.compile(
 HOME = re.compile(
     r"(?<![\w/])(?:~[\w-]+|/(?:root|home|Users|scratch|project|projects|work|gpfs|lustre|mnt|data|tmp))\b(?!\w)"
 )
-# A word of at most this many letters also occurs inside ordinary text. So its case must match, and
-# it is not removed from tags.
+# A word with at most this many letters also occurs within ordinary text. So its case must match,
+# and it is not removed from tags.
 SHORT = 2
 ORDINARY = frozenset(
     {
@@ -230,7 +230,7 @@ ORDINARY = frozenset(
         "origin",
     }
 )
-"""Words that identify nobody, and words that a report cannot do without."""
+"""Words that identify nobody, or that a report cannot do without."""
 
 
 class Redactor:
@@ -245,7 +245,8 @@ class Redactor:
         lower = {word.lower(): kind for word, kind in telling.items()}
         self._kinds = {word: kind for word, kind in lower.items() if len(word) > SHORT}
         places = [word for word in self._kinds if word.startswith(("/", "~"))]
-        # An underscore separates words here: in jdoe_run the user would still be visible.
+        # Underscores separate words here, because otherwise the user would remain visible in
+        # jdoe_run.
         self._known = _any_of(self._kinds, r"(?<![^\W_])", r"(?![^\W_])", re.IGNORECASE)
         self._places = _any_of(places, r"(?<![^\W_])", rf"(?![\w-]){_BELOW}*", re.IGNORECASE)
         self._short_kinds: dict[str, str] = {}
@@ -257,7 +258,7 @@ class Redactor:
         self._short = _any_of(self._short_kinds, r"(?<![^\W_])(?<!</)(?<!<)", r"(?![^\W_])")
 
     def text(self, text: str) -> str:
-        """Return a text with a readable placeholder for each known word.
+        """Return a text in which readable placeholders replace the known words.
 
         >>> Redactor({"mmuster": "user"}).text("mmuster wrote /scratch/p1/run and s3://bkt/x, 3 tokens/s")
         '[user] wrote [path] and [bucket], 3 tokens/s'
@@ -273,10 +274,10 @@ class Redactor:
         return "".join(pieces)
 
     def markup(self, text: str) -> str:
-        """Return HTML or SVG without the known words, however they are encoded there.
+        """Return HTML or SVG without the known words, in any encoding.
 
         The words are removed from text and attributes. Comments, scripts, and tags and attributes
-        that are named like a known word are removed completely.
+        named like a known word are removed completely.
         """
         return _Markup(self).rewrite(text)
 
@@ -285,10 +286,10 @@ class Redactor:
         text = replace_secrets(text, lambda _: "[secret]")
         text = MAIL.sub("[address]", text)
         text = SERVER_PATH.sub("[path]", text)
-        # Before other paths, because a known path may contain spaces.
+        # This comes before other paths, because a known path may contain spaces.
         text = self._places.sub("[path]", text)
         text = QUOTED_PATH.sub(r"\1[path]\1", text)
-        # Before the words, because a path is one unit, whatever words it contains.
+        # This comes before the words, because a path is a unit, whatever words it contains.
         text = ENCODED_PATH.sub("[path]", PATH.sub("[path]", text))
         text = self._known.sub(lambda match: f"[{self._kinds.get(match[0].lower(), 'word')}]", text)
         text = self._short.sub(lambda match: f"[{self._short_kinds[match[0]]}]", text)
@@ -325,7 +326,7 @@ def _named_host(match: re.Match[str]) -> str:
 
 
 class _Markup(Rewriter):
-    """HTML or SVG that is rewritten with a redactor."""
+    """HTML or SVG that a redactor rewrites."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
@@ -362,7 +363,7 @@ def _any_of(
     after: str,
     flags: int = 0,
 ) -> re.Pattern[str]:
-    """Compile a pattern that matches any of the words, the longest first.
+    """Compile a pattern that matches any of the words, trying the longest first.
 
     Without words, the pattern matches nothing.
     """

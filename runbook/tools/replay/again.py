@@ -31,7 +31,8 @@ class ReplayJob:
     phase: PhasePlan
     step: int
     begin: int
-    """Iteration of the checkpoint that the replay begins with; 0 stands for the initial weights."""
+    """Iteration of the checkpoint from which the replay starts; 0 stands for the initial
+    weights."""
 
     @property
     def folder(self) -> Path:
@@ -59,13 +60,13 @@ class ReplayJob:
 
     @property
     def training(self) -> str:
-        """Return the phase and the fingerprint that distinguish this training from others."""
+        """Return the phase and the fingerprint, which distinguish this training from others."""
         return f"{self.phase.phase} {self.phase.fingerprint}"
 
     def command(self, processes: int, *, launcher: bool) -> list[str]:
         """Return the command that trains the step.
 
-        Without a launcher, it is the command of one rank.
+        Without a launcher, the command starts a single rank.
         """
         command = [sys.executable, "-m"]
         if launcher and processes > 1:
@@ -77,7 +78,7 @@ class ReplayJob:
 
 
 def replay_job(run: Path, phase_name: str, step: int) -> ReplayJob:
-    """Return the replay of a step, which begins with the nearest checkpoint before it."""
+    """Return the replay of a step, which starts from the nearest checkpoint before it."""
     try:
         phase = read_plan(run / "plan.json", phase_name)
     except RefusedError as error:
@@ -127,10 +128,10 @@ def prepare(job: ReplayJob) -> None:
 
 
 def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
-    """Train the step on this machine, with one process for each rank of the run."""
+    """Train the step on this machine, with one process per rank of the run."""
     ranks = job.phase.parallel.world_size
     threads = _recorded_threads(job)
-    # The number is the run's, because sums over the cores of a processor depend on it.
+    # The number of threads is the run's, because sums over a processor's cores depend on it.
     prefix = ["env", f"OMP_NUM_THREADS={threads}"] if threads else []
     command = [*prefix, *job.command(ranks, launcher=True)]
     code = shell.follow(

@@ -12,20 +12,16 @@ class ReplayMessage(Message):
         "The replay ended with {code} before step {step}. Its lines above say why; nothing of "
         "the run was changed."
     )
-    STEP_NOT_TRAINED = "{metrics} has no step {step}: the run did not come so far."
-    STEP_OUT_OF_RANGE = "--step {step} is not between 1 and {iterations}, the last step."
+    STEP_NOT_TRAINED = "{metrics} has no step {step}: the run did not get that far."
+    STEP_OUT_OF_RANGE = "--step {step} is not between 1 and the last step, {iterations}."
     FIRST_STEP = "The first step that differs is {step}: the loss was {loss!r} and is {again!r}"
     OTHER_PROGRAM_OF_RANK = (
         "rank {rank} on {host} had other versions or code than rank 0 in the run"
     )
-    OTHER_SAMPLES_LATER = (
-        "{first}; other samples were read by ranks {ranks}, after the first micro-batch."
-    )
+    OTHER_SAMPLES_LATER = "{first}; ranks {ranks} read other samples after the first micro-batch."
     SAME_FIRST_MICRO_BATCH = (
         "{first}. The fingerprints of its first micro-batch are the same, so it was another "
         "micro-batch or a sum over ranks; rank and layer are not known."
     )
-    TOKENS_NOT_RECORDED = (
-        "Step {step} is none of training.replay_interval: its tokens were not recorded."
-    )
+    TOKENS_NOT_RECORDED = "Step {step} is not a multiple of training.replay_interval, so its tokens were not recorded."
     WITHOUT_FINGERPRINTS = "{first}. It has no fingerprints, so rank and layer are not known."

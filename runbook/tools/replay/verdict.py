@@ -1,4 +1,4 @@
-"""Compare a replayed step with the recorded one, and explain a difference."""
+"""Compares a replayed step with the recorded one, and explains a difference."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,27 +27,33 @@ class Verdict(StrEnum):
 
 
 _MEANINGS = {
-    Verdict.SAME: "Every recorded number is the same, bit for bit: data, program and hardware "
-    "gave what they gave then.",
-    Verdict.DATA: "Other tokens were computed: compare the token files and the cached order of the text.",
-    Verdict.PROGRAM: "Other versions or other code computed it, which may round otherwise: replay "
-    "with those of the run.",
-    Verdict.MACHINE: "Another kind of processor or another number of threads computed it, which may "
-    "round otherwise: replay on a machine like the run's.",
+    Verdict.SAME: (
+        "Every recorded number is the same, bit for bit: data, program and hardware gave the same "
+        "results as in the run."
+    ),
+    Verdict.DATA: "The tokens were different: compare the token files and the cached sample order.",
+    Verdict.PROGRAM: "Versions or code were different, and may round differently: replay with those of the run.",
+    Verdict.MACHINE: (
+        "The processor or the number of threads was different, and may round differently: replay "
+        "on a machine like the run's."
+    ),
     Verdict.HARDWARE: "Tokens, versions, code and kind of machine are the same: one of the two "
     "machines computed something wrong. Replay on a third one to see which.",
-    Verdict.UNKNOWN: "Too little was recorded of the step to say which of data, program, machine and hardware "
-    "explains it.",
+    Verdict.UNKNOWN: (
+        "Too little was recorded of the step to tell whether data, program, machine or hardware "
+        "explains it."
+    ),
 }
 
 
 @dataclass(frozen=True)
 class ReplayComparison:
-    """Steps of a run, compared with their replay."""
+    """Steps of a run compared with their replay."""
 
     step: int
     begin: int
-    """Iteration of the checkpoint that the replay began with; 0 stands for the initial weights."""
+    """Iteration of the checkpoint from which the replay started; 0 stands for the initial
+    weights."""
     num_compared: int
     """Recorded steps in the range whose fingerprints were compared."""
     first_step: int
@@ -67,7 +73,7 @@ class ReplayComparison:
     ranks_of_other_samples: tuple[int, ...] = ()
     """Ranks that read different samples for the first step that differs."""
     has_fingerprints: bool = False
-    """Whether both have fingerprints of the first step that differs."""
+    """Whether both sides have fingerprints of the first step that differs."""
 
     def as_text(self) -> str:
         """Return the verdict in words for people."""
@@ -96,7 +102,7 @@ class ReplayComparison:
         if self.host:
             rank_text += f" (on {self.host} in the run)"
         others = len(self.difference.ranks) - 1
-        also = f", and at once on {others} more of its ranks" if others else ""
+        also = f", and simultaneously on {others} more of its ranks" if others else ""
         where = self.difference
         block = f"layer {where.layer}, {where.block}, {where.part}"
         read = f" Ranks that read other samples: {readers}." if readers else ""
@@ -151,7 +157,7 @@ def compare(
 
 @dataclass(frozen=True)
 class DifferenceCause:
-    """Return what explains a difference, and the evidence."""
+    """Cause of a difference, with the evidence."""
 
     verdict: Verdict
     changes: tuple[str, ...] = ()
@@ -159,7 +165,7 @@ class DifferenceCause:
 
 
 def _differs(number: int, run: Mapping[int, Step], replayed: Mapping[int, Step]) -> bool:
-    """Return whether loss or gradient norm of a step differ."""
+    """Return whether the loss or gradient norm of a step differs."""
     return _numbers(run[number]) != _numbers(replayed[number])
 
 
@@ -186,7 +192,7 @@ def _numbers(step: Step) -> tuple[float | None, float | None]:
 
 
 def _explain(before: RecordedStep, replayed: RecordedStep) -> DifferenceCause:
-    """Return what explains a difference, according to the records of both."""
+    """Return the cause of a difference, according to the records of both sides."""
     programs = _program_changes(before.circumstances, replayed.circumstances)
     machines = _machine_changes(before.circumstances, replayed.circumstances)
     readers = ranks_of_other_samples(before, replayed)
@@ -206,9 +212,9 @@ def _explain_unrecorded(
     recorded: Mapping[int, RecordedStep],
     again: Mapping[int, RecordedStep],
 ) -> DifferenceCause:
-    """Return what explains a difference at a step without a record.
+    """Return the cause of a difference at a step without a record.
 
-    The last step that has a record decides.
+    The last recorded step decides.
     """
     if not with_marks:
         return DifferenceCause(Verdict.UNKNOWN, ("training.replay_interval was 0 in the run.",))
@@ -242,7 +248,7 @@ def _program_changes(before: Circumstances, here_now: Circumstances) -> list[str
 
 
 def _odd_ranks(circumstances: Circumstances) -> list[str]:
-    """Return the ranks of a run with other versions or code than its first rank."""
+    """Return the ranks of a run whose versions or code differ from the first rank's."""
     programs = circumstances.programs
     odd = [rank for rank, program in enumerate(programs) if program != programs[0]]
     hosts = circumstances.hosts

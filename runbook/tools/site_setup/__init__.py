@@ -1,1 +1,1 @@
-"""Draft a site file and a first run file from a scheduler's answers: `runbook init --site`."""
+"""Drafts a site file and a first run file from a scheduler's answers: `runbook init --site`."""

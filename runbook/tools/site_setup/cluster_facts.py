@@ -15,14 +15,14 @@ from runbook.jobs.job_request import NodeKind, QueueLimits, whole_number
 from runbook.jobs.queue import ANSWER_SECONDS
 
 SINFO = ("sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%s|%D|%c|%m|%G")
-"""Partition (* after the default), up or down, time limit, nodes of a job, nodes, cores, MB of
+"""Partition (* after the default), up or down, time limit, nodes per job, nodes, cores, MB of
 memory, GRES.
 """
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Facts found on this machine."""
+    """What was found out about the cluster of this machine."""
 
     scheduler: str
     """slurm or pbs; empty if neither sbatch nor qsub is on the PATH."""
@@ -30,13 +30,13 @@ class Cluster:
     """The programs that answered."""
     queues: tuple[QueueLimits, ...] = ()
     kinds: tuple[tuple[NodeKind, int], ...] = ()
-    """Every kind of node with its count, those with most GPUs in total first."""
+    """Every kind of node with its count, starting with the kind that has most GPUs in total."""
     silence: str = ""
-    """Programs that did not answer, with their own last words, and gaps in the answers."""
+    """Programs that did not answer, with their own error texts, and gaps in the answers."""
 
 
 def ask_cluster() -> Cluster:
-    """Query Slurm if sbatch is on the PATH, and PBS if qsub is; return what they answer."""
+    """Query Slurm if sbatch is on the PATH, and PBS if qsub is. Return what they answer."""
     if shutil.which("sbatch"):
         return _ask_slurm()
     if shutil.which("qsub"):
@@ -49,7 +49,7 @@ def _ask_slurm() -> Cluster:
     queues = parse_sinfo(text)
     source = "sinfo" if queues else ""
     if not queues and not silence:
-        silence = "sinfo answered, and named no partition that is up"
+        silence = "sinfo answered, but named no partition that is up"
     return Cluster(
         "slurm",
         source,
@@ -79,7 +79,7 @@ def _ask_pbs() -> Cluster:
 
 
 def parse_sinfo(text: str) -> tuple[QueueLimits, ...]:
-    r"""Return the partitions that are up, of `SINFO`; lines of another shape are left out.
+    r"""Return the partitions that are up, from the output of `SINFO`. Malformed lines are left out.
 
     >>> queue, = parse_sinfo("gpu*|up|1-00:00:00|1-8|12|64|512000|gpu:a100:4(S:0-3)\n")
     >>> queue.name, queue.default, queue.max_seconds, queue.max_nodes
@@ -115,7 +115,7 @@ def parse_sinfo(text: str) -> tuple[QueueLimits, ...]:
 def parse_pbsnodes(text: str) -> tuple[tuple[NodeKind, int], ...]:
     r"""Return every kind of host in the output of `pbsnodes -a`, with its count.
 
-    The vnodes of one host are added up.
+    The vnodes of a host are added up.
 
     >>> parse_pbsnodes("n1\n     resources_available.host = n1\n     resources_available.ncpus = 64\n"
     ...                "     resources_available.ngpus = 4\n     resources_available.mem = 1kb\n")
@@ -153,7 +153,7 @@ def _kind_of_host(vnodes: Sequence[dict[str, str]]) -> NodeKind:
 
 
 def most_devices(queues: tuple[QueueLimits, ...]) -> tuple[tuple[NodeKind, int], ...]:
-    """Return every kind of node in some partitions, those with most GPUs in total first.
+    """Return every kind of node in some partitions, the kind with most GPUs in total first.
 
     A node that belongs to several partitions is counted once.
     """
@@ -164,7 +164,7 @@ def most_devices(queues: tuple[QueueLimits, ...]) -> tuple[tuple[NodeKind, int],
 
 
 def _ranked(kinds: Counter[NodeKind]) -> tuple[tuple[NodeKind, int], ...]:
-    """Sort kinds of nodes: most GPUs in total first, then most nodes."""
+    """Sort kinds of nodes by their total number of GPUs, then by their number of nodes."""
 
     def devices_and_nodes(row: tuple[NodeKind, int]) -> tuple[int, int]:
         kind, count = row
@@ -193,9 +193,9 @@ def _gpus(gres: str) -> tuple[int, str]:
 
 
 def _ask(argv: tuple[str, ...]) -> tuple[str, str]:
-    """Return a program's output and an empty text.
+    """Return a program's output, and an empty text as the reason.
 
-    If it fails, return an empty output and the reason, with the program's own last words.
+    If the program fails, return an empty output and the reason, with the program's own error text.
     """
     try:
         return shell.run(argv, timeout=ANSWER_SECONDS).out, ""
@@ -206,7 +206,7 @@ def _ask(argv: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _bytes(text: str) -> int:
-    """Read one of PBS's sizes, such as 512gb; return 0 if it is not a size."""
+    """Convert one of PBS's sizes, such as 512gb. Return 0 if it is not a size."""
     match = re.fullmatch(r"(\d+)([kmgt]?)b", text.lower())
     if match is None:
         return 0

@@ -1,6 +1,6 @@
 """`runbook init --site`: a site file and a first run file for your cluster.
 
-Each value comes with its source.
+Each value in them has its source.
 """
 
 import sys
@@ -33,7 +33,7 @@ LAUNCHERS = {
 
 @dataclass(frozen=True)
 class ClusterWish:
-    """A person's facts about their cluster. For empty values and 0, the scheduler is asked."""
+    """A person's choices for their cluster. For empty values and 0, the scheduler is asked."""
 
     name: str
     scheduler: str = ""
@@ -44,7 +44,7 @@ class ClusterWish:
 
 @dataclass(frozen=True)
 class ClusterFiles:
-    """The two files, and the values that are still to be filled in."""
+    """The two files, and the values that must still be filled in."""
 
     site: Path
     run: Path
@@ -53,11 +53,11 @@ class ClusterFiles:
     source: str
     """The programs that answered; empty if none did."""
     silence: str = ""
-    """Programs that did not answer, with their own last words."""
+    """Programs that did not answer, with their own error texts."""
 
 
 def check_cluster_wish(cluster_wish: ClusterWish) -> None:
-    """Raise for an invalid name, and for a device that is unknown or whose memory is ambiguous."""
+    """Raise an error for an invalid name, an unknown device, or a device with ambiguous memory."""
     if not is_name(cluster_wish.name):
         raise ParamsError(SiteSetupMessage.NOT_A_SITE_NAME, cluster_wish_name=cluster_wish.name)
 
@@ -75,7 +75,7 @@ def check_cluster_wish(cluster_wish: ClusterWish) -> None:
 
 
 def write_site(project: Path, cluster_wish: ClusterWish) -> ClusterFiles:
-    """Write params/sites/NAME.yaml and params/NAME.yaml; an existing file is kept as it is."""
+    """Write params/sites/NAME.yaml and params/NAME.yaml. An existing file is not changed."""
     site = project / "params" / "sites" / f"{cluster_wish.name}.yaml"
     run = project / "params" / f"{cluster_wish.name}.yaml"
     written = [path for path in (site, run) if not path.exists()]
@@ -106,7 +106,7 @@ def site_text(
     date: str,
     python: str,
 ) -> str:
-    """Return the site file, with marks for values that neither a person nor the scheduler gave."""
+    """Return the site file, with marks for values that neither person nor scheduler supplied."""
     scheduler = cluster_wish.scheduler or cluster.scheduler
     is_pbs = scheduler == "pbs"
     kind, count = _node_kind(cluster_wish, cluster)
@@ -162,7 +162,7 @@ def _scheduler_line(cluster_wish: ClusterWish, cluster: Cluster) -> str:
 
 
 def _facts_text(cluster: Cluster, date: str) -> str:
-    """Return the section about the programs that answered and when, or an empty text."""
+    """Return the section about which programs answered and when, or an empty text."""
     if not cluster.source:
         return ""
     fact = f'{{source: "{cluster.source}, asked by runbook init", date: "{date}"}}'
@@ -203,7 +203,7 @@ def _sourced(
 ) -> str:
     """Return a line of the site file with the source of its value.
 
-    The value is a person's choice, else the scheduler's answer, else a mark to fill in.
+    The value is a person's choice, or the scheduler's answer, or else a mark to fill in.
     """
     if chosen:
         option = key.replace("_", "-")
@@ -214,9 +214,9 @@ def _sourced(
 
 
 def _node_kind(cluster_wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, int]:
-    """Return the kind of node that the site is for, and the number of such nodes.
+    """Return the kind of node that the site is for, and how many of them there are.
 
-    It has the requested device, or else it is the kind with most GPUs in total.
+    It is the kind with the requested device, or else the one with most GPUs in total.
     """
     wish_device = find_accelerator(cluster_wish.device)
     for kind, count in cluster.kinds:
@@ -229,7 +229,7 @@ def _node_kind(cluster_wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, i
 
 
 def _device_choices(name: str) -> list[str]:
-    """Return every device that a name without its memory can mean.
+    """Return every device that a name without memory size can mean.
 
     >>> _device_choices("a100")
     ['A100-SXM4-40GB', 'A100-SXM4-80GB', 'A100-PCIe-40GB', 'A100-PCIe-80GB']
@@ -252,9 +252,9 @@ def _device_choices(name: str) -> list[str]:
 
 
 def _with_memory(device: str) -> list[str]:
-    """Return a device's name with each memory size that it comes with.
+    """Return a device's name with each memory size in which it exists.
 
-    A name that includes the size is returned as it is.
+    A name that already includes the size is returned unchanged.
     """
     if named_memory(device):
         return [device]
@@ -263,7 +263,7 @@ def _with_memory(device: str) -> list[str]:
 
 
 def full_name(name: str) -> str:
-    """Return the table's name of a device, with its memory if the table lists several.
+    """Return the table's name of a device, with its memory size if the table has several.
 
     >>> full_name("NVIDIA A100-PCIE-40GB"), full_name("a100_40"), full_name("MI250X")
     ('A100-PCIe-40GB', 'A100-SXM4-40GB', 'MI250X-GCD')
@@ -351,11 +351,11 @@ def _queue_text(cluster: Cluster) -> str:
 
 
 def why_no_queues(cluster: Cluster) -> str:
-    """Return why a site file has no limits of queues: no scheduler, or one that did not answer."""
+    """Return why a site file has no queue limits: there is no scheduler, or it did not answer."""
     if not cluster.scheduler:
-        return "No scheduler was there to ask."
+        return "There was no scheduler to ask."
     return SiteSetupMessage.SCHEDULER_WAS_ASKED.fill(
-        answer=cluster.silence or "it named no queue that takes and runs jobs"
+        answer=cluster.silence or "it named no queue that accepts and runs jobs"
     )
 
 
@@ -386,9 +386,9 @@ def _nodes_of_kind(kind: NodeKind, count: int) -> str:
 
 
 def _default_text(cluster: Cluster, kind: NodeKind) -> str:
-    """Return the partition and walltime of the two trainings.
+    """Return the partition and the walltime of the two trainings.
 
-    They belong to a queue that has this kind of node and accepts single-node jobs.
+    They belong to a queue with this kind of node that accepts single-node jobs.
     """
     queues = [queue for queue in cluster.queues if queue.min_nodes <= 1]
     queue = _default_queue(queues, kind)
@@ -412,7 +412,7 @@ def _default_text(cluster: Cluster, kind: NodeKind) -> str:
 
 
 def _default_queue(queues: Sequence[QueueLimits], kind: NodeKind) -> QueueLimits | None:
-    """Return the cluster's default queue for this kind of node, else the one with most of them.
+    """Return the cluster's default queue for this kind of node, or the one with most of them.
 
     Return None if no queue has such nodes.
     """
@@ -433,16 +433,16 @@ The first training should work, not fill the node.
 """
 GLOBAL_BATCH = 64
 SAMPLES = 64 * 24
-"""Most sequences of a step, and the sequences of the training.
+"""Upper limit for the sequences per step, and the number of sequences in the training.
 
-Each has 2,048 tokens, and the training reads the shipped text once.
+A sequence has 2,048 tokens, and the training reads the shipped text once.
 """
 
 
 def run_text(name: str, project: Path, *, is_whole: bool) -> str:
     """Return the run file.
 
-    `is_whole` means that no value of the site is to be filled in, so its devices are known.
+    `is_whole` means that the site has no values left to fill in, so its devices are known.
     """
     model = read_models(project).get(MODEL)
     devices = 1
@@ -457,7 +457,7 @@ def run_text(name: str, project: Path, *, is_whole: bool) -> str:
     iterations = max(8, SAMPLES // batch)
     tokens_per_step = batch * model.sequence_length
     rate = float(model.training["learning_rate"])
-    # Without the digits that a division adds.
+    # Without the meaningless digits that a division adds.
     min_rate = float(f"{rate / 10:g}")
     if is_whole:
         steps = f"1 micro x {devices} replicas x {steps_per_copy} steps = "

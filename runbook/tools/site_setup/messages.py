@@ -17,13 +17,14 @@ class SiteSetupMessage(Message):
     NODES_OF_DEVICES = "{nodes} of {devices} x {device}"
     NODES_OF_KIND = "of this kind, {source}"
     NOT_A_SITE_NAME = (
-        "--site {cluster_wish_name}: a name has letters, digits, '.', '_' and '-', at most 80."
+        "--site {cluster_wish_name}: a name may have letters, digits, '.', '_' and '-', and at "
+        "most 80 characters."
     )
-    NO_SCHEDULER_ON_PATH = "slurm or pbs: neither sbatch nor qsub is on the PATH here"
+    NO_SCHEDULER_ON_PATH = "neither sbatch (Slurm) nor qsub (PBS) is on the PATH here"
     NO_SUCH_DEVICE = "--device {device}: no such device in the table of peaks. Nearest: {near}."
     NO_SUCH_RECIPE = (
-        "--model {model}: no recipe of this name. There are {recipes}. Other shapes are in "
-        "params/models.yaml: write their name into a run file."
+        "--model {model}: there is no recipe of this name. There are {recipes}. Other shapes are "
+        "in params/models.yaml: use their names in a run file."
     )
     ONE_OF_DEVICES = "{source}: one of {devices}"
     PEAKS_BY_DATASHEET = "of one device, dense, by its datasheet"

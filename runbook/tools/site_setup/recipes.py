@@ -17,7 +17,7 @@ from runbook.plan_file.schema import Layout
 from runbook.tools.site_setup.messages import SiteSetupMessage
 
 LOCAL_SITE = "local-gpu"
-"""Site of a recipe if none is named: it cuts any run down to the available GPUs."""
+"""Site of a recipe if none is named. It scales any run down to the available GPUs."""
 
 GPT3_TABLE = "Brown et al. 2020, arXiv:2005.14165, table 2.1"
 GPT3_APPENDIX = "Brown et al. 2020, arXiv:2005.14165, appendix B"
@@ -45,7 +45,7 @@ class RecipeLayout:
     parallel: Layout
     micro_batch: int
     nodes: int
-    """The smallest number of nodes of eight devices that has room for one replica."""
+    """Smallest number of nodes with eight devices that can hold one replica."""
     source: str
 
 
@@ -89,7 +89,7 @@ class Gpt3Size(NamedTuple):
     global_batch: int
     """Sequences of 2,048 tokens."""
     shown_batch: str
-    """Spelled as in the paper."""
+    """The batch as the paper writes it."""
     eval_iterations: int
     layout: RecipeLayout
 
@@ -163,7 +163,7 @@ GPT3_SIZES = (
 
 
 def _gpt3(size: Gpt3Size) -> Recipe:
-    """Return the recipe of one size of GPT-3; values that the paper omits are NeMo's."""
+    """Return the recipe of one size of GPT-3. Values that the paper omits are NeMo's."""
     minimum = float(f"{size.learning_rate / 10:g}")
     values = (
         RecipeValue("tokens", 300_000_000_000, f"{GPT3_TABLE}: 300 billion tokens"),
@@ -183,7 +183,8 @@ def _gpt3(size: Gpt3Size) -> Recipe:
         RecipeValue("eval_iterations", size.eval_iterations, f"{NEMO}: limit_val_batches"),
     )
     remark = (
-        "The paper grew the batch from 32k tokens; training.rampup_* do that, and are not set here."
+        "The paper grew the batch from 32k tokens; training.rampup_* can do that, but is not set "
+        "here."
     )
     return Recipe(size.model, values, size.layout, remark)
 
@@ -215,7 +216,8 @@ LLAMA_3_8B = Recipe(
         nodes=1,
         source=MEGATRON_LLAMA,
     ),
-    "Meta has not published the batch of the 8B; all values but the shape are NVIDIA's own recipe.",
+    "Meta has not published the batch size of the 8B model; all values except the shape are "
+    "NVIDIA's recipe.",
 )
 
 LLAMA_3_70B = Recipe(
@@ -259,7 +261,7 @@ def find_recipe(model: str) -> Recipe:
 def write_recipe(project: Path, recipe: Recipe, site: str) -> tuple[Path, bool]:
     """Write params/<model>.yaml for a site.
 
-    Return its path, and whether it was written: an existing file is kept.
+    Return its path, and whether it was written. An existing file is kept.
     """
     name = recipe.model if site == LOCAL_SITE else f"{site}-{recipe.model}"
     path = project / "params" / f"{name}.yaml"

@@ -14,7 +14,7 @@ from runbook.tools.speed.parts import GapPart
 from runbook.tools.speed.planned_choice import choice_of, fits_device
 
 _LEAST_GAIN = 0.004
-"""Smallest share of a step that a change has to save in order to be reported."""
+"""Smallest share of a step that a change must save to be reported."""
 
 
 class Speedup(NamedTuple):
@@ -47,8 +47,8 @@ def modelled_parts(
 ) -> tuple[list[GapPart], float]:
     """Return the part of each change, and the seconds of a step with all of them.
 
-    The parts are proportional to what each change saves alone. Their sum is what all changes save
-    together.
+    The parts are proportional to what each change saves on its own. Their sum is what all changes
+    save together.
     """
     step_operations = operations(setup)
     price_before = price(setup)
@@ -108,7 +108,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
         yield Speedup(
             "precision",
             replace(setup, precision="bf16"),
-            "fp32: neither --bf16 nor --fp16",
+            "fp32: neither --bf16 nor --fp16 is set",
             "train in bf16",
             "training.precision=bf16",
         )
@@ -121,7 +121,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
         yield Speedup(
             "recompute",
             selective,
-            "activations are recomputed: work that no figure counts",
+            "activations are recomputed: no figure counts this work",
             remedy,
             "training.recompute=selective",
         )
@@ -147,7 +147,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
         yield Speedup(
             "kernels",
             replace(setup, code="compiled"),
-            "norms, activations, loss and sums of gradients are kernels of their own",
+            "norms, activations, loss and gradient sums each use kernels of their own",
             "the trainer's Triton kernels",
             "training.kernels=compiled",
         )
@@ -168,7 +168,7 @@ def _communication_changes(setup: StepSetup) -> Iterator[Speedup]:
             "communication",
             replace(setup, shown_data=0.0, layout=in_sequence),
             "messages are waited for",
-            "let them run beside the work",
+            "let them overlap with the computation",
             " ".join(options),
         )
 
@@ -179,7 +179,7 @@ def _communication_changes(setup: StepSetup) -> Iterator[Speedup]:
         yield Speedup(
             "network",
             replace(setup, device=usual_device),
-            f"{gbit_s:g} Gbit/s a device between nodes, as given or as NCCL took sockets",
+            f"{gbit_s:g} Gbit/s per device between nodes, as given, or because NCCL uses sockets",
             "InfiniBand or RoCE; see NCCL_DEBUG=INFO",
         )
 
@@ -195,7 +195,7 @@ def _model_change(setup: StepSetup, table_shape: ModelShape) -> Speedup:
     return Speedup(
         "another model",
         next(filter(fits_device, tried), tried[-1]),
-        f"{run_size}, the table's model has {table_size}",
+        f"{run_size}, but the table's model has {table_size}",
         "compare with a table of this size",
     )
 
@@ -226,13 +226,13 @@ def _bubble_change(setup: StepSetup) -> Speedup:
         "pipeline bubble",
         better,
         f"{micro_batches} for {stages} stage(s) of {layout.virtual_pipeline} chunk(s)",
-        "more micro-batches a step, interleaved chunks",
+        "more micro-batches per step, interleaved chunks",
         " ".join(set_words),
     )
 
 
 def _layout_change(setup: StepSetup) -> Speedup:
-    """Return the change to the fastest layout over the same devices that fits."""
+    """Return the change to the fastest layout that fits on the same devices."""
     zero_stages = tuple(sorted({1, setup.layout.zero_stage}))
     space = _space(setup, zero_stages=zero_stages, micro_batches=(setup.micro_batch,))
     new = min([setup, *_fitting(setup, space)], key=price)
@@ -243,8 +243,8 @@ def _layout_change(setup: StepSetup) -> Speedup:
     return Speedup(
         "layout",
         new,
-        f"{_layout_text(setup)}: {_layout_text(new)} fits as well",
-        "cut no finer than memory asks for",
+        f"{_layout_text(setup)}: {_layout_text(new)} also fits",
+        "split no more than memory requires",
         set_words,
     )
 
@@ -280,7 +280,7 @@ def _layout_text(setup: StepSetup) -> str:
 
 
 def _micro_batch_change(setup: StepSetup) -> Speedup:
-    """Return the change to the fastest micro-batch of the present layout that fits."""
+    """Return the change to the fastest micro-batch of the current layout that fits."""
     space = _space(setup, zero_stages=(setup.layout.zero_stage,), micro_batches=MICRO_BATCHES)
     candidates = [other for other in _fitting(setup, space) if _has_cut_of(other.layout, setup)]
     new = min([setup, *candidates], key=price)
@@ -288,8 +288,8 @@ def _micro_batch_change(setup: StepSetup) -> Speedup:
     return Speedup(
         "micro-batch",
         new,
-        f"{micro_batch}, {setup.num_microbatches} times a step: small matrices",
-        f"{new.micro_batch} fits by our count",
+        f"{micro_batch}, {setup.num_microbatches} times per step: small matrices",
+        f"{new.micro_batch} fits by our estimate",
         f"training.micro_batch={new.micro_batch}",
     )
 

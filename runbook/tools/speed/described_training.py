@@ -1,4 +1,4 @@
-"""The training that facts describe, as input of the step model."""
+"""The training that facts describe, as input for the step model."""
 
 import math
 from collections.abc import Mapping
@@ -23,18 +23,18 @@ Within it, they count as one model.
 
 
 class DescribedTraining(NamedTuple):
-    """A training as input of the step model."""
+    """A training as input for the step model."""
 
     setup: StepSetup
     table_shape: ModelShape | None
-    """The table's model that the expectation comes from, if it is another model."""
+    """The table's model from which the expectation comes, if it is another model."""
     assumed: list[str]
 
 
 def described_training(facts: Facts, models: Mapping[str, Model]) -> DescribedTraining | str:
-    """Return the training that the facts describe, or the reason why no speed is expected."""
+    """Return the training that the facts describe, or why no speed can be expected."""
     if "accelerator" not in facts:
-        return "nothing can be expected without the accelerator's name: no peak is guessed"
+        return "without the accelerator's name nothing can be expected: no peak is guessed"
     numbers = {key: float(facts.get(key) or 0) for key in NUMBERS}
     switched_off = {key for key, value in facts.items() if value.lower() in OFF}
     # A transformer has about 12 x layers x hidden^2 parameters.
@@ -70,7 +70,7 @@ def _cells(
     switched_off: set[str],
     billions: float,
 ) -> dict[str, str]:
-    """Return the facts in the columns of a row of published results."""
+    """Return the facts as the columns of a row of published results."""
     replicas = numbers["dp"] * (numbers["tp"] or 1) * (numbers["pp"] or 1)
     cells = {"n_accel": f"{replicas:.0f}"}
     cells |= facts
@@ -109,7 +109,7 @@ def _with_options(
     numbers: Mapping[str, float],
     switched_off: set[str],
 ) -> StepSetup:
-    """Return the set-up with the options that published results have no column for."""
+    """Return the setup with the options for which published results have no column."""
     layout = setup.layout
     shows_gradients = "overlap_gradients" in switched_off and layout.zero_stage < 2
     global_batch = setup.global_batch
@@ -154,9 +154,9 @@ def operations(setup: StepSetup) -> float:
 
 
 def stated_seconds(setup: StepSetup, facts: Facts, prefix: str) -> dict[str, float]:
-    """Return the seconds of a step by each speed that was given as `expected` or as `reached`.
+    """Return the seconds per step for each speed that was given as `expected` or as `reached`.
 
-    A figure above twice the peak of a device is the sum over all devices.
+    A figure above twice a device's peak is the sum over all devices.
     """
     seconds = {}
     step_seconds = float(facts.get(f"{prefix}.seconds") or 0)

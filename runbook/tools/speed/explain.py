@@ -1,7 +1,7 @@
-"""Explanation of a slow training: the gap between expected and reached step time, in parts.
+"""Explains a slow training: the gap between expected and reached step time, in parts.
 
 Times are those of one step with the run's own operations. So they can be compared with a figure for
-another batch or another model.
+another batch or model.
 """
 
 import statistics
@@ -29,11 +29,11 @@ from runbook.tools.speed.published_rows import billions_in
 from runbook.tools.speed.signs import signs, stated_causes
 
 _OTHER_FLOPS = 0.07
-"""Two figures for the same speed that differ by more than this count different operations."""
+"""If two figures for the same speed differ by more than this, they count different operations."""
 _CONTRADICTION = 0.35
-"""If two figures differ by a larger share, they contradict each other.
+"""If two figures differ by more than this, they contradict each other.
 
-Whether recomputation is counted makes a difference of a third.
+Counting recomputation makes a difference of up to a third.
 """
 _SPARSITY = (1.8, 2.2)
 """Range of ratios that reveal a peak with sparsity, which is twice the dense peak."""
@@ -53,7 +53,7 @@ _BALANCED_AFTER = 400
 class Explanation:
     """Seconds of a step, expected and reached, and the parts that add up to the gap.
 
-    None means that a value is not known.
+    A value of None is unknown.
     """
 
     expected: float | None
@@ -63,14 +63,14 @@ class Explanation:
     """Arguments for --set that would supply the missing facts."""
     assumed: Sequence[str]
     source: str
-    """Source of the expectation."""
+    """Source of the expected speed."""
     planned: float | None = None
     """Seconds per step that the plan's step model predicts for this exact setup."""
     step_tflop: float = 0.0
-    """Operations of a step on one device, in 1e12 (convention: megatron-full)."""
+    """Operations per step on one device, in 1e12 (convention: megatron-full)."""
 
     def as_dict(self) -> dict[str, object]:
-        """Return plain values. Unknown values are None."""
+        """Return the explanation as plain values. Unknown values are None."""
         values: dict[str, object] = dict(vars(self))
         times = {"expected": self.expected, "planned": self.planned, "reached": self.reached}
         for name, seconds in times.items():
@@ -119,7 +119,8 @@ def explain(
 ) -> Explanation:
     """Explain the gap between the expected and the reached step time.
 
-    The facts give the expected time; the log, or else the facts, give the reached one.
+    The expected time comes from the facts. The reached time comes from the log, or else from the
+    facts.
     """
     steady, measured = measured_parts(text, log, facts)
     missing = _missing_words(facts, models)
@@ -198,7 +199,7 @@ def _without_model(
     missing: Sequence[str],
     reason: str,
 ) -> Explanation:
-    """Return the known values if no step model covers the training, because of `reason`."""
+    """Return the known values if no step model covers the training, for the given `reason`."""
     reached = _logged_seconds(steady, measured)
     stated = float(facts.get("expected.seconds") or 0)
     named = [*signs(text, reached)]
@@ -229,7 +230,8 @@ def _with_signs(
 
 
 _NOTHING_REACHED = (
-    "no --set reached.tflops=...: what the plan expects of this set-up stands for what was reached"
+    "no --set reached.tflops=...: the plan's expectation for this setup is used instead of a "
+    "reached speed"
 )
 
 
@@ -246,7 +248,7 @@ def _missing_words(facts: Facts, models: Mapping[str, Model]) -> list[str]:
 
 
 def _contradiction(reached_by_unit: Mapping[str, float]) -> list[str]:
-    """Return a note if two reached figures imply step times that no convention reconciles."""
+    """Return a note if two reached figures imply step times that no convention can reconcile."""
     if len(reached_by_unit) < 2:
         return []
     slowest = max(reached_by_unit, key=lambda unit: reached_by_unit[unit])
@@ -279,13 +281,16 @@ def _printed_convention(log: ParsedLog, steady: float, step_tflop: float) -> lis
 
 
 def _convention_part(reached: float, reached_by_unit: Mapping[str, float]) -> list[GapPart]:
-    """Return the part of the gap that arises because two figures use different conventions."""
+    """Return the part of the gap that comes from different conventions of two figures."""
     fastest = min(reached_by_unit.values(), default=reached)
     if fastest >= (1 - _OTHER_FLOPS) * reached:
         return []
     ratio = reached / fastest
-    sign = f"two figures of one speed differ by {ratio:.3g} x (2: a peak with sparsity)"
-    remedy = "compare tokens/s of a device"
+    sign = (
+        f"two figures for the same speed differ by a factor of {ratio:.3g} (2: a peak with "
+        "sparsity)"
+    )
+    remedy = "compare tokens/s per device"
     _, largest = _SPARSITY
     name = "FLOPs convention" if ratio < largest else "contradicting figures"
     return [GapPart(name, reached - fastest, sign, remedy)]
@@ -310,7 +315,7 @@ class _UnpricedCause:
     """Whether evidence for it was found."""
     name: str
     most: float
-    """Largest share of a step that it may take."""
+    """Largest share of a step that it can take."""
     sign: str
     remedy: str
 
@@ -323,13 +328,13 @@ def _unpriced_parts(
 ) -> list[GapPart]:
     """Return the causes with evidence in the log whose time cannot be predicted.
 
-    Each comes with the largest share of a step that it may take.
+    Each comes with the largest share of a step that it can take.
     """
     parts = []
     last_iteration = log.records[-1].iteration if log.records else 0
     for cause in _unpriced_causes(training.setup, training.table_shape, facts, last_iteration):
         if cause.holds:
-            evidence = f"{cause.sign} (no price: {cause.most:.0%} of a step at most)"
+            evidence = f"{cause.sign} (no estimate: at most {cause.most:.0%} of a step)"
             parts.append(GapPart(cause.name, cause.most * reached, evidence, cause.remedy))
 
     return parts
@@ -351,29 +356,29 @@ def _unpriced_causes(
             table_shape is not None,
             "another model",
             0.4,
-            "a small model's steps are the host's: launches, logging",
+            "a small model's steps are limited by the host: launches, logging",
             "as above",
         ),
         _UnpricedCause(
             tensor > 1 and expert_ranks < experts,
             "layout",
             0.3,
-            f"{experts:g} experts over {expert_ranks:g} ranks, cut by tensor {tensor}: "
-            "small matrices",
+            f"{experts:g} experts over {expert_ranks:g} ranks, split by tensor {tensor}: small "
+            "matrices",
             "more --expert-model-parallel-size, less tensor",
         ),
         _UnpricedCause(
             experts > 1 and dispatcher == "allgather",
             "token dispatch",
             0.25,
-            "tokens are gathered on all ranks, not sent to their experts",
+            "tokens are gathered on all ranks instead of being sent to their experts",
             "--moe-token-dispatcher-type alltoall, --moe-grouped-gemm",
         ),
         _UnpricedCause(
             experts > 1 and last_iteration < _BALANCED_AFTER,
             "warm-up",
             0.15,
-            f"at {last_iteration} steps the router is not balanced: some ranks get most tokens",
+            f"after {last_iteration} steps the router is not balanced: some ranks get most tokens",
             "measure later, or from a trained checkpoint",
         ),
     )

@@ -1,4 +1,4 @@
-"""The gap of a log or of a run, as a table and a picture."""
+"""The gap of a log or a run, as a table and a figure."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -20,24 +20,24 @@ from runbook.tools.speed.explain import Explanation, explain
 from runbook.tools.speed.facts import facts_of_run, read_facts, read_words
 
 READ_FOR_FACTS = 4 * 2**20
-"""Bytes at a log's beginning that are searched for arguments and sentences."""
+"""Bytes at the beginning of a log that are searched for arguments and sentences."""
 
 
 @step(takes=run_only)
 def show_gap(run: PlannedRun) -> View:
     """Show why a step of the run's training takes longer than expected.
 
-    The result is a figure, and a table whose parts add up to the gap.
+    Return a figure, and a table whose parts add up to the gap.
     """
     training = read_results(run.folder, run.plan, FULL)
     metrics = run.folder / training.phase_plan.log.metrics
     set_words = []
-    # On a CPU the plan's step time was measured, since no model of a step exists for one.
+    # On a CPU the plan's step time was measured, because there is no step model for CPUs.
     planned_seconds = training.planned.seconds_per_iteration
     if full_choice(run.settings).on_cpu and planned_seconds:
         set_words.append(f"expected.seconds={planned_seconds:f}")
     explanation = explain_log(metrics, run.settings, set_words)
-    caption = "From the expected time of a step to the one reached."
+    caption = "From the expected step time to the one that was reached."
     return View([(gap_figure(explanation), caption), explanation.as_table()])
 
 
@@ -67,4 +67,4 @@ def gap_figure(explanation: Explanation) -> Any:
     starts = [0.0, *accumulate(seconds[:-2])]
     bars = [*zip(starts, seconds[:-1], strict=True), (0.0, reached)]
     labels = [f"{name}: {length:.3g} s" for name, length in zip(names, seconds, strict=True)]
-    return waterfall("Why a step takes longer than expected", labels, bars, "time of a step (s)")
+    return waterfall("Why a step takes longer than expected", labels, bars, "step time (s)")

@@ -1,4 +1,4 @@
-"""80 % intervals around predicted speeds, by device family and number of nodes."""
+"""80 % intervals of predicted speeds, by device family and number of nodes."""
 
 from runbook.planning.cost.iteration import CALIBRATED, StepSetup
 
@@ -11,17 +11,17 @@ HALF_WIDTHS: dict[tuple[str, str], float] = {
     ("A100", "many nodes"): 0.119,
     ("H100", "many nodes"): 0.113,
 }
-"""Half-width of the interval as a share of the prediction; '' is any other family.
+"""Half-width of the interval as a share of the prediction; '' stands for any other family.
 
-It is conformal, on rows whose source the fit had not seen (`benchmarks.predict_cross_validation`,
-2026-11-27).
+The interval is conformal, computed from rows whose source was not used in the fit
+(`benchmarks.predict_cross_validation`, 2026-11-27).
 """
 _UNCALIBRATED = 2.0
 """Factor by which the interval is wider for a family without published trainings."""
 
 
 def node_count(setup: StepSetup) -> str:
-    """Return the class of a set-up's number of nodes, one of `NODE_COUNTS`."""
+    """Return the class of a setup's number of nodes, one of `NODE_COUNTS`."""
     one_node, many_nodes = NODE_COUNTS
     if setup.layout.world_size <= setup.device.devices_per_node:
         return one_node

@@ -1,4 +1,4 @@
-"""Time that a log's steps lose to warm-up, saves, slow steps, restarts, data and stragglers."""
+"""Time that steps lose through warm-up, saves, slow steps, restarts, data and stragglers."""
 
 import re
 import statistics
@@ -11,23 +11,25 @@ from runbook.tools.speed.facts import Facts
 from runbook.tools.speed.parts import GapPart
 
 _REMEDIES = {
-    "restarts": "find what ended the jobs (runbook logs LOG), and save more often",
-    "warm-up": "leave the first steps out of the figure",
+    "restarts": "find out why the jobs ended (runbook logs LOG), and save more often",
+    "warm-up": "leave the first steps out of the measurement",
     "saves": "save less often, or in the background",
-    "growing steps": "look for what fills up: memory, the page cache, a log, a loader that reads further each time; "
-    "clocks that fall as devices grow hot",
-    "slow steps": "look at what these steps met: a slow rank, other users, a cold cache",
+    "growing steps": (
+        "look for something that fills up: memory, the page cache, a log, a loader that reads "
+        "further each time; or clock rates that fall as devices heat up"
+    ),
+    "slow steps": "look for what these steps had in common: a slow rank, other users, a cold cache",
     "stragglers": "look at the node of the slowest rank",
-    "communication": "let gradients be reduced behind the backward pass; measure an all-reduce",
-    "data wait": "put the tokens on a faster disk; use more workers",
+    "communication": "overlap the reduction of gradients with the backward pass; measure an all-reduce",
+    "data wait": "move the tokens to a faster disk; use more workers",
 }
 """Remedies for the time that steps lose, by cause."""
 _SLOW = 1.3
-"""A slow step takes longer than this many times the median."""
+"""A step is slow if it takes longer than this many times the median."""
 _GROWN = 1.1
-"""Step times grow if the last third's is this many times the first third's.
+"""Step times are growing if the last third's is this many times the first third's.
 
-The middle third's must be in between.
+The middle third's must lie in between.
 """
 _LEAST_TO_GROW = 12
 """Minimum number of steps for judging growth."""
@@ -46,14 +48,14 @@ _PRINTED_TIME = (
 The second form is that of PyTorch's ImageNet example, which many loops took over.
 """
 _WARM_UP_STEPS = 10
-"""Most steps that count as warm-up, in a log that is ten times as long."""
+"""Largest number of steps that count as warm-up, for a log that is ten times as long."""
 
 
 def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list[GapPart]]:
-    """Return the seconds of a steady step, and the time that the log shows on top of it.
+    """Return the seconds of a steady step, and the additional time that the log shows.
 
-    The parts are seconds of each step that counts. Without timed steps the result is 0, with no
-    parts.
+    The parts are in seconds per step that counts. Without timed steps, the result is 0 and there
+    are no parts.
     """
     steps = _timed_steps(text, log)
     if not steps:
@@ -74,7 +76,7 @@ def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list
             lost[cause] += step.seconds - median
 
     steady = before_growth or median
-    # The median includes what every step waits for, so it is subtracted from the steady time.
+    # The median includes what every step waits for, so that is subtracted from the steady time.
     for cause, seconds in _waits(text, facts).items():
         waited = min(seconds, steady / 2)
         lost[cause] = waited * step_count
@@ -107,7 +109,7 @@ def _timed_steps(text: str, log: ParsedLog) -> list[_Step]:
 
 
 def _grown_seconds(seconds: Sequence[float], before_growth: float, slow: float) -> float:
-    """Return the time that growing steps take beyond the first ones.
+    """Return the additional time that growing steps take compared with the first ones.
 
     Steps slower than `slow` have other causes.
     """
@@ -116,7 +118,7 @@ def _grown_seconds(seconds: Sequence[float], before_growth: float, slow: float) 
 
 
 def _waits(text: str, facts: Facts) -> dict[str, float]:
-    """Return the seconds that each step waits, by cause, as timers print them."""
+    """Return the seconds that each step waits, by cause, as printed by timers."""
     samples = {
         "data wait": _data_waits(text),
         "communication": _reductions(text),
@@ -144,7 +146,7 @@ def _printed_waits(text: str) -> list[GapPart]:
     for cause, samples in waits.items():
         seconds = statistics.median(samples or [0.0])
         if seconds:
-            evidence = f"{seconds:.3g} s of a step, by its timers"
+            evidence = f"{seconds:.3g} s per step, according to its timers"
             parts.append(GapPart(cause, seconds, evidence, _REMEDIES[cause]))
 
     return parts
@@ -173,7 +175,7 @@ def _seconds_before_growth(seconds: list[float]) -> float:
 def _slow_step_cause(is_warm_up: bool, iteration: int, save_interval: float) -> str:
     """Return the cause of a slow step.
 
-    A save may show in its own step or in the next one.
+    The time of a save may appear in its own step or in the next one.
     """
     if is_warm_up:
         return "warm-up"
@@ -198,7 +200,7 @@ def _data_waits(text: str) -> list[float]:
 
 
 def _reductions(text: str) -> list[float]:
-    """Return the seconds that steps waited for the reduction of gradients, as Megatron-LM prints them."""
+    """Return the seconds that steps waited for gradients to be reduced, from Megatron-LM's timers."""
     name = r"(?:backward-params-all-reduce|grads?-all-reduce|all-grads-sync|grads-reduce-scatter)"
     milliseconds = re.findall(rf"{name}[ .]*:\s*\(?(?:[\d.]+, )?([\d.]+)", text)
     return [float(figure) / 1000 for figure in milliseconds]
@@ -207,7 +209,7 @@ def _reductions(text: str) -> list[float]:
 def _straggler_lags(text: str, facts: Facts) -> list[float]:
     """Return the seconds between the fastest and the slowest rank's forward pass of each step.
 
-    With pipeline stages the ranks have different work, so nothing is returned.
+    With pipeline stages, ranks have different work, so nothing is returned.
     """
     if facts.get("pp", "1") != "1":
         return []

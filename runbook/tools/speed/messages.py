@@ -11,14 +11,14 @@ class SpeedMessage(Message):
     BEST_CHANGE = "would bring most: --set {change}"
     COLUMNS_MISSING = (
         "the table has no column {missing} (its first line: {first_line}). A table of results "
-        "begins with a line of names as published_results.csv has: model, params_b, accelerator, "
-        "n_accel, precision, seq_len, global_batch, tp, pp, dp, ... ; separate by commas and "
-        "name at least these two."
+        "begins with a line of column names as in published_results.csv: model, params_b, "
+        "accelerator, n_accel, precision, seq_len, global_batch, tp, pp, dp, ... ; separate them "
+        "with commas, and include at least these two."
     )
     CONTRADICTION = (
-        "two figures contradict each other: by {slowest} a step takes {slowest_seconds:.4g} s, "
-        "by {fastest} {fastest_seconds:.4g} s ({ratio:.3g} x): another model, count of devices, "
-        "peak or convention is meant than was said"
+        "two figures contradict each other: by {slowest} a step takes {slowest_seconds:.4g} s, by "
+        "{fastest} {fastest_seconds:.4g} s ({ratio:.3g} x): the model, number of devices, peak or "
+        "convention must be different from what was given"
     )
     EXPECTED = "expected ({source}): {seconds}"
     PLANNED = "planned: {seconds}, by the plan's model of a step for this set-up"
@@ -27,17 +27,17 @@ class SpeedMessage(Message):
     NOT_KNOWN = "not known"
     NOT_A_FACT = "--set {word}: explain takes KEY=VALUE. Nearest: {near}."
     NOT_A_PLAIN_NUMBER = (
-        "--set {word}: {name} is a number without unit or sign. Write --set {name}=128."
+        "--set {word}: {name} must be a number without unit or sign. Write --set {name}=128."
     )
     NOTHING_SAYS = "nothing says it"
     NOT_SAID = "not said: --set {word}"
     PRINTED_CONVENTION = (
-        "the log prints {printed:.0f} TFLOP/s, by another convention: {ours:.0f} in ours"
+        "the log prints {printed:.0f} TFLOP/s, in another convention: {ours:.0f} in ours"
     )
     ROW_NOT_READABLE = "{path}, line {line_num}: {error}. Save the table as CSV with commas."
     TABLE_NOT_READABLE = "{path}: {reason}. Give the path of a CSV file."
     TABLE_NOT_UTF8 = "{path} is not UTF-8 text (byte {start}). Save the table as CSV in UTF-8."
-    TABLE_TOO_LARGE = "{path} has more than {max_bytes} MiB: that is no table of results."
+    TABLE_TOO_LARGE = "{path} has more than {max_bytes} MiB, so it is not a table of results."
     UNKNOWN_ACCELERATOR = (
         "the accelerator {accelerator!r} is not in our table, and no peak is guessed"
     )
@@ -45,13 +45,13 @@ class SpeedMessage(Message):
     OF_CATALOGUE_BY_SIZE = "{name} of the catalogue, by size"
     OF_CATALOGUE_SCALED = "{name} of the catalogue, scaled to {billions:g} B"
     COLUMNS_OF_TABLE = "columns of the table"
-    GCD = "a GCD, as PyTorch counts them, not a module of two"
-    TAKEN_FOR = "planned as {planned}, which {accelerator!r} is taken for"
-    NOT_CALIBRATED = "no training on {family} was published to us: measured matrix products only"
+    GCD = "a GCD, as PyTorch counts them, not a module with two GCDs"
+    TAKEN_FOR = "planned as {planned}, which is used for {accelerator!r}"
+    NOT_CALIBRATED = "no training on {family} has been published: only measured matrix products"
     SEQUENCE = "sequence of {tokens}"
     LAYOUT = "tensor {tensor} x pipeline {pipeline}"
     DEVICES = "{devices} devices"
     GLOBAL_BATCH = "global batch of {sequences}"
     NO_MULTIPLE = (
-        "{devices} devices are no multiple of tensor x pipeline x context: {replicas} replicas"
+        "{devices} devices are not a multiple of tensor x pipeline x context: {replicas} replicas"
     )

@@ -8,7 +8,7 @@ _NEGLIGIBLE_SECONDS = 1e-9
 
 @dataclass(frozen=True)
 class GapPart:
-    """One part of the gap, in seconds of a step."""
+    """One part of the gap, in seconds per step."""
 
     name: str
     seconds: float
@@ -36,9 +36,9 @@ class GapPart:
 def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
     """Return parts that add up to the gap, printed causes first.
 
-    Within a group the largest comes first; the unexplained part comes last. Each group gets the
-    part of the gap that earlier groups left. If a group is larger than that, all of its parts
-    shrink by the same factor. Without a gap only printed causes remain, without seconds.
+    Within a group the largest comes first; the unexplained part comes last. Each group gets what
+    earlier groups have left of the gap. If a group is larger than that, all its parts shrink by the
+    same factor. Without a gap, only printed causes remain, without seconds.
     """
     remaining = max(0.0, gap)
     parts = list[GapPart]()
@@ -52,7 +52,7 @@ def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
     unexplained = GapPart(
         "unexplained",
         remaining,
-        "nothing that was said or measured accounts for it",
+        "nothing that was given or measured explains it",
         "profile a step",
     )
     parts.append(unexplained)

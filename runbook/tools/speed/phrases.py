@@ -1,4 +1,4 @@
-"""Ways in which people write the facts of a training in sentences."""
+"""Ways in which people write facts about a training in sentences."""
 
 import re
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ DENIAL = (
 )
 """Words that deny what follows them, as in "we did not see any stragglers".
 
-A verb or a conjunction ends a denial: "it does not scale and is slower" names a cause. All on
-one line: the end of a line in a log or a YAML file does not deny the next line.
+A verb or a conjunction ends the negation: "it does not scale and is slower" names a cause. All of
+it is on one line: the end of a line in a log or a YAML file does not negate the next line.
 """
 PLAIN_ATTENTION = (
     r"(?<![a-z])(?:eager|vanilla|naive|unfused|non-fused) attention"
@@ -20,7 +20,7 @@ PLAIN_ATTENTION = (
     r"|(?:\bno|\bwithout) flash[- ]?att\w*"
     r"|flash[- ]?att\w* (?:is |was )?(?:off|disabled|not (?:used|installed|available))\b"
 )
-"""Phrases that mean that attention keeps its scores."""
+"""Phrases which mean that attention stores its scores."""
 WAYS_TO_WRITE = (
     ("tp", r"(\d+)[ -]?way (?:tensor(?:[ -](?:model[ -])?parallel\w*)?|TP)\b"),
     ("pp", r"(\d+)[ -]?way (?:pipeline(?:[ -](?:model[ -])?parallel\w*)?|PP)\b"),
@@ -34,13 +34,13 @@ WAYS_TO_WRITE = (
     ("seq_len", r"(?<![\w.])(\d{3,})[ -](?:tokens?[ -])?(?:sequences?|seq|context)\b"),
     ("seq_len", r"\bsequences (?:of|with)(?: length)? (\d{3,})\b"),
 )
-"""Patterns of a number before the name of its fact."""
+"""Patterns for facts whose number comes before the name."""
 _ACCUMULATION = (
     r"\bgrad(?:ient)?s?[ _-]?accum(?:ulation)?(?:[ _-]?steps?)?(?: of| is)?[\s=:]*(\d+)\b",
     r"(?<![\w.])(\d+) (?:grad(?:ient)?[ -])?accum(?:ulation)?[ -]steps?\b",
     r"(?<![\w.])(\d+) micro-?batches (?:per|a|in each|each) (?:global )?(?:step|iteration|batch)",
 )
-"""Numbers of micro-batches of a step."""
+"""Patterns for the number of micro-batches per step."""
 _CHECKPOINTING = r"(?:activation|gradient)s?[ _-]checkpoint(?:s|ing)?"
 _RECOMPUTATION = rf"(?:(?:activation|gradient)s?[ -])?re-?comput(?:e|ation|ing)|{_CHECKPOINTING}"
 
@@ -52,15 +52,15 @@ _THOUSANDS_OF_TOKENS = (
     rf"\b{_SEQUENCE_NAME}(?: (?:of|is|was|at))?[ \t=:]*(\d+) ?k\b",
     rf"(?<![\w.])(\d+) ?k(?=[ -](?:tokens?[ -])?{_SEQUENCE_NAME}\b)",
 )
-"""Lengths of a sequence in thousands: "sequence length 8k", "a 32k context"."""
+"""Sequence lengths in thousands: "sequence length 8k", "a 32k context"."""
 _SEPARATED = (
     r"(?<![\d.,\[])"
     r"(?:\d{1,3},\d{3}|\d{1,2}(?:,\d{3}){2,}|\d{3}(?:,000){2,})"
     r"(?![\d,\]])"
 )
-"""A number with a comma for each thousand.
+"""A number with a comma after each thousand.
 
-From three groups of three digits on, as in "100,200,300", it is a list unless zeros end it.
+With three or more groups of three digits, as in "100,200,300", it is a list unless zeros end it.
 """
 _STEP_TIME_UNIT = r"(ms|s|secs?|seconds)\b"
 _STEP = r"(?:training )?(?:step|iteration|iter)"
@@ -72,14 +72,14 @@ _STEP_TIMES = (
 )
 """Times of a whole step, with their unit."""
 _NUMBER_WORDS = {"two": "2", "three": "3", "four": "4", "eight": "8", "sixteen": "16"}
-"""Words for numbers, without "one": "one GPU is slower" is about a part of a training."""
+"""Words for numbers, without "one", because "one GPU is slower" is about a part of a training."""
 _NUMBER_WORD = "|".join(_NUMBER_WORDS)
 _COUNTED = (
     rf"\b(?:{_NUMBER_WORD})(?= (?:nodes|machines)\b)"
     rf"|\b(?:(?<=\bon )|(?<=\bwith )|(?<=\busing ))(?:{_NUMBER_WORD})"
     r"(?= GPUs\b| (?:NVIDIA )?(?:GB|[ABHV])\d00)"
 )
-"""Words for numbers of nodes, and of devices that a training is on, with or using."""
+"""Words for the number of nodes or devices of a training."""
 _MICRO_BATCH_TOKENS = (
     r"\bmicro[ _-]?batch(?:[ _-]?size)?(?: of| is|:|=)? ?(?:about )?"
     r"(\d+(?:\.\d+)?) ?([kM])?[ -]tokens\b"
@@ -97,7 +97,7 @@ _TOKEN_UNITS = {"": 1.0, "k": 1e3, "m": 1e6}
 
 
 class _Phrase(NamedTuple):
-    """Words that state a fact's value."""
+    """Patterns for phrases that state a fact's value."""
 
     fact: str
     value: str
@@ -120,9 +120,9 @@ _FORMAT = (
     r"(?<![\w.])(bf16|bfloat16|fp16|float16|fp8|fp32|float32)\b"
     r"(?![ -](?:master|main|copy|copies|grad|accum|optimi[sz]er|reduc|logit|residual|state|softmax))"
 )
-"""A format of numbers, except one that only gradients, optimizer states or sums have."""
+"""A number format, except for formats that only gradients, optimizer states or sums have."""
 _LACK = r"\b(?:forgot|forgotten|nobody (?:set|passed)|instead of)[ \t]+(?:to (?:set|pass) )?-*$"
-"""Words before a format that the training does not use."""
+"""Words before a format which show that the training does not use it."""
 _FORMAT_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -143,9 +143,9 @@ def phrase_facts(text: str) -> dict[str, str]:
 
 
 def plain_numbers(text: str) -> str:
-    """Return a text whose numbers are digits: lengths in thousands, commas, numbers of nodes.
+    """Return a text with all numbers in digits: lengths in thousands, commas, node counts.
 
-    A power of two in thousands is a multiple of 1,024, as sequences are.
+    A power of two in thousands is a multiple of 1,024, because sequence lengths are.
 
     >>> plain_numbers("sequence length 8k, 4k context, 1,024 sequences on two nodes")
     'sequence length 8192, 4096 context, 1024 sequences on 2 nodes'
@@ -172,7 +172,7 @@ def _without_thousands(match: re.Match[str]) -> str:
 
 
 def batch_tokens(text: str) -> float:
-    """Return the tokens of a global batch that a text states, or 0.
+    """Return the number of tokens in a global batch that a text states, or 0.
 
     >>> batch_tokens("a global batch size of 4M tokens"), batch_tokens("trained on 300 B tokens")
     (4000000.0, 0.0)
@@ -181,7 +181,7 @@ def batch_tokens(text: str) -> float:
 
 
 def micro_batch_tokens(text: str) -> float:
-    """Return the tokens of a micro-batch that a text states, or 0.
+    """Return the number of tokens in a micro-batch that a text states, or 0.
 
     >>> micro_batch_tokens("a micro batch of 8k tokens"), micro_batch_tokens("micro batch 2")
     (8000.0, 0.0)
@@ -190,7 +190,7 @@ def micro_batch_tokens(text: str) -> float:
 
 
 def _stated_tokens(pattern: str, text: str) -> float:
-    """Return the first number of tokens, whose figure and unit are groups of a pattern, or 0."""
+    """Return the first number of tokens in a text, or 0; the pattern has groups for both parts."""
     match = re.search(pattern, text, re.IGNORECASE)
     if match is None:
         return 0.0
@@ -201,7 +201,7 @@ def _stated_tokens(pattern: str, text: str) -> float:
 
 
 def step_seconds(text: str) -> list[float]:
-    """Return the seconds of a step that a text states, in ascending order.
+    """Return the seconds per step that a text states, in ascending order.
 
     >>> step_seconds("18.0 s per step"), step_seconds("the step time is 950 ms"), step_seconds("9 s")
     ([18.0], [0.95], [])
@@ -215,7 +215,7 @@ def step_seconds(text: str) -> list[float]:
 
 
 def accumulation(text: str) -> int:
-    """Return the number of micro-batches of a step that a text states, or 0.
+    """Return the number of micro-batches per step that a text states, or 0.
 
     >>> accumulation("grad accum 16"), accumulation("only 4 micro-batches per step")
     (16, 4)
@@ -228,7 +228,7 @@ def accumulation(text: str) -> int:
 
 
 def is_stated(pattern: str, text: str) -> bool:
-    """Return whether a text matches a pattern that no earlier word denies or calls forgotten."""
+    """Return whether a text matches a pattern that no earlier word negates or calls forgotten."""
     matches = re.finditer(pattern, text, re.IGNORECASE)
     return any(not _is_unused(_line_before(text, match.start())) for match in matches)
 
@@ -239,7 +239,7 @@ def _is_unused(before: str) -> bool:
 
 
 def first_stated(pattern: str, text: str) -> re.Match[str] | None:
-    """Return the first match of a pattern that is not denied by a word before it."""
+    """Return the first match of a pattern that no earlier word negates."""
     for match in re.finditer(pattern, text, re.IGNORECASE):
         start = match.start(match.lastindex or 0)
         if not re.search(DENIAL, _line_before(text, start), re.IGNORECASE):
@@ -252,20 +252,20 @@ _TIME = r"(?<![\w.])(\d+(?:\.\d+)?) ?(?:s|secs?|seconds|ms)\b(?!/)"
 _LISTED_TIMES = (
     r"((?:\d+(?:\.\d+)?(?:,| then| to|,? and) ?){2,}\d+(?:\.\d+)?) ?(?:s|secs?|seconds|ms)\b"
 )
-"""Matches a list of times with one unit, after the last time."""
+"""Matches a list of times that have a single unit, after the last one."""
 _OTHER_COMPARISON = (
     r"\b(?:nodes?|gpus?|ranks?|[tpd]p|batch|forward|backward|optimizer|reduce\w*|gather\w*|"
     r"data|load\w*|seq\w*|layers?|experts?|with|without|save\w*|checkpoint\w*)\b"
 )
-"""Words between times that differ for a reason other than the progress of one run."""
+"""Words between times that differ for a reason other than the progress of a run."""
 _LEAST_TIMES = 3
-"""Minimum number of times that shows growth."""
+"""Smallest number of times that can show growth."""
 _GROWTH = (1.1, 20.0)
 """Range of the ratio of the last time to the first."""
 
 
 def growing_times(text: str) -> str:
-    """Return the words in which step times grow as a run goes on, or ''.
+    """Return the words that report growing step times during a run, or ''.
 
     >>> growing_times("step times 1.2, 1.3, 1.5, 1.9 s"), growing_times("forward 1 s, backward 2 s, step 4 s")
     ('1.2, 1.3, 1.5, 1.9 s', '')
@@ -286,7 +286,7 @@ def growing_times(text: str) -> str:
 
 
 def _grow(figures: Sequence[str]) -> bool:
-    """Return whether each time is longer than the one before, with a large enough total growth."""
+    """Return whether each time is longer than the previous one, and the total growth is enough."""
     times = [*map(float, figures)]
     if len(times) < _LEAST_TIMES or not times[0]:
         return False

@@ -1,4 +1,4 @@
-"""A described training in the planner's terms, so that the planner computes memory and layouts."""
+"""Translates a described training for the planner, which computes memory and layouts."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ does.
 
 
 def choice_of(setup: StepSetup) -> Choice:
-    """Return a described training as input of the planner."""
+    """Return a described training as input for the planner."""
     layout = setup.layout
     devices_per_node = math.gcd(layout.world_size, setup.device.devices_per_node)
     return Choice(
@@ -49,7 +49,7 @@ def fits_device(setup: StepSetup) -> bool:
 def _model(shape: ModelShape) -> Model:
     """Return the model of a described training, with every field that its shape states.
 
-    The other fields default to a GPT's. Without the stated fields, a Llama would lack its output
+    All other fields have a GPT's defaults. Without the stated fields, a Llama would lack its output
     layer.
     """
     return Model(
@@ -91,7 +91,7 @@ def _training(setup: StepSetup) -> Training:
 
 
 _PRECISIONS = {"fp16": "fp16", "fp32": "fp32", "tf32": "fp32"}
-"""Formats of weights by the format of products; 8-bit formats keep bf16 weights."""
+"""Format of the weights for each format of matrix products; 8-bit formats keep bf16 weights."""
 
 
 def _site(setup: StepSetup, devices_per_node: int) -> Site:

@@ -24,16 +24,16 @@ from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.published_rows import NEEDED, PublishedRow, read_row
 
 SHAPE_TOLERANCE = 0.08
-"""Largest relative difference between the catalogue's and the stated number of parameters."""
+"""Largest relative difference between the catalogue's number of parameters and the stated one."""
 MICRO_TOKENS = 16384
-"""Most tokens in a micro-batch, if its size is not given and there is no pipeline."""
+"""Largest number of tokens in a micro-batch, if its size is not given and there is no pipeline."""
 TUNED_MICRO_TOKENS = 8192
-"""Most tokens in a micro-batch of a vendor's recipe without tensor parallelism.
+"""Largest number of tokens in a micro-batch in a vendor's recipe without tensor parallelism.
 
 NeMo's recipes of 2024 and 2025 have at most this many on H100.
 """
 PIPELINE_MICRO_TOKENS = 2048
-"""Most tokens in a micro-batch with a pipeline; a single sequence may be longer."""
+"""Largest number of tokens in a micro-batch with a pipeline; a single sequence may be longer."""
 DEFAULT_SEQUENCE = 2048
 ASSUMED_DEVICES = 64
 """Assumed number of devices if a row states none."""
@@ -43,7 +43,7 @@ _BATCH_TOKENS = (
     (60, 2e6),
     (300, 4e6),
 )
-"""Tokens of a global batch for models with fewer than this many billions of parameters."""
+"""Tokens per global batch for models with fewer than this many billion parameters."""
 _LARGEST_BATCH_TOKENS = 16e6
 VOCABULARY_TOLERANCE = 0.02
 """Largest relative difference from the stated vocabulary, due to padding."""
@@ -76,9 +76,9 @@ class Prediction:
         return four_digits(low), four_digits(high)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values.
+        """Return the prediction as plain values.
 
-        If the speed is unknown, they are None, with the reason.
+        If the speed is unknown, the numbers are None, with the reason.
         """
         low, high = self.interval
         return {
@@ -100,7 +100,7 @@ class Prediction:
 
 
 def check_columns(columns: Iterable[str] | None) -> None:
-    """Raise `ParamsError` if these columns are not those of a table of results."""
+    """Raise `ParamsError` unless these columns belong to a table of results."""
     names = list(columns or ())
     missing = [name for name in NEEDED if name not in names]
     if not missing:
@@ -148,7 +148,7 @@ def predict(row: PublishedRow, models: Mapping[str, Model]) -> Prediction:
 
 
 class AssumedValue(StrEnum):
-    """Value of a training that its row does not state."""
+    """A value of a training that its row does not state."""
 
     SEQUENCE = "sequence"
     LAYOUT = "layout"
@@ -166,14 +166,14 @@ class Assumption(NamedTuple):
 
 
 def assumed_batch(global_batch: int) -> Assumption:
-    """Return the assumption of a global batch."""
+    """Return the assumption about a global batch."""
     return Assumption(
         AssumedValue.GLOBAL_BATCH, SpeedMessage.GLOBAL_BATCH.fill(sequences=global_batch)
     )
 
 
 class RowSetup(NamedTuple):
-    """A row as input of the step model."""
+    """A row as input for the step model."""
 
     setup: StepSetup
     shape_from: str
@@ -182,20 +182,18 @@ class RowSetup(NamedTuple):
 
 
 def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
-    """Return all input of the step model, or the reason why nothing can be predicted."""
+    """Return all input for the step model, or the reason why nothing can be predicted."""
     device = find_accelerator(row.accelerator)
     if device is None:
         return SpeedMessage.UNKNOWN_ACCELERATOR.fill(accelerator=row.accelerator)
     if not row.precision:
         return "4-bit floating point has no calibration here"
     if re.search(_MIXTURE_OF_EXPERTS, row.model, re.IGNORECASE):
-        return (
-            f"{row.model} is a mixture of experts, which this model of an iteration does not know"
-        )
+        return f"{row.model} is a mixture of experts, which this step model does not cover"
 
     row = _with_billions(row, models)
     if not row.billions:
-        return f"neither params_b nor the name {row.model!r} says how large the model is"
+        return f"neither params_b nor the name {row.model!r} states the size of the model"
     assumed: list[Assumption] = []
     model, shape_from = shape_for(row, models)
     if row.sizes["layers"] and row.sizes["hidden"]:
@@ -242,7 +240,7 @@ def _with_billions(row: PublishedRow, models: Mapping[str, Model]) -> PublishedR
 def _catalogue_name(text: str, models: Mapping[str, Model]) -> str:
     """Return the longest catalogue name that a model's name contains, or "".
 
-    "Nemotron 22B" is nemotron-22b, though 22b is a model too.
+    "Nemotron 22B" is nemotron-22b, although 22b is also a model.
     """
     names = _name_words(text)
     return max((name for name in models if name in names), key=len, default="")
@@ -254,7 +252,7 @@ def _assumed_setup(
     device: Accelerator,
     assumed: list[Assumption],
 ) -> StepSetup:
-    """Return the set-up of a row.
+    """Return the setup of a row.
 
     Values that the row does not state are assumed, and added to `assumed`.
     """
@@ -356,7 +354,7 @@ def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, st
 
 
 def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Model]:
-    """Return the models of the row's kind, Llama or GPT, or all models if there is none."""
+    """Return the models of the row's kind, Llama or GPT, or all models if none is of that kind."""
     is_llama = "llama" in row.model.lower()
     family = {}
     for name, model in models.items():
@@ -377,7 +375,7 @@ def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Mode
 
 
 def _with_vocabulary(models: Mapping[str, Model], vocabulary: int) -> Mapping[str, Model]:
-    """Return the models with a stated vocabulary, or all if none is stated or none has it."""
+    """Return the models with the stated vocabulary, or all if none is stated or no model has it."""
     if not vocabulary:
         return models
     of_size = {}
@@ -407,7 +405,7 @@ def _name_words(text: str) -> set[str]:
 
 
 def _parameter_count(model: Model, sequence_length: int = 0) -> int:
-    """Return the parameters, with a learned position for each token of the sequence."""
+    """Return the number of parameters, including a learned position for each token."""
     if model.position_embedding == "learned":
         more_positions = model.hidden * max(0, sequence_length - model.positions)
     else:
@@ -420,7 +418,7 @@ def _parameter_count(model: Model, sequence_length: int = 0) -> int:
 def _scaled(model: Model, parameters: float, name: str) -> Model:
     """Return a model scaled to a number of parameters.
 
-    Layers and hidden in the name take precedence.
+    Layers and hidden size in the name take precedence.
     """
     ratio = parameters / _parameter_count(model)
     stated = re.search(r"(\d+) layers(?:, (\d+))?", name)
@@ -498,7 +496,7 @@ def _tensor_and_pipeline(
 def _least_that_fit(row: PublishedRow, device: Accelerator) -> tuple[int, int]:
     """Return the smallest tensor and pipeline sizes with which a row's states fit.
 
-    Stated sizes stay as they are.
+    Stated sizes do not change.
     """
     stated = row.layout
     tensor = stated.tensor or 1
@@ -567,7 +565,7 @@ def _micro_batch(setup: StepSetup) -> int:
 
 
 def _free_bytes(setup: StepSetup) -> float:
-    """Return the bytes that the states leave free in nine tenths of a device's memory."""
+    """Return how many bytes the states leave free in nine tenths of a device's memory."""
     layout = setup.layout
     parameters = sizes.whole(setup.shape).total / layout.tensor / layout.pipeline
     replicas = layout.data * layout.context
@@ -586,7 +584,7 @@ def _free_bytes(setup: StepSetup) -> float:
 def _sequence_bytes(setup: StepSetup) -> float:
     """Return the bytes of one sequence's activations.
 
-    They are the kept activations of each layer, the working set of one layer, and the logits.
+    They are the activations that each layer keeps, the working set of one layer, and the logits.
     """
     layout = setup.layout
     shape = setup.shape
@@ -605,7 +603,7 @@ def _sequence_bytes(setup: StepSetup) -> float:
 def _chunks(row: PublishedRow, shape: ModelShape, pipeline: int) -> int:
     """Return the interleaved chunks that a vendor's recipe would use.
 
-    There are at least two if the code is tuned and they divide a stage's layers.
+    There are at least two if the code is tuned and a stage's layers can be divided.
     """
     if pipeline == 1 or not row.interleaves:
         return 1

@@ -1,4 +1,4 @@
-"""Predicted speeds of the rows of a table: `runbook plan --predict FILE.csv`."""
+"""Predicts the speeds of the rows of a table: `runbook plan --predict FILE.csv`."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.predict import Prediction, check_columns, predict_rows
 
 MAX_BYTES = 64 * 2**20
-"""Largest file that is accepted as a table of results, in bytes."""
+"""Largest file, in bytes, that is accepted as a table of results."""
 
 
 def predict_file(path: Path) -> list[Prediction]:

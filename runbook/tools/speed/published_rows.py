@@ -1,6 +1,6 @@
-"""Rows of a table of published results, such as published_results.csv, read into our own terms.
+"""Reads the rows of a table of published results, such as published_results.csv.
 
-Optional columns (`micro_batch`, `vp`, `layers`, `code`, ...) take precedence over the words in
+Optional columns (`micro_batch`, `vp`, `layers`, `code`, ...) take precedence over words in
 `software`.
 """
 
@@ -35,7 +35,7 @@ _RECOMPUTE = (
     (r"factor 3|no act", "none"),
     (r"factor 4|narayanan|\bhfu\)|megatron-deepspeed|bigscience|metaseq|argonne", "full"),
 )
-"""Phrases of a source about recomputation. The first matching pattern applies."""
+"""How sources describe recomputation. The first matching pattern applies."""
 _SIZES = {
     "layers": "layers",
     "hidden": "hidden",
@@ -75,9 +75,9 @@ _WORDS = {
 }
 """Words that the optional columns accept."""
 _VOCABULARY = r"\bv(?:ocab(?:ulary)?)?[ =]+(\d{4,})"
-"""Words that state the vocabulary of a model: "vocab 131072", "V=250880"."""
+"""Phrases that state the vocabulary of a model: "vocab 131072", "V=250880"."""
 _RECIPES_IN_WORDS = ((r"mx[- ]?fp8|fp8[- ]mx", "mxfp8"), (r"fp8[- ]?blockwise", "blockwise"))
-"""FP8 recipes by a source's words; recipes not listed here are planned like these."""
+"""FP8 recipes, by words in a source; recipes that are not listed here are planned like these."""
 _LARGEST_NUMBER = 1e9
 """A larger number in a cell is treated as a typing error and ignored."""
 _TUNED_SOFTWARE = (
@@ -98,26 +98,26 @@ _CONVENTIONS = (
     (r"full s\^2|full[- ]attention|2205\.05198|app\. a", "megatron-full"),
     (r"throughput_calculator|megatron-deepspeed", "megatron-deepspeed-f4"),
 )
-"""Names in `flops.CONVENTIONS` by a source's words. The first matching pattern applies."""
+"""Names in `flops.CONVENTIONS`, by words in a source. The first matching pattern applies."""
 _CAUSAL_SOFTWARE = r"core (0\.1[2-9]|0\.2|1\.)|nemo 25\.(09|1)|nemo 26|megatron-bridge"
-"""Versions that count half of the attention operations, because it is causal."""
+"""Versions that count half of the attention operations, because attention is causal."""
 _MEGATRONS_LOSS = r"megatron-(lm|core|deepspeed)|bigscience|gpt-neox"
 _FUSED_LOSS_OF_NEMO = "2024"
-"""NeMo 1.23 of early 2024 still calls Megatron's own (nemo/collections/nlp, gpt_model.py)."""
+"""NeMo 1.23 of early 2024 still calls Megatron's loss (nemo/collections/nlp, gpt_model.py)."""
 _EARLY_STOP = "2023-10"
-"""PyTorch 2.1 and later, in which recomputation stops early."""
+"""Date of PyTorch 2.1, from which on recomputation stops early."""
 _BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
 
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One row.
+    """One row of the table.
 
-    A value that the row does not state is 0 or an empty word, also in its layout.
+    Values that it does not state are 0 or an empty text, also in its layout.
     """
 
     number: int
-    """Number of the row; the first one below the header is 1."""
+    """Number of the row; the first row below the header is 1."""
     model: str
     billions: float
     accelerator: str
@@ -131,7 +131,7 @@ class PublishedRow:
     flash: bool
     code: str
     interleaves: bool
-    """Whether its recipes interleave stages, if the row does not state it."""
+    """Whether its recipes interleave stages if the row does not say so."""
     half_sums: bool
     first_sharding: bool
     stops_early: bool
@@ -141,7 +141,7 @@ class PublishedRow:
     plain_activation: bool
     fp8_recipe: str
     network: float
-    """Gbit/s of one device between nodes."""
+    """Gbit/s per device between nodes."""
     sizes: Mapping[str, int]
     """Sizes of the model, by the catalogue's names.
 
@@ -200,14 +200,14 @@ class _Cells:
 def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
     """Return the row in our terms.
 
-    Unknown words and empty cells count as not given.
+    Unknown words and empty cells count as missing.
     """
     row = _Cells(cells)
     software = row.text("software")
     note = row.text("note")
     context = " ".join((software, note)).lower()
     stated = " ".join((software, row.text("flops_convention"), note)).lower()
-    # The cells with words are read first, because `unknown` lists them in this order.
+    # Cells with words are read first, because `unknown` lists them in this order.
     flash = row.word("flash")
     cuda_graphs = row.word("cuda_graphs")
     fp8_recipe = row.word("fp8_recipe")
@@ -254,7 +254,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
 
 
 def _sizes(row: _Cells, stated: str) -> dict[str, int]:
-    """Return the sizes in a model's columns; its vocabulary may also be stated in words."""
+    """Return the sizes in a model's columns. Its vocabulary may also be stated in a phrase."""
     sizes = {name: row.size(column) for column, name in _SIZES.items()}
     if not sizes["vocabulary"]:
         sizes["vocabulary"] = _number_after(_VOCABULARY, stated)
@@ -262,7 +262,7 @@ def _sizes(row: _Cells, stated: str) -> dict[str, int]:
 
 
 def _fitting_count(cell: str) -> int:
-    """Return the number that a cell states to fit, else its first number, else 0.
+    """Return the number that a cell says fits, or else its first number, or else 0.
 
     >>> _fitting_count("8"), _fitting_count("1 (as printed; 2 fits)"), _fitting_count("")
     (8, 2, 0)
@@ -289,7 +289,7 @@ def _stated_micro_batch(context: str) -> int:
 
 
 def billions_in(model: str) -> float:
-    """Return the parameters that a name states, in billions, or 0.
+    """Return the number of parameters that a name states, in billions, or 0.
 
     >>> billions_in("GPT-3 13B"), billions_in("MPT 760M"), billions_in("GPT 1T"), billions_in("Llama")
     (13.0, 0.76, 1000.0, 0.0)
@@ -301,7 +301,7 @@ def billions_in(model: str) -> float:
 
 
 def convention(text: str, software: str = "", date: str = "") -> str:
-    """Return the name in `flops.CONVENTIONS` for a source's words.
+    """Return the name in `flops.CONVENTIONS` for the words of a source.
 
     The default is the usual convention of its software.
 
@@ -347,9 +347,9 @@ def zero_stage(text: str) -> int:
 
 
 def has_flash(text: str, date: str) -> bool:
-    """Return whether attention keeps no scores.
+    """Return whether attention stores no scores.
 
-    If the text does not say, the date decides: fused attention spread after 2022.
+    If the text does not say so, the date decides, because fused attention became common after 2022.
     """
     if re.search(r"(without|no) flash", text) and not re.search(r"flash attention \(", text):
         return False
@@ -362,9 +362,9 @@ def has_flash(text: str, date: str) -> bool:
 
 
 def has_interleaving(text: str) -> bool:
-    """Return whether a software's recipes interleave the stages of a pipeline.
+    """Return whether the recipes of a software interleave the stages of a pipeline.
 
-    NVIDIA's do since 2021 (arXiv:2104.04473), their forks do not.
+    NVIDIA's have done so since 2021 (arXiv:2104.04473); those of its forks do not.
 
     >>> has_interleaving("megatron-lm v2.5"), has_interleaving("bigscience megatron-deepspeed")
     (True, False)
@@ -400,9 +400,9 @@ def has_half_sums(text: str, precision: str) -> bool:
 def has_fused_loss(text: str, date: str) -> bool:
     """Return whether the loss is computed by a few fused kernels.
 
-    This holds for current NeMo and for PyTorch programs, but not for Megatron-LM. NeMo of 2023 used
-    Megatron's loss (`step_inputs.setup_for` plans it this way). A program without a date counts as
-    new.
+    This is the case for current NeMo and for PyTorch programs, but not for Megatron-LM. NeMo of
+    2023 used Megatron's loss (`step_inputs.setup_for` plans it this way). A program without a date
+    counts as new.
 
     >>> has_fused_loss("megatron-core r0.8.0", "2024"), has_fused_loss("nemo, megatron-core", "")
     (False, True)
@@ -419,8 +419,8 @@ def stops_early(text: str, precision: str, date: str) -> bool:
 
     See `StepSetup.stops_early`. JAX's compiler drops unused results.
 
-    llm-foundry measured its rows with precision bf16 with PyTorch 1.13, and those with amp_bf16
-    with 2.1 (benchmarking/sweep.sh of May and of October 2023). A program without a date counts as
+    llm-foundry measured its rows with precision bf16 using PyTorch 1.13, and those with amp_bf16
+    using 2.1 (benchmarking/sweep.sh of May and October 2023). A program without a date counts as
     new.
 
     >>> [stops_early("llm-foundry, fsdp", name, "2023-24") for name in ("bf16", "amp_bf16")]
@@ -436,7 +436,7 @@ def stops_early(text: str, precision: str, date: str) -> bool:
 
 
 def code(text: str) -> str:
-    """Return how well a program's layers are fused: unfused, eager, fused or tuned."""
+    """Return how well the layers of a program are fused: unfused, eager, fused or tuned."""
     if "eager" in text:
         return "eager"
     if re.search(r"(?<!bigscience megatron-)deepspeed|gpt-neox|hugging ?face", text):
@@ -445,7 +445,7 @@ def code(text: str) -> str:
 
 
 def _first_match(table: Iterable[tuple[str, str]], text: str) -> str:
-    """Return the name next to the first pattern that is found in the text, or ''."""
+    """Return the name for the first pattern that is found in the text, or ''."""
     for pattern, name in table:
         if re.search(pattern, text):
             return name
@@ -463,7 +463,7 @@ def _number(text: str) -> float:
 
 
 def _devices(text: str, accelerator: str) -> int:
-    """Return the number of devices from a cell that counts devices or nodes, or 0."""
+    """Return the number of devices in a cell that counts devices or nodes, or 0."""
     count = int(_number(text))
     if "node" not in text.lower():
         return count

@@ -1,6 +1,6 @@
-"""Causes that a text or a log names itself.
+"""Finds causes that a text or a log itself names.
 
-They can be suspected without a model, but no model predicts their time.
+They can be suspected without a model, but no model predicts how much time they take.
 """
 
 import re
@@ -36,7 +36,7 @@ _STATED_CAUSES = (
         "recompute",
         "full",
         "recompute",
-        "activations are recomputed: work that no figure counts",
+        "activations are recomputed: no figure counts this work",
         "keep activations, or recompute selectively",
     ),
     _StatedCause(
@@ -54,11 +54,11 @@ _STATED_CAUSES = (
         "a larger micro-batch, if it fits",
     ),
 )
-"""Causes that facts state, the usual largest first."""
+"""Causes that facts state, starting with the one that usually costs most."""
 
 
 def stated_causes(facts: Facts) -> Iterator[GapPart]:
-    """Yield the causes that facts state, without a price, for a training that no model covers."""
+    """Yield the causes that facts state, without estimates, for a training without a model."""
     for stated in _STATED_CAUSES:
         if facts.get(stated.fact) == stated.value:
             evidence = f"{stated.evidence} (no price)"
@@ -66,7 +66,7 @@ def stated_causes(facts: Facts) -> Iterator[GapPart]:
 
 
 def signs(text: str, reached: float) -> Iterator[GapPart]:
-    """Yield each cause that a text names, with the largest share of a step that it may take."""
+    """Yield each cause that a text names, with the largest share of a step that it can take."""
     plain = text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     sentences = distinct_lines(plain)
     named = set[str]()
@@ -79,7 +79,7 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
         yield GapPart(
             sign.cause,
             sign.most * reached,
-            f'it says "{quoted}" (no price: {sign.most:.0%} of a step at most)',
+            f'it says "{quoted}" (no estimate: at most {sign.most:.0%} of a step)',
             sign.remedy,
             is_printed=True,
         )
@@ -101,8 +101,8 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
         yield GapPart(
             GROWING,
             0.3 * reached,
-            f'it says "{quoted}" (no price: 30% of a step at most)',
-            "look for what fills up: memory, the page cache, a log; clocks that fall",
+            f'it says "{quoted}" (no estimate: at most 30% of a step)',
+            "look for something that fills up: memory, the page cache, a log; or clocks that fall",
             is_printed=True,
         )
 

@@ -1,1 +1,1 @@
-"""Start the framework's own programs, made small, on CPUs: `runbook rehearse --upstream`."""
+"""Starts the framework's own programs, scaled down, on CPUs: `runbook rehearse --upstream`."""

@@ -1,4 +1,4 @@
-"""Messages about a start of upstream's programs: one row each, with `{name}` for a value."""
+"""Messages about starting upstream's programs: one row each, with `{name}` for a value."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from runbook.plan_file.diagnostics import Message
 
 
 class UpstreamMessage(Message):
-    """Messages about a start of upstream's programs."""
+    """Messages about starting upstream's programs."""
 
     CHECKOUT_WITHOUT_SCRIPT = (
         "{checkout} has no {script}, which the job starts. Give a checkout of {framework}."
     )
     CHECKPOINT_NOT_LOADED = (
-        "The program did not load its checkpoint: its log says what it found in the folder of "
+        "The program did not load its checkpoint: see in its log what it found in the folder of "
         "--load."
     )
     CHECK_OF_JOB = "job {number}: {check}"
     FIRST_STEP = "first step: {shown_step}"
     CHECK_OUT_PINNED = (
-        "What follows is true of this checkout alone. For the job's: git checkout --detach {commit}"
+        "The following applies only to this checkout. For the job's version: git checkout --detach "
+        "{commit}"
     )
     DOES_NOT_WORK = "{program} DOES NOT WORK here: {how}."
     IN_A_CHAIN = "in a chain of {jobs} jobs, "
     NOT_AT_PINNED_COMMIT = "at {head}, not at the pinned commit"
-    NO_GIT_REPOSITORY = "no git repository: its commit is not known"
+    NO_GIT_REPOSITORY = "not a git repository, so its commit is unknown"
     NO_UPSTREAM = (
         "{run} trains with {framework}: --upstream starts Megatron-LM and Megatron-DeepSpeed. "
         "Leave it out, or set training.framework to one of them."

@@ -1,4 +1,4 @@
-"""A site's own versions of Python and packages.
+"""The versions of Python and packages that a site uses.
 
 They are installed once on this machine, in a virtual environment.
 """
@@ -37,9 +37,9 @@ def cache_folder() -> Path:
 
 
 def environment_name(versions: Versions) -> str:
-    """Name the folder of these versions.
+    """Return the name of the folder for these versions.
 
-    The name depends on nothing else, so sites with equal versions share a folder.
+    The name depends only on the versions, so sites with equal versions share a folder.
 
     >>> environment_name(Versions(python="3.10", packages=["torch==2.3.0"]))
     'python3.10-f03fe70b38'
@@ -49,7 +49,7 @@ def environment_name(versions: Versions) -> str:
 
 
 def interpreter(versions: Versions) -> str:
-    """Find a Python of this version, on PATH or installed by pyenv.
+    """Return a Python of this version that is on PATH or was installed by pyenv.
 
     Raise `RunbookError` if there is none.
     """
@@ -77,7 +77,7 @@ def install(versions: Versions, say: Callable[[str], None]) -> Path:
 
     The environment is created if it does not exist yet.
 
-    Raises `RunbookError` with pip's last lines if a version cannot be installed.
+    Raise `RunbookError` with pip's last lines if a version cannot be installed.
     """
     folder = cache_folder() / environment_name(versions)
     python = folder / "bin" / "python3"
@@ -91,7 +91,7 @@ def install(versions: Versions, say: Callable[[str], None]) -> Path:
             f"{folder}: once, "
             "0.5 to 3 GB to download."
         )
-        # Left by an installation that stopped halfway
+        # Left over from an interrupted installation
         shutil.rmtree(folder, ignore_errors=True)
         shell.run([base, "-m", "venv", str(folder)], timeout=300)
         for packages in (_torch(versions), versions.packages):
@@ -102,7 +102,7 @@ def install(versions: Versions, say: Callable[[str], None]) -> Path:
 
 
 def _torch(versions: Versions) -> list[str]:
-    """Install the pinned torch separately, because its CPU wheel comes from a separate index."""
+    """Install the pinned torch on its own, because its CPU wheel comes from another index."""
     return [package for package in versions.packages if package.startswith("torch==")]
 
 

@@ -1,9 +1,11 @@
-"""Checkpoint folders, written atomically: names, checksums, the tracker, what to load; no torch.
+"""Checkpoint folders, written atomically: names, checksums, the tracker, and which one to load.
+
+Needs no torch.
 
 A checkpoint is written as `iter_0000050.part`, gets its `metadata.json` with the sha256 of every
 file last, and is renamed; the tracker `latest_checkpointed_iteration.txt` follows by rename. So a
-kill at any moment leaves either the new checkpoint or the ones before it, and a later change of one
-byte is found.
+kill at any moment leaves either the new checkpoint or the previous ones, and any byte that changes
+later is detected.
 """
 
 import errno
@@ -118,7 +120,7 @@ def seal_checkpoint(
     )
     for folder in (part / SHARDS, part):
         sync_folder(folder)
-    # A broken checkpoint of this iteration, which was not loaded
+    # An incomplete or damaged checkpoint of this iteration, which was not loaded
     if final.exists():
         shutil.rmtree(final)
     injected_faults.armed.save("rename")
@@ -157,7 +159,7 @@ def tracked_iteration(root: Path) -> int | None:
 def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
     """Point the tracker at a checkpoint. After a kill it may be one checkpoint behind.
 
-    Return its fault, if any, and the newest iteration.
+    Return what was wrong with it, if anything, and the newest iteration.
     """
     tracker = root / TRACKER
     named = tracked_iteration(root)

@@ -38,7 +38,7 @@ entries list weights that tensor parallelism splits, and tensors that are not we
 """
 _CUT_ROWS = (*PADDED, *_MEGATRON["cut_rows"])
 Stored: TypeAlias = dict[str, tuple[tuple[int, ...], Callable[[], torch.Tensor]]]
-"""The shape of each weight, and the function that reads it."""
+"""The shape of each weight, and a function that reads it."""
 
 
 class MegatronWeights(SourceWeights):
@@ -264,7 +264,8 @@ def _rank_files(
     stages = _read_stages(folder, tensor, pipeline)
     pieces_by_key: dict[str, list[torch.Tensor]] = {}
     first_layer = 0
-    # An interleaved pipeline runs through the first chunks of all stages, then the second chunks.
+    # An interleaved pipeline runs the first chunk of every stage, then the second chunk of every
+    # stage.
     for chunk in _chunk_names(stages[0][0]):
         for ranks in stages:
             num_layers = 0

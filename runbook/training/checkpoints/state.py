@@ -61,7 +61,7 @@ class TrainingProgress:
     skipped: int = 0
     nan: int = 0
     passed_over: list[list[int]] = field(default_factory=list)
-    """First and last samples of each step that is skipped since a rollback."""
+    """First and last sample of each step that has been skipped since a rollback."""
 
 
 def model_shape(spec: PhasePlan) -> dict[str, object]:
@@ -88,7 +88,7 @@ def random_state() -> ShardedObject:
 
 
 class SavedRandomStates(TypedDict, total=False):
-    """Return the random states of a rank, with `cuda` if it has a GPU."""
+    """Random states of a rank, with `cuda` if it has a GPU."""
 
     torch: torch.Tensor
     tracker: dict[str, torch.Tensor]
@@ -147,7 +147,7 @@ class SaveResult:
 
 
 class PendingSave:
-    """A checkpoint in transit to the disk: started, written (here or in a thread), then sealed."""
+    """A checkpoint on its way to the disk: started, written (here or in a thread), then sealed."""
 
     def __init__(
         self,
@@ -202,13 +202,13 @@ class PendingSave:
             self._background = executor.submit(self._writing.write)
             executor.shutdown(wait=False)
 
-        # How long the training has waited for it so far
+        # How long the training has waited for the save so far
         self.stall_seconds = time.monotonic() - self.started
 
     def _begin(self) -> None:
         """Detect a full disk before gigabytes are written.
 
-        An exceeded quota shows only while writing.
+        An exceeded quota becomes visible only while writing.
         """
         part = folders.begin_checkpoint(self._part.parent, self.iteration)
         if (free := shutil.disk_usage(part).free) < self._needed:
@@ -257,7 +257,7 @@ class PendingSave:
             yield
         except TrainingError as error:
             run_on_first_rank(lambda: shutil.rmtree(self._part, ignore_errors=True))
-            # An imported weight cannot be used
+            # An imported weight is unusable
             if isinstance(error, RefusedError):
                 raise
             failure = TrainingError(
@@ -289,13 +289,15 @@ class LoadedCheckpoint:
     # sha256 of the cached order of the text; older checkpoints have none
     data_cache: dict[str, str]
     source: str = SHARED
-    """Source: the shared disk, or copies in the memory of this node or its partner."""
+    """Where it was loaded from: the shared disk, or copies in the memory of this node or its
+    partner."""
 
 
 LoadNear: TypeAlias = Callable[[int, int], LoadedCheckpoint | None]
-"""Loads copies in node memory that are newer than the first iteration.
+"""A function that loads copies in node memory that are newer than the iteration of its first
+argument.
 
-The second one is the newest shared one.
+Its second argument is the newest shared iteration.
 """
 
 
@@ -304,8 +306,8 @@ def load_checkpoint(
 ) -> LoadedCheckpoint | None:
     """Load the newest whole checkpoint.
 
-    Return None if there never was one. Raise `RefusedError` if no checkpoint is complete and fits.
-    Newer copies in node memory come first.
+    Return None if there never was one. Raise `RefusedError` if no checkpoint is both complete and
+    compatible. Newer copies in node memory come first.
     """
     root = spec.path(spec.checkpoint.folder)
     run_on_first_rank(lambda: folders.remove_leftovers(root))
@@ -342,7 +344,7 @@ def load_checkpoint(
 
 
 def _with_problems(near: LoadedCheckpoint, problems: list[str], newest: int) -> LoadedCheckpoint:
-    """Return the copy loaded from node memory, with the faults of skipped checkpoints."""
+    """Return the copy loaded from node memory, and add the faults of skipped checkpoints."""
     lost_iterations = max(0, newest - near.progress.iteration)
     return dataclasses.replace(near, problems=problems, lost_iterations=lost_iterations)
 
@@ -366,8 +368,8 @@ def _load_candidate(
     if same_ranks:
         restore_random(run_on_all_ranks(lambda: stored.read_object(random_state().unique_key)))
     else:
-        # With another layout no rank has a state to restore, so reseed rather than repeat earlier
-        # numbers
+        # With another layout, ranks have no saved state to restore. Reseed, so that earlier random
+        # numbers are not repeated
         seed_ranks(spec.seed + 7919 * checkpoint.iteration, graphs=spec.tuning.cuda_graphs)
 
     root = spec.path(spec.checkpoint.folder)
@@ -414,12 +416,12 @@ def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], 
 
 
 def _verify(checkpoint: CheckpointFolder) -> str:
-    """Return the faults of the checkpoint's files. Each rank verifies a share of the files."""
+    """Return the faults of the checkpoint's files. Each rank verifies some of the files."""
     rank = torch.distributed.get_rank()
     ranks = torch.distributed.get_world_size()
     problems = [""] * ranks
     own_files = sorted(checkpoint.metadata["files"])[rank::ranks]
-    # On a CPU, the other cores belong to other ranks.
+    # On a CPU, the other cores are used by other ranks.
     threads = torch_dist.MOST_FILES if on_gpu() else 1
     fault = folders.checksum_fault(checkpoint, own_files, threads)
     torch.distributed.all_gather_object(problems, fault)

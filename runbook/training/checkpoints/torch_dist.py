@@ -1,8 +1,8 @@
 """The `torch_dist` layout: written by torch's plain writer, read without running code from it.
 
-megatron-core's own writer forks a manager and a process for each file. They outlive a killed rank,
-and report a full disk only indirectly. The same layout is written here by torch's plain writer, in
-this process, with fsync.
+megatron-core's own writer forks a manager and a process for each file. These processes outlive a
+killed rank, and they report a full disk only indirectly. Here torch's plain writer writes the same
+layout in this process, with fsync.
 
 torch's reader loads a whole stored tensor into memory to get any part of it. `StoredShards` reads
 only the bytes of a range, so that each rank needs memory only for its own part, and all replicas
@@ -60,7 +60,9 @@ WrittenShards: TypeAlias = tuple[list[Any], dict[str, str]]
 
 
 class ShardWriter:
-    """A state that is ready to be written: what every rank writes is agreed on, and nothing is on disk yet.
+    """A state that is ready to be written.
+
+    The ranks have agreed on who writes what, and nothing is on disk yet.
 
     `prepare` and `finish` are called on all ranks together; `write` between them needs no other
     rank, so that another thread may do it.
@@ -76,8 +78,8 @@ class ShardWriter:
     ) -> None:
         """Prepare to write `state` into the empty `folder`.
 
-        If the state is copied, training may change it immediately. `read` returns a tensor by its
-        key when it is written, if the state has only its shape.
+        If the state is copied, training may change it immediately. If the state has only a tensor's
+        shape, `read` returns the tensor by its key when it is written.
         """
         self.folder = folder
         shards_by_key = _shards_by_key(state)
@@ -85,13 +87,13 @@ class ShardWriter:
         for shards in shards_by_key.values():
             tensors += [shard for shard in shards if isinstance(shard, ShardedTensor)]
 
-        # This must precede the copying, which removes the data from all shards.
+        # This must come before the copying, which removes the data from all shards.
         keys_without_data = {shard.key for shard in tensors if shard.data.is_meta}
         num_bytes = sum(shard.data.nbytes for shard in tensors)
         host_copies = {} if copies is None else _copy_to_host(tensors, copies)
         self._num_files, self._num_threads = _files_and_threads(num_bytes, is_read=read is not None)
-        # If torch copied ahead, it would wait for the training's stream every 10 MB, each time up
-        # to a step.
+        # If torch made the copies, it would wait for the training's stream every 10 MB, each time
+        # for up to a step.
         self._writer = FileSystemWriter(folder, sync_files=True, per_thread_copy_ahead=0)
         self._sums = _sum_while_writing(self._writer)
         self._planner = MCoreSavePlanner(flatten_state_dict=False)
@@ -173,7 +175,8 @@ class ShardWriter:
 
 FILE_BYTES = 2**30
 MOST_FILES = 4
-"""Bytes per file. On a GPU, a rank writes another file with another thread for every so many bytes.
+"""Bytes per file. On a GPU, a rank uses one more file and thread for every `FILE_BYTES`, up to
+`MOST_FILES`.
 
 On a CPU it writes one file, because the cores compute. torch keeps all weights of a file in memory
 if they are read while they are written, so imported weights get as many files as necessary.
@@ -263,7 +266,7 @@ def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place
 def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
     """Return the sha256 of every file that the writer will write, by name.
 
-    The sums are complete once the files are written, which happens from front to back.
+    The checksums are complete once the files are written, which happens from front to back.
     """
     sums: dict[str, Any] = {}
     create = writer.fs.create_stream
@@ -287,7 +290,7 @@ def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
 
 
 def state_bytes(state: State) -> int:
-    """Return the bytes of tensors that all ranks together will write."""
+    """Return how many bytes of tensors all ranks together will write."""
     rank_bytes = 0
     for shard in _shards_written_here(state):
         if isinstance(shard, ShardedTensor):
@@ -299,7 +302,7 @@ def state_bytes(state: State) -> int:
 def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
     """Return the shards of a verified checkpoint.
 
-    Rank 0 reads their description and sends it to the other ranks.
+    Rank 0 reads their metadata and sends it to the other ranks.
     """
     folder = checkpoint.folder / folders.SHARDS
     return StoredShards(
@@ -308,7 +311,7 @@ def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
 
 
 PIECE_BYTES = 16 * 2**20
-"""Bytes of a file that are on the host at once, on their way to a tensor.
+"""Bytes of a file that are held on the host at a time, on their way to a tensor.
 
 It is a power of two, to match the block size of file systems.
 """
@@ -392,7 +395,7 @@ class StoredShards:
     ) -> None:
         """Fill the flat `into` from this rank's part of a stored tensor, from number `start` on."""
         first = 0
-        # Parts made by a factory follow one another
+        # The parts made by a factory are stored one after another
         for piece in each_shard(shard):
             last = first + piece.data.numel()
             low = max(start, first)
@@ -413,7 +416,7 @@ class StoredShards:
         ((_, storage),) = self._places_of(key)
         with self._open(key, storage) as (_, item):
             try:
-                # A list, as in megatron-core
+                # Wrapped in a list, as in megatron-core
                 (content,) = torch.load(item, map_location="cpu", weights_only=True)
                 return content
             except pickle.UnpicklingError as error:
@@ -543,7 +546,7 @@ def _data_offset(
     chunk: Box,
     dtype: torch.dtype,
 ) -> int:
-    """Return where the numbers of one tensor, in row-major order, begin in `torch.save`'s output."""
+    """Return the byte offset of a tensor's numbers, in row-major order, in a saved file."""
     like = torch.load(item, map_location="meta", weights_only=True)
     item.seek(0)
     offset: int = torch._C.PyTorchFileReader(item).get_record_offset("data/0")  # type: ignore[attr-defined]
@@ -564,7 +567,7 @@ def _data_offset(
 
 
 def _without_ones(lengths: Iterable[int]) -> list[int]:
-    """Return a shape for comparison: megatron-core adds a leading 1 to that of a layer's weight."""
+    """Return a shape without dimensions of size 1: megatron-core puts one in front of a layer's."""
     return [length for length in lengths if length != 1]
 
 
@@ -650,14 +653,14 @@ _NOT_NEEDED = (
     "types.SimpleNamespace",
     "_io.BytesIO",
 )
-"""Classes and functions, other than tensors, that Megatron-LM's files name.
+"""Classes and functions, other than tensors, that are named in Megatron-LM's files.
 
 None of them is called.
 """
 
 
 class Placeholder:
-    """Replaces unneeded objects in a pickle. Its methods have no effect."""
+    """Stands in for objects in a pickle that are not needed. Its methods have no effect."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -726,7 +729,7 @@ COMMON_FILE = "common.pt"
 COMMON_STATE = "common_state"
 """Since 0.19, megatron-core stores everything but tensors as an object of this name."""
 MAX_COMMON_BYTES = 256 * 2**20
-"""Arguments and counters take a few kilobytes. Larger objects are not read into memory."""
+"""Arguments and counters take up a few kilobytes. Larger objects are not read into memory."""
 
 
 def read_common(folder: Path, description: metadata.Metadata) -> Any:
@@ -817,7 +820,7 @@ def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
 def _refuse_compressed(source: Path | io.BytesIO, path: Path | None) -> None:
     """Raise `RefusedError` for an archive with compressed entries: a few kilobytes can unpack to gigabytes.
 
-    `torch.save` stores its entries as they are.
+    `torch.save` does not compress its entries.
     """
     with zipfile.ZipFile(source) as archive:
         for entry in archive.infolist():
@@ -877,9 +880,9 @@ def _check_range(folder: Path, storage: Any) -> None:
 
 
 def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
-    """Raise `RefusedError` if a tensor is not described as one, or is larger than all files.
+    """Raise `RefusedError` if an entry is not a tensor, or the tensor is larger than all files.
 
-    A damaged description could otherwise ask for more memory than the machine has.
+    Otherwise a damaged description could ask for more memory than the machine has.
     """
     folder_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     for name, tensor in description.state_dict_metadata.items():

@@ -24,7 +24,7 @@ class WholeWeights:
     shards: torch_dist.StoredShards
 
     def stored_names(self, names: Iterable[str], *, masters: bool) -> dict[str, str]:
-        """Return the keys of stored weights.
+        """Return the keys of the stored weights.
 
         With `masters`, return the optimizer's float32 copies where they exist.
         """
@@ -75,7 +75,7 @@ READ_FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def finite(weight: torch.Tensor, folder: Path, name: str) -> torch.Tensor:
-    """Return the weight; raise `RefusedError` unless all values are finite 16- or 32-bit floats.
+    """Return the weight. Raise `RefusedError` unless all values are finite 16- or 32-bit floats.
 
     64-bit values would be rounded, and 8-bit values have no meaning without their scales, which are
     stored elsewhere.
@@ -116,7 +116,7 @@ def stored_key(name: str) -> str:
 
 
 def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
-    """Return the newest complete checkpoint, or that of one iteration.
+    """Return the newest complete checkpoint, or the one of a given iteration.
 
     Raise `RefusedError` with the reason if there is none.
     """

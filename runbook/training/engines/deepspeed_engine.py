@@ -40,10 +40,10 @@ _COLLECTIVES = (
     "all_gather_into_tensor",
     "all_gather_coalesced",
 )
-"""Methods of a `deepspeed.comm` backend that are timed.
+"""`deepspeed.comm` backend methods that are timed.
 
-They are collectives of gradients and of ZeRO 3's weights. Messages between pipeline stages are not
-included.
+These are the collectives for gradients and for ZeRO 3's weights. Messages between pipeline stages
+are not included.
 """
 
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
@@ -56,9 +56,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
         (self.model,) = self.models
         self.adam = optimizers.deepspeed_adam(spec, self.model)
-        # Gradient norm in fp32 without ZeRO, which DeepSpeed does not keep
+        # Gradient norm in fp32 without ZeRO, which DeepSpeed does not store
         self.norm = math.nan
-        # Whether there are gradients that no optimizer step has used
+        # Whether there are gradients that no optimizer step has used yet
         self.waiting = False
         self.discards = False
         join_deepspeed()
@@ -75,9 +75,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return initialize_engine(GptWithLoss(self.model), self.adam, self.spec, MODEL_PARALLEL_UNIT)
 
     def _mend(self) -> None:
-        """Adapt DeepSpeed's behavior to this loop."""
+        """Adapt DeepSpeed's behavior to this training loop."""
         for state in self.adam.state.values():
-            # DeepSpeed has made a step with learning rate 0 to allocate the moments
+            # DeepSpeed made a step with learning rate 0 to allocate the moments
             state["step"].zero_()
 
         step_adam = self.adam.step
@@ -85,7 +85,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         def step_unless_bad(*_: Any, **__: Any) -> None:
             """Skip a step that was abandoned or has bad gradients.
 
-            All of DeepSpeed's optimizers call this.
+            All DeepSpeed optimizers call this.
             """
             if not self.discards and math.isfinite(self._norm()):
                 step_adam()
@@ -112,7 +112,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def _let_scale_grow_later(self) -> None:
         """Raise the loss scale after the step.
 
-        DeepSpeed raises it before, and then divides by the new scale.
+        DeepSpeed raises it before the step, and then divides by the new scale.
         """
         optimizer = self.engine.optimizer
         take_step = self.engine._take_model_step
@@ -148,7 +148,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def _clip(self) -> None:
         """Clip in fp32.
 
-        DeepSpeed does not keep the norm it clips by, and computes none if nothing is clipped.
+        DeepSpeed does not store the norm that it clips by, and computes none if clipping is off.
         """
         limit = self.spec.optimizer.clip_gradient or math.inf
         weights = list(self.engine.module.parameters())
@@ -157,9 +157,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def _mark_gradients(self) -> None:
         """Copy the weights' attributes to their gradients.
 
-        DeepSpeed's norm in 16 bits looks for them there.
+        DeepSpeed's 16-bit norm looks for them there.
 
-        Without marks, the parts of the other tensor-parallel ranks are missing from the norm.
+        Without them, the norm lacks the parts of the other tensor-parallel ranks.
         """
         for weight in self.model.parameters():
             if weight.grad is not None:
@@ -170,7 +170,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         """Run the forward and backward passes of one step."""
         self._expect(num_microbatches)
         total = torch.zeros((), device=device())
-        # ZeRO 3 compares the order of its modules in the first steps
+        # ZeRO 3 compares the order of its modules during the first steps
         with local_rank_variable():
             for index in range(num_microbatches):
                 self.engine.set_gradient_accumulation_boundary(index + 1 == num_microbatches)
@@ -200,7 +200,10 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self.engine.step()
 
     def _expect(self, num_microbatches: int) -> None:
-        """Start a step of this many micro-batches. Gradients of an abandoned step are discarded."""
+        """Start a step with this many micro-batches.
+
+        Gradients of an abandoned step are discarded.
+        """
         if self.waiting:
             self.discards = True
             # DeepSpeed clears its buffers only in an optimizer step
@@ -257,7 +260,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return state
 
     def _gathered(self, shard: engine.Shard) -> engine.Shard:
-        """Return the shard with its whole weight, in host memory of the replica that writes it."""
+        """Return the shard with its whole weight on the host of the replica that writes it."""
         weight = shard.data
         if not isinstance(weight, torch.nn.Parameter):
             return shard
@@ -287,7 +290,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self._fill_persistent_weights()
 
     def finish_own(self, common: engine.CommonState) -> None:
-        """Return the same as other engines; gather small weights that ZeRO 3 does not shard."""
+        """Do the same as other engines, and gather the small weights that ZeRO 3 does not shard."""
         super().finish_own(common)
         self._fill_persistent_weights()
 
@@ -343,7 +346,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
 class GptWithLoss(torch.nn.Module):
     """GPTModel that returns the mean loss over the unmasked tokens.
 
-    DeepSpeed wants one number for its backward pass.
+    DeepSpeed needs a single number for its backward pass.
     """
 
     def __init__(self, gpt: torch.nn.Module) -> None:
@@ -381,7 +384,7 @@ def _cut_part(
     adam: torch.optim.Optimizer,
     weight: torch.nn.Parameter,
 ) -> WeightPart | None:
-    """Return the range of a weight that ZeRO assigned to this rank, in Adam's flat buffer."""
+    """Return the range of a weight that ZeRO assigned to this rank in Adam's flat buffer."""
     if hasattr(weight, "ds_id"):
         # Stage 3 divides every weight into equal pieces, with padding in the last one.
         group, offset, length = optimizer.grad_position[optimizer.get_param_id(weight)]

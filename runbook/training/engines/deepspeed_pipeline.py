@@ -1,6 +1,6 @@
 """DeepSpeed's pipeline engine around GPTModel.
 
-The layers form a list, embedding and head are tied, and a step has two parts.
+The layers are a list, the embedding and head are tied, and a step has two parts.
 """
 
 import functools
@@ -33,7 +33,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
     def _begin(self) -> Any:
         parallel = self.spec.parallel
         gpt = self.model
-        # Makes the copies of the tied weight equal
+        # This makes the copies of the tied weight equal
         with (
             quiet_stdout(),
             local_rank_variable(),
@@ -52,7 +52,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
 
         last = len(module._layer_specs)
         stage_layers = self.spec.model.shape.layers // parallel.pipeline
-        # As built by megatron-core
+        # The stage boundaries that megatron-core built
         expected = [
             0,
             *(1 + stage_layers * stage for stage in range(1, parallel.pipeline)),
@@ -67,7 +67,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
                 (batch["labels"], batch["loss_mask"]),
             )
         )
-        # The loop checks the loss of all ranks first. The optimizer steps later, in `update`.
+        # The loop checks the loss on all ranks first. The optimizer steps later, in `update`.
         engine._INSTRUCTION_MAP = {
             **engine._INSTRUCTION_MAP,
             schedule.OptimizerStep: lambda *_, **__: None,
@@ -178,9 +178,9 @@ def _score(part: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 class Part(torch.nn.Module):
-    """One module of a stage, under its own name.
+    """One module of a stage, registered under its own name.
 
-    The part can use the whole stage, but does not own the stage's other weights.
+    The part can use the whole stage, but does not own the other weights of the stage.
     """
 
     # The weight of the head, unless the head has its own
@@ -203,7 +203,7 @@ class Block(Part):
 
 
 class Vocabulary(torch.nn.Module):
-    """Both ends of a tied model.
+    """Both ends of a model with tied embeddings.
 
     On the first stage this is the embeddings, on the last a copy of their weight. DeepSpeed sums
     the gradients of `weight` over the two stages, and treats all weights here as copies on the last

@@ -1,6 +1,6 @@
-"""DeepSpeed as a library.
+"""Import and start DeepSpeed as a library.
 
-It is imported and started without its output, compilation and probing of the machine.
+Its output, compilation and probing of the machine are switched off.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ OLDEST_VERSION = (
     19,
 )
 OTHER_ENGINE = "megatron-core"
-"""The value of training.engine that needs no DeepSpeed."""
+"""The engine (a value of training.engine) that does not need DeepSpeed."""
 
 
 def import_deepspeed() -> Any:
@@ -62,8 +62,8 @@ def import_deepspeed() -> Any:
             # Standard output is the training log
             handler.setStream(sys.stderr)
 
-    # DeepSpeed would compile a C++ extension for sums over shared memory in every process; gloo
-    # makes them as well.
+    # DeepSpeed would compile a C++ extension in every process to sum over shared memory, but gloo
+    # can do that too.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
@@ -84,7 +84,7 @@ def initialize_engine(
     mpu: Any,
 ) -> Any:
     """Return DeepSpeed's engine around `model`. `mpu` is None for a pipeline, which has its own."""
-    # A plan written by hand may leave it out
+    # A handwritten plan may omit it
     config = copy.deepcopy(spec.deepspeed or own_config(spec))
     with quiet_stdout(), local_rank_variable():
         engine, *_ = import_deepspeed().initialize(
@@ -94,7 +94,7 @@ def initialize_engine(
             config=config,
         )
 
-    # DeepSpeed gives its own process groups torch's half an hour.
+    # DeepSpeed gives its own process groups torch's default time-out of half an hour.
     timeout = datetime.timedelta(seconds=spec.limits.process_group_timeout_seconds)
     for group in list(distributed_c10d._world.pg_map):
         distributed_c10d._set_pg_timeout(timeout, group)
@@ -108,11 +108,12 @@ def quiet_stdout() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def local_rank_variable() -> Iterator[None]:
-    """Name this rank's GPU in the way DeepSpeed expects.
+    """Name this rank's GPU in the way that DeepSpeed expects.
 
-    It reads LOCAL_RANK as a number of a GPU, which is wrong where each rank sees one GPU alone, and
-    srun does not set it. It stays set, because ZeRO 3 reads it again in the first forward pass.
-    Open MPI's variable would have to be equal, and is put back.
+    DeepSpeed reads LOCAL_RANK as the number of a GPU. That is wrong if each rank sees only one GPU,
+    and srun does not set the variable. It stays set, because ZeRO 3 reads it again in the first
+    forward pass. Open MPI's variable would have to be equal, so it is removed and restored
+    afterwards.
     """
     os.environ["LOCAL_RANK"] = str(torch.cuda.current_device() if on_gpu() else 0)
     open_mpi = os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)

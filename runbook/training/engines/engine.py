@@ -6,8 +6,8 @@ megatron-core's `fully_reshardable` form of the distributed optimizer does not l
 Adam (a missing 'step'), and its `dp_reshardable` form ties a checkpoint to the layout of the
 gradient buffers. Here each weight has three float32 tensors of its shape,
 `optimizer.state.{fp32_param,exp_avg,exp_avg_sq}.<weight>`. They are divided over tensor and
-pipeline ranks like the weight, and each replica reads the range that it owns. So a checkpoint fits
-any layout.
+pipeline ranks like the weight, and each replica reads the range that it owns. So a checkpoint can
+be loaded with any layout.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from runbook.training.ranks import on_gpu
 
 # A micro-batch: `tokens`, `labels`, `loss_mask`, `position_ids`
 MicroBatch: TypeAlias = dict[str, torch.Tensor]
-# micro-batches of this rank's data-parallel copy
+# Micro-batches of this rank's data-parallel replica
 MicroBatches: TypeAlias = Iterator[MicroBatch]
 
 Shard: TypeAlias = ShardedTensor | ShardedTensorFactory | ShardedObject
@@ -51,13 +51,13 @@ Shards: TypeAlias = dict[str, Shard]
 State: TypeAlias = dict[str, Shards]
 """Shards by section: `model0`, `model1` ...
 
-(a chunk of the model each), `optimizer`, `random`.
+(one model chunk each), `optimizer`, `random`.
 """
 ReadShard: TypeAlias = Callable[[Shard, int, torch.Tensor], None]
 """Fills a flat tensor with this rank's part of a stored tensor, from a given offset in the part."""
 
 STATE_KINDS = ("fp32_param", "exp_avg", "exp_avg_sq")
-# Includes waiting for data and communication
+# Includes waiting for data and for communication
 DATA, COMPUTE = (
     "data_wait_seconds",
     "forward_backward_seconds",
@@ -69,7 +69,7 @@ OPTIMIZER = "optimizer_seconds"
 class StepClock:
     """Measures the time of a step's parts.
 
-    The host only queues work for a GPU, so its clock cannot measure that work. On a GPU, parts
+    The host only queues work for a GPU, so the host's clock cannot measure it. On a GPU, parts
     begin and end with events in the stream. The events are read when the loop has already waited
     for the GPU, so that reading them costs no time.
     """
@@ -84,7 +84,7 @@ class StepClock:
 
     @contextlib.contextmanager
     def during(self, part: str) -> Iterator[None]:
-        """Time the body. A body nested in another body of the same part is not counted twice."""
+        """Time the body. Time within nested blocks of the same part is counted only once."""
         start = self._mark()
         is_outermost = part not in self._running
         self._running.add(part)
@@ -112,7 +112,7 @@ class StepClock:
         return timed
 
     def forget(self, *parts: str) -> None:
-        """Drop the times of these parts."""
+        """Discard the times of these parts."""
         self._spans = {part: spans for part, spans in self._spans.items() if part not in parts}
 
     def take(self) -> dict[str, float]:
@@ -175,7 +175,7 @@ class CommonState:
 class WeightPart:
     """The flat range of one weight whose optimizer state is on this rank.
 
-    It also has the location of the float32 copy.
+    It also has the location of the weight's float32 copy.
     """
 
     start: int
@@ -198,8 +198,8 @@ class WeightPart:
             state = self.adam.state[self.main]
             if kind not in state:
                 state[kind] = torch.zeros_like(self.main, dtype=torch.float32, requires_grad=False)
-                # torch's Adam creates all of its state at once. An Adam that counts steps by group
-                # has no step there.
+                # torch's Adam creates all of its state at once. An Adam that counts steps per group
+                # does not store a step here.
                 if "step" not in {*state, *self.adam.param_groups[0]}:
                     self.set_steps(0)
 
@@ -219,9 +219,9 @@ class WeightPart:
         self.set_group_steps(steps)
 
     def set_group_steps(self, steps: int) -> None:
-        """Set the step count of an Adam that counts by group.
+        """Set the step count of an Adam that counts steps per group.
 
-        The fused optimizers of Apex and Transformer Engine do.
+        The fused optimizers of Apex and Transformer Engine do that.
         """
         for group in self.adam.param_groups:
             if "step" in group:
@@ -243,7 +243,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class OwnTensor:
-    """A flat tensor of this rank's state, and its name in the checkpoint."""
+    """A flat tensor of this rank's state, with its name in the checkpoint."""
 
     name: str
     tensor: torch.Tensor
@@ -263,7 +263,7 @@ class OwnedState:
         mains: Iterable[torch.Tensor],
         adam: torch.optim.Optimizer,
     ) -> OwnedState:
-        """Return the state if every replica has all of it, with the float32 copy of each weight."""
+        """Return the state that every replica has as a whole, with each weight's float32 copy."""
         pairs = zip(weights, mains, strict=True)
         return cls(
             {weight: WeightPart(0, weight.numel(), main, adam) for weight, main in pairs},
@@ -280,20 +280,20 @@ class TrainingEngine(abc.ABC):
     def __init__(self, spec: PhasePlan, models: list[Any]) -> None:
         self.spec = spec
         self.models = models
-        # Before ZeRO 3 cuts the weights up: their shapes and places in the whole model.
+        # Taken before ZeRO 3 shards the weights: their shapes and their places in the whole model.
         self._shards = [sharded_weights(model) for model in models]
         self.host_copies = make_host_copies()
         self.clock = StepClock(
             functools.partial(torch.cuda.Event, enable_timing=True) if on_gpu() else None
         )
-        """Clock that also counts communication of gradients (and of ZeRO 3's weights).
+        """Clock that also measures communication of gradients (and of ZeRO 3's weights).
 
-        It does not count the communication in DeepSpeed's own streams on a GPU.
+        It does not measure communication in DeepSpeed's own streams on a GPU.
         """
 
     @abc.abstractmethod
     def compute(self, batches: MicroBatches, num_microbatches: int) -> float:
-        """Run forward and backward of one step.
+        """Run the forward and backward passes of one step.
 
         Return the sum of the micro-batches' mean losses, or 0 on a rank without losses.
 
@@ -335,7 +335,7 @@ class TrainingEngine(abc.ABC):
     def _restore_scaler(self, values: dict[str, float]) -> None: ...
 
     def _gather(self, weight: torch.nn.Parameter) -> contextlib.AbstractContextManager[Any]:
-        """Gather a weight of ZeRO 3 within the block, so that it can be read."""
+        """Gather a weight that ZeRO 3 has sharded, so that it can be read within the block."""
         return contextlib.nullcontext()
 
     def sharded_state(self) -> State:
@@ -372,9 +372,9 @@ class TrainingEngine(abc.ABC):
         kind: str,
         writer: int,
     ) -> torch.Tensor:
-        """Return the state of one weight on the data-parallel copy that writes it.
+        """Return the state of one weight on the replica that writes it.
 
-        Elsewhere only its shape.
+        On other replicas, return only its shape.
         """
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         shape = whole_shape(weight)
@@ -429,8 +429,8 @@ class TrainingEngine(abc.ABC):
     ) -> None:
         """Load a checkpoint, range by range and in place.
 
-        Without the optimizer's state, Adam starts over. Each number is read by one replica: either
-        by the replica that owns it, or by one that sends it to the others.
+        Without the optimizer state, Adam starts over. Each number is read by one replica: either by
+        the replica that owns it, or by one that sends it to the others.
         """
         copy = parallel_state.get_data_parallel_rank(with_context_parallel=True)
         with torch.no_grad():
@@ -451,12 +451,12 @@ class TrainingEngine(abc.ABC):
                 self._reset_optimizer()
 
     def own_tensors(self) -> list[OwnTensor]:
-        """Return everything this rank needs of weights and optimizer.
+        """Return all weights and optimizer state that this rank needs.
 
-        They are flat tensors that may be written to.
+        The tensors are flat and may be written to.
 
-        Call it on all ranks together. Unlike a checkpoint's shards, they include data that other
-        ranks hold as well.
+        All ranks must call it together. Unlike a checkpoint's shards, they include data that other
+        ranks also hold.
         """
         tensors: dict[tuple[int, int], OwnTensor] = {}
         with torch.no_grad():
@@ -471,7 +471,7 @@ class TrainingEngine(abc.ABC):
         return [own_tensor for own_tensor in tensors.values() if own_tensor.tensor.nbytes]
 
     def finish_own(self, common: CommonState) -> None:
-        """Restore the values that are not tensors, after `own_tensors` were filled."""
+        """Restore the values that are not tensors, once the tensors of `own_tensors` are filled."""
         for part in self._owned().parts.values():
             part.set_steps(common.optimizer_step)
         self._restore_scaler(common.loss_scaler)
@@ -501,14 +501,14 @@ class TrainingEngine(abc.ABC):
                 yield Destination(stored, part.start, part.tensor(kind), reader)
 
     def _own_range(self, weight: torch.nn.Parameter) -> tuple[int, torch.Tensor] | None:
-        """Where the flat range of a weight that ZeRO 3 leaves on this rank starts, and the range.
+        """Return the offset and the flat range of a weight that ZeRO 3 leaves on this rank.
 
         Return None if this rank has no such part.
         """
         return None
 
     def _share(self, destinations: Iterable[Destination]) -> None:
-        """Send the data that one replica has read to the others."""
+        """Send data that one replica has read to the others."""
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         for shared in destinations:
             if shared.reader is not None and group.size() > 1:
@@ -526,7 +526,7 @@ class TrainingEngine(abc.ABC):
     def num_parameters(self) -> int:
         """Return the number of trained parameters of the whole model.
 
-        Each rank counts those of which it is the main replica, and the counts are summed.
+        Each rank counts the parameters of which it is the main replica, and the counts are summed.
         """
         count = 0
         for _, shard in trained_weights(self.weights()):
@@ -538,7 +538,7 @@ class TrainingEngine(abc.ABC):
     def holds_loss(self) -> bool:
         """Return whether this rank's loss is used.
 
-        That is the first tensor-parallel rank of the last pipeline stage.
+        It is used on the first tensor-parallel rank of the last pipeline stage.
         """
         is_last_stage = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         return bool(is_last_stage and parallel_state.get_tensor_model_parallel_rank() == 0)
@@ -596,9 +596,9 @@ def _writers(weights: State) -> dict[str, int]:
 
 
 def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:
-    """Assign items to replicas so that all write about the same amount.
+    """Assign items to replicas so that all of them write about the same amount.
 
-    The items are assigned from the largest on, each to the replica with the least data.
+    Items are assigned in order of decreasing size, each to the replica with the least data.
 
     >>> assign_writers({"a": 5, "b": 3, "c": 1, "d": 1}, 2)
     {'a': 0, 'b': 1, 'c': 1, 'd': 1}
@@ -619,8 +619,8 @@ def sharded_weights(model: Any) -> Shards:
     """
     weights: Shards = model.sharded_state_dict(metadata={"non_homogeneous_layers": True})
     if any("_extra_state" in name and leaf.data is not None for name, leaf in weights.items()):
-        # Transformer Engine's state of fp8, which this trainer does not use; some versions pickle
-        # more than data.
+        # Transformer Engine's fp8 state, which this trainer does not use. Some versions pickle more
+        # than data.
         weights = {name: leaf for name, leaf in weights.items() if "_extra_state" not in name}
 
     return weights

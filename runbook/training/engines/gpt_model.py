@@ -1,9 +1,9 @@
-"""megatron-core's GPTModel, built from the plan: configuration, layers, first weights.
+"""megatron-core's GPTModel, built from the plan: configuration, layers and initial weights.
 
-Each number of an initial weight follows from the seed, the weight's name and the number's position,
-so each rank draws only its own numbers. A counter-based generator (numpy's Philox, whose stream is
-the same in every version) is set to the positions of a rank's slice. So every layout starts from
-exactly the weights of a single process, and losses can be compared digit by digit.
+Each initial value is determined by the seed, the weight's name and the value's position in the
+weight, so each rank generates only its own values. A counter-based generator (numpy's Philox, whose
+stream is the same in every version) is set to the positions in a rank's slice. So every layout
+starts from exactly the weights of a single process, and losses can be compared digit by digit.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Gpt(GPTModel):  # type: ignore[misc]
-    """GPTModel with our cross entropy, which ignores padding of the vocabulary.
+    """GPTModel with our cross entropy, which ignores the padding of the vocabulary.
 
     Megatron-core includes padding.
     """
@@ -75,7 +75,7 @@ class Gpt(GPTModel):  # type: ignore[misc]
 
 
 def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
-    """Return this rank's chunks of the model: one, or virtual_pipeline of them.
+    """Return this rank's chunks of the model: one, or `virtual_pipeline` of them.
 
     With `draw`, the chunks have initial weights.
     """
@@ -119,7 +119,7 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
         if draw:
             fill_first_weights(sharded_weights(model), spec.model, spec.seed)
         else:
-            # A checkpoint is to be loaded
+            # A checkpoint will be loaded
             torch._foreach_zero_([weight.data for weight in model.parameters()])
 
         chunks.append(model)
@@ -141,9 +141,9 @@ def has_own_8_bits(spec: PhasePlan) -> bool:
 
 
 def _use_own_kernels(model: Gpt, parts: frozenset[str], *, in_8_bits: bool) -> None:
-    """Replace parts of the model by the trainer's own.
+    """Replace parts of the model with the trainer's own.
 
-    On a CPU, its matrix products are always used; on a GPU, `parts` decides.
+    On a CPU, the trainer's matrix products are always used; on a GPU, `parts` decides.
     """
     if "linear" in parts or not on_gpu():
         linear.use_own_layers(model, in_8_bits=in_8_bits)
@@ -227,8 +227,8 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=tuning.fuse_gradients == "always",
         apply_rope_fusion=False,
-        # Unless somebody waits for the message, gloo's buffer is freed while it sends; NCCL keeps
-        # the buffer.
+        # gloo frees the buffer while it is still sending unless the message is waited for; NCCL
+        # keeps the buffer.
         deallocate_pipeline_outputs=on_gpu() or not overlaps_sends,
         # With two interleaved stages, the next stage is also the previous one, so batched messages
         # would be mixed up.
@@ -294,10 +294,10 @@ def _refuse_without_parts(spec: PhasePlan) -> None:
 def uses_fused_kernels() -> bool:
     """Return whether a bias and the operations after it become one kernel.
 
-    One kernel fuses bias and activation, another one bias, dropout and sum. megatron-core uses
-    torch.compile for them, which needs a C compiler on a GPU. Without a compiler, torch reports it
-    and computes the operations one by one. On a CPU the kernels save too little to require a
-    compiler.
+    One kernel fuses bias and activation, another fuses bias, dropout and residual sum.
+    megatron-core uses torch.compile for them, which needs a C compiler on a GPU. Without a
+    compiler, torch reports it and computes the operations one by one. On a CPU the kernels save too
+    little to require a compiler.
     """
     return on_gpu()
 
@@ -312,8 +312,8 @@ def _activation(spec: PhasePlan) -> tuple[Callable[[torch.Tensor], torch.Tensor]
 
         _dynamo.config.suppress_errors = True
 
-    # GPT-2's GELU is the tanh form. megatron-core's fused GELU is too, but has the other one's name
-    # and requires a bias.
+    # GPT-2's GELU is the tanh form. So is megatron-core's fused GELU, but it has the name of the
+    # other form and requires a bias.
     if fused and shape.biases:
         gelu = torch.nn.functional.gelu
     else:
@@ -330,7 +330,7 @@ TRANSFORMER_ENGINE_VARIABLE = "RUNBOOK_TRANSFORMER_ENGINE"
 
 
 def uses_transformer_engine(engine: str) -> bool:
-    """Return whether layers are Transformer Engine's."""
+    """Return whether the layers are Transformer Engine's."""
     # DeepSpeed gathers and releases the weights of megatron-core's own layers module by module.
     is_wanted = (
         engine == "megatron-core" and os.environ.get(TRANSFORMER_ENGINE_VARIABLE, "1") != "0"
@@ -341,7 +341,7 @@ def uses_transformer_engine(engine: str) -> bool:
 def layer_specs(config: TransformerConfig, chunk: int | None, engine: str) -> Any:
     """Return the layer specification of this rank's `chunk` for GPTModel.
 
-    The layers are Transformer Engine's if it can run.
+    They are Transformer Engine's layers if it can run.
     """
     if uses_transformer_engine(engine):
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec()
@@ -359,7 +359,7 @@ def layer_specs(config: TransformerConfig, chunk: int | None, engine: str) -> An
 class CausalAttention(MegatronModule):  # type: ignore[misc]
     """Causal attention of the heads on this tensor-parallel rank.
 
-    A drop-in for DotProductAttention.
+    It replaces DotProductAttention.
 
     Queries and keys come as [sequence, batch, heads, head size]; the result is [sequence, batch,
     heads x head size].
@@ -378,14 +378,14 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         *_: Any,
         **__: Any,
     ) -> torch.Tensor:
-        """Compute causal attention. A mask that is passed is ignored."""
+        """Compute causal attention. Ignore any mask that is passed."""
         key = whole_sequence(key)
         value = whole_sequence(value)
         # [s, b, h, d] -> [b, h, s, d]: views only, the kernels take any stride over heads and
         # sequence.
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         dropout = self.config.attention_dropout if self.training else 0.0
-        # With sequence parallelism, the whole block is already in that fork. A second fork would
+        # With sequence parallelism, the whole block already runs in that fork. A second fork would
         # restart it, and the dropout masks of scores and hidden states would use the same random
         # numbers.
         forks = dropout and not self.config.sequence_parallel
@@ -401,7 +401,7 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         value: torch.Tensor,
         dropout: float,
     ) -> torch.Tensor:
-        """Attend from each of a rank's two pieces of a sequence to all earlier tokens."""
+        """Let the queries in both pieces of a rank's sequence attend to all earlier tokens."""
         context = parallel_state.get_context_parallel_group()
         if context.size() == 1:
             return self._attend(query, key, value, dropout)
@@ -436,7 +436,7 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         # The last query attends to the last key
         if rows != num_keys:
             if query.device.type != "cpu" and query.dtype != torch.float32:
-                # That is how flash attention defines causal.
+                # This is how flash attention defines causal.
                 repeats = query.shape[1] // key.shape[1]
                 if repeats > 1:
                     key = key.repeat_interleave(repeats, 1)
@@ -472,8 +472,8 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
 def whole_sequence(own_piece: torch.Tensor) -> torch.Tensor:
     """Return [sequence, ...], joined from the pieces of all ranks that share the sequence.
 
-    Gradients are summed in the backward pass. Each rank has an early piece and a late one, taken
-    from both ends of the remaining sequence, so that all ranks have equal attention work.
+    Gradients are summed in the backward pass. Each rank has an early piece and a late piece, taken
+    from opposite ends of the sequence, so that all ranks have equal attention work.
     """
     group = parallel_state.get_context_parallel_group()
     if group.size() == 1:
@@ -492,8 +492,8 @@ class Norm:
     Megatron-core's own wrapper of them refuses sequence parallelism.
 
     A norm works on one token at a time, so a part of the sequence is enough. Its weights are the
-    same on all tensor-parallel ranks, but process other tokens on each rank. They are marked so
-    that their gradients are summed over these ranks.
+    same on all tensor-parallel ranks, but each rank applies them to different tokens. They are
+    marked so that their gradients are summed over these ranks.
     """
 
     def __new__(
@@ -518,22 +518,25 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 PhiloxKey: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 PANEL = 64
-"""Columns per panel.
+"""Columns in a panel.
 
-A panel's numbers follow one another row by row, so that slices by rows and slices by columns both
-consist of long runs. A rank whose slice ends within a panel draws the whole width of that panel.
+The numbers of a panel are generated row by row, so that row slices and column slices both consist
+of long runs. A rank whose slice ends within a panel generates the whole width of that panel.
 """
 ROWS = 512
-"""Rows of a panel that are drawn at a time, in arrays that stay in the processor's cache."""
+"""Rows of a panel that are generated at a time, in arrays that stay in the processor's cache."""
 _NUMBERS_A_STEP = 8
 """Numbers per counter step. Each step yields four 64-bit values, and each value two numbers."""
 _STEPS_A_ROW = PANEL // _NUMBERS_A_STEP
 BLOCK_BYTES = 256 * 2**20
-"""Bytes of a weight that are on the host at once, on their way to a GPU."""
+"""Bytes of a weight that are held on the host at a time, on their way to a GPU."""
 MOST_THREADS = 8
-"""Most threads. More threads would draw faster than the GPU's bus can copy."""
+"""Largest number of threads.
+
+With more threads, numbers would be generated faster than the GPU's bus can copy them.
+"""
 SMALL_BLOCK = 2**18
-"""Smaller weights are drawn without threads, because starting threads would take longer."""
+"""Smaller weights are generated without threads, because starting threads would take longer."""
 
 
 def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
@@ -560,9 +563,9 @@ def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
 
 
 def _fill_normal(shard: ShardedTensor, std: float, seed: int) -> None:
-    """Draw this rank's part of a matrix on the host, and copy it to a GPU in few large blocks.
+    """Generate this rank's part of a matrix on the host, and copy it to a GPU in large blocks.
 
-    A copy from pageable memory waits for the GPU. With a copy per panel, a model of 1.3B weights
+    A copy from pageable memory waits for the GPU. With one copy per panel, a model of 1.3B weights
     would wait 40,000 times.
     """
     weight = shard.data.detach()
@@ -603,8 +606,8 @@ def _draw_block(
 ) -> None:
     """Fill a block of a matrix panel by panel, in a few threads. Its corner is at `top` and `left`.
 
-    A panel's numbers depend only on its position, not on the rank or thread. numpy lets other
-    threads run while it draws.
+    A panel's numbers depend only on its position, not on the rank or thread. numpy releases
+    Python's lock while it generates numbers.
     """
     right = first_column + block.shape[1]
     panels = range(first_column // PANEL, -(-right // PANEL))

@@ -77,7 +77,7 @@ class MegatronEngine(engine.TrainingEngine):
     def _send_while_computing(self) -> None:
         """Send gradients of the last micro-batch while they are computed.
 
-        Later stages send in the pipeline's bubble, as Megatron-LM does it.
+        Later stages send in the pipeline's bubble, as in Megatron-LM.
         """
         no_sync = [chunk.no_sync for chunk in self.chunks]
         start_sync = [chunk.start_grad_sync for chunk in self.chunks]
@@ -95,7 +95,7 @@ class MegatronEngine(engine.TrainingEngine):
 
     @property
     def smallest_part(self) -> int:
-        """The smallest number of micro-batches that can be computed separately.
+        """Return the smallest number of micro-batches that can be computed separately.
 
         Interleaved stages process them in groups.
         """
@@ -117,7 +117,7 @@ class MegatronEngine(engine.TrainingEngine):
     ) -> Losses:
         """Add the gradients of the first micro-batches of a step on this rank.
 
-        Send nothing to other replicas.
+        This sends nothing to other replicas.
         """
         silent: dict[str, object] = {
             "finalize_model_grads_func": None,
@@ -158,7 +158,7 @@ class MegatronEngine(engine.TrainingEngine):
         num_microbatches: int,
     ) -> Losses:
         forward = functools.partial(_forward_loss, num_microbatches=num_microbatches)
-        # With this, the schedule does not scale the loss.
+        # This keeps the schedule from scaling the loss.
         with _changed(self.config, {"calculate_per_token_loss": True}):
             losses: Losses = self._run(forward, batches, count, forward_only=False)
         return losses
@@ -171,7 +171,7 @@ class MegatronEngine(engine.TrainingEngine):
 
         # Lowers the loss scale if it is too high
         overflowed = self.optimizer.prepare_grads()
-        # Without a scaler the scale is always one; asking for it would wait for the device.
+        # Without a scaler the scale is always one, and asking for it would wait for the device.
         if self._loss_scaler() is None:
             scale = 1.0
         else:
@@ -181,7 +181,7 @@ class MegatronEngine(engine.TrainingEngine):
             return OptimizerUpdate(math.nan, True, scale)
         norm = float(self.optimizer.get_grad_norm())
         if not math.isfinite(norm):
-            # Adam would spread it to every weight
+            # Adam would spread the bad value to every weight
             return OptimizerUpdate(norm, True, scale)
 
         limit = self.spec.optimizer.clip_gradient
@@ -206,7 +206,7 @@ class MegatronEngine(engine.TrainingEngine):
         """Return the logits of all tokens after each prefix."""
         length = ids.shape[1]
         pieces = self.spec.parallel.context
-        # Every rank that shares a sequence gets an equal part.
+        # Ranks that share a sequence get equal parts of it.
         multiple = 1
         if self.config.sequence_parallel:
             multiple *= self.config.tensor_model_parallel_size
@@ -364,7 +364,7 @@ def _forward_loss(
 
     def loss_of_part(losses: torch.Tensor) -> tuple[torch.Tensor, ...]:
         # These are the schedule's operations in its order, so the result is bit-identical. The
-        # schedule would divide by the number in this part.
+        # schedule would divide by the number of micro-batches in this part.
         loss, reported = loss_to_report(losses)
         pieces = parallel_state.get_context_parallel_world_size()
         no_tokens = torch.tensor(0, dtype=torch.int)

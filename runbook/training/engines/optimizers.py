@@ -1,4 +1,4 @@
-"""The optimizer of each engine, made from the plan's `optimizer`."""
+"""The optimizer of each engine, configured by the plan's `optimizer`."""
 
 import torch
 from megatron.core.optimizer import OptimizerConfig
@@ -10,13 +10,13 @@ from runbook.training.engines import gpt_model
 def shares_optimizer(spec: PhasePlan) -> bool:
     """Return whether each replica updates a part of the weights.
 
-    One replica alone would only send gradients and weights to itself.
+    A single replica would only exchange gradients and weights with itself.
     """
     return spec.parallel.zero_stage == 1 and spec.parallel.data * spec.parallel.context > 1
 
 
 def megatron_config(spec: PhasePlan) -> OptimizerConfig:
-    """Return the arguments of megatron-core's Adam and of its loss scale."""
+    """Return the arguments for megatron-core's Adam and its loss scale."""
     return OptimizerConfig(
         optimizer="adam",
         lr=spec.learning_rate.peak,
@@ -39,7 +39,7 @@ def megatron_config(spec: PhasePlan) -> OptimizerConfig:
 
 
 def deepspeed_adam(spec: PhasePlan, gpt: torch.nn.Module) -> torch.optim.AdamW:
-    """Return AdamW over Megatron's two groups: matrices decay, biases and norms do not."""
+    """Return AdamW with Megatron's two parameter groups: only matrices have weight decay."""
     decaying = []
     others = []
     for name, weight in gpt.named_parameters():

@@ -10,7 +10,7 @@ from runbook.training.messages import TrainingMessage
 
 @dataclass(frozen=True)
 class BadStep:
-    """A step whose update of the weights must not be kept."""
+    """A step whose weight update must be discarded."""
 
     iteration: int
     # Name of the value that is not finite, or that jumped
@@ -86,7 +86,7 @@ class BadStepPolicy:
     def _why_stopped(self, bad: BadStep) -> Statement:
         """Return why the policy ends the training here.
 
-        An unknown policy ends it too; the reason is then its name.
+        An unknown policy also ends it; the reason is then the policy's name.
         """
         policy = self.policy(bad)
         if policy == "skip":

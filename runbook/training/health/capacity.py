@@ -1,4 +1,4 @@
-"""Detects during a training that memory or disk space will run out.
+"""Detects during a training that memory or disk space is running out.
 
 It watches for a rank that leaks memory, and watches the file system of the checkpoints.
 """
@@ -23,14 +23,15 @@ from runbook.plan_file.messages import AlarmMessage
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
-# Share of the free memory: growth below this by the end of the training is no leak
+# Share of the free memory. If memory grows by less than this until the end of the training, it is
+# not a leak
 LEAK_SHARE = 0.5
 # A leak is reported again when it has become this many times as fast
 AGAIN_FACTOR = 2.0
 SECONDS_BETWEEN_LOOKS = 60.0
-# Share of the whole file system: other users fill the rest within minutes
+# Share of the whole file system. Other users can fill what is left within minutes
 LOW_SHARE = 0.01
-# The alarm of a low disk ends when this share of the free space would be enough
+# The low-disk alarm ends when this share of the free space would be enough
 CALM_SHARE = 0.9
 
 
@@ -64,7 +65,7 @@ class MemoryWatch:
         iteration: int,
         seconds: float,
     ) -> None:
-        """Keep this drift as the leak to report, if it is the fastest and would fill the memory."""
+        """Record this drift as the leak to report, if it is fastest and would fill the memory."""
         bytes_per_step = (drift.value - drift.usual) / (drift.iteration - drift.since)
         if bytes_per_step <= max(self.bytes_per_step, AGAIN_FACTOR * self._reported):
             return
@@ -143,7 +144,7 @@ class DiskWatch:
         self._bytes = bytes_per_parameter * spec.model.parameters
         self._urgency = 0
         self._next_look = 0.0
-        self._seconds = deque[float](maxlen=20)  # Of the newest steps
+        self._seconds = deque[float](maxlen=20)  # Maximum over the newest steps
 
     def saved(self, num_bytes: int) -> None:
         """Record the size of a save."""
@@ -162,7 +163,7 @@ class DiskWatch:
             usage = shutil.disk_usage(existing)
             saved = saved_iterations(self.folder)
         except OSError:
-            # The next save reports what is wrong with the folder
+            # The next save reports the fault of the folder
             return
 
         saves = next_saves(self.spec, iteration)

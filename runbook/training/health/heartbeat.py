@@ -35,23 +35,23 @@ class Heartbeat:
     rank: int
     host: str
     pid: int
-    # Clock ticks from boot to the start of the process; together with the pid they identify it
+    # Clock ticks from boot until the process started; together with the pid they identify it
     # uniquely
     start: int
     # The current step; 0 before the first
     step: int = 0
-    # Later: step, evaluating, saving, or between these
+    # Later one of: step, evaluating, saving, or between these
     activity: str = "starting"
     # Innermost line of the main thread
     where: str = ""
-    steps: int = 0  # Complete steps since the first
+    steps: int = 0  # Complete steps since the first one
     # Seconds since boot, which a change of the clock does not affect
     uptime: float = 0.0
-    # When step, activity or a count last changed, in seconds since boot
+    # Seconds since boot at which the step, the activity or a count last changed
     still: float = 0.0
     # How long the other ranks may wait for this one in this activity
     limit: float = 0.0
-    # File on its machine from which its stacks can be read
+    # File on the rank's machine from which its stacks can be read
     stacks: str = ""
     # Number of collectives by process group, and of messages by direction
     entered: dict[str, int] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Heartbeat:
 
     @property
     def stuck(self) -> bool:
-        """Whether nothing has changed for longer than the limit."""
+        """Return whether nothing has changed for longer than the limit."""
         return self.still > self.limit
 
 
@@ -102,7 +102,7 @@ def process_fields(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-# A heartbeat this old may belong to a process that has ended
+# A heartbeat older than this may belong to a process that has ended
 STALE_SECONDS = 5.0
 
 
@@ -172,7 +172,7 @@ class HeartbeatWriter:
         self._file = file
         pid = os.getpid()
         self._beat = Heartbeat(rank, socket.gethostname(), pid, process_start_ticks(pid))
-        # Number of steps to which the activity is equivalent
+        # Number of steps that the activity is equivalent to
         self._work = 0
         self._first_step = 0
         self._began = self._changed = uptime()
@@ -209,7 +209,7 @@ class HeartbeatWriter:
 
     @contextlib.contextmanager
     def during(self, activity: str, steps: int = 0) -> Iterator[None]:
-        """Record an activity other than a step, which is about as much work as `steps` steps."""
+        """Record an activity other than a step, which takes about as long as `steps` steps."""
         self._work = steps
         self._begin(activity)
         try:

@@ -17,7 +17,7 @@ class NoFaults:
     """A rank without injected faults."""
 
     def has(self, kind: str) -> bool:
-        """Whether a fault of this kind is armed."""
+        """Return whether a fault of this kind is armed."""
         return False
 
     def step(self, iteration: int) -> None:
@@ -34,14 +34,14 @@ class NoFaults:
         """
 
     def flipped_bit(self, part: str, layer: int) -> tuple[int, int] | None:
-        """Element and bit that flip in a tensor of a part that is computed more than once.
+        """Return the element and bit to flip in a tensor of a part that is computed more than once.
 
         None means that nothing flips.
         """
         return None
 
     def save(self, boundary: str) -> None:
-        """Called when a save reaches one of its boundaries."""
+        """Called when a save reaches a boundary between its parts."""
 
 
 armed = NoFaults()

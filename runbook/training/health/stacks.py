@@ -1,4 +1,4 @@
-"""Gets the stacks of another process on this machine, which writes them when it gets a signal."""
+"""Gets the stacks of another process on this machine, which writes them on a signal."""
 
 import contextlib
 import os
@@ -28,8 +28,8 @@ def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
     The text is empty if it wrote no stacks in time.
 
     faulthandler writes line by line, and on a busy machine the process may wait for a core between
-    two lines. The kernel knows when its handler has returned: the signal is no longer pending, and
-    no thread blocks it that did not block it before.
+    two lines. The kernel shows when the handler has returned: the signal is no longer pending, and
+    every thread that blocks it already blocked it before.
     """
     blocked_before = threads_that_block(pid, STACK_SIGNAL)
     send_signals(pid, STACK_SIGNAL, signal.SIGCONT)
@@ -43,8 +43,8 @@ def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
         before = text
         with contextlib.suppress(OSError):
             text = file.read_text(encoding="utf-8", errors="replace")
-        # The text is read once more after the handler returned, and if there is no /proc it is all
-        # that we know.
+        # The text is read again after the handler has returned. Without /proc, this is the only
+        # reading
         if text and text == before and not is_handling:
             break
 

@@ -25,7 +25,7 @@ class StopConditions:
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        # Stop this many seconds after the start; 0: never
+        # Stop this many seconds after the start; 0 means never
         self.limit_seconds = 0
         self._left = max(0.0, float(os.environ.get(SECONDS_LEFT_VARIABLE) or 0))
         self._signal = 0
@@ -52,11 +52,11 @@ class StopConditions:
         self._measured = True
 
     def reserve(self) -> float:
-        """Seconds reserved before the job's limit."""
+        """Return the seconds reserved before the job's limit."""
         return max(SMALLEST_RESERVE_SECONDS, 2 * self._longest_save + 2 * self._longest_step)
 
     def stop_request(self) -> int:
-        """The number of the signal that requested the stop, -1 for a time limit, 0 for neither."""
+        """Return the number of the signal that requested the stop, -1 for a time limit, or 0."""
         if self._signal:
             return self._signal
         return -1 if self._clock() else 0

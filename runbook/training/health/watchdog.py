@@ -35,7 +35,7 @@ from runbook.training.health.stacks import ask_for_stacks, send_signals
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import Ranks, on_gpu
 
-# Checks of the store per second by all machines together, while they look for a hung rank
+# Checks of the store per second, by all machines together, while they look for a hung rank
 CHECKS_PER_SECOND = 100.0
 
 
@@ -67,7 +67,7 @@ def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
     message. A rank is hung if others wait for it and it waits for no one. Where it blocks does not
     matter: on a GPU it is the first copy or `.item()` after the wait began. If all ranks have
     entered the same number of collectives, the hung ranks are those still inside the last. If that
-    is none or all of them, the process-group timeout ends the job.
+    applies to none or all of them, the process-group timeout ends the job.
     """
     if not all(beat.stuck for beat in beats):
         return []
@@ -98,7 +98,7 @@ def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int
                     waiting.add(rank)
                     awaited.add(sender)
             elif not key.startswith("send "):
-                # A rank that has sent more messages than were received need not be waiting
+                # A rank is not necessarily waiting if it has sent more messages than were received
                 groups.setdefault(key, []).append((count, rank))
 
     for members in groups.values():
@@ -125,8 +125,8 @@ class HangReports:
     """Reports that machines exchange through the ranks' store once no rank makes progress.
 
     No file is touched. On each machine, the first healthy rank reports the heartbeats of all its
-    ranks. The first machine reads all reports and names the rank that the others wait for, and that
-    rank's machine ends it.
+    ranks. The first machine reads all reports and names the rank that the others are waiting for.
+    That rank's own machine ends it.
     """
 
     world_size: int
@@ -189,7 +189,8 @@ class HangReports:
 STACK_SECONDS = 6.0
 """Longest wait for the stacks of a hung rank.
 
-It is ended at 0.6 of a time-out of at least 20 s, so at least 8 s remain until the others time out.
+A rank is ended at 0.6 of a time-out of at least 20 s, so at least 8 s remain until the others time
+out.
 """
 STACK_LINES = 40
 HUNG_EXIT_CODE = 70
@@ -214,7 +215,7 @@ class Watchdog:
         self._limits = HangLimits(timeout)
         self._file = HeartbeatFile(folder, local)
         self.heartbeat = HeartbeatWriter(ranks.rank, self._limits, self._file)
-        # Once this rank has joined the others
+        # Set once this rank has joined the others
         self._reports: HangReports | None = None
         self._timeout = timeout
         self._rested_until = 0.0
@@ -242,7 +243,7 @@ class Watchdog:
     def join(self) -> None:
         """Start counting collectives.
 
-        All ranks have just synchronized, so they start at the same moment.
+        All of them have just synchronized, so they start at the same moment.
         """
         from torch.distributed import distributed_c10d
 
@@ -269,7 +270,7 @@ class Watchdog:
             self._rested_until = now + HANG_SHARE * self._timeout / 2
         self._looked = now
         own_beat = self.heartbeat.current()
-        # Before other ranks read that this rank is stuck and end it
+        # Must happen before other ranks read that this rank is stuck and end it
         self._show_collectives(own_beat)
         self.heartbeat.write(own_beat)
         self._raise_timeouts(own_beat.limit)
@@ -344,11 +345,11 @@ class Watchdog:
     def _stacks(self, beat: Heartbeat) -> list[str]:
         """Ask a rank for its stacks and save them.
 
-        A stopped rank must continue for a moment to write them.
+        A stopped rank must be continued for a moment so that it can write them.
         """
         stopped = process_fields(beat.pid)[:1] == ["T"]
         text = ask_for_stacks(beat.pid, Path(beat.stacks), STACK_SECONDS)
-        # Otherwise it would go on training, and those steps would be lost when it is ended
+        # Otherwise it would continue training, and those steps would be lost when it is ended
         if stopped:
             send_signals(beat.pid, signal.SIGSTOP)
         with contextlib.suppress(OSError):
@@ -527,7 +528,7 @@ def is_inside() -> bool:
 def entered() -> dict[str, int]:
     """Return the number of collectives by group and of messages by direction.
 
-    A group that this rank has not used counts 0.
+    A group that this rank has not used has a count of 0.
     """
     from torch.distributed import distributed_c10d
 
@@ -560,7 +561,7 @@ def raise_timeouts(seconds: float) -> None:
 ENTRIES_KEPT = 100
 """Number of newest collectives in a file, in addition to all unfinished ones.
 
-The file has about 50 kB; with all collectives it would have a megabyte.
+The file then has about 50 kB; with all collectives it would have a megabyte.
 """
 
 

@@ -1,4 +1,4 @@
-"""Computations of the trainer itself that replace megatron-core's.
+"""Computations of the trainer that replace megatron-core's.
 
 They cover layers, loss and gradient norm.
 """

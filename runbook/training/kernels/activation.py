@@ -1,8 +1,8 @@
 """Triton kernels for the bias and the GELU or SwiGLU between the two products of an MLP.
 
-A pass over the activations is bound by memory, so each reads its inputs once. The backward pass
-sums the bias's gradient on the way: each program adds up a block of rows, in float32 and in a fixed
-order, so the same numbers come out every time.
+A pass over the activations is memory-bound, so each kernel reads its inputs once. The backward pass
+also sums the gradient of the bias: each program adds up a block of rows in float32 and in a fixed
+order, so the result is reproducible.
 """
 
 from typing import Any

@@ -1,18 +1,18 @@
 """Attention and cross entropy, computed in blocks.
 
 torch's flash kernel for CPUs computes 16-bit attention in float32 tiles. A block of queries against
-all keys up to its own end is two plain matrix products, which oneDNN does in bf16: half the time of
-the flash kernel, forward and backward (8 heads of 64, 1,024 tokens: 26 ms instead of 55 ms of one
-Zen 5 core; 2,048 tokens: 162 instead of 263; torch 2.13, 2026-11-21). In float32 the flash kernel
-is as fast, and is used. Only inputs and output are kept for the backward pass, which computes the
-probabilities of each block again.
+all keys up to the block's end is two plain matrix products, which oneDNN computes in bf16. That
+takes half the time of the flash kernel, forward and backward (8 heads of 64, 1,024 tokens: 26 ms
+instead of 55 ms on one Zen 5 core; 2,048 tokens: 162 instead of 263; torch 2.13, 2026-11-21). In
+float32 the flash kernel is as fast, so it is used. Only the inputs and the output are kept for the
+backward pass, which recomputes the probabilities of each block.
 
-megatron-core's own makes float32 copies of all logits (206 MB for 1,024 tokens of GPT-2's
-vocabulary) and keeps one for the backward pass. Here float32 exists for one block only; the
-gradient takes the place of the logits, which nothing reads after it. Sums are in float32 whatever
-the logits are, and the gradient is rounded to their type once. If the vocabulary is not sharded and
-the numbers have float32's range, this is already done in the forward pass, which has the
-exponentials, for a loss of weight one. The backward pass then multiplies by the weight; if that is
+megatron-core's cross entropy makes float32 copies of all logits (206 MB for 1,024 tokens of GPT-2's
+vocabulary) and keeps one for the backward pass. Here only one block is in float32 at a time. The
+gradient overwrites the logits, which are not read again. Sums are in float32 for logits of any
+type, and the gradient is rounded to that type once. If the vocabulary is not sharded and the
+numbers have float32's range, the forward pass already computes the gradient for a loss of weight
+one, because it has the exponentials. The backward pass then multiplies by the weight; if that is
 not a power of two, it rounds once more.
 """
 
@@ -97,7 +97,7 @@ def _probabilities(query: torch.Tensor, key: torch.Tensor, rows: slice) -> torch
 
 
 _BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
-"""Float32 numbers in a block. This many fit a CPU's cache, or keep a GPU busy."""
+"""Bytes of float32 numbers in a block. A block fits into a CPU's cache, or keeps a GPU busy."""
 
 
 def cross_entropy(
@@ -158,7 +158,7 @@ class _CrossEntropy(torch.autograd.Function):
             whole: torch.Tensor = ctx.saved_tensors[0]
             flat = whole.detach().view(-1, whole.shape[-1])
             weights = gradients[0].reshape(-1, 1)
-            # In one piece, torch would make float32 copies of both factors.
+            # As a single product, torch would make float32 copies of both factors.
             for rows in _token_blocks(flat):
                 flat[rows].mul_(weights[rows])
             return flat.view(whole.shape), None, None
@@ -177,7 +177,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the losses of a vocabulary that is not split.
+    """Return the losses for a vocabulary that is not sharded.
 
     If a gradient is needed, it overwrites the logits now.
     """

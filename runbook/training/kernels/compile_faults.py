@@ -1,8 +1,8 @@
 """Report in the job's log what runs slower because it could not be compiled.
 
-A compiler that is missing, or a driver that is too old, changes no loss: `training.kernels: auto`
-takes megatron-core's own kernels, and torch computes a function that it cannot compile part by
-part. Neither may go unnoticed.
+A missing compiler or an old driver changes no loss: `training.kernels: auto` falls back to
+megatron-core's own kernels, and torch computes a function that it cannot compile operation by
+operation. Neither must go unnoticed.
 """
 
 import logging
@@ -48,7 +48,7 @@ class CompilerFaults(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the function and the error that a warning names.
 
-        The warning has a stack trace between the two.
+        The warning has a stack trace between these two.
         """
         message = record.getMessage()
         if not message.startswith(NOT_COMPILED):
@@ -67,7 +67,7 @@ class CompilerFaults(logging.Handler):
 
 
 def watch_compiler() -> CompilerFaults:
-    """Start to collect the functions that torch fails to compile, and return the collector."""
+    """Start collecting the functions that torch fails to compile, and return the collector."""
     faults = CompilerFaults()
     logging.getLogger(DYNAMO_LOGGER).addHandler(faults)
     return faults

@@ -18,7 +18,7 @@ _HIGHEST = {WEIGHTS: 448.0, GRADIENTS: 57344.0}
 _DIVISOR = 16
 """Sizes of 8-bit factors must be multiples of this, as cuBLAS requires."""
 _PARTS = 1024
-"""Number of programs that search for the largest number, each in its own part."""
+"""Number of programs that search for the largest number, each in its own part of the tensor."""
 _BLOCK = 2048
 
 
@@ -64,7 +64,7 @@ _passes = 0
 
 
 def begin_pass() -> None:
-    """Make every weight be converted to 8 bits again.
+    """Make the next pass convert every weight to 8 bits again.
 
     Optimizers and checkpoints write to `weight.data`, and torch does not count these changes of a
     tensor. Therefore the code that runs the model reports when weights may have changed.
@@ -74,7 +74,7 @@ def begin_pass() -> None:
 
 
 class _WeightIn8Bits:
-    """Return a weight's 8-bit forms for both products, valid for one pass over the model."""
+    """A weight's 8-bit forms for both products, valid for one pass over the model."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self.of_pass = _passes
@@ -92,7 +92,7 @@ def _weight_in_8_bits(weight: Any) -> _WeightIn8Bits:
 
 
 def in_8_bits(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the numbers in 8 bits, and the float32 factor by which they must be multiplied."""
+    """Return the numbers in 8 bits, and the float32 factor to multiply them by."""
     values = values.contiguous()
     count = values.numel()
     blocks = triton.cdiv(count, _BLOCK)
@@ -153,13 +153,13 @@ def _cast(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    # A tensor of zeros stays zero: the smallest scale keeps the division finite.
+    # A tensor of zeros stays zero, because the smallest scale keeps the division finite.
     part = tl.arange(0, PARTS)
     largest = tl.max(tl.load(highest + part, mask=part < parts, other=0.0), axis=0)
     largest = tl.maximum(largest, 1e-12)
     offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(values + offset, mask=offset < count, other=0.0).to(tl.float32)
-    # A rounded quotient may exceed the largest number of the format.
+    # Rounding the quotient may exceed the largest number of the format.
     x = tl.minimum(tl.maximum(x * (allowed_max / largest), -allowed_max), allowed_max)
     tl.store(result + offset, x.to(result.dtype.element_ty), mask=offset < count)
     if tl.program_id(0) == 0:

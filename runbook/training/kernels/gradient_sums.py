@@ -1,6 +1,6 @@
-"""Determine which code adds a weight's gradient to megatron-core's float32 sum.
+"""Decides which code adds a weight's gradient to megatron-core's float32 sum.
 
-This also determines the value that autograd receives instead.
+It also decides which value autograd receives instead.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which parts of a step run on the trainer's own GPU kernels, by the run key `training.kernels`.
+"""Selects the parts of a step that use the trainer's own GPU kernels (`training.kernels`).
 
 `compiled` replaces four parts of megatron-core on a GPU, without Transformer Engine or Apex:
 
@@ -8,7 +8,7 @@
 - `layers`: norms, activations, biases and residual sums are one Triton kernel each (see layer.py);
 - `cross_entropy`: the loss and its gradient are one Triton kernel each (see loss.py).
 
-Names of weights, checkpoints and random numbers stay as they are. Losses differ by rounding.
+Names of weights, checkpoints and random numbers do not change. Losses differ only by rounding.
 """
 
 import functools
@@ -78,8 +78,8 @@ def fault_of_8_bits(parts: frozenset[str]) -> str:
 def triton_fault() -> str:
     """Return why no Triton kernel can run in this process, or an empty text if one ran.
 
-    A kernel is compiled and run once, because a missing C compiler or a driver that is too old
-    shows itself only then. Triton's interpreter runs kernels on a CPU, slowly: tests use it.
+    A kernel is compiled and run once, because otherwise a missing C compiler or an old driver would
+    go unnoticed. Triton's interpreter runs kernels slowly on a CPU, for tests.
     """
     try:
         import triton  # noqa: F401

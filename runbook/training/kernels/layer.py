@@ -1,8 +1,9 @@
 """Run megatron-core's transformer layers with few passes over memory between their matrix products.
 
-Modules, names of weights and messages stay megatron-core's; only the forward functions of norms,
-MLPs and whole layers are replaced. What is added to the residual stream is normalized in the same
-pass. With dropout, a layer keeps megatron-core's own forward function and its random numbers.
+Modules, names of weights and messages remain megatron-core's. Only the forward functions of norms,
+MLPs and whole layers are replaced. Values that are added to the residual stream are normalized in
+the same pass. With dropout, a layer keeps megatron-core's own forward function and thus its random
+numbers.
 """
 
 import functools
@@ -80,9 +81,9 @@ def _layer(
     attention_mask: Any = None,
     **options: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """Return the residual stream after this layer, and the context of cross attention.
+    """Return the residual stream after this layer, and the context of cross-attention.
 
-    A GPT has no context of this kind.
+    A GPT has no such context.
     """
     if layer.training and layer.hidden_dropout:
         return own_forward(  # type: ignore[no-any-return]

@@ -1,10 +1,10 @@
-"""The matrix products of megatron-core's layers, and the sum of a weight's gradients.
+"""The matrix products of megatron-core's layers, and the accumulation of weight gradients.
 
 megatron-core adds the bias in a separate pass after the multiplication. In another pass, it adds
 each micro-batch's weight gradient, computed in 16 bits, to a float32 sum. Here a product adds its
-bias, and the product that gives a weight's gradient adds it to the float32 sum: no copy of the
-gradient exists, and it is not rounded to 16 bits on the way. Apex's extension does the same for
-those who have it.
+bias itself, and the product that computes a weight's gradient accumulates into the float32 sum:
+there is no copy of the gradient, and it is not rounded to 16 bits in between. Apex's extension does
+the same if it is installed.
 """
 
 import functools
@@ -40,7 +40,8 @@ def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
     """Make layers add their weights' gradients to megatron-core's float32 sums.
 
     With `overlaps`, gradients are sent while the backward pass continues. A hook starts these
-    messages when autograd passes a gradient, so each weight needs one, whatever its numbers are.
+    messages when autograd passes a gradient, so every weight must pass one, whatever numbers it
+    contains.
     """
     on_cpu = not on_gpu()
     if on_cpu and model.config.sequence_parallel:
@@ -58,8 +59,8 @@ def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
             weight.needs_hook = overlaps
 
     for weight in _tied_weights(model):
-        # The head adds to its sum, but the embedding passes its gradient on. Before it calls a
-        # hook, autograd would add both gradients, so the head's must be a real one too.
+        # The head adds its gradient to the sum, but the embedding passes its gradient on. Autograd
+        # adds both gradients before it calls a hook, so the head's must be a real gradient too.
         weight.sums_in_place = not overlaps
 
 
@@ -126,7 +127,7 @@ class _Linear(torch.autograd.Function):
         else:
             of_whole = _product(gradient, weight, None)
 
-        # The message is in transit while the weight's gradient is computed.
+        # The message is in transit while the gradient of the weight is computed.
         of_values = of_whole
         message = None
         if ctx.is_cut:
@@ -225,7 +226,7 @@ def _add_product(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tens
 def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
     """Replace the forward function of megatron-core's embedding.
 
-    It returns zeros for words that other tensor-parallel ranks have.
+    It returns zeros for tokens that other tensor-parallel ranks have.
     """
     elsewhere = (ids < module.vocab_start_index) | (ids >= module.vocab_end_index)
     vectors: Any = _Embedding.apply(  # type: ignore[no-untyped-call]

@@ -1,9 +1,9 @@
 """Cross entropy and its gradient as one Triton kernel each.
 
-The vocabulary may be split over ranks.
+The vocabulary may be sharded over ranks.
 
-The forward pass reads the logits once and keeps two numbers of each token. The backward pass writes
-the gradient over the logits, which nothing reads after it. Sums are in float32.
+The forward pass reads the logits once and keeps two numbers per token. The backward pass overwrites
+the logits with the gradient; they are not read again. Sums are in float32.
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ class _CrossEntropy(torch.autograd.Function):
         width = logits.shape[-1]
         rows = logits.numel() // width
         first = width * group.rank()
-        # Number of this rank's logits that are words; the others pad the vocabulary to an even size
+        # Number of this rank's logits that belong to tokens; the others pad the vocabulary
         num_words = min(width, max(0, vocabulary - first)) if vocabulary else width
         own_labels = labels.reshape(-1) - first
         highest, sums, picked = torch.empty(
@@ -112,7 +112,7 @@ def _loss_forward(
 ):
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * width
-    # The smallest float32 stands for minus infinity, because infinity minus itself is not a number.
+    # The most negative float32 stands for minus infinity, because infinity minus infinity is NaN.
     highest = tl.full([BLOCK], -3.0e38, dtype=tl.float32)
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for first in range(0, num_words, BLOCK):

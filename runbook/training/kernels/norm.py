@@ -16,7 +16,7 @@ from runbook.training.kernels.sums import add_partials, column_sum
 _PROGRAMS = 528
 """Number of programs in the backward pass: four for each multiprocessor of an H100.
 
-Each sums its rows' gradients.
+Each program sums the gradients of its rows.
 """
 
 

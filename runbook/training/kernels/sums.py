@@ -1,9 +1,9 @@
 """Gradients of biases and norms: sums over all tokens, added to megatron-core's float32 sums.
 
-There are eight such vectors in a layer. Autograd would round each to 16 bits, store it, and add it
-in a separate kernel in every micro-batch. At 1.3B these kernels took 4% of a step on an H200
-(2026-11-26). Here a first kernel leaves partial sums in float32, and a second one adds them up and
-into the sum, in a fixed order.
+There are eight such vectors in a layer. Autograd would round each one to 16 bits, store it, and add
+it in a separate kernel in every micro-batch. At 1.3B these kernels took 4% of a step on an H200
+(2026-11-26). Here one kernel writes partial sums in float32, and a second kernel adds them to the
+float32 sum in a fixed order.
 """
 
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ def add_partials(
 
     Return each parameter's gradient.
 
-    If a parameter's float32 sum is available, the gradient is added to it, and autograd gets None,
-    or the tensor that its hook requires. A parameter that is None has no gradient.
+    If the parameter has a float32 sum, the gradient is added to it, and autograd gets None or the
+    tensor that its hook requires. A parameter that is None has no gradient.
     """
     count, parts, width = partials.shape
     targets: list[torch.Tensor | None] = [None] * 3
@@ -82,7 +82,7 @@ def add_partials(
 
 
 def _gradient_to_return(parameter: Any, total: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the value for autograd: None if the gradient is in the parameter's sum already."""
+    """Return the value for autograd: None if the gradient is already in the parameter's sum."""
     if parameter is None or total is None:
         return None
     if sums_in_place(parameter):
@@ -127,7 +127,7 @@ def _total(
     COLUMNS: tl.constexpr,
 ):
     which = tl.program_id(1)
-    # It is known at compile time whether there is a target, so this is a separate condition.
+    # Whether there is a target is known at compile time, so this is a separate condition.
     if first is not None:
         if which == 0:
             _add_parts(

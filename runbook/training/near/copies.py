@@ -1,7 +1,7 @@
 """Saves, chooses, loads and removes copies of the training state in node memory.
 
-All ranks call every method together. No copy is essential: if something goes wrong with one, it is
-reported once, and the training continues with the checkpoints on the shared file system.
+All ranks call every method together. No copy is essential. If something goes wrong with a copy, it
+is reported once, and the training continues with the checkpoints on the shared file system.
 """
 
 import dataclasses
@@ -64,12 +64,12 @@ class NearCopies:
         self.log = log
         self.rank = torch.distributed.get_rank()
         self.lineage = share_value(secrets.token_hex(8))
-        """Random name of this segment, which its copies carry."""
+        """Random name of this segment, stored in its copies."""
         # On a CPU the other cores are busy computing.
         self.threads = min(MOST_THREADS, cores_of_rank()) if on_gpu() else 1
         self.account = SaveAccount()
         self._identity = identity_of(spec)
-        # Reset once a step has been made from the loaded copies
+        # Reset after the first step from the loaded copies
         self._loaded: NearChoice | None = None
         self._pending: _PendingCopy | None = None
         # Iteration of the newest copies that every rank holds
@@ -130,7 +130,7 @@ class NearCopies:
     def load_newer(self, newer_than: int, newest_shared: int) -> LoadedCheckpoint | None:
         """Load the newest copies that every rank can load and that are newer than `newer_than`.
 
-        Each copy is tried once. Return None if the shared checkpoint is to be loaded instead.
+        Each copy is tried only once. Return None if the shared checkpoint should be loaded instead.
         """
         if not self.is_on:
             return None
@@ -152,7 +152,7 @@ class NearCopies:
                 return loaded
 
     def _list(self) -> "Listing":
-        """List this node's files, and gather what all nodes hold and what earlier starts tried."""
+        """List this node's files, and gather what all nodes have and what earlier starts tried."""
         history = share_value(load_history(self.log.earlier_events()) if self.rank == 0 else None)
         assert history is not None
         files, problems = self._files_here()
@@ -203,7 +203,7 @@ class NearCopies:
         copies = choice.copies
         readers = [self.nodes.holder(copy.rank, copy.node) for copy in copies]
         read_here = [copy for copy in copies if readers[copy.rank] == self.rank]
-        # Recorded before anything is read: a start that dies here counts as a try too.
+        # Recorded before anything is read, so that a start that dies here also counts as a try.
         self.log.event("near_verifying", iteration=choice.iteration, near=choice.lineage)
         faults = self._faults(lambda copy: files[copy].fault(self.threads), read_here)
         if not faults:
@@ -246,7 +246,7 @@ class NearCopies:
 
             for faults_there in _gather(faults_here):
                 faults += faults_there
-            # In the next round, a rank would again wait for the partner that failed
+            # In the next round, a rank would wait again for the partner that failed
             if faults:
                 break
 
@@ -276,7 +276,7 @@ class NearCopies:
         return ""
 
     def _take_over(self, part: Path) -> None:
-        """Verify a received file against its checksum, and give it its final name."""
+        """Verify a received file against its checksum, and rename it to its final name."""
         opened = state_file.open_state(part)
         fault = opened.fault(self.threads)
         if fault:
@@ -327,7 +327,7 @@ class NearCopies:
         lack = ""
         if self.is_first_on_node:
             self.place.remove_all_but(kept)
-            # Two sets of copies need space, and the kept copies are one of them.
+            # There must be space for two sets of copies, and the kept copies are one of them.
             there = sum(path.stat().st_size for path in kept if path.exists())
             lack = lack_of_room(self.place.folder, needed - there)
 
@@ -401,7 +401,7 @@ class NearCopies:
         self.account.add(header.iteration, time.monotonic() - start)
 
     def _finish_pending(self, *, wait: bool = False) -> bool:
-        """Return whether no copy is in transit any more.
+        """Return whether no copy is in transit anymore.
 
         A fault on one rank turns copies off on all ranks.
         """
@@ -444,7 +444,7 @@ class NearCopies:
     # At the end
 
     def begin_lineage(self) -> None:
-        """Remove all copies after a rollback, because the training continues differently."""
+        """Remove all copies after a rollback, because the training takes another course."""
         self.lineage = share_value(secrets.token_hex(8))
         self._loaded = None
         self.end()
@@ -463,7 +463,7 @@ class NearCopies:
         self.log.event("near_off", message=faults[0])
         return False
 
-    # Helpers of this class
+    # Helper functions of this class
 
     def _faults(
         self, look: Callable[[CopyKey], str], copies: list[CopyKey]
@@ -508,7 +508,7 @@ class SaveAccount:
     """Iteration of the newest copy."""
     copies: int = 0
     left_out: int = 0
-    """Number of copies skipped because the previous ones were still in transit."""
+    """Number of copies that were skipped because the previous ones were still in transit."""
     stall_seconds: float = 0.0
 
     def add(self, iteration: int, seconds: float) -> None:
@@ -555,7 +555,7 @@ class _PendingCopy:
         executor.shutdown(wait=False)
 
     def is_done(self) -> bool:
-        """Whether the thread has finished."""
+        """Return whether the thread has finished."""
         return self._future is not None and self._future.done()
 
     def fault(self) -> str:
@@ -583,7 +583,7 @@ class _PendingCopy:
 
 
 def _use_again(old: Path | None, part: Path) -> None:
-    """Start a file on the pages of an old one, which is cheaper than allocating new pages."""
+    """Write a file over the pages of an old one, which is cheaper than allocating new pages."""
     if old is not None:
         old.replace(part)
 
@@ -596,7 +596,7 @@ def _random_bytes() -> bytes:
 
 
 def identity_of(spec: PhasePlan) -> dict[str, object]:
-    """Return the values that two trainings must share for a rank's state to fit, as JSON values."""
+    """Return the values, as JSON, that must be equal for a rank's state to fit a training."""
     identity = {
         "fingerprint": spec.fingerprint,
         "engine": spec.engine,
@@ -609,7 +609,7 @@ def identity_of(spec: PhasePlan) -> dict[str, object]:
 
 
 def _here(fault: str) -> str:
-    """Return a fault prefixed with its node, because paths are the same on all nodes."""
+    """Return a fault with the node's name in front, because paths are the same on all nodes."""
     return f"{socket.gethostname()}: {fault}"
 
 
@@ -633,7 +633,7 @@ def _attempt_together(action: Callable[[], T]) -> tuple[T | None, list[str]]:
 
 
 def _faults_of_all(fault: str) -> list[str]:
-    """Return the faults of all ranks. If there is none, only one number is exchanged."""
+    """Return the faults of all ranks. If there is none, only a single number is exchanged."""
     if not reduce_number(int(bool(fault)), torch.distributed.ReduceOp.MAX):
         return []
     return [text for text in _gather(fault) if text]

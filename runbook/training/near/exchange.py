@@ -44,7 +44,7 @@ class Exchange:
         received: Path,
         source: int,
     ) -> None:
-        """Send a file to one rank while receiving another from another rank."""
+        """Send a file to one rank while receiving a file from another."""
         self._carry(_Outgoing(self._group, sent, to), _Incoming(self._group, received, source))
 
     def send(self, path: Path, to: int) -> None:
@@ -135,11 +135,11 @@ class _Flow(abc.ABC):
 
     @abc.abstractmethod
     def _post(self) -> None:
-        """Pass the message to the process group."""
+        """Hand the message to the process group."""
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
-        """Record the first error in the body, to raise it at the end."""
+        """Record the first error in the body, so that it can be raised at the end."""
         try:
             yield
         except OSError as error:

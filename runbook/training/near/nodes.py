@@ -24,7 +24,7 @@ class NodeMap:
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes in the job."""
+        """Return the number of nodes in the job."""
         return max(self.node_of_rank) + 1
 
     def ranks_on(self, node: int) -> list[int]:
@@ -37,12 +37,14 @@ class NodeMap:
 
     @property
     def is_even(self) -> bool:
-        """Whether every node has the same number of ranks."""
+        """Return whether every node has the same number of ranks."""
         counts = {len(self.ranks_on(node)) for node in range(self.num_nodes)}
         return len(counts) == 1
 
     def rings(self) -> list[list[int]]:
-        """Return the rings, one for each position on a node: a rank sends to the next one of its ring.
+        """Return the rings, one for each position on a node.
+
+        A rank sends to the next rank of its ring.
 
         >>> NodeMap((0, 0, 1, 1, 2, 2)).rings()
         [[0, 2, 4], [1, 3, 5]]
@@ -68,7 +70,7 @@ class NodeMap:
 def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     """Group transfers (from rank, to rank) into rounds with at most one transfer per rank.
 
-    All partners begin a round together, so that none waits while its partner is busy with another
+    All ranks begin a round together, so that none waits while its partner is busy with another
     transfer.
 
     >>> transfer_rounds([(0, 1), (1, 2), (2, 3), (3, 0)])

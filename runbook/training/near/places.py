@@ -25,14 +25,14 @@ class NodePlace:
 
     folder: Path
     node: str
-    """Equal on ranks that see the same folder, and different on all others."""
+    """Name that is equal on ranks that see the same folder, and different on all others."""
 
     def path(self, iteration: int, rank: int) -> Path:
         """Return the file of one rank's state."""
         return self.folder / f"iter_{iteration:07d}.rank_{rank:05d}"
 
     def part(self, name: str) -> Path:
-        """Return a file that is being written."""
+        """Return the path of a file that is still being written."""
         return self.folder / f"{name}{PART}"
 
     def files(self) -> Iterator[tuple[Path, int, int]]:
@@ -43,14 +43,14 @@ class NodePlace:
                 yield path, int(match[1]), int(match[2])
 
     def remove_all_but(self, kept: set[Path]) -> None:
-        """Remove every other file of this training on this node."""
+        """Remove all other files of this training on this node."""
         for path in self.folder.iterdir():
             if path not in kept:
                 path.unlink(missing_ok=True)
 
 
 def training_name(spec: PhasePlan) -> str:
-    """Return a name made from the run, its fingerprint and where its checkpoints are."""
+    """Return a name derived from the run, its fingerprint and the location of its checkpoints."""
     root = spec.root.resolve()
     checkpoints = hashlib.sha256(str(spec.path(spec.checkpoint.folder).resolve()).encode())
     return f"{root.name}-{spec.fingerprint[:12]}-{checkpoints.hexdigest()[:8]}"
@@ -72,7 +72,7 @@ def _remove_stale(top: Path, kept: str) -> None:
 
 
 def top_folder(near_folder: str) -> Path:
-    """Return the folder of all this user's trainings.
+    """Return the folder that holds all of this user's trainings.
 
     Raise `TrainingError` if a variable is not set.
     """

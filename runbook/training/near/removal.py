@@ -2,7 +2,7 @@
 
     python -m runbook.training.near.removal plan.json --phase 04-training
 
-A job runs it on each node when a training stops and waits for a person: the copies are not needed
+A job runs it on each node when a training stops until a person decides: the copies are not needed
 soon, and the next job needs the memory. The program does not need torch.
 """
 
@@ -17,7 +17,7 @@ from runbook.training.near import places
 
 
 def remove_copies(spec: PhasePlan) -> bool:
-    """Remove the copies of this training from this node. Return whether they are gone."""
+    """Remove the copies of this training from this node. Return whether all are gone."""
     folder = places.top_folder(spec.checkpoint.near_folder) / places.training_name(spec)
     # A file that cannot be removed must not stop the removal of the others.
     shutil.rmtree(folder, ignore_errors=True)

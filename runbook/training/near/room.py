@@ -17,7 +17,7 @@ _FILES = (
 )
 """For control groups version 2 and 1: the controller's folder, and its files for limit and use."""
 _CACHE = ("inactive_file", "total_inactive_file")
-"""Lines of memory.stat, by version: pages the kernel reclaims before it kills a process."""
+"""Lines of memory.stat, by version: pages that the kernel reclaims before it kills a process."""
 
 
 def lack_of_room(folder: Path, needed: int) -> str:
@@ -41,7 +41,9 @@ def _left_in_groups() -> Iterator[int]:
     for controller, limit_name, used_name in _FILES:
         for folder in _folders(controller):
             with contextlib.suppress(OSError, ValueError):
-                limit = int((folder / limit_name).read_text("ascii"))  # "max" is not a number
+                limit = int(
+                    (folder / limit_name).read_text("ascii")
+                )  # "max" means that there is no limit
                 used = int((folder / used_name).read_text("ascii"))
                 yield limit - used + _cache_bytes(folder)
 
@@ -53,7 +55,7 @@ def _cache_bytes(folder: Path) -> int:
 
 
 def _folders(controller: str) -> Iterator[Path]:
-    """Yield this process's group and its parents; no controller means version 2."""
+    """Yield this process's control group and its parents. No controller means version 2."""
     for line in Path("/proc/self/cgroup").read_text("ascii").splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):

@@ -5,7 +5,7 @@
     body         the random states (torch's plain format), then the tensors one after the other
     32 bytes     sha256 over the header and the sha256 of each block of the body
 
-The body is hashed by blocks, so that several threads can do it. A truncated file, or one with a
+The body is hashed in blocks, so that several threads can do it. A truncated file, or one with a
 single flipped bit, does not verify.
 """
 
@@ -53,7 +53,7 @@ class StateHeader:
 
     @property
     def body_bytes(self) -> int:
-        """Bytes between the header and the checksum."""
+        """Return the number of bytes between the header and the checksum."""
         return self.random_bytes + sum(int(size) for _, size in self.tensors)
 
     def encoded(self) -> bytes:
@@ -72,11 +72,11 @@ class OpenState:
     path: Path
     header: StateHeader
     start: int
-    """Where the body begins."""
+    """Offset at which the body begins."""
 
     @property
     def file_bytes(self) -> int:
-        """Size of the whole file."""
+        """Return the size of the whole file."""
         return self.start + self.header.body_bytes + DIGEST_BYTES
 
     def fault(self, threads: int) -> str:

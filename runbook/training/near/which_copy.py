@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MOST_LOADS = 2
-"""Most starts that load the same copies. The next start loads the shared checkpoint.
+"""Largest number of starts that load the same copies. After that, a start loads the shared
+checkpoint.
 
-A training that keeps failing soon after it loaded the same copies may fail because of them.
+A training that repeatedly fails soon after it loaded the same copies may be failing because of
+them.
 """
 
 
@@ -23,7 +25,7 @@ class CopyKey(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldCopy:
-    """A copy on a node, as described by the header of its file."""
+    """A copy on a node, as its file header describes it."""
 
     key: CopyKey
     shared_iteration: int
@@ -57,7 +59,7 @@ class LoadHistory:
     """The history of a training's copies, from its events."""
 
     lineages: frozenset[str]
-    """Segments whose copies belong to this training in its present course."""
+    """Segments whose copies belong to the training's current course."""
     spent: frozenset[tuple[int, str]]
     """Iteration and lineage of copies that are not tried again."""
 
@@ -65,13 +67,13 @@ class LoadHistory:
 def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
     """Return the history of a training's copies from its events, oldest first.
 
-    A rollback skips samples, so copies from before it belong to another course. Copies that were
-    loaded without a following step are not tried again, and no copies are loaded more than
-    `MOST_LOADS` times. The same limit holds for starts that die while they verify or fetch copies.
+    A rollback skips samples, so copies from before it belong to a different course. Copies that
+    were loaded without a following step are not tried again, and no copies are loaded more than
+    `MOST_LOADS` times. The same limit applies to starts that die while they verify or fetch copies.
     """
     lineages: set[str] = set()
     loads: dict[tuple[int, str], int] = {}
-    looks: dict[tuple[int, str], int] = {}  # Its end was never recorded
+    looks: dict[tuple[int, str], int] = {}  # The end of that start was never recorded
     open_loads: set[tuple[int, str]] = set()
     for event in events:
         name = event.get("event")
@@ -114,8 +116,8 @@ def choose_copies(
     """Return the newest copies that every rank can load, or None to use the shared checkpoint.
 
     Only copies newer than the iteration `newer_than` are used. Copies are ignored if the shared
-    file system had a checkpoint newer than `newest_shared` when they were written: somebody has
-    removed that checkpoint to go back.
+    file system had a checkpoint newer than `newest_shared` when they were written: in that case
+    somebody has removed that checkpoint to go back.
     """
     by_state: dict[tuple[int, str], dict[int, list[CopyKey]]] = {}
     for copy in held:

@@ -1,6 +1,6 @@
 """Count what a step allocates, computes, sends and waits for, operator by operator.
 
-The same counter runs over fake tensors and over a real training on CPUs, so the two can be
+The same counter runs over fake tensors and over a real training on CPUs, so that the two can be
 compared.
 """
 
@@ -28,7 +28,7 @@ from runbook.plan_file.rehearsed_work import (
 )
 
 SNAPSHOT_STEP = 1.01
-"""The tensors of the peak are recorded again when the peak has grown by this factor."""
+"""The tensors of the peak are recorded again once the peak has grown by this factor."""
 LARGEST = 8
 FORWARD_BACKWARD = "forward and backward"
 TIMELINE_POINTS = 400
@@ -56,7 +56,7 @@ class StepCounts:
 class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Count the operators that run inside this mode.
 
-    With `fake`, required numbers are made up, and nothing is sent.
+    With `fake`, numbers that are asked for are made up, and nothing is sent.
     """
 
     def __init__(self, *, fake: bool, device_type: str) -> None:
@@ -74,7 +74,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._snapshot_at = 0.0
 
     def reset(self) -> StepCounts:
-        """Return the counts so far, and start again.
+        """Return the counts so far, and start over.
 
         The memory in use is the first peak of the new counts.
         """
@@ -120,7 +120,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _skip_collective(self, func: Any, args: tuple[Any, ...]) -> Any:
         """Return the result of a collective without sending, and count the memory that it needs."""
         if self.device_type == "cpu" and "reduce_scatter" in func._opname:
-            # gloo sums in a copy.
+            # gloo sums in a copy on the host.
             self._seen(self.bytes["cpu"] + _tensor_bytes(args[1]))
 
         return _unsent(func, args)
@@ -155,14 +155,14 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         self._add(KERNELS, 1)
         self._add(kind, flops)
-        # Attention has a separate rate, which includes the bytes that it moves.
+        # Attention has its own rate, which includes the bytes that it moves.
         self._add(MOVED, 0 if kind == ATTENTION else _tensor_bytes(tensors))
 
     def _add(self, kind: str, number: int) -> None:
         if self.moment == OPTIMIZER:
             part = OPTIMIZER
         elif torch._C._current_graph_task_id() == -1:
-            # No task of autograd is running.
+            # No autograd task is running.
             part = FORWARD
         else:
             part = BACKWARD
@@ -172,7 +172,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def as_one_kernel(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return a version of a function that is counted as one kernel.
 
-        A compiler would make one kernel of it, which reads the arguments and writes the result.
+        A compiler would turn it into one kernel, which reads the arguments and writes the result.
         """
 
         def counted(*arguments: Any) -> Any:
@@ -253,7 +253,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         names = [parameter.name for parameter in func._schema.arguments]
         # Messages between stages do not have this argument.
         if "async_op" in names:
-            # torch leaves out an argument that is equal to the default, here True.
+            # torch omits an argument that equals its default, here True.
             asynchronous = args[names.index("async_op") :]
             waits = bool(asynchronous) and not asynchronous[0]
             group_name, operation = key
@@ -282,9 +282,9 @@ _NO_KERNEL = frozenset(
 
 
 def _number_in(tensor: Any) -> bool | int | float:
-    """Return the number in a fake tensor if torch knows it, or else zero.
+    """Return the number in a fake tensor if torch knows it, and otherwise zero.
 
-    Zero means that nothing overflowed, nothing is wrong, and every sum is zero.
+    Zero means that nothing overflowed, nothing is wrong, and all sums are zero.
     """
     if getattr(tensor, "constant", None) is not None:
         number: bool | int | float = tensor.constant.item()
@@ -302,9 +302,9 @@ def _tensor_bytes(argument: Any) -> int:
 
 
 def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
-    """Return the result of a collective although nothing was sent.
+    """Return the result of a collective that was not sent.
 
-    It consists of the collective's own tensors, and a handle that need not wait.
+    It consists of the collective's own tensors, and a handle that does not wait.
     """
     from torch._C._distributed_c10d import FakeWork
 
@@ -321,7 +321,7 @@ def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _asked_by() -> str:
-    """Return the innermost line of our software that waits for a number of the device.
+    """Return the innermost line of our software that waits for a number from the device.
 
     It is a line of the trainer, megatron-core or DeepSpeed.
     """
@@ -339,7 +339,7 @@ def _asked_by() -> str:
 def thinned(
     timeline: list[tuple[str, int]], points: int = TIMELINE_POINTS
 ) -> list[tuple[str, int]]:
-    """Return the course of memory in few points, with the highest of each stretch.
+    """Return the course of memory in few points: the highest point of each stretch.
 
     >>> thinned([("a", 1), ("a", 5), ("a", 2), ("b", 3)], 2)
     [('a', 5), ('b', 3)]

@@ -1,11 +1,11 @@
-"""Stand in for a GPU that this machine lacks.
+"""Stands in for a GPU that this machine lacks.
 
 torch.cuda behaves as on the target, and fake tensors are on a separate device.
 
 A PyTorch for CPUs has no CUDA device guard, so fake tensors on "cuda" break in autograd. torch's
 device type for backends written in Python has one, and every request for CUDA receives that device
-instead. A tensor that stayed on the host still fails when it meets one on the GPU, as it would on
-the cluster.
+instead. As on the cluster, an operation fails if one tensor was left on the host and the other is
+on the GPU.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def install() -> None:
         "Stream": lambda *_, **__: _Stream(),
         "Event": lambda *_, **__: _Stream(),
         "stream": lambda *_: _Stream(),
-        # torch's optimizers ask before each step, and a PyTorch for CUDA asks a driver that may not
-        # be there.
+        # torch's optimizers ask for this before each step, and a CUDA build of PyTorch would ask a
+        # driver that may not exist.
         "is_current_stream_capturing": lambda: False,
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
     }
@@ -85,7 +85,7 @@ def install() -> None:
 class StandIn(TorchFunctionMode):
     """Redirect requests for CUDA to the stand-in's device.
 
-    Code that reads numbers out of fake tensors in C++ gets replacements here.
+    Code that reads numbers out of fake tensors in C++ is also replaced here.
     """
 
     def __init__(self, *, on_gpu: bool) -> None:
@@ -113,7 +113,7 @@ class StandIn(TorchFunctionMode):
         if func is torch.Tensor.to:
             args = tuple(self._meant(argument) for argument in args)
         elif func in (_original(torch.tensor), _original(torch.as_tensor)) and "device" in options:
-            # torch fills it on the host and would move the numbers, which do not exist.
+            # torch fills it on the host and would then move the numbers, which do not exist.
             options.pop("device")
             result = func(*args, **options)
             return torch.empty(result.shape, dtype=result.dtype, device=self.device)
@@ -147,9 +147,9 @@ def attention(*, for_gpu: bool) -> Callable[..., torch.Tensor]:
 
 @functools.cache
 def know_onednn() -> None:
-    """Register the result's shape for the product that adds to another matrix.
+    """Register the shape of the result for the product that adds to another matrix.
 
-    It is called by `cpu.onednn_matmul`, and torch does not know its shape.
+    It is called by `cpu.onednn_matmul`, whose shape torch does not know.
     """
     if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         torch.library.register_fake(
@@ -212,7 +212,7 @@ def move_module(
 ) -> Any:
     """Replace `Module._apply`, which swaps tensors and cannot swap fake ones.
 
-    New parameters get the marks of the old ones.
+    New parameters get the attributes of the old ones.
     """
     for child in module.children() if recurse else ():
         move_module(child, change)
@@ -236,9 +236,9 @@ def move_module(
 
 
 def list_of_zeros(tensor: torch.Tensor) -> Any:
-    """Replace `FakeTensor.tolist`, which requests each number separately.
+    """Replace `FakeTensor.tolist`, which asks for each number separately.
 
-    A real tensor is copied at once.
+    A real tensor is copied as a whole.
     """
     if tensor.numel():
         tensor.view(-1)[0].item()

@@ -1,4 +1,4 @@
-"""Rehearse one rank of a job. Its engine and its step run at full size on fake tensors."""
+"""Rehearses one rank of a job. Its engine and its step run at full size on fake tensors."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ EVALUATION = "evaluation"
 SAVE = "save"
 RESUME = "resume"
 Answers: TypeAlias = dict[tuple[Any, str], Any]
-"""Replacements for attributes, each by its owner and name."""
+"""Replacement attributes, by owner and name."""
 
 
 def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
-    """Build one rank of the job, and step with enough micro-batches to show the peak."""
+    """Build one rank of the job, and run a step with enough micro-batches to show the peak."""
     start = time.monotonic()
     limits.check(spec, spec.parallel.world_size, fp16=spec.device != "cpu")  # as the trainer does
     for_gpu = spec.device != "cpu"
-    # DeepSpeed's accelerator layer knows only the devices of its own list.
+    # DeepSpeed's accelerator layer knows only the devices in its own list.
     if spec.engine == "deepspeed":
         spec = dataclasses.replace(spec, device="cpu")
     on_gpu = spec.device != "cpu"
@@ -89,7 +89,7 @@ def _rehearsed(
         peak_bytes = evaluation.peak_bytes
         peak_moment = EVALUATION
 
-    # The memory of the peak that is not weights, gradients or optimizer state
+    # Memory at the peak other than weights, gradients and optimizer state
     parts["activations"] = peak_bytes - sum(parts.values())
     moments = {}
     for moment in (FORWARD_BACKWARD, OPTIMIZER):
@@ -127,7 +127,7 @@ def _rehearsed(
 
 @dataclass(frozen=True)
 class _Grown:
-    """Counts of the whole batch, extrapolated from two smaller ones.
+    """Counts for the whole batch, extrapolated from two smaller ones.
 
     Every micro-batch adds the same amount.
     """
@@ -139,7 +139,7 @@ class _Grown:
     whole: int
 
     def number(self, in_once: int, in_step: int) -> int:
-        """Return the count of the whole batch from those of the two smaller ones."""
+        """Return a count for the whole batch, given those of the two smaller ones."""
         return in_step + round(self._per_microbatch(in_once, in_step) * (self.whole - self.run))
 
     def _per_microbatch(self, in_once: int, in_step: int) -> float:
@@ -159,14 +159,14 @@ class _Grown:
             )
 
     def synchronizations(self) -> dict[str, int]:
-        """Return how many times each line waits for the device, the most frequent line first."""
+        """Return how often each line waits for the device, most frequent first."""
         numbers = {}
         for line, count in self.step.synchronizations.most_common():
             numbers[line] = self.number(self.once.synchronizations[line], count)
         return numbers
 
     def work(self) -> list[Work]:
-        """Return the work of one micro-batch, and the fixed work of a step.
+        """Return the work per micro-batch, and the fixed work of a step.
 
         The fixed work does not depend on the number of micro-batches.
         """
@@ -193,7 +193,7 @@ class _Grown:
     def _does_not_grow(self, kind: str) -> bool:
         """Return whether the amount of this work is the same with fewer micro-batches.
 
-        It may be in another pass.
+        It may occur in another pass.
         """
         if self.run <= self.once_microbatches:
             return False
@@ -201,7 +201,7 @@ class _Grown:
 
 
 def _outside_optimizer(counts: StepCounts, kind: str) -> int:
-    """Return the amount of a kind of work in all passes of a step."""
+    """Return the amount of a kind of work in all passes of a step, without the optimizer."""
     total = 0
     for (part, _, name), number in counts.work.items():
         if name == kind and part != OPTIMIZER:
@@ -213,7 +213,7 @@ def _outside_optimizer(counts: StepCounts, kind: str) -> int:
 def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
     """Return the number of micro-batches beyond which a step needs no more memory.
 
-    It is the number that this stage holds at once, and a few more.
+    It is the number that this stage holds at once, plus a few.
 
     >>> from types import SimpleNamespace as N
     >>> cuts = [N(pipeline=stages, virtual_pipeline=chunks) for stages, chunks in ((1, 1), (16, 1),
@@ -285,7 +285,7 @@ class _Rehearsal:
         return Stepper(spec, self.engine, self.stopping)
 
     def smallest_step(self) -> tuple[int, StepCounts]:
-        """Run the smallest step, so that later steps find their memory allocated.
+        """Run the smallest step, so that later steps find their memory already allocated.
 
         Return its number of micro-batches and its counts.
         """
@@ -305,7 +305,7 @@ class _Rehearsal:
         return smallest, self.counter.reset()
 
     def evaluate(self, microbatches: int) -> None:
-        """Run one evaluation of this many micro-batches."""
+        """Run one evaluation with this many micro-batches."""
         self.counter.moment = EVALUATION
         reader = self._stepper(self.spec).reader
         self.engine.evaluate(
@@ -373,7 +373,7 @@ class _Rehearsal:
 
 
 class _Samples:
-    """A data set of synthetic samples."""
+    """A dataset of synthetic samples."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -390,12 +390,12 @@ class _Samples:
 
 @contextlib.contextmanager
 def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
-    """Set up the process groups of the whole job, of which this rank is the only real member."""
+    """Set up the process groups of the whole job, in which only this rank is real."""
     if spec.device == "cpu":
         cpu.answer_for_cpu()
         gpu_stand_in.know_onednn()
     else:
-        # Fused kernels are computed part by part.
+        # Fused kernels are computed operation by operation.
         torch._dynamo.config.disable = True
         backend: Any = torch.distributed.Backend
         if gpu_stand_in.NAME not in backend.backend_capability["fake"]:
@@ -468,7 +468,7 @@ def _fused_kernels(counter: OperatorCounter) -> Answers:
 
 
 def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
-    """Return replacements for the messages that DeepSpeed reads from another rank.
+    """Return replacements for the messages that DeepSpeed receives from another rank.
 
     They return what those messages would contain.
     """
@@ -511,7 +511,7 @@ def _gather_own(objects: list[Any], own_object: Any, group: Any = None) -> None:
 
 
 def group_names() -> dict[str, str]:
-    """Return the readable names of this rank's groups, by their names in torch."""
+    """Return readable names of this rank's process groups, keyed by torch's names."""
     from megatron.core import parallel_state
 
     named = {

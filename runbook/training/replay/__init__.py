@@ -1,4 +1,1 @@
-"""Silent data corruption.
-
-Parts of a step are computed again, and everything computed is compared.
-"""
+"""Detects silent data corruption: recomputes parts of a step and compares the results."""

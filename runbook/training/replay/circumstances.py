@@ -1,6 +1,6 @@
-"""Circumstances of a training: versions, the trainer's own files, machines.
+"""The circumstances of a training, for the header of replay.jsonl.
 
-For the header of replay.jsonl.
+They are versions, the trainer's own files, and machines.
 """
 
 import functools
@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def hash_of_code() -> str:
-    """Return a sha256 of the trainer's own files, independent of their commit."""
+    """Return a sha256 of the trainer's own files, which does not depend on their commit."""
     digest = hashlib.sha256()
     for package in (training, plan_file):
         folder = Path(package.__file__ or "").parent
@@ -47,7 +47,7 @@ def hash_of_code() -> str:
 
 
 def machine() -> str:
-    """Return the hardware of this rank, as far as it affects the bits of a result."""
+    """Return the hardware of this rank, to the extent that it affects the bits of a result."""
     if on_gpu():
         return str(torch.cuda.get_device_name())
     threads = torch.get_num_threads()
@@ -71,17 +71,18 @@ def processor() -> str:
 
 @dataclass(frozen=True)
 class RankCircumstances:
-    """The marks of one rank, and the program that computes them."""
+    """The circumstances of one rank, and the program that it runs."""
 
     keys: list[MarkKey]
     host: str
     machine: str
     program: str
-    """A hash of versions and code: a node may have another installation than the first one."""
+    """Hash of versions and code, because a node may have a different installation than the first
+    one."""
 
     @classmethod
     def now(cls, keys: list[MarkKey]) -> "RankCircumstances":
-        """Return the values of this rank."""
+        """Return the circumstances of this rank."""
         text = json.dumps([versions(), hash_of_code()], sort_keys=True)
         program = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
         return cls(keys, socket.gethostname(), machine(), program)
@@ -93,7 +94,7 @@ def header(
     is_bitwise: bool,
     watched: dict[str, list[str]],
 ) -> ReplayLine:
-    """Return the line that begins a segment."""
+    """Return the first line of a segment."""
     kinds: list[list[MarkKey]] = []
     for rank in ranks:
         if rank.keys not in kinds:

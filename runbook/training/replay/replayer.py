@@ -1,9 +1,9 @@
 """Recompute the first micro-batch of some steps, and report which rank computes wrong numbers.
 
-The first micro-batch is computed before the others, twice, from the same random states. Its
-gradients of the second time are those that the step continues with, and they are the same bits as
-in a step that computes it once: the sums begin at 0, and nothing is sent to other replicas before
-the last one.
+The first micro-batch is computed before the others, twice, from the same random states. The step
+continues with the gradients of the second computation. They are bit-identical to those of a step
+that computes the micro-batch once: the sums begin at 0, and nothing is sent to other replicas
+before the last micro-batch.
 """
 
 import collections
@@ -42,10 +42,11 @@ from runbook.training.replay.trace import Tracer
 TOLERANCE_ON_GPU = 1e-2
 """Relative difference of two norms that is ignored if kernels add in a varying order.
 
-Not measured: a guess that no rounding of bf16 comes near, and that a flip of an exponent exceeds.
+This value is an estimate, not measured: rounding in bf16 should stay far below it, and a flipped
+exponent bit exceeds it.
 """
 REPEATS = 2
-"""How many times a rank recomputes a micro-batch after a difference."""
+"""How often a rank recomputes a micro-batch after a difference."""
 
 Numbers: TypeAlias = dict[ComputedPlace, float]
 
@@ -139,7 +140,7 @@ class Replayer:
         self.last = ReplayedPart()
 
     def is_due(self, iteration: int) -> bool:
-        """Whether this step's first micro-batch is computed again."""
+        """Return whether the first micro-batch of this step is to be recomputed."""
         return bool(self._interval) and iteration % self._interval == 0
 
     def compute(
@@ -148,7 +149,7 @@ class Replayer:
         num_microbatches: int,
         iteration: int,
     ) -> float:
-        """Compute a step as the engine does, its first micro-batches twice.
+        """Compute a step like the engine does, but compute its first micro-batches twice.
 
         Return the engine's loss.
         """
@@ -204,9 +205,9 @@ class Replayer:
         states: RandomStates,
         computations: list[Computation],
     ) -> Computation:
-        """Compute again, also on another replica, and record the result.
+        """Recompute, also on another replica, and record the result.
 
-        The last computation is this rank's own.
+        This rank itself runs the last computation.
         """
         neighbour = self._on_neighbour(first, num_microbatches, states)
         for number in range(2, 2 + REPEATS):
@@ -227,15 +228,15 @@ class Replayer:
         num_microbatches: int,
         states: RandomStates,
     ) -> Numbers | None:
-        """Return the results of the same rank in the next replica for this rank's micro-batches.
+        """Let the same rank of the next replica compute this rank's micro-batches.
 
-        Return None without replicas.
+        Return None if there are no replicas.
         """
         group = parallel_state.get_data_parallel_group()
         size = group.size()
         if size == 1:
             return None
-        # This is pickled for the neighbour, which has a different device.
+        # This is pickled for the neighbour, which has another device.
         on_host = []
         for batch in first:
             on_host.append({key: value.cpu() for key, value in batch.items()})
@@ -351,7 +352,7 @@ class _Suspect:
 def first_of_replicas(suspects: Any) -> list[_Suspect]:
     """Return the first rank of each replica that differs.
 
-    The others have their wrong numbers from it.
+    The other ranks of the replica got their wrong numbers from it.
     """
     firsts: dict[int, _Suspect] = {}
     for suspect in suspects:
@@ -363,7 +364,7 @@ def first_of_replicas(suspects: Any) -> list[_Suspect]:
 
 
 def _most_frequent(numbers_of: list[Numbers]) -> Numbers:
-    """Return the most frequent result of the computations; of ties, the latest."""
+    """Return the most frequent result of the computations, or the latest of several."""
     texts = [tuple(numbers.items()) for numbers in numbers_of]
     ((most_frequent, _),) = collections.Counter(reversed(texts)).most_common(1)
     return dict(most_frequent)

@@ -1,19 +1,18 @@
 """Fingerprints of what a rank computes.
 
-Activations, gradients of activations, gradients of weights.
+They cover activations, gradients of activations, and gradients of weights.
 
-A fingerprint is the sum of the words of a tensor's memory. One flipped bit changes a word by a
-power of two, so it always changes the sum. A difference in two places of opposite sign would not be
-seen.
+A fingerprint is the sum of the words in a tensor's memory. Flipping one bit changes a word by a
+power of two, so it always changes the sum. Two differences that cancel each other are not detected.
 
 The output of a matrix product is recorded before the sum over tensor-parallel ranks. After that
-sum, a wrong number is on all of these ranks, and its origin is lost.
+sum, all of these ranks have the wrong number, and its origin is lost.
 
-Where bits are compared and one rank computes a layer alone, its blocks are watched at their ends
-alone, which reads a quarter of the bytes. A wrong number inside a block reaches the block's output
-or the gradient of one of its weights. If it reaches neither, the step is bit-identical to one
-without it. Where norms are compared with a tolerance, a wrong number may shrink on its way, so all
-outputs are watched.
+If bits are compared and one rank computes a layer alone, only the ends of its blocks are watched,
+which reads a quarter of the bytes. A wrong number inside a block reaches the block's output or the
+gradient of one of its weights. If it reaches neither, the step is bit-identical to one without it.
+If norms are compared with a tolerance, a wrong number may fade on its way, so all outputs are
+watched.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ from runbook.training.engines.engine import StepClock
 from runbook.training.health import injected_faults
 
 HASHING = "hash_seconds"
-"""The part of a step in which fingerprints are taken, in metrics.jsonl."""
+"""The part of a step, in metrics.jsonl, in which fingerprints are computed."""
 LAYER_OUTPUT = "output"
 """Name of a whole layer's output."""
 ALL_OUTPUTS = (
@@ -61,8 +60,8 @@ ENDS_BACKWARD = ("embedding", "input_layernorm", "linear_proj", LAYER_OUTPUT, "f
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)(?:\.(.*))?")
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 _SUMS = {torch.int64: torch.int64, torch.int32: torch.int32}
-"""In which type words are summed: int32 in itself, which is seven times as fast on a CPU as in
-int64.
+"""Type in which words are summed. int32 is summed in int32, which is seven times as fast on a CPU
+as in int64.
 """
 
 
@@ -79,7 +78,7 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
             total: torch.Tensor = flat.view(word).sum(dtype=_SUMS.get(word, torch.int64))
             return total.long()
 
-    raise AssertionError("every tensor has whole bytes")
+    raise AssertionError("a tensor always has whole bytes")
 
 
 def norm_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -99,7 +98,7 @@ def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
     word = {2: torch.int16, 4: torch.int32}[tensor.element_size()]
     bits = 8 * tensor.element_size()
     bit %= bits
-    # In a signed word, the highest bit alone is the smallest number.
+    # In a signed word, setting only the highest bit gives the smallest number.
     mask = 1 << bit if bit < bits - 1 else -(1 << bit)
     number = tensor[flipped_index].reshape(1).clone()
     tensor[flipped_index] = (number.view(word) ^ mask).view(tensor.dtype)[0]
@@ -107,18 +106,18 @@ def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
 
 @dataclass(frozen=True)
 class WatchedOutputs:
-    """Modules whose output is fingerprinted, and those whose output's gradient is."""
+    """Modules whose outputs are fingerprinted, and modules whose output gradients are."""
 
     forward: tuple[str, ...]
     backward: tuple[str, ...]
 
     @classmethod
     def of(cls, *, bitwise: bool, ranks_of_a_layer: int) -> "WatchedOutputs":
-        """Return the fewest outputs that show every wrong number, its rank and its layer.
+        """Return the fewest outputs that reveal every wrong number, its rank and its layer.
 
         Ranks that compute a layer together exchange numbers inside its blocks (tensor, sequence and
-        context parallelism). At the end of a block all of them differ, and the healthy ones would be
-        blamed: so all outputs are watched.
+        context parallelism). At the end of a block all of these ranks differ, and healthy ranks
+        would be blamed. So all outputs are watched.
         """
         if bitwise and ranks_of_a_layer == 1:
             return cls(ENDS_FORWARD, ENDS_BACKWARD)
@@ -214,7 +213,7 @@ class Tracer:
             self._find_places(model, LayerNames.of(model, num_layers))
 
     def _find_places(self, model: Any, names: LayerNames) -> None:
-        """Note the modules and weights of a chunk, once: walking a model takes milliseconds."""
+        """Note a chunk's modules and weights once, because walking a model takes milliseconds."""
         outputs = {*self.watched.forward, *self.watched.backward}
         for name, module in model.named_modules():
             is_layer = bool(re.fullmatch(r".*layers\.\d+", name))
@@ -237,7 +236,7 @@ class Tracer:
             yield trace
 
     def add_gradients(self, trace: Trace) -> None:
-        """Take fingerprints of the weights' gradients as they are now."""
+        """Take fingerprints of the weights' gradients in their current state."""
         with self._clock.during(HASHING):
             for weight, location in self._weights:
                 gradient = getattr(weight, "main_grad", None)
@@ -271,7 +270,10 @@ class Tracer:
 
 @contextlib.contextmanager
 def _watching(module: Any, look: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """Pass on a module's result: a matrix product before its sum over ranks, else the output."""
+    """Pass on a module's result.
+
+    For a matrix product this is the result before its sum over ranks.
+    """
     if hasattr(module, "_forward_impl"):
         with _watching_product(module, look):
             yield

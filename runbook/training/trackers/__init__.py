@@ -1,5 +1,5 @@
-"""Weights & Biases, MLflow and trackio, fed while a training runs by a process for each of them.
+"""Sends a training's numbers to Weights & Biases, MLflow and trackio, in one process per tracker.
 
-The process follows metrics.jsonl and validation.jsonl. Whatever a tracker does, hang or fail or
-crash, happens there and not in the trainer, which never waits for it between two steps.
+The process follows metrics.jsonl and validation.jsonl. If a tracker hangs, fails or crashes, it
+does so in that process and not in the trainer, which never waits for it between two steps.
 """

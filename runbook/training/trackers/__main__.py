@@ -1,6 +1,6 @@
-"""`python -m runbook.training.trackers NAME plan.json PHASE`: feed one tracker from one training.
+"""`python -m runbook.training.trackers NAME plan.json PHASE`: send one training to one tracker.
 
-It ends soon after its standard input ends.
+It ends soon after its standard input is closed.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from runbook.training.trackers.services import SERVICES
 LOG = logging.getLogger("runbook.training.trackers")
 
 NICENESS = 5
-"""The ranks of a training come first on every core."""
+"""The ranks of a training have priority on every core."""
 
 
 def main() -> int:
@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("plan", type=Path)
     parser.add_argument("phase")
     arguments = parser.parse_args()
-    # Signals to stop are meant for the trainer, which ends this process by closing its stdin.
+    # Stop signals are meant for the trainer, which ends this process by closing its stdin.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)

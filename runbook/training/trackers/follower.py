@@ -1,4 +1,7 @@
-"""Send the numbers in a training's files to a tracker, each line once over all restarts."""
+"""Sends the numbers in a training's files to a tracker.
+
+Each line is sent once, over all restarts.
+"""
 
 import fcntl
 import hashlib
@@ -24,7 +27,7 @@ LOOK_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
 """Time between two attempts after a tracker failed."""
 END_SECONDS = 120
-"""Time to send the last numbers, once the trainer has closed standard input or has ended."""
+"""Time to send the last numbers after the trainer has closed standard input or has ended."""
 LAST_TRIES_SECONDS = 90.0
 """Part of that time in which a failed tracker is tried again.
 
@@ -33,22 +36,22 @@ What could not be sent is reported before the process ends.
 LONGEST_LAST_WAIT_SECONDS = 10.0
 NO_NUMBERS = frozenset({"iteration", "time"})
 READ_BYTES = 2**20
-"""Bytes read from a file at a time: some 2,000 steps, so that a long file is sent in pieces."""
+"""Bytes read from a file at a time, about 2,000 steps, so that a long file is sent in pieces."""
 
 
 @dataclass
 class SentSoFar:
-    """How far a tracker got, as stored in `trackers/NAME.json`."""
+    """How far a tracker has got, as stored in `trackers/NAME.json`."""
 
     run: str = ""
-    """The tracker's own id of the run, or empty if there is none yet."""
+    """The tracker's own id of the run, or empty if it has none yet."""
     first_line: str = ""
     """Checksum of the first line of metrics.jsonl.
 
-    With `--redo` a training begins another file.
+    With `--redo` a training starts a new file.
     """
     read: dict[str, int] = field(default_factory=dict)
-    """Bytes that were sent, by file."""
+    """Number of bytes that were sent, by file."""
 
 
 def end_with(descriptor: int) -> Event:
@@ -59,7 +62,7 @@ def end_with(descriptor: int) -> Event:
     ended = Event()
 
     def wait() -> None:
-        # Not a stream: Python would wait for the stream's lock at exit.
+        # Read with os.read, because Python would wait for a stream's lock at exit.
         while os.read(descriptor, 1):
             pass
         ended.set()
@@ -92,7 +95,8 @@ class Follower:
         with self._place.with_suffix(".lock").open("w") as lock:
             # The previous job may still be sending its last numbers.
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # This comes after the lock: MLflow creates its database here, once.
+            # The service is created only while the lock is held, because MLflow creates its
+            # database here.
             service = self._make_service()
             self.progress = read_progress(self._place, first_line_of(self._files[0]))
             return self._follow(service)
@@ -114,7 +118,8 @@ class Follower:
 
                 wait = LOOK_SECONDS
             except Exception:
-                # A library may raise any exception. Its lines do not count as sent.
+                # A library may raise any exception. The lines of a failed call do not count as
+                # sent.
                 is_more = False
                 if is_ended and time.monotonic() + wait > gives_up_at:
                     LOG.exception("not sent")
@@ -149,7 +154,7 @@ class Follower:
                 )
 
     def _send(self, service: Service) -> bool:
-        """Send new lines. Return whether there may be more."""
+        """Send the next lines, and return whether there may be more."""
         if not self._open:
             self.progress.run = service.open(self.progress.run)
             self._open = True
@@ -176,7 +181,7 @@ class Follower:
 
 
 def read_progress(path: Path, first_line: str) -> SentSoFar:
-    """Return how far a tracker got with the training that this line begins."""
+    """Return how far a tracker got with the training whose metrics start with this line."""
     try:
         progress = SentSoFar(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -188,7 +193,7 @@ def read_progress(path: Path, first_line: str) -> SentSoFar:
 
 
 def first_line_of(path: Path) -> str:
-    """Return the checksum of a file's first line; empty, if there is none yet."""
+    """Return the checksum of a file's first line, or an empty text if there is none yet."""
     try:
         with path.open("rb") as stream:
             line = stream.readline()

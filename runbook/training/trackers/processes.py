@@ -1,4 +1,4 @@
-"""Starts a process for each tracker, and ends it; called by the rank that writes metrics.jsonl."""
+"""How long the trainer waits for the last numbers to be sent."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ A slower tracker sends them while the job ends.
 
 
 class TrackerProcesses:
-    """The trackers of one training. None of them can delay a step or raise."""
+    """The trackers of one training. None of them can delay a step or raise an error."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -32,7 +32,7 @@ class TrackerProcesses:
             try:
                 self._running[name] = _start(name, spec)
             except OSError as error:
-                self._say(f"training.trackers: {name} was not started, training goes on: {error}")
+                self._say(f"training.trackers: {name} was not started, training continues: {error}")
             else:
                 self._say(
                     TrainingMessage.TRACKER_FOLLOWS.fill(tracker=name, log=f"{FOLDER}/{name}.log")

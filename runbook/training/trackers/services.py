@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 from runbook.plan_file.schema import PhasePlan
 
 PROJECT = "gpt3-runbook"
-"""Project (MLflow: experiment) if neither the run file nor the tracker's variable names one."""
+"""Project (MLflow: experiment) to use if neither the run file nor the tracker's variable names one."""
 FOLDER = "trackers"
-"""Folder in the run's folder with local stores, logs, and how far each tracker got."""
+"""Folder in the run's folder with local stores, logs, and each tracker's progress."""
 METRICS_PER_CALL = 1000
 """The most that MLflow's server accepts in one log_batch (mlflow 3.17, MAX_METRICS_PER_BATCH)."""
 WANDB_ADDRESS = "https://api.wandb.ai"
@@ -33,10 +33,13 @@ class TrackedPoint:
 
 
 class Service(Protocol):
-    """A tracker. Its methods may raise or hang, so they are called only in its own process."""
+    """A tracker service.
+
+    Its methods may raise errors or hang, so they are called only in its own process.
+    """
 
     def open(self, run: str) -> str:
-        """Begin a run, or continue the one with this id (empty: none yet).
+        """Begin a run, or continue the one with this id (empty if there is none yet).
 
         Return its id.
         """
@@ -57,7 +60,7 @@ def settings_of(spec: PhasePlan) -> dict[str, Setting]:
     values: dict[str, Setting] = {"phase": spec.phase, "engine": spec.engine, "seed": spec.seed}
     for section in sections:
         content = dataclasses.asdict(getattr(spec, section))
-        # A model's sizes stand next to its name, as in plan.json.
+        # A model's sizes are stored next to its name, as in plan.json.
         sizes = content.pop("shape", {})
         values |= dict(_flat(section, sizes | content))
     return values
@@ -75,7 +78,7 @@ def _flat(prefix: str, content: Mapping[str, object]) -> Iterator[tuple[str, Set
 class WandbService:
     """Weights & Biases.
 
-    Without a key or with WANDB_MODE=offline: files for `wandb sync`.
+    Without a key or with WANDB_MODE=offline, it writes files for `wandb sync`.
     """
 
     def __init__(self, spec: PhasePlan) -> None:
@@ -98,7 +101,7 @@ class WandbService:
             config=settings_of(spec),
             settings=self._wandb.Settings(console="off"),
         )
-        # Not W&B's own count of steps: a rollback repeats iterations, which it would drop.
+        # W&B's own step counter is not used: a rollback repeats iterations, which W&B would drop.
         self._run.define_metric("*", step_metric="iteration")
         return run
 
@@ -113,9 +116,9 @@ class WandbService:
 
 
 def _has_wandb_key() -> bool:
-    """Whether `wandb login` was done here, or WANDB_API_KEY is set.
+    """Return whether `wandb login` was run here, or WANDB_API_KEY is set.
 
-    `wandb.init` would ask for a key otherwise.
+    Otherwise `wandb.init` would ask for a key.
     """
     if os.environ.get("WANDB_API_KEY"):
         return True
@@ -142,8 +145,9 @@ class MlflowService:
         if not address:
             database = folder / "mlflow.db"
             if not database.exists():
-                # MLflow makes its tables in some forty steps, and cannot open a file that was left
-                # between two of them. It takes 4 s on an idle machine, minutes on a busy one.
+                # MLflow creates its tables in some forty steps, and cannot open a file if it was
+                # interrupted between two of them. This takes 4 s on an idle machine, and minutes on
+                # a busy one.
                 part = database.with_name(f"mlflow.{os.getpid()}.part")
                 MlflowClient(f"sqlite:///{part}")
                 part.replace(database)
@@ -202,7 +206,7 @@ class TrackioService:
         self._spec = spec
 
     def open(self, run: str) -> str:
-        """Begin or continue a run. trackio knows a run by its name."""
+        """Begin or continue a run. trackio identifies a run by its name."""
         spec = self._spec
         run = run or spec.root.resolve().name
         self._run = self._trackio.init(

@@ -1,1 +1,1 @@
-"""Folder on the PYTHONPATH of another project's training program that runs without a GPU."""
+"""Folder for another project's PYTHONPATH, so that its training program runs without a GPU."""

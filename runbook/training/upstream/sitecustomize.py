@@ -1,8 +1,8 @@
-"""Replace GPU functions for another project's training program on a machine without a GPU.
+"""Replaces GPU functions so that another project's training program runs without a GPU.
 
-Python reads a file of this name before the program, if its folder is on PYTHONPATH: the program's
-own files stay as they are. `runbook rehearse --upstream` puts it there. Each change is made right
-after the import of what it changes.
+If the folder of this file is on PYTHONPATH, Python runs the file before the program, whose own
+files stay unchanged. `runbook rehearse --upstream` puts the folder there. Each change is made right
+after the import of the module that it changes.
 """
 
 import atexit
@@ -22,7 +22,7 @@ from typing import Any
 
 
 def _answer_for_gpu(torch: Any) -> None:
-    """Present one GPU per rank, whose tensors, random states and matmuls are the CPU's."""
+    """Present one GPU per rank, with tensors, random states and matmuls of the CPU."""
     from torch.utils import cpp_extension
 
     from runbook.training import cpu
@@ -57,7 +57,7 @@ def _answer_for_gpu(torch: Any) -> None:
         module.get_rng_state = lambda *_, **__: torch.default_generator.get_state()
         module.set_rng_state = lambda state, *_, **__: torch.default_generator.set_state(state)
         module.manual_seed = torch.default_generator.manual_seed
-        # torch.manual_seed calls it, and has seeded the one generator.
+        # torch.manual_seed calls this function, and has already seeded the only generator.
         module.manual_seed_all = lambda *_: None
 
     # Megatron-DeepSpeed passes the arguments of apex's version even if it uses torch's.
@@ -65,24 +65,24 @@ def _answer_for_gpu(torch: Any) -> None:
     torch.nn.LayerNorm.__init__ = lambda self, *arguments, sequence_parallel=False, **options: (
         init_norm(self, *arguments, **options)
     )
-    # A build of torch with CUDA would ask its driver for pinned memory.
+    # A CUDA build of torch would ask its driver for pinned memory.
     init_loader = torch.utils.data.DataLoader.__init__
     torch.utils.data.DataLoader.__init__ = lambda self, *arguments, **options: init_loader(
         self, *arguments, **{**options, "pin_memory": False}
     )
     # Megatron queries its nvcc for the version.
     cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]
-    # A program that leaves gloo's threads to the interpreter's end is now and then aborted by them
-    # after all its work.
+    # If a program leaves gloo's threads running until the interpreter ends, they occasionally abort
+    # it after all its work is done.
     atexit.register(
         lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group()
     )
-    # The GPU's random state is the CPU's here, which Megatron would mention in every layer.
+    # The GPU's random state is the CPU's here, and Megatron would mention that in every layer.
     logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
 
 
 def _tensors_on_cpu(torch: Any) -> Any:
-    """Keep on the CPU whatever is to be created on a GPU or moved there."""
+    """Keep tensors on the CPU that would be created on a GPU or moved there."""
 
     def is_gpu(device: Any) -> bool:
         return type(device) is int or (
@@ -112,7 +112,7 @@ def _tensors_on_cpu(torch: Any) -> Any:
 
 
 def _answer_without_transformer_engine(module: Any) -> None:
-    """Answer which Transformer Engine is there: Megatron-LM e958b2ca asks to load a checkpoint."""
+    """Answer Megatron-LM e958b2ca, which asks for Transformer Engine's version on loading."""
     if importlib.util.find_spec("transformer_engine") is None and hasattr(module, "_te_version"):
         module._te_version = module.PkgVersion("0")
 
@@ -125,7 +125,7 @@ def _allow_no_fp8(module: Any) -> None:
 
 
 def _count_steps_as_fused_adam(module: Any) -> None:
-    """Keep the count of Adam's steps in the parameter group, as FusedAdam of apex does.
+    """Keep the count of Adam's steps in the parameter group, like apex's FusedAdam.
 
     Without apex and Transformer Engine, Megatron-LM e958b2ca cannot load a checkpoint of its
     distributed optimizer: it reads the steps of a state that torch's AdamW does not have before its
@@ -155,7 +155,7 @@ def _count_steps_as_fused_adam(module: Any) -> None:
             return loss
 
         def __setstate__(self, state: Any) -> None:
-            # torch's own asks each state for its steps
+            # torch's own AdamW expects steps in each state
             with_steps = [values for values in state["state"].values() if values]
             for values in with_steps:
                 values["step"] = torch.tensor(0.0)
@@ -177,7 +177,7 @@ def _keep_old_call(module: Any) -> None:
 def _run_deepspeed_on_cpu(module: Any) -> None:
     """Allow fp16 on the CPU, and provide streams that do nothing.
 
-    It allows fp16 only where the processor has fast kernels.
+    fp16 is allowed only if the processor has fast kernels for it.
     """
     accelerator = module.CPU_Accelerator
     accelerator.is_fp16_supported = lambda _: True
@@ -193,8 +193,8 @@ def _run_deepspeed_on_cpu(module: Any) -> None:
 
 CHANGES: dict[str, Callable[[Any], None]] = {
     "torch": _answer_for_gpu,
-    # Megatron's checkpoints are written with a private function of torch, which has one more
-    # argument since 2.7.
+    # Megatron writes checkpoints with a private function of torch, which has had one more argument
+    # since 2.7.
     "torch.distributed.checkpoint.filesystem": _keep_old_call,
     # `product` was removed in 2.0, but Megatron saves with it.
     "numpy": lambda module: setattr(module, "product", module.prod),
@@ -203,10 +203,10 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     "megatron.core.utils": _answer_without_transformer_engine,
     "megatron.core.optimizer": _count_steps_as_fused_adam,
     "deepspeed.accelerator.cpu_accelerator": _run_deepspeed_on_cpu,
-    # If all ranks are on one machine, it compiles a library for their sums.
+    # If all ranks are on one machine, DeepSpeed compiles a library for their sums.
     "deepspeed.ops": lambda module: module.__compatible_ops__.update(deepspeed_shm_comm=False),
 }
-"""The changes, by module. A change is made right after the import of its module."""
+"""The changes, by module. Each is made right after its module is imported."""
 UNUSED = ("torchvision", "deepspeed.compression", "wandb", "ezpz")
 """Modules that Megatron-DeepSpeed imports but no GPT training uses.
 
@@ -232,9 +232,9 @@ def stand_ins() -> tuple[str, ...]:
 
 
 class Changer(MetaPathFinder, Loader):
-    """Find modules as Python does, and change those of CHANGES.
+    """Finds modules like Python does, and changes those in CHANGES.
 
-    It is the loader of the empty modules too.
+    It is also the loader of the empty modules.
     """
 
     def __init__(self) -> None:
@@ -246,7 +246,7 @@ class Changer(MetaPathFinder, Loader):
         path: Any = None,
         target: Any = None,
     ) -> Any:
-        """Where a module that is changed or may be missing comes from; None for all others."""
+        """Return the spec of a module that is changed or may be missing, or None for all others."""
         may_miss = any(f"{name}.".startswith(f"{word}.") for word in self.may_miss)
         if name in CHANGES or may_miss:
             spec = importlib.machinery.PathFinder.find_spec(name, path)
@@ -270,9 +270,9 @@ class Changer(MetaPathFinder, Loader):
         return spec
 
     def exec_module(self, module: Any) -> None:
-        """Fill a missing module: every name in it is a class that does nothing.
+        """Fill a missing module with names that are classes that do nothing.
 
-        `run` of wandb was never started.
+        `wandb.run` is None, as if it had never been started.
         """
         sys.stderr.write(
             f"runbook: {module.__name__} is not installed; an empty stand-in takes its place\n"

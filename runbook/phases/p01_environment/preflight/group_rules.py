@@ -1,6 +1,6 @@
 """Rules for the last rung.
 
-The ranks connect as the trainer's do, and use each of its process groups.
+The ranks connect in the same way as the trainer's, and use each of its process groups.
 """
 
 import re
@@ -215,7 +215,7 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
     )
     groups = [rank["group"] for rank in facts]
     if not all(group["sum_is_right"] for group in groups):
-        remedy = "Report it: a device or adapter computes or carries wrongly."
+        remedy = "Report it: a device or adapter computes or transfers wrongly."
         return rule.broken("the sum is wrong", remedy=remedy)
 
     speed = groups[0]["bus_bytes_per_second"]

@@ -19,7 +19,7 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 )
 
 ANSWERED = "answers"
-"""Prefix of the name of the check whether every node answered."""
+"""Prefix of the name of the check that every node answered."""
 Fault = Callable[[NodeFacts, Expectations], str]
 """Returns the fault in a node's facts as text, or an empty text."""
 UNLIMITED = "unlimited"
@@ -37,7 +37,7 @@ class NodeRule:
     part: str
     fault: Fault
     shown: Callable[[NodeFacts], str]
-    """The value of a sound node, for the row that passes."""
+    """Function that returns the value of a healthy node, for the row that passes."""
     verdict: str = "fail"
 
 
@@ -91,7 +91,7 @@ def memlock_fault(facts: NodeFacts, expected: Expectations) -> str:
 
     memlock = facts["memlock"]
     is_enough = memlock is None or memlock >= threshold.value
-    # On a single machine, the 64 KiB of a laptop or an old login node do no harm.
+    # On a single machine, the limit of 64 KiB on a laptop or an old login node does no harm.
     if is_enough or not expected.has_queue:
         return ""
     return f"{show_bytes(memlock)} may be locked, below {show_bytes(int(threshold.value))}"
@@ -121,9 +121,9 @@ def processes_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def process_limits_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the limits of a process that end a training, though it starts with them.
+    """Return the limits of a process that would end a training only after it has started.
 
-    A login node often has them, and Slurm passes those of the submitting shell on. Nodes of earlier
+    A login node often has them, and Slurm passes on those of the submitting shell. Nodes of earlier
     versions do not report them.
     """
     faults = []
@@ -275,10 +275,10 @@ def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def program_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return which other Python stands on PATH in front of the one that `python3` starts here.
+    """Return which other Python comes before the one that `python3` starts here on the PATH.
 
-    Another Python behind it, or on a PATH that does not lead to the job's, is never called by
-    mistake: most systems have one.
+    A Python that comes later, or on a PATH that does not lead to the job's, is never called by
+    mistake; most systems have one.
     """
     if not _is_found_by_name(facts):
         return ""
@@ -286,7 +286,7 @@ def program_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def named_program_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return which other Python stands in front of one that the site file names by its path."""
+    """Return which other Python comes before the one that the site file names by its path."""
     if _is_found_by_name(facts):
         return ""
     return _python_in_front(facts)
@@ -339,7 +339,7 @@ PYTHON_RULE = PlacedRule(
 )
 NODE_RULES = (
     NodeRule(PYTHON_RULE, "programs", program_fault, lambda facts: facts["executable"]),
-    # Our own programs are started by its path, so only builds of extensions may go wrong.
+    # Our own programs are started by path, so only builds of extensions may go wrong.
     NodeRule(
         PYTHON_RULE,
         "programs",
@@ -665,9 +665,9 @@ READ_AGAIN = (
 
 
 def _not_reached(facts: Mapping[str, NodeFacts]) -> dict[str, str]:
-    """Return, by node, which packages were read on another node only.
+    """Return, by node, which packages were read only on other nodes.
 
-    Each node has our own package, so that it counts where no node read it.
+    Each node has our own package, so that one counts even if no node read it.
     """
     packages = {OWN_PACKAGE}.union(*facts.values())
     not_reached = {}
@@ -690,7 +690,7 @@ def _source_folder(facts: Mapping[str, NodeFacts], package: str) -> str:
 def different_versions(
     versions: Mapping[str, Mapping[str, str | None]],
 ) -> tuple[list[str], list[str]]:
-    """Return each package that differs, in words, and the nodes that differ from the majority.
+    """Return a description of each package that differs, and nodes unlike the majority.
 
     >>> different_versions({"n1": {"torch": "2.5"}, "n2": {"torch": "2.4"}, "n3": {"torch": "2.5"}})
     (['torch 2.4 on n2, 2.5 on n1 and 1 more'], ['n2'])
@@ -892,7 +892,7 @@ def _usable_interfaces(facts: NodeFacts) -> str:
 
 
 def host_names_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether each node has a host name of its own. Ranks and NCCL identify nodes by it."""
+    """Judge whether each node has its own host name. Ranks and NCCL identify nodes by it."""
     rule = PlacedRule(
         PreflightCheck.HOST_NAMES,
         (
@@ -919,7 +919,7 @@ def host_names_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether a node's name resolves to an address that this node really has.
+    """Judge whether a node's name resolves to an address that the node really has.
 
     Every other node is asked.
     """

@@ -1,4 +1,7 @@
-"""A launcher's words about the process that ended first. Everything after it is a consequence."""
+"""Reads from a launcher's output which process ended first.
+
+Everything after that is a consequence.
+"""
 
 import re
 from dataclasses import dataclass
@@ -17,8 +20,7 @@ OWN_LINES = re.compile(r"runbook: |srun: |slurmstepd|\s*$")
 """Lines that are written by the launcher and by our own scripts."""
 NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>[^\s,]+)")
 JOB_ENDED = re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT [^*]*")
-"""Slurm's words when a person or the queue itself ends a whole job, rather than one of its steps.
-"""
+"""Slurm's words when a person or the queue itself ends a whole job, rather than one of its steps."""
 MAX_WORDS = 300
 
 
@@ -76,7 +78,7 @@ def first_end(errors: str) -> str:
 
         if not OWN_LINES.match(line):
             last_words = line.strip()[:MAX_WORDS]
-        # Words and end of a task come by different ways: the words may come last.
+        # A task's output and its end arrive separately, so the output may come last.
         if ending and last_words:
             return f"{ending}: {last_words}"
 
@@ -84,5 +86,5 @@ def first_end(errors: str) -> str:
 
 
 def _exit_code(code: int) -> int:
-    """Return the exit code as a shell gives it: torchrun writes a signal as a negative number."""
+    """Return the exit code as a shell reports it; torchrun writes a signal as a negative number."""
     return 128 - code if code < 0 else code

@@ -1,6 +1,6 @@
 """Facts about a site that a preflight reveals.
 
-These are values of its file, each with its evidence, and those that stay unknown.
+These are values for its file, each with its evidence, and those that remain unknown.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -28,7 +28,7 @@ class Lesson:
     """A measured value of the site file."""
 
     path: tuple[str, ...]
-    """The key and its sections."""
+    """The key with its sections."""
     value: object
     old: object
     """The present value in the file; empty, 0 or None if there is none."""
@@ -36,12 +36,12 @@ class Lesson:
 
     @property
     def name(self) -> str:
-        """The key's whole name."""
+        """Return the key's full name."""
         return ".".join(self.path)
 
     @property
     def is_new(self) -> bool:
-        """Whether the file has another value, or none."""
+        """Return whether the file has another value, or none."""
         return str(self.value) != str(self.old)
 
 
@@ -65,7 +65,7 @@ class LearnedSite:
     """The first defect, after which nothing was measured. Empty if there was none."""
 
     def as_dict(self) -> dict[str, object]:
-        """Return the content of --json."""
+        """Return the content for --json."""
         lessons = []
         for lesson in self.lessons:
             lessons.append(
@@ -87,20 +87,20 @@ class LearnedSite:
 
 
 Answers = Mapping[str, Mapping[str, Mapping[str, NodeFacts]]]
-"""By node, rung and part, as PreflightResult.nodes has them."""
+"""The facts by node, rung and part, as in PreflightResult.nodes."""
 
 
 @dataclass(frozen=True)
 class Request:
     """The resources of each node that the measuring job had requested.
 
-    A cgroup shows these and no more.
+    A cgroup shows only these.
     """
 
     cores: int = 0
-    """0 if it requested none."""
+    """0 if none were requested."""
     memory: str = ""
-    """Resources in the scheduler's notation; empty if it requested none."""
+    """Memory in the scheduler's notation; empty if none was requested."""
 
 
 def learn_site(
@@ -280,7 +280,7 @@ def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
 def _network(site: Site, nodes: Answers) -> Lesson | Gap:
     """Return the bandwidth of TCP if the site states no fabric.
 
-    A fabric's bandwidth is not TCP's.
+    A fabric has another bandwidth than TCP.
     """
     name = "hardware.network"
     if site.hardware.fabric:

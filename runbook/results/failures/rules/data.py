@@ -4,8 +4,8 @@ from runbook.results.failures.kinds import CHECKPOINT_DAMAGE, CHECKPOINT_FIT, DA
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 COMMAND_RULES = (
-    # A script without `set -e` continues, often without harm. So this is the weakest level: an
-    # exception of the program comes before it.
+    # A script without `set -e` continues, often without harm. So this is the weakest level, and an
+    # exception of the program takes precedence.
     Rule(
         kind=FILE,
         level=Level.CONSEQUENCE,
@@ -14,7 +14,7 @@ COMMAND_RULES = (
         source="GNU coreutils, a message of cp",
     ),
 )
-"""A shell's commands. Before all other rules, which judge by the name of the file."""
+"""A shell's commands. They precede all other rules, which would judge by the name of the file."""
 
 DATA_RULES = (
     Rule(
@@ -128,7 +128,7 @@ DATA_RULES = (
         example="KeyError: 'total_iters'",
         source="intelligent-machine-learning/dlrover#977",
     ),
-    # The readers of a checkpoint report a missing entry by a bare error.
+    # The readers of a checkpoint report a missing entry only with a bare error.
     Rule(
         kind=CHECKPOINT_FIT,
         patterns=(r"^(?:Key|Assertion)Error\b",),
@@ -193,7 +193,7 @@ DATA_RULES = (
         source="NVlabs/nvdiffrast#33",
         in_warnings=False,
     ),
-    # Slurm starts the job in another folder, where its files are not found.
+    # Slurm starts the job in another folder, where it does not find its files.
     Rule(
         kind=STORAGE,
         patterns=(r"couldn't chdir to .*going to",),

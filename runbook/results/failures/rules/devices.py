@@ -11,7 +11,8 @@ from runbook.results.failures.kinds import (
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 DEVICE_RULES = (
-    # NVIDIA's table of Xid errors: these numbers come from the program, not from the hardware.
+    # According to NVIDIA's table of Xid errors, these numbers come from the program, not from the
+    # hardware.
     Rule(
         kind=KERNEL,
         patterns=(r"Xid.{0,40}[): ](?:13|31|43|45|68|69)\b",),

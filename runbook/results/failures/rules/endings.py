@@ -1,4 +1,4 @@
-"""Failure rules for the end of a process: the lines a launcher prints when a rank has ended.
+"""Rules for the end of a process: the lines that a launcher prints when a rank has ended.
 
 Such a line is always the consequence of another failure, never the cause.
 """

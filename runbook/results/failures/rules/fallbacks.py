@@ -21,8 +21,8 @@ FALLBACK_RULES = (
         level=Level.CONSEQUENCE,
         decision=NextStep.FIX_FIRST,
     ),
-    # A shell or a command lacks its file. A missing library is another failure. A container that is
-    # cleaned up and a folder that cannot be entered are not files of the job.
+    # A shell or a command lacks its file. A missing library is a different failure. A container
+    # that is being cleaned up and a folder that cannot be entered are not files of the job.
     Rule(
         kind=FILE,
         patterns=(r": No such file or directory$",),

@@ -106,12 +106,13 @@ JOB_RULES = (
         source="desihub/desitarget#628",
         in_warnings=True,
     ),
-    # These come before the rules for rejected jobs and launchers, which match the second half.
+    # These precede the rules for rejected jobs and launchers, which would match the second half.
     Rule(
         kind=UNREACHED,
         patterns=(
             r"unable to run job, (?:MOM rejected|send to MOM)",
-            # The plural matters: srun waits for the daemons of its nodes, not for the controller.
+            # The plural matters, because srun waits for the daemons of its nodes, not for the
+            # controller.
             r"slurm_receive_msgs: .{0,80}failed: ",
             r"prolog(?:ue)?(?:/epilog)? failed",
             (
@@ -309,8 +310,8 @@ JOB_RULES = (
         ),
         source="deepspeedai/DeepSpeed#4907",
     ),
-    # Slurm's plugin for PMIx reports what it cannot exchange between the ranks, at their start and
-    # after the end of some.
+    # Slurm's plugin for PMIx reports data that it cannot exchange between ranks, both when they
+    # start and after some have ended.
     Rule(
         kind=LAUNCHER,
         patterns=(r"error:\s+mpi/pmi\w+: .*\bpmixp?_?\w+\.c:\d+",),
@@ -538,7 +539,7 @@ JOB_RULES = (
         also=PEER_DIED,
         check="If another node's log ends earlier or names an error, that node ended first.",
     ),
-    # Sites add rules of their own, each with its own message.
+    # Sites add their own rules, each with its own message.
     Rule(
         kind=REFUSED_JOB,
         patterns=(r"\bsbatch: error: ",),

@@ -11,7 +11,7 @@ from runbook.results.failures.kinds import (
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 MEMORY_RULES = (
-    # /dev/shm comes first: its lines also say "no space left" and "memory".
+    # /dev/shm comes first, because its lines also contain "no space left" and "memory".
     Rule(
         kind=SHARED_MEMORY,
         patterns=(
@@ -97,8 +97,8 @@ MEMORY_RULES = (
         ),
         source="NVIDIA/nccl#1191",
     ),
-    # NCCL before 2.14 prints no reason. A queue or a region that cannot be made is locked memory's
-    # fault in every thread that tells the end.
+    # NCCL before 2.14 prints no reason. A queue or a region that cannot be created is the fault of
+    # locked memory in every thread that reports how it was solved.
     Rule(
         kind=LIMITS,
         patterns=(r"ibv_(?:create_cq|reg_mr\w*)(?:\(\))? failed\s*$",),
@@ -247,7 +247,7 @@ MEMORY_RULES = (
         example="RuntimeError: DataLoader worker (pid 19597) is killed by signal: Killed. ",
         source="hezhangsprinter/DCPDN#12",
     ),
-    # The worker may also have raised an error of its own, whose traceback stands above.
+    # The worker may also have raised its own error, whose traceback is above.
     Rule(
         kind=HOST_MEMORY,
         patterns=(r"DataLoader worker \(pid.{0,60}\) exited unexpectedly",),

@@ -1,4 +1,4 @@
-"""Errors of the training program itself: numbers that diverge, and settings that do not fit."""
+"""Errors of the training program itself: numbers that diverge, and settings in conflict."""
 
 from runbook.results.failures.kinds import CONFIGURATION, LOSS_SCALE, NAN
 from runbook.results.failures.rule import Level, Rule
@@ -54,7 +54,7 @@ PROGRAM_RULES = (
         source="NVIDIA/Megatron-LM#780",
         in_warnings=True,
     ),
-    # A process group of GPUs got a tensor in host memory, or the other way round.
+    # A process group for GPUs got a tensor in host memory, or the other way round.
     Rule(
         kind=CONFIGURATION,
         patterns=(

@@ -38,10 +38,10 @@ Planning loops over ranks and layers, so a larger size would take hours.
 """
 _UNKNOWN_SHARE = 0.5
 _ENOUGH_KEYS = 20
-"""Minimum number of keys.
+"""A threshold for the number of keys.
 
-A file with this many keys, of which more than `_UNKNOWN_SHARE` are unknown, belongs to another
-program.
+If a file has this many keys, and more than `_UNKNOWN_SHARE` of them are unknown, it belongs to
+another program.
 """
 _SPELLED_TWICE = (
     "jobs.training.nodes",
@@ -53,9 +53,9 @@ _SPELLED_TWICE = (
     "parallel.pipeline",
     "parallel.context",
 )
-"""Keys that a configuration may set under two names, which must then agree."""
+"""Keys that a configuration may set under two names, whose values must then agree."""
 _NO_VALUE = (ValueError, KeyError, TypeError, IndexError, OverflowError)
-"""Exceptions that a key's reader raises if our key has no such value."""
+"""Exceptions that a key's reader raises if our key has no equivalent value."""
 
 
 def adopt_config(
@@ -98,7 +98,7 @@ def adopt_config(
 def our_values(row: CarriedKey, value: ConfigValue) -> dict[str, Any]:
     """Convert a value of the program to values of our keys.
 
-    Return no values if our keys cannot express it.
+    Return no values if our keys cannot express them.
     """
     try:
         ours = row.read(value.value)
@@ -113,7 +113,7 @@ def _kind_of(config: ProgramConfig) -> ModelKind:
     """Return the kind of model that a configuration trains by default."""
     if config.model:
         return {**config.format.kind, **config.model.kind}
-    # Most recipes that are not in the table train a Llama
+    # Most recipes that are not in the table train a Llama model
     if config.format in (NEMO_2, MEGATRON_BRIDGE):
         return {**config.format.kind, **LLAMA}
     return {**config.format.kind}
@@ -134,7 +134,7 @@ def _script_of(config: ProgramConfig, files: Sequence[NamedText]) -> Script:
 
 
 def _refuse_unknown_program(config: ProgramConfig, name: str) -> None:
-    """Raise `ParamsError` if the program has no such keys, as in a speech model's file."""
+    """Raise `ParamsError` if the keys belong to another kind of file, such as a speech model's."""
     unknown = [value.name for value in config.values if config.format.row(value.name) is None]
     num_keys = len(config.values)
     if num_keys >= _ENOUGH_KEYS and len(unknown) > _UNKNOWN_SHARE * num_keys:
@@ -173,7 +173,7 @@ def _take_values(
 def _ask_about_contradiction(
     config: ProgramConfig, key: str, ours: Any, value: ConfigValue, findings: Findings
 ) -> None:
-    """Ask which of two explicit values applies.
+    """Ask which of two contradicting values applies.
 
     A recipe's later assignment replaces the earlier one.
     """
@@ -183,7 +183,9 @@ def _ask_about_contradiction(
     if earlier is None or not earlier.line:
         return
     if not same_value(earlier.value, ours):
-        question = f"{earlier.source} says {earlier.value}, {value.name} says {ours}: which counts?"
+        question = (
+            f"{earlier.source} is {earlier.value}, but {value.name} is {ours}: which one applies?"
+        )
         findings.ask(key, question)
 
 
@@ -208,7 +210,7 @@ def _ask_for_unknown(config: ProgramConfig, findings: Findings) -> None:
 
 
 def _refuse_impossible_sizes(findings: Findings) -> None:
-    """Raise `ParamsError` if a size is beyond any machine and model."""
+    """Raise `ParamsError` if a size exceeds any machine or model."""
     for key, largest in _LARGEST_SIZES.items():
         if findings.number(key) > largest:
             carried = findings.carried[key]
@@ -239,7 +241,7 @@ def _drop_what_counts_for_nothing(findings: Findings) -> None:
 
 
 def _leave_offload(findings: Findings) -> None:
-    """If the program offloads the optimizer's states, record that ours keeps them on the device."""
+    """If the program offloads optimizer states, note that our trainer keeps them on the device."""
     if findings.value("training.offload"):
         carried = findings.carried["training.offload"]
         why = "our own trainer keeps the optimizer's states on the device"

@@ -1,4 +1,7 @@
-"""A configuration file as dotted keys with their lines: TOML, YAML, or a recipe's arguments."""
+"""A configuration file as dotted keys with their lines.
+
+It is TOML, YAML, or a recipe's arguments.
+"""
 
 import json
 import re
@@ -16,12 +19,15 @@ from runbook.tools.adopt.configs.safe_values import safe_name, safe_value
 from runbook.tools.adopt.messages import AdoptMessage
 
 _MOST_VALUES = 3000
-"""Most values with a key. The largest public configuration we have seen has 300."""
+"""Largest number of values with a key. The largest public configuration we have seen has 300."""
 _MOST_NODES = 20_000
-"""Most values, sections and list items that are read. YAML aliases can expand exponentially."""
+"""Largest number of values, sections and list items that are read.
+
+YAML aliases can expand exponentially.
+"""
 _MOST_DEPTH = 40
 _MOST_LETTERS = 200
-"""Most characters in a dotted key."""
+"""Largest number of characters in a dotted key."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class ConfigValue:
     name: str
     """Its dotted key, as the program spells it."""
     value: Any
-    """A number, a text, a truth value, None, or a list of them."""
+    """A number, a text, a boolean, None, or a list of them."""
     line: int
     """Line in the file; 0 if the value is the program's default."""
     known: bool = True
@@ -39,7 +45,7 @@ class ConfigValue:
 
     @property
     def shown(self) -> str:
-        """The value for people, as the file has it."""
+        """The value as it is written in the file, for people."""
         if isinstance(self.value, str):
             return self.value
         return json.dumps(self.value, default=str)
@@ -64,7 +70,7 @@ def toml_values(text: str, file_name: str) -> list[ConfigValue]:
 
 
 def yaml_values(text: str, file_name: str) -> list[ConfigValue]:
-    """Return the values of a YAML file, aliases resolved.
+    """Return the values of a YAML file, with aliases resolved.
 
     Raise `ParamsError` if it is not a mapping.
     """
@@ -77,7 +83,7 @@ def yaml_values(text: str, file_name: str) -> list[ConfigValue]:
 def _toml_lines(text: str) -> dict[str, int]:
     """Return the line of each key and section of a TOML file, by its dotted name."""
     lines: dict[str, int] = {}
-    # Tables of each array of tables
+    # Tables in each array of tables
     counts: Counter[str] = Counter()
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -262,13 +268,13 @@ def _is_list_of_sections(node: yaml.SequenceNode) -> bool:
 def safe(value: ConfigValue) -> ConfigValue:
     """Return a value without control characters and without secrets.
 
-    Raise OverflowError over 64 bits.
+    Raise OverflowError for a number of more than 64 bits.
     """
     return replace(value, name=safe_name(value.name), value=safe_value(value.name, value.value))
 
 
 def by_name(values: Sequence[ConfigValue]) -> dict[str, ConfigValue]:
-    """Return the last value of each key, ordered by where these values are."""
+    """Return the last value of each key, in the order of these values in the file."""
     last: dict[str, ConfigValue] = {}
     for value in values:
         last.pop(value.name, None)

@@ -1,4 +1,4 @@
-"""Functions of a Python file that can be followed: their arguments are known from the calls."""
+"""Functions of a Python file that can be followed, because the calls show their arguments."""
 
 import ast
 from collections import Counter
@@ -22,9 +22,9 @@ from runbook.tools.adopt.configs.syntax import (
 _MOST_FOLLOWED = 300
 _DEEPEST = 10
 _MOST_NODES = 100_000
-"""Most syntax nodes in all followed calls together; a file may have 60,000."""
+"""Most syntax nodes in all followed calls together. A file may have 60,000."""
 _LAZY = ast.Yield | ast.YieldFrom | ast.Await | ast.Global | ast.Nonlocal
-"""Syntax that delays a function's effect, or makes it depend on more than its arguments."""
+"""Syntax that delays the effect of a function, or makes it depend on more than its arguments."""
 
 
 @dataclass
@@ -32,9 +32,9 @@ class FileFunctions:
     """The functions and calls of a file."""
 
     plain: Mapping[str, ast.FunctionDef]
-    """Top-level functions whose name nothing else at the top level has, by name."""
+    """Top-level functions, by name, whose name is not used for anything else at the top level."""
     calls: Mapping[str, list[ast.Call]]
-    """The calls of each name; `run.Partial(f, nodes=4)` is one of `f`."""
+    """The calls of each name; `run.Partial(f, nodes=4)` counts as one of `f`."""
     with_result: frozenset[str]
     """Functions that return something other than a literal."""
     changing_names: frozenset[str]
@@ -46,8 +46,8 @@ class FileFunctions:
     def follow(self, call: ast.Call) -> ast.FunctionDef | None:
         """Return the function that a call runs, or None if it cannot be followed.
 
-        Call `leave` at its end. The depth of calls and their total number are limited, because a
-        file could recurse forever.
+        Call `leave` after following it. The depth and the total number of calls are limited,
+        because a file could recurse forever.
         """
         function = self.plain.get(call.func.id) if isinstance(call.func, ast.Name) else None
         if function is None or arguments_given(function, call) is None:
@@ -66,7 +66,7 @@ class FileFunctions:
         self.depth -= 1
 
     def names_at_top(self, scope: Scope) -> Scope:
-        """Return the module-level names whose only value is visible in functions."""
+        """Return the module-level names that have a single value that functions see."""
         names = Scope(dict(scope.names))
         names.forget(self.changing_names)
         return names

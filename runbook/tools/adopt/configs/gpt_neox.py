@@ -98,9 +98,9 @@ def _take_widths(values: Values, findings: Findings, kind: ModelKind) -> None:
 
     hidden = findings.number("training.shape.hidden")
     if text(values, "mlp_type") in ("llama", "doublegate_llama"):
-        # Before 2024, megatron/model/transformer.py, LLaMAParallelMLP
+        # Before 2024: megatron/model/transformer.py, LLaMAParallelMLP
         llama_width = -(-int(8 * hidden / 3) // 256) * 256
-        source = "mlp_type llama: 8/3 of the width, up to a multiple of 256"
+        source = "mlp_type llama: 8/3 of the width, rounded up to a multiple of 256"
         line = line_of(values, "mlp_type")
         findings.take("training.shape.ffn_hidden", llama_width, line, source)
         return
@@ -114,12 +114,12 @@ def _take_widths(values: Values, findings: Findings, kind: ModelKind) -> None:
         "training.shape.ffn_hidden",
         rounded_up,
         line_of(values, "intermediate_size", "activation"),
-        f"a third of {width}, up to a multiple of {multiple}",
+        f"a third of {width}, rounded up to a multiple of {multiple}",
     )
 
 
 def _take_norm_epsilon(values: Values, kind: ModelKind) -> None:
-    """Take the epsilon of the norm that the model has."""
+    """Take the epsilon of the norm that the model uses."""
     if kind["normalization"] == "rmsnorm":
         kind["norm_epsilon"] = number(values, "rms_norm_epsilon", 1e-8)
     else:
@@ -127,7 +127,7 @@ def _take_norm_epsilon(values: Values, kind: ModelKind) -> None:
 
 
 def _take_decay(values: Values, findings: Findings) -> None:
-    """Take a decay given as a fraction of the steps; replace unknown decay shapes by a cosine."""
+    """Take a decay given as a fraction of the steps; replace unknown decay shapes with a cosine."""
     iterations = findings.number("training.iterations")
     share = number(values, "lr_decay_fraction")
     if share and iterations and "lr_decay_iters" not in values:
@@ -153,14 +153,14 @@ def _take_tokenizer(values: Values, findings: Findings) -> None:
 
 
 def _lower_zero_stage(values: Values, findings: Findings) -> None:
-    """Replace ZeRO stages 2 and 3, which our trainer does not have, by stage 1."""
+    """Replace ZeRO stages 2 and 3, which our trainer does not have, with stage 1."""
     if findings.number("parallel.zero_stage") > 1:
         line = line_of(values, "zero_optimization.stage")
         findings.take("parallel.zero_stage", 1, line, "stages 2 and 3 are DeepSpeed's")
 
 
 def _leave_other_positions(values: Values, findings: Findings) -> None:
-    """Record position embeddings that no model here has, such as ALiBi."""
+    """Record position embeddings, such as ALiBi, that no model here has."""
     positions = text(values, "pos_emb")
     if positions not in ("", "rotary", "learned"):
         findings.leave(line_of(values, "pos_emb"), f"pos_emb {positions}", NO_SUCH_PART)
@@ -171,7 +171,7 @@ def _take_accumulation(values: Values, findings: Findings) -> None:
     if "train_batch_size" in values:
         return
     if "global_num_gpus" not in values and "num_nodes" not in values:
-        question = "how many nodes: deepy.py takes all of the hostfile or the job"
+        question = "number of nodes: deepy.py uses all of the hostfile or the job"
         findings.ask("jobs.training.nodes", question)
     micro_batch = findings.number("training.micro_batch", 1)
     steps = findings.number("gas", 1)

@@ -1,6 +1,6 @@
 """The keys of GPT-NeoX's YAML files. They may be spelled with `-` or `_`.
 
-Read from EleutherAI/gpt-neox (megatron/neox_arguments/neox_args.py and deepspeed_args.py, 2026-11).
+Based on EleutherAI/gpt-neox (megatron/neox_arguments/neox_args.py and deepspeed_args.py, 2026-11).
 """
 
 from typing import Any

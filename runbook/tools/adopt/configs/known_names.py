@@ -1,4 +1,4 @@
-"""Determine which names of a Python file have a known value without running it."""
+"""Determines which names of a Python file have a known value without running it."""
 
 import ast
 import math
@@ -27,12 +27,12 @@ _NAMED = (
 
 @dataclass
 class Scope:
-    """Values of names, where the statements read so far determine them."""
+    """The values of names, if the statements read so far determine them."""
 
     names: dict[str, Any] = field(default_factory=dict)
 
     def value(self, node: ast.expr) -> Any:
-        """Return the value of an expression of literals, known names and arithmetic."""
+        """Return the value of an expression made of literals, known names and arithmetic."""
         if isinstance(node, ast.Name):
             return self.names.get(node.id, UNKNOWN)
         if isinstance(node, ast.BinOp):
@@ -48,7 +48,7 @@ class Scope:
             return UNKNOWN
 
     def truth(self, test: ast.expr) -> bool | None:
-        """Return whether a test is true, or None if only the running program can tell."""
+        """Return whether a test is true, or None if that is known only at run time."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             truth = self.truth(test.operand)
             return None if truth is None else not truth
@@ -60,14 +60,14 @@ class Scope:
         return None if value is UNKNOWN else bool(value)
 
     def _chosen(self, node: ast.IfExp) -> Any:
-        """Return the value of a conditional expression whose test is known."""
+        """Return the value of a conditional expression if its test is known."""
         truth = self.truth(node.test)
         if truth is None:
             return UNKNOWN
         return self.value(node.body if truth else node.orelse)
 
     def _truth_of_several(self, test: ast.BoolOp) -> bool | None:
-        """Return the truth of tests joined by `and` or `or`, where one test may decide it."""
+        """Return the truth of tests joined by `and` or `or`; a single test may decide it."""
         truths = [self.truth(value) for value in test.values]
         deciding = isinstance(test.op, ast.Or)
         if deciding in truths:
@@ -88,7 +88,7 @@ class Scope:
     def _computed(self, node: ast.BinOp) -> Any:
         """Return the result of an arithmetic operation on known numbers.
 
-        Powers are left out, because their results may be enormous.
+        Powers are not computed, because their results may be enormous.
         """
         left_value = self.value(node.left)
         right_value = self.value(node.right)
@@ -108,7 +108,7 @@ class Scope:
     def assign(self, statement: ast.stmt) -> None:
         """Record the value that a simple statement assigns.
 
-        Forget each name that it sets in another way.
+        Forget each name that the statement sets in another way.
         """
         value: Any = UNKNOWN
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
@@ -119,16 +119,17 @@ class Scope:
                 self.learn(target.id, value)
 
     def learn(self, name: str, value: Any) -> None:
-        """Record the value of a name if it is immutable; a list may be changed by its methods.
+        """Record the value of a name if the value is immutable; methods may change a list.
 
-        A secret with an innocent name would be revealed wherever the name is used.
+        Secrets are not recorded: one with an innocent name would be revealed wherever the name is
+        used.
         """
         has_room = len(self.names) < _MOST_NAMES
         if is_scalar(value) and has_room and not is_secret_name(name):
             self.names[name] = value
 
     def forget(self, names: Iterable[str]) -> None:
-        """Forget the values of names; `*` stands for any name, as in `from settings import *`."""
+        """Forget the values of names; `*` means all names, as in `from settings import *`."""
         for name in names:
             if name == "*":
                 self.names.clear()
@@ -146,7 +147,7 @@ class Scope:
     def inside(self, function: Function, calls: Sequence[ast.Call]) -> "Scope":
         """Return the names that are known inside a function.
 
-        They are the names around it, and the arguments that are the same in all calls.
+        They are the names around it, and the arguments that are equal in all calls.
         """
         inner = Scope(dict(self.names))
         inner.forget(parameters(function))
@@ -213,7 +214,7 @@ def arguments_given(function: Function, call: ast.Call) -> dict[str, ast.expr] |
 def _literals_given(
     function: Function, call: ast.Call, defaults: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the argument for each parameter, as far as the call states it."""
+    """Return the argument for each parameter whose value the call states."""
     nodes = arguments_given(function, call)
     values: dict[str, object] = dict.fromkeys(parameters(function), UNKNOWN)
     if nodes is None:
@@ -227,7 +228,7 @@ def _literals_given(
 
 
 def bound_names(body: Iterable[ast.AST]) -> Iterator[str]:
-    """Yield each name that statements set: by assignment, loop, import, definition or pattern."""
+    """Yield each name that statements set by assignment, loop, import, definition or pattern."""
     for statement in body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
@@ -273,7 +274,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 def _comparison(sign: ast.cmpop, left_value: Any, right_value: Any) -> bool | None:
-    """Return the truth of a comparison, or None for two objects whose identity is unknown."""
+    """Return the truth of a comparison, or None for two objects of unknown identity."""
     compare = _COMPARISONS.get(type(sign))
     if compare is not None:
         return bool(compare(left_value, right_value))

@@ -16,7 +16,7 @@ from runbook.tools.adopt.program_arguments import ModelKind
 
 _EVAL_INTERVAL = 500
 _EVAL_ITERATIONS = 32
-"""The recipes' evaluation (recipes/common.py, _pretrain_common)."""
+"""Number of evaluation steps in the recipes (recipes/common.py, _pretrain_common)."""
 _DIFFERENCES = (
     OtherProgram(
         topic="trainer",
@@ -28,9 +28,8 @@ _DIFFERENCES = (
         theirs="the recipe's own",
         ours=(
             "those that Bridge's recipes have in common (2026-08), and one tensor, pipeline and "
-            "context rank: adopt "
-            "the whole configuration that Bridge prints or saves (run_config.yaml), which leaves "
-            "nothing out"
+            "context rank: adopt the whole configuration that Bridge prints or saves "
+            "(run_config.yaml), which is complete"
         ),
     ),
 )
@@ -44,7 +43,9 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
     findings.take("training.precision", "bf16", 0, "bf16_mixed is the recipes' default", over=False)
     _take_tokenizer(values, findings)
     if "jobs.training.nodes" not in findings.carried:
-        findings.ask("jobs.training.nodes", "how many nodes: the command that starts it says so")
+        findings.ask(
+            "jobs.training.nodes", "number of nodes: it is in the command that starts the training"
+        )
     drop_single_chunk(findings)
 
 

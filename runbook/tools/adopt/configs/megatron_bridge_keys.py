@@ -1,6 +1,6 @@
 """The keys of Megatron Bridge: train, optimizer, scheduler, dataset and the sections around them.
 
-Read from NVIDIA-NeMo/Megatron-Bridge, 2026-08 (src/megatron/bridge/training/config.py and
+Based on NVIDIA-NeMo/Megatron-Bridge, 2026-08 (src/megatron/bridge/training/config.py and
 recipes/common.py).
 """
 
@@ -41,17 +41,17 @@ from runbook.tools.adopt.configs.rows import (
     integer,
 )
 
-_HELD_OUT = "02-data holds text out by data.split"
+_HELD_OUT = "02-data holds out text with data.split"
 _SLOW_RANKS = "an alarm names slow ranks"
 _RESTARTS = "jobs.training.restarts and spares"
 _COUNTS_WHERE_ON = "counts where it is on"
 _MIXED_PRECISION_SAYS_IT = "mixed_precision says it"
 _PRECISION_SIGNS = {"bf16": "bf16", "fp16": "fp16", "32": "fp32"}
-"""Substrings that identify a precision, as in `bf16_mixed`. The first match applies."""
+"""Substrings that identify a precision, as in `bf16_mixed`. The first one that matches applies."""
 
 
 def _precision(value: Any) -> str:
-    """Read the name of a precision."""
+    """Convert the name of a precision."""
     name = str(value).lower()
     for sign, precision in _PRECISION_SIGNS.items():
         if sign in name:
@@ -83,7 +83,7 @@ _TRAIN_ROWS = (
             why="the job saves and ends before its time limit",
             same_if=UNSET,
         ),
-        DroppedKey("exit_signal*", why="a job that is asked to stop saves and ends"),
+        DroppedKey("exit_signal*", why="a job that receives a stop signal saves and ends"),
         DroppedKey("skip_train", why="the training is what the run is for", same_if=OFF),
         DroppedKey("*", why=PERFORMANCE, same_if=UNSET_OR_OFF),
     ),
@@ -192,7 +192,7 @@ _OTHER_ROWS = (
     DroppedKey("straggler*", why=_SLOW_RANKS, same_if=UNSET),
     DroppedKey("nvrx_straggler*", why=_SLOW_RANKS, same_if=UNSET),
     DroppedKey("rerun_state_machine*", why="training.replay_interval", same_if=UNSET),
-    DroppedKey("peft*", why="fine-tuning is not what a run does", same_if=UNSET),
+    DroppedKey("peft*", why="a run does no fine-tuning", same_if=UNSET),
     DroppedKey("inprocess_restart*", why=_RESTARTS, same_if=UNSET),
     DroppedKey("tensor_inspect*", why=LOGGING, same_if=UNSET),
     DroppedKey("env_vars*", why="the site's file has variables", same_if=UNSET),

@@ -36,7 +36,7 @@ _DIFFERENCES = (
     OtherProgram(
         topic="gradients",
         theirs="accumulated over micro-batches of each replica",
-        ours="the same number of sequences in a step, summed in another order",
+        ours="the same number of sequences per step, summed in another order",
     ),
     OtherProgram(
         topic="initial weights",
@@ -63,7 +63,7 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_nodes(values: Values, findings: Findings) -> None:
-    """Compute the nodes: dp x tp x pp x context."""
+    """Compute the number of nodes from dp x tp x pp x context."""
     replicas = whole_number(values, "parallelism.dp", 1)
     context = findings.number("parallel.context", 1)
     world = replicas * findings.model_parallel * context
@@ -126,7 +126,7 @@ def _take_stable_schedule(
 
 
 def _leave_later_stages(values: Values, findings: Findings) -> None:
-    """Note that a run has one text, where the file has several stages of text."""
+    """Note that a run has only one text, but the file has several stages of text."""
     stages = {name.split(".")[1] for name in values if name.startswith("data_stages.")}
     if len(stages) > 1:
         line = line_of(values, "data_stages.1.name", "data_stages.1.start_training_step")

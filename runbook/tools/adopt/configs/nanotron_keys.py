@@ -1,7 +1,7 @@
 """The keys of nanotron's YAML files: model, optimizer, parallelism, tokens and data_stages.
 
-Read from huggingface/nanotron, 2026-11 (src/nanotron/config/config.py and models_config.py), and
-the files of its users.
+Based on huggingface/nanotron, 2026-11 (src/nanotron/config/config.py and models_config.py), and on
+files of its users.
 """
 
 from typing import Any
@@ -103,7 +103,7 @@ _MODEL_ROWS = in_section(
     DroppedKey("make_vocab_size_divisible_by", why=PADDED_VOCABULARY),
     DroppedKey("ddp_bucket_cap_mb", why=PERFORMANCE),
 )
-# config.py, OptimizerArgs; the values of Adam stood in its section in earlier versions
+# config.py, OptimizerArgs; in earlier versions, Adam's values were in a section of their own
 _OPTIMIZER_ROWS = in_section(
     "optimizer",
     DecimalKey("optimizer_factory.adam_beta1", "training.adam_beta1"),
@@ -122,7 +122,7 @@ _OPTIMIZER_ROWS = in_section(
         same_if=([], None),
     ),
     DecimalKey("clip_grad", "training.clip_gradient"),
-    IntegerKey("zero_stage", "parallel.zero_stage", why="0 and 1 are what our trainer has"),
+    IntegerKey("zero_stage", "parallel.zero_stage", why="our trainer has 0 and 1"),
     DroppedKey("accumulate_grad_in_fp32", why=GRADIENTS_IN_32_BITS, same_if=ON),
 )
 # config.py, LRSchedulerArgs

@@ -1,7 +1,7 @@
-"""nanotron's configurations in Python: files that build a `Config` and save it as YAML.
+"""Reads nanotron's configurations in Python: files that build a `Config` and save it as YAML.
 
-Read from huggingface/nanotron, 2026-11 (examples). They get the dotted keys of the YAML files, so that
-one table reads both. Nothing of the file is executed.
+Based on huggingface/nanotron, 2026-11 (examples). Their values get the dotted keys of the YAML
+files, so that one table works for both. The file is never executed.
 """
 
 import ast
@@ -34,10 +34,10 @@ _FIRST_PARAMETERS = {
     "GeneralArgs": "project",
     "RandomInit": "std",
 }
-"""The parameter of a class that its first argument without a name gives."""
+"""For each class, the parameter that its first positional argument sets."""
 _DENSE_MODELS = ("LlamaConfig", "Qwen2Config")
 _LOWER_CASE = ("tp_mode", "pp_engine")
-"""Keys whose values nanotron's classes read in capital letters, too."""
+"""Keys whose values nanotron's classes also accept in capital letters."""
 _CHANGES_NOTHING = (
     "print",
     "assert",
@@ -57,9 +57,9 @@ _CHANGES_NOTHING = (
     "isinstance",
     "hasattr",
 )
-"""Last names of calls that leave a configuration as it is."""
+"""Last names of calls that do not change a configuration."""
 _READS_ONLY = ("get", "items", "keys", "index", "count")
-"""Methods of lists and dictionaries that leave them as they are."""
+"""Methods of lists and dictionaries that do not change them."""
 _GIVES_ITEMS = ("enumerate", "reversed", "list", "tuple", "zip", "items", "values")
 """Last names of calls in the head of a loop that give the items of a part one by one."""
 _ANY_ITEM = "*"
@@ -67,17 +67,17 @@ _ANY_ITEM = "*"
 _MOST_LOOPS = 3
 """Loops inside each other whose variables are followed."""
 _MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
-"""Expressions of values that a method may change later."""
+"""Expressions whose values a method may change later."""
 _MOST_NODES = 10_000
-"""Expressions that are read: names that hold lists of each other repeat without end."""
+"""Most expressions that are read. Names whose lists contain each other would repeat forever."""
 _MOST_DEPTH = 40
-"""Expressions inside each other that are read: names that stand for each other never end."""
+"""Deepest nesting of expressions that is read. Names that refer to each other would never end."""
 
 
 def nanotron_values(tree: ast.Module, file_name: str) -> tuple[ConfigValue, ...]:
     """Return the values of the last `Config` that a file builds, by the keys of a YAML file.
 
-    The result is empty if the file builds none. Raise `ParamsError` if it repeats itself without end.
+    The result is empty if the file does not build one. Raise `ParamsError` if it repeats forever.
     """
     classes = _imported_classes(tree)
     if _CONFIG not in classes:
@@ -104,7 +104,7 @@ def _imported_classes(tree: ast.Module) -> set[str]:
 
 @dataclass(frozen=True)
 class _BuiltConfig:
-    """A call of nanotron's `Config`, and what is known where it stands."""
+    """A call of nanotron's `Config`, and what is known at that point of the file."""
 
     call: ast.Call
     variable: str
@@ -112,7 +112,7 @@ class _BuiltConfig:
     statements: Sequence[ast.stmt]
     """The statements around it that always run."""
     names: Mapping[str, ast.expr]
-    """The expression that each name stands for, if only one statement gives it a value."""
+    """The expression that each name stands for, if only a single statement sets it."""
     scope: Scope
 
 
@@ -131,7 +131,7 @@ def _last_config(tree: ast.Module) -> _BuiltConfig | None:
 
 
 def _always_run(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Return the statements of a body that run whenever the file is started."""
+    """Return the statements of a body that always run when the file is started."""
     statements: list[ast.stmt] = []
     for statement in body:
         if isinstance(statement, ast.If) and is_main_test(statement.test):
@@ -156,9 +156,9 @@ def _config_in(tree: ast.Module, statements: Sequence[ast.stmt]) -> _BuiltConfig
 def _names_of(
     tree: ast.Module, statements: Sequence[ast.stmt]
 ) -> tuple[dict[str, ast.expr], Scope]:
-    """Return what each name stands for that one statement alone sets, and the values of those."""
+    """Return the value of each name that a single statement sets, with names in it resolved."""
     counts = Counter(bound_names([tree]))
-    # A parameter stands for what only the call of its function says
+    # The value of a parameter is known only in the calls of its function
     counts.update(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
     names: dict[str, ast.expr] = {}
     scope = Scope()
@@ -167,7 +167,7 @@ def _names_of(
         for target in assigned_targets(statement):
             if not isinstance(target, ast.Name) or counts[target.id] > 1 or value is None:
                 continue
-            # A secret would be shown under any key that its name is given to
+            # A secret would be shown under any key that its name is used for
             if is_secret_name(target.id):
                 continue
             names[target.id] = value
@@ -187,7 +187,8 @@ class _ConfigReader:
     paths: dict[str, list[str]] = field(default_factory=dict)
     """The dotted keys where each variable became a part of the configuration."""
     plain_keys: set[str] = field(default_factory=set)
-    """The dotted keys of values that no other statement can change: numbers, texts, unknown ones."""
+    """The dotted keys of values that no other statement can change: numbers, texts and unknown
+    values."""
     num_nodes: int = 0
     depth: int = 0
 
@@ -207,7 +208,7 @@ class _ConfigReader:
         self.depth -= 1
 
     def _values_inside(self, path: str, node: ast.expr) -> Iterator[ConfigValue]:
-        """Yield the values of an expression that is not too deep inside others."""
+        """Yield the values of an expression that is not nested too deeply."""
         if isinstance(node, ast.Name) and node.id in self.names:
             self.paths.setdefault(node.id, []).append(path)
             yield from self.values(path, self.names[node.id])
@@ -227,7 +228,7 @@ class _ConfigReader:
             yield self._plain(path, node)
 
     def changes(self, tree: ast.Module, built: _BuiltConfig) -> Iterator[ConfigValue]:
-        """Yield what the file's other statements change in the configuration or in its parts."""
+        """Yield the changes that the file's other statements make to the configuration."""
         statements = list(statements_in(tree.body))
         num_parts = len(self.paths)
         named: set[ast.stmt] = set()
@@ -238,13 +239,13 @@ class _ConfigReader:
             yield from rows
         if len(self.paths) == num_parts:
             return
-        # A name that a change has made a part may have changed before it
+        # A name that a change turned into a part may have changed before that
         for statement in statements:
             if statement not in named and list(self._changes_of(statement, built)):
                 yield _unknown(statement)
 
     def _changes_of(self, statement: ast.stmt, built: _BuiltConfig) -> Iterator[ConfigValue]:
-        """Yield what one statement changes in the parts that are known so far."""
+        """Yield the changes that one statement makes to the parts that are known so far."""
         self._name_items(statement)
         is_certain = any(statement is other for other in built.statements)
         value: ast.expr | None = getattr(statement, "value", None)
@@ -300,7 +301,7 @@ class _ConfigReader:
         )
 
     def _sets_an_item(self, statement: ast.stmt) -> bool:
-        """Return whether a statement sets or deletes a part in another way than by an assignment."""
+        """Return whether a statement sets or deletes a part other than by an assignment."""
         followed = [target for target in assigned_targets(statement) if dotted(target)]
         for node in _nodes_in(statement):
             is_load = isinstance(getattr(node, "ctx", None), ast.Load)
@@ -327,7 +328,7 @@ class _ConfigReader:
         return any(self._is_part(item) for value in values for item in _items_of(value))
 
     def _is_handed_on(self, call: ast.Call, statement: ast.stmt) -> bool:
-        """Return whether a call may change a part: its method, or a function that is given it."""
+        """Return whether a call may change a part: it is a method of the part, or receives it."""
         name = _called_name(call)
         if name in _CHANGES_NOTHING:
             return False
@@ -336,7 +337,7 @@ class _ConfigReader:
         is_method = isinstance(call.func, ast.Attribute) and self._is_part(call.func.value)
         if is_method and name not in _READS_ONLY:
             return True
-        # nanotron's classes keep a part as it is, unless nobody keeps what they make
+        # nanotron's classes do not change a part, unless what they create is discarded
         if name in self.classes and not isinstance(statement, ast.Expr | ast.With | ast.For):
             return False
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -345,7 +346,7 @@ class _ConfigReader:
     def _place(self, node: ast.expr) -> tuple[str, str]:
         """Return the variable of the configuration that an expression starts with, and its attribute.
 
-        Both are empty if it starts with none. An item of a list stands for the list.
+        Both are empty if there is no such variable. An item of a list counts as the list.
         """
         name = dotted(_without_items(node))
         parts = name.split(".")
@@ -372,7 +373,7 @@ class _ConfigReader:
         return any(pattern.fullmatch(plain_key) for plain_key in self.plain_keys)
 
     def _values_of_class(self, path: str, call: ast.Call) -> Iterator[ConfigValue]:
-        """Yield the arguments of a class of nanotron's."""
+        """Yield the arguments of one of nanotron's classes."""
         class_name = last_name(call.func)
         if path.endswith("model_config") and class_name not in _DENSE_MODELS:
             yield ConfigValue(_joined(path, _sign_of_model(class_name)), True, call.lineno)
@@ -391,7 +392,7 @@ class _ConfigReader:
                 yield from self.values(_joined(path, keyword.arg), keyword.value)
 
     def _plain(self, path: str, node: ast.expr) -> ConfigValue:
-        """Return a value that is no class of nanotron's; its source if only a running program knows it."""
+        """Return a value that is not a nanotron class, or its source if it is not known."""
         value = self.scope.value(node)
         if value is UNKNOWN:
             value = self._choice(node)
@@ -402,14 +403,14 @@ class _ConfigReader:
         return ConfigValue(path, value, node.lineno)
 
     def _choice(self, node: ast.expr) -> object:
-        """Return the name of a choice or of a type: `reduce_scatter`, `bfloat16`."""
+        """Return the name of an enum member or of a type: `reduce_scatter`, `bfloat16`."""
         module, _, name = dotted(node).rpartition(".")
         if module == "torch" or (module in self.classes and name.isupper()):
             return name.lower()
         return UNKNOWN
 
     def _attribute(self, node: ast.Attribute) -> ast.expr | None:
-        """Return the argument that gave an attribute of a variable its value: `model_config.vocab_size`."""
+        """Return the argument that set an attribute of a variable: `model_config.vocab_size`."""
         variable, _, attribute = dotted(node).partition(".")
         built = self.names.get(variable)
         if not isinstance(built, ast.Call) or is_secret_name(attribute):
@@ -420,14 +421,14 @@ class _ConfigReader:
         return None
 
     def _is_class(self, node: ast.expr) -> bool:
-        """Return whether an expression is a class of nanotron's, or a name of one."""
+        """Return whether an expression is a nanotron class, or a name of one."""
         if isinstance(node, ast.Name):
             node = self.names.get(node.id, node)
         return isinstance(node, ast.Call) and last_name(node.func) in self.classes
 
 
 def _unknown(statement: ast.stmt) -> ConfigValue:
-    """Return the row of a statement whose effect on the configuration is not known."""
+    """Return the row of a statement whose effect on the configuration is unknown."""
     return ConfigValue("statement", source_of_head(statement), statement.lineno, known=False)
 
 
@@ -473,7 +474,7 @@ def _calls_in(statement: ast.stmt) -> list[ast.Call]:
 
 
 def _items_of(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield what an expression may stand for, and the items of its lists: `[a, b if c else d]`."""
+    """Yield the values that an expression may have, with the items of lists: `[a, b if c else d]`."""
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
         children = node.elts
     elif isinstance(node, ast.Dict | ast.BoolOp):
@@ -504,7 +505,7 @@ def _without_items(node: ast.expr) -> ast.expr:
 
 
 def _builds_another(statement: ast.stmt, built: _BuiltConfig) -> bool:
-    """Return whether a later statement may put another `Config` into the variable."""
+    """Return whether a later statement may assign another `Config` to the variable."""
     value = getattr(statement, "value", None)
     if not isinstance(value, ast.Call) or last_name(value.func) != _CONFIG:
         return False
@@ -518,12 +519,12 @@ def _joined(path: str, name: str) -> str:
 
 
 def _is_text(node: ast.expr | None) -> bool:
-    """Return whether a key of a dictionary is a literal text."""
+    """Return whether a key of a dictionary is a string literal."""
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _sign_of_model(class_name: str) -> str:
-    """Return the key by which a YAML file says which model it is.
+    """Return the key by which a YAML file identifies its model.
 
     >>> _sign_of_model("MambaModelConfig"), _sign_of_model("Starcoder2Config")
     ('is_mamba_config', 'is_starcoder2_config')

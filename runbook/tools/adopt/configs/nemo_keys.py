@@ -1,6 +1,6 @@
 """The keys of NeMo 2: trainer, data, optim, log, and the model's, which Megatron Bridge shares.
 
-Read from NVIDIA/NeMo, 2025-09 (nemo/collections/llm/recipes and nemo/lightning), and
+Based on NVIDIA/NeMo, 2025-09 (nemo/collections/llm/recipes and nemo/lightning), and
 NVIDIA/NeMo-Run.
 """
 
@@ -54,11 +54,11 @@ _OWN_FUNCTION = "the program's own function"
 _SET_FP8 = "set training.fp8"
 _PLUGINS_SAY_IT = "trainer.plugins says it"
 _PRECISION_SIGNS = {"bf16": "bf16", "fp16": "fp16", "16": "fp16", "32": "fp32"}
-"""Substrings that identify a precision, as in `bf16_mixed`. The first match applies."""
+"""Substrings that identify a precision, as in `bf16_mixed`. The first one that matches applies."""
 
 
 def _precision(value: Any) -> str:
-    """Read the name of a precision, or of its class."""
+    """Convert the name of a precision, or of its class."""
     name = str(value).lower()
     for sign, precision in _PRECISION_SIGNS.items():
         if sign in name:
@@ -67,7 +67,10 @@ def _precision(value: Any) -> str:
 
 
 def _batches(value: Any) -> int:
-    """Read a number of batches. 0.0 means none, and any other share of an epoch cannot be read."""
+    """Convert a number of batches.
+
+    0.0 means none; other fractions of an epoch cannot be converted.
+    """
     is_share = isinstance(value, float) and value < 1
     if is_share and value:
         raise ValueError(value)
@@ -75,7 +78,7 @@ def _batches(value: Any) -> int:
 
 
 def _shares(value: Any) -> str:
-    """Read the split of the text: `900,50,50`, or a list of three."""
+    """Convert the split of the text: `900,50,50`, or a list of three."""
     text = value if isinstance(value, str) else ",".join(map(str, value))
     return text.strip("[]").replace(" ", "")
 
@@ -90,7 +93,7 @@ _MODEL_CONFIG = (
     IntegerKey(
         "seq_length",
         "training.sequence_length",
-        why="the text's length counts: data.seq_length",
+        why="the sequence length of the text applies: data.seq_length",
     ),
     DecimalKey("hidden_dropout", "training.dropout"),
     DecimalKey("init_method_std", "training.init_std"),
@@ -156,7 +159,7 @@ MODEL_ROWS = (
 )
 """NeMo 2 has them under model.config, Megatron Bridge under model."""
 
-# Arguments of a recipe (recipes/llama3_8b.py), which scripts/performance/helpers.py has as well
+# Arguments of a recipe (recipes/llama3_8b.py), which scripts/performance/helpers.py also has
 _ARGUMENTS = (
     IntegerKey("num_nodes", "jobs.training.nodes"),
     IntegerKey("num_gpus_per_node", "jobs.training.devices_per_node"),
@@ -234,7 +237,7 @@ _TRAINER_ROWS = in_section(
         "training.overlap_tensor",
         why="counts with parallel.sequence only",
     ),
-    DroppedKey("callbacks*", why="code of the program's own"),
+    DroppedKey("callbacks*", why="code of that program"),
     DroppedKey("check_val_every_n_epoch", why="training.eval_interval says it", same_if=UNSET),
     DroppedKey("profiler*", why=PROFILE, same_if=UNSET),
     DroppedKey("enable_*", why=LOGGING),
@@ -314,7 +317,7 @@ _OPTIMIZER_ROWS = (
         IntegerKey("max_steps", "training.decay_iterations"),
         DroppedKey(
             "constant_steps",
-            why="our schedules stay at the minimum by themselves",
+            why="our schedules stay at the minimum automatically",
             same_if=ZERO,
         ),
         ChosenKey(
@@ -340,7 +343,7 @@ _PLUGIN_ROWS = in_section(
     DroppedKey("PerfEnvPlugin*", why="the site's file has variables"),
     DroppedKey("NsysPlugin*", why=PROFILE),
     DroppedKey("MemoryProfilePlugin*", why=PROFILE),
-    DroppedKey("PreemptionPlugin*", why="a job that is asked to stop saves and ends"),
+    DroppedKey("PreemptionPlugin*", why="a job that receives a stop signal saves and ends"),
     DroppedKey("FaultTolerancePlugin*", why="jobs.training.restarts and spares"),
     DroppedKey("ConfigValidationPlugin*", why="`runbook check` validates the run file"),
 )

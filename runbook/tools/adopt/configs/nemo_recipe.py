@@ -31,14 +31,14 @@ from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.program_arguments import ModelKind
 
 _PEAK = 3e-4
-"""The recipes' learning rate (recipes/optim/adam.py)."""
+"""Default learning rate of the recipes (recipes/optim/adam.py)."""
 _EIGHT_BITS = {
     "mxfp8": "mxfp8",
     "fp8_current": "tensorwise",
     "fp8_subchannel": "blockwise",
     "fp8": "delayed",
 }
-"""8-bit scaling by a substring of the precision's name. The first match applies.
+"""8-bit scaling by a substring of the precision's name. The first one that matches applies.
 
 Source: recipes/precision/mixed_precision.py.
 """
@@ -104,7 +104,7 @@ def take_recipe_model(values: Values, findings: Findings) -> None:
         recipe = recipe_of(name)
     if recipe is None:
         model = name or "the configuration"
-        findings.ask("model", f"the model of {model}, whose shape it does not say")
+        findings.ask("model", f"the model of {model}, whose shape is not given")
         return
 
     source = name if model_class else f"recipe {name}"

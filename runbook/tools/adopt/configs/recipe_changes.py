@@ -19,7 +19,7 @@ from runbook.tools.adopt.configs.syntax import (
 )
 
 _HELPERS = ("set_primary_perf_configs",)
-"""Functions that change a recipe. Their keyword arguments have rows."""
+"""Functions that change a recipe. Their keyword arguments have rows in the table."""
 _STARTERS = ("run.run", "nemo_run.run", "run.cli.main", "pretrain", "llm.pretrain")
 """Functions that start the training of a recipe and change nothing in it."""
 _STARTER_ARGUMENTS = frozenset(
@@ -48,12 +48,12 @@ _READABLE = (
 )
 """Attributes of a recipe that are numbers or names.
 
-Reading one of them, for an executor, changes nothing.
+Reading one of them, for example for an executor, changes nothing.
 """
 
 
 def changes_of(variable: str, statement: ast.AST, reader: ValueReader) -> list[ConfigValue] | None:
-    """Return the changes that a statement makes to a configuration, or None if it is unclear."""
+    """Return the changes that a statement makes to a configuration, or None if they are unclear."""
     if _changes_nothing(variable, statement):
         return []
     if isinstance(statement, ast.AugAssign):
@@ -107,7 +107,7 @@ def _reads_numbers(statement: ast.AST, variable: str) -> bool:
 
 
 def _augmented(variable: str, statement: ast.AugAssign) -> list[ConfigValue] | None:
-    """Return the change of `recipe.data.global_batch_size *= 2`, whose result is unknown."""
+    """Return the change of `recipe.data.global_batch_size *= 2`, with an unknown result."""
     name = path_in(statement.target, variable)
     if not name:
         return None
@@ -150,7 +150,7 @@ def _called(call: ast.Call, variable: str, reader: ValueReader) -> list[ConfigVa
 def _added(
     name: str, call: ast.Call, variable: str, reader: ValueReader
 ) -> list[ConfigValue] | None:
-    """Return the element that a call adds to a list: `recipe.trainer.callbacks.append(x)`."""
+    """Return the element that a call adds to a list, as in `recipe.trainer.callbacks.append(x)`."""
     if uses_whole(call.args, variable) or call.keywords or not call.args:
         return None
     # Each element gets its own key, so that a later element does not replace an earlier one
@@ -168,7 +168,7 @@ def _added(
 def _given_to(
     function: str, call: ast.Call, variable: str, reader: ValueReader
 ) -> list[ConfigValue] | None:
-    """Return the changes of a function that receives the whole recipe."""
+    """Return the changes that a function makes if it receives the whole recipe."""
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     is_whole = [dotted(argument) == variable for argument in arguments]
     if not any(is_whole):

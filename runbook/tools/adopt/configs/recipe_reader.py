@@ -47,9 +47,15 @@ Each call of such a function makes a new configuration.
 MOST_CALLS = 100
 _MOST_VARIABLES = 300
 _MOST_MENTIONED = 50
-"""Most configurations in one statement. Each of them is searched for in the whole statement."""
+"""Largest number of configurations mentioned in one statement.
+
+Each of them is searched for in the whole statement.
+"""
 _MOST_BRANCHES = 200
-"""Most branches around one statement. An early return is a branch around all that follows it."""
+"""Largest number of branches around one statement.
+
+An early return counts as a branch around everything after it.
+"""
 _NO_OBJECTS = frozenset(
     (
         "ceil",
@@ -79,7 +85,7 @@ Megatron Bridge's recipes.
 
 @dataclass(frozen=True)
 class FileContext:
-    """State that all readers of a file share."""
+    """State shared by all readers of a file."""
 
     functions: FileFunctions
     makers: Makers
@@ -105,19 +111,19 @@ class RecipeReader:
     calls: list[OpenConfig] = field(default_factory=list)
     """Calls of recipes."""
     callers: list[OpenConfig] = field(default_factory=list)
-    """Calls of the functions that make recipes; each has the function's name as recipe."""
+    """Calls of the functions that make recipes; each has the function's name as its recipe."""
     returned: list[tuple[Branches, list[HeldConfig]]] = field(default_factory=list)
     """The value of each return statement that was read, and the branches around it."""
 
     def read(self, body: Sequence[ast.stmt], path: Branches) -> None:
-        """Read statements below the branches of `path`."""
+        """Read statements that are inside the branches of `path`."""
         for statement in body:
             self._statement(statement, path)
             if self._may_have_left(statement):
                 path = self._new_branch(path, statement)
 
     def _statement(self, statement: ast.stmt, path: Branches) -> None:
-        """Read one statement, and those inside it."""
+        """Read a statement and the statements inside it."""
         if isinstance(statement, ast.If):
             self._if(statement, path)
         elif isinstance(statement, ast.For | ast.AsyncFor | ast.While):
@@ -188,7 +194,7 @@ class RecipeReader:
     def _branch(
         self, bodies: Sequence[Sequence[ast.stmt]], statement: ast.stmt, path: Branches
     ) -> None:
-        """Read alternative branches. Each starts from the same state."""
+        """Read the alternative branches, each starting from the same state."""
         names_before = dict(self.scope.names)
         bindings_before = dict(self.bindings)
         names_after = []
@@ -204,7 +210,7 @@ class RecipeReader:
         self.bindings = _merged(bindings_after)
 
     def _forget(self, nodes: Sequence[ast.AST]) -> None:
-        """Forget the names that nodes set."""
+        """Forget the names that the nodes set."""
         names = list(bound_names(nodes))
         self.scope.forget(names)
         self._forget_objects(names)
@@ -216,7 +222,7 @@ class RecipeReader:
                 del self.bindings[name]
 
     def _header(self, nodes: Sequence[ast.AST], statement: ast.stmt, path: Branches) -> None:
-        """Report a compound statement whose head uses a recipe, such as a loop over callbacks."""
+        """Report a compound statement whose head uses a recipe, as in a loop over its callbacks."""
         mentioned = self._mentioned(nodes)
         if not mentioned:
             return
@@ -227,7 +233,7 @@ class RecipeReader:
     def _definition(self, statement: Function | ast.ClassDef, path: Branches) -> None:
         """Report the statements of an inner function that change a recipe of the outer one.
 
-        A default argument, as in `def tune(r=recipe)`, is bound at the definition.
+        A default argument, as in `def tune(r=recipe)`, is bound when the function is defined.
         """
         self._header(head_nodes(statement), statement, path)
         if self._mentioned(statement.body):
@@ -327,7 +333,7 @@ class RecipeReader:
             self.bindings |= dict.fromkeys(names, held_configs)
 
     def _open_nested(self, statement: ast.stmt, call: ast.Call | None, path: Branches) -> None:
-        """Begin the recipes that a statement creates inside: `run.run(tune(pretrain_recipe()))`.
+        """Begin the recipes created inside a statement, as in `run.run(tune(pretrain_recipe()))`.
 
         What happens to such a recipe is not read, unless it is passed directly to a function that
         starts the training.
@@ -348,7 +354,10 @@ class RecipeReader:
     def _open_recipe(
         self, statement: ast.stmt, variable: str, call: ast.Call, path: Branches
     ) -> None:
-        """Begin the recipe of a call. The variable's earlier recipe gets no more changes."""
+        """Begin the recipe that a call creates.
+
+        The earlier recipe of the variable gets no more changes.
+        """
         self._add_unread_arguments(statement, call, path)
         opened = self._opened(recipe_of(call), call, path)
         targets = assigned_targets(statement)
@@ -357,12 +366,12 @@ class RecipeReader:
         if isinstance(statement, ast.Return):
             names = [""]
         elif not names:
-            # Changes of `recipes["base"]` are not read
+            # Changes to `recipes["base"]` are not read
             opened.add(_unread(statement), path)
         self.bindings |= {name: [HeldConfig(opened)] for name in names}
 
     def _returns_recipe(self, call: ast.Call) -> bool:
-        """Return whether a call returns a recipe that a function of the file made."""
+        """Return whether a call returns a recipe made by a function of the file."""
         maker = dotted(call.func)
         is_maker = self.context.makers.get(maker) is False
         return is_maker and maker in self.context.functions.with_result
@@ -390,7 +399,7 @@ class RecipeReader:
         return opened
 
     def _is_maker(self, variable: str, call: ast.Call) -> bool:
-        """Return whether a call makes a recipe by a function of the file, for a variable.
+        """Return whether a call makes a recipe with a function of the file, for a variable.
 
         If each call makes a new configuration, a function may return it without a variable.
         """
@@ -558,7 +567,7 @@ class RecipeReader:
 
 
 def _makes_object(function: str) -> bool:
-    """Return whether a function may create an object of a configuration, not a number or a text."""
+    """Return whether a function may create a configuration object, not a number or a text."""
     return bool(function) and function.rpartition(".")[2] not in _NO_OBJECTS
 
 
@@ -568,15 +577,15 @@ def _has_recipe(held_configs: Sequence[HeldConfig]) -> bool:
 
 
 def _unread(statement: ast.AST) -> ConfigValue:
-    """Return a statement that is not understood, named by its line; for a loop only its head."""
+    """Return a statement that is not understood, identified by its line; of a loop, the head."""
     line = getattr(statement, "lineno", 1)
     return ConfigValue(f"line {line}", source_of_head(statement), line, known=False)
 
 
 def _merged(ends: Sequence[Mapping[str, list[HeldConfig]]]) -> dict[str, list[HeldConfig]]:
-    """Return what variables hold after alternative branches.
+    """Return what variables hold after alternative branches are merged.
 
-    An object that not every branch has is uncertain, so an unknown object is added to it.
+    An object that exists in only some branches is uncertain, so an unknown object is added to it.
     """
     merged: dict[str, list[HeldConfig]] = {}
     for variable in dict.fromkeys(itertools.chain.from_iterable(ends)):
@@ -595,7 +604,7 @@ def _merged(ends: Sequence[Mapping[str, list[HeldConfig]]]) -> dict[str, list[He
 
 
 def _only_gives(statement: ast.stmt, variable: str) -> bool:
-    """Return whether a statement only stores an object elsewhere: `recipe.data = data`."""
+    """Return whether a statement only stores an object elsewhere, as in `recipe.data = data`."""
     if isinstance(statement, ast.Return):
         return True
     if not isinstance(statement, ast.Assign | ast.AnnAssign):
@@ -605,7 +614,7 @@ def _only_gives(statement: ast.stmt, variable: str) -> bool:
 
 
 def recipe_of(call: ast.Call) -> str:
-    """Return the recipe that a call makes: `llama3_8b` of `llm.llama3_8b.pretrain_recipe(...)`."""
+    """Return the recipe that a call makes: `llama3_8b` for `llm.llama3_8b.pretrain_recipe(...)`."""
     *modules, function = dotted(call.func).split(".")
     module = modules[-1] if modules else function
     if f"{module}.{function}" == TRAINER_CONFIG:

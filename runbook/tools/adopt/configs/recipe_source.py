@@ -1,7 +1,7 @@
 """Recipes in Python files: each recipe call, its keyword arguments and later changes.
 
 The file is parsed but never executed. A value that is known only at run time is kept as source
-text, and so is each statement that uses a recipe in a way adopt does not understand.
+text. So is each statement that uses a recipe in a way that adopt does not understand.
 """
 
 import ast
@@ -30,7 +30,7 @@ from runbook.tools.adopt.configs.shared_recipes import FunctionReading, read_sha
 from runbook.tools.adopt.configs.syntax import Function, dotted, source_of
 
 _MOST_NODES = 60_000
-"""Most nodes in a file's syntax tree: about 5,000 lines."""
+"""Largest number of nodes in a file's syntax tree, enough for about 5,000 lines."""
 _DEEPEST_FUNCTION = 20
 _MOST_COPIES = 5
 
@@ -72,16 +72,19 @@ def recipe_calls(text: str, file_name: str) -> list[RecipeCall]:
 
 @contextmanager
 def refused_if_unreadable(file_name: str) -> Iterator[None]:
-    """Raise `ParamsError` for each way in which a file is no Python that can be read."""
+    """Raise `ParamsError` for each way in which a file cannot be read as Python."""
     try:
         yield
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         reason = visible(mask(str(error)))[:200]
-        raise ParamsError(f"{file_name} is no Python that can be read: {reason}.") from error
+        raise ParamsError(f"{file_name} cannot be read as Python: {reason}.") from error
 
 
 def parsed_file(text: str, file_name: str) -> ast.Module:
-    """Return the syntax tree of a Python file. Raise `ParamsError` if it is too long for a recipe."""
+    """Return the syntax tree of a Python file.
+
+    Raise `ParamsError` if it is too long for a recipe.
+    """
     tree = _parsed(text)
     if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:
         raise ParamsError(
@@ -93,7 +96,7 @@ def parsed_file(text: str, file_name: str) -> ast.Module:
 def _parsed(text: str) -> ast.Module:
     """Parse a Python file.
 
-    Suppress Python's warnings about the file's strings, which only its author can change.
+    Suppress Python's warnings about the file's strings, which only the file's author can change.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -134,7 +137,8 @@ class _Reading:
 def _read_file(tree: ast.Module) -> list[OpenConfig]:
     """Return the calls of recipes at module level and in functions.
 
-    The first reading finds the functions that make recipes, the second what their callers change.
+    The first pass finds the functions that make recipes; the second finds what their callers
+    change.
     """
     makers = _makers(_read_once(tree, {}).calls)
     reading = _read_once(tree, makers)
@@ -158,7 +162,7 @@ def _read_file(tree: ast.Module) -> list[OpenConfig]:
 
 
 def _rewriting_calls(tree: ast.Module) -> list[ConfigValue]:
-    """Return each call that may set any name or change any recipe, named by its line."""
+    """Return each call that may set any name or change any recipe, identified by its line."""
     calls: list[ConfigValue] = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or dotted(node.func) not in _REWRITES:
@@ -172,7 +176,7 @@ def _rewriting_calls(tree: ast.Module) -> list[ConfigValue]:
 
 _REWRITES = ("exec", "eval", "globals", "locals", "vars", "execfile", "runpy.run_path")
 _MOST_REWRITING = 20
-"""Most calls that are named. A single one is enough to reject the run file."""
+"""Largest number of such calls that are listed. A single one is enough to reject the run file."""
 
 
 def _count_for_maker(caller: OpenConfig, calls: Sequence[OpenConfig]) -> None:
@@ -238,11 +242,9 @@ def _read_functions(
     readings: list[FunctionReading],
     depth: int = 0,
 ) -> None:
-    """Read each function below a node. Inner functions do not know the outer functions' names."""
+    """Read each function below a node. Inner functions do not see the outer functions' names."""
     if depth > _DEEPEST_FUNCTION:
-        raise ParamsError(
-            f"functions in functions, more than {_DEEPEST_FUNCTION} deep, are no recipe."
-        )
+        raise ParamsError(f"functions nested more than {_DEEPEST_FUNCTION} deep are not a recipe.")
 
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, Function):

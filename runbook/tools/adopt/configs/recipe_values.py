@@ -21,9 +21,12 @@ _CONFIG_CALLS = ("Config", "Partial")
 """Calls of nemo_run that wrap the keyword arguments of another class."""
 _MOST_LETTERS = 200
 _MOST_VALUES = 5000
-"""Most values in a recipe. The largest public recipe we have seen has 200."""
+"""Largest number of values in a recipe. The largest public recipe we have seen has 200."""
 _MOST_PART_VALUES = 300
-"""Most values in an object. Objects can be parts of several others, so their number can explode."""
+"""Largest number of values in an object.
+
+An object can be part of several others, so the number of values can explode.
+"""
 
 
 @dataclass(eq=False)
@@ -42,7 +45,7 @@ class OpenConfig:
     is_bridge: bool = False
     values: list[ConfigValue] = field(default_factory=list)
     is_certain: bool = True
-    """Whether changes outside of branches certainly happen."""
+    """Whether changes outside of branches are certain to happen."""
 
     def add(self, value: ConfigValue, path: Branches) -> None:
         """Add a change by a statement inside the branches of `path`, which may not be reached."""
@@ -74,7 +77,7 @@ class HeldConfig:
 
     config: OpenConfig
     prefix: str = ""
-    """The part's dotted key; empty for the whole."""
+    """The part's dotted key; empty for the whole configuration."""
 
     def part(self, path: str) -> "HeldConfig":
         """Return the value of an attribute."""
@@ -86,7 +89,7 @@ class HeldConfig:
 
 
 Bindings = Mapping[str, Sequence[HeldConfig]]
-"""The values of each variable; several values if a branch decides which one it has."""
+"""The values of each variable; there are several if a branch decides which one it has."""
 Follow = Callable[[ast.Call], Sequence[HeldConfig] | None]
 """Reads the function that a call runs, and returns its result."""
 
@@ -145,7 +148,7 @@ class ValueReader:
                 yield from self.values(joined(prefix, keyword.arg), keyword.value)
 
     def _chosen(self, node: ast.IfExp) -> ast.expr:
-        """Return the branch that a conditional expression takes, or itself if that is unknown."""
+        """Return the branch that a conditional expression takes, or all of it if that is unknown."""
         truth = self.scope.truth(node.test)
         if truth is None:
             return node
@@ -178,7 +181,7 @@ class ValueReader:
 
 
 def class_of(node: ast.expr) -> str:
-    """Return the class of a configuration: `Data` of `Data(...)` and of `run.Config(Data, ...)`."""
+    """Return the class of a configuration: `Data` for `Data(...)` or `run.Config(Data, ...)`."""
     return last_name(_target(node)) if isinstance(node, ast.Call) else ""
 
 
@@ -198,7 +201,10 @@ def joined(prefix: str, name: str) -> str:
 
 
 def under(prefix: str, value: ConfigValue) -> ConfigValue:
-    """Return a value with a prefix before its key; a statement named by its line keeps its name."""
+    """Return a value with a prefix before its key.
+
+    A statement identified by its line keeps its name.
+    """
     if value.name.startswith("line "):
         return value
     return replace(value, name=joined(prefix, value.name))

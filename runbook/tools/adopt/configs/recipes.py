@@ -1,6 +1,6 @@
 """The recipes of NeMo 2 and Megatron Bridge: the model that each trains and its settings.
 
-Read from NVIDIA/NeMo (nemo/collections/llm/recipes, 2025-09) and NVIDIA-NeMo/Megatron-Bridge
+Based on NVIDIA/NeMo (nemo/collections/llm/recipes, 2025-09) and NVIDIA-NeMo/Megatron-Bridge
 (2026-08).
 """
 
@@ -251,7 +251,7 @@ OTHER_MODELS = (
 
 
 def recipe_of(name: str) -> ModelRecipe | None:
-    """Return a recipe by its name; some names end with a sequence length.
+    """Return a recipe by its name, which may end with a sequence length.
 
     Return None if the table has no such recipe.
 

@@ -17,35 +17,35 @@ UNSET_OR_ONE = (None, 1)
 UNSET_OFF_OR_ONE = (None, False, 1)
 """Values that have no effect, so that a key with such a value can be left out."""
 
-PERFORMANCE = "how fast, not what: our trainer chooses its own kernels"
-LOGGING = "our trainer logs by itself, into the run's folder"
-FOLDERS = "every run has folders of its own"
-PROFILE = "a profile changes no number of the training"
+PERFORMANCE = "this affects only speed: our trainer chooses its own kernels"
+LOGGING = "our trainer writes its own log, in the run's folder"
+FOLDERS = "every run has its own folders"
+PROFILE = "profiling does not change the numbers of the training"
 TOKENIZER_FILE = "the file tokenizer.json in that folder, or the file that you give"
 STARTER = "the site's launcher starts the processes"
 NO_EXPERTS = "our models have no experts"
-NO_SUCH_PART = "our models have no such part: the training is another one"
-OTHER_WEIGHTS = "`runbook import` begins with other weights"
-OWN_CHECKPOINT = "a job that is started again goes on from the run's own checkpoint"
+NO_SUCH_PART = "our models have no such part, so it is another training"
+OTHER_WEIGHTS = "`runbook import` starts from other weights"
+OWN_CHECKPOINT = "a restarted job continues from the run's own checkpoint"
 GRADIENTS_IN_32_BITS = "gradients are summed in 32 bits"
 PADDED_VOCABULARY = "the vocabulary is padded to a multiple of 128"
-WHOLE_DOCUMENTS = "attention looks over the ends of documents here"
+WHOLE_DOCUMENTS = "here, attention crosses the ends of documents"
 EVERY_TOKEN_COUNTS = "the loss counts every token"
-WHOLE_WEIGHTS = "the distributed optimizer, with whole weights"
+WHOLE_WEIGHTS = "the distributed optimizer, with unsharded weights"
 ADAMW = "our optimizer is AdamW"
 FULL_RECOMPUTE_ONLY = "counts with recompute full only"
-ONE_TENSOR_RANK = "one tensor rank has nothing to cut"
+ONE_TENSOR_RANK = "one tensor rank has nothing to split"
 FOLDER_OR_BLEND = "set data.folder, or data.blend with one dataset for each"
 EVEN_STAGES = "parallel.first_stage_layers and last_stage_layers"
 OWN_CLASS = "the program's own class"
 MODEL_CLASS = "the model's class"
 BATCH_RAMP = "training.rampup_start, rampup_increment, rampup_samples"
-"""Reasons that apply to several programs."""
+"""Reasons shared by several programs."""
 
 
 @dataclass(frozen=True)
 class KeyRow:
-    """A row for one key of another program, or for several keys that match a pattern."""
+    """A row for one key of another program, or for all keys that match a pattern."""
 
     name: str
     """The dotted key; `*` stands for any text."""
@@ -71,7 +71,7 @@ class DroppedKey(KeyRow):
     same_if: tuple[Any, ...] = field(default=(), kw_only=True)
     """Values that can be dropped without losing anything."""
     other_model: str = field(default="", kw_only=True)
-    """What any other value adds to the model, such as experts, so that it is not a dense GPT.
+    """What any other value adds to the model, such as experts, so that it is no longer a dense GPT.
 
     Empty if other values add nothing.
     """
@@ -79,7 +79,7 @@ class DroppedKey(KeyRow):
 
 @dataclass(frozen=True)
 class CarriedKey(KeyRow):
-    """A key whose value is copied unchanged."""
+    """A key whose value is carried over unchanged."""
 
     key: str
     """Our key, or `model.FIELD` for a property of the kind of model."""
@@ -92,7 +92,10 @@ class CarriedKey(KeyRow):
         return (self.key,)
 
     def read(self, value: Any) -> Any:
-        """Convert the program's value to ours. Raise ValueError or KeyError if there is none."""
+        """Convert the program's value to ours.
+
+        Raise ValueError or KeyError if ours has no such value.
+        """
         return value
 
 
@@ -100,7 +103,7 @@ class IntegerKey(CarriedKey):
     """A key with a whole number."""
 
     def read(self, value: Any) -> int:
-        """Read a whole number, also one written as 1e6."""
+        """Read a whole number, which may be written as 1e6."""
         return integer(value)
 
 
@@ -130,10 +133,10 @@ class TextKey(CarriedKey):
 
 @dataclass(frozen=True)
 class ChosenKey(CarriedKey):
-    """A key with a few possible values, which have other names here."""
+    """A key with a few possible values that have other names here."""
 
     choices: Mapping[Any, Any]
-    """Our value for each of the program's values, which are in lower case."""
+    """Our value for each of the program's values, written in lower case."""
 
     def read(self, value: Any) -> Any:
         """Read one of the choices."""
@@ -154,7 +157,7 @@ class ConvertedKey(CarriedKey):
 
 @dataclass(frozen=True)
 class PairKey(CarriedKey):
-    """A key with two numbers that are two separate keys here."""
+    """A key with two numbers, which are two separate keys here."""
 
     second_key: str
 
@@ -171,7 +174,7 @@ class PairKey(CarriedKey):
 
 
 def in_section(section: str, *rows: KeyRow) -> tuple[KeyRow, ...]:
-    """Return rows with a section's name in front of theirs.
+    """Return rows with the section's name in front of their own.
 
     >>> in_section("train", IntegerKey("steps", "training.iterations"))[0].name
     'train.steps'
@@ -188,7 +191,7 @@ def is_bounded(value: float) -> bool:
 
 
 def integer(value: Any) -> int:
-    """Read a whole number, also one written as 1e6."""
+    """Read a whole number, which may be written as 1e6."""
     number = decimal(value)
     if number != int(number):
         raise ValueError(value)
@@ -215,7 +218,10 @@ def switch(value: Any) -> bool:
 
 
 def word(value: Any) -> str:
-    """Read a text. Raise ValueError for anything else; a list must not be turned into text."""
+    """Read a text.
+
+    Raise ValueError for anything else; a list must not be turned into text.
+    """
     if not isinstance(value, str):
         raise ValueError(value)
     return value

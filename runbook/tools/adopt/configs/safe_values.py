@@ -16,13 +16,13 @@ _MORE_SECRETS = re.compile(
 )
 """Names of secrets that occur in configurations but not on command lines.
 
-`tokens` alone is nanotron's section.
+`tokens` on its own is a section in nanotron.
 """
 _COUNTS_TOKENS = re.compile(r"(?:^|_)(?:per|mask|cls|image|max|min|num)_token$", re.IGNORECASE)
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether any part of a dotted key is the name of a secret.
+    """Return whether any part of a dotted key looks like the name of a secret.
 
     >>> secret_names = ("log.wandb.api_key", "hf_tokens", "secret.v", "wandbApiKey")
     >>> [is_secret_name(name) for name in secret_names]

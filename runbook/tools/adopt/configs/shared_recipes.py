@@ -1,4 +1,4 @@
-"""Recipes that several functions can reach, through an attribute or a global name."""
+"""Handles recipes that several functions can reach, through an attribute or a global name."""
 
 import ast
 from collections import Counter
@@ -20,7 +20,7 @@ from runbook.tools.adopt.messages import AdoptMessage
 
 @dataclass(frozen=True)
 class FunctionReading:
-    """One function of a file that was read, or its module level."""
+    """One function of a file that was read, or the file's module level."""
 
     node: Function | ast.Module
     reader: RecipeReader
@@ -38,7 +38,7 @@ class _SharedRecipe:
     def reaches(self, function: Function) -> bool:
         """Return whether a function may change the recipe and has not been read yet.
 
-        Module-level statements after the recipe have been read already.
+        Statements at module level after the recipe have been read already.
         """
         return self.binder is not function and bool(self.unread_in(function))
 
@@ -54,7 +54,7 @@ def read_shared_recipes(
 ) -> None:
     """Add the changes that functions make to a recipe from elsewhere in the file.
 
-    It is unknown when these functions are called, so no such change is certain.
+    It is unknown when these functions are called, so these changes are never certain.
     """
     shared = [recipe for reading in readings for recipe in _recipes_of(reading)]
     if not shared:
@@ -76,7 +76,7 @@ def read_shared_recipes(
 
 
 def _check_number(shared: Sequence[_SharedRecipe]) -> None:
-    """Raise `ParamsError` if a name may refer to too many recipes, as each gets all changes."""
+    """Raise `ParamsError` if a name may refer to too many recipes; each gets all changes."""
     num_recipes = Counter[str]()
     for recipe in shared:
         num_recipes[recipe.name] += len(recipe.held_configs)
@@ -154,7 +154,7 @@ def _read_later(
 
 
 def _drop_repeated(config: OpenConfig, number: int) -> None:
-    """Drop later values of a configuration that repeat one of the first values."""
+    """Drop later values of a configuration that only repeat one of the first values."""
     earlier = config.values[:number]
     known = {(value.line, value.name, repr(value.value)) for value in earlier}
     for value in config.values[number:]:

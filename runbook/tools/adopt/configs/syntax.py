@@ -1,4 +1,4 @@
-"""Queries about the syntax of a Python file, which is parsed but never executed."""
+"""Answers questions about the syntax of a Python file, which is parsed but never executed."""
 
 import ast
 import copy
@@ -32,7 +32,7 @@ def dotted(node: ast.AST) -> str:
 
 
 def last_name(node: ast.AST) -> str:
-    """Return the last part of a dotted name: `Config` of `run.Config`."""
+    """Return the last part of a dotted name, such as `Config` for `run.Config`."""
     return dotted(node).rpartition(".")[2]
 
 
@@ -56,7 +56,7 @@ def global_names(node: ast.AST) -> set[str]:
 
 
 def uses_whole(nodes: Sequence[ast.AST], variable: str) -> bool:
-    """Return whether the variable itself, and not only its attributes, is used below nodes."""
+    """Return whether the nodes use the variable itself, and not only its attributes."""
     uses = 0
     for node in nodes:
         for item in ast.walk(node):
@@ -90,14 +90,14 @@ def assigned_call(statement: ast.stmt) -> tuple[str, ast.Call] | None:
 
 
 def assigned_targets(statement: ast.stmt) -> list[ast.expr]:
-    """Return the targets of an assignment."""
+    """Return the targets that an assignment assigns to."""
     if isinstance(statement, ast.AnnAssign):
         return [statement.target]
     return statement.targets if isinstance(statement, ast.Assign) else []
 
 
 def is_compound(statement: ast.stmt) -> bool:
-    """Return whether a statement contains other statements, as a loop or a function does."""
+    """Return whether a statement contains other statements, like a loop or a function."""
     return isinstance(statement, ast.Match) or hasattr(statement, "body")
 
 
@@ -128,7 +128,7 @@ def is_passive(node: ast.AST | None) -> bool:
 
 
 def is_truth_value(statement: ast.stmt) -> bool:
-    """Return whether a statement assigns a boolean without any call to a plain name."""
+    """Return whether a statement assigns a boolean to a plain name, without any call."""
     if not isinstance(statement, ast.Assign):
         return False
     is_name = all(isinstance(target, ast.Name) for target in statement.targets)
@@ -178,7 +178,7 @@ def source_of_head(statement: ast.AST) -> str:
 
 
 def _without_literals(node: ast.AST) -> str:
-    """Return the names and calls of an expression, each literal masked."""
+    """Return the names and calls of an expression, with each literal masked."""
     literals = [item for item in ast.walk(node) if isinstance(item, ast.Constant)]
     values = [item.value for item in literals]
     for item in literals:

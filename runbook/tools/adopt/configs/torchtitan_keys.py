@@ -1,6 +1,6 @@
 """The keys of torchtitan's JobConfig (2024 and 2025) and of its Trainer.Config (2026).
 
-Read from pytorch/torchtitan, 2026-11 (torchtitan/config/job_config.py and configs.py), and its
+Based on pytorch/torchtitan, 2026-11 (torchtitan/config/job_config.py and configs.py), and its
 forks.
 """
 
@@ -32,13 +32,13 @@ from runbook.tools.adopt.configs.rows import (
     zero_if_off,
 )
 
-_WHOLE_WEIGHTS = "the weights are whole on each device here; the optimizer's states are shared out"
-_LOCAL_BATCH = "a stage cuts it into micro-batches of pipeline_parallel_microbatch_size"
+_WHOLE_WEIGHTS = "here the weights are whole on each device; the optimizer's states are sharded"
+_LOCAL_BATCH = "a stage divides it into micro-batches of pipeline_parallel_microbatch_size"
 _SAVES = "true: every checkpoint.interval steps"
-_ENGINE = "our engine decides it by itself"
+_ENGINE = "our engine decides this itself"
 _EIGHT_BITS = "goes with training.fp8"
 _LEAST_RATE = "x optimizer.lr: training.min_learning_rate"
-_HELD_OUT = "02-data holds text out by data.split"
+_HELD_OUT = "02-data holds out text with data.split"
 
 
 def _recompute(mode: Any) -> str:
@@ -103,7 +103,7 @@ _TRAINING_ROWS = in_section(
     IntegerKey("global_batch_size", "training.global_batch"),
     DroppedKey(
         "num_tokens_per_microbatch_per_dp_rank",
-        why="a step's tokens on a replica: training.micro_batch x training.sequence_length",
+        why="tokens per step on a replica: training.micro_batch x training.sequence_length",
     ),
     IntegerKey("seq_len", "training.sequence_length"),
     DecimalKey("max_norm", "training.clip_gradient"),
@@ -127,7 +127,7 @@ _TRAINING_ROWS = in_section(
     DroppedKey("compile", why=PERFORMANCE),
     DroppedKey(
         "deterministic",
-        why="set nothing: our trainer repeats itself bit for bit on one layout",
+        why="set nothing: our trainer is reproducible bit for bit with the same layout",
         same_if=OFF,
     ),
     DroppedKey("gc_debug", why=LOGGING),
@@ -221,7 +221,7 @@ _OTHER_ROWS = (
     IntegerKey(
         "validation.steps",
         "training.eval_iterations",
-        why="counts with validation.enable only; all batches, -1, are no number of ours",
+        why="counts only with validation.enable; all batches (-1) is not a number here",
     ),
     DroppedKey("validation.*", why=_HELD_OUT),
     DroppedKey("eval.*", why=_HELD_OUT),
@@ -237,7 +237,7 @@ _OTHER_ROWS = (
     DroppedKey("fault_tolerance.*", why="jobs.training.restarts and spares", same_if=OFF),
     DroppedKey(
         "experimental.*",
-        why="code of your own, which adopt does not read",
+        why="your own code, which adopt does not read",
         same_if=("", None, False),
     ),
     DroppedKey("infra.*", why=PERFORMANCE),

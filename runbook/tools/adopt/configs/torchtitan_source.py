@@ -1,7 +1,7 @@
-"""torchtitan's configurations in Python: functions that return a `Trainer.Config`.
+"""Reads torchtitan's configurations in Python: functions that return a `Trainer.Config`.
 
-Read from pytorch/torchtitan, 2026 (torchtitan/models/llama3/config_registry.py). Their values get
-the dotted keys of the TOML files, so that one table reads both.
+Based on pytorch/torchtitan, 2026 (torchtitan/models/llama3/config_registry.py). Their values get
+the dotted keys of the TOML files, so that one table works for both.
 """
 
 import ast
@@ -39,7 +39,7 @@ def titan_values(call: RecipeCall) -> tuple[ConfigValue, ...]:
 
 
 def _model_name(function: str) -> str:
-    """Return the model of a function: `llama3` of `llama3_8b`, `gpt_oss` of `gpt_oss_20b`."""
+    """Return the model in a function's name: `llama3` for `llama3_8b`."""
     for other_model in OTHER_MODELS:
         if other_model in function:
             return other_model
