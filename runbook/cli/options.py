@@ -34,7 +34,7 @@ class NumberRange(click.FloatRange):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Any:
-        """The number, or wrong usage."""
+        """Return the number, or report wrong usage."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is no number in the range {self._describe_range()}.", param, ctx)
@@ -67,7 +67,7 @@ def phase_option(
     *names: str,
     default: str = "04-training",
 ) -> Callable[[Command], Command]:
-    """An option that takes a phase, `--phase` for which of the two trainings.
+    """An option that takes a phase, or `--phase` for one of the two trainings.
 
     An unknown one is wrong usage.
     """

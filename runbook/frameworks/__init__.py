@@ -16,7 +16,7 @@ from runbook.plan_file.schema import PhasePlan, Tuning
 def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
     """Return the arguments after the training script, as the program receives them.
 
-    Relative paths in `phase` are relative to the run's folder, where jobs work.
+    Relative paths in `phase` are relative to the run's folder, where jobs run.
     """
     training = settings.run.training
     if training.framework != "megatron-lm":
@@ -38,9 +38,9 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
 
 
 def option_values(settings: Settings, phase: PhasePlan, framework: str) -> dict[str, list[str]]:
-    """Return the words after each option with which a framework would train the same, by its name with dashes.
+    """Return the words after each option with which a framework would train the same.
 
-    The run itself may have another framework, and another tokenizer than GPT-2's, whose options are
+    The run itself may use another framework, or a tokenizer other than GPT-2's, whose options are
     left out.
     """
     training = settings.run.training.model_copy(update={"framework": framework})
@@ -87,12 +87,15 @@ _RENDERED = (
 )
 """Keys that change what a step computes, how it is carried out, or when the training ends.
 
-A framework has an option for each of them, or rejects it.
+A framework either has an option for each of them, or rejects it.
 """
 
 
 _OF_MEGATRON_LM = ("training.reduce_in_bf16", "training.loss_fusion")
-"""Keys that no other program has, our own trainer included: it sums in fp32, by its own loss."""
+"""Keys that no other program has.
+
+This includes our own trainer, which sums in fp32 and has its own loss.
+"""
 
 
 def _refuse_options_of_megatron_lm(settings: Settings) -> None:
@@ -159,7 +162,7 @@ _WRITTEN_OTHERWISE = (
     "parallel.virtual_pipeline",
     "parallel.zero_stage",
 )
-"""Keys that a framework gets in another unit, as several options, or from the job's script."""
+"""Keys that a framework receives in another unit, as several options, or from the job's script."""
 
 
 def _refuse_unknown(settings: Settings) -> None:

@@ -46,8 +46,8 @@ Condition = Callable[[PhasePlan], bool]
 def deepspeed_name(settings: Settings, phase: PhasePlan) -> str:
     """Return the path of DeepSpeed's file, relative to the run's folder, where jobs work.
 
-    It ends with a digest of the content: jobs that differ never share a file, and a changed job
-    never reads the old one.
+    It ends with a digest of the content, so that different jobs never share a file and a changed
+    job never reads the old one.
     """
     digest = hashlib.sha256(deepspeed_file(settings, phase).encode()).hexdigest()
     return f"deepspeed/{phase.phase}-zero{phase.parallel.zero_stage}-{digest[:12]}.json"
@@ -56,7 +56,7 @@ def deepspeed_name(settings: Settings, phase: PhasePlan) -> str:
 def deepspeed_file(settings: Settings, phase: PhasePlan) -> str:
     """Return the text of DeepSpeed's file: batch, ZeRO stage, precision, and what the site adds.
 
-    For our own engine it is what plan.json hands to it, word for word.
+    For our own engine, it is exactly what plan.json passes to it.
     """
     if phase.deepspeed:
         return json.dumps(phase.deepspeed, indent=2) + "\n"
@@ -79,7 +79,10 @@ def _merged(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _counts_tokens(run: PhaseRun) -> bool:
-    """Return whether the phase counts in tokens: only Megatron-DeepSpeed can, if the run does."""
+    """Return whether the phase counts in tokens.
+
+    Only Megatron-DeepSpeed can, and only if the run does.
+    """
     is_training = run.phase.phase == "04-training"
     return (
         is_training and bool(run.training.tokens) and run.training.framework == "megatron-deepspeed"
@@ -95,8 +98,8 @@ def _schedule(run: PhaseRun) -> str:
 def _unit(run: PhaseRun) -> str:
     """Return the unit of a phase's lengths: iters, samples or tokens.
 
-    Megatron takes no mixture: all are in iterations where all are whole numbers of them, otherwise
-    in samples.
+    Megatron does not accept a mixture: all lengths are in iterations if all are whole numbers of
+    them, and otherwise in samples.
     """
     phase = run.phase
     if _counts_tokens(run):
@@ -114,7 +117,7 @@ def _unit(run: PhaseRun) -> str:
 
 
 def _in(unit: str, path: str) -> Callable[[PhaseRun], int | None]:
-    """Return a writer of the plan's number of samples at `path` in this unit.
+    """Return a writer for the plan's number of samples at `path`, in this unit.
 
     The writer returns None if the phase counts in another unit.
     """
@@ -135,8 +138,8 @@ def _in(unit: str, path: str) -> Callable[[PhaseRun], int | None]:
 def _train_samples(run: PhaseRun) -> int | None:
     """Return the length in samples, or None if the phase counts in iterations.
 
-    A length in tokens needs it too: Megatron-DeepSpeed makes its number of iterations from the
-    samples, and ends at whichever of the two lengths comes first.
+    A length in tokens needs it as well: Megatron-DeepSpeed computes its number of iterations from
+    the samples, and ends when the first of the two lengths is reached.
     """
     return None if _unit(run) == "iters" else run.phase.duration.samples
 
@@ -228,7 +231,7 @@ def _exit_minutes(run: PhaseRun) -> int:
 
 
 def _save_interval(run: PhaseRun) -> int:
-    """Return the steps between two saves; without an interval, the training saves at its end."""
+    """Return the steps between two saves. Without an interval, the training saves at its end."""
     return run.phase.checkpoint.interval or run.phase.duration.iterations
 
 
@@ -255,7 +258,7 @@ def _reduces_in_bf16(run: PhaseRun) -> bool:
 
 
 def _fuses_loss(run: PhaseRun) -> str | None:
-    """Return the meaning of the option alone, which both implementations need."""
+    """Return the value of the option alone, which both implementations need."""
     return None if run.training.loss_fusion == "auto" else _NATIVE_LOSS
 
 
@@ -320,7 +323,7 @@ def _loss_scaling(
 def _weighted(use: str) -> Callable[[PhaseRun], tuple[object, ...] | None]:
     """Return a writer of weight and prefix of each file of a use (train, validation, test).
 
-    A single file goes without a weight; without files, the option is not written.
+    A single file is written without a weight; without files, the option is not written.
     """
 
     def write(run: PhaseRun) -> tuple[object, ...] | None:
@@ -449,7 +452,7 @@ _DATA = (
     Option("merge-file", write=tokenizer_file("merges.txt"), ours=_MERGES),
 )
 _CACHE = Option("data-cache-path", write="data.cache", ours="a folder of the run's own")
-# A training that saves nothing gets no folder: these programs save at their end wherever --save
+# A training that saves nothing gets no folder, because these programs save at their end if --save
 # is given.
 _OUTPUTS = (
     Option("log-interval", "training.log_interval", whole, "log.interval"),
@@ -475,7 +478,7 @@ _OUTPUTS = (
         ours=_OWN_CHECKPOINT,
     ),
     Option("tensorboard-dir", write="log.tensorboard", ours="written into the run's folder"),
-    # On a request to stop, it saves and ends.
+    # When asked to stop, it saves and ends.
     _always("exit-signal-handler", "always given"),
     Option(
         "exit-interval",
@@ -693,8 +696,8 @@ _DEEPSPEED_MODEL = (
     ),
 )
 _DEEPSPEED_ENGINE = (
-    # The scheduler's numbers come from this list, not from the checkpoint: a changed length is
-    # then possible.
+    # The scheduler uses numbers from this list, not from the checkpoint, so that the length can be
+    # changed.
     _always("override-opt_param-scheduler", "always given"),
     _always("deepspeed", "given by the framework megatron-deepspeed"),
     Option("deepspeed_config", write=_deepspeed_path, ours=_OWN_CONFIG),
@@ -778,7 +781,7 @@ OPTIONS = _by_name(MEGATRON_LM, MEGATRON_DEEPSPEED, _ONLY_READ)
 def arguments(run: PhaseRun) -> list[str]:
     """Return the options after the training script.
 
-    Those of the site's document replace ours, and `false` removes one.
+    Options of the site's document replace ours, and `false` removes an option.
     """
     framework = run.training.framework
     if framework == "megatron-deepspeed":

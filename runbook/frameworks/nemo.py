@@ -1,6 +1,6 @@
-"""Options of NeMo: Hydra overrides of its configuration.
+"""Options of NeMo, which are Hydra overrides of its configuration.
 
-NeMo is that of NeMo-Framework-Launcher 23.04, of the AWS document.
+This is the NeMo of NeMo-Framework-Launcher 23.04, from the AWS document.
 """
 
 import re
@@ -94,7 +94,7 @@ def _read_virtual(text: str) -> int:
 
 
 def _interleaved(run: PhaseRun) -> object:
-    """Return nothing for an interleaved pipeline, else null.
+    """Return nothing for an interleaved pipeline, or else null.
 
     NeMo's 175B sets these for its interleaved pipeline; its smaller sizes, which have none, leave
     them empty.
@@ -129,7 +129,7 @@ def _read_recompute_num_layers(text: str) -> int:
 
 
 def _read_kv_heads(text: str) -> int:
-    """Read the groups of queries; null means as many as heads, which a run file writes as 0."""
+    """Read the number of query groups; null means as many as heads, which a run file writes as 0."""
     return 0 if text.lower() in ("null", "none") else whole(text)
 
 
@@ -160,9 +160,9 @@ def _warmup_steps(run: PhaseRun) -> int:
 
 
 def _constant_steps(run: PhaseRun) -> int:
-    """Return the steps at the minimum learning rate: NeMo decays until max_steps less these.
+    """Return the steps at the minimum learning rate. NeMo decays until max_steps minus these steps.
 
-    Below 0, the decay outlasts the training.
+    If it is negative, the decay lasts longer than the training.
     """
     decay_steps = run.phase.learning_rate.decay_samples // run.phase.batch.global_
     return run.phase.duration.iterations - decay_steps
@@ -213,8 +213,8 @@ _TRAINER = (
 )
 _CALLBACK = "exp_manager.checkpoint_callback_params"
 _EXPERIMENT = (
-    # The launcher's base_results_dir, which NeMo's file puts in here, is not known to a program
-    # started alone.
+    # The launcher's base_results_dir, which NeMo's file inserts here, is unknown to a program that
+    # is started alone.
     Option("run.results_dir", write="checkpoint.folder"),
     Option("exp_manager.explicit_log_dir", write="checkpoint.folder"),
     Option("exp_manager.wandb_logger_kwargs.name", write="phase"),
@@ -317,7 +317,10 @@ _KIND = {
     "biases": True,
     "qkv_biases": False,
 }
-"""The kind of model in the document's files. NeMo 23.04 is pinned, and no option here changes it."""
+"""The kind of model in the document's files.
+
+NeMo 23.04 is pinned, and no option here changes it.
+"""
 
 
 def other_kind(shape: ModelShape) -> list[str]:
@@ -335,8 +338,8 @@ def other_kind(shape: ModelShape) -> list[str]:
 def arguments(run: PhaseRun) -> list[str]:
     """Return the overrides after megatron_gpt_pretraining.py; the site's options replace ours.
 
-    The image's own file is the base and is not edited: every value that it takes from the launcher
-    is given here, where the document's script had each of eight ranks rewrite the file.
+    The image's own file is the base and is not edited. Every value that it takes from the launcher
+    is given here; in the document's script, each of eight ranks rewrote the file.
     """
     site_options = run.settings.site.frameworks["nemo"].options
     of_hydra = ("config-name", "config-path")
@@ -355,7 +358,7 @@ def arguments(run: PhaseRun) -> list[str]:
 
 
 def hydra_text(value: object) -> str:
-    r"""Return a value in Hydra's grammar, quoted wherever it is more than a plain word.
+    r"""Return a value in Hydra's grammar, quoted if it is more than a plain word.
 
     >>> hydra_text("a/b.json"), hydra_text("949,50,1"), hydra_text("it's")
     ('a/b.json', "'949,50,1'", "'it\\'s'")

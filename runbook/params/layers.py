@@ -1,6 +1,6 @@
 """Layers of values: built-in, site, run file, variant, notebook, --set.
 
-Each is checked and placed on top of those below.
+Each layer is checked and placed on top of the previous ones.
 """
 
 from __future__ import annotations
@@ -33,28 +33,32 @@ from runbook.params.yaml12 import YamlDocument, nest, read_mapping, read_scalar
 from runbook.plan_file.diagnostics import Statement
 
 GIVEN_BEFORE = "given before"
-"""The layer of values given by hand when the run's folder was made."""
+"""The layer of values that were given by hand when the run's folder was created."""
 GIVEN = (GIVEN_BEFORE, "notebook", "command line")
-"""Layers given by hand, on top of the files. The files are searched for secrets as text."""
+"""Layers that are given by hand, on top of the files.
+
+The files themselves are searched for secrets as text.
+"""
 
 TEXTS = ("notebook", "command line")
 """Layers in which a number may be text: words of --set, and 6e-5 as YAML 1.1 reads it."""
 
 SCALED_DOWN = "rehearsal"
-"""The layer that adapts a run file to another site. Its origins state the run file's own value and
-the reason for the change.
+"""The layer that adapts a run file to another site.
+
+Its origins state the run file's own value, and why it was changed.
 """
 Where = Callable[[tuple[str, ...]], str]
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The value that a single layer gives."""
+    """The value that a single layer sets."""
 
     layer: str
     """built-in, site, run file, variant, given before, notebook or command line."""
     where: str
-    """params/local.yaml:12, or how it was given."""
+    """params/local.yaml:12, or a description of how it was given."""
     value: Any
 
     def __str__(self) -> str:
@@ -65,7 +69,7 @@ class Origin:
 
 @dataclass
 class Layer:
-    """The leaves that one source gives, by dotted key."""
+    """The leaves that one source sets, by dotted key."""
 
     name: str
     leaves: dict[str, Origin] = field(default_factory=dict)
@@ -78,7 +82,7 @@ class Layer:
         rule: Statement,
         value: Any = ...,
     ) -> None:
-        """Record something that cannot be used."""
+        """Record something that is unusable."""
         self.problems.append(Problem(key, where, rule, value))
 
     def take(
@@ -132,7 +136,9 @@ class Layer:
             ):
                 value = read_scalar(value)
 
-            self.leaves[name] = Origin(self.name, where(written), value)  # a later one wins
+            self.leaves[name] = Origin(
+                self.name, where(written), value
+            )  # The later one takes precedence
 
     def _known_name(
         self,
@@ -140,7 +146,7 @@ class Layer:
         where: str,
         value: Any,
     ) -> str:
-        """Return the key or section that a path means.
+        """Return the key or section that a path refers to.
 
         If there is none, report it and return an empty text.
         """
@@ -183,13 +189,13 @@ class Layer:
                 section=parent or "A run file", parent=_some_keys(parent)
             )
 
-        # A whole section is not repeated in the message.
+        # The message does not repeat a whole section.
         shown_value = ... if isinstance(value, Mapping) else value
         self.report(".".join(path), where, rule, shown_value)
 
 
 def _unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> Statement:
-    """Return what an unknown key of `jobs` means: a key of each phase, a key of `jobs`, or a phase."""
+    """Return what an unknown key of `jobs` means: a key of each phase, a key of `jobs`, a phase."""
     right_key = ""
     if not isinstance(value, Mapping):
         right_key = "".join(right_name(path))
@@ -222,7 +228,7 @@ class LayerStack:
                 self.chains[key.name] = [Origin("built-in", "built-in", key.default)]
 
     def lay(self, layer: Layer) -> None:
-        """Put a layer on top. Its values win, and are checked."""
+        """Put a layer on top. Its values are checked, and take precedence."""
         self.problems += layer.problems
         for meaning, group in EXCLUSIVE.items():
             self._clear(layer, meaning, group)
@@ -255,16 +261,16 @@ class LayerStack:
             self.problems.append(hidden_problem(key, origin.where, character))
 
     def origin(self, key: str) -> Origin | None:
-        """Return the origin of the value that wins so far, or None if there is none."""
+        """Return the origin of the value that takes precedence so far, or None if there is none."""
         return self.chains[key][-1] if self.chains.get(key) else None
 
     def value(self, key: str) -> Any:
-        """Return the value that wins so far, or None if there is none."""
+        """Return the value that takes precedence so far, or None if there is none."""
         origin = self.origin(key)
         return origin.value if origin else None
 
     def nested(self) -> dict[str, object]:
-        """Return the winning values, nested as in a run file."""
+        """Return the resulting values, nested as in a run file."""
         return nest({key: chain[-1].value for key, chain in self.chains.items()})
 
     def _clear(
@@ -299,9 +305,9 @@ _RULES = {
 
 
 def rule_of(error: Any, key: str, names: Sequence[str] = ()) -> Statement:
-    """Return pydantic's error as a rule, in its own words if they are clear enough.
+    """Return pydantic's error as a rule, in pydantic's words if they are clear enough.
 
-    `names` are the keys that an unknown one may have meant.
+    `names` are keys that may have been meant by an unknown one.
     """
     kind = str(error["type"])
     context = error.get("ctx") or {}
@@ -350,7 +356,7 @@ def _some_keys(section: str) -> str:
 def take_name(set_words: Sequence[str], problems: list[Problem]) -> tuple[str, list[str]]:
     """Return the NAME of a word `as=NAME`, and the other words.
 
-    `runbook run --as NAME` hands such a word to the notebooks.
+    `runbook run --as NAME` passes such a word to the notebooks.
 
     >>> take_name(["training.iterations=10", "as=quick"], [])
     ('quick', ['training.iterations=10'])
@@ -371,7 +377,7 @@ def take_name(set_words: Sequence[str], problems: list[Problem]) -> tuple[str, l
 
 
 def words_layer(set_words: Sequence[str]) -> Layer:
-    """Return the layer of `key=value` words. The last word for a key wins."""
+    """Return the layer of `key=value` words. The last word for a key takes precedence."""
     layer = Layer("command line")
     for word in set_words:
         key, equals, text = (part.strip() for part in word.partition("="))
@@ -390,7 +396,7 @@ def _take_word(
     where: str,
 ) -> None:
     path = tuple(key.split("."))
-    # Reported together with the phases that do submit jobs, when the key is added.
+    # Reported when the key is added, together with the phases that do submit jobs.
     with contextlib.suppress(ValueError):
         path = full_path(path)
 

@@ -1,6 +1,6 @@
-"""Binding of the parameters cell of a notebook.
+"""Reads the parameters cell of a notebook.
 
-It works whether papermill, JupyterLab or our command filled the cell.
+It does not matter whether papermill, JupyterLab or our command filled the cell.
 """
 
 import ast
@@ -34,7 +34,10 @@ _EXAMPLES = {
     "overrides": "training.iterations=10",
 }
 PARAMETERS = {name: type(example)() for name, example in _EXAMPLES.items()} | {"run": "local"}
-"""The parameters cell of every notebook: names and defaults; all but `run` are empty."""
+"""The parameters cell of every notebook: names and defaults.
+
+All defaults except that of `run` are empty.
+"""
 
 _FROM_FILE = [name for name in PARAMETERS if name not in ("run", "overrides")]
 _INJECTED = "# Parameters\n"
@@ -47,11 +50,12 @@ def bind(
     project: Path | None = None,
     before: YamlDocument | None = None,
 ) -> Settings:
-    """Return the run that a notebook's variables name; pass `globals()`.
+    """Return the run that a notebook's variables describe; pass `globals()`.
 
-    A value that equals the run file as papermill reads it (YAML 1.1) was not chosen in the
-    notebook: its value and origin come from the file. Every other value wins over the file, and
-    over `before`, which was given to this run earlier. Raise `ParamsError` with all that is wrong.
+    A value that equals the run file's as papermill reads it (YAML 1.1) was not chosen in the
+    notebook, so its value and origin come from the file. Every other value takes precedence over
+    the file, and over `before`, which was given to this run earlier. Raise `ParamsError` with
+    everything that is wrong.
     """
     run = namespace.get("run", PARAMETERS["run"])
     if not isinstance(run, str):
@@ -107,7 +111,7 @@ def _chosen_values(file: RunFile, namespace: Mapping[str, object]) -> dict[str, 
 
 
 def _set_words(overrides: str, problems: list[Problem]) -> list[str]:
-    """Return the words of `overrides` as a shell splits them.
+    """Return the words of `overrides`, split as in a shell.
 
     A text that cannot be split is reported.
     """
@@ -120,10 +124,10 @@ def _set_words(overrides: str, problems: list[Problem]) -> list[str]:
 
 
 def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
-    r"""Return the parameters that a cell's source sets to other values than the defaults.
+    r"""Return the parameters that a cell's source sets to values other than the defaults.
 
-    `run` is left out, which everybody names, and so is what was `given` to papermill and wins over
-    the cell.
+    This does not include `run`, which everybody sets, or parameters that were `given` to papermill
+    and take precedence over the cell.
 
     >>> hand_edits('run: str = "mine"\ntraining: dict = {"iterations": 30}  # quick')
     {'training': "{'iterations': 30}"}
@@ -159,7 +163,7 @@ def refuse_hand_edits(cell: str, notebook: str, given: Collection[str] = ()) -> 
 def refuse_edits_below_papermill(namespace: Mapping[str, object], notebook: str) -> None:
     """Do the same as `refuse_hand_edits`, from inside a kernel.
 
-    Papermill has inserted its parameters below the parameters cell there.
+    In a kernel, papermill has inserted its parameters below the parameters cell.
     """
     sources = _executed(namespace)
     injected = 0
@@ -175,7 +179,7 @@ def refuse_edits_below_papermill(namespace: Mapping[str, object], notebook: str)
 
 
 def _as_words(cell: str, name: str) -> str:
-    """Return the command-line words that are equivalent to a parameters cell."""
+    """Return the command-line words that correspond to a parameters cell."""
     value = _literal(assignments(cell)[name])
     if name == "overrides":
         return " ".join(f"--set {shlex.quote(word)}" for word in shlex.split(str(value)))
@@ -203,9 +207,9 @@ def _wrong_type(name: str, value: Any) -> Problem:
 
 
 def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
-    """Return the names that papermill injected and no notebook has.
+    """Return the names that papermill injected but that no notebook has.
 
-    Papermill itself only warns of them.
+    Papermill itself only warns about them.
     """
     problems = []
     expected = (*PARAMETERS, "PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH")
@@ -234,7 +238,7 @@ def _executed(namespace: Mapping[str, object]) -> list[str]:
 
 
 def assignments(source: str) -> dict[str, ast.expr]:
-    """Return a cell's assignments to names, in its order, or nothing if it is not Python."""
+    """Return a cell's assignments to names, in order, or nothing if it is not Python."""
     try:
         body = ast.parse(source).body
     except SyntaxError:
@@ -265,11 +269,11 @@ def _literal(value: ast.expr) -> Any:
 def _as_papermill(file: RunFile) -> dict[str, object]:
     """Return the run file as papermill would inject it.
 
-    Return nothing if it cannot be read, which loading reports in more detail.
+    If it cannot be read, return nothing; loading then reports the reason in more detail.
     """
     try:
         text = read_text(file.path, file.where)
-        # Our own reader's checks come first: depth, aliases
+        # Our own reader's checks come first: depth and aliases
         read_mapping(text, file.where)
         values = read_as_papermill(text)
     except (ParamsError, yaml.YAMLError, ValueError):
@@ -281,9 +285,9 @@ def _as_papermill(file: RunFile) -> dict[str, object]:
 def _refuse_two_runs(
     file: RunFile, given_values: Mapping[str, object], in_file: Mapping[str, object]
 ) -> None:
-    """Raise an error if most values of another run file were given, and not those of this one.
+    """Raise an error if most of another run file's values were given, but not those of this one.
 
-    This is the effect of `-p run one -f params/other.yaml`.
+    This is what `-p run one -f params/other.yaml` does.
     """
     for name in run_names(file.project):
         other_file = RunFile(file.project / "params" / f"{name}.yaml", "", file.project)
@@ -326,7 +330,7 @@ def _values_of_other_run(
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Return whether two values are equal in value and type, whatever the order of keys.
+    """Return whether two values are equal in value and type, regardless of the order of keys.
 
     True is not 1.
     """

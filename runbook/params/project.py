@@ -10,13 +10,13 @@ from runbook.params.schema.keys import nearest
 from runbook.params.yaml12 import read_file
 
 PROJECT_VARIABLE = "RUNBOOK_PROJECT"
-"""The project's folder, for commands and kernels that work outside it."""
+"""The project's folder, for commands and kernels that run outside it."""
 
 
 def project_root(start: Path | None = None) -> Path:
     """Return the nearest folder, from `start` upwards, that contains params/models.yaml.
 
-    Without `start`, begin at $RUNBOOK_PROJECT if it is set, or else at the working folder.
+    Without `start`, begin at $RUNBOOK_PROJECT if it is set, or else in the working folder.
     """
     named = os.environ.get(PROJECT_VARIABLE, "") if start is None else ""
     first = (start or Path(named or os.curdir)).resolve()
@@ -33,8 +33,8 @@ def project_root(start: Path | None = None) -> Path:
 def remember_project(project: Path) -> None:
     """Let this process and its children use a project that is not above the working folder.
 
-    A papermill kernel works in the folder in which papermill was started. Later cells read files of
-    the run, which name models and sites of the project.
+    A papermill kernel runs in the folder from which papermill was started. Later cells read files
+    of the run, which refer to models and sites of the project.
     """
     try:
         is_found = project_root() == project
@@ -47,7 +47,7 @@ def remember_project(project: Path) -> None:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run file that exists, with its project and variant."""
+    """An existing run file, with its project and variant."""
 
     path: Path
     variant: str
@@ -55,7 +55,7 @@ class RunFile:
 
     @property
     def stem(self) -> str:
-        """The name its `run:` must have."""
+        """Return the name that its key `run` must have."""
         return self.path.stem
 
     @property
@@ -65,7 +65,7 @@ class RunFile:
 
     @property
     def is_record(self) -> bool:
-        """Whether the file is the run.yaml of an earlier run."""
+        """Return whether the file is the run.yaml of an earlier run."""
         return self.path.name == "run.yaml"
 
     @property
@@ -75,7 +75,7 @@ class RunFile:
 
 
 def shown_path(path: Path, project: Path) -> str:
-    """Return a path relative to the project if it is inside, or else unchanged."""
+    """Return a path relative to the project if it is inside the project, or else unchanged."""
     try:
         return path.resolve().relative_to(project.resolve()).as_posix()
     except ValueError:
@@ -96,7 +96,7 @@ def site_names(project: Path) -> list[str]:
 
 
 def variant_names(run: str, project: Path | None = None) -> list[str]:
-    """Return the variants of a run in their file's order, or nothing if it has no such file."""
+    """Return the variants of a run in the order of their file, or nothing if there is no such file."""
     file = find_run_file(run, project)
     path = file.variants_path
     if not path.is_file():
@@ -105,7 +105,7 @@ def variant_names(run: str, project: Path | None = None) -> list[str]:
 
 
 def find_run_file(name: str, project: Path | None = None) -> RunFile:
-    """Return the run file that `name` means: a stem in params/, `stem:variant`, or a path."""
+    """Return the run file that `name` refers to: a stem in params/, `stem:variant`, or a path."""
     if not name.strip():
         raise ParamsError(ParamsMessage.NO_RUN_NAMED)
 
@@ -127,10 +127,7 @@ def find_run_file(name: str, project: Path | None = None) -> RunFile:
 
 
 def _split_variant(name: str) -> tuple[str, str]:
-    """Split `run:variant`.
-
-    The variant is empty if the colon is part of a path.
-    """
+    """Split a name into a run and a variant, which is empty if the colon is part of a path."""
     word, colon, variant = name.rpartition(":")
     has_variant = bool(colon and word)
     if not has_variant or "/" in variant or Path(name).exists():

@@ -1,6 +1,6 @@
-"""Settings of a run: its values with their origins, its site, its model and its datasets.
+"""The settings of a run: its values with their origins, its site, its model and its datasets.
 
-They also state what the site still requires.
+They also tell what the site still requires.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,15 +31,15 @@ class Settings:
     smoke_model_name: str
     dataset: Dataset
     origins: Mapping[str, tuple[Origin, ...]]
-    """By dotted key: the value of each layer, the winning one last."""
+    """By dotted key, the value of each layer, with the one that applies last."""
     project: Path
     variant: str = ""
     blend: tuple[TextShare, ...] = ()
-    """The texts of data.blend, if it names some."""
+    """The texts of data.blend, if it names any."""
 
     @property
     def name(self) -> str:
-        """Name of the run's folder: `lumi-13b`, or `lumi-13b--2n-zero2` for a variant."""
+        """Return the name of the run's folder: `lumi-13b`, or `lumi-13b--2n-zero2` for a variant."""
         if self.variant:
             return f"{self.run.run}--{self.variant}"
         return self.run.run
@@ -54,7 +54,7 @@ class Settings:
     def tokenizer(self) -> str:
         """Return `gpt2`, or the path of the tokenizer.
 
-        A relative path begins at the project's folder, like data.folder.
+        A relative path starts at the project's folder, like data.folder.
         """
         name = self.run.data.tokenizer
         if name == "gpt2":
@@ -73,7 +73,7 @@ class Settings:
         return {key: self.value(key) for key in all_keys()}
 
     def parameters(self) -> dict[str, dict[str, object]]:
-        """Return every value with its origin, as the twin stores it."""
+        """Return every value with its origin, as stored in the twin."""
         parameters: dict[str, dict[str, object]] = {}
         for key, value in self.values().items():
             parameters[key] = {"value": value, "origin": str(self.origins[key][-1])}
@@ -128,10 +128,10 @@ class Settings:
     def as_yaml(self) -> str:
         """Return the text of run.yaml: every resolved value in the schema's order.
 
-        Loading this text yields the same run.
+        Loading this text gives the same run.
         """
         variant = f" Variant {self.variant}." if self.variant else ""
-        # The words stay as they are: 00-plan of an older folder would otherwise run again.
+        # The wording must not change, because 00-plan of an older folder would then run again.
         head = ParamsMessage.HEAD_OF_RUN_YAML.fill(name=self.name, variant=variant)
         return (
             f"{head}\n"
@@ -141,10 +141,10 @@ class Settings:
 
 
 def why(settings: Settings, name: str) -> str:
-    """Return all that is known about one value.
+    """Return everything that is known about one value.
 
-    This includes the value of each layer, the winning one first, and the documents' names of the
-    key.
+    This includes the value of each layer, with the one that applies first, and the documents' names
+    of the key.
     """
     key = all_keys()[name]
     lines = [f"{name} = {show(settings.value(name))}", f"  {key.help}"]
@@ -162,7 +162,7 @@ def why(settings: Settings, name: str) -> str:
 
 
 def origin_facts(settings: Settings, name: str) -> dict[str, object]:
-    """Return what `why` shows about one value as plain data, the winning layer first."""
+    """Return what `why` shows about one value as plain data, with the layer that applies first."""
     key = all_keys()[name]
     layers = []
     for origin in reversed(settings.origins[name]):
@@ -178,9 +178,9 @@ def origin_facts(settings: Settings, name: str) -> dict[str, object]:
 
 
 def key_meant(key: str) -> str:
-    """Return the key that a person names.
+    """Return the key that a person means.
 
-    A name from the documents is accepted if it means exactly one key.
+    A name from the documents is accepted if it corresponds to exactly one key.
     """
     try:
         path = full_path(key.strip().split("."))
@@ -210,9 +210,9 @@ STAGE = "{stage}"
 
 
 def with_shared_folder(site: Site, run: Run) -> Site:
-    """Return the site with the run's shared folder, image and launcher.
+    """Return the site with the run's shared folder, image and launcher filled in.
 
-    {stage} stays if no folder was given.
+    {stage} is kept if no folder was given.
     """
     stage = run.jobs.stage.rstrip("/") if run.jobs.stage else STAGE
     chosen = run.jobs.launcher
@@ -241,7 +241,7 @@ def with_shared_folder(site: Site, run: Run) -> Site:
 
 
 def missing_values(settings: Settings) -> Mapping[str, str]:
-    """Return the keys that this site requires and that have no value yet, with descriptions."""
+    """Return the keys that this site requires but that have no value yet, with descriptions."""
     missing = {}
     for key, meaning in settings.site.required.items():
         if not settings.value(key):
@@ -270,7 +270,7 @@ def require_values(settings: Settings) -> None:
 def with_placeholders(settings: Settings) -> Settings:
     """Return the same run with each missing required value marked in capitals.
 
-    This is for a text that is read and not submitted.
+    This is for text that is only read, not submitted.
     """
     values = settings.values() | {key: placeholder(key) for key in missing_values(settings)}
     run = Run.model_validate(nest(values))

@@ -1,6 +1,6 @@
 """`runbook.open`: a run as an object.
 
-Its plan, steps, results, checks, samples and figures are read when asked for.
+Its plan, steps, results, checks, samples and figures are read on demand.
 """
 
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ PARTS = (
     ".plan .history .results .checks .samples .training .slowest_steps() .loss_figure(*other_runs)"
 )
 SECTIONS = ("training", "parallel", "data", "jobs.training")
-"""Sections searched for a key that is given without its section."""
+"""Sections that are searched for a key given without its section."""
 
 
 class OpenRun:
-    """One training of a run. Its files are read again once they have grown."""
+    """One training of a run. Its files are read again after they have grown."""
 
     def __init__(self, run: str | Path, phase: str = FULL) -> None:
         self.phase = phase_name(phase)
@@ -46,7 +46,7 @@ class OpenRun:
             self.folder = run_folder(str(run))
             self._source = str(self.folder / "run.yaml")
         except ParamsError as no_folder:
-            # A folder is not a run file, so it is no match here either.
+            # A folder is not a run file, so it does not match here either.
             if Path(run).is_dir():
                 raise
             try:
@@ -63,12 +63,15 @@ class OpenRun:
 
     @cached_property
     def plan(self) -> "OpenPlan":
-        """The plan with which the run was started, or else the plan of its run file."""
+        """Return the plan with which the run was started, or else the plan of its run file."""
         return open_plan(self._source, self.folder)
 
     @property
     def training(self) -> TrainingResults:
-        """Steps, evaluations, events, numbers and figures; `RecordError` before the first step."""
+        """Return steps, evaluations, events, numbers and figures.
+
+        Raise `RecordError` before the first step.
+        """
         return read_results(self.folder, read_plan_file(self.folder), self.phase)
 
     @property
@@ -94,7 +97,7 @@ class OpenRun:
     def checks(self) -> CheckTable:
         """Return the checks in the records of all executed phases.
 
-        Each is listed behind the name of its phase.
+        The name of its phase is put in front of each check.
         """
         checks = []
         for phase in PHASES:
@@ -164,7 +167,10 @@ class OpenRun:
 
 @dataclass(frozen=True, repr=False)
 class OpenPlan:
-    """A plan with its parts as tables; `with_` gives another plan, `difference` compares two."""
+    """A plan whose parts are tables.
+
+    `with_` returns another plan, and `difference` compares two.
+    """
 
     settings: Settings
     # The complete plan as frozen dataclasses

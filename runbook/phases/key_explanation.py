@@ -1,4 +1,4 @@
-"""Explanation of one key for `runbook why`: where its value comes from, and what follows from it."""
+"""Explains one key for `runbook why`: where its value comes from, and what follows from it."""
 
 from collections.abc import Sequence
 

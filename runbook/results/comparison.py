@@ -53,12 +53,12 @@ class RunFacts:
     history: History
     account: WallTime | None
     scores: Mapping[str, float] = field(default_factory=dict)
-    """Scores of 06-evaluation, after the training."""
+    """Scores of 06-evaluation for the trained weights."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How much worse a run may be than the one before it, as shares."""
+    """How much worse a run may be than the run before it, as shares."""
 
     tokens_per_second: float = 0.05
     last_loss: float = 0.01
@@ -76,7 +76,7 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing got worse than the tolerance allows."""
+        """Return whether nothing got worse than the tolerance allows."""
         return all(check.verdict != "fail" for check in self.checks)
 
 
@@ -122,7 +122,7 @@ def _read_plan(folder: Path, phase: str) -> Plan:
 def _recorded_environment(path: Path) -> dict[str, str]:
     """Return versions and commit in the record next to an executed notebook.
 
-    Without a record, only the commit is in it, as not known.
+    If there is no record, the result is only the commit, marked as unknown.
     """
     record = {}
     if path.exists():
@@ -282,7 +282,7 @@ def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
     if base_loss is None:
         return Check(name, "unknown", f"{base.name} has no loss", rule)
     if run_loss is None:
-        return Check(name, "fail", f"no loss that is a number, {base_loss:.4g} before", rule)
+        return Check(name, "fail", f"no finite loss, {base_loss:.4g} before", rule)
     return _check(
         name,
         base_loss,

@@ -30,7 +30,7 @@ class ExpectedLoss:
     share: float
     """Share of the training's steps that are done."""
     sealed: Forecast | None
-    """Forecast of the loss from before the first step.
+    """Forecast of the loss made before the first step.
 
     None if none was sealed.
     """

@@ -21,7 +21,7 @@ FORECASTS_FILE = "forecasts.json"
 SCORES_FILE = "forecasts.jsonl"
 """File next to the run folders with one line for each scored forecast of any run."""
 FEWEST_OWN_SCORES = 5
-"""Number of earlier scores at which their errors determine the width of an interval."""
+"""From this number of earlier scores on, their errors determine the width of an interval."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class SealedForecasts:
     sealed: str
     """Time of the forecast, in UTC."""
     late: bool
-    """Made after the first step. Such forecasts are shown, but never counted."""
+    """Whether they were made after the first step. Such forecasts are shown but never counted."""
     forecasts: tuple[Forecast, ...]
     checksum: str = ""
     schema: int = 1
@@ -93,7 +93,7 @@ class ForecastScore:
 
     run: str
     checksum: str
-    """Checksum of the sealed forecasts, so that each forecast is counted once."""
+    """Checksum of the sealed forecasts, which ensures that each forecast is counted only once."""
     quantity: str
     unit: str
     value: float
@@ -102,13 +102,13 @@ class ForecastScore:
     actual: float
     hit: bool
     pinball: float
-    """Mean pinball loss of both ends, over the forecast value."""
+    """Mean pinball loss of both ends, divided by the forecast value."""
     late: bool
     source: str
 
 
 def score(sealed: SealedForecasts, actual: dict[str, float]) -> list[ForecastScore]:
-    """Return a score for each forecast whose number is known."""
+    """Return a score for each forecast whose outcome is known."""
     scores = []
     for forecast in sealed.forecasts:
         if forecast.quantity not in actual:
@@ -135,7 +135,7 @@ def score(sealed: SealedForecasts, actual: dict[str, float]) -> list[ForecastSco
 
 
 def pinball(forecast: Forecast, actual: float) -> float:
-    """Return the mean pinball loss of both ends of an 80% interval, over the forecast value.
+    """Return the mean pinball loss of both ends of an 80% interval, divided by the forecast value.
 
     >>> narrow = Forecast("loss", "nats", 5.0, 4.9, 5.1, "")
     >>> wide = Forecast("loss", "nats", 5.0, 4.0, 6.0, "")
@@ -156,7 +156,7 @@ def _quantile_loss(actual: float, quantile: float, share: float) -> float:
 
 
 def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
-    """Append scores that do not exist yet."""
+    """Append those scores that are not in the file yet."""
     path = runs / SCORES_FILE
     scored = {(line.get("checksum"), line.get("quantity")) for line in read_lines(path)}
     for score in scores:
@@ -167,7 +167,7 @@ def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
 def read_scores_of_all(runs: Path) -> list[ForecastScore]:
     """Return every score of a project.
 
-    Skip lines of another version.
+    Lines of another version are skipped.
     """
     scores = []
     for line in read_lines(runs / SCORES_FILE):
@@ -183,7 +183,7 @@ def read_scores_of_all(runs: Path) -> list[ForecastScore]:
 def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | None:
     """Return the 80th percentile of the logarithmic errors of earlier runs.
 
-    Return None while there are too few runs.
+    Return None if there are too few runs.
     """
     errors = []
     for score in scores:
@@ -236,7 +236,7 @@ def _verdict(score: ForecastScore) -> str:
 
 
 def calibration_text(scores: Sequence[ForecastScore]) -> str:
-    """Return how many intervals held, in one sentence.
+    """Return, in one sentence, how many intervals contained the outcome.
 
     Late forecasts are not counted.
     """

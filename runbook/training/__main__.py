@@ -24,21 +24,21 @@ def train_rank(
     stopping: StopConditions,
     until: int = 0,
 ) -> int:
-    """Train; the exit code. Errors are in events.jsonl before they come out.
+    """Train, and return the exit code. Errors are recorded in events.jsonl before they are raised.
 
-    `until`: end after this step without a save; 0: at the end of the training.
+    `until` is the step to stop after, without a save; 0 means the end of the training.
     """
     stopping.limit_seconds = spec.limits.exit_duration_seconds
     # megatron-core warns at import that Apex and Transformer Engine are absent; CausalAttention
     # takes their place.
     warnings.filterwarnings("ignore", module=r"megatron\..*")
-    # 0.16 also warns that the CPU's random state changed while the GPU's was forked (here they are
-    # one), and 0.19 of its own future.
+    # 0.16 also warns that the CPU's random state changed while the GPU's was forked (here both are
+    # the same state), and 0.19 warns about its own future changes.
     logging.getLogger("megatron.core").setLevel(logging.ERROR)
-    # torch built for CUDA warns where a CUDA toolkit is installed but no GPU: on such a machine
-    # none is asked for.
+    # A torch built for CUDA warns if a CUDA toolkit but no GPU is present. On such a machine no
+    # CUDA kernels are built.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    # torch 2.13 has newer names for what megatron-core 0.16 uses.
+    # torch 2.13 deprecates names that megatron-core 0.16 uses.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     warnings.filterwarnings("ignore", "Please use DTensor instead", FutureWarning)
     from runbook.plan_file import limits
@@ -86,7 +86,7 @@ def train_rank(
 
 
 def main() -> int:
-    """Run this rank; the exit code."""
+    """Run this rank, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m runbook.training", description=__doc__)
     parser.add_argument(
         "plan", type=Path, help="plan.json of the run; its relative paths start from its folder"
@@ -101,9 +101,9 @@ def main() -> int:
         help="end after this step without a save (runbook replay); 0: at the end of the training",
     )
     arguments = parser.parse_args()
-    # Registered first, so called last: after a traceback was shown
+    # Registered first, so it runs last: after a traceback was printed
     atexit.register(leave, FAILED)
-    # Before the imports that take seconds: a signal in the meantime is not lost
+    # Set up before the slow imports, so that no signal is lost while they run
     stopping = StopConditions()
     rank = 0
     try:
@@ -111,8 +111,8 @@ def main() -> int:
         rank = ranks.rank
         die_with_launcher(ranks)
         spec = read_plan(arguments.plan, arguments.phase)
-        # Before torch takes its first memory: pages of 2 MiB for large tensors, where the kernel
-        # has them to give.
+        # Before torch allocates memory: ask for 2 MiB pages for large tensors, if the kernel offers
+        # them.
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
         return train_rank(spec, ranks, stopping, arguments.until)

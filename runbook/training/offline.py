@@ -1,7 +1,7 @@
-"""`python -m runbook.training.offline sample|export|import|score`: work with a checkpoint without a training.
+"""`python -m runbook.training.offline sample|export|import|score`: use a saved checkpoint.
 
-The request is JSON on standard input; the answer is one line of JSON on standard output. All but
-`score`, which torchrun may start many times, is the work of one process.
+The request is JSON on standard input; the answer is one line of JSON on standard output. Each
+command runs in a single process, except `score`, for which torchrun may start many.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
         raise RefusedError(TrainingMessage.HAS_CHECKPOINTS, root=root)
 
     source = Path(request.source)
-    # An engine of this name has no optimizer state for the plan's.
+    # No engine has this name, so the plan's engine does not load optimizer state.
     engine: Any
     imported: Any
     if (source / "config.json").is_file():
@@ -134,7 +134,7 @@ def main() -> int:
 
         # Weights have the names of megatron-core's own layers.
         os.environ[gpt_model.TRANSFORMER_ENGINE_VARIABLE] = "0"
-        # A checkpoint from GPUs may be used on any machine
+        # A checkpoint written on GPUs may be used on any machine
         if spec.device == CPU:
             hide_gpus()
         cpu.answer_for_cpu()

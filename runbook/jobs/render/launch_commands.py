@@ -11,18 +11,18 @@ from runbook.jobs.schedulers import get_queue_scripts
 from runbook.params import Job, Settings
 
 COPIED_PYTHON = 'bash "$RUNBOOK_JOB_FOLDER/python.sh"'
-"""The interpreter of a job that runs from a copy of its environment: see templates/python.sh.j2."""
+"""The interpreter of a job that runs from a copy of its environment; see templates/python.sh.j2."""
 
 
 def python_command(settings: Settings) -> str:
-    """Return the words that start the interpreter of a training's processes."""
+    """Return the words that start the Python interpreter of a training's processes."""
     if settings.run.jobs.environment_copy:
         return COPIED_PYTHON
     return quote(settings.site.python or "python3")
 
 
 RANK_SCRIPT = '"$job/rank.sh"'
-"""The script of each process: it finds its rank, binds its cores and starts the training."""
+"""The script of each process, which finds its rank, binds its cores and starts the training."""
 _LINE_END = " \\\n  "
 
 
@@ -34,9 +34,9 @@ def training_command(
     *,
     with_fewer_nodes: bool = False,
 ) -> str:
-    """Return everything between the job's script and rank.sh, on all its nodes.
+    """Return everything between the job's script and rank.sh, on all nodes of the job.
 
-    Each option is on its own line, with its value. A job with spare nodes, or one that continues
+    Each option is on its own line, with its value. A job that has spare nodes, or that may continue
     `with_fewer_nodes`, chooses its nodes when it runs.
     """
     site = settings.site
@@ -74,17 +74,17 @@ def one_process_command(settings: Settings, argv: Sequence[str], mounts: Sequenc
 PROBE_SECONDS = 30
 """Time within which a node must start one process.
 
-Slurm waits 10 s for one without power.
+Slurm waits 10 s for a node without power.
 """
 
 
 def probe_command(settings: Settings) -> str:
-    """Return the command that succeeds if the node `$node` of a job can start a process."""
+    """Return a command that succeeds if the job's node `$node` can start a process."""
     return f"{get_queue_scripts(settings.site).on_one_node(PROBE_SECONDS)} true"
 
 
 REMOVAL_SECONDS = 60
-"""Time within which a node removes the copies in its memory."""
+"""Time within which a node must remove the copies in its memory."""
 
 
 def near_removal_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
@@ -96,7 +96,7 @@ def near_removal_command(settings: Settings, argv: Sequence[str], mounts: Sequen
 
 
 RUNG_SCRIPT = 'bash "$job/rung.sh"'
-"""The script that each node of the preflight job runs: see templates/rung.sh.j2."""
+"""The script that each node of the preflight job runs; see templates/rung.sh.j2."""
 
 
 def rung_command(
@@ -114,7 +114,7 @@ def rung_command(
 
 
 def node_command(settings: Settings, job: Job) -> str:
-    """Return the command of the site's set-up: one process per node, outside the container."""
+    """Return the command of the site's set-up, which is one process per node outside the container."""
     starter = get_queue_scripts(settings.site).on_nodes(settings, job, 1)
     return _LINE_END.join([*starter, 'bash "$job/node.sh"'])
 
@@ -153,7 +153,7 @@ def _pyxis(settings: Settings, variables: Sequence[str], mounts: Sequence[str]) 
     ]
     options.append("--container-mount-home" if container.home else "--no-container-mount-home")
     if variables:
-        # The image's own values of these would override the job's.
+        # The image's own values for these variables would override the job's.
         options.append(f"--container-env={','.join(sorted(variables))}")
 
     return [*options, *(quote(option) for option in container.options)]
@@ -182,7 +182,7 @@ def _starter(settings: Settings, job: Job, count: NodeCount) -> list[str]:
 
     They are torchrun or deepspeed, run by the interpreter that has the trainer.
 
-    The bare names `torchrun` and `deepspeed` are another installation's where PATH has one.
+    The plain names `torchrun` and `deepspeed` may belong to another installation on the PATH.
     """
     python = python_command(settings)
     if settings.site.launcher == "torchrun":
@@ -221,9 +221,9 @@ def _image(settings: Settings) -> str:
 
 
 def image_on_nodes(settings: Settings) -> str:
-    """Return the image as the nodes open it.
+    """Return the image's path on the nodes.
 
-    It is their own copy where jobs.image_copy names a folder for it.
+    If jobs.image_copy names a folder, it is the node's own copy.
     """
     image = settings.site.container.image
     folder = settings.run.jobs.image_copy.rstrip("/")

@@ -1,4 +1,4 @@
-"""PBS's part of a job's scripts: lines of #PBS, mpiexec, and its variables."""
+"""PBS's part of a job's scripts: #PBS lines, mpiexec, and variables."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from runbook.params.schema.site import Site
 
 
 class PbsScripts(QueueScripts):
-    """Requests, starters and words of the shell for a job of PBS."""
+    """Requests, starters and shell expressions for a PBS job."""
 
     announces_end = False
     can_leave_out_nodes = False
@@ -45,9 +45,10 @@ class PbsScripts(QueueScripts):
         *,
         devices: bool = True,
     ) -> list[str]:
-        """Return the lines of #PBS: letters first, then resources by -l, each sorted.
+        """Return the #PBS lines: one-letter options first, then resources with -l, each sorted.
 
-        A site's directives of one letter (k, W) are letters, its others are resources.
+        Of a site's own directives, those of one letter (k, W) become options, and all others become
+        resources.
         """
         _refuse_what_pbs_lacks(job)
         letters = _pbs_letters(settings, phase, job)
@@ -82,11 +83,11 @@ class PbsScripts(QueueScripts):
         job: Job,
         container: Sequence[str],
     ) -> list[str]:
-        """Return mpiexec for a question; it opens no container."""
+        """Return mpiexec for a question to the nodes, which needs no container."""
         return mpiexec_words(settings, job, 1)
 
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
-        """Return mpiexec on the nodes in `trusted` alone."""
+        """Return mpiexec on only the nodes in `trusted`."""
         command = ["mpiexec", f"-n {TRUSTED_COUNT}", "--ppn 1", f"--hosts {TRUSTED_NAMES}"]
         command += [quote(option) for option in settings.site.step_options]
         return [*command, program]
@@ -103,7 +104,7 @@ class PbsScripts(QueueScripts):
         *,
         chooses_nodes: bool,
     ) -> list[str]:
-        """Raise `JobError`: PBS has no starter of its own, so that a site names mpiexec."""
+        """Raise `JobError`, because PBS has no starter of its own, so a site must name mpiexec."""
         site = settings.site
         raise JobError(JobMessage.PBS_WITHOUT_SRUN, site=site.site, launcher=site.launcher)
 
@@ -122,12 +123,12 @@ def _refuse_what_pbs_lacks(job: Job) -> None:
 
 
 def _pbs_letters(settings: Settings, phase: str, job: Job) -> dict[str, str]:
-    """Return the options of one letter.
+    """Return the one-letter options.
 
     A site may change `-k` and `-r`, but not the directives of the job itself.
 
-    `-k doe` writes out and err in their place while the job runs; by default PBS copies them there
-    at its end.
+    With `-k doe`, out and err are written in place while the job runs; by default PBS copies them
+    there when it ends.
     """
     defaults = {"k": "doe", "r": "y"}
     from_site = {}
@@ -166,7 +167,7 @@ def _pbs_resources(
             resources[name] = value
 
     if job.nodes > 1:
-        # By default, PBS may place the work of two nodes on one that has enough cores.
+        # By default, PBS may place the work of two nodes on one node with enough cores.
         resources.setdefault("place", "scatter")
 
     section = next(section for name, section in JOB_SECTIONS.items() if phase.startswith(name))
@@ -185,8 +186,8 @@ def _chunk(
 ) -> str:
     """Return the resources of each node, after `select=<nodes>`.
 
-    The site's own `select` wins over what is computed; a number of cores in the run file wins over
-    the site.
+    The site's own `select` takes precedence over computed values, and a number of cores in the run
+    file over the site.
     """
     parts = site.directives.get("select", "").split(":")
     chunk = {part.partition("=")[0]: part for part in parts if part}

@@ -18,16 +18,18 @@ from runbook.plan_file.schema import PhasePlan
 PREFLIGHT_PHASE = "01-environment-preflight"
 """Prefix of its job folders' names."""
 WALLTIME_SECONDS = 600
-"""Used if jobs.environment has none. A short job starts sooner, and the ladder takes a minute or
-two.
+"""Used if jobs.environment has none.
+
+A short job starts sooner, and the ladder takes a minute or two.
 """
 RUNG_SECONDS = 150
-"""Upper limit for one rung, in which containers start and torch is imported."""
+"""Time limit for one rung, during which containers start and torch is imported."""
 NODE_SETUP = "node_setup"
 """Name of the step in which each node runs the site's own commands."""
 NODE_SETUP_SECONDS = 150
 GROUPS_SECONDS = 240
-"""The last rung: the ranks come within 120 s, and a group that hangs is given up after 60 s."""
+"""Time limit for the last rung: the ranks arrive within 120 s, and a group that hangs is given up
+after 60 s."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class RungStep:
 
 @dataclass(frozen=True)
 class PreflightQuestions:
-    """The settings of the job's questions."""
+    """The settings of the preflight's questions."""
 
     folders: tuple[Path, ...]
     """Folders that all nodes share. The ranks write their answers to the first one."""
@@ -52,7 +54,7 @@ class PreflightQuestions:
 
 
 class _PreflightJob(QueuedTraining):
-    """A job that starts like the training, but whose programs run checks instead."""
+    """A job that starts like the training, but whose programs run checks."""
 
     def __init__(
         self,
@@ -70,13 +72,13 @@ class _PreflightJob(QueuedTraining):
             package,
         )
         self.job = job
-        # The probe is our program, whichever framework trains later.
+        # The probe is our program, regardless of which framework trains later.
         self.framework = "runbook"
         self.questions = questions
 
     @property
     def node_counts(self) -> list[int]:
-        """Return the single number of nodes: the preflight checks all of them."""
+        """Return the single number of nodes, because the preflight checks all of them."""
         return [self.job.nodes]
 
     def program(self) -> list[str]:
@@ -146,8 +148,8 @@ class _PreflightJob(QueuedTraining):
 def _without_copies(settings: Settings) -> Settings:
     """Return settings without copies on each node's own disk.
 
-    The training's job makes these copies, of its image and of its environment. The preflight's
-    does not: it starts the ones that all nodes share.
+    The training's job copies its image and its environment to each node. The preflight's job starts
+    the shared ones instead.
     """
     jobs = settings.run.jobs.model_copy(update={"environment_copy": "", "image_copy": ""})
     return replace(settings, run=settings.run.model_copy(update={"jobs": jobs}))
@@ -156,10 +158,10 @@ def _without_copies(settings: Settings) -> Settings:
 def preflight_job(settings: Settings) -> Job:
     """Return the resources that the job requests from the queue.
 
-    The training's shape, and jobs.environment's queue and size.
+    It has the shape of the training, and the queue and size of jobs.environment.
 
-    Two nodes where jobs.environment asks for one and the training for more: with one nothing is
-    asked about the network.
+    If jobs.environment asks for one node and the training for more, request two, because one node
+    cannot test the network.
     """
     training = settings.job("04-training")
     environment_job = settings.job("01-environment")

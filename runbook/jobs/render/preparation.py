@@ -1,6 +1,7 @@
-"""Set-up before the first job.
+"""Setup before the first job.
 
-It has steps, their script, the image's recipe, and the files that deploy a cluster.
+It consists of steps, their script, the image's recipe, and the files with which a cluster is
+deployed.
 """
 
 import re
@@ -27,14 +28,14 @@ class SetupStep:
     """A short name for file names and marks."""
     title: str
     creates: str
-    """A file or folder. Empty if the step only checks something, and so runs every time."""
+    """A file or folder. Empty if the step only checks something, so that it runs every time."""
     body: str
     """Shell commands, which may use `say` and "$here", the script's folder."""
     secret: str = ""
 
 
 def setup_steps(settings: Settings, package: Path) -> list[SetupStep]:
-    """Return the parts that prepare a job, in their order.
+    """Return the steps that prepare a job, in order.
 
     They are the pinned checkout, stale locks of kernels, the tokenizer's files, and the site's own
     steps.
@@ -93,15 +94,15 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
 
 
 def _put(text: str, values: Mapping[str, str]) -> str:
-    """Return a site's text with the run's values substituted, all at once.
+    """Return a site's text with the run's values substituted in a single pass.
 
-    A value that contains another one's name stays unchanged.
+    If a value contains another placeholder's name, that name is not substituted.
     """
     return re.sub("|".join(map(re.escape, values)), lambda match: values[match[0]], text)
 
 
 def _secret(reference: str) -> str:
-    """Return shell commands that read a secret if it is needed, and never show it."""
+    """Return shell commands that read a secret if it is needed, and never print it."""
     if not reference:
         return ""
     if not is_reference(reference):
@@ -114,7 +115,7 @@ def _secret(reference: str) -> str:
 
 
 SETUP_FOLDER = "environment"
-"""The folder, in a run's own, of the scripts that set a site up, and of their logs."""
+"""The folder within a run's folder for the scripts that set a site up, and for their logs."""
 FLEET = "fleet.sh"
 """Script that starts and stops a rented cluster's machines, from the computer that manages it."""
 
@@ -122,7 +123,7 @@ FLEET = "fleet.sh"
 def render_preparation(settings: Settings, package: Path) -> str:
     """Return all steps as one script for a person to run.
 
-    It is not a job, since a job fetches no code. 01-environment runs the steps one by one.
+    It is not a job, because a job downloads no code. 01-environment runs the steps one by one.
     """
     return step_script(settings, setup_steps(settings, package))
 
@@ -139,9 +140,9 @@ def step_script(settings: Settings, steps: Sequence[SetupStep]) -> str:
 
 
 def preparation_files(settings: Settings) -> Mapping[str, str]:
-    """Return the files that lie next to the script.
+    """Return the files that are written next to the script.
 
-    They are the image's Dockerfile, a rented cluster's machines, and what a cluster is made of.
+    They are the image's Dockerfile, and the machines and the deployment of a rented cluster.
     """
     site = settings.site
     files = {}

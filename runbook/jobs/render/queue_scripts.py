@@ -1,6 +1,6 @@
-"""What each kind of queue needs in the scripts of its jobs: requests, starters, words of the shell.
+"""What each kind of queue needs in the scripts of its jobs: requests, starters, shell expressions.
 
-A new scheduler is a subclass in a module of its own, named in `runbook/jobs/schedulers.py`.
+A new scheduler is a subclass in its own module, which is named in `runbook/jobs/schedulers.py`.
 """
 
 import re
@@ -14,16 +14,16 @@ from runbook.jobs.render.templating import quote
 from runbook.params import Job, Settings
 
 WARNING_SECONDS = 300
-"""Warning that a job gets before its time limit, so that it can save.
+"""Seconds before its time limit at which a job is warned, so that it can save.
 
 A checkpoint of 2.4 TB takes minutes.
 """
 
 
 def warn_after(job: Job) -> int:
-    """Return the seconds after which a job requests its own stop.
+    """Return the number of seconds after which a job requests its own stop.
 
-    A queue may give no warning. The result is 0 if the job is too short for one.
+    A queue may not give a warning itself. The result is 0 if the job is too short for one.
     """
     if job.walltime > 2 * WARNING_SECONDS:
         return job.walltime - WARNING_SECONDS
@@ -31,7 +31,7 @@ def warn_after(job: Job) -> int:
 
 
 def plain(name: str, value: object) -> str:
-    """Return a name or value of a directive. Raise `ParamsError` if it has other characters."""
+    """Return the name or value of a directive. Raise `ParamsError` if it has other characters."""
     text = str(value)
     if not re.fullmatch(r"[A-Za-z0-9_.,:/@%+=*\[\]-]+", text):
         raise ParamsError(JobMessage.NOT_A_DIRECTIVE_WORD, name=name, text=text)
@@ -46,7 +46,7 @@ def array_range(job: Job) -> str:
 
 @dataclass(frozen=True)
 class NodeCount:
-    """The number of nodes of a command, or a variable of the job if it may have fewer."""
+    """The number of nodes for a command, or a variable of the job if there may be fewer."""
 
     nodes: int
     varies: bool = False
@@ -66,7 +66,7 @@ def mpiexec_words(
     tasks: int,
     count: NodeCount | None = None,
 ) -> list[str]:
-    """Return mpiexec with this many tasks on each node of the job's own list."""
+    """Return mpiexec with this many tasks on each node in the job's own list."""
     site = settings.site
     count = count or NodeCount(job.nodes)
     argv = ["mpiexec", f"-n {count.times(tasks)}", f"--ppn {tasks}", '--hostfile "$job/hostfile"']
@@ -84,25 +84,25 @@ class QueueScripts(ABC):
     can_leave_out_nodes: bool
     """Whether a job can name nodes that it does not want."""
     has_container_option: bool
-    """Whether its starter of processes opens a container (pyxis)."""
+    """Whether its process starter opens a container (pyxis)."""
     data_job_takes_cores_of_queue: bool
-    """Whether a data job that names no number of cores takes what its queue gives."""
+    """Whether a data job without a number of cores uses what its queue gives it."""
     submit: str
     """The program that submits a script."""
     cancel: str
     """The program that ends jobs."""
     submit_folder: str
-    """The folder that a job was submitted from, as an expression of the shell."""
+    """The folder from which a job was submitted, as a shell expression."""
     job_number: str
-    """The job's number, without the number of an array's element, as an expression of the shell."""
+    """The job's number, without the number of an array's element, as a shell expression."""
     array_index: str
-    """The number of an array's element, as an expression of the shell."""
+    """The number of an array's element, as a shell expression."""
     hosts: str
-    """The command that prints a job's hosts, one a line."""
+    """The command that prints a job's hosts, one per line."""
     time_left: str
-    """The time that a job still has, as an expression of the shell; an empty text if unknown."""
+    """The time that a job has left, as a shell expression; empty if unknown."""
     tasks_need_hosts: bool
-    """Whether the starter of a task job needs a list of hosts and a place to meet."""
+    """Whether the starter of a task job needs a list of hosts and a rendezvous address."""
 
     @abstractmethod
     def directives(
@@ -113,7 +113,10 @@ class QueueScripts(ABC):
         *,
         devices: bool = True,
     ) -> list[str]:
-        """Return the lines with which a job asks its queue. `phase` names it in the queue."""
+        """Return the lines with which a job requests resources from its queue.
+
+        `phase` names the job in the queue.
+        """
 
     @abstractmethod
     def on_nodes(
@@ -127,7 +130,10 @@ class QueueScripts(ABC):
 
     @abstractmethod
     def on_each_node(self, settings: Settings, job: Job) -> list[str]:
-        """Return the words that start a task on each node; one that fails does not end the others."""
+        """Return the words that start a task on each node.
+
+        A task that fails does not end the others.
+        """
 
     @abstractmethod
     def on_each_node_to_answer(
@@ -144,7 +150,7 @@ class QueueScripts(ABC):
 
     @abstractmethod
     def on_one_node(self, seconds: int) -> str:
-        """Return the words that start one process on the node `$node`, ended after these seconds."""
+        """Return the words that start one process on the node `$node` and end it after a time."""
 
     @abstractmethod
     def training_starter(
@@ -162,10 +168,10 @@ class QueueScripts(ABC):
 
     @abstractmethod
     def task_starter(self, job: Job) -> list[str]:
-        """Return the words that start a program as each of a task job's tasks."""
+        """Return the words that start a program as each task of a task job."""
 
 
 TRUSTED_NAMES = '"$(IFS=,; echo "${trusted[*]}")"'
-"""Names of the nodes that still answer, with commas, as an expression of the shell."""
+"""Names of the nodes that still respond, separated by commas, as a shell expression."""
 TRUSTED_COUNT = '"${#trusted[@]}"'
-"""Number of the nodes that still answer, as an expression of the shell."""
+"""Number of the nodes that still respond, as a shell expression."""

@@ -1,4 +1,4 @@
-"""Values that the scripts of every queued job share."""
+"""Values that the scripts of all queued jobs share."""
 
 from runbook.jobs.render.templating import environment_groups
 from runbook.jobs.schedulers import get_queue_scripts
@@ -12,7 +12,7 @@ def queue_values(
     *,
     devices: bool = True,
 ) -> dict[str, object]:
-    """Return the values for the template of any queued job. `phase` names it in the queue."""
+    """Return the values for the template of any queued job. `phase` names the job in the queue."""
     queue = get_queue_scripts(settings.site)
     return {
         "queue": queue,

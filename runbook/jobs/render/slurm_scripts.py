@@ -1,4 +1,4 @@
-"""Slurm's part of a job's scripts: lines of #SBATCH, srun, and its variables."""
+"""Slurm's part of a job's scripts: #SBATCH lines, srun, and variables."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from runbook.params import Job, Settings
 
 
 class SlurmScripts(QueueScripts):
-    """Requests, starters and words of the shell for a job of Slurm."""
+    """Requests, starters and shell expressions for a Slurm job."""
 
     announces_end = True
     can_leave_out_nodes = True
@@ -41,9 +41,9 @@ class SlurmScripts(QueueScripts):
         *,
         devices: bool = True,
     ) -> list[str]:
-        """Return the lines of #SBATCH, sorted.
+        """Return the #SBATCH lines, sorted.
 
-        Output goes to the job's folder, where the job is submitted from. A site's directive is kept
+        Output goes to the job's folder, from which the job is submitted. A site's directive is kept
         unless we set the same directive.
         """
         site = settings.site
@@ -85,7 +85,7 @@ class SlurmScripts(QueueScripts):
         return _srun(settings, job, tasks, count)
 
     def on_each_node(self, settings: Settings, job: Job) -> list[str]:
-        """Return srun with one task per node, in which a failed task does not end the others."""
+        """Return srun with one task per node, where a failed task does not end the others."""
         return [
             word.replace("--kill-on-bad-exit=1", "--kill-on-bad-exit=0")
             for word in _srun(settings, job, 1)
@@ -97,7 +97,7 @@ class SlurmScripts(QueueScripts):
         job: Job,
         container: Sequence[str],
     ) -> list[str]:
-        """Return srun for a question.
+        """Return srun for a question to the nodes.
 
         A node that cannot start the program must not end the others before they answer.
         """
@@ -109,7 +109,7 @@ class SlurmScripts(QueueScripts):
         return [*arguments, "--kill-on-bad-exit=0", *container]
 
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
-        """Return srun on the nodes in `trusted` alone."""
+        """Return srun on only the nodes in `trusted`."""
         command = self.on_each_node(settings, job)
         command[1:4] = [
             f"--nodes={TRUSTED_COUNT}",
@@ -119,7 +119,7 @@ class SlurmScripts(QueueScripts):
         return [*command, f"--nodelist={TRUSTED_NAMES}", program]
 
     def on_one_node(self, seconds: int) -> str:
-        """Return srun within a job's own steps."""
+        """Return srun for use within a job's own steps."""
         where = '--nodes=1 --ntasks=1 --nodelist="$node"'
         return f"timeout {seconds} srun --overlap {where}"
 
@@ -138,7 +138,7 @@ class SlurmScripts(QueueScripts):
         return step
 
     def task_starter(self, job: Job) -> list[str]:
-        """Return srun, in which a failed task does not end the others."""
+        """Return srun, where a failed task does not end the others."""
         num_tasks = job.nodes * job.tasks_per_node
         parts = [
             "srun",
@@ -151,8 +151,8 @@ class SlurmScripts(QueueScripts):
             # Since Slurm 22.05, srun does not inherit cpus-per-task from sbatch.
             parts.append(f"--cpus-per-task={job.cpus_per_task}")
         elif not job.cpus_per_task:
-            # Without a number of cores Slurm binds each task to one; the tasks divide the node among
-            # themselves.
+            # Without a number of cores Slurm binds each task to one core, so the tasks divide the
+            # node among themselves.
             parts.append("--cpu-bind=none")
 
         return parts

@@ -26,7 +26,7 @@ class Task:
     """A description for the script's header."""
     argv: tuple[str, ...]
     on_each_node: bool = False
-    """Whether it runs once on each of the job's nodes, not only on the first."""
+    """Whether it runs once on each of the job's nodes, and not only on the first one."""
     is_array: bool = False
     """There are `jobs.<phase>.array` jobs. Each finds its number in RUNBOOK_ELEMENT.
 
@@ -34,7 +34,7 @@ class Task:
     and srun or mpiexec provides each task's index.
     """
     in_container: bool = False
-    """Whether to use the trainer's Python, modules and image, not the submitting one's.
+    """Whether to use the trainer's Python, modules and image instead of the submitter's.
 
     One core is enough.
     """
@@ -49,7 +49,7 @@ class Task:
 def asks_for_queue(settings: Settings, phase: str) -> bool:
     """Return whether a phase that could run here is submitted to the queue.
 
-    It does where its job names a partition, a time, an array, several nodes or several tasks.
+    This is the case if its job names a partition, a time, an array, several nodes or several tasks.
     """
     if settings.site.scheduler == "local" or phase not in TASK_PHASES:
         return False
@@ -70,7 +70,8 @@ def num_shares(job: Job) -> int:
 def data_tasks(settings: Settings, python: str) -> list[Task]:
     """Return the jobs that tokenize.
 
-    Either one job has a share for each task and a second job joins the shares, or one job does all.
+    Either one job has a share for each task and a second job joins the shares, or a single job does
+    everything.
     """
     argv = (python, "-m", "runbook.phases.p02_data.tokenize_share", str(settings.project))
     if num_shares(settings.run.jobs.data) < 2:
@@ -87,7 +88,7 @@ def render_task(
     task: Task,
     package: Path,
 ) -> RenderedJob:
-    """Return the script of such a job; its program works in the run's folder."""
+    """Return the script of such a job. Its program works in the run's folder."""
     site = settings.site
     planned_job: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
     folder = task.folder(phase)
@@ -142,8 +143,8 @@ def _cores(
 ) -> int:
     """Return the number of cores to request per task, or 0 to request no number.
 
-    Slurm's data jobs take what their partition gives, because its nodes may be of another kind than
-    those that train.
+    Slurm's data jobs use what their partition gives them, because its nodes may differ from the
+    training's.
     """
     job: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
     if job.cpus_per_task:

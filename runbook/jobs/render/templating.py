@@ -19,13 +19,13 @@ from runbook.params.settings import STAGE
 def fill(template: str, **values: object) -> str:
     """Return the text of a template in `templates/`, filled in with values.
 
-    A missing value is our own bug.
+    A missing value is a bug of ours.
     """
     return _templates().get_template(template).render(**values)
 
 
 def quote(value: object) -> str:
-    r"""Return exactly this text, quoted as one word of the shell.
+    r"""Return exactly this text, quoted as a single shell word.
 
     >>> print(quote("two words"), quote("$(reboot)"), quote("it's"), quote(""), quote(8))
     'two words' '$(reboot)' 'it'"'"'s' '' 8
@@ -57,7 +57,7 @@ def variable(name: str) -> str:
 def image(name: str) -> str:
     """Return the name of a container image.
 
-    Refuse it if a line of a Dockerfile could read it as anything else.
+    Reject it if a line of a Dockerfile could interpret it as anything else.
 
     >>> image("nvcr.io/nvidia/pytorch:24.05-py3")
     'nvcr.io/nvidia/pytorch:24.05-py3'
@@ -70,12 +70,12 @@ def image(name: str) -> str:
 
 @cache
 def _templates() -> Environment:
-    # This is shell, not HTML: every value is escaped by `quote`.
+    # This is shell, not HTML, and `quote` escapes every value.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
         autoescape=False,
-        # The usual one is a part of ${#array[@]}
+        # The usual delimiter is part of ${#array[@]}
         comment_start_string="<%#",
         comment_end_string="#%>",
         trim_blocks=True,
@@ -92,12 +92,12 @@ def _templates() -> Environment:
 
 
 def _reason(name: str, **values: object) -> str:
-    """Return why a job ended; a value may be a variable of the shell."""
+    """Return why a job ended; a value may be a shell variable."""
     return JobReason[name].fill(**values)
 
 
 def _line(name: str, **values: object) -> str:
-    """Return a line of a job's log; a value may be a variable of the shell."""
+    """Return a line for a job's log; a value may be a shell variable."""
     return JobLine[name].fill(**values)
 
 
@@ -107,13 +107,13 @@ def _setup_line(name: str, **values: object) -> str:
 
 
 KNOWN = {"user": '"$user"', "job": '"$job_number"'}
-"""Their names in the job's script."""
+"""Names of placeholders in the job's script."""
 
 
 def expand(value: str, settings: Settings) -> str:
-    """Return one word of the shell.
+    """Return a text as one shell word.
 
-    The run's shared folder is put in now, {user} and {job} when the job runs.
+    The run's shared folder is inserted now; {user} and {job} are filled in when the job runs.
     """
     if settings.run.jobs.stage:
         text = value.replace(STAGE, settings.run.jobs.stage.rstrip("/"))
@@ -130,7 +130,7 @@ def expand(value: str, settings: Settings) -> str:
 
 
 def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
-    """Return the site's groups of variables that are on, as words of the shell.
+    """Return the site's groups of variables that are switched on, as shell words.
 
     A value of None unsets the variable.
     """
@@ -145,5 +145,5 @@ def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
 
 
 def site_commands(texts: Sequence[str], settings: Settings) -> list[str]:
-    """A site's own commands, with the run's shared folder put in as one word of the shell."""
+    """Return a site's own commands, with the run's shared folder inserted as one shell word."""
     return [text.replace(STAGE, quote(settings.run.jobs.stage.rstrip("/"))) for text in texts]

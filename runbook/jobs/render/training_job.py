@@ -63,7 +63,8 @@ class RenderedJob:
 class QueuedTraining:
     """One training as a job of Slurm or PBS.
 
-    It contains the submitted script, the programs of every rank and node, and the files they read.
+    It contains the submitted script, the programs of every rank and node, and the files that they
+    read.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class QueuedTraining:
         if self.deepspeed:
             files[PurePosixPath(self.deepspeed).name] = deepspeed_file(self.settings, self.spec)
         elif self.spec.deepspeed:
-            # For people to read: the trainer reads the same values from plan.json.
+            # This file is for people; the trainer reads the same values from plan.json.
             files[OWN_DEEPSPEED] = deepspeed_file(self.settings, self.spec)
 
         return RenderedJob(self._job_script(bool(node_commands)), arguments, files)
@@ -125,7 +126,7 @@ class QueuedTraining:
         site = self.site
         job = self.job
         spec = self.spec
-        # Upstream's trainers are in the container; ours is imported from the clone.
+        # Upstream's trainers are in the container, but ours is imported from the clone.
         package = str(self.package) if self.framework == "runbook" else ""
         mounts = [*site.container.mounts]
         if package:
@@ -184,19 +185,19 @@ class QueuedTraining:
 
     @property
     def may_have_fewer_nodes(self) -> bool:
-        """Whether the number of nodes is decided for each attempt."""
+        """Return whether the number of nodes is decided for each attempt."""
         return len(self.node_counts) > 1
 
     @property
     def restarts_here(self) -> bool:
-        """Whether an attempt may follow another one in the same allocation, on other nodes."""
+        """Return whether another attempt may follow in the same allocation, on other nodes."""
         return self.job.spares > 0 or self.may_have_fewer_nodes
 
     @property
     def goes_on_by_itself(self) -> bool:
         """Return whether the job decides what follows an attempt.
 
-        It does in a chain, or if other nodes can be used.
+        This is the case in a chain, or if other nodes can be used.
         """
         return self.job.chain > 1 or self.restarts_here
 
@@ -277,7 +278,8 @@ class QueuedTraining:
         self._check_binding("cpu_masks", binding.cpu_masks)
         self._check_binding("cpu_lists", binding.cpu_lists)
         cores = [f"0x{mask}" for mask in binding.cpu_masks] or binding.cpu_lists
-        # srun and mpiexec bind the ranks themselves; these start one process for each node.
+        # srun and mpiexec bind the ranks themselves; the other launchers start one process per
+        # node.
         rank_binds_itself = site.launcher in ("torchrun", "deepspeed")
         return fill(
             "rank.sh.j2",
@@ -292,7 +294,7 @@ class QueuedTraining:
         )
 
     def _world_size(self) -> str:
-        """Return the number of ranks, as bash reads it."""
+        """Return the number of ranks as a bash expression."""
         if self.may_have_fewer_nodes:
             return f"$((RUNBOOK_NUM_NODES * {self.job.devices_per_node}))"
         return str(self.spec.parallel.world_size)
@@ -342,25 +344,26 @@ def lines(arguments: Sequence[str]) -> list[list[str]]:
 
 
 LOCAL_GRACE_SECONDS = 120
-"""Time to save between being asked to stop and being killed.
+"""Time to save between the request to stop and the kill.
 
-A save on a slow disk takes half a minute and more.
+A save to a slow disk takes half a minute or more.
 """
 
 PACKAGE = Path(__file__).parents[3]
 """The folder that contains the package `runbook`: the clone, as queued jobs see it."""
 
 PEERS_SECONDS = 3
-"""Time for the other ranks to notice and report by themselves that one rank has failed.
+"""Time for the other ranks to notice and report that one rank has failed.
 
-Ranks that still wait for each other to start cannot notice, and the job's end is known that much
-later.
+Ranks that still wait for each other to start cannot notice it, so the job's end becomes known that
+much later.
 """
 
 KILLED_PEERS_SECONDS = 1
 """Time for the other ranks to notice, if a signal killed the rank.
 
-Ranks in the training notice the closed connection at once; ranks that wait for it never do.
+Ranks in the training notice the closed connection immediately; ranks that wait for the lost rank to
+start never do.
 """
 
 
@@ -375,9 +378,9 @@ def render_job(
     """Return the job of a training phase, for the site's scheduler.
 
     `plan` is the content of plan.json, which the job reads from the run's folder. `python` is the
-    interpreter that has the trainer on a local site; `package` the folder that holds our package,
-    which a job in a queue imports the trainer from. The script finds the run's folder from where
-    the script is, or from where it was submitted: that folder may move.
+    interpreter that has the trainer on a local site; `package` is the folder of our package, from
+    which a queued job imports the trainer. The script finds the run's folder relative to itself, or
+    to where it was submitted, because that folder may move.
     """
     if phase not in TRAINING_PHASES:
         raise JobError(
@@ -445,7 +448,7 @@ def python_script(settings: Settings, python: str, package: Path) -> str:
 
 
 def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
-    """Write a job's files into its folder, job.sh last: a folder with job.sh is complete."""
+    """Write a job's files into its folder, job.sh last: a folder that has job.sh is complete."""
     for name, text in rendered.files.items():
         write_text(folder.path / name, text, error=JobError)
     write_text(
@@ -500,7 +503,7 @@ def _render_local(
 
 
 def _quoted_values(variables: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return variables with their values quoted for a shell; None, which unsets one, stays."""
+    """Return variables with their values quoted for a shell; None, which unsets a variable, stays."""
     return {name: None if value is None else quote(value) for name, value in variables.items()}
 
 

@@ -22,8 +22,7 @@ EXCLUSIVE = {
         f"training.decay_{unit}" for unit in ("iterations", "samples", "tokens")
     ),
 }
-"""Groups of keys of which one layer may set only one, which clears the others in the layers below.
-"""
+"""Groups of keys of which a layer may set only one, which clears the others in the layers below."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +35,20 @@ class Key:
     """int, float, bool, str or a `Literal` of words."""
     help: str
     default: Any
-    """`...` when it must be given."""
+    """`...` if it must be given."""
     documents: tuple[str, ...]
-    """The five documents' names for it."""
+    """Names of the key in the five documents."""
 
 
 @dataclass(frozen=True)
 class DocumentName:
-    """A name in the documents that is not simply another name of one of our keys.
+    """A name in the documents that is not simply another name for one of our keys.
 
-    Its value is written differently, or no key is needed.
+    Its value is written differently, or it needs no key.
     """
 
     keys: tuple[str, ...]
-    """Our keys for the same thing, or none."""
+    """Our keys for the same thing; there may be none."""
     meaning: str
     """What to write instead, as a sentence."""
 
@@ -85,13 +84,14 @@ DOCUMENT_NAMES = {
     ),
     "gpt25b": DocumentName(("model",), "GPT25B is a value of MODEL_SIZE_KEY: write model: gpt25b."),
 }
-"""Such names in lower case. A name for which one of our keys has the same value is an alias of that
-key.
+"""Such names, in lower case.
+
+A name whose value has the same form as one of our keys is an alias of that key.
 """
 
 
 def document_name(word: str) -> DocumentName | None:
-    """Return the facts about a document's variable that does not correspond to one of our keys.
+    """Return the entry for a document's variable that does not correspond to one of our keys.
 
     >>> document_name("parallel.GAS").keys
     ('training.global_batch', 'training.micro_batch')
@@ -120,7 +120,7 @@ def all_keys() -> dict[str, Key]:
 
 
 def accepts(key: str, value: object) -> bool:
-    """Return whether a value is valid for a key on its own, by its type and range.
+    """Return whether a value by itself is valid for a key, by its type and range.
 
     >>> accepts("training.eval_iterations", -1), accepts("training.recompute_method", "block")
     (False, True)
@@ -168,7 +168,7 @@ def nearest(
     count: int = 3,
     likeness: float = 0.6,
 ) -> list[str]:
-    """Return the names most like `word`, best first.
+    """Return the names most similar to `word`, best first.
 
     >>> nearest("tenser", ["tensor", "pipeline"])
     ['tensor']
@@ -193,7 +193,7 @@ def job_section(word: str) -> str:
 
 
 def full_path(path: Sequence[str]) -> tuple[str, ...]:
-    """Return a path of keys by our names: `jobs.3` is jobs.smoke.
+    """Return a path of keys with our names: `jobs.3` becomes jobs.smoke.
 
     Raise `ValueError` if `jobs` has no such phase or key.
     """
@@ -203,9 +203,9 @@ def full_path(path: Sequence[str]) -> tuple[str, ...]:
 
 
 def right_name(path: tuple[str, ...]) -> tuple[str, str]:
-    """Return the right name of an unknown key.
+    """Return the right name for an unknown key.
 
-    The pair is our key for a document's name, and the nearest right name; either may be empty.
+    The pair is our key for a document's name, and the most similar valid name; either may be empty.
 
     >>> right_name(("training", "MPSIZE")), right_name(("parallel", "tenser"))
     (('parallel.tensor', ''), ('', 'parallel.tensor'))
@@ -275,7 +275,7 @@ def _by_document_name() -> dict[str, list[str]]:
 def _walk(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, FieldInfo, bool]]:
     """Yield every section and key below a model.
 
-    Each has its dotted name, its field, and whether it is a section.
+    Each comes with its dotted name, its field, and whether it is a section.
     """
     for name, info in model.model_fields.items():
         kind = info.annotation

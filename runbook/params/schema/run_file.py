@@ -98,6 +98,7 @@ class Smoke(Strict):
     """Pipeline size of the smoke test."""
     waived_by: str = ""
     """Who decided to train although the smoke test failed or was not run; the name is recorded.
+
     Empty: nobody.
     """
 
@@ -146,8 +147,7 @@ class Training(Strict):
     min_learning_rate: Annotated[NonNegative, Aliases("min_lr", "MIN_LR")] = 6.0e-5
     """Learning rate at the end of the decay."""
     schedule: Annotated[Schedule, Aliases("lr_decay_style")] = "cosine"
-    """After the warm-up: cosine, linear, constant, or wsd (stays at the peak and falls at the end).
-    """
+    """After the warm-up: cosine, linear, constant, or wsd (stays at the peak and falls at the end)."""
     wsd_decay_fraction: Fraction = 0.1
     """With schedule wsd: the last part of the decay length, as a share, in which the rate falls."""
     wsd_decay_style: Annotated[WsdDecay, Aliases("lr_wsd_decay_style")] = "exponential"
@@ -177,16 +177,18 @@ class Training(Strict):
     clip_gradient: Annotated[NonNegative, Aliases("clip_grad", "gradient_clipping")] = 1.0
     """Clip the gradient's norm, over all weights, to this value; 0: no clipping."""
     dropout: BelowOne = 0.0
-    """Share of activations and attention weights set to zero. GPT-3 and the default of the
-    documents' Megatron are 0.1.
+    """Share of activations and attention weights set to zero.
+
+    GPT-3 and the default of the documents' Megatron are 0.1.
     """
     init_std: Annotated[Positive, Aliases("init_method_std")] = 0.02
     """Standard deviation of the initial weights."""
     recompute: Annotated[Recompute, Aliases("activation_checkpoint", "checkpoint_activations")] = (
         "none"
     )
-    """Compute activations again in the backward pass: none, selective or full. Saves memory for up
-    to a third more compute.
+    """Compute activations again in the backward pass: none, selective or full.
+
+    Saves memory for up to a third more compute.
     """
     recompute_method: RecomputeMethod = "uniform"
     """With recompute full: uniform keeps the input of each group of layers; block recomputes only
@@ -217,8 +219,9 @@ class Training(Strict):
     Engine and Apex), never, or auto (the framework's default).
     """
     reduce_in_bf16: Annotated[StrictBool, Aliases("grad_reduce_in_bf16")] = False
-    """Megatron-LM only: sum and reduce gradients in bf16 instead of fp32. Half their memory and
-    traffic, and fewer digits.
+    """Megatron-LM only: sum and reduce gradients in bf16 instead of fp32.
+
+    Half their memory and traffic, and fewer digits.
     """
     loss_fusion: Annotated[LossFusion, Aliases("cross_entropy_fusion_impl")] = "auto"
     """Megatron-LM only: fused kernels for the loss: native, te (Transformer Engine's, which writes
@@ -241,17 +244,18 @@ class Training(Strict):
     on each rank.
     """
     broadcast_batches: StrictBool = False
-    """The first rank of each tensor-parallel group reads the batches and sends them to the others.
-    """
+    """The first rank of each tensor-parallel group reads the batches and sends them to the others."""
     attention: Attention = "auto"
     """Attention kernel: flash1, flash2, flash-triton, plain, or auto (the framework's default)."""
     offload: Annotated[StrictBool, Aliases("cpu_optimizer", "OFFLOAD_DEVICE")] = False
-    """Keep optimizer states in the node's memory instead of the device's. Slow; use it only if
-    nothing else fits.
+    """Keep optimizer states in the node's memory instead of the device's.
+
+    Slow; use it only if nothing else fits.
     """
     initial_loss_scale: Positive = 65536.0
-    """fp16 only: initial loss scale. Every overflow halves it and skips the step, so 2^32 skips
-    about the first 16 steps.
+    """fp16 only: initial loss scale.
+
+    Every overflow halves it and skips the step, so 2^32 skips about the first 16 steps.
     """
     loss_scale_window: Whole = 1000
     """fp16 only: steps without overflow before the scale doubles."""
@@ -266,8 +270,7 @@ class Training(Strict):
     then skip it.
     """
     nan_limit: Whole = 3
-    """This many such steps in a row (or rollbacks in one job) stop the training under any policy.
-    """
+    """This many such steps in a row (or rollbacks in one job) stop the training under any policy."""
     spike_policy: SpikePolicy = "note"
     """On a finite loss that jumps: note it, skip each such batch, or rollback to the last save if
     the jump lasts.
@@ -281,8 +284,9 @@ class Training(Strict):
     none.
     """
     alarm_command: str = ""
-    """A command that gets each alarm on standard input (mail -s alarm ada@example.org). It starts
-    only if you allowed it (docs/security.md).
+    """A command that gets each alarm on standard input (mail -s alarm ada@example.org).
+
+    It starts only if you allowed it (docs/security.md).
     """
     trackers: Annotated[str, AfterValidator(tracker_names_text)] = ""
     """Trackers that get the numbers while 04-training runs: wandb, mlflow, trackio, separated by
@@ -295,8 +299,7 @@ class Training(Strict):
     log_interval: Whole = 1
     """Steps between log lines."""
     save_interval: Annotated[WholeOrZero, Aliases("SAVE_INTERVAL")] = 1000
-    """Steps between checkpoints; 0: only at the end (with a document's own framework: none at all).
-    """
+    """Steps between checkpoints; 0: only at the end (with a document's own framework: none at all)."""
     keep_checkpoints: Whole = 2
     """Number of newest checkpoints to keep. Megatron-LM and Megatron-DeepSpeed delete none."""
     keep_every: WholeOrZero = 0
@@ -322,7 +325,9 @@ class Training(Strict):
     exit_duration: Annotated[Seconds, Aliases("exit_duration_in_mins", "max_time")] = 0
     """Save and stop after this time (00:55:00); 0: never."""
     exit_interval: WholeOrZero = 0
-    """Save and stop whenever the step is a multiple of this; 0: never. The same command continues.
+    """Save and stop whenever the step is a multiple of this; 0: never.
+
+    The same command continues.
     """
     process_group_timeout: Annotated[Seconds, Aliases("distributed_timeout_minutes")] = 600
     """Timeout of a collective: a rank that waits longer for the others ends the job."""
@@ -377,9 +382,11 @@ class Data(Strict):
     data.dataset alone.
     """
     folder: Annotated[str, Aliases("DATA_PATH", "BASE_DATA_PATH", "DATA_DIR")] = ""
-    """Folder of the text. Missing files of the dataset's source are downloaded to it; other text in
-    it is used as it is. For token files also the prefix of one pair (/data/my_text_document).
-    Empty: the site's folder for data, or what the dataset says.
+    """Folder of the text.
+
+    Missing files of the dataset's source are downloaded to it; other text in it is used as it is.
+    For token files also the prefix of one pair (/data/my_text_document). Empty: the site's folder
+    for data, or what the dataset says.
     """
     bucket: Annotated[str, Aliases("S3_BUCKET", "BUCKET")] = ""
     """Bucket and prefix (s3://name/folder) from which finished token files are copied, if the site
@@ -418,8 +425,7 @@ class Data(Strict):
     many. 0: use split.
     """
     max_record_bytes: Whole = 268_435_456
-    """Longest record in bytes; a longer one counts as unreadable (bad_records) and takes no memory.
-    """
+    """Longest record in bytes; a longer one counts as unreadable (bad_records) and takes no memory."""
     bad_records: BadRecords = "stop"
     """On an unreadable record: stop, skip (and count), or quarantine (and keep it in a file)."""
     workers: WholeOrZero = 0
@@ -441,8 +447,7 @@ class Parallel(Strict):
             "tp",
         ),
     ] = 1
-    """Tensor-parallel size: devices that share every matrix of a layer; keep them inside one node.
-    """
+    """Tensor-parallel size: devices that share every matrix of a layer; keep them inside one node."""
     pipeline: Annotated[
         Whole,
         Aliases(
@@ -463,8 +468,9 @@ class Parallel(Strict):
     virtual_pipeline: Annotated[Whole, Aliases("virtual_pipeline_model_parallel_size", "VPP")] = 1
     """Chunks of layers in each stage; more than 1 interleaves them, which shortens the bubble."""
     sequence: Annotated[StrictBool, Aliases("sequence_parallel", "USE_SEQUENCE_PARALLEL")] = False
-    """Sequence parallelism: divide along the sequence what tensor parallelism leaves whole. Saves
-    activation memory if tensor > 1.
+    """Sequence parallelism: divide along the sequence what tensor parallelism leaves whole.
+
+    Saves activation memory if tensor > 1.
     """
     context: Annotated[Whole, Aliases("SPSIZE", "context_parallel_size")] = 1
     """Context-parallel size: devices that share one sequence (DeepSpeed: Ulysses)."""
@@ -504,8 +510,9 @@ class Job(Strict):
     reservation: str = ""
     """Name of a reservation."""
     array: WholeOrZero = 0
-    """Elements of an array job; 0: a single job. In jobs.data, array x nodes x tasks_per_node tasks
-    share the text.
+    """Elements of an array job; 0: a single job.
+
+    In jobs.data, array x nodes x tasks_per_node tasks share the text.
     """
     restarts: WholeOrZero = 3
     """Jobs in a row that may end without a new step before a person must look; a job that makes a
@@ -605,13 +612,13 @@ JOB_SECTIONS = {
     "03-smoke-test": "smoke",
     "04-training": "training",
 }
-"""Phase to its key under jobs."""
+"""For each phase, its key under `jobs`."""
 
 
 def phase_name(word: str) -> str:
-    """Return the phase meant by `03-smoke-test`, `smoke-test`, `smoke`, `3` or `03`.
+    """Return the phase that `03-smoke-test`, `smoke-test`, `smoke`, `3` or `03` refers to.
 
-    Raise `ValueError` that names the right ones.
+    Raise `ValueError` that lists the valid names.
 
     >>> phase_name("smoke"), phase_name("3"), phase_name("training")
     ('03-smoke-test', '03-smoke-test', '04-training')

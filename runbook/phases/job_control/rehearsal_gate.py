@@ -1,6 +1,6 @@
-"""Rehearse a layout before its first job on a cluster.
+"""Rehearses a layout before its first job on a cluster.
 
-The counts are made once, kept by fingerprint, and judged at each launch.
+The counts are made once, stored by fingerprint, and judged at each launch.
 """
 
 import itertools
@@ -39,12 +39,13 @@ from runbook.runs.step import fingerprint
 
 FOLDER = "rehearsals"
 VERSION = 2
-"""Increase this number when rehearsals count differently, so that kept ones are made again."""
+"""Increase this number when rehearsals start to count differently, so that stored ones are made
+again."""
 WAIVER = "training.rehearsal_waived_by"
 JOB_PHASE = "01-environment"
 """The rehearsal's job requests the same resources as the node checks, without devices."""
 COUNTING = ("gpt3-runbook", "torch", "megatron-core", "deepspeed")
-"""Packages that may count differently in another version."""
+"""Packages whose versions may affect the counts."""
 REMEDY = (
     "raise parallel.tensor or parallel.pipeline, lower training.micro_batch, or set "
     "training.recompute"
@@ -64,16 +65,16 @@ def require(training: PlannedTraining, session: Session) -> None:
 def show(training: PlannedTraining, session: Session) -> None:
     """Return the counts of the layout's rehearsal.
 
-    A kept one is used; otherwise it is rehearsed now, if this site has a queue.
+    A stored rehearsal is used; otherwise it is made now, if this site has a queue.
     """
     name = training.settings.name
     site = training.settings.site
-    # Refuse before minutes of counting, not after.
+    # Refuse before minutes of counting, not afterwards.
     require_values(training.settings)
     if site.scheduler == "local":
         show_text(PhaseMessage.NO_QUEUE_TO_REHEARSE.fill(site=site.site, name=name))
     elif has_trainer() or kept_rehearsal(training):
-        # This is only shown: a failure stops the phase whose job it concerns.
+        # This is only shown, because a failure stops the phase whose job it concerns.
         check = check_layout(training, session)
         record_checks(
             session, [replace(check, verdict="warn") if check.verdict == "fail" else check]
@@ -173,7 +174,7 @@ def _software(training: PlannedTraining) -> dict[str, str]:
 def _rehearse(training: PlannedTraining) -> Rehearsal:
     """Rehearse one step of the first rank of each stage, here or as a job.
 
-    The result is kept by the fingerprint of the layout.
+    The result is stored by the fingerprint of the layout.
     """
     phase = training.phase
     done = itertools.count(1)
@@ -222,8 +223,8 @@ def _count_in_a_job(
     try:
         task_jobs.run_tasks(training.run, JOB_PHASE, [task])
     except JobFailedError as error:
-        # A job that started and then failed by itself judged the layout. Otherwise it lacked
-        # software, time or memory.
+        # If a job started and then failed by itself, that is a verdict on the layout. Otherwise it
+        # lacked software, time or memory.
         judged = out.exists() and error.job_exit_code in (FAILED, REFUSED)
         raise (ProgramError if judged else CannotRehearseError)(str(error)) from error
     except JobError as error:

@@ -97,7 +97,7 @@ def render_training(training: PlannedTraining) -> RenderedJob:
 def watch(training: PlannedTraining, training_job: JobStep) -> None:
     """Follow the job to its end from its files, and resume it if it stopped.
 
-    A failure is shown in its own words.
+    A failure is shown with the last lines of the job's own output.
     """
     if job_step.require_unchanged(training_job).state is StepState.DONE:
         show_text(PhaseMessage.NOTHING_TO_WATCH.fill(phase=training.phase))
@@ -134,9 +134,10 @@ LOOK_SECONDS = 1.0
 
 
 def _wait_for_recovery(job: JobFolder, decision: Decision) -> None:
-    """Wait for as long as the decision states, and explain why nothing happens.
+    """Wait as long as the decision requires, and explain why nothing happens.
 
-    `runbook cancel` ends the wait: a file in the ended job's folder tells it that a watcher waits.
+    `runbook cancel` ends the wait. A file in the ended job's folder tells it that a watcher is
+    waiting.
     """
     if not decision.wait_seconds:
         return
@@ -172,7 +173,7 @@ def follow(training: PlannedTraining, until: int = 0) -> JobStatus:
     }
     submitted = record.submitted if (record := job_folder.read_record(folder)) else 0
 
-    def enough(rows: list[dict[str, Any]]) -> bool:  # not the files of an earlier job that is gone
+    def enough(rows: list[dict[str, Any]]) -> bool:  # Not the files of an earlier job that is gone
         return (
             bool(rows)
             and rows[-1].get("time", submitted) >= submitted
@@ -205,7 +206,7 @@ def stop_gently(training: PlannedTraining) -> JobStatus:
 def failure_text(
     training: PlannedTraining, status: JobStatus, decision: Decision | None = None
 ) -> Statement:
-    """Return why a job failed, in its own last words, and where to find them.
+    """Return why a job failed, with the last lines of its output, and where to find all of it.
 
     The text also explains why the job is not restarted.
     """
@@ -228,7 +229,7 @@ def note_job_end(
 ) -> None:
     """Add an event that states how the newest job ended and what follows.
 
-    The account of the wall time reads it.
+    The wall-time account reads this event.
     """
     job = newest_job(training).path.name
     state = str(status.state)
@@ -249,7 +250,7 @@ def note_job_end(
 def _judge(training: PlannedTraining, status: JobStatus, attempts: list[Attempt]) -> Decision:
     """Decide the action after the newest job.
 
-    The decision joins the run's events and the list of attempts.
+    The decision is added to the run's events and to the list of attempts.
     """
     log = training.phase_plan.log
     run = training.folder
@@ -279,7 +280,7 @@ def _judge(training: PlannedTraining, status: JobStatus, attempts: list[Attempt]
 
 
 def _report_bad_nodes(training: PlannedTraining, attempt: Attempt) -> None:
-    """Remember the nodes that the newest job's failure or its alarms name, for later jobs."""
+    """Remember the nodes that the newest job's failure or alarms point to, for later jobs."""
     settings = training.settings
     report_bad_nodes(
         settings,

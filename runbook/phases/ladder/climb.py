@@ -1,4 +1,4 @@
-"""Training the rungs of a ladder, each as a recorded run, and reading what they reached."""
+"""Trains the rungs of a ladder, each as a recorded run, and reads the losses that they reached."""
 
 import os
 import time
@@ -113,7 +113,7 @@ def _report_time(
     rungs_left: Sequence[PlannedRung],
     say: Say,
 ) -> None:
-    """Report how long a rung took, how long it was to take, and what is left at this pace."""
+    """Report how long a rung took, how long it was planned to take, and what is left at this pace."""
     if planned.seconds is None:
         return
     say(
@@ -139,7 +139,7 @@ def _train(
     first: bool,
     say: Say,
 ) -> None:
-    """Execute the phases of a rung that are not done.
+    """Execute those phases of a rung that are not done yet.
 
     Only the first rung checks the environment.
     """
@@ -192,7 +192,7 @@ def share_tokens(settings: Settings, ladder: Ladder, folder: Path) -> None:
 
 
 def _has_tokens(folder: Path) -> bool:
-    """Whether a run made token files in its own folder. A site may store them elsewhere."""
+    """Return whether a run made token files in its own folder. A site may store them elsewhere."""
     return read_mark(folder, TOKENS_STEP) is not None and (folder / "data").is_dir()
 
 

@@ -1,4 +1,4 @@
-"""00-plan: what will be trained, on what hardware, for how long; and the form that changes it.
+"""00-plan: what will be trained, on what hardware, and for how long; and the form that changes it.
 
 The form starts from the values that the parameters cell sets over the run file. A run file that it
 writes keeps those.
@@ -229,14 +229,13 @@ FIRST = (
     *("training.iterations", "training.samples", "training.tokens", "training.micro_batch"),
     *("training.global_batch", "training.learning_rate", "training.recompute"),
 )
-"""The keys that people change most; every other key of the schema is in the folded sections below.
-"""
+"""The keys that people change most; all other keys of the schema are in the folded sections below."""
 MADE_BY = "# Written by the form of 00-plan from run "
 """First line of a file that the form may overwrite."""
 
 
 def run_file_of(settings: Settings) -> Path:
-    """Return the file in params/ after which a run is named."""
+    """Return the file in params/ that a run is named after."""
     return settings.project / "params" / f"{settings.run.run}.yaml"
 
 
@@ -293,7 +292,7 @@ def form_fields(settings: Settings) -> dict[str, list[Field]]:
 
 
 def _place_in_form(key: Key) -> int:
-    """Return the position of a usual key. The others follow in the schema's order."""
+    """Return the position of a frequently changed key. The others follow in the schema's order."""
     if key.name in FIRST:
         return FIRST.index(key.name)
     return len(FIRST)
@@ -326,7 +325,10 @@ def consider_changes(
     keys: Iterable[str],
     values_over_file: Mapping[str, Any] | None = None,
 ) -> Answer:
-    """Show the effect of the changes. Show the plan in short, or each error next to its field."""
+    """Show the effect of the changes.
+
+    This is a short form of the plan, or each error next to its field.
+    """
     try:
         settings = params.load(run, overrides=values_over_file, set_words=_set_words(changes))
         calibrations = machine.known_calibrations(settings, runs_folder(settings.project))
@@ -430,10 +432,10 @@ def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str])
 
 
 def _field_of(check: Check, changes: Mapping[str, str], keys: Iterable[str]) -> str:
-    """Return the field beside which a broken rule is shown; empty if it concerns none.
+    """Return the field next to which a broken rule is shown, or an empty text if it concerns none.
 
-    Preferably this is a field that was changed and that can fix it, then the field that was changed
-    last, then the first that can fix it.
+    Fields that were changed and can fix it come first, then the field that was changed last, then
+    the first field that can fix it.
     """
     mending = [key for key in keys if key in check.keys]
     changed = [key for key in mending if key in changes]

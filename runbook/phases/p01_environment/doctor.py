@@ -60,8 +60,7 @@ from runbook.tokens.sources.input_files import says_its_kind
 PHASE = "01-environment"
 SHOWN_REASONS = 4
 STALE_SECONDS = 600
-"""Kernels compile faster than this, so an older lock comes from a compilation that was interrupted.
-"""
+"""Kernels compile faster than this, so an older lock comes from an interrupted compilation."""
 MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
 
 
@@ -157,7 +156,7 @@ def climb_with_run(
 ) -> PreflightResult:
     """Climb the ladder with a job in the run's own folder, and keep the answers there.
 
-    The folder stays locked meanwhile.
+    In the meantime the folder stays locked.
     """
     folder = runs_folder(settings.project) / settings.name
     with hold_run(folder, "checking the nodes"):
@@ -278,7 +277,7 @@ def machine_checks() -> list[Check]:
 
 
 def matrix_check(flags: Set[str]) -> Check:
-    """Whether a CPU with these instruction sets multiplies bf16 directly."""
+    """Check whether a CPU with these instruction sets multiplies bf16 directly."""
     fast = [name for unit, name in BF16_UNITS.items() if unit in flags]
     rule = "bf16 on a CPU is fast only with them"
     units = ", ".join(fast) or f"neither {' nor '.join(BF16_UNITS.values())}"
@@ -521,7 +520,7 @@ def _limits_check(
     """Check whether the queue's limits on time, nodes and accounts admit a phase's job."""
     job = settings.job(phase)
     request = JobRequest(job.partition, job.account, job.nodes, job.walltime)
-    # A closed queue has a row of its own.
+    # A closed queue has its own row.
     open_queues = [replace(queue, state="UP") for queue in limits]
     problems = request_problems(request, open_queues, queue_word)
     section = JOB_SECTIONS[phase]
@@ -687,7 +686,7 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
 
 
 def _planned_space(settings: Settings, plan: Plan) -> list[tuple[str, float]]:
-    """Return each folder that the run fills, and the bytes it needs there."""
+    """Return each folder that the run fills, with the bytes it needs there."""
     space: list[tuple[str, float]] = []
     for phase, phase_plan in plan.phases.items():
         space.append((phase_plan.checkpoint.folder, plan.checkpoint[phase].disk_bytes))
@@ -700,7 +699,7 @@ def _planned_space(settings: Settings, plan: Plan) -> list[tuple[str, float]]:
 
 
 def _still_to_fetch(settings: Settings, text: TextShare) -> int:
-    """Return the bytes of a text that are not yet in its folder; 0 if its size is unknown."""
+    """Return the bytes of a text that are not in its folder yet; 0 if its size is unknown."""
     home = text_home(settings, text)
     whole = fetched_bytes(text.dataset)
     if STAGE in str(home) or not whole or not home.is_dir():
@@ -739,7 +738,7 @@ def locks_check(settings: Settings) -> Check:
 
 
 def _nearest(path: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists."""
+    """Return the folder, or its nearest existing parent."""
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 

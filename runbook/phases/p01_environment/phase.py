@@ -47,7 +47,7 @@ from runbook.runs.step import StepOfRun
 PHASE = "01-environment"
 SETUP_VERSION = 1
 LONGEST_SECONDS = 8 * 3600.0
-"""Timeout of one step: importing a 23 GiB image, or copying 702 GiB of token files, is slow."""
+"""Time-out of one step, because importing a 23 GiB image or copying 702 GiB of token files is slow."""
 bind = binder(PHASE)
 finish = plain_end(PHASE)
 
@@ -56,7 +56,7 @@ finish = plain_end(PHASE)
 def prepare(run: PlannedRun, session: Session) -> None:
     """Set up what the site's document sets up: checkout, image, environment.
 
-    Existing parts are left alone.
+    Existing parts are left unchanged.
     """
     with run.hold("setting the machine up"):
         rows = set_up(run.settings, run.folder)
@@ -86,7 +86,7 @@ def check_site(settings: Settings, session: Session) -> CheckTable:
 
 @step(takes=lambda opened: (opened.run, opened.session))
 def check_nodes(run: PlannedRun, session: Session) -> CheckTable:
-    """Climb the ladder of questions on the nodes, to the first defect.
+    """Climb the ladder of questions on the nodes, up to the first defect.
 
     All answers are kept in the record. On a queue, the nodes are asked only if jobs.environment
     names a partition or a limit.
@@ -114,7 +114,7 @@ def check_nodes(run: PlannedRun, session: Session) -> CheckTable:
     else:
         session.add_results({"nodes": nodes})
 
-    # The verdicts in the record must not change while nothing changes, so the figures are kept
+    # The verdicts in the record must not change while nothing changes, so the figures are stored
     # under "nodes".
     return record_checks(session, [_for_record(check) for check in result.checks])
 
@@ -131,9 +131,9 @@ def _show_measured(checks: Sequence[Check]) -> None:
 
 
 def _for_record(check: Check) -> Check:
-    """Return a check as the record keeps it.
+    """Return a check in the form in which the record stores it.
 
-    Its place is removed, and its figures too if it passed.
+    Its place is removed, and if it passed, its figures as well.
     """
     value = check.value
     if check.name in MEASURED and check.verdict == "pass":
@@ -175,10 +175,10 @@ def check_machine(run: PlannedRun, session: Session) -> CheckTable:
 
 
 def set_up(settings: Settings, folder: Path) -> list[Row]:
-    """Do the missing steps in order, with a row for each.
+    """Run the missing steps in order, with a row for each.
 
     `ProgramError` has a failed step's last words and log. A step's mark contains its script's
-    fingerprint: a changed script runs again, and skips what already exists.
+    fingerprint, so a changed script runs again, and skips what already exists.
     """
     require_values(settings)
     todo = setup_steps(settings, PACKAGE)
@@ -282,7 +282,7 @@ def _do_step(
 
 
 def _without_secret(text: str, reference: str) -> str:
-    """Return the text without a secret's value, in case the step's programs have repeated it."""
+    """Return the text without a secret's value, in case the step's programs repeated it."""
     try:
         secret = resolve_secret(reference)
     except ParamsError:

@@ -1,6 +1,6 @@
-"""Adoption turns someone's job script into a run file.
+"""Turns someone's job script into a run file.
 
-Defaults of its program fill in values that the script leaves open.
+Values that the script does not set come from its program's defaults.
 """
 
 import math
@@ -60,7 +60,7 @@ class Adoption:
     """The text or values of the run file."""
     framework: str
     base: str
-    """The run whose script is called, and whose values fill in missing ones.
+    """The run whose script the job calls, and whose values fill in missing ones.
 
     Empty if the script is complete.
     """
@@ -86,9 +86,9 @@ def adopt(
     """Run the first script in a sandbox and read what it started.
 
     The other scripts and the files `beside` it are available to it. If it starts several trainings,
-    the last one becomes the run file, or number `launch_number` (from 1). Raise `ParamsError` if
-    the script starts no training that adopt can read, and sets no variable that a document's script
-    reads.
+    the last one becomes the run file, or the one numbered `launch_number` (from 1). Raise
+    `ParamsError` if the script neither starts a training that adopt can read nor sets a variable
+    that a document's script reads.
     """
     script = follow(files, beside or {}, _starts_training)
     texts = {**(beside or {}), **dict(files[1:])}
@@ -104,7 +104,7 @@ def adopt_script(
     project: Path,
     launch_number: int = 0,
 ) -> Adoption:
-    """Turn the observations of a job into a run file; `file_name` is the job's display name."""
+    """Turn what a job did into a run file; `file_name` is the job's display name."""
     calls = calls_of(script.commands)
     all_launches = different_launches(launches_of(script.commands))
     if not all_launches and not calls:
@@ -157,7 +157,7 @@ def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
     programs = other_programs(script.commands)
     starts = ""
     if programs:
-        starts = f" It starts {', '.join(programs[:3])}: by its name that trains nothing."
+        starts = f" It starts {', '.join(programs[:3])}, which by its name does not train anything."
     raise ParamsError(
         AdoptMessage.NO_TRAINING_STARTED,
         file_name=file_name,
@@ -167,14 +167,14 @@ def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
 
 
 def _sentences(notes: Sequence[str]) -> str:
-    """Return a sentence for anything unusual about the run of a script, each after a space."""
+    """Return a sentence for everything unusual about a script's run, each with a leading space."""
     return "".join(f" {note}." for note in notes)
 
 
 def required_keys(findings: Findings) -> dict[str, str]:
-    """Return what a person must still supply, by key.
+    """Return the values that a person must still supply, by key.
 
-    The site requires these values and the source leaves them open.
+    These are values that the site requires and the source does not set.
     """
     required = findings.site.required.items()
     missing = {key: meaning for key, meaning in required if not findings.value(key)}
@@ -182,7 +182,7 @@ def required_keys(findings: Findings) -> dict[str, str]:
 
 
 def rewritten(adopted: Adoption) -> Adoption:
-    """Return the adoption with a run file that has its findings' current values."""
+    """Return the adoption with its run file rewritten from the current findings."""
     required = required_keys(adopted.findings)
     carried = adopted.findings.carried
     places = adopted.script.places
@@ -205,7 +205,7 @@ def _chosen(launches: Sequence[Launch], number: int, file_name: str) -> list[Lau
 
 
 def _refuse_foreign(script: Script, file_name: str) -> None:
-    """Raise `ParamsError` if the job trains by a program whose scripts adopt cannot read."""
+    """Raise `ParamsError` if the job trains with a program whose scripts adopt cannot read."""
     trainings = foreign_trainings(script.commands)
     if not trainings:
         return
@@ -236,7 +236,7 @@ _LENGTHS = ("train-iters", "train-samples", "train-tokens")
 
 
 def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> None:
-    """Raise `ParamsError` if a training program is started only to evaluate, or for no steps."""
+    """Raise `ParamsError` if a training program is started only to evaluate, or for zero steps."""
     names = {name: word for word, name, _ in program_arguments.pairs(launch.arguments)}
     evaluates = [name for name in _EVALUATES if name in names]
     lengths = [option(launch.arguments, name) for name in _LENGTHS]
@@ -258,13 +258,13 @@ def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> 
 
 
 _RECIPES = ("a recipe of NeMo 2", "Megatron Bridge")
-"""Frameworks whose configurations are programs in Python."""
+"""Frameworks whose configurations are Python programs."""
 _READ_AS_CONFIG = ("torchtitan", "nanotron", "GPT-NeoX", *_RECIPES)
 """Programs whose configuration files adopt reads, but not their job scripts."""
 
 
 def _config_of(script: Script, framework: str) -> str:
-    """Return how to adopt the configuration of a training by another framework.
+    """Return how to adopt the configuration file of another framework's training.
 
     The text is empty if adopt reads no configuration of the framework.
     """
@@ -313,7 +313,7 @@ def _site_of(script: Script, project: Path) -> Site:
 
 
 def _base(script: Script, launches: Sequence[Launch], calls: Sequence[DocumentCall]) -> str:
-    """Return the run that supplies the values that a script leaves to another file.
+    """Return the run that supplies the values that a script takes from another file.
 
     The result is empty if the script is complete. The other file is a document's script, or NeMo's
     own.
@@ -396,12 +396,12 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
     findings.take("site", site.site, 0, site.title)
     _take_framework(framework, findings)
     if framework == "nemo" and is_other_kind(kind, findings):
-        train_with_own_trainer(findings, "its options here know GPT-3's kind of model only")
+        train_with_own_trainer(findings, "its options here only describe models of GPT-3's kind")
     _fill(findings, framework, from_options=bool(launches) and not settings)
     if "model" not in findings.carried:
-        unknown = "the script names neither one nor its shape"
+        unknown = "the script names neither a model nor its shape"
         findings.leave(0, "the model", f"{unknown}: 375m stands in for it; set model")
-        findings.take("model", "375m", 0, "stands in: neither a model nor its shape is named")
+        findings.take("model", "375m", 0, "placeholder: neither a model nor its shape is named")
         _leave_model_unknown(unknown, launches, findings)
     _settle_tokenizer(evidence.models, findings)
     job_environment.drop_ssh(findings)
@@ -411,7 +411,7 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
 
 
 def _own_file(launches: Sequence[Launch]) -> str:
-    """Return the file from which the last launch of NeMo starts, if it is not one of NeMo's own.
+    """Return the file from which the last NeMo launch starts, unless it is one of NeMo's own.
 
     Otherwise the result is empty.
     """
@@ -433,9 +433,9 @@ def _gives_sizes(arguments: Sequence[Word]) -> bool:
 
 
 def _leave_model_unknown(why: str, launches: Sequence[Launch], findings: Findings) -> None:
-    """Ask for the model if nothing identifies it.
+    """Ask for the model if nothing in the source identifies it.
 
-    The question lists the program's files that may describe it.
+    The question names the program's files that may identify it.
     """
     findings.unknown_model = why
     launch = _last(launches)
@@ -451,13 +451,13 @@ _OTHER_FILES = re.compile(r"(deepspeed|ds)-config|vocab-file|merge-file|tokenize
 
 
 def _files_given(arguments: Sequence[Word]) -> list[str]:
-    """Return the configuration files among a program's arguments, in the form shown to people."""
+    """Return the configuration files among a program's arguments, formatted for people."""
     files: dict[str, None] = {}
     for word, name, values in program_arguments.pairs(arguments):
         if _OTHER_FILES.fullmatch(name):
             continue
         candidates = values
-        if not name:  # This word belongs to no option.
+        if not name:  # This word does not belong to any option.
             candidates = [word]
         for value in candidates:
             if _CONFIGURATION.fullmatch(value.text):
@@ -468,13 +468,13 @@ def _files_given(arguments: Sequence[Word]) -> list[str]:
 def complete_from_config(
     findings: Findings, models: Mapping[str, Model], kind: program_arguments.ModelKind
 ) -> None:
-    """Set every value that the run of another program's configuration needs."""
+    """Set every value that a run needs if it is made from another program's configuration."""
     take_shape(models, kind, findings)
     findings.take("site", findings.site.site, 0, findings.site.title)
     _fill(findings, "runbook", from_options=False)
     if "model" not in findings.carried:
-        findings.ask("model", "the configuration names neither one nor its shape")
-        findings.take("model", "375m", 0, "stands in: neither a model nor its shape is named")
+        findings.ask("model", "the configuration names neither a model nor its shape")
+        findings.take("model", "375m", 0, "placeholder: neither a model nor its shape is named")
     _settle_tokenizer(models, findings)
 
 
@@ -493,7 +493,7 @@ def _settle_tokenizer(models: Mapping[str, Model], findings: Findings) -> None:
 
 
 def train_with_own_trainer(findings: Findings, why: str) -> None:
-    """Use our own trainer if a framework cannot train what the source requests."""
+    """Switch to our own trainer if a framework cannot train as the source requests."""
     framework = findings.value("training.framework", "runbook")
     if framework == "runbook":
         return
@@ -502,7 +502,10 @@ def train_with_own_trainer(findings: Findings, why: str) -> None:
     findings.take("training.framework", "runbook", line, f"not {framework}: {why}")
     zero_stage = findings.carried.get("parallel.zero_stage")
     if zero_stage and zero_stage.value > 1:
-        source = f"stage {zero_stage.value} is DeepSpeed's: megatron-core shares optimizer states"
+        source = (
+            f"stage {zero_stage.value} exists only in DeepSpeed: megatron-core shards optimizer "
+            "states"
+        )
         findings.take("parallel.zero_stage", 1, zero_stage.line, source)
     leave_offload(findings)
     leave_options_of_megatron_lm(findings)
@@ -510,9 +513,9 @@ def train_with_own_trainer(findings: Findings, why: str) -> None:
 
 _OF_OUR_TRAINER = {
     "training.reduce_in_bf16": "our trainer sums gradients in 32 bits",
-    "training.loss_fusion": "our trainer has a loss of its own, which writes over the logits",
+    "training.loss_fusion": "our trainer has its own loss, which overwrites the logits",
 }
-"""How our trainer replaces options that only Megatron-LM has."""
+"""For options that only Megatron-LM has: what our trainer does instead."""
 
 
 def leave_options_of_megatron_lm(findings: Findings) -> None:
@@ -527,18 +530,18 @@ def leave_options_of_megatron_lm(findings: Findings) -> None:
 
 
 def leave_offload(findings: Findings) -> None:
-    """Leave out an offload that the trainer does not support."""
+    """Drop an offload that the trainer does not support."""
     carried = findings.carried.get("training.offload")
     if carried:
-        why = "our offload is DeepSpeed's, of the states that ZeRO 1 to 3 share out"
+        why = "our offload is DeepSpeed's, for the states that ZeRO 1 to 3 shard"
         findings.leave(carried.line, carried.source, why)
         findings.drop("training.offload")
 
 
 def _take_base(settings: Settings, base: str, findings: Findings, *, has_own_model: bool) -> None:
-    """Take every value that the base's run file sets by itself.
+    """Take every value that the base's run file sets itself.
 
-    A training with its own file and model uses neither the base's layout nor its optimizer.
+    If a training has its own file and model, neither the base's layout nor its optimizer is used.
     """
     source = f"params/{base}.yaml, which that script became"
     for key, chain in settings.origins.items():
@@ -558,7 +561,7 @@ _SAID_BY_SITE = (
     "training.save_",
     "training.keep_",
 )
-"""Keys of a base that do not change what another model learns."""
+"""Keys of a base that do not affect what another model learns."""
 
 
 def _take_framework(framework: str, findings: Findings) -> None:
@@ -567,7 +570,7 @@ def _take_framework(framework: str, findings: Findings) -> None:
     source = "the training program that is started"
     findings.take("training.framework", framework, 0, source, over=False)
     if framework not in site.frameworks:
-        remedy = f"{findings.site_file} has no checkout of it: write one under frameworks"
+        remedy = f"{findings.site_file} has no checkout of it: add one under frameworks"
         findings.leave(0, f"framework {framework}", remedy)
         source = f"the site has no {framework}: our own trainer"
         findings.take("training.framework", "runbook", 0, source)
@@ -576,7 +579,7 @@ def _take_framework(framework: str, findings: Findings) -> None:
 
 
 def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
-    """Take every setting of the script, and the job's environment last.
+    """Take every setting of the script; the job's environment comes last.
 
     Return the kind of model.
     """
@@ -604,7 +607,7 @@ def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelK
 
 
 def _take_allocations(script: Script, findings: Findings) -> None:
-    """Take the options of the salloc inside which the script runs."""
+    """Take the options of the salloc in which the script runs."""
     for command in script.commands:
         if command.name == "salloc":
             own_words = [word.text for word in command.words[1 : 1 + command.own]]
@@ -620,9 +623,10 @@ def _take_submission(call: DocumentCall, findings: Findings) -> None:
 
 
 def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
-    """Take the last launch.
+    """Take the settings of the last launch.
 
-    It has the options of the program and the starter, and the environment variables that tune them.
+    These are the options of the program and its starter, and the environment variables that tune
+    them.
     """
     launch = evidence.launches[-1]
     findings = evidence.findings
@@ -659,9 +663,9 @@ def _take_nemo(launch: Launch, findings: Findings) -> program_arguments.ModelKin
 
 
 def _take_exports(evidence: Evidence) -> None:
-    """Take the tuning variables of a script that starts no training itself.
+    """Take the tuning variables of a script that does not start a training itself.
 
-    If it calls a document's script, that script receives them.
+    If it calls a document's script, that script gets these variables.
     """
     script = evidence.script
     if evidence.calls:
@@ -678,16 +682,16 @@ _OTHER_MODELS = re.compile(r"mamba\w*\.py$", re.IGNORECASE)
 
 
 def _take_kind(launch: Launch, findings: Findings) -> None:
-    """Report that a script trains something that no run file can describe.
+    """Report that a script trains a kind of model that no run file can describe.
 
-    One bare python process uses one device.
+    A plain python process uses one device.
     """
     script = launch.script
     if _OTHER_MODELS.search(script.text):
         name = script.shown.rpartition("/")[2]
         findings.trains_another_model(script.line, name, "Mamba layers")
     if _starts_one_process(launch, findings):
-        why = f"{launch.programs[0]} starts one process unless something else is given"
+        why = f"{launch.programs[0]} starts one process by default"
         findings.take("jobs.training.devices_per_node", 1, launch.command.line, why, over=False)
         findings.take("jobs.training.nodes", 1, launch.command.line, why, over=False)
 
@@ -695,11 +699,11 @@ def _take_kind(launch: Launch, findings: Findings) -> None:
 def _starts_one_process(launch: Launch, findings: Findings) -> bool:
     """Return whether a launch starts one process.
 
-    It does by bare python, or by torchrun without a process count.
+    It does so with plain python, or with torchrun without a process count.
     """
-    if findings.model_parallel > 1:  # Something outside the script starts it on every device.
+    if findings.model_parallel > 1:  # Something other than the script starts it on every device.
         return False
-    if framework_of([launch]) == "nemo":  # trainer.devices gives the number of processes.
+    if framework_of([launch]) == "nemo":  # trainer.devices sets the number of processes.
         return False
     if launch.programs == ["torchrun"]:
         return not option(launch.part("torchrun"), "nproc-per-node")
@@ -718,7 +722,7 @@ _BESIDE_OPTIONS = {
     "IMAGE",
     "DATA_PATH",
 }
-"""Environment variables that change the training in addition to its options."""
+"""Environment variables that change the training, besides its options."""
 
 
 def _run_file(
@@ -739,10 +743,13 @@ def _run_file(
 
     head = ""
     if required:
-        head = "# Still to be given, here or by --set:\n"
+        head = "# Still needed, here or with --set:\n"
     for key, meaning in required.items():
         head += f"#   {key}: {_comment(meaning)}\n"
-    head += f"run: {name}  # from {_comment(script)}; values name the lines they come from\n"
+    head += (
+        f"run: {name}  # from {_comment(script)}; the comments name the lines that values come "
+        "from\n"
+    )
     values = {key: carried[key].value for key in all_keys() if key in carried and key != "run"}
     for key, value in values.items():
         is_time = key.endswith(("walltime", "exit_duration"))
@@ -788,15 +795,15 @@ MEGATRON_DEFAULTS: dict[str, Any] = {
     "training.seed": 1234,
     "data.split": "969,30,1",
 }
-"""Defaults of Megatron's own parser (the same in both pinned versions) that differ from ours."""
+"""Defaults of Megatron's parser that differ from ours (the same in both pinned versions)."""
 
 
 def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
-    """Set every value that the run needs, but keep the values from the script."""
+    """Set every value that the run needs, except those that the script sets."""
     if from_options and framework != "nemo":
         _take_program_defaults(findings, framework)
     if "data.dataset" not in findings.carried:
-        why = "the script names none: the small shipped corpus is taken; set data.dataset"
+        why = "the script names none: the small shipped corpus is used; set data.dataset"
         findings.leave(0, "the text", why)
     _length(findings)
     _evaluation(findings)
@@ -805,19 +812,20 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
     _batch(findings)
     if findings.value("parallel.sequence") and findings.number("parallel.tensor", 1) == 1:
         line = findings.carried["parallel.sequence"].line
-        text = "sequence parallelism with one tensor rank"
+        text = "sequence parallelism needs more than one tensor rank"
         findings.does(line, text, "the program switches it off; so do we")
         findings.take("parallel.sequence", False, line, "one tensor rank")
     if findings.value("training.overlap_tensor") and findings.number("parallel.tensor", 1) == 1:
-        # Our check refuses the option without sequence parallelism; upstream it has no effect here.
+        # Our check refuses the option without sequence parallelism; in the upstream program it has
+        # no effect then.
         line = findings.carried["training.overlap_tensor"].line
-        source = "one tensor rank sends nothing beside its products"
+        source = "a single tensor rank sends nothing during its products"
         findings.does(line, findings.carried["training.overlap_tensor"].source, source)
         findings.drop("training.overlap_tensor")
     if findings.value("training.offload") is False:
         findings.drop("training.offload")
     virtual_pipeline = findings.carried.get("parallel.virtual_pipeline")
-    # Without a line it comes from a base with more stages.
+    # A value without a line comes from a base with more stages.
     is_of_base = virtual_pipeline is not None and not virtual_pipeline.line
     if is_of_base and findings.number("parallel.pipeline", 1) == 1:
         findings.drop("parallel.virtual_pipeline")
@@ -825,7 +833,7 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
 
 def _take_program_defaults(findings: Findings, framework: str) -> None:
     """Take the defaults of Megatron's own parser for missing options."""
-    source = "the program's own default; the script does not say"
+    source = "the program's default, because the script does not set it"
     for key, value in MEGATRON_DEFAULTS.items():
         if key == "data.split" and findings.value("data.held_out"):
             continue  # Complete files are held out, so nothing is split.
@@ -836,24 +844,24 @@ def _take_program_defaults(findings: Findings, framework: str) -> None:
 
 
 def _evaluation(findings: Findings) -> None:
-    """Drop the evaluation if the split leaves no text for validation."""
+    """Turn evaluation off if the split leaves no text for validation."""
     if findings.value("data.held_out") or not findings.value("data.split", "").endswith(",0,0"):
         return
     line = findings.carried["data.split"].line
-    source = "the split leaves nothing to validate with"
+    source = "the split leaves no text for validation"
     findings.take("training.eval_interval", 0, line, source)
     findings.does(line, "--eval-interval, --eval-iters", f"no evaluation: {source}")
 
 
 def _precision(findings: Findings) -> None:
     if "training.precision" not in findings.carried and findings.has_absent_document:
-        source = "stands in: DeepSpeed's configuration, which says it, is not at hand"
+        source = "placeholder: DeepSpeed's configuration, which sets it, was not given"
         findings.take("training.precision", "bf16", 0, source)
         findings.ask("training.precision", "fp32, fp16 or bf16, from DeepSpeed's configuration")
     findings.take("training.precision", "fp32", 0, "neither --fp16 nor --bf16", over=False)
     scale = findings.carried.get("training.static_loss_scale")
     if findings.value("training.precision") == "fp16":
-        source = "the program's own 2^32 skips the first 16 steps"
+        source = "the program's default of 2^32 skips the first 16 steps"
         findings.take("training.initial_loss_scale", 65536.0, 0, source, over=False)
     elif scale:
         findings.does(scale.line, f"{scale.source} {scale.value:g}", "only fp16 has a loss scale")
@@ -861,9 +869,9 @@ def _precision(findings: Findings) -> None:
 
 
 def _length(findings: Findings) -> None:
-    """Keep one unit of the training's length.
+    """Keep only one unit of the training's length.
 
-    A document's own unit comes first, then tokens, samples and iterations.
+    The document's own unit takes precedence, then tokens, samples and iterations.
     """
     for name, prefix in (("length", ""), ("warmup", "warmup_"), ("decay", "decay_")):
         carried = _carried_lengths(prefix, findings)
@@ -872,13 +880,13 @@ def _length(findings: Findings) -> None:
             value = second.value
             if not prefix:
                 value = f"{value:,}"
-            why = f"a second {name}; {above_zero[0].key} says how long"
+            why = f"a second {name}; {above_zero[0].key} determines the length"
             findings.leave(second.line, f"{second.source} {value}", why)
             findings.drop(second.key)
         if prefix:
             findings.drop(*(length.key for length in carried if not length.value))
         elif not above_zero:
-            findings.take("training.iterations", 1000, 0, "the script does not say how long")
+            findings.take("training.iterations", 1000, 0, "the script does not set the length")
 
 
 def _carried_lengths(prefix: str, findings: Findings) -> list[CarriedValue]:
@@ -891,28 +899,28 @@ def _carried_lengths(prefix: str, findings: Findings) -> list[CarriedValue]:
 def _devices_of_tasks(findings: Findings) -> None:
     """Set one device for each task on a node.
 
-    This applies if the queue's own launcher starts a rank for each task.
+    This applies if the queue's own launcher starts one rank per task.
     """
     launcher = findings.value("jobs.launcher", findings.site.launcher)
     tasks = findings.carried.get("jobs.training.tasks_per_node")
     if launcher not in ("srun", "mpiexec") or tasks is None or tasks.value < 2:
         return
-    source = f"{tasks.source}: a rank for each task, and a device for each rank"
+    source = f"{tasks.source}: one rank per task, and one device per rank"
     key = "jobs.training.devices_per_node"
     findings.take(key, tasks.value, tasks.line, source, over=False)
 
 
 def _nodes(findings: Findings) -> None:
-    """Set the number of the site's nodes to the fewest that the layout fills.
+    """Set the number of nodes to the fewest nodes of the site that the layout fills.
 
-    The script may leave the number to sbatch or qsub.
+    This is for scripts that leave the number to sbatch or qsub.
     """
     _fit_nodes_to_site(findings)
     devices = findings.devices_per_node
     context = findings.number("parallel.context", 1)
     group = findings.model_parallel * max(1, context)
     nodes = group // math.gcd(group, devices)
-    why = f"not in the script: the fewest nodes of {devices} devices that {group} divides"
+    why = f"not in the script: the fewest nodes of {devices} devices whose total {group} divides"
     findings.take("jobs.training.nodes", nodes, 0, why, over=False)
     if findings.value("parallel.context") == 0:  # Ulysses spans all devices.
         all_devices = findings.number("jobs.training.nodes", 1) * devices
@@ -921,7 +929,7 @@ def _nodes(findings: Findings) -> None:
 
 
 def _fit_nodes_to_site(findings: Findings) -> None:
-    """Convert to the site's nodes if the script's nodes have a multiple of their devices."""
+    """Convert to the site's nodes if each of the script's nodes has a multiple of their devices."""
     carried = findings.carried.get("jobs.training.devices_per_node")
     site_devices = findings.site.hardware.devices_per_node
     if carried is None or not isinstance(carried.value, int) or not site_devices:
@@ -930,13 +938,13 @@ def _fit_nodes_to_site(findings: Findings) -> None:
         return
     site_nodes_per_node = carried.value // site_devices
     nodes = findings.number("jobs.training.nodes", 1) * site_nodes_per_node
-    source = f"nodes of {carried.value} devices; the site's have {site_devices}"
+    source = f"nodes of {carried.value} devices; the site's nodes have {site_devices}"
     findings.take("jobs.training.nodes", nodes, carried.line, source)
     findings.drop("jobs.training.devices_per_node")
 
 
 def _batch(findings: Findings) -> None:
-    """Compute the global batch if only the micro-batch or GAS is given, as micro x copies x GAS."""
+    """Compute the global batch, micro x replicas x GAS, if only the micro-batch or GAS is set."""
     steps = findings.number("gas", 1)
     gas = findings.carried.get("gas")
     global_batch = findings.carried.get("training.global_batch")
@@ -956,9 +964,9 @@ def _batch(findings: Findings) -> None:
 
 
 def _end_ramp(sequences: int, findings: Findings) -> bool:
-    """Use the first batch of a ramp that the devices divide.
+    """Use the first batch of a ramp that can be divided over the devices.
 
-    This is for a source that does not state how the ramp ends. Return whether there is a ramp.
+    This is for a source that does not say how the ramp ends. Return whether there is a ramp.
     """
     start = findings.number("training.rampup_start")
     increment = findings.number("training.rampup_increment")
@@ -967,6 +975,6 @@ def _end_ramp(sequences: int, findings: Findings) -> bool:
     steps = range(start, start + increment * sequences + 1, increment)
     batch = next((size for size in steps if size % sequences == 0), start)
     line = findings.carried["training.rampup_start"].line
-    findings.take("training.global_batch", batch, line, "stands in: a batch of the ramp")
-    findings.ask("training.global_batch", "the batch after the ramp, which the source does not say")
+    findings.take("training.global_batch", batch, line, "placeholder: a batch of the ramp")
+    findings.ask("training.global_batch", "the batch after the ramp, which the source does not set")
     return True

@@ -1,4 +1,4 @@
-"""Compare a job's queue requests, variables, modules, containers and mounts with the site's."""
+"""Compares a job's queue requests, variables, modules, containers and mounts with the site's."""
 
 import json
 import math
@@ -25,17 +25,17 @@ _OF_A_JOB = re.compile(
 
 
 def is_of_a_job(name: str) -> bool:
-    """Return whether a variable sets something of a job, such as NCCL_DEBUG."""
+    """Return whether a variable configures part of a job, as NCCL_DEBUG does."""
     return _OF_A_JOB.fullmatch(name) is not None
 
 
 _OURS = {
-    "MASTER_ADDR": "the first host of the queue's own list",
-    "MASTER_PORT": "made from the job's number, so that two jobs on a node do not meet",
+    "MASTER_ADDR": "the first host in the queue's own list",
+    "MASTER_PORT": "derived from the job's number, so that two jobs on a node do not collide",
     "RANK": "from the launcher",
     "LOCAL_RANK": "from the launcher",
     "WORLD_SIZE": "from the launcher",
-    "OMP_NUM_THREADS": "the cores of a task over its ranks",
+    "OMP_NUM_THREADS": "the cores of a task divided by its ranks",
     "PYTHONUNBUFFERED": "always set",
     "DLTS_HOSTFILE": "not used: there is no ssh between nodes",
 }
@@ -78,7 +78,7 @@ def _take_variable(
 ) -> bool:
     """Report a variable.
 
-    Return whether the site's group of variables sets it to the same value.
+    Return whether the site's variable group sets a variable to the same value.
     """
     text = f"{name}={value.shown}"
     site_value = findings.site.environment[group][name] if group else None
@@ -127,7 +127,7 @@ def _loaded_modules(command_words: Sequence[str]) -> Sequence[str]:
 
 
 def _take_activation(command: StartedProgram, findings: Findings) -> None:
-    """Report an activation: either the site's setup already does it, or the site file can."""
+    """Report an activation: either the site's setup already does it, or the site file can do it."""
     text = " ".join([command.name, *(word.shown for word in command.words[1:])])
     file = text.rpartition(" ")[2].lstrip("./")
     setup = findings.site.setup
@@ -135,7 +135,7 @@ def _take_activation(command: StartedProgram, findings: Findings) -> None:
     if text in setup or sources_file:
         findings.does(command.line, text, f"setup of {findings.site_file} does it")
     else:
-        findings.leave(command.line, text, f"write it under setup of {findings.site_file}")
+        findings.leave(command.line, text, f"add it under setup of {findings.site_file}")
         findings.for_site("setup", text, text)
 
 
@@ -149,11 +149,11 @@ _COUNTS = (
     (("deepspeed",), ("num-nodes",), "jobs.training.nodes"),
     (("srun",), ("nodes", "N"), "jobs.training.nodes"),
 )
-"""Programs, their options for a number of nodes or devices, and the key that the number sets."""
+"""For each program, its options for a number of nodes or devices, and the key that the number sets."""
 _STARTERS = ("torchrun", "deepspeed")
-"""Programs that start one process per device on a node, no matter which launcher started them."""
+"""Programs that start one process per device on a node, whichever launcher started them."""
 _COUNTS_OF_RANKS = ((("mpiexec", "mpirun"), ("ppn", "npernode"), "jobs.training.devices_per_node"),)
-"""Options that count devices, unless one of `_STARTERS` runs between launcher and training."""
+"""Options that count devices, unless one of `_STARTERS` runs between the launcher and the training."""
 
 
 def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
@@ -199,14 +199,14 @@ def _is_count(text: str) -> bool:
 
 
 def _take_srun_container(srun: Sequence[Word], findings: Findings) -> None:
-    """Take the container that srun starts, by its plugin pyxis."""
+    """Take the container that srun starts through its plugin pyxis."""
     image = option(srun, "container-image")
     if image:
         take_image(image, findings, "--container-image")
     for name in ("container-mounts", "container-env", "container-workdir", "container-name"):
         value = option(srun, name)
         if value:
-            why = f"{findings.site_file} has the mounts; the run's folder is always one"
+            why = f"{findings.site_file} has the mounts; the run's folder is always mounted"
             findings.does(value.line, f"--{name} {value.shown[:60]}", why)
 
 
@@ -225,7 +225,7 @@ def _take_singularity(singularity_words: Sequence[Word], findings: Findings) -> 
 
 
 def take_image(image: Word, findings: Findings, source: str = "image") -> None:
-    """Take an image that a queue can start; a tag of one machine's docker cannot be pulled."""
+    """Take an image that a queue can start; a docker tag of one machine cannot be pulled."""
     name = image.shown
     site_image = findings.site.container.image
     on_stage = re.escape(site_image).replace(re.escape("{stage}"), "(?P<stage>/.+)")
@@ -357,7 +357,7 @@ def leave_unknown(script: Script, values: Mapping[str, Word], findings: Findings
 
 def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
     """Take the model from the document's MODEL_SIZE_KEY (in capitals) or from NeMo's size."""
-    # LUMI's model_size is a number of billions, for a name
+    # LUMI's model_size is the number of billions, as a model's name
     if re.fullmatch(r"[\d.]+", value.text):
         return
     size = value.text.lower()
@@ -368,12 +368,15 @@ def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
         findings.take("model", name, value.line, value.text)
         findings.drop("training.shape.layers", "training.shape.hidden", "training.shape.heads")
     else:
-        remedy = "params/models.yaml has no such model: write an entry"
+        remedy = "params/models.yaml has no such model: add an entry"
         findings.leave(value.line, f"model size {value.shown}", remedy)
 
 
 def _shared_folder(value: Word, findings: Findings) -> None:
-    """Take a folder on the shared file system; for a source:target mount (AWS), the target."""
+    """Take a folder on the shared file system.
+
+    For a mount written as source:target (AWS), take the target.
+    """
     text = value.text.rpartition(":")[2]
     placeholder = not text.startswith("/") or "username" in text or "your-" in text
     if value.known and not placeholder:
@@ -410,7 +413,7 @@ def _dataset(text: str, line: int, findings: Findings) -> None:
 
 
 def _sequence_type(value: Word, findings: Findings) -> None:
-    """Take SP_TYPE: megatron is sequence parallelism over the tensor ranks, ds is Ulysses."""
+    """Take SP_TYPE: `megatron` is sequence parallelism over the tensor ranks, `ds` is Ulysses."""
     if value.text == "megatron":
         findings.take("parallel.sequence", True, value.line, "SP_TYPE=megatron")
     elif value.text == "ds":
@@ -454,9 +457,9 @@ JOB = "jobs.training"
 
 
 def clock(text: str) -> str:
-    """Return one of Slurm's time limits as the run file writes it.
+    """Return one of Slurm's time limits in the run file's format.
 
-    A bare number is minutes. Raise `ValueError` if the text is not a time limit.
+    A plain number means minutes. Raise `ValueError` if the text is not a time limit.
 
     >>> clock("30"), clock("1-00:00:00"), clock("01:00:00"), clock('"45:00"')
     ('00:30:00', '24:00:00', '01:00:00', '00:45:00')
@@ -468,7 +471,7 @@ def clock(text: str) -> str:
 
 
 def _devices(text: str) -> int:
-    """Return the device count, which is the last number of a text such as gpu:a100:4.
+    """Return the device count, which is the last number in a text such as gpu:a100:4.
 
     Raise `ValueError` if there is none.
     """
@@ -479,7 +482,7 @@ def _devices(text: str) -> int:
 
 
 def lsf_clock(text: str) -> str:
-    """Return a time limit of LSF, [hours:]minutes, as the run file has it.
+    """Return an LSF time limit, [hours:]minutes, in the run file's format.
 
     >>> lsf_clock("2:00"), lsf_clock("90")
     ('02:00:00', '01:30:00')
@@ -491,7 +494,7 @@ def lsf_clock(text: str) -> str:
 def _devices_of_lsf(text: str) -> int:
     """Return the devices of `-gpu "num=4:mode=shared"`.
 
-    Raise `ValueError` if it names none.
+    Raise `ValueError` if the text has no number.
     """
     match = re.search(r"num=(\d+)", text)
     if match is None:
@@ -500,9 +503,9 @@ def _devices_of_lsf(text: str) -> int:
 
 
 def grid_clock(text: str) -> str:
-    """Return a time limit of Grid Engine or Fujitsu's queue as the run file has it.
+    """Return a time limit of Grid Engine or Fujitsu's queue in the run file's format.
 
-    It is [[days:]hours:]minutes:seconds, or seconds alone.
+    It is [[days:]hours:]minutes:seconds, or only seconds.
 
     >>> grid_clock("10:00:00:00"), grid_clock("75:40:00"), grid_clock("3600")
     ('240:00:00', '75:40:00', '01:00:00')
@@ -516,16 +519,17 @@ def grid_clock(text: str) -> str:
 
 
 _SECONDS_OF = (1, 60, 3600, 86_400)
-"""Seconds per part of a time limit, from its last part: seconds, minutes, hours, days."""
+"""Seconds in each part of a time limit, beginning with its last part: seconds, minutes, hours,
+days."""
 
 
 def _nodes_of_shape(text: str) -> int:
-    """Return the number of nodes of Fujitsu's `node=4x4x3`, or of a plain number."""
+    """Return the number of nodes in Fujitsu's `node=4x4x3`, or in a plain number."""
     return math.prod(int(edge) for edge in text.partition(":")[0].split("x"))
 
 
 def oar_clock(text: str) -> str:
-    """Return a time limit of OAR, hours[:minutes[:seconds]], as the run file has it.
+    """Return an OAR time limit, hours[:minutes[:seconds]], in the run file's format.
 
     >>> oar_clock("2"), oar_clock("1:30"), oar_clock("0:45:00")
     ('02:00:00', '01:30:00', '00:45:00')
@@ -536,7 +540,9 @@ def oar_clock(text: str) -> str:
 
 
 def flux_clock(text: str) -> str:
-    """Return a time limit of Flux as the run file has it: a number with a unit, else minutes.
+    """Return a Flux time limit in the run file's format.
+
+    It is a number with a unit, or else minutes.
 
     >>> flux_clock("2h"), flux_clock("90m"), flux_clock("30")
     ('02:00:00', '01:30:00', '00:30:00')
@@ -551,7 +557,7 @@ _SECONDS_OF_UNIT = {"s": 1, "": 60, "m": 60, "h": 3600, "d": 86_400}
 
 
 OptionTable: TypeAlias = dict[str, tuple[str, Callable[[str], object]]]
-"""By the name of a queue's option, our key and the function that reads the option's value."""
+"""For each option of a queue, our key and the function that reads the option's value."""
 
 _SLURM: OptionTable = {
     "nodes": (f"{JOB}.nodes", whole),
@@ -663,7 +669,7 @@ _OTHER_QUEUES = {
     "flux": "Flux",
     "dsub": "Donau",
 }
-"""Queues that no site here has. Their requests are left out, except for nodes and time."""
+"""Queues that no site here uses. Their requests are dropped, except for nodes and time."""
 _OUR_DIRECTIVES = json.loads(
     Path(__file__).with_name("directives.json").read_text(encoding="utf-8")
 )
@@ -672,7 +678,7 @@ _OUR_DIRECTIVES = json.loads(
 def take_directives(directives: Sequence[Directive], findings: Findings) -> None:
     """Take the values of a script's directives.
 
-    Values that the site file already has, or that the runbook always sets, need no key.
+    Values that the site file already has, or that the runbook always sets, are not taken.
     """
     for directive in directives:
         name = directive.name
@@ -741,7 +747,7 @@ def _take_torque_nodes(directive: Directive, findings: Findings) -> None:
 
 
 def drop_defaults(findings: Findings, one_task: bool) -> None:
-    """Drop the values that a job gets by default, so that the run file holds only the others."""
+    """Drop values that a job gets by default, so that the run file holds only the others."""
     hardware = findings.site.hardware
     usual_tasks = 1 if one_task else findings.devices_per_node
     tasks_per_node = findings.number(f"{JOB}.tasks_per_node") or usual_tasks
@@ -757,9 +763,9 @@ def drop_defaults(findings: Findings, one_task: bool) -> None:
 
 
 def drop_ssh(findings: Findings) -> None:
-    """Replace DeepSpeed's launcher on several nodes by torchrun, and under PBS by mpiexec.
+    """Replace DeepSpeed's launcher on several nodes with torchrun, or under PBS with mpiexec.
 
-    DeepSpeed's launcher needs ssh, which nodes of a queue rarely allow.
+    DeepSpeed's launcher needs ssh, which compute nodes rarely allow.
     """
     carried = findings.carried.get("jobs.launcher")
     if carried is None:
@@ -768,5 +774,5 @@ def drop_ssh(findings: Findings) -> None:
         source = f"{carried.source}: PBS has no other way onto the nodes"
         findings.take("jobs.launcher", "mpiexec", carried.line, source)
     elif carried.value == "deepspeed" and findings.number(f"{JOB}.nodes", 1) > 1:
-        source = "deepspeed over several nodes, which needs ssh between them"
+        source = "deepspeed on several nodes needs ssh between them"
         findings.take("jobs.launcher", "torchrun", carried.line, source)

@@ -1,6 +1,6 @@
 """Finds known errors of the five documents in a script.
 
-They are in its text, in its variables and commands, or in its numbers.
+They may be in its text, its variables and commands, or its numbers.
 """
 
 import json
@@ -30,7 +30,7 @@ class TextPattern:
     problem: str
     remedy: str
     only_with: str = ""
-    """Another pattern that the text must match somewhere."""
+    """A second pattern that must also match somewhere in the text."""
     never_with: str = ""
     """A pattern that rules the error out."""
 
@@ -41,7 +41,7 @@ TEXT_PATTERNS = tuple(TextPattern(**row) for row in _ROWS)
 
 @dataclass(frozen=True)
 class Evidence:
-    """A script, its observed actions, and its run file."""
+    """A script, what it was seen to do, and its run file."""
 
     script: Script
     launches: Sequence[Launch]
@@ -50,12 +50,12 @@ class Evidence:
     models: Mapping[str, Model]
 
     def called(self, run: str) -> list[DocumentCall]:
-        """Calls of the scripts from which this run was derived."""
+        """Return the calls of the scripts from which this run was derived."""
         return [call for call in self.calls if call.run == run]
 
     @property
     def model(self) -> Model | None:
-        """The run file's model with the script's shape."""
+        """Return the run file's model with the script's shape."""
         model = self.models.get(str(self.findings.value("model", "")))
         shape = self.findings.shape
         return with_shape(model, shape) if model else None
@@ -64,7 +64,7 @@ class Evidence:
 def errors_in(evidence: Evidence) -> list[KnownError]:
     """Return all errors by number and line, each at most once per line.
 
-    Some numbers stand for several problems; each of these is returned once per line.
+    Some numbers stand for several problems, and each problem is returned once per line.
     """
     errors = {}
     for detect in DETECTORS:
@@ -80,7 +80,7 @@ def errors_in(evidence: Evidence) -> list[KnownError]:
 
 
 _SEVERAL_PROBLEMS = (15, 19, 27)
-"""Numbers that stand for several problems, which one line may have together."""
+"""Numbers that stand for several problems, which may occur together on one line."""
 
 
 def _texts(evidence: Evidence) -> Iterator[KnownError]:
@@ -98,7 +98,7 @@ _MISLABELLED = {(12, 512): (1, "375M"), (24, 1024): (2, "857M")}
 
 
 def _labels(evidence: Evidence) -> Iterator[KnownError]:
-    """1 and 2: a size in words that the shape does not have."""
+    """Errors 1 and 2: a label that gives a size which the shape does not have."""
     model = evidence.model
     if model is None:
         return
@@ -116,12 +116,12 @@ def _labels(evidence: Evidence) -> Iterator[KnownError]:
 
     for line, size in _named_sizes(evidence.script):
         if not label_fits(size, parameters):
-            problem = f"the name says {size}; the shape has {show_count(parameters)}"
+            problem = f"the name says {size}, but the shape has {show_count(parameters)}"
             yield KnownError(number, line, problem, remedy)
 
 
 def _line_of_label(evidence: Evidence, label: str) -> int | None:
-    """Return the line that calls a shape by its document's wrong label, else the shape's.
+    """Return the line with the document's wrong label for a shape, or else the line of the shape.
 
     Return None if the script takes its shape from elsewhere.
     """
@@ -137,7 +137,7 @@ def _line_of_label(evidence: Evidence, label: str) -> int | None:
 
 
 def _named_sizes(script: Script) -> list[tuple[int, str]]:
-    """Return the sizes of models in the job's name and in LUMI's model_size, each with its line."""
+    """Return the model sizes in the job's name and in LUMI's model_size, each with its line."""
     sizes = []
     for directive in script.directives:
         if directive.name in ("job-name", "N"):
@@ -152,7 +152,7 @@ def _named_sizes(script: Script) -> list[tuple[int, str]]:
 
 
 def _intervals(evidence: Evidence) -> Iterator[KnownError]:
-    """4: a variable that is set, and a number next to the option all the same."""
+    """Error 4: a variable is set, but the option has a literal number."""
     remedy = "training.save_interval and training.eval_interval reach the program"
     script = evidence.script
     for variable, name in (
@@ -164,15 +164,15 @@ def _intervals(evidence: Evidence) -> Iterator[KnownError]:
             continue
         for word, value in _written_out(evidence, variable, name):
             problem = (
-                f"{name} {value.shown} is written out: {variable} (line {setting.line}) does "
-                "nothing"
+                f"{name} has the literal value {value.shown}: {variable} (line {setting.line}) has "
+                "no effect"
             )
             yield KnownError(4, word.line, problem, remedy)
 
         if evidence.called("azure-175b") and not evidence.launches:
             problem = (
-                f"at the document's commit 04-gpt175B.sh ignores {variable}={setting.shown} and "
-                "saves every 100"
+                f"at the document's commit, 04-gpt175B.sh ignores {variable}={setting.shown} and "
+                "saves every 100 steps"
             )
             yield KnownError(4, setting.line, problem, remedy)
 
@@ -187,7 +187,7 @@ def _written_out(evidence: Evidence, variable: str, name: str) -> Iterator[tuple
 
 
 def _squashed_images(evidence: Evidence) -> Iterator[KnownError]:
-    """6: an image that is set from outside is overwritten."""
+    """Error 6: an image that is set from outside is overwritten."""
     commands = evidence.script.commands
     imports = any(word.text == "enroot" for command in commands for word in command.words)
     starts_document = evidence.called("azure-175b") or not (evidence.launches or imports)
@@ -195,15 +195,15 @@ def _squashed_images(evidence: Evidence) -> Iterator[KnownError]:
         if setting.name not in ("SQUASHED_PYTORCH_IMAGE", "SQUASHED_NEMO_IMAGE") or setting.default:
             continue
         if starts_document:
-            problem = f"the document's scripts overwrite {setting.name}: setting it does nothing"
+            problem = f"the document's scripts overwrite {setting.name}: setting it has no effect"
         else:
-            problem = f"{setting.name} is overwritten here, whatever is set from outside"
+            problem = f"{setting.name} is overwritten here, whatever value it has from outside"
 
         yield KnownError(6, setting.line, problem, "jobs.image is used wherever it is set")
 
 
 def _partitions(evidence: Evidence) -> Iterator[KnownError]:
-    """8: text prepared on the nodes with GPUs."""
+    """Error 8: text is prepared on nodes with GPUs."""
     prepares = re.search(r"data_preparation|extract|preprocess", evidence.script.text)
     if not prepares or evidence.launches:
         return
@@ -215,23 +215,25 @@ def _partitions(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _held_out(evidence: Evidence) -> Iterator[KnownError]:
-    """10: CHUNKS counts twice."""
+    """Error 10: CHUNKS counts twice."""
     chunks = evidence.script.value("CHUNKS")
     if chunks and chunks.text.isdigit():
         files = chunks.text
-        problem = f"CHUNKS={files} takes {files} files to validate and {files} more to test"
+        problem = f"CHUNKS={files} uses {files} files for validation and {files} more for testing"
         remedy = f"data.held_out: {files} says so, and needs more than {2 * int(files)} files"
         yield KnownError(10, chunks.line, problem, remedy)
 
 
 def _tokenizer(evidence: Evidence) -> Iterator[KnownError]:
-    """13: the vocabulary as merges; one variable with two meanings."""
+    """Error 13: the vocabulary is used as merges, or one variable has two meanings."""
     for vocabulary, merges in _tokenizer_files(evidence):
         name = merges.shown.rpartition("/")[2]
         same_file = merges.shown == vocabulary.shown and merges.line != vocabulary.line
         if "vocab" in name or same_file:
             problem = f"the merges are read from {name}, which is the vocabulary"
-            remedy = "vocab.json and merges.txt are two files; a check refuses one for both"
+            remedy = (
+                "vocab.json and merges.txt are two files; a check refuses the same file for both"
+            )
             yield KnownError(13, merges.line, problem, remedy)
 
     script = evidence.script
@@ -244,11 +246,11 @@ def _tokenizer(evidence: Evidence) -> Iterator[KnownError]:
     trains = re.search(r"04-gpt175B\.sh", script.text)
     if len(folders) > 1 or (folders and prepares and trains):
         problem = (
-            "DATASET_FOLDER_NAME means the raw text's folder in steps 02 and 03, the token files' "
-            "in 04"
+            "DATASET_FOLDER_NAME means the folder of the raw text in steps 02 and 03, but that of "
+            "the token files in 04"
         )
         line = next(iter(folders.values()))
-        yield KnownError(13, line, problem, "places have one name each: paths in the site's file")
+        yield KnownError(13, line, problem, "each place has one name: paths in the site's file")
 
 
 def _tokenizer_files(evidence: Evidence) -> list[tuple[Word, Word]]:
@@ -270,7 +272,7 @@ def _tokenizer_files(evidence: Evidence) -> list[tuple[Word, Word]]:
 
 
 def _shared_checkpoints(evidence: Evidence) -> Iterator[KnownError]:
-    """14: the small model's checkpoint where the large one looks for its own."""
+    """Error 14: the small model's checkpoint is where the large model looks for its own."""
     starts = [_start_of(call) for call in evidence.called("azure-175b")]
     for start, second_start in combinations(starts, 2):
         if start.shape != second_start.shape and start.folder == second_start.folder:
@@ -289,16 +291,14 @@ def _shared_checkpoints(evidence: Evidence) -> Iterator[KnownError]:
     yield from _checkpoints_of_launches(evidence)
 
 
-_OWN_FOLDERS = (
-    "the smoke test and the training have folders of their own; a check refuses a shared one"
-)
+_OWN_FOLDERS = "the smoke test and the training have separate folders; a check refuses a shared one"
 
 
 @dataclass(frozen=True)
 class DocumentStart:
     """The size and the folder with which a document's script is called.
 
-    Empty values mean its defaults.
+    Empty values mean the script's defaults.
     """
 
     line: int
@@ -319,7 +319,7 @@ def _start_of(call: DocumentCall) -> DocumentStart:
 
 
 def _checkpoints_of_launches(evidence: Evidence) -> Iterator[KnownError]:
-    """14: two sizes that save into one folder, in one script or by its knobs."""
+    """Error 14: models of two sizes save into one folder, in one script or by its variables."""
     knobs = {}
     for setting in evidence.script.settings:
         if setting.default:
@@ -340,7 +340,7 @@ def _checkpoints_of_launches(evidence: Evidence) -> Iterator[KnownError]:
         names_size = any(len(size) > 1 and size in save.shown for size in shape)
         if size_is_knob and "CHECKPOINT_PATH" in knobs and not names_size:
             problem = (
-                "the model's size is a knob, and every size saves into and loads from one "
+                "the model's size is variable, and every size saves into and loads from the same "
                 "CHECKPOINT_PATH"
             )
             yield KnownError(14, knobs["CHECKPOINT_PATH"], problem, _OWN_FOLDERS)
@@ -353,9 +353,9 @@ def _value(launch: Launch, name: str) -> str:
 
 
 def _devices(evidence: Evidence) -> Iterator[KnownError]:
-    """15: devices that tensor, pipeline and copies do not make up."""
+    """Error 15: the number of devices is not the product of tensor, pipeline and replicas."""
     findings = evidence.findings
-    remedy = "devices that do not divide are refused by the plan"
+    remedy = "the plan refuses a number of devices that cannot be divided"
     nodes = findings.carried.get("jobs.training.nodes")
     if nodes is None or not isinstance(nodes.value, int):
         return
@@ -378,14 +378,14 @@ def _devices(evidence: Evidence) -> Iterator[KnownError]:
 
         if name in ("dp_size", "dp", "dpsize") and number * copy != world:
             problem = (
-                f"{copy} devices a copy x DP {number} = {number * copy}, but there are {world} "
-                "devices"
+                f"{copy} devices per replica x DP {number} = {number * copy}, but there are "
+                f"{world} devices"
             )
             yield KnownError(15, setting.line, problem, remedy)
 
 
 def _state(evidence: Evidence) -> Iterator[KnownError]:
-    """16: more state than a device holds."""
+    """Error 16: the state is larger than a device's memory."""
     model = evidence.model
     findings = evidence.findings
     memory = findings.site.hardware.device_memory
@@ -403,13 +403,16 @@ def _state(evidence: Evidence) -> Iterator[KnownError]:
             f"{state / 2**30:.1f} GiB of weights, gradients and optimizer on a device of "
             f"{memory / 2**30:.0f} GiB"
         )
-        remedy = "the plan refuses it and shows the sum; more tensor, pipeline or copies"
+        remedy = (
+            "the plan refuses it and shows the sum; use more tensor or pipeline ranks, or more "
+            "replicas"
+        )
         yield KnownError(16, line, problem, remedy)
 
 
 def _nodes(evidence: Evidence) -> Iterator[KnownError]:
-    """18: the queue is asked for other nodes than the program is given."""
-    remedy = "nodes have one origin: jobs.training.nodes"
+    """Error 18: the queue is asked for a different number of nodes than the program gets."""
+    remedy = "the number of nodes has one origin: jobs.training.nodes"
     directives = [entry for entry in evidence.script.directives if entry.name == "nodes"]
     numbers = [entry for entry in directives if entry.value.isdigit()]
     if not numbers:
@@ -425,8 +428,8 @@ def _nodes(evidence: Evidence) -> Iterator[KnownError]:
 
     called = evidence.called("lumi-13b")
     if called and num_nodes.value != "2" and not evidence.launches:
-        fixed = f"{called[0].script} has num_node=2 and num_gpus=16 written in"
-        problem = f"{num_nodes.value} nodes are asked for; {fixed}"
+        fixed = f"{called[0].script} has a fixed num_node=2 and num_gpus=16"
+        problem = f"{num_nodes.value} nodes are requested, but {fixed}"
         yield KnownError(18, num_nodes.line, problem, remedy)
 
 
@@ -449,7 +452,7 @@ def _nodes_of_program(evidence: Evidence) -> list[tuple[str, str, int]]:
 
 
 def _steps(evidence: Evidence) -> Iterator[KnownError]:
-    """19: more than one training step in a job, and folders of a person."""
+    """Error 19: a job has more than one training step, or uses one person's folders."""
     calls = [call.command for call in evidence.calls]
     in_job = set()
     for command in calls:
@@ -460,21 +463,21 @@ def _steps(evidence: Evidence) -> Iterator[KnownError]:
     if len(starts) > 1 and evidence.script.directives:
         lines = ", ".join(map(str, starts))
         problem = f"lines {lines} each start a training: the job runs them one after another"
-        yield KnownError(19, starts[1], problem, "one training step in a job")
+        yield KnownError(19, starts[1], problem, "one training step per job")
 
     homes = evidence.script.matching(r"(?<![\w/.])/(?:users|home|homes)/([A-Za-z][\w.-]*)")
     for line, folder in homes:
         if not evidence.script.lines[line - 1].lstrip().startswith("#"):
-            remedy = "jobs.stage names the shared folder, no default has one"
+            remedy = "jobs.stage names the shared folder; no default refers to a person"
             yield KnownError(19, line, f"{folder[0]} is one person's folder", remedy)
 
 
 def _conda(evidence: Evidence) -> Iterator[KnownError]:
-    """24: one conda module here, another there."""
+    """Error 24: different conda modules are used in different places."""
     matches = evidence.script.matching(r"(?:conda/|venvs/\S*?)(20\d\d-\d\d-\d\d[\w-]*)")
     first_lines = {match[1]: line for line, match in reversed(matches)}
     calls = evidence.called("polaris-25b")
-    remedy = "params/sites/polaris.yaml names the module and the virtual environment once"
+    remedy = "params/sites/polaris.yaml names the module and the virtual environment in one place"
     if len(first_lines) > 1:
         problem = f"conda and virtual environment of {' and '.join(sorted(first_lines))}"
         yield KnownError(24, max(first_lines.values()), problem, remedy)
@@ -488,17 +491,17 @@ def _conda(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _polaris(evidence: Evidence) -> Iterator[KnownError]:
-    """25: tensor ranks outside a node."""
+    """Error 25: tensor ranks span several nodes."""
     tensor = evidence.findings.carried.get("parallel.tensor")
     devices = evidence.findings.devices_per_node
     if tensor and tensor.line and isinstance(tensor.value, int) and tensor.value > devices:
         problem = f"tensor parallel over {tensor.value} devices, on nodes of {devices}"
-        remedy = "the plan warns of tensor ranks outside a node; variant tp4-pp8 keeps them inside"
+        remedy = "the plan warns if tensor ranks span nodes; variant tp4-pp8 keeps them on one node"
         yield KnownError(25, tensor.line, problem, remedy)
 
 
 def _unsaved(evidence: Evidence) -> Iterator[KnownError]:
-    """27: saving to no place, two loss scales, an image that is not pinned, no GPUs asked for."""
+    """Error 27: nothing is saved, two loss scales, an unpinned image, or no GPUs requested."""
     asks_for_devices = _asks_for_devices(evidence)
     dynamic_scale = re.search(r'"loss_scale"\s*:\s*0\b', evidence.script.text)
     for launch in evidence.launches:
@@ -506,7 +509,7 @@ def _unsaved(evidence: Evidence) -> Iterator[KnownError]:
         interval = options.get("--save-interval")
         if interval and "--save" not in options:
             problem = "--save-interval without --save: nothing is saved"
-            remedy = "--save is given with every interval"
+            remedy = "the run file always sets --save together with the interval"
             yield KnownError(27, interval.line, problem, remedy)
 
         scale = options.get("--loss-scale")
@@ -517,19 +520,17 @@ def _unsaved(evidence: Evidence) -> Iterator[KnownError]:
 
         image = option(launch.part("srun"), "container-image")
         if image and image.known and is_local_tag(image.text):
-            problem = (
-                f"{image.text} is a tag of one machine's docker, which other nodes cannot pull"
-            )
+            problem = f"{image.text} is a docker tag of one machine, which other nodes cannot pull"
             remedy = "jobs.image: registry#name:tag, or a .sqsh file"
             yield KnownError(27, image.line, problem, remedy)
 
         if "srun" in launch.programs and evidence.script.directives and not asks_for_devices:
-            remedy = "devices are always asked for: devices_per_node"
-            yield KnownError(27, launch.command.line, "no GPUs are asked for", remedy)
+            remedy = "devices are always requested: devices_per_node"
+            yield KnownError(27, launch.command.line, "no GPUs are requested", remedy)
 
 
 def _asks_for_devices(evidence: Evidence) -> bool:
-    """Return whether a directive of the job or an option of srun asks for GPUs."""
+    """Return whether a directive of the job or an option of srun requests GPUs."""
     for directive in evidence.script.directives:
         if "gpu" in directive.value or directive.name.startswith(("gres", "gpus")):
             return True

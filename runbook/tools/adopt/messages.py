@@ -1,4 +1,4 @@
-"""Messages about scripts and configurations that are adopted: one row each, with `{name}` for a value."""
+"""Messages about adopted scripts and configurations, one per row; `{name}` is a value."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ class AdoptMessage(Message):
 
     CONFIGURATION_READABLE = " Its configuration can be read: runbook adopt {files}"
     EVALUATION_STARTED = (
-        "{file_name} starts {script} to evaluate, not to train ({place}: {word}). adopt makes "
-        "run files of trainings; a finished run is evaluated in 06-evaluation. No run file was "
-        "written."
+        "{file_name} starts {script} to evaluate, not to train ({place}: {word}). adopt makes run "
+        "files for trainings; 06-evaluation evaluates a finished run. No run file was written."
     )
     FINE_TUNING = (
-        "{name}: {function} (line {line}) is fine-tuning, which is not what a run does. --launch "
-        "N chooses another configuration. No run file was written."
+        "{name}: {function} (line {line}) is fine-tuning, which a run does not do. --launch N "
+        "chooses another configuration. No run file was written."
     )
     KERNEL_THREAD = "--pid {number} is a thread of the kernel, which has no command line."
     KEY_TOO_LONG = "{file_name}: the key {shown_name}... has over {most_letters} letters."
@@ -25,22 +24,22 @@ class AdoptMessage(Message):
         "from 1 to {number_of_launches}."
     )
     LAYERS_WITHOUT_ATTENTION = (
-        "{name} trains a model of {kind} layers (line {line}), which is no GPT of attention "
+        "{name} trains a model of {kind} layers (line {line}), which is not a GPT of attention "
         "layers. No run file was written."
     )
-    LIST_AS_KEY = "{file_name}:{line}: a list or a section is no key of a configuration."
+    LIST_AS_KEY = "{file_name}:{line}: a list or a section cannot be the key of a configuration."
     MOSTLY_UNKNOWN_KEYS = (
-        "{name} looks like {program}'s, but {number_of_unknown} of its {num_keys} keys are "
-        "unknown here ({unknown}, ...): it configures something else than the pre-training of a "
-        "GPT. No run file was written."
+        "{name} looks like {program}'s, but {number_of_unknown} of its {num_keys} keys are unknown "
+        "here ({unknown}, ...): it configures something other than the pre-training of a GPT. No "
+        "run file was written."
     )
     NESTED_TOO_DEEP = "{file_name} is nested more than {most_depth} deep."
     NOT_A_CONFIGURATION = (
-        "{files} is YAML, and no configuration that adopt reads: nanotron's, GPT-NeoX's, NeMo "
+        "{files} is YAML, but not a configuration that adopt reads: nanotron's, GPT-NeoX's, NeMo "
         "2's or Megatron Bridge's."
     )
     NOT_A_DENSE_GPT = (
-        "{name} trains with the recipe {recipe} (line {line}), which is no dense GPT. No run "
+        "{name} trains with the recipe {recipe} (line {line}), which is not a dense GPT. No run "
         "file was written."
     )
     NOT_A_GPT = (
@@ -48,60 +47,60 @@ class AdoptMessage(Message):
         "Megatron-DeepSpeed and NeMo (pretrain_gpt.py, megatron_gpt_pretraining.py, or a program "
         "with Megatron's options). No run file was written.{config}"
     )
-    NOT_A_SCRIPT = "{path} is no job script: it is larger than 256 KiB, or not text."
-    NOT_A_YAML_NAME = "--out {path}: a run file is called NAME.yaml."
+    NOT_A_SCRIPT = "{path} is not a job script: it is larger than 256 KiB, or not text."
+    NOT_A_YAML_NAME = "--out {path}: the name of a run file must be NAME.yaml."
     NOT_TOML = "{file_name} is not TOML: {reason}."
-    NOT_TORCHTITAN = "{name} is TOML, and no configuration of torchtitan."
+    NOT_TORCHTITAN = "{name} is TOML, but not a configuration of torchtitan."
     NO_BUBBLEWRAP = "There is no {absent} here. {install}"
-    NO_KEYS = "{file_name} is no configuration: it has no `key: value` lines."
+    NO_KEYS = "{file_name} is not a configuration: it has no `key: value` lines."
     NO_RECIPE = (
         "{name} calls no recipe of NeMo 2 or Megatron Bridge (`llama3_8b.pretrain_recipe(...)`), "
         "returns no `Trainer.Config` of torchtitan, and builds no `Config` of nanotron. Give the job "
         "script that starts it, or a log that it wrote."
     )
-    NO_SANDBOX = "No sandbox can be made here: {reason}. {install}"
+    NO_SANDBOX = "No sandbox can be created here: {reason}. {install}"
     NO_SUCH_PROCESS = "--pid {number}: there is no such process on this machine."
     NO_TRAINING_STARTED = (
         "{file_name} starts no training, and sets no variable that the five documents' scripts "
-        "read. Give the script that is submitted (and, after it, the one it starts), or the "
-        "block of exports before it.{starts}{notes}"
+        "read. Give the script that is submitted (and the one it starts, if any), or the block of "
+        "exports before it.{starts}{notes}"
     )
-    NUMBER_TOO_LARGE = (
-        "{key} would be {carried} ({where}), and more than {most:,} are not possible."
-    )
+    NUMBER_TOO_LARGE = "{key} would be {carried} ({where}), but at most {most:,} is possible."
     ONE_TRAINING = (
-        "--launch {launch_number}: {names} is the configuration of one training. Leave --launch "
-        "out."
+        "--launch {launch_number}: {names} is the configuration of a single training. Leave "
+        "--launch out."
     )
     PROCESS_OF_ANOTHER_USER = (
         "--pid {number} belongs to another user: run adopt as that user, on the process's own node."
     )
     RECIPE_OUT_OF_RANGE = "--launch {launch_number}: {name} calls {number_of_calls} recipes."
     RUN_FILE_EXISTS = (
-        "{path} is there and says something else. Name another with --out, or give --replace."
+        "{path} exists with other content. Name another file with --out, or use --replace."
     )
     SCRIPTS_OF_ONE_NAME = (
-        "Two of the scripts are called {name}, and the sandbox has one folder for them. Rename one, "
-        "or leave out the one that the other does not start."
+        "Two of the scripts are called {name}, and the sandbox has one folder for them. Rename one "
+        "of them, or leave out the one that the other does not start."
     )
     SCRIPT_NOT_READABLE = "{path} cannot be read: {reason}."
-    TOML_NOT_READABLE = "{file_name} is no TOML that can be read: {name}."
+    TOML_NOT_READABLE = "{file_name} cannot be read as TOML: {name}."
     TOO_MANY_KEYS = (
-        "{file_name} has more than {most_values:,} keys, which is no configuration of a training."
+        "{file_name} has more than {most_values:,} keys, so it is not a configuration of a "
+        "training."
     )
     TOO_MANY_VALUES = (
-        "{file_name} has more than {most_nodes:,} values, which is no configuration of a training."
+        "{file_name} has more than {most_nodes:,} values, so it is not a configuration of a "
+        "training."
     )
     TWO_CONFIGURATIONS = (
-        "{name} and {others}: only YAML files are one configuration together. Give one file."
+        "{name} and {others}: only YAML files can form one configuration together. Give one file."
     )
     YAML_ERROR = "{file_name}:{line}: {name}: {error}."
 
     ANOTHER_MODEL = "another model is trained, not the script's ({model})"
-    ARGUMENT_CHOSEN = "{job} needs an argument: {choice} stands in, the first branch of its `case`"
+    ARGUMENT_CHOSEN = "{job} needs an argument: {choice} is used, the first branch of its `case`"
     ARGUMENTS_NOT_GIVEN = "{job} takes {number} arguments, which were not given"
     ATTENTION_DROPOUT = "attention's dropout {dropout}, the program's default"
-    FILE_MAY_SAY_IT = "; {files} may say it, which adopt does not read here"
+    FILE_MAY_SAY_IT = "; {files} may set it, but adopt does not read it here"
     FILE_NOT_READABLE = "it cannot be read ({reason})"
     FOR_ANOTHER_QUEUE = "a request to {queue}: the site's queue is {scheduler}"
     GAVE_UP = "{job} ended with exit code {exit_code} before a training; its `exit` was ignored"
@@ -129,16 +128,18 @@ class AdoptMessage(Message):
     NO_SUCH_PART = (
         "our models have no such part ({part}): the run file trains another model, a dense GPT"
     )
-    STRAY_OPTION = "the training does not get {option} ({place}): no backslash ends the line before"
+    STRAY_OPTION = (
+        "the training does not get {option} ({place}): the line before it does not end with a "
+        "backslash"
+    )
     NO_VALUE = "no value reached it: set {key}"
-    ONE_EXPERT_IS_DENSE = "one expert is the dense model"
+    ONE_EXPERT_IS_DENSE = "a model with one expert is dense"
     OPTIONS_LOST = "{number} options of the script are not accounted for: {options}"
-    OTHER_PROGRAM = "What changes because our trainer is another program than {framework}"
+    OTHER_PROGRAM = "Differences because our trainer is a different program than {framework}"
     OUTSIDE_SANDBOX = "{name} stays outside the sandbox: {reason}"
     RECIPES_OF_OTHER_FILES = (
-        "{name} names recipes, and calls none that can be read: they come from other files, or "
-        "are chosen while the program runs. Give the file that calls one, or a log that the "
-        "training wrote."
+        "{name} names recipes, but calls none that can be read: they come from other files, or are "
+        "chosen while the program runs. Give the file that calls one, or a log of the training."
     )
-    ROTARY_WITHOUT_TABLE = "rotary angles have no table of positions"
+    ROTARY_WITHOUT_TABLE = "rotary embeddings have no table of positions"
     VOCABULARY_OF_MODEL = "model {model} has {vocabulary}: paste the entry, and set model"

@@ -1,6 +1,6 @@
-"""Translate the training program's arguments to keys of a run file.
+"""Translates the training program's arguments to keys of a run file.
 
-They are Megatron's options, NeMo's overrides and DeepSpeed's JSON.
+The arguments are Megatron's options, NeMo's overrides and DeepSpeed's JSON.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ _DATASETS = {
     "oscar": "oscar-1GB",
     "my-gpt2": "oscar-1GB",
 }
-"""Datasets of the catalogue, each by a word that its file names contain."""
+"""Datasets of the catalogue, by a word that is in their file names."""
 
 
 def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
     """Take the token files of an option.
 
-    If they name a dataset of the catalogue, use it; else use their folder.
+    If they belong to a dataset of the catalogue, use it; otherwise use their folder.
     """
     path = values[-1]
     paths = " ".join(value.shown for value in values)
@@ -60,7 +60,7 @@ def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
 def _take_data_path(option: Word, values: Sequence[Word], findings: Findings) -> None:
     """Take the token files of an option.
 
-    Report an option without a value, whose variable was empty.
+    If the option has no value, because its variable was empty, report that.
     """
     if values:
         _data_path(option.text.partition("=")[0].replace("_", "-"), values, findings)
@@ -72,7 +72,7 @@ def _take_data_path(option: Word, values: Sequence[Word], findings: Findings) ->
 def _held_out(values: Sequence[Word], findings: Findings) -> None:
     """Take the number of complete files that are held out for validation.
 
-    The same number is held out for the test.
+    The same number of files is held out for testing.
     """
     prefixes = values[1::2] if len(values) > 1 else values
     text = f"--valid-data-path of {len(prefixes)} files"
@@ -91,10 +91,10 @@ def dataset_of(path: str) -> str:
 
 
 def _blend(values: Sequence[Word]) -> dict[str, float]:
-    """Return the weight of each text of `weight prefix weight prefix ...`.
+    """Return the weight of each text in `weight prefix weight prefix ...`.
 
-    The result is empty if the list has another form. The files of one dataset are one text, whose
-    weights are added up.
+    The result is empty if the list has another form. The files of one dataset count as one text,
+    whose weights are added up.
     """
     prefixes = [value.text for value in values[1::2]]
     try:
@@ -117,11 +117,11 @@ def _text_name(prefix: str) -> str:
 ModelKind = dict[str, str | float]
 """Options such as activation and normalization, as fields of a model."""
 NEVER_MINUTES = 100_000
-"""A time limit beyond this (69 days) counts as no limit."""
+"""Time limits above this (69 days) count as no limit."""
 
 
 def pairs(shell_words: Sequence[Word]) -> Iterator[tuple[Word, str, list[Word]]]:
-    """Yield each option as it is written, its normalized name, and its values.
+    """Yield each option as written, its normalized name, and its values.
 
     A word that belongs to no option has an empty name.
 
@@ -174,7 +174,7 @@ def take_options(shell_words: Sequence[Word], findings: Findings, framework: str
     attention_dropout: Word | None = None
     for word, name, values in sorted(pairs(shell_words), key=_needs_layout):
         if not name:
-            why = "a word for the training program that no option takes"
+            why = "a word for the training program that no option accepts"
             findings.leave(word.line, word.shown, why)
         elif _is_sites(name, values, findings, framework):
             _leave_to_sites_options(word, name, values, findings, framework)
@@ -195,15 +195,15 @@ def take_options(shell_words: Sequence[Word], findings: Findings, framework: str
 
 
 def _needs_layout(option: tuple[Word, str, list[Word]]) -> bool:
-    """Return whether an option is read after the layers and stages, wherever it stands."""
+    """Return whether an option must be read after the layers and stages, wherever it is."""
     _, name, _ = option
     return name == "num-layers-per-virtual-pipeline-stage"
 
 
 def _settle_loss_fusion(shell_words: Sequence[Word], findings: Findings) -> None:
-    """Take the implementation of the loss if the program fuses it, in any order of options.
+    """Set the implementation of the loss if the program fuses it, in any order of the options.
 
-    By itself it asks for nothing: Megatron prints its default into every log.
+    On its own the option has no effect: Megatron prints its default into every log.
     """
     is_fused = False
     implementation: Word | None = None
@@ -218,13 +218,13 @@ def _settle_loss_fusion(shell_words: Sequence[Word], findings: Findings) -> None
         findings.read("training.loss_fusion", implementation, FUSION_IMPLEMENTATION, str)
         return
     findings.drop("training.loss_fusion")
-    why = f"without {FUSION} it asks for nothing"
+    why = f"without {FUSION} it has no effect"
     findings.does(implementation.line, f"{FUSION_IMPLEMENTATION} {implementation.shown}", why)
 
 
 FUSION = "--cross-entropy-loss-fusion"
 FUSION_IMPLEMENTATION = "--cross-entropy-fusion-impl"
-"""The options of Megatron-LM that fuse the loss, and that say by which program."""
+"""The options of Megatron-LM that fuse the loss, and that select the implementation."""
 
 
 def _take_special(
@@ -234,7 +234,7 @@ def _take_special(
     findings: Findings,
     framework: str,
 ) -> None:
-    """Take an option that sets more than one key, or leave it to the site's file."""
+    """Handle an option that sets more than one key, or leave it to the site's file."""
     if name in _SPECIAL and values:
         _SPECIAL[name](values[0], findings)
         _leave_extra_words(f"--{name}", values[1:], 1, findings)
@@ -251,9 +251,9 @@ def _take_special(
 def _leave_extra_words(
     source: str, extra_words: Sequence[Word], num_taken: int, findings: Findings
 ) -> None:
-    """Report surplus words after an option."""
+    """Report superfluous words after an option."""
     for word in extra_words:
-        why = f"a word after {source}, which takes {num_taken} of them"
+        why = f"a word after {source}, which accepts {num_taken} of them"
         findings.leave(word.line, word.shown, why)
 
 
@@ -265,7 +265,7 @@ def _leave_to_sites_options(
     framework: str,
 ) -> None:
     """Note an option that the site's file already passes to the framework."""
-    does = f"{findings.site_file} gives it to {framework}"
+    does = f"{findings.site_file} passes it to {framework}"
     findings.does(word.line, _option_text(name, values), does)
 
 
@@ -277,11 +277,11 @@ _PARTS_OF_OTHER_MODELS = {
     "multi-latent-attention": "multi-head latent attention",
     "mtp-num-layers": "layers that predict further tokens",
 }
-"""Options that turn a dense GPT into another model, each with what it adds."""
+"""Options that turn a dense GPT into another model, each with the part that it adds."""
 _GOES_WITH_EXPERTS = re.compile(
     r"moe-.*|expert-.*|create-moe-param-group|enable-expert-tensor-parallelism|disable-moe-.*"
 )
-"""Options that describe how experts work; they have no effect without experts."""
+"""Options that configure experts; they have no effect without experts."""
 
 
 def _is_of_another_model(name: str) -> bool:
@@ -296,7 +296,7 @@ def _leave_other_model(
 ) -> None:
     """Report an option of a model that is not a dense GPT.
 
-    A model with one expert, or with no additional layer, is a dense GPT.
+    A model with one expert, or without additional layers, is a dense GPT.
     """
     text = _option_text(name, values)
     part = _PARTS_OF_OTHER_MODELS.get(name, "")
@@ -311,7 +311,7 @@ def _leave_other_model(
 
 
 def site_value(values: Sequence[Word]) -> str | int | float | bool:
-    """Return an option's values in a site file's form: a number, a text, or true for a flag."""
+    """Return an option's values as in a site file: a number, a text, or true for a flag."""
     if not values:
         return True
     text = " ".join(value.shown for value in values)
@@ -328,7 +328,7 @@ def _take_option(
     findings: Findings,
     kind: ModelKind,
 ) -> None:
-    """Take the values of a known option, or the one value that the option implies."""
+    """Take the values of a known option, or the single value that the option implies."""
     source = f"--{name.text}"
     takes_values = option.read is not None or option.means is not None
     used = len(option.keys) if option.read else 0
@@ -371,7 +371,7 @@ def _is_sites(
 
 
 def _option_text(name: str, values: Sequence[Word]) -> str:
-    """Return an option with its first values, for people."""
+    """Return an option with its first values, as text for people."""
     return " ".join([f"--{name}", *(value.shown for value in values[:4])])
 
 
@@ -402,7 +402,7 @@ def _take_kind(
 def _exit_duration(limit: Word, findings: Findings) -> None:
     if limit.text.isdigit() and int(limit.text) >= NEVER_MINUTES:
         text = f"--exit-duration-in-mins {limit.text}"
-        findings.does(limit.line, text, "so long means never: the default")
+        findings.does(limit.line, text, "so long that it means never: the default")
     else:
         findings.read("training.exit_duration", limit, "--exit-duration-in-mins", minutes)
 
@@ -424,7 +424,7 @@ def _layers_per_stage(layers_of_chunk: Word, findings: Findings) -> None:
 
 
 def _attention_dropout(share: Word | None, findings: Findings) -> None:
-    """Report a dropout of attention that differs from the hidden dropout.
+    """Report an attention dropout that differs from the hidden dropout.
 
     A run file has one value for both. If a script sets only one of the two, the other is the
     program's default.
@@ -447,7 +447,7 @@ def _attention_dropout(share: Word | None, findings: Findings) -> None:
 
 
 DEFAULT_DROPOUT = 0.1
-"""The default of both dropouts, in Megatron's parser and NeMo's files."""
+"""The default of both dropouts, in Megatron's parser and in NeMo's files."""
 
 
 def _tokenizer(kind: Word, findings: Findings) -> None:
@@ -468,10 +468,10 @@ def _tokenizer_folder(path: Word, findings: Findings) -> None:
 
 
 def _vocabulary(size: Word, findings: Findings) -> None:
-    """Note the vocabulary's size, which may differ from that of the catalogue's model."""
+    """Note the size of the vocabulary, which may differ from that of the catalogue's model."""
     if size.text.isdigit():
         findings.vocabulary = int(size.text)
-    findings.does(size.line, f"--vocab-size {size.shown}", "the model's entry has its vocabulary")
+    findings.does(size.line, f"--vocab-size {size.shown}", "the vocabulary is in the model's entry")
 
 
 _SPECIAL: dict[str, Callable[[Word, Findings], None]] = {
@@ -494,7 +494,7 @@ MODELS = {"126m": "126m", "5b": "5b", "20b": "20b", "40b": "40b", "175b": "nemo-
 
 
 def size_of(shell_words: Sequence[Word]) -> Word | None:
-    """Return the size that selects NeMo's own file, or None if no word does.
+    """Return the size that selects one of NeMo's own files, or None if no word does.
 
     The word is `--config-name=175b.yaml`, or `training=gpt3/5b` of the launcher.
     """
@@ -511,8 +511,8 @@ _NEMO_SIZE = re.compile(r"(?:--config-name=|-cn=|(?:\+\+)?training=\w+/)([\w.-]+
 def take_overrides(shell_words: Sequence[Word], findings: Findings) -> ModelKind:
     """Take values that are written as `name=value`.
 
-    The prefixes `training.` and `++` belong to the launcher's spelling. Return the kind of model
-    that the values describe.
+    The prefixes `training.` and `++` are used by the launcher. Return the kind of model that the
+    values describe.
     """
     kind: ModelKind = {}
     for word in shell_words:
@@ -540,7 +540,7 @@ def _take_override(name: str, value: Word, findings: Findings, kind: ModelKind) 
     elif option and option.read:
         _read_override(option, option.read, value, findings)
     elif _NEMO.match(name):
-        findings.does(value.line, text, "the site's file and the run's own folders give it")
+        findings.does(value.line, text, "the site's file and the run's own folders provide it")
     elif name != "training":
         findings.leave_to_site(value.line, text, "frameworks.nemo.options")
         findings.for_site("frameworks.nemo.options", name, site_value([value]))
@@ -581,7 +581,7 @@ Number = int | float
 
 
 def documents_of(commands: Sequence[StartedProgram]) -> list[dict[str, Any]]:
-    """Return the JSON objects with which a training was started.
+    """Return the JSON objects that were passed to a training.
 
     Numbers from unset variables become null.
     """
@@ -598,7 +598,7 @@ def documents_of(commands: Sequence[StartedProgram]) -> list[dict[str, Any]]:
 def take_documents(script: Script, findings: Findings) -> None:
     """Take the values of DeepSpeed's last configuration.
 
-    Options of the training program override them.
+    The training program's options override them.
     """
     documents = documents_of(script.commands)
     if not documents or not _DEEPSPEED_SIGNS & documents[-1].keys():
@@ -613,7 +613,7 @@ def take_documents(script: Script, findings: Findings) -> None:
         elif name == "fp16" and isinstance(value, Mapping):
             _scale(value, line, findings)
         elif name in _WRITTEN:
-            findings.does(line, text, "written from the run file")
+            findings.does(line, text, "generated from the run file")
         else:
             findings.leave_to_site(line, text, _SECTION)
             findings.for_site(_SECTION, name, value)
@@ -625,7 +625,7 @@ _DEEPSPEED_SIGNS = {
     "fp16",
     "train_batch_size",
 }
-"""Sections that identify a JSON file as DeepSpeed's configuration: it has at least one of these."""
+"""Sections of which DeepSpeed's configuration has at least one."""
 
 
 def _number(
@@ -635,12 +635,12 @@ def _number(
     text: str,
     findings: Findings,
 ) -> None:
-    """Take a number from DeepSpeed's configuration, unless the training's option disagrees."""
+    """Take a number from DeepSpeed's configuration, unless the training's option contradicts it."""
     if not isinstance(value, Number) or isinstance(value, bool):
         return
     carried = findings.carried.get(key)
     if carried and carried.line and carried.value != value:
-        findings.leave(line, f"{text} {value}", f"the training's option says {carried.value}")
+        findings.leave(line, f"{text} {value}", f"the training's option is {carried.value}")
     findings.take(key, value, line, text, over=False)
 
 
@@ -650,9 +650,9 @@ def _zero(
     script: Script,
     findings: Findings,
 ) -> None:
-    """Take DeepSpeed's section about ZeRO: its stage, offload and overlap.
+    """Take DeepSpeed's ZeRO section: its stage, offload and overlap.
 
-    The site's file may set the other values.
+    Other values may be set in the site's file.
     """
     stage = value.get("stage")
     if isinstance(stage, int):
@@ -664,7 +664,7 @@ def _zero(
         findings.take("training.offload", True, offload_line, source)
     overlap = value.get("overlap_comm")
     if isinstance(overlap, bool) and _sites_overlap(findings) == overlap:
-        does = f"{findings.site_file} gives it to DeepSpeed"
+        does = f"{findings.site_file} passes it to DeepSpeed"
         findings.does(_line(script, "overlap_comm"), "DeepSpeed's overlap_comm", does)
     elif isinstance(overlap, bool):
         overlap_line = _line(script, "overlap_comm")
@@ -673,7 +673,7 @@ def _zero(
     others = sorted(value.keys() - {"stage", "offload_optimizer", "overlap_comm"})
     if others:
         text = f"DeepSpeed's zero_optimization: {', '.join(others)}"
-        findings.leave(line, text, f"write them under {_SECTION} of {findings.site_file}")
+        findings.leave(line, text, f"add them under {_SECTION} of {findings.site_file}")
         for name in others:
             findings.for_site(f"{_SECTION}.zero_optimization", name, value[name])
 
@@ -690,7 +690,7 @@ def _sites_overlap(findings: Findings) -> object:
 def _scale(value: Mapping[str, Any], line: int, findings: Findings) -> None:
     """Take DeepSpeed's loss scale for fp16.
 
-    If Megatron also has a static scale, DeepSpeed's takes effect.
+    If Megatron also has a static scale, DeepSpeed's applies.
     """
     if value.get("enabled"):
         findings.take("training.precision", "fp16", line, "DeepSpeed's fp16", over=False)
@@ -702,7 +702,7 @@ def _scale(value: Mapping[str, Any], line: int, findings: Findings) -> None:
     if value.get("loss_scale") == 0 and static:
         findings.drop("training.static_loss_scale")
         text = f"--loss-scale {static.value:g}"
-        findings.leave(static.line, text, "DeepSpeed's dynamic scale is the one in use")
+        findings.leave(static.line, text, "DeepSpeed's dynamic scale applies")
     power = value.get("initial_scale_power")
     if isinstance(power, int) and 0 <= power <= 64:
         scale = float(2**power)
@@ -718,5 +718,5 @@ _SCALE_KEYS: tuple[tuple[str, str, Any], ...] = (
 
 
 def _line(script: Script, name: str) -> int:
-    """Return the number of the first line that has a JSON key, or 0 if no line does."""
+    """Return the number of the first line that contains a JSON key, or 0 if none does."""
     return script.first_line(rf'"{re.escape(name)}"')

@@ -1,6 +1,6 @@
 """The trace of a job in the sandbox.
 
-It has the job's variables and the programs it started, with the script's line numbers.
+It has the job's variables and the programs that it started, with the script's line numbers.
 """
 
 import codecs
@@ -47,7 +47,7 @@ from runbook.tools.adopt.script import (
 
 
 class LineNumbers:
-    """Lines of all files that were read, in one continuous numbering."""
+    """The lines of all files that were read, numbered consecutively."""
 
     def __init__(self, scripts: Mapping[str, str]) -> None:
         self.lines: list[str] = []
@@ -56,7 +56,7 @@ class LineNumbers:
             self.add(name, text)
 
     def add(self, name: str, text: str) -> None:
-        """Number the lines of a file, unless it is numbered already."""
+        """Number the lines of a file unless it is numbered already."""
         if name not in self.first:
             self.first[name] = len(self.lines) + 1
             self.lines += lines_of(text)
@@ -69,15 +69,17 @@ class LineNumbers:
 
     @property
     def places(self) -> dict[int, str]:
-        """The name of each line: `line 12`, or `payload.sh:12` if there are several files."""
+        """Return each line's name: `line 12`, or `payload.sh:12` if there are several files."""
         places = {0: "line 0"}
         last_number = len(self.lines)
-        for name, first in self.first.items():  # a later file takes its lines from the one before
+        for name, first in self.first.items():  # A file that was read later takes over these lines
             prefix = "line " if len(self.first) == 1 else f"{name}:"
             for number in range(first, last_number + 1):
                 places[number] = f"{prefix}{number - first + 1}"
         last = places[max(places)]
-        return defaultdict(lambda: last, places)  # a line after the last is called as the last
+        return defaultdict(
+            lambda: last, places
+        )  # A number beyond the last line gets the name of the last line
 
     def of(self, file: str, line: int, files: Mapping[str, str]) -> int:
         """Return the number of a line of a file, or 0 if the file is not part of the job."""
@@ -141,7 +143,7 @@ class WordLines:
         return option_line
 
     def _last(self, pattern: str) -> tuple[int, re.Match[str]] | None:
-        """Return the last line that has the pattern, with the match; None if no line has it."""
+        """Return the last line that matches the pattern, with its match, or None if none does."""
         compiled = re.compile(pattern)
         for number, row in reversed(self.rows):
             match = compiled.search(row)
@@ -150,7 +152,7 @@ class WordLines:
         return None
 
     def _last_line(self, pattern: str) -> int:
-        """Return the number of the last line that has the pattern; 0 if no line has it."""
+        """Return the number of the last line that matches the pattern, or 0 if no line does."""
         last = self._last(pattern)
         if last is None:
             return 0
@@ -175,7 +177,7 @@ class WordLines:
 
 
 _SHORT_WORD = 2
-"""Words of at most this many letters are not searched for: other words may contain them."""
+"""Words with at most this many letters are not searched for, because other words may contain them."""
 _ONLY_A_VARIABLE = r"^[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?\s*(?:[;#].*)?$"
 
 
@@ -191,7 +193,7 @@ def _group_of(pattern: str, text: str) -> str:
 
 
 _MOST_CHAINED = 5
-"""Longest chain of variables, each set to the next one, that is followed."""
+"""Longest chain of variables, each set from the next, that is followed."""
 
 
 def _is_named(text: str) -> bool:
@@ -245,11 +247,11 @@ def follow(
     beside: Mapping[str, str],
     starts_training: Starts,
 ) -> Script:
-    """Run the first of `files` in the sandbox, next to the others, and report what it did.
+    """Run the first of `files` in the sandbox, with the others next to it, and report what it did.
 
     If the job ends before it starts a training, it is run again with what was missing: programs
-    called by their path, command-line arguments, and finally with `exit` disabled. If the job
-    submits another job, that job is run too. Raises `ParamsError` if two of `files` have one name.
+    called by path, command-line arguments, and finally with `exit` disabled. If the job submits
+    another job, that job is run as well. Raise `ParamsError` if two of `files` have the same name.
     """
     scripts = {}
     for name, text in files:
@@ -285,7 +287,7 @@ def follow(
 
 
 _MOST_SUBMITTED = 2
-"""Longest chain of jobs, each submitted by the one before, that is followed."""
+"""Longest chain of jobs, each submitted by the previous one, that is followed."""
 
 
 def _first_job(main: str, scripts: Mapping[str, str], beside: Mapping[str, str]) -> SandboxJob:
@@ -299,7 +301,7 @@ def _first_job(main: str, scripts: Mapping[str, str], beside: Mapping[str, str])
 
 
 def _directives(scripts: Mapping[str, str]) -> list[Directive]:
-    """Return the directives of all files, with the line numbers of the joined text."""
+    """Return the directives of all files, with line numbers of the joined text."""
     directives = []
     offset = 0
     for text in scripts.values():
@@ -313,12 +315,12 @@ def _directives(scripts: Mapping[str, str]) -> list[Directive]:
 
 
 def _visible_directive(directive: Directive) -> Directive:
-    """Return a directive without terminal control characters, which a script may contain."""
+    """Return a directive without the terminal control characters that a script may contain."""
     return replace(directive, name=visible(directive.name), value=visible(directive.value))
 
 
 def _notes_of_late_directives(scripts: Mapping[str, str]) -> list[str]:
-    """Return a note for each file that has directives which the queue does not read."""
+    """Return a note for each file with directives that the queue does not read."""
     notes = []
     for name, text in scripts.items():
         late = [] if is_prose(text) else late_directives(text)
@@ -331,9 +333,9 @@ def _notes_of_late_directives(scripts: Mapping[str, str]) -> list[str]:
 
 
 def _notes_of_stray_options(trace: RunTrace, numbers: LineNumbers) -> list[str]:
-    """Return a note for each option that the shell starts as a program of its own.
+    """Return a note for each option that the shell tries to run as a separate program.
 
-    The line before it lacks its backslash, so that the training never gets the option.
+    The line before it lacks its backslash, so the training never gets the option.
     """
     notes = []
     for command in trace.commands:
@@ -362,7 +364,7 @@ def _blocks_in_place(page: str) -> str:
     """Return the code blocks of a page as one text that keeps their line numbers."""
     blocks = [lines_of(block) for block in code_blocks(page)]
     rows = zip_longest(*blocks, fillvalue="")
-    return "\n".join("".join(row) for row in rows)  # each line is in one block at most
+    return "\n".join("".join(row) for row in rows)  # Each line is in at most one block
 
 
 def _page_as_job(main: str, page: str, texts: Mapping[str, str]) -> dict[str, str]:
@@ -382,7 +384,7 @@ def _page_as_job(main: str, page: str, texts: Mapping[str, str]) -> dict[str, st
 
 @dataclass
 class _Attempts:
-    """Repeated runs of a job until it starts a training, and what the next run is given."""
+    """Repeats a job until it starts a training, and collects what the next run needs."""
 
     job: SandboxJob
     missing: list[str] = field(default_factory=list)
@@ -394,7 +396,7 @@ class _Attempts:
     notes: list[str] = field(default_factory=list)
 
     def help(self, trace: RunTrace) -> bool:
-        """Prepare the next run with what this one lacked. Return whether anything was added."""
+        """Add to the next run what this one lacked. Return whether anything was added."""
         return (
             self._give_arguments()
             or self._choose_argument(trace)
@@ -404,7 +406,7 @@ class _Attempts:
         )
 
     def give_programs(self, trace: RunTrace) -> bool:
-        """Give the next run a stub for each program that this one called by a path."""
+        """Give the next run a stub for each program that this run called by its path."""
         absent = _absent_programs(trace, self.job, self.missing)
         self.missing += absent
         return bool(absent)
@@ -461,7 +463,7 @@ def _until_it_starts(
     starts_training: Starts,
     numbers: LineNumbers,
 ) -> tuple[RunTrace, list[str]]:
-    """Run a job until it starts a training, each time with what the last run lacked.
+    """Run a job until it starts a training, each time with what the previous run lacked.
 
     Return its last trace and notes.
     """
@@ -493,10 +495,10 @@ def _with_arguments(
     starts_training: Starts,
     numbers: LineNumbers,
 ) -> RunTrace:
-    """Return the trace of a run with a placeholder for each argument that the job did not get.
+    """Return the trace of a run that has a placeholder for each argument the job did not get.
 
-    Without markers, options would lack values and paths would lack folders. Return `trace` if the
-    job needs no arguments, or starts no training with them.
+    Without placeholders, options would lack values and paths would lack folders. Return `trace` if
+    the job needs no arguments, or starts no training with them.
     """
     job = attempts.job
     needed = needed_arguments(job)
@@ -536,7 +538,7 @@ _WRITES_A_FILE = re.compile(r"<<|\b(?:cat|echo|printf|sed|scontrol|tee|grep|awk)
 def _without_output_files(script: str) -> str:
     """Return the script with output files replaced by /dev/null.
 
-    Commands whose purpose is to write a file keep theirs.
+    Commands whose purpose is to write a file keep their output files.
     """
     lines = []
     for line in lines_of(script):
@@ -558,11 +560,14 @@ def _why_stopped(
     num_bytes: int,
     numbers: LineNumbers,
 ) -> str:
-    """Return which limit a job met, and what it was doing then."""
+    """Return which limit a job reached, and what it was doing at that moment."""
     if num_bytes >= namespaces.MOST_BYTES:
-        limit = f"{namespaces.MOST_BYTES >> 20} MiB of traced commands: it loops without end, or handles very long values"
+        limit = (
+            f"{namespaces.MOST_BYTES >> 20} MiB of traced commands: it loops forever, or handles "
+            "very long values"
+        )
     else:
-        limit = f"{namespaces.time_limit()} s: it waits or computes without end"
+        limit = f"{namespaces.time_limit()} s: it waits or computes forever"
     stopped = f"{job.main} was stopped after {limit}"
     if not trace.steps:
         return stopped
@@ -599,7 +604,7 @@ def _submitted_job(
     text: str,
     numbers: LineNumbers,
 ) -> SandboxJob:
-    """Return the job that a command of a queue submits, whose script is `text`."""
+    """Return the job that a submit command of a queue submits, whose script is `text`."""
     arguments = [word.text for word in command.words[1:]]
     main = _submitted_file(arguments, job)
     numbers.add(main, text)
@@ -622,7 +627,7 @@ _SET_BY_SANDBOX = re.compile(r"(ADOPT_|SLURM_|PBS_).*|PATH|BASH_ENV|PWD|OLDPWD|S
 def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
     """Read the trace that the sandbox wrote.
 
-    It has calls of stubs, assignments and other commands of the shell.
+    It contains the calls of stubs, assignments and other shell commands.
     """
     trace = RunTrace()
     for event in _EVENT.finditer(raw):
@@ -727,7 +732,7 @@ def _record_python(text: str, number: int, trace: RunTrace) -> None:
 
 
 def _record(text: str, trace: RunTrace) -> None:
-    """Record one call of a stub: the program it stood in for, its words, variables and files."""
+    """Record one call of a stub: the program that it replaced, its words, variables and files."""
     head, *parts = _TRACED_LINE.sub("", text).split("\034")
     fields = head.split("\037")
     if fields[0] == "exit":
@@ -776,7 +781,7 @@ def _record_program(fields: Sequence[str], parts: Sequence[str], trace: RunTrace
 
 
 def _words_of_line(values: Mapping[str, str], line: int) -> dict[str, Word]:
-    """Return the values of variables as words of one line."""
+    """Return the values of variables as words on one line."""
     return {name: Word(value, line) for name, value in values.items()}
 
 
@@ -795,7 +800,7 @@ _STOPPED = (124, 137)
 
 
 def _line_of_call(path: str, parent: str, trace: RunTrace) -> int:
-    """Return the line that started a program last, or the line of the program around it.
+    """Return the line that last started a program, or the line of the program around it.
 
     The result is 0 if neither is known.
     """
@@ -812,9 +817,9 @@ def _line_of_call(path: str, parent: str, trace: RunTrace) -> int:
 
 
 def _forget_prefix_assignments(line: int, trace: RunTrace) -> None:
-    """Drop the variables that the line of a program sets.
+    """Drop the variables that are set on a program's own line.
 
-    NAME=value before a command applies to that command only.
+    NAME=value before a command applies only to that command.
     """
     for setting in trace.settings:
         if setting.line == line and not setting.exported:
@@ -827,7 +832,7 @@ def visible_parts(text: str) -> list[str]:
 
 
 def _unquoted(text: str) -> str | None:
-    """Return a word as bash's trace writes it, without its quotes.
+    """Return a word from bash's trace without its quotes.
 
     Return None if it is more than one word.
     """

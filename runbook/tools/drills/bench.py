@@ -48,7 +48,7 @@ from runbook.tools.drills.warm_trainer import WarmTrainer, still_runs
 MARK = "RUNBOOK_DRILL"
 """Variable in the environment of everything a drill starts.
 
-Its value is unique to this session.
+A variable in the environment of every process that a drill starts.
 """
 POLL_SECONDS = 0.1
 
@@ -89,7 +89,7 @@ hardware: {{device: cpu, nodes: 1, devices_per_node: {ranks}, cores_per_node: {r
 
 
 class Bench:
-    """Test bench that is opened once for all drills, so that slow preparations are done once."""
+    """Test bench that is opened once for all drills, so that slow preparations run only once."""
 
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
@@ -120,7 +120,7 @@ class Bench:
         self._stack.close()
 
     def _warm_up(self) -> None:
-        """Start the warm trainer, and replace python by a stand-in that requests ranks from it."""
+        """Start the warm trainer, and replace python with a script that requests ranks from it."""
         stand_in = shlex.join(
             [sys.executable, "-IS", fork_server.__file__, str(self.warm.socket_path)]
         )
@@ -130,7 +130,7 @@ class Bench:
         self.warm.start()
 
     def left(self) -> list[psutil.Process]:
-        """Return every running process of these drills, except the warm trainer and ourselves."""
+        """Return every running process of these drills, except the warm trainer and this one."""
         processes = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -147,7 +147,7 @@ class Bench:
         return [process for process in processes.values() if still_runs(process)]
 
     def end_left(self) -> list[str]:
-        """Kill the processes that have not ended after some seconds. Return their descriptions."""
+        """Kill the processes that have not ended after a few seconds. Return their descriptions."""
         wait_until(lambda: not self.left(), 5)
         killed = []
         for process in self.left():
@@ -212,7 +212,7 @@ def write_tokens(
 
 @contextlib.contextmanager
 def environment(changes: dict[str, str | None]) -> Iterator[None]:
-    """Change our own environment for a while; None removes a variable."""
+    """Change our own environment within the block; None removes a variable."""
     before = {name: os.environ.get(name) for name in changes}
     _apply(changes)
     try:
@@ -249,8 +249,8 @@ class DrillRun:
         prefix = self.folder / self.open_phase.phase_plan.data.train[0].prefix
         if not prefix.with_name(prefix.name + ".idx").exists():
             write_tokens(prefix)
-            # The marker covers no file, so the trainer sees damage that a drill does to the tokens,
-            # as on a failing disk.
+            # The marker covers no file, so the trainer itself meets the damage that a drill does to
+            # the tokens, as on a failing disk.
             write_mark(
                 self.folder,
                 TOKENIZE,
@@ -260,17 +260,17 @@ class DrillRun:
             )
 
     def open(self) -> OpenPhase:
-        """Return the run as a new kernel loads it."""
+        """Return the run as a new kernel would load it."""
         set_words = [*self.words, f"as={self.name}"]
         settings = params.load("drill", set_words=set_words, project=self.bench.root)
         return open_run_phase(settings, FULL)
 
     def training_job(self) -> JobStep:
-        """Return the training as a step that jobs do."""
+        """Return the step that the training's jobs carry out."""
         return jobs.training_step(self.open_phase.training, self.open_phase.session)
 
     def launch(self, faults: str = "") -> JobFolder:
-        """Submit the next job, with these faults."""
+        """Submit the next job with these faults."""
         with environment({FAULTS: faults or None}):
             job_step.launch(self.training_job())
         folder = latest_job_folder(self.folder, FULL)
@@ -283,9 +283,9 @@ class DrillRun:
         return jobs.follow(self.open_phase.training)
 
     def train(self, faults: str = "") -> str:
-        """Run jobs until the training is done or a person has to act.
+        """Run jobs until the training is done or a person must act.
 
-        Return the error that this person sees, or an empty text if there is none.
+        Return the error that this person would see, or an empty text if there is none.
         """
         with environment({FAULTS: faults or None}):
             try:
@@ -298,9 +298,9 @@ class DrillRun:
 
     @contextlib.contextmanager
     def meanwhile(self, when: Callable[[], bool], act: Callable[[], None]) -> Iterator[list[float]]:
-        """Act as soon as a condition is true, while the body continues.
+        """Act as soon as a condition is true, while the body runs.
 
-        Yield the list to which the time of the action is added.
+        Yield a list, to which the time of the action is added.
         """
         acted: list[float] = []
 
@@ -317,7 +317,7 @@ class DrillRun:
             thread.join(1)
 
     def change_plan(self, change: Callable[[dict[str, Any]], None]) -> None:
-        """Change the trainer's plan, as if a person edited plan.json."""
+        """Change the trainer's plan as if a person had edited plan.json."""
         path = self.folder / "plan.json"
         content = json.loads(path.read_text())
         change(content["phases"][FULL])
@@ -333,7 +333,7 @@ class DrillRun:
         return [event for event in events if not names or event.get("event") in names]
 
     def losses(self) -> dict[int, float]:
-        """Return the loss by iteration. For a repeated iteration, return the last loss."""
+        """Return the loss by iteration. For a repeated iteration, return its last loss."""
         return {int(row["iteration"]): row["loss"] for row in self.rows()}
 
     def samples(self) -> dict[int, int]:
@@ -341,7 +341,7 @@ class DrillRun:
         return {int(row["iteration"]): int(row["consumed_samples"]) for row in self.rows()}
 
     def is_at(self, step: int) -> Callable[[], bool]:
-        """Return whether the newest step is at least this one."""
+        """Return whether the newest step is this one or a later one."""
         return lambda: bool(rows := self.rows()) and rows[-1]["iteration"] >= step
 
     def job(self) -> JobFolder:
@@ -415,7 +415,7 @@ class DrillRun:
 class MeasuredValue:
     """A measured value with its usual range.
 
-    Other work on the machine changes the value, so it never fails a drill.
+    It never fails a drill, because other work on the machine affects it.
     """
 
     name: str
@@ -442,12 +442,12 @@ class MeasuredValue:
 
 @dataclass
 class DrillEnding:
-    """Evidence that is gathered while a drill runs."""
+    """Evidence gathered while a drill runs."""
 
     fault: str
     """The fault that the drill caused."""
     action: str = ""
-    """How the runbook responded."""
+    """What the runbook did about it."""
     detected_after_s: float | None = None
     """Seconds from the fault to its detection; None if there is nothing to detect."""
     steps_lost: int | None = None
@@ -470,7 +470,7 @@ class DrillEnding:
     ) -> None:
         """Record whether a rule of the drill holds.
 
-        A broken rule is reported with evidence, if available.
+        A rule that does not hold is reported with evidence, if there is any.
         """
         (self.passed if holds else self.broken).append(text if holds else evidence or text)
 
@@ -518,7 +518,7 @@ def judge_ending(
     orphans: list[str],
     seconds: float,
 ) -> DrillVerdict:
-    """Return the verdict, which is a pass if every rule held and no process was left running.
+    """Return the verdict. It is a pass if every rule holds and no process is left running.
 
     >>> judge_ending("x", DrillEnding("nothing", passed=["all is well"]), [], 1.0).detail
     'all is well; no processes left'

@@ -1,7 +1,4 @@
-"""Drills on processes.
-
-Ranks die, hang or lag, locks are stale, kernels are killed, and clocks jump.
-"""
+"""Drills in which ranks die, hang or lag, locks are stale, kernels are killed, and clocks jump."""
 
 from __future__ import annotations
 
@@ -73,7 +70,7 @@ def kill_rank(bench: Bench) -> DrillEnding:
         row["time"] for row in case.rows() if row["iteration"] == 10
     )
     ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
-    # On a busy machine rank 0 is killed later, and the evidence then mentions that too.
+    # On a busy machine rank 0 is killed later, and then the evidence also mentions rank 0.
     names_rank = first["evidence"].startswith("rank 1 ended with exit code 137 (signal 9)")
     ending.rule(names_rank, "the rank is named")
     ending.action = f"all ranks ended, resumed from step {case.events('resumed')[-1]['iteration']}"
@@ -81,7 +78,7 @@ def kill_rank(bench: Bench) -> DrillEnding:
 
 
 def kill_launcher(bench: Bench) -> DrillEnding:
-    """Send SIGKILL to the job's script; the ranks are separate processes, as on a cluster."""
+    """Send SIGKILL to the job's script. The ranks are separate processes, as on a cluster."""
     case = DrillRun(bench, "kill-launcher", "site=cold")
     ending = DrillEnding("SIGKILL to the job's script at step 5")
     case.launch("slow:seconds=0.2")
@@ -269,7 +266,8 @@ def same_failure(bench: Bench) -> DrillEnding:
 
 TIMEOUT_SECONDS = 4
 MARGIN_SECONDS = 15
-"""Tolerance beyond the time-out: time to start and end a process on a busy machine."""
+"""Tolerance beyond the time-out, because starting and ending a process takes time on a busy
+machine."""
 
 
 def rendezvous(bench: Bench) -> DrillEnding:

@@ -1,7 +1,7 @@
 """The redacted copy of a run, for people outside.
 
-Redacted pages are rendered from the redacted records, so no page can contain what its record does
-not.
+Redacted pages are rendered from the redacted records, so a page contains nothing that its record
+does not.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ PRIVATE_KEYS = {
 }
 """Names of keys in run.yaml, plan.json, job files and events whose values are sensitive words."""
 LARGEST_LIST = 4096
-"""Most hosts of one range that are searched for."""
+"""Largest number of hosts in one range that are searched for."""
 JSON_LINES_FILES = (
     "metrics.jsonl",
     "rank_times.jsonl",
@@ -89,8 +89,8 @@ _PUBLIC_WORDS = frozenset(
 def write_redacted(folder: Path, out: Path | None = None) -> Path:
     """Write the redacted copy of a run into an empty folder, and return its index.html.
 
-    If `out` is not given, it is redacted/ of the run, which is replaced. Raise `RecordError` if
-    `out` contains files.
+    If `out` is not given, the run's folder redacted/ is replaced. Raise `RecordError` if `out`
+    contains files.
     """
     if out is None:
         out = folder / "redacted"
@@ -127,9 +127,9 @@ def copy_redacted(folder: Path, site: Path) -> str:
 
 
 def _write_help(out: Path) -> None:
-    """Write the page of known failures into the copy, and change its links to that page.
+    """Write the page of known failures into the copy, and change its links to it.
 
-    A run's pages link to a page that all runs share, next to their folders. The copy has no such
+    A run's pages link to a page that all runs share, in the folder above them. The copy has no such
     page.
     """
     page_parts.write_help(out)
@@ -142,7 +142,7 @@ def _write_help(out: Path) -> None:
 
 
 def private_words(folder: Path) -> dict[str, str]:
-    """Return the words known from the run's files and this process that identify a person or place.
+    """Return the words from the run's files and this process that identify a person or place.
 
     Each comes with its kind: user, host, account, bucket or path.
     """
@@ -168,9 +168,10 @@ _MOST_BYTES = 8 * 2**20
 
 
 def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the words that name this process's user and machine and the run's folder."""
+    """Yield the words that identify this process's user and machine, and the run's folder."""
     homes = [Path.home()]
-    # An account without a name, as in some containers: KeyError, and OSError since Python 3.13.
+    # Some containers have an account without a name: this raises KeyError, and OSError since Python
+    # 3.13.
     with contextlib.suppress(KeyError, OSError):
         yield getpass.getuser(), "user"
     for number in {os.getuid(), folder.stat().st_uid}:
@@ -220,14 +221,14 @@ def _note_private(kinds: dict[str, str], key: str, value: Any) -> None:
 
 
 def _note_spaced_path(kinds: dict[str, str], path: Path) -> None:
-    """Add a path with spaces, and its folders, because running text names these too."""
+    """Add a path with spaces, and its folders, because running text also mentions these."""
     for folder in (path, *path.parents):
         if " " in str(folder):
             kinds[str(folder)] = "path"
 
 
 def hosts_in(text: str) -> Iterator[str]:
-    """Yield every host of a list, also of one in the compact form that queues use.
+    """Yield every host in a list, which may have the compact form that queues use.
 
     >>> list(hosts_in("n[1-2,08-10]-ib, gpu3"))
     ['n1-ib', 'n2-ib', 'n08-ib', 'n09-ib', 'n10-ib', 'gpu3']
@@ -308,9 +309,9 @@ def _write_record(
 def _redact_cell(redactor: Redactor, cell: Any, number: int) -> None:
     """Redact a cell's texts.
 
-    Only pictures that our own figures draw are kept, without hidden text.
+    Only pictures drawn by our own figures are kept, without hidden text.
 
-    Attachments of cells may show anything, so they are left out.
+    Cell attachments are left out, because they may show anything.
     """
     for output in cell.get("outputs", []):
         if "data" in output:

@@ -1,4 +1,4 @@
-"""Facts about a training that a log, a command line, a YAML file, a question or --set states."""
+"""Reads facts about a training from a log, a command line, a YAML file, a question or --set."""
 
 import math
 import re
@@ -36,7 +36,7 @@ class _Fact(NamedTuple):
     key: str = ""
     """Key in the run file; empty if it has none."""
     words: str = ""
-    """Further names that people and other programs use, separated by `|`.
+    """Other names that people and other programs use, separated by `|`.
 
     `_` stands for any separator.
     """
@@ -44,9 +44,9 @@ class _Fact(NamedTuple):
 
 _SPLIT_NAMED = "(?:_model)?_parallel(?:ism)?(?:_(?:size|degree))?"
 _SPLIT = rf"(?:{_SPLIT_NAMED}|_(?:size|degree|depth|stages))?"
-"""Words after `tensor` and `pipeline`: tensor parallel size, pipeline depth, or none."""
+"""Words that may follow `tensor` and `pipeline`, as in tensor parallel size and pipeline depth."""
 _SEQUENCE = r"max_seq_len|sequence_length|context_length|seq(?:uence)?(?=(?: of)?[ =:]{1,3}\d{3})"
-"""A sequence length has at least three digits, unless the text calls it a length."""
+"""Names of a sequence length. It has at least three digits, unless the text calls it a length."""
 
 _NUMBERS = (
     _Fact("tp", "parallel.tensor", rf"TP(?:_size)?|tensor{_SPLIT}"),
@@ -86,7 +86,7 @@ _TEXTS = (
     _Fact("dispatcher", words="moe_token_dispatcher_type"),
 )
 _TOO_GENERAL = ("batch_size", "model_parallel_size", "checkpoint_activations")
-"""Names in older programs that are also part of other names, or are printed as a switch."""
+"""Names in older programs that also occur within other names, or are printed as a switch."""
 NUMBERS = tuple(fact.name for fact in _NUMBERS)
 _NUMBER_VALUE = r"(?:[ \t]+(?:of|is|was|set to))?[\s=:.*\"']*(\d+)\b(?!\.\d)"
 _TEXT_VALUE = r"(?:[ \t]+(?:is|was|set to))?[\s=:\"']+(?!-)([\w.]+)"
@@ -112,7 +112,7 @@ _ACCEPTED = {
     "overlap_gradients": _SWITCH,
     "weights": _SWITCH,
 }
-"""Patterns of the values of a fact. Another word after its name begins a new phrase."""
+"""Patterns of the values of a fact. Any other word after its name begins a new phrase."""
 _FULL_FORMATS = {"32": "fp32", "32-true": "fp32", "float32": "fp32", "float": "fp32"}
 OFF = ("false", "none", "0", "no", "plain")
 """Values that switch an option off."""
@@ -127,9 +127,9 @@ _COLUMNS = {
     "device": "accelerator",
     "devices": "n_accel",
 }
-"""Columns by the last word of a run file's key, if the column has another name."""
+"""Column names for keys whose last word differs from the column's name."""
 _NOT_A_RATE = r"(?!\s*(?:/|per|a)\s*(?:token|step|sample|sequence|iteration|pass))"
-"""Excludes operations of a step or a token."""
+"""Excludes operations per step or per token."""
 _SPEEDS = {
     "tflops": rf"(\d+(?:\.\d+)?)[^\w,;=]*(?:model )?TFLOPs?\b(?![ \t]?[=:]){_NOT_A_RATE}"
     r"|(?<!peak )\bTFLOPs?(?:/s)?(?:/GPU)?[ \t]?[=:][ \t]?(\d+(?:\.\d+)?)(?!\d|\W*TFLOP)",
@@ -160,7 +160,7 @@ NEEDED = (
     "micro_batch=1",
     "global_batch=64",
 )
-"""Examples of the facts that an explanation would otherwise have to assume."""
+"""Examples of facts that an explanation would otherwise have to assume."""
 _DEVICE = r"(?<![A-WYZa-wyz0-9])((?:GB?|[ABHV]|MI)\d{2,3}X?(?:[ _-]?(?:SXM\d?|PCIe|NVL|\d+ ?GB))*)"
 _MODEL = (
     r"(?:\b|(?<=_))((?:(?:llama|gpt|mpt|opt|qwen|bloom|falcon|mi[sx]tral)[- ]?(?:\d(?:\.\d)?[- ])?)?"
@@ -176,32 +176,33 @@ _NETWORK = (
     r"(?-i:[Gg]bps|Gb/s|G[Bb]it(?:s?/s|ps)?)\b"
     r"[^.]{0,30}(?:network|ethernet|bandwidth|roce|between)"
 )
-"""Statements of the bandwidth of a node's network: the adapters, and the Gbit/s of each.
+"""Matches statements of the bandwidth of a node's network: the number of adapters, and the Gbit/s
+of each.
 
-The unit is case-sensitive: NVLink and storage are given in bytes, as GB/s.
+The unit is case-sensitive, because NVLink and storage bandwidths are given in bytes, as GB/s.
 """
 _WITH_SPARSITY = ("A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "L40S")
-"""Families whose datasheets also state a peak with sparsity, twice the other."""
+"""Families whose datasheets also give a peak with sparsity, which is twice the dense peak."""
 _ROUNDED_PEAK = 1e-3
 _PEAK_FIGURE = (
     rf"(?<![\w.,])(\d{{3,4}}(?:\.\d+)?|\d,\d{{3}})[ -]?(?:model )?(?:T|tera)FLOPs?\b{_NOT_A_RATE}"
 )
-"""Figures in TFLOP/s. A number without the unit may be that of an iteration or a batch."""
+"""Figures in TFLOP/s. A number without a unit may be the number of an iteration or a batch."""
 _FP8 = (
     r"(?<![a-z])fp-?8(?:_(?:format|hybrid|e4m3))?"
     r"(?!\w|[ \t.:=\"']+(?:none|false|off|no)\b)"
 )
-"""Mentions of fp8, except where a program prints that it is off."""
+"""Matches mentions of fp8, except where a program prints that it is off."""
 _SHARDS_STATES = r"\bfsdp\b|\bzero[- ]?(?:stage[- ]?)?[0-3]\b"
 """Phrases that state which states are sharded."""
 _SOCKET_GBIT_S = "10"
-"""Usual bandwidth if NCCL uses sockets."""
+"""Usual bandwidth, in Gbit/s, if NCCL uses sockets."""
 _FLAGS = (
     ("precision", "training.precision"),
     ("recompute", "training.recompute"),
     ("activation", "model.activation"),
 )
-"""Facts that an option without a value states, and their keys."""
+"""Facts that an option without a value sets, and their keys."""
 _MEGATRON = r"--tensor-model-parallel|--recompute-granularity|megatron-(lm|core)"
 _NEMO = r"NeMo|trainer\.devices"
 
@@ -209,8 +210,8 @@ _NEMO = r"NeMo|trainer\.devices"
 def read_words(words: Sequence[str]) -> Facts:
     """Return the facts that `--set KEY=VALUE` gives.
 
-    Raise `ParamsError` for an unknown key, with the nearest ones, and for a value that should be a
-    number and is not.
+    Raise `ParamsError` for an unknown key, naming the nearest keys, and for a value that should be
+    a number but is not.
     """
     facts = Facts()
     for word in words:
@@ -263,12 +264,12 @@ def facts_of_run(choice: Choice) -> Facts:
 
 
 def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
-    """Return everything that a text and the printed arguments of a program state.
+    """Return every fact in a text and in a program's printed arguments.
 
-    If a fact has several values, the last one applies. If there are several speeds, the highest was
-    expected and the lowest was reached.
+    If a fact has several values, the last one applies. If there are several speeds, the highest
+    counts as expected and the lowest as reached.
     """
-    # Lines of losses and of iterations are results, so their numbers are not arguments.
+    # Lines about losses and iterations are results, so their numbers are not arguments.
     lines = [line for line in text.splitlines() if line.count("|") < 3 and "loss" not in line]
     options = [f"--{name} {value}" for name, value in printed.items()]
     text = plain_numbers("\n".join([*lines, *options]))
@@ -335,10 +336,10 @@ def _accumulated_batch(text: str, facts: Facts) -> Facts:
 
 
 def _batch_of_tokens(name: str, tokens: float, facts: Facts) -> Facts:
-    """Return the facts with the sequences of a batch of so many tokens; 0: none are stated.
+    """Return the facts with the sequences in a batch of this many tokens; 0: none was given.
 
-    Its number of tokens may have been read as one of sequences. That is not kept, even if the
-    length of a sequence is unknown.
+    The number of tokens may have been mistaken for a number of sequences. That number is dropped,
+    even if the length of a sequence is unknown.
     """
     figure = f"{tokens:.0f}"
     if not tokens or facts.get(name, figure) != figure:
@@ -351,7 +352,7 @@ def _batch_of_tokens(name: str, tokens: float, facts: Facts) -> Facts:
 
 
 def _flag_facts(text: str) -> Facts:
-    """Return the facts that options without a value state."""
+    """Return the facts that options without a value set."""
     facts = Facts()
     for name, key in _FLAGS:
         for flag, value in option_flags(key).items():
@@ -361,7 +362,7 @@ def _flag_facts(text: str) -> Facts:
 
 
 def _node_network(text: str) -> float:
-    """Return the Gbit/s of a node's network that a text states, or 0.
+    """Return the Gbit/s of a node's network that a text gives, or 0.
 
     >>> _node_network("no InfiniBand, only 40Gbps ethernet"), _node_network("up to 10 Gbps networking")
     (40.0, 10.0)
@@ -376,7 +377,7 @@ def _node_network(text: str) -> float:
 
 
 def _devices_of_node(text: str, facts: Facts) -> int:
-    """Return how many devices share a node's network, from the text or the accelerator."""
+    """Return how many devices share a node's network, from the text or for the accelerator."""
     match = re.search(r"(?:nproc[_-]per[_-]node|gpus[_-]per[_-]node)[=\s]+(\d+)", text)
     match = match or re.search(r"\((\d+) [\w ]{0,12}(?:each|per node)\)", text)
     if match:
@@ -415,9 +416,9 @@ def _speed_facts(text: str, lines: Sequence[str]) -> Facts:
 
 
 def sparse_peak(text: str) -> float:
-    """Return a figure of a text that is a named device's 16-bit peak with sparsity, or 0.
+    """Return a figure in a text that equals the sparse 16-bit peak of a named device, or 0.
 
-    An fp8 training without sparsity has the same peak.
+    Dense fp8 training has the same peak.
 
     >>> sparse_peak("420 of 1979 TFLOP/s on H200"), sparse_peak("1979 TFLOP/s in fp8 on H200")
     (1979.0, 0.0)
@@ -434,13 +435,13 @@ def sparse_peak(text: str) -> float:
 
 
 def _peaks(text: str) -> list[float]:
-    """Return the 16-bit peaks of the devices that a text names, without and with sparsity."""
+    """Return the 16-bit peaks, without and with sparsity, of the devices that a text names."""
     dense_peaks = _dense_peaks(text)
     return dense_peaks + [2 * peak for peak in dense_peaks]
 
 
 def _dense_peaks(text: str) -> list[float]:
-    """Return the 16-bit peaks of the devices with sparsity that a text names."""
+    """Return the dense 16-bit peaks of a text's devices whose datasheets give sparse peaks too."""
     devices = [find_accelerator(name) for name in re.findall(_DEVICE, text)]
     return [
         device.peaks["bf16"] for device in devices if device and device.family in _WITH_SPARSITY
@@ -448,12 +449,12 @@ def _dense_peaks(text: str) -> list[float]:
 
 
 def _is_among(figure: float, peaks: Sequence[float]) -> bool:
-    """Return whether a figure is one of some peaks, as datasheets round them."""
+    """Return whether a figure equals one of the peaks, as rounded in datasheets."""
     return any(abs(figure / peak - 1) < _ROUNDED_PEAK for peak in peaks)
 
 
 def _plain_figure(figure: str) -> str:
-    """Return a figure without separators and thousands.
+    """Return a figure without separators between thousands.
 
     >>> _plain_figure("3.7k"), _plain_figure("14,451."), _plain_figure("420.5")
     ('3700', '14451', '420.5')
@@ -481,18 +482,18 @@ def _names(fact: _Fact) -> str:
     """Return every name of a fact, separated by `|`."""
     names = [fact.words] if fact.words else []
     if fact.key:
-        # A single word, such as layers, is not used as a name, because sentences contain it too.
+        # A single word such as layers is not used as a name, because sentences also contain it.
         names += [name for name in option_names(fact.key) if "_" in name]
     return "|".join(name for name in names if name not in _TOO_GENERAL)
 
 
 def _flag_pattern(flag: str) -> str:
-    """Return a pattern for an option without a value; an option printed as False does not count."""
+    """Return a pattern for an option without a value. An option printed as False does not count."""
     return rf"--{flag.replace('_', '[_-]')}\b(?!-)(?!\s+false)"
 
 
 def _named_value(names: str, value: str) -> str:
-    """Return a pattern for a value after one of its names, if that is not part of a longer name."""
+    """Return a pattern for a value after one of its names that is not part of a longer name."""
     any_separator = names.replace("_", "[ _-]?")
     return rf"(?<![a-z])(?<![a-z][_-])(?:{any_separator}){value}"
 

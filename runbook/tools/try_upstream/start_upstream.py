@@ -1,6 +1,6 @@
-"""The frameworks' own training programs, started on this machine.
+"""Starts the frameworks' own training programs on this machine.
 
-It starts rank.sh as rendered, scaled down, without a GPU.
+It starts rank.sh as rendered, but scaled down and without a GPU.
 """
 
 import json
@@ -37,7 +37,7 @@ from runbook.tools.try_upstream import site_versions
 from runbook.tools.try_upstream.messages import UpstreamMessage
 
 STEPS = 5
-"""Steps of each job."""
+"""Number of steps of each job."""
 LENGTH = 128
 MOST_SECONDS = 3600
 _SIZE = "a laptop's memory"
@@ -47,21 +47,21 @@ _CHAIN = "so that each job of the chain ends with a checkpoint"
 _NO_GPU = "no GPU"
 _NO_KERNELS = "needs Transformer Engine or apex"
 _NODES_OWN = ("CC", "CXX", "LD_PRELOAD")
-"""Variables of the site that name files on its nodes, as those with PATH do."""
+"""Variables of the site that name files on its nodes, like those with PATH in their names."""
 _SEE = (
-    "Read its last lines: an argument it does not know, a package that is missing, token files it "
-    "cannot read."
+    "Read its last lines: they name an argument it does not know, a missing package, or token "
+    "files it cannot read."
 )
-_FOLLOWS = "The program ended early: begin with its error, which `program ends` names."
+_FOLLOWS = "The program ended early: start with its error, which is in `program ends`."
 _ERROR = re.compile(r"^(\[rank\d+\]: |)((?:\w+\.)*\w+(?:Error|Exception): .*|\S+\.py: error: .*)")
 _NOT_TRIED = (
     "the container: its packages come from PyPI here, not from the vendor's builds",
     "the queue's script, the starter and the binding to cores",
-    "NCCL or RCCL: messages go through gloo",
+    "NCCL or RCCL: messages use gloo",
     "the GPU's kernels, Transformer Engine, apex, flash attention",
-    "full size, your token files",
+    "the full size, and your token files",
 )
-_NOT_TRIED_ALONE = "going on from a checkpoint: --jobs 3"
+_NOT_TRIED_ALONE = "resuming from a checkpoint: --jobs 3"
 
 
 @dataclass(frozen=True)
@@ -73,17 +73,17 @@ class UpstreamTrial:
     program: str
     ranks: int
     versions: str
-    """Python and packages that it ran with, in words."""
+    """Python and the packages with which it ran, as text."""
     changes: tuple[dict[str, str], ...]
     """Arguments that differ from the rendered ones, each with its reason."""
     log: ParsedLog
     checks: tuple[Check, ...]
     jobs: int = 1
-    """Number of consecutive jobs; each continues where the one before ended."""
+    """Number of consecutive jobs. Each continues where the previous one ended."""
 
     @property
     def not_tried(self) -> tuple[str, ...]:
-        """Parts of the real job that were not tried."""
+        """Return the parts of the real job that were not tried."""
         if self.jobs > 1:
             return _NOT_TRIED
         return (*_NOT_TRIED, _NOT_TRIED_ALONE)
@@ -110,7 +110,7 @@ class UpstreamTrial:
         }
 
     def as_text(self) -> str:
-        """Return the records of the log reader, and the verdict."""
+        """Return the records that the log reader found, and the verdict."""
         rows = []
         for record in self.log.records:
             rows.append(
@@ -150,10 +150,10 @@ def start_upstream(
 ) -> UpstreamTrial:
     """Start the program of a run's framework for a few steps, and pass on each line that it prints.
 
-    With several `jobs` it is started this many times in the same folders, until one does not
-    continue. It runs with the site's own versions, or with those installed here if `installed` is
-    set or the site has none. Raises `RunbookError` where the framework or the checkout is another
-    one.
+    With several `jobs`, it is started this many times in the same folders, until a job does not
+    continue. It runs with the site's own versions. If `installed` is set or the site has none, it
+    runs with those installed here. Raise `RunbookError` if the framework or the checkout is the
+    wrong one.
     """
     settings = with_placeholders(params.load(run, set_words=set_words))
     framework = settings.run.training.framework
@@ -222,7 +222,7 @@ def start_upstream(
 
 @dataclass(frozen=True)
 class SmallJob:
-    """A rendered job, scaled down, and the folder that it runs in."""
+    """A rendered job, scaled down, and the folder in which it runs."""
 
     folder: Path
     settings: Settings
@@ -235,14 +235,14 @@ class SmallJob:
 
     @property
     def values(self) -> dict[str, list[str]]:
-        """The values of each option, by its name without dashes; later values replace earlier."""
+        """Return the values of each option, by its name without dashes; the last value counts."""
         return {option.removeprefix("--"): values for option, *values in self.arguments}
 
 
 def _pinned_checkout(run: str, settings: Settings, checkout: Path) -> Checkout:
     """Return the checkout that the site pins.
 
-    Raise `RunbookError` if this one has not its program.
+    Raise `RunbookError` if this one does not have its program.
     """
     framework = settings.run.training.framework
     if framework not in ("megatron-lm", "megatron-deepspeed"):
@@ -324,9 +324,9 @@ def _save_folders(job: SmallJob) -> list[Path]:
 
 
 def in_words(versions: Versions | None) -> str:
-    """Name Python and packages of a trial; None stands for those installed here."""
+    """Describe the Python and the packages of a trial; None stands for those installed here."""
     if versions is None:
-        return f"Python {platform.python_version()} and the packages that are installed here"
+        return f"Python {platform.python_version()} and the packages installed here"
     return f"Python {versions.python}, {', '.join(versions.packages)}: the site's own"
 
 
@@ -337,7 +337,7 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
     """
     head = _git(checkout, "rev-parse", "HEAD")
     changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
-    # After two letters of status and a space
+    # The name follows two letters of status and a space
     names = [line[3:] for line in changed.splitlines()]
     if not head:
         state = UpstreamMessage.NO_GIT_REPOSITORY.fill()
@@ -362,7 +362,7 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
 
 
 def _git(checkout: Path, *git_arguments: str) -> str:
-    """Return git's output about a folder, or an empty text if it is not the top of a repository."""
+    """Return git's output for a folder, or an empty text if it is not the top of a repository."""
     if not (checkout / ".git").exists():
         return ""
     finished = shell.run(
@@ -380,9 +380,9 @@ def small_arguments(
     root: Path,
     jobs: int = 1,
 ) -> tuple[list[list[str]], list[dict[str, str]]]:
-    """Return arguments that a laptop can train with, and each change with its reason.
+    """Return arguments with which a laptop can train, and each change with its reason.
 
-    They train the steps of all `jobs`, and each job ends after its own steps. Absolute paths are
+    They cover the steps of all `jobs`, and each job ends after its own steps. Absolute paths are
     moved below `root`.
     """
     small_values = _small_values(spec, jobs)
@@ -418,7 +418,7 @@ class SmallValue:
     """The value that an option gets here, and the reason for it."""
 
     text: str
-    """Empty if the option is left out; an added option with an empty value has none."""
+    """Empty if the option is left out, or if an added option has no value."""
     reason: str
 
 
@@ -428,7 +428,7 @@ def _change(
     small: str,
     because: str,
 ) -> dict[str, str]:
-    """Return a row of the table of changes."""
+    """Return a row for the table of changes."""
     return {
         "argument": argument,
         "rendered": rendered,
@@ -438,12 +438,12 @@ def _change(
 
 
 def _below(root: Path, arguments: Sequence[str]) -> list[str]:
-    """Move absolute paths among these words below a folder."""
+    """Move absolute paths among these words to below a folder."""
     return [f"{root}{argument}" if argument.startswith("/") else argument for argument in arguments]
 
 
 def _small_layout(spec: PhasePlan) -> Layout:
-    """Return a phase's layout with at most two ranks of each kind, and at most four in all."""
+    """Return a phase's layout with at most two ranks of each kind, and at most four in total."""
     tensor = min(2, spec.parallel.tensor)
     pipeline = min(2, spec.parallel.pipeline)
     data = min(2, spec.parallel.data) if tensor * pipeline < 4 else 1
@@ -451,7 +451,7 @@ def _small_layout(spec: PhasePlan) -> Layout:
 
 
 def _small_values(spec: PhasePlan, jobs: int) -> dict[str, SmallValue]:
-    """Return the options that have other values here, by their names without dashes."""
+    """Return the options whose values are different here, by their names without dashes."""
     layout = _small_layout(spec)
     if layout.pipeline > 1:
         chunks = min(2, spec.parallel.virtual_pipeline)
@@ -532,7 +532,7 @@ def _added(spec: PhasePlan, framework: Framework) -> dict[str, SmallValue]:
 
 
 def _write_files(job: SmallJob) -> None:
-    """Write everything that upstream.sh finds in its folder, and itself."""
+    """Write upstream.sh, and everything that it needs in its folder."""
     folder = job.folder
     script = job.settings.site.frameworks[job.settings.run.training.framework].script
     rank_script = small_script(
@@ -558,7 +558,7 @@ def _small_deepspeed_config(job: SmallJob, name: str) -> str:
 
 
 def _start_script(job: SmallJob) -> str:
-    """Return upstream.sh, which makes the folders and files of the job and starts its ranks."""
+    """Return upstream.sh, which creates the folders and files of the job and starts its ranks."""
     folders = []
     for name in _FOLDER_OPTIONS:
         for path in job.values.get(name, []):
@@ -602,12 +602,12 @@ def _token_files(job: SmallJob) -> list[str]:
 
 
 def _quoted(paths: Sequence[str]) -> str:
-    """Write paths as words of the shell."""
+    """Write paths as shell words."""
     return " ".join(map(quote, paths))
 
 
 def _environment(settings: Settings) -> dict[str, dict[str, str | None]]:
-    """Return the site's groups of variables without those that name files on its nodes."""
+    """Return the site's groups of variables, without those that name files on its nodes."""
     groups = {}
     for group, variables in environment_groups(settings).items():
         groups[group] = {
@@ -620,7 +620,7 @@ def _environment(settings: Settings) -> dict[str, dict[str, str | None]]:
 
 
 def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
-    """Return rank.sh with other arguments and another location of the program.
+    """Return rank.sh with other arguments and another path of the program.
 
     A fixed number of ranks is removed from it.
     """
@@ -628,16 +628,16 @@ def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
     _, _, tail = arguments_and_tail.partition("\n)\n")
     rows = "\n".join(f"  {' '.join(map(quote, row))}" for row in arguments)
     start = f'python3 -u {quote(program)} "${{arguments[@]}}" &'
-    # As a function, because a replacement text would read its backslashes.
+    # Passed as a function, because backslashes in a replacement text would be interpreted.
     tail = re.sub(r'^.* "\$\{arguments\[@\]\}" &$', lambda _: start, tail, flags=re.M)
     head = re.sub(r" (LOCAL_)?WORLD_SIZE=\d+", "", head)
     return f"{head}arguments=(\n{rows}\n)\n{tail}"
 
 
 def _write_tokens(prefix: Path, vocabulary: int) -> None:
-    """Write our own .bin/.idx with documents of random tokens, the same ones each time.
+    """Write a .bin/.idx pair with documents of random tokens, which are the same every time.
 
-    Their loss is therefore known beforehand.
+    So their loss is known in advance.
     """
     import numpy as np
 
@@ -671,7 +671,7 @@ def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
 def _check_training(log: ParsedLog) -> Check:
     """Check that the log reader read each step, and that the loss is that of random tokens."""
     losses = [record.loss for record in log.records if record.loss is not None]
-    # Skipped by the loss scale of fp16.
+    # Skipped by fp16's loss scale.
     skipped = sum("all_skipped" in record.states for record in log.records)
     random_loss = math.log(GPT2_VOCABULARY)
     is_complete = bool(losses) and len(losses) + skipped == STEPS
@@ -695,7 +695,7 @@ def _check_training(log: ParsedLog) -> Check:
 
 
 def _check_going_on(log: ParsedLog, number: int) -> Check:
-    """Check that a job begins with the step after the checkpoint of the job before."""
+    """Check that a job begins with the step after the checkpoint of the previous job."""
     first = STEPS * (number - 1) + 1
     steps = [record.iteration for record in log.records]
     shown_step = str(steps[0]) if steps else "none"
@@ -703,7 +703,7 @@ def _check_going_on(log: ParsedLog, number: int) -> Check:
         "goes on",
         steps[:1] == [first],
         UpstreamMessage.FIRST_STEP.fill(shown_step=shown_step),
-        f"step {first}, after the checkpoint of the job before",
+        f"step {first}, after the checkpoint of the previous job",
         UpstreamMessage.CHECKPOINT_NOT_LOADED.fill(),
     )
 

@@ -59,7 +59,7 @@ _HARMLESS = frozenset(
 )
 """Keys of config.json that do not change what a model computes, or that are checked separately."""
 _FIXED: dict[str, object] = {
-    # Only matters with cross attention, which is refused
+    # Only matters with cross-attention, which is refused
     "is_decoder": (False, True),
     "is_encoder_decoder": (False,),
     "tie_encoder_decoder": (False,),
@@ -89,7 +89,7 @@ _FLOAT32_BYTES = 4
 PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")
 _SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "lm_head.weight")
-"""Tensors other than weights that a folder may contain.
+"""Tensors in a folder that are not weights.
 
 They are masks and angles saved by older versions, and the copy of a tied head.
 """
@@ -103,22 +103,22 @@ class Kind:
     """
 
     architecture: str
-    # Values that our model must have
+    # Values that our model must have for this kind
     needed: dict[str, object]
-    # Our value for each key of its config
+    # For each key of its config, our value for it
     values: dict[str, str]
     constants: dict[str, object]
-    # Its keys that switch biases on, with our modules that they apply to
+    # Config keys that switch biases on, with the modules of ours that they apply to
     biases: dict[str, list[str]]
-    # Its module for each of ours; several if it splits one of our matrices
+    # For each of our modules, its module; several if it splits one of our matrices
     modules: dict[str, list[str]]
-    # By imported model type: what absent keys mean, and which modules have biases
+    # By model type of the import: what absent keys mean, and which modules have biases
     reads: dict[str, dict[str, Any]]
 
 
 @functools.cache
 def kinds() -> dict[str, Kind]:
-    """All kinds by `model_type`."""
+    """Return all kinds by `model_type`."""
     content = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     return {model_type: Kind(**values) for model_type, values in content.items()}
 
@@ -144,7 +144,7 @@ def kind_of(model: PlannedModel) -> str:
 
 
 def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
-    """The model as config.json describes it."""
+    """Return the model as config.json describes it."""
     model_type = kind_of(model)
     kind = kinds()[model_type]
     config: dict[str, object] = {
@@ -162,7 +162,7 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
     token = end_of_document if end_of_document >= 0 else None
     config |= {"bos_token_id": token, "eos_token_id": token, "torch_dtype": "float32"}
     if "rope_theta" in config:
-        # transformers 5 has it in a mapping, 4 at the top.
+        # transformers 5 has it in a mapping, transformers 4 at the top level.
         config["rope_parameters"] = {
             "rope_type": "default",
             "rope_theta": config["rope_theta"],
@@ -214,7 +214,7 @@ def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
 
 
 def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
-    """Every weight of a model of ours, whether or not `transformers` has one like it."""
+    """Return the shapes of one model's weights, even of weights that `transformers` lacks."""
     has_rotary = model.shape.position_embedding == "rope"
     shapes = {}
     # GPT-2 has all of our modules.
@@ -233,9 +233,9 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
     """Convert one of our weights to the form of `transformers`.
 
     In our query-key-value matrix, the queries of a group of heads come before the group's key and
-    value. GPT-2 has all queries, then all keys, then all values in one matrix, and its matrices are
-    [in, out]. The other models have three matrices, and a separate gate. Rotary pairs are (i, i +
-    size / 2) in both.
+    value. GPT-2 has all queries, then all keys, then all values in one matrix, and its matrices
+    have the shape [in, out]. The other models have three matrices, and a separate gate. Rotary
+    pairs are (i, i + size / 2) in both.
     """
     shape = model.shape
     is_gpt2 = shape.position_embedding == "learned"
@@ -301,7 +301,7 @@ def export_folder(
     config = config_of(model, end_of_document)
     their_names = dict(_their_names(model, kinds()[str(config["model_type"])]))
     absent = {name for name in their_names if _lacks_bias(name, model)}
-    # Rejects a checkpoint that lacks a weight before anything is written.
+    # This rejects a checkpoint that lacks a weight before anything is written.
     whole.stored_names(their_names.keys() - absent, masters=True)
     # GPT-2 always has biases, so absent biases are written as zeros.
     if config["model_type"] != "gpt2":
@@ -358,7 +358,10 @@ def _make_empty_folder(folder: Path) -> None:
 def _split_into_shards(
     shapes: Mapping[str, list[tuple[int, ...]]], shard_bytes: int
 ) -> list[list[str]]:
-    """Return the weights of each file, in order, none over `shard_bytes` unless one weight is."""
+    """Return the weights of each file, in order.
+
+    No file exceeds `shard_bytes` unless a single weight does.
+    """
     shards: list[list[str]] = [[]]
     room_bytes = shard_bytes
     for name, parts in shapes.items():
@@ -435,7 +438,7 @@ def _write_header(stream: BinaryIO, shapes: Mapping[str, tuple[int, ...]]) -> No
         start = end
 
     text = json.dumps(header).encode()
-    # Padded, so that the tensors after it are aligned to eight bytes.
+    # Padded, so that the tensors that follow are aligned to eight bytes.
     text += b" " * (-len(text) % 8)
     stream.write(len(text).to_bytes(8, "little") + text)
 
@@ -471,7 +474,7 @@ def check_shapes(
 
 
 class SourceWeights:
-    """Weights of another program as a state to save.
+    """Weights of another program, as a state that can be saved.
 
     `read_weight` reads each weight when it is written.
     """
@@ -513,7 +516,7 @@ class ImportedWeights(SourceWeights):
         their_names = dict(_their_names(model, kinds()[kind_of(model)]))
         for ours in their_names:
             if _is_linear_bias(ours) and ours.split(".")[-2] not in biased:
-                # Ours begins at zero, where the plan has it
+                # Our bias starts at zero if only the plan has one
                 their_names[ours] = ()
 
         shapes: dict[str, tuple[int, ...]] = {}
@@ -536,7 +539,7 @@ class ImportedWeights(SourceWeights):
                 raise RefusedError(TrainingMessage.BIAS_NOT_ZERO, folder=folder, name=name)
 
     def read_weight(self, key: str) -> torch.Tensor:
-        """Read a weight's parts and join them like ours; a bias that the folder lacks is zero."""
+        """Read a weight's parts and join them in our layout; a missing bias is zero."""
         ours = self._ours[key]
         parts = [self._files.read(name) for name in self._names[ours]]
         if parts:
@@ -755,16 +758,16 @@ _EIGHT_BITS = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F
 
 
 class _SafetensorsFiles:
-    """Return all tensors of a folder's .safetensors files by name.
+    """All tensors of a folder's .safetensors files, by name.
 
-    No file of another format is opened.
+    Files of other formats are not opened.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
             from safetensors import SafetensorError, safe_open
         except ImportError:
-            # An image with only torch and megatron-core
+            # A container image may have only torch and megatron-core
             raise RefusedError(TrainingMessage.SAFETENSORS_MISSING) from None
 
         self._folder = folder
@@ -787,7 +790,7 @@ class _SafetensorsFiles:
         self._check_index(folder / "model.safetensors.index.json")
 
     def _add(self, path: Path, file: Any) -> None:
-        """Take the names of a file. Raise `RefusedError` if a weight occurs twice."""
+        """Add the names in a file. Raise `RefusedError` if a weight occurs twice."""
         for name in file.offset_keys():
             if _plain(name) in self._files:
                 raise RefusedError(
@@ -834,13 +837,13 @@ class _SafetensorsFiles:
         for plain_name, (file, stored_name) in self._files.items():
             shapes_there[plain_name] = tuple(file.get_slice(stored_name).get_shape())
 
-        # First the tensors that the model needs, by its names; then those that it does not need.
+        # First check the tensors that the model needs, by name, then those that it does not need.
         compared = {name: shapes_there.pop(_plain(name), ()) for name in shapes}
         compared |= shapes_there
         check_shapes(self._folder, compared, shapes, _BUFFERS)
 
     def _refuse_format(self, name: str) -> None:
-        """Raise `RefusedError` if a tensor has at most eight bits per number, or has 64."""
+        """Raise `RefusedError` if a tensor has 64 bits per number, or eight or fewer."""
         file, stored_name = self._files[_plain(name)]
         number_format = file.get_slice(stored_name).get_dtype()
         if number_format in ("F64", *_EIGHT_BITS):

@@ -20,10 +20,8 @@ def main() -> int:
     )
     parser.add_argument("plan", type=Path)
     parser.add_argument("--phase", default="04-training")
-    parser.add_argument("--ranks", required=True, help="numbers with commas between them")
-    parser.add_argument(
-        "--out", type=Path, help="a file for the lines, instead of the standard output"
-    )
+    parser.add_argument("--ranks", required=True, help="rank numbers, separated by commas")
+    parser.add_argument("--out", type=Path, help="file for the lines, instead of standard output")
     arguments = parser.parse_args()
     # Libraries print to the standard output.
     results, sys.stdout = sys.stdout, sys.stderr

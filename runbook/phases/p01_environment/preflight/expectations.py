@@ -20,7 +20,9 @@ class Expectations:
     device: str
     """The accelerator's name, or cpu."""
     accelerator: Accelerator | None
-    """The accelerator's datasheet. None for a CPU, or for a device that is missing from the table.
+    """The accelerator's datasheet.
+
+    None for a CPU, or for a device that is missing from the table.
     """
     devices_per_node: int
     cores_per_node: int
@@ -39,7 +41,7 @@ class Expectations:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the ranks compute on the CPU."""
+        """Return whether the ranks compute on the CPU."""
         return self.device == CPU
 
 

@@ -1,4 +1,4 @@
-"""Rules for reading another program's configuration: its keys, defaults and last step."""
+"""Rules for reading another program's configuration: its keys, defaults and final step."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ Values = Mapping[str, ConfigValue]
 
 @dataclass(frozen=True)
 class OtherProgram:
-    """A difference that exists because our trainer is another program."""
+    """A difference that exists because our trainer is a different program."""
 
     topic: str
     theirs: str
@@ -29,16 +29,19 @@ class ConfigFormat:
     program: str
     """The program's usual name."""
     rows: tuple[KeyRow, ...]
-    """Rows by precedence: the first row that matches a key applies."""
+    """The rows for its keys, by precedence: the first row that matches a key applies."""
     defaults: Mapping[str, Any]
     """The program's defaults, by dotted key."""
     kind: ModelKind
     """The kind of model that the program trains by default."""
     differences: tuple[OtherProgram, ...]
     finish: Callable[[Values, Findings, ModelKind], None]
-    """Computes values that need several keys, such as the global batch."""
+    """Computes values that depend on several keys, such as the global batch."""
     signs: frozenset[str] = field(default_factory=frozenset)
-    """Dotted keys, or sections with a final dot. Two of them identify the program's files."""
+    """Dotted keys, or sections with a trailing dot.
+
+    Two of them are enough to identify the program's files.
+    """
 
     def row(self, name: str) -> KeyRow | None:
         """Return the row that matches a key, or None."""
@@ -60,7 +63,7 @@ def whole_number(values: Values, name: str, default: int = 0) -> int:
 
 
 def text(values: Values, *names: str) -> str:
-    """Return the first text that a configuration has under these names, or an empty text."""
+    """Return the first text that a configuration has under one of these names, or an empty text."""
     for name in names:
         value = value_of(values, name)
         if isinstance(value, str) and value:
@@ -74,7 +77,7 @@ def value_of(values: Values, name: str) -> Any:
 
 
 def is_on(values: Values, name: str) -> bool:
-    """Return whether a key is given and true."""
+    """Return whether a key is set and true."""
     return value_of(values, name) is True
 
 

@@ -1,4 +1,4 @@
-"""The proof of a configuration: the value of each key in the file and in the run."""
+"""Proves a configuration: compares the value of each key in the file and in the run."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,10 @@ class _KeyVerdict:
 def prove_config(
     config: ProgramConfig, findings: Findings, rendered: RenderedPhase | None
 ) -> list[ProvenOption]:
-    """Compare a configuration with the run file, key by key. Unaccounted keys come first."""
+    """Compare a configuration with the run file, key by key.
+
+    Keys that are unaccounted for come first.
+    """
     last = {value.name: value for value in config.values}
     rows: list[ProvenOption] = []
     for value in config.values:
@@ -82,7 +85,7 @@ def _verdict_of_replaced(row: KeyRow | None) -> _KeyVerdict:
     """Return the result for a key that a later line sets again."""
     if row is None:
         return _KeyVerdict(OptionVerdict.UNACCOUNTED)
-    return _KeyVerdict(OptionVerdict.DROPPED, why="given again in a later line, which counts")
+    return _KeyVerdict(OptionVerdict.DROPPED, why="set again in a later line, which applies")
 
 
 def _verdict(
@@ -121,7 +124,7 @@ def _verdict_of_carried(
 
     expected = our_values(row, value)
     if not expected and value.value is None:
-        why = f"null: the program's own choice there, {text} here"
+        why = f"null: that program's own choice, {text} here"
         return _KeyVerdict(OptionVerdict.CHANGED, text, why)
     if expected and all(same_value(expected[key], actual[key]) for key in row.keys):
         return _KeyVerdict(OptionVerdict.SAME, text)
@@ -142,7 +145,7 @@ def _why_changed(
 
 
 def _verdict_of_model(findings: Findings) -> _KeyVerdict:
-    """Return the result for a model's name, which changes if the catalogue does not have it."""
+    """Return the result for a model's name: "changed" if the catalogue does not have it."""
     text = f"model: {findings.value('model')}"
     question = findings.questions.get("model", "")
     verdict = OptionVerdict.CHANGED if question else OptionVerdict.SAME
@@ -197,7 +200,7 @@ def _added(names: set[str], findings: Findings) -> Iterator[ProvenOption]:
 
 
 def _rank(row: KeyRow) -> Rank:
-    """Return how much a key matters, judged by its reason or by our key."""
+    """Return how much a key matters, based on its reason or on our key."""
     if isinstance(row, CarriedKey):
         return _rank_of_carried(row)
     if isinstance(row, DroppedKey) and row.why in _LOGGING_REASONS:

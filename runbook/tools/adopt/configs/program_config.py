@@ -43,9 +43,9 @@ _YAML_ENDINGS = {".yaml", ".yml"}
 _CONFIG_ENDINGS = {".toml", ".py", *_YAML_ENDINGS}
 _ENOUGH_SIGNS = 2
 _FINE_TUNES = re.compile(r"(?:^|_)(?:sft|lora|dpo|grpo)(?:_|$)")
-"""Substrings in the names of torchtitan's functions that configure fine-tuning."""
+"""Substrings in the names of torchtitan functions that configure fine-tuning."""
 _OTHER_LAYERS = re.compile(r"rwkv|mamba|flux|retnet")
-"""Substrings in the names of torchtitan's functions that train models without attention."""
+"""Substrings in the names of torchtitan functions that train models without attention."""
 
 NamedText = tuple[str, str]
 """A file's name and text."""
@@ -76,7 +76,7 @@ class ProgramConfig:
 
     @property
     def model(self) -> ModelRecipe | None:
-        """The model of its class or its recipe, or None if neither is in a table."""
+        """The model of its class or its recipe, or None if no table has either."""
         model_class = by_name(self.values).get("model.config._target_")
         if model_class:
             return recipe_of_class(str(model_class.value))
@@ -94,10 +94,10 @@ class ProgramConfig:
 
 
 def read_config(files: Sequence[NamedText], launch_number: int = 0) -> ProgramConfig | None:
-    """Return the configuration in files, or None if they contain something else, such as a script.
+    """Return the configuration in files, or None if they are something else, such as a script.
 
-    If a Python file has several recipes, its default is used, or number `launch_number`. Raise
-    `ParamsError` if a second file or the number would have no effect.
+    If a Python file has several recipes, its default is used, or the one numbered `launch_number`.
+    Raise `ParamsError` if a second file or the number would have no effect.
     """
     endings = {Path(name).suffix for name, _ in files}
     if endings and endings <= _YAML_ENDINGS:
@@ -141,11 +141,11 @@ def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
         values += [replace(value, line=value.line + offset) for value in yaml_values(text, name)]
 
     best = max(_YAML_FORMATS, key=lambda config_format: _count_signs(config_format, values))
-    # Lightning's command line names classes this way, but their models are not known
+    # Lightning's command line also names classes this way, but their models are unknown
     is_lightnings = any(value.name.endswith(".class_path") for value in values)
     if is_lightnings or _count_signs(best, values) < _ENOUGH_SIGNS:
         raise ParamsError(AdoptMessage.NOT_A_CONFIGURATION, files=first_name)
-    # GPT-NeoX reads num-layers as num_layers, too
+    # GPT-NeoX also accepts num-layers for num_layers
     if best is GPT_NEOX:
         values = [replace(value, name=value.name.replace("-", "_")) for value in values]
     _refuse_other_layers(values, first_name)
@@ -159,7 +159,7 @@ def _count_signs(config_format: ConfigFormat, values: Sequence[ConfigValue]) -> 
 
 
 def _has_sign(names: Iterable[str], sign: str) -> bool:
-    """Return whether the keys contain a sign: a key, or a section with a final dot."""
+    """Return whether the keys include a sign: a key, or a section with a trailing dot."""
     if sign.endswith("."):
         return any(name.startswith(sign) for name in names)
     return sign in names
@@ -207,7 +207,7 @@ def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig:
 
 
 def _chosen(calls: Sequence[RecipeCall], factory: str, launch_number: int, name: str) -> RecipeCall:
-    """Return the recipe's call that becomes the run file."""
+    """Return the call of a recipe that becomes the run file."""
     if launch_number > len(calls):
         raise ParamsError(
             AdoptMessage.RECIPE_OUT_OF_RANGE,
@@ -240,8 +240,8 @@ def _torchtitan_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str)
     if len(calls) > 1:
         functions = [f"{number} {config.function}" for number, config in enumerate(calls, 1)]
         notes.append(
-            f"{name} has {len(calls)} configurations; {call.function} is read, --launch N chooses: "
-            f"{', '.join(functions)}"
+            f"{name} has {len(calls)} configurations; {call.function} is used. --launch N chooses "
+            f"another: {', '.join(functions)}"
         )
     return ProgramConfig(TORCHTITAN, titan_values(call), tuple(notes))
 

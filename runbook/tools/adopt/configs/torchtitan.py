@@ -1,6 +1,6 @@
 """torchtitan's TOML files, and the values that depend on several of their keys.
 
-Newer versions are configured in Python: torchtitan_source.py gives their values the same keys.
+Newer versions are configured in Python; torchtitan_source.py gives those values the same keys.
 """
 
 from runbook.tools.adopt.configs.config_format import (
@@ -37,7 +37,10 @@ _MODELS = {
 OTHER_MODELS = ("deepseek", "llama4", "moe", "gpt_oss", "kimi", "flux", "muse", "mixtral", "glm4")
 """Substrings in the names of torchtitan's models that are not dense GPTs."""
 _DEBUG_SHAPE = {"layers": 6, "hidden": 256, "heads": 16, "ffn_hidden": 768}
-"""Flavor debugmodel. Its feed-forward block is 2/3 of 4 x hidden, rounded up to 256."""
+"""Shape of the flavor debugmodel.
+
+The feed-forward block is 2/3 of 4 x hidden, rounded up to a multiple of 256.
+"""
 _KIND: ModelKind = {
     "activation": "swiglu",
     "tied_embeddings": False,
@@ -49,11 +52,10 @@ _KIND: ModelKind = {
 _DIFFERENCES = (
     OtherProgram(
         topic="sharding",
-        theirs="FSDP: weights, gradients and optimizer states are shared out",
+        theirs="FSDP: weights, gradients and optimizer states are sharded",
         ours=(
-            "the distributed optimizer: states are shared out, weights are whole "
-            "(parallel.zero_stage: 1). Numbers "
-            "are the same, memory is not: 00-plan says whether it fits"
+            "the distributed optimizer: states are sharded, weights are not (parallel.zero_stage: "
+            "1). The numbers are the same, but the memory is not: 00-plan shows whether it fits"
         ),
     ),
     OtherProgram(
@@ -68,8 +70,8 @@ _DIFFERENCES = (
     ),
     OtherProgram(
         topic="data-parallel size",
-        theirs="what is left of the devices that torchrun was given",
-        ours="what is left of jobs.training.nodes x devices",
+        theirs="the remaining devices of those that torchrun was given",
+        ours="the remaining devices of jobs.training.nodes x devices",
     ),
 )
 
@@ -96,14 +98,14 @@ def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
 
     model = _MODELS.get((name, flavor), "")
     if any(part in name for part in OTHER_MODELS):
-        findings.trains_another_model(line, f"model.name {name}", "experts or layers of its own")
+        findings.trains_another_model(line, f"model.name {name}", "its own experts or layers")
     elif model:
         findings.take("model", model, line, f"model.name {name}, model.flavor {flavor}")
     elif flavor.startswith("debugmodel"):
         for size_name, size in _DEBUG_SHAPE.items():
             findings.take(f"training.shape.{size_name}", size, line, "flavor debugmodel")
     else:
-        findings.ask("model", f"the shape of {name} {flavor}, which torchtitan's code has")
+        findings.ask("model", f"the shape of {name} {flavor}, which is in torchtitan's code")
 
 
 def _take_schedule(values: Values, findings: Findings) -> None:
@@ -133,7 +135,7 @@ def _take_nodes(values: Values, findings: Findings) -> None:
     replicas = max(1, _degree(values, "data_parallel_replicate_degree", 1))
     shards = _degree(values, "data_parallel_shard_degree", -1)
     if shards <= 0:
-        question = "how many nodes: data_parallel_shard_degree takes all that there are"
+        question = "number of nodes: data_parallel_shard_degree uses all that there are"
         findings.ask("jobs.training.nodes", question)
         return
 
@@ -149,7 +151,7 @@ def _take_nodes(values: Values, findings: Findings) -> None:
 
 
 def _take_batches(values: Values, findings: Findings) -> None:
-    """Cut a stage's local batch into micro-batches; drop a global batch of -1."""
+    """Divide a stage's local batch into micro-batches; drop a global batch of -1."""
     if findings.number("training.global_batch") <= 0:
         findings.drop("training.global_batch")
     if findings.number("parallel.pipeline", 1) <= 1:
@@ -172,7 +174,7 @@ def _take_batches(values: Values, findings: Findings) -> None:
 
 
 def _degree(values: Values, name: str, default: int) -> int:
-    """Return a degree, which is in another section in earlier versions."""
+    """Return a degree of parallelism, which earlier versions have in another section."""
     for section in ("parallelism", "training", "experimental"):
         if f"{section}.{name}" in values:
             return whole_number(values, f"{section}.{name}", default)
@@ -191,7 +193,7 @@ def _take_evaluation(values: Values, findings: Findings) -> None:
     """Turn evaluation off unless the file turns it on."""
     if not is_on(values, "validation.enable"):
         line = line_of(values, "validation.enable")
-        source = "torchtitan validates only where it is told to"
+        source = "torchtitan validates only if it is asked to"
         findings.take("training.eval_interval", 0, line, source)
 
 
