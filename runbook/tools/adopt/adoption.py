@@ -48,7 +48,7 @@ from runbook.tools.adopt.model_shape import (
     take_uneven_stages,
 )
 from runbook.tools.adopt.script import Script, StartedProgram, Word
-from runbook.tools.adopt.trace import follow
+from runbook.tools.adopt.trace import WRITTEN_JOB, follow
 
 
 @dataclass(frozen=True)
@@ -244,6 +244,8 @@ def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> 
     if evaluates:
         word = names[evaluates[0]]
     elif given_lengths and all(length.text == "0" for length in given_lengths):
+        if _is_zero_without_arguments(script):
+            return
         word = given_lengths[0]
     else:
         return
@@ -255,6 +257,24 @@ def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> 
         place=where,
         word=word.shown,
     )
+
+
+_READS_ARGUMENTS = re.compile(r"\bgetopts\b|\$\{?(?:[1-9@*]|#\})")
+"""How a script reads the arguments that it is started with."""
+_ZERO_STEPS = re.compile(r"--train[-_](?:iters|samples|tokens)[ =]+0\b")
+
+
+def _is_zero_without_arguments(script: Script) -> bool:
+    """Return whether a length of 0 may come from arguments that adopt was not given.
+
+    A script whose own text says 0 only evaluates; a job that it writes and submits has the result.
+    """
+    own_lines: list[str] = []
+    for number, line in enumerate(script.text.splitlines(), 1):
+        if not script.places[number].startswith(WRITTEN_JOB):
+            own_lines.append(line)
+    own_text = "\n".join(own_lines)
+    return bool(_READS_ARGUMENTS.search(own_text)) and not _ZERO_STEPS.search(own_text)
 
 
 _RECIPES = ("a recipe of NeMo 2", "Megatron Bridge")
@@ -474,6 +494,7 @@ def complete_from_config(
     _fill(findings, "runbook", from_options=False)
     if "model" not in findings.carried:
         findings.ask("model", "the configuration names neither a model nor its shape")
+        findings.unknown_model = findings.questions["model"]
         findings.take("model", "375m", 0, "placeholder: neither a model nor its shape is named")
     _settle_tokenizer(models, findings)
 
@@ -488,6 +509,9 @@ def _settle_tokenizer(models: Mapping[str, Model], findings: Findings) -> None:
     has_own_vocabulary = model is not None and model.vocabulary != GPT2_VOCABULARY
     if "data.tokenizer" not in findings.carried and (has_own_vocabulary or findings.tokenizer_kind):
         findings.ask_for_tokenizer("", 0, findings.tokenizer_kind or "the model's vocabulary")
+    is_nemo = findings.value("training.framework") == "nemo"
+    if is_nemo and findings.number("parallel.context", 1) > 1:
+        train_with_own_trainer(findings, AdoptMessage.NO_CONTEXT_RANKS.fill())
     if "data.tokenizer" in findings.carried:
         train_with_own_trainer(findings, "its options here know GPT-2's tokenizer only")
 
@@ -883,9 +907,9 @@ def _length(findings: Findings) -> None:
             why = f"a second {name}; {above_zero[0].key} determines the length"
             findings.leave(second.line, f"{second.source} {value}", why)
             findings.drop(second.key)
-        if prefix:
+        if prefix or not above_zero:
             findings.drop(*(length.key for length in carried if not length.value))
-        elif not above_zero:
+        if not prefix and not above_zero:
             findings.take("training.iterations", 1000, 0, "the script does not set the length")
 
 

@@ -13,6 +13,10 @@ class AdoptMessage(Message):
         "{file_name} starts {script} to evaluate, not to train ({place}: {word}). adopt makes run "
         "files for trainings; 06-evaluation evaluates a finished run. No run file was written."
     )
+    FILE_OF_FINE_TUNING = (
+        "{name} is fine-tuning ({value} in line {line}), which is not what a run does. No run file "
+        "was written."
+    )
     FINE_TUNING = (
         "{name}: {function} (line {line}) is fine-tuning, which a run does not do. --launch N "
         "chooses another configuration. No run file was written."
@@ -125,9 +129,11 @@ class AdoptMessage(Message):
         "line {line}: a recipe of over {most:,} values is none that can be read."
     )
     MODEL_PROPERTY = "the model's {field}={value}"
+    NO_CONTEXT_RANKS = "NeMo's command here has no context ranks"
     NO_SUCH_PART = (
         "our models have no such part ({part}): the run file trains another model, a dense GPT"
     )
+    SECTION_LEFT_OUT = "the file leaves this section out, and the program's own defaults count"
     STRAY_OPTION = (
         "the training does not get {option} ({place}): the line before it does not end with a "
         "backslash"

@@ -535,6 +535,8 @@ def _take_override(name: str, value: Word, findings: Findings, kind: ModelKind) 
             findings.take("training.save_interval", 0, value.line, f"{name}=False")
     elif name in _NEMO_PARTS and value.text.lower() not in _NO_PART:
         findings.trains_another_model(value.line, name, f"{value.shown} {_NEMO_PARTS[name]}")
+    elif name == "model.context_parallel_size":
+        findings.read("parallel.context", value, name, int)
     elif option and option.key.startswith("model."):
         _take_kind(option, Word(text, value.line), [value], findings, kind)
     elif option and option.read:

@@ -346,13 +346,17 @@ def _notes_of_stray_options(trace: RunTrace, numbers: LineNumbers) -> list[str]:
     return notes
 
 
+WRITTEN_JOB = "submitted.sh"
+"""The name of a job that its script writes while it runs."""
+
+
 def _submitted_file(arguments: Sequence[str], job: SandboxJob) -> str:
     """Return the job's file that a submit command names, or a name for a new file."""
     for argument in arguments:
         for name in job.files:
             if argument.endswith(name):
                 return name
-    return "submitted.sh"
+    return WRITTEN_JOB
 
 
 def _moved(directives: Sequence[Directive], offset: int) -> list[Directive]:

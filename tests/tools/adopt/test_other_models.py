@@ -94,6 +94,78 @@ def test_a_model_of_nanotron_that_is_no_llama_never_passes(tmp_path, part):
     assert says(report.check, AdoptMessage.ANOTHER_MODEL)
 
 
+BRIDGE_YAML = """recipe: {_target_: megatron.bridge.recipes.llama.llama3.NAME}
+model: {num_layers: 4, hidden_size: 512, num_attention_heads: 8, seq_length: 1024}
+checkpoint: {save_interval: 10}
+logger: {log_interval: 1}
+rng: {seed: 7}
+train: null
+"""
+
+
+def test_a_section_that_a_configuration_leaves_out_is_no_lost_option(tmp_path):
+    config = tmp_path / "run_config.yaml"
+    config.write_text(BRIDGE_YAML.partition("\n")[2])
+    report = adopt_files([config], tmp_path / "mine.yaml")
+    (verdict,) = [row.verdict for row in report.proof if row.option == "train"]
+    assert verdict is OptionVerdict.CHANGED
+    config.write_text(BRIDGE_YAML.partition("\n")[2].replace("train: null", "trian: null"))
+    misspelled = adopt_files([config], tmp_path / "mine.yaml", replace=True)
+    (verdict,) = [row.verdict for row in misspelled.proof if row.option == "trian"]
+    assert verdict is OptionVerdict.UNACCOUNTED
+
+
+@pytest.mark.parametrize("name", ["llama3_8b_finetune_config", "llama3_8b_peft_config"])
+def test_a_configuration_that_starts_from_fine_tuning_is_refused(tmp_path, name):
+    config = tmp_path / "tune.yaml"
+    config.write_text(BRIDGE_YAML.replace("NAME", name))
+    with refuses(ParamsError, AdoptMessage.FILE_OF_FINE_TUNING, name="tune.yaml", line=1):
+        adopt_files([config], tmp_path / "mine.yaml")
+
+
+def test_context_ranks_of_nemo_are_kept_by_our_own_trainer(tmp_path):
+    config = tmp_path / "nemo.yaml"
+    config.write_text(
+        "run: {name: mine}\ntrainer: {num_nodes: 2, devices: 8, max_steps: 10}\n"
+        "model: {num_layers: 4, hidden_size: 512, num_attention_heads: 8, ffn_hidden_size: 2048,\n"
+        "  encoder_seq_length: 1024, max_position_embeddings: 1024, micro_batch_size: 1,\n"
+        "  global_batch_size: 24, tensor_model_parallel_size: 2, context_parallel_size: 2}\n"
+    )
+    findings = adopt_files([config], tmp_path / "mine.yaml").adopted.findings
+    assert findings.value("parallel.context") == 2
+    assert findings.value("training.framework") == "runbook"
+    assert findings.value("training.global_batch") == 24
+
+
+TITAN = """[job]
+[model]
+name = "NAME"
+flavor = "FLAVOR"
+[training]
+steps = 10
+seq_len = 1024
+local_batch_size = 1
+[optimizer]
+lr = 1e-4
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "is_known"),
+    [
+        ("llama3", "debugmodel", True),
+        ("llama3", "40M", False),
+        ("other_backend", "debugmodel", False),
+    ],
+)
+def test_a_model_that_only_torchtitans_code_has_is_unknown(tmp_path, name, flavor, is_known):
+    config = tmp_path / "titan.toml"
+    config.write_text(TITAN.replace("NAME", name).replace("FLAVOR", flavor))
+    report = adopt_files([config], tmp_path / "mine.yaml")
+    assert (report.check == "passes") is is_known
+    assert bool(report.adopted.findings.unknown_model) is not is_known
+
+
 def test_a_file_of_mostly_unknown_keys_is_no_configuration_of_a_gpt(tmp_path):
     speech = "".join(f"  ear_{number}: {number}\n" for number in range(30))
     config = tmp_path / "speech.yaml"
@@ -115,6 +187,29 @@ def test_a_start_that_trains_nothing_is_refused(option):
         ParamsError, AdoptMessage.EVALUATION_STARTED, script=containing("pretrain_gpt.py")
     ):
         adopted(script)
+
+
+NO_STEPS = f"torchrun --nproc_per_node 8 pretrain_gpt.py {CORE} --train-iters"
+READS_STEPS = 'STEPS=0\nwhile getopts "K:" opt; do STEPS=$OPTARG; done\n'
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"{READS_STEPS}{NO_STEPS} $STEPS\n",
+        f"{READS_STEPS}cat > job.sbatch <<EOF\n{NO_STEPS} $STEPS\nEOF\nsbatch job.sbatch\n",
+    ],
+    ids=["started", "submitted"],
+)
+def test_steps_that_come_from_an_absent_argument_are_not_zero(script):
+    carried = adopted(script).findings.carried
+    assert carried["training.iterations"].value > 0
+    assert carried["training.iterations"].line == 0
+
+
+def test_a_script_with_arguments_that_says_no_steps_is_refused():
+    with refuses(ParamsError, AdoptMessage.EVALUATION_STARTED):
+        adopted(f"{READS_STEPS}{NO_STEPS} 0\n")
 
 
 def test_a_clipped_gradient_is_no_sign_of_a_vision_model():

@@ -47,6 +47,10 @@ class ConfigFormat:
         """Return the row that matches a key, or None."""
         return next((row for row in self.rows if row.matches(name)), None)
 
+    def has_section(self, name: str) -> bool:
+        """Return whether the program has keys below a name: `train` of `train.train_iters`."""
+        return any(row.name.startswith(f"{name}.") for row in self.rows)
+
 
 def number(values: Values, name: str, default: float = 0) -> float:
     """Return a number, or the default if the value is not a finite number."""

@@ -19,6 +19,7 @@ from runbook.tools.adopt.configs.rows import (
     KeyRow,
 )
 from runbook.tools.adopt.findings import Findings
+from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.proof import OptionVerdict, ProvenOption, RenderedPhase, same_value
 from runbook.tools.adopt.ranks import Rank
 
@@ -49,10 +50,13 @@ def prove_config(
     rows: list[ProvenOption] = []
     for value in config.values:
         row = config.format.row(value.name)
-        if last[value.name] is value:
-            key_verdict = _verdict(value, row, findings, rendered)
-        else:
+        if last[value.name] is not value:
             key_verdict = _verdict_of_replaced(row)
+        elif row is None and _is_empty(value) and config.format.has_section(value.name):
+            why = AdoptMessage.SECTION_LEFT_OUT.fill()
+            key_verdict = _KeyVerdict(OptionVerdict.CHANGED, why=why)
+        else:
+            key_verdict = _verdict(value, row, findings, rendered)
         rows.append(_proven(value, row, key_verdict))
 
     rows += _added(set(last), findings)
@@ -79,6 +83,11 @@ def _proven(value: ConfigValue, row: KeyRow | None, key_verdict: _KeyVerdict) ->
         line=value.line,
         known_rank=_rank(row) if row else None,
     )
+
+
+def _is_empty(value: ConfigValue) -> bool:
+    """Return whether a section has no keys: `train: null`, or `[job]` alone."""
+    return value.known and value.value in (None, {})
 
 
 def _verdict_of_replaced(row: KeyRow | None) -> _KeyVerdict:

@@ -42,8 +42,8 @@ _YAML_FORMATS = (NANOTRON, NEMO_2, MEGATRON_BRIDGE, GPT_NEOX)
 _YAML_ENDINGS = {".yaml", ".yml"}
 _CONFIG_ENDINGS = {".toml", ".py", *_YAML_ENDINGS}
 _ENOUGH_SIGNS = 2
-_FINE_TUNES = re.compile(r"(?:^|_)(?:sft|lora|dpo|grpo)(?:_|$)")
-"""Substrings in the names of torchtitan functions that configure fine-tuning."""
+_FINE_TUNES = re.compile(r"(?:^|_)(?:sft|lora|peft|dpo|grpo|finetune)(?:_|$)")
+"""Substrings in the names of functions that configure fine-tuning."""
 _OTHER_LAYERS = re.compile(r"rwkv|mamba|flux|retnet")
 """Substrings in the names of torchtitan functions that train models without attention."""
 
@@ -149,6 +149,7 @@ def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
     if best is GPT_NEOX:
         values = [replace(value, name=value.name.replace("-", "_")) for value in values]
     _refuse_other_layers(values, first_name)
+    _refuse_fine_tuning(values, first_name)
     return ProgramConfig(best, tuple(values))
 
 
@@ -172,6 +173,15 @@ def _refuse_other_layers(values: Sequence[ConfigValue], name: str) -> None:
         if layers:
             raise ParamsError(
                 AdoptMessage.LAYERS_WITHOUT_ATTENTION, name=name, kind=layers, line=value.line
+            )
+
+
+def _refuse_fine_tuning(values: Sequence[ConfigValue], name: str) -> None:
+    """Raise `ParamsError` if a configuration starts from a recipe that fine-tunes a model."""
+    for value in values:
+        if value.name.endswith("recipe._target_") and _FINE_TUNES.search(value.shown):
+            raise ParamsError(
+                AdoptMessage.FILE_OF_FINE_TUNING, name=name, value=value.shown, line=value.line
             )
 
 

@@ -88,6 +88,10 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
     _take_eight_bits(values, findings)
 
 
+_LLAMAS = ("llama2", "llama3")
+"""Models whose debugmodel has the same sizes."""
+
+
 def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
     """Take the catalogue's model for a name and a flavor; ask for the shape of any other model."""
     name = text(values, "model.name").lower()
@@ -101,7 +105,7 @@ def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
         findings.trains_another_model(line, f"model.name {name}", "its own experts or layers")
     elif model:
         findings.take("model", model, line, f"model.name {name}, model.flavor {flavor}")
-    elif flavor.startswith("debugmodel"):
+    elif flavor.startswith("debugmodel") and name in _LLAMAS:
         for size_name, size in _DEBUG_SHAPE.items():
             findings.take(f"training.shape.{size_name}", size, line, "flavor debugmodel")
     else:
