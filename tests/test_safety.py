@@ -154,7 +154,7 @@ def test_set_up_takes_any_folder_image_and_title_for_the_words_they_are(value, t
 
 @pytest.mark.parametrize("base", ["a b", "x\nRUN touch made", "$(touch made)", "", "a\tb"])
 def test_a_base_image_that_a_dockerfile_would_read_as_more_is_refused(base):
-    from runbook.jobs.render.templating import image
+    from runbook.jobs.render.quoting import image
 
     with refuses(ParamsError, JobMessage.NOT_AN_IMAGE_NAME):
         image(base)

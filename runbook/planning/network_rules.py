@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runbook.core.checks import Check, judge
-from runbook.params.environment import switched_on
 from runbook.params.settings import Settings
+from runbook.params.variable_groups import switched_on
 
 NOT_SET = ""
 

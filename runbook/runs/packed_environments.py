@@ -13,7 +13,7 @@ from runbook.core.checks import Check, counted
 from runbook.core.errors import JobError, ParamsError
 from runbook.core.locks import hold_file
 from runbook.core.units import GIGABYTE, show_bytes, show_duration
-from runbook.jobs.render.templating import quote, site_commands
+from runbook.jobs.render.quoting import quote, site_commands
 from runbook.jobs.render.training_job import PACKAGE
 from runbook.packed_environment import contents
 from runbook.packed_environment.archive import PackError, default_compression

@@ -1,5 +1,7 @@
 import json
 import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,21 @@ def test_a_name_no_variable_can_have_is_refused(name, make_settings, make_plan, 
 def test_a_value_no_program_can_be_given_is_refused(value, why, make_settings, make_plan, tmp_path):
     with refuses(ParamsError, why):
         render_job(make_settings({"group": {"NAME": value}}), make_plan(), "04-training")
+
+
+def test_a_group_of_variables_is_switched_on_this_machine_too(make_settings, make_plan):
+    settings = make_settings({"debug": {"NCCL_DEBUG": "INFO"}})
+    site = settings.site.model_copy(update={"switched_off": ["debug"]})
+    off = replace(settings, site=site)
+    jobs = off.run.jobs.model_copy(update={"switch": "+debug"})
+    on = replace(off, run=off.run.model_copy(update={"jobs": jobs}))
+    assert "NCCL_DEBUG" not in render_job(off, make_plan(), "04-training").script
+    assert "export NCCL_DEBUG=INFO\n" in render_job(on, make_plan(), "04-training").script
+
+
+def test_asking_a_scheduler_loads_no_template_engine():
+    code = "import sys, runbook.jobs; print('jinja2' in sys.modules)"
+    assert shell.run([sys.executable, "-c", code]).out.strip() == "False"
 
 
 @pytest.mark.parametrize(

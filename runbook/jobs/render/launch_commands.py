@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from runbook.core.errors import JobError, ParamsError
 from runbook.jobs.messages import JobMessage
 from runbook.jobs.render.queue_scripts import NodeCount, mpiexec_words
-from runbook.jobs.render.templating import quote
+from runbook.jobs.render.quoting import quote
 from runbook.jobs.schedulers import get_queue_scripts
 from runbook.params import Job, Settings
 

@@ -15,7 +15,7 @@ from runbook.jobs.render.queue_scripts import (
     mpiexec_words,
     plain,
 )
-from runbook.jobs.render.templating import quote
+from runbook.jobs.render.quoting import quote
 from runbook.params import Job, Settings
 from runbook.params.schema.run_file import JOB_SECTIONS
 from runbook.params.schema.site import Site

@@ -10,7 +10,8 @@ from runbook.jobs.render.launch_commands import (
     training_command,
 )
 from runbook.jobs.render.queue_values import queue_values
-from runbook.jobs.render.templating import fill, quote, site_commands
+from runbook.jobs.render.quoting import quote, site_commands
+from runbook.jobs.render.templating import fill
 from runbook.jobs.render.training_job import QueuedTraining, RenderedJob
 from runbook.params import Job, Settings
 from runbook.plan_file.schema import PhasePlan

@@ -13,7 +13,8 @@ import yaml
 
 from runbook.core.errors import ParamsError
 from runbook.jobs.messages import JobMessage
-from runbook.jobs.render.templating import fill, quote, variable
+from runbook.jobs.render.quoting import quote, variable
+from runbook.jobs.render.templating import fill
 from runbook.params import Settings, is_reference
 from runbook.params.schema.site import Preparation
 from runbook.params.settings import STAGE

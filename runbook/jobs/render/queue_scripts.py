@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from runbook.core.errors import ParamsError
 from runbook.jobs.messages import JobMessage
-from runbook.jobs.render.templating import quote
+from runbook.jobs.render.quoting import quote
 from runbook.params import Job, Settings
 
 WARNING_SECONDS = 300

@@ -1,6 +1,6 @@
 """Values that the scripts of all queued jobs share."""
 
-from runbook.jobs.render.templating import environment_groups
+from runbook.jobs.render.environment_variables import environment_groups
 from runbook.jobs.schedulers import get_queue_scripts
 from runbook.params import Job, Settings
 

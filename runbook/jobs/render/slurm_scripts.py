@@ -13,7 +13,7 @@ from runbook.jobs.render.queue_scripts import (
     plain,
     warn_after,
 )
-from runbook.jobs.render.templating import quote
+from runbook.jobs.render.quoting import quote
 from runbook.params import Job, Settings
 
 

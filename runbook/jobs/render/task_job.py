@@ -8,7 +8,8 @@ from pathlib import Path
 
 from runbook.jobs.render.launch_commands import single_command
 from runbook.jobs.render.queue_values import queue_values
-from runbook.jobs.render.templating import fill, quote, site_commands
+from runbook.jobs.render.quoting import quote, site_commands
+from runbook.jobs.render.templating import fill
 from runbook.jobs.render.training_job import RenderedJob
 from runbook.jobs.schedulers import get_queue_scripts
 from runbook.params import Job, Settings

@@ -12,6 +12,7 @@ from runbook.frameworks import training_arguments
 from runbook.frameworks.megatron import OWN_DEEPSPEED, deepspeed_file, deepspeed_name
 from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.messages import JobMessage
+from runbook.jobs.render.environment_variables import environment_groups, local_environment_groups
 from runbook.jobs.render.launch_commands import (
     COPIED_PYTHON,
     PROBE_SECONDS,
@@ -26,7 +27,8 @@ from runbook.jobs.render.launch_commands import (
 )
 from runbook.jobs.render.queue_scripts import warn_after
 from runbook.jobs.render.queue_values import queue_values
-from runbook.jobs.render.templating import environment_groups, fill, quote, site_commands
+from runbook.jobs.render.quoting import quote, site_commands
+from runbook.jobs.render.templating import fill
 from runbook.jobs.schedulers import get_queue_scripts
 from runbook.params import Job, Settings
 from runbook.params.settings import require_values
@@ -491,20 +493,13 @@ def _render_local(
         peers_seconds=PEERS_SECONDS,
         killed_peers_seconds=KILLED_PEERS_SECONDS,
         stragglers_seconds=int(spec.limits.process_group_timeout_seconds),
-        environment={
-            group: _quoted_values(variables) for group, variables in site.environment.items()
-        },
+        environment=local_environment_groups(settings),
         modules=site.modules,
         setup=site.setup,
         events=quote(spec.log.events) if copy["unpack_command"] else "",
         command=command,
         **copy,
     )
-
-
-def _quoted_values(variables: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return variables with their values quoted for a shell; None, which unsets a variable, stays."""
-    return {name: None if value is None else quote(value) for name, value in variables.items()}
 
 
 def _words(values: Sequence[str]) -> str:

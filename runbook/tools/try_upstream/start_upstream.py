@@ -21,7 +21,9 @@ from runbook.core.checks import Check, judge
 from runbook.core.errors import RunbookError
 from runbook.core.table import Table
 from runbook.display import CheckTable
-from runbook.jobs.render.templating import environment_groups, fill, quote
+from runbook.jobs.render.environment_variables import environment_groups
+from runbook.jobs.render.quoting import quote
+from runbook.jobs.render.templating import fill
 from runbook.jobs.render.training_job import PACKAGE, RenderedJob, lines, render_job
 from runbook.log_readers.read import parse_files
 from runbook.log_readers.record import ParsedLog

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runbook.params import Settings
-from runbook.params.environment import switched_on
 from runbook.params.schema.value_types import Framework
+from runbook.params.variable_groups import switched_on
 from runbook.plan_file.phase_names import FULL
 from runbook.planning import Plan
 from runbook.planning.cost.accelerators import ACCELERATORS, Accelerator

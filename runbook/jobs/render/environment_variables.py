@@ -1,0 +1,34 @@
+"""Environment variables that a job's script sets for its programs."""
+
+from runbook.jobs.render.quoting import expand, quote
+from runbook.params import Settings
+from runbook.params.variable_groups import switched_on
+
+
+def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
+    """Return the site's groups of variables that are switched on, as shell words.
+
+    A value of None unsets the variable.
+    """
+    groups: dict[str, dict[str, str | None]] = {}
+    for name, variables in switched_on(settings).items():
+        groups[name] = {
+            key: None if value is None else expand(value, settings)
+            for key, value in variables.items()
+        }
+
+    return groups
+
+
+def local_environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
+    """Return the groups of variables that are on, for jobs of this machine.
+
+    It has no placeholders: a local job has no number, and no folder that other nodes share.
+    """
+    groups: dict[str, dict[str, str | None]] = {}
+    for name, variables in switched_on(settings).items():
+        groups[name] = {
+            key: None if value is None else quote(value) for key, value in variables.items()
+        }
+
+    return groups

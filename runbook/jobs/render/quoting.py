@@ -1,0 +1,82 @@
+"""Values as words of a job's script: quoted, or refused if a shell could misread them."""
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from runbook.core.errors import ParamsError
+from runbook.jobs.messages import JobMessage
+from runbook.params import Settings
+from runbook.params.settings import STAGE
+
+
+def quote(value: object) -> str:
+    r"""Return exactly this text, quoted as a single shell word.
+
+    >>> print(quote("two words"), quote("$(reboot)"), quote("it's"), quote(""), quote(8))
+    'two words' '$(reboot)' 'it'"'"'s' '' 8
+    """
+    text = str(value)
+    if "\0" in text:
+        raise ParamsError(JobMessage.NUL_CHARACTER, text=text)
+
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ParamsError(JobMessage.NOT_UTF8, text=text, reason=error.reason) from error
+
+    return shlex.quote(text)
+
+
+def variable(name: str) -> str:
+    """Return the name of an environment variable. Reject it if a shell could misread it.
+
+    >>> variable("NCCL_DEBUG")
+    'NCCL_DEBUG'
+    """
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ParamsError(JobMessage.NOT_A_VARIABLE_NAME, name=name)
+
+    return name
+
+
+def image(name: str) -> str:
+    """Return the name of a container image.
+
+    Reject it if a line of a Dockerfile could interpret it as anything else.
+
+    >>> image("nvcr.io/nvidia/pytorch:24.05-py3")
+    'nvcr.io/nvidia/pytorch:24.05-py3'
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", name):
+        raise ParamsError(JobMessage.NOT_AN_IMAGE_NAME, name=name)
+
+    return name
+
+
+KNOWN = {"user": '"$user"', "job": '"$job_number"'}
+"""Names of placeholders in the job's script."""
+
+
+def expand(value: str, settings: Settings) -> str:
+    """Return a text as one shell word.
+
+    The run's shared folder is inserted now; {user} and {job} are filled in when the job runs.
+    """
+    if settings.run.jobs.stage:
+        text = value.replace(STAGE, settings.run.jobs.stage.rstrip("/"))
+    else:
+        text = value
+
+    parts = re.split(r"\{(" + "|".join(KNOWN) + r")\}", text)
+    lines = []
+    for number, part in enumerate(parts):
+        if part:
+            lines.append(KNOWN[part] if number % 2 else quote(part))
+
+    return "".join(lines) or quote("")
+
+
+def site_commands(texts: Sequence[str], settings: Settings) -> list[str]:
+    """Return a site's own commands, with the run's shared folder inserted as one shell word."""
+    return [text.replace(STAGE, quote(settings.run.jobs.stage.rstrip("/"))) for text in texts]
