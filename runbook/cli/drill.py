@@ -137,7 +137,7 @@ def _do_drills(
 
 def _write_page(verdicts: Sequence["DrillVerdict"], page: Path) -> None:
     """Write the results as Markdown, with today's date and the commit of our code."""
-    from runbook.records.twin import commit_of
+    from runbook.records.code_version import commit_of
     from runbook.tools.drills import drill_report
 
     date = time.strftime("%Y-%m-%d", time.gmtime())

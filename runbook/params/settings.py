@@ -73,7 +73,7 @@ class Settings:
         return {key: self.value(key) for key in all_keys()}
 
     def parameters(self) -> dict[str, dict[str, object]]:
-        """Return every value with its origin, as stored in the twin."""
+        """Return every value with its origin, as the record stores it."""
         parameters: dict[str, dict[str, object]] = {}
         for key, value in self.values().items():
             parameters[key] = {"value": value, "origin": str(self.origins[key][-1])}

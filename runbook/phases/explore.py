@@ -20,8 +20,8 @@ from runbook.phases.messages import PhaseMessage
 from runbook.phases.training_results import TrainingResults, read_results, sample_rows
 from runbook.plan_file.phase_names import FULL, PHASES
 from runbook.planning import Plan, plan_tables
+from runbook.records.phase_record import find_phase_record
 from runbook.records.run_state import read_run
-from runbook.records.twin import find_twin
 from runbook.results import run_tables
 from runbook.results.figures import run_figures
 from runbook.results.metrics import history_frame, slow_steps_table
@@ -101,7 +101,7 @@ class OpenRun:
         """
         checks = []
         for phase in PHASES:
-            record = find_twin(self.folder, phase)
+            record = find_phase_record(self.folder, phase)
             if record is None:
                 continue
             for check in record.checks:

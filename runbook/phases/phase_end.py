@@ -42,21 +42,21 @@ def end_phase(end: PhaseEnd, repeat_because: str = "") -> None:
     """
     end.gate()
     phase = end.step.name
-    twin = end.session.finish()
-    if twin.verdict == "fail":
+    record = end.session.finish()
+    if record.verdict == "fail":
         raise RecordError(PhaseMessage.PHASE_DID_NOT_PASS, phase=phase)
     if repeat_because:
-        end.step.mark_for_repeat(repeat_because, verdict=twin.verdict)
+        end.step.mark_for_repeat(repeat_because, verdict=record.verdict)
     else:
-        end.step.mark_done(verdict=twin.verdict)
+        end.step.mark_done(verdict=record.verdict)
 
     end.publish()
     open_checks = []
-    for check in twin.checks:
+    for check in record.checks:
         if check.verdict != "pass":
             open_checks.append(f"{check.name} ({check.value}; rule: {check.rule})")
 
-    show_text("; ".join([f"{phase}: {twin.verdict}", *open_checks]))
+    show_text("; ".join([f"{phase}: {record.verdict}", *open_checks]))
 
 
 def end_notebook(

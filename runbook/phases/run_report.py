@@ -170,7 +170,7 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
     samples, trained, comparison = _outcome(folder)
     rows = []
     for state in run.phases:
-        verdict = state.twin.verdict if state.twin else ""
+        verdict = state.record.verdict if state.record else ""
         rows.append({"phase": state.phase, "state": state.state, "verdict": verdict})
 
     parts = ["", f"{folder.name}: {_verdict_of(run, phases)}", Table(rows).as_text()]

@@ -249,10 +249,10 @@ def why_not_done(
     (state,) = (state for state in read_run(folder).phases if state.phase == phase)
     if state.problem:
         return "its record cannot be read"
-    if state.twin is None:
+    if state.record is None:
         return "its record is missing"
-    if state.twin.state is not ExecutionState.DONE or state.twin.is_open:
-        return PhaseMessage.NEWEST_RECORD_SAYS.fill(state=state.twin.state)
+    if state.record.state is not ExecutionState.DONE or state.record.is_open:
+        return PhaseMessage.NEWEST_RECORD_SAYS.fill(state=state.record.state)
     # A record is three files: the executed notebook, its page, and the JSON next to them.
     if len(state.files) != 3:
         return PhaseMessage.NOTEBOOK_NOT_AMONG_RECORDS.fill()

@@ -20,7 +20,7 @@ from runbook.plan_file import offline_defaults
 from runbook.plan_file.errors import REFUSED
 from runbook.plan_file.phase_names import FULL, PHASES
 from runbook.plan_file.schema import PhasePlan
-from runbook.records.twin import find_twin
+from runbook.records.phase_record import find_phase_record
 from runbook.results.history import read_metrics, read_validation
 from runbook.runs.run_files import read_plan_file, tokenizer_of
 from runbook.tokens.tokenizer import PROBES, load_tokenizer, tokenizer_files
@@ -178,7 +178,7 @@ def _model_card(
 
     Facts that only the owner knows are left blank to fill in.
     """
-    record = find_twin(folder, spec.phase)
+    record = find_phase_record(folder, spec.phase)
     commit = ""
     versions = ""
     if record:

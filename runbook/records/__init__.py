@@ -1,6 +1,6 @@
 """Executed notebooks as records with checksums, and the pages made of them.
 
 Nothing is imported here, so that papermill starts as fast with our engine as without. In the
-kernel, `session` collects results and checks and writes the `twin`; outside it, `engine` executes
-and files; `pages` are the reports, `manifest` says whether anybody changed them.
+kernel, `session` collects results and checks and writes the `phase_record`. Outside it, `engine`
+executes and files notebooks. `pages` are the reports; `manifest` says whether anybody changed them.
 """

@@ -25,7 +25,12 @@ from runbook.plan_file import data_cache
 from runbook.plan_file.checkpoint_folder import METADATA, newest_checkpoint
 from runbook.plan_file.phase_names import PHASES
 from runbook.records.messages import RecordMessage
-from runbook.records.twin import Twin, find_twin, phases_done, read_twin
+from runbook.records.phase_record import (
+    PhaseRecord,
+    find_phase_record,
+    phases_done,
+    read_phase_record,
+)
 
 MANIFEST_NAME = "manifest.json"
 LEFT_OUT_FILES = (
@@ -288,16 +293,16 @@ SUFFIXES = (".ipynb", ".html", ".json")
 
 
 def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False) -> list[Path]:
-    """Move notebook, report and twin of a phase to records/history/<phase>-<UTC start>.
+    """Move notebook, report and JSON of a phase to records/history/<phase>-<UTC start>.
 
     Return the new places. `keep_newer_notebook` is for use while a notebook runs: a notebook whose
-    execution differs from the twin's is not moved, because papermill may be writing it.
+    execution differs from the record's is not moved, because papermill may be writing it.
     """
     records = run_folder / "records"
     started = ""
-    # If the twin is missing or broken, the files are named after the time of the newest.
+    # If the record is missing or broken, the files are named after the time of the newest.
     with contextlib.suppress(RecordError):
-        started = read_twin(records / f"{phase}.json").started
+        started = read_phase_record(records / f"{phase}.json").started
     paths = [records / f"{phase}{suffix}" for suffix in SUFFIXES]
     present = [path for path in paths if path.exists()]
     notebook = records / f"{phase}.ipynb"
@@ -481,18 +486,18 @@ def _is_unrecorded(finding: Finding) -> bool:
 
 
 def records_agree(run_folder: Path) -> list[Finding]:
-    """Return each notebook or report whose state, verdict or execution contradicts its twin."""
+    """Return each notebook or report whose state, verdict or execution contradicts its record."""
     findings = []
     for phase in PHASES:
         try:
-            twin = find_twin(run_folder, phase)
+            record = find_phase_record(run_folder, phase)
         except RecordError as error:
             name = f"records/{phase}.json"
-            findings.append(Finding("unreadable", name, "the twin of a notebook", str(error)))
+            findings.append(Finding("unreadable", name, "the record of a notebook", str(error)))
             continue
 
-        if twin is not None and not twin.is_open:
-            findings += _contradictions(run_folder, phase, twin)
+        if record is not None and not record.is_open:
+            findings += _contradictions(run_folder, phase, record)
 
     return findings
 
@@ -521,8 +526,8 @@ def _compare(
     return Finding("changed", name, f"sha256 {entry.sha256}", f"sha256 {digest}")
 
 
-def _contradictions(run_folder: Path, phase: str, twin: Twin) -> list[Finding]:
-    expected = {"state": str(twin.state), "verdict": twin.verdict, "execution": twin.started}
+def _contradictions(run_folder: Path, phase: str, record: PhaseRecord) -> list[Finding]:
+    expected = {"state": str(record.state), "verdict": record.verdict, "execution": record.started}
     readers = {
         f"records/{phase}.ipynb": _said_by_notebook,
         f"records/{phase}.html": said_by_html,
@@ -539,11 +544,11 @@ def _contradictions(run_folder: Path, phase: str, twin: Twin) -> list[Finding]:
 
         for key, value in expected.items():
             if identity.get(key) != value:
-                in_twin = RecordMessage.VALUE_OF_TWIN.fill(key=key, value=value)
+                expected_value = RecordMessage.VALUE_OF_RECORD.fill(key=key, value=value)
                 in_record = RecordMessage.VALUE_ONLY.fill(
                     key=key, value=identity.get(key, "not said")
                 )
-                findings.append(Finding("contradiction", name, in_twin, in_record))
+                findings.append(Finding("contradiction", name, expected_value, in_record))
 
     return findings
 

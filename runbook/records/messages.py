@@ -48,7 +48,7 @@ class RecordMessage(Message):
     )
     RECORD_IS_NEWER = (
         "{notebook} was executed at {execution}, and the record of {phase} is of a later one "
-        "({started}). The twin of the earlier one is in records/history; keep the notebook "
+        "({started}). The record of the earlier one is in records/history; keep the notebook "
         "beside it."
     )
     RECORD_OF_ANOTHER_EXECUTION = (
@@ -63,7 +63,7 @@ class RecordMessage(Message):
     RUN_FOLDER_GONE = "{belongs}, and that folder does not exist here."
     RUN_IS_ANOTHER = "{belongs}, not to {run_folder}."
     STATES_DONE = "{done} of {phases} done"
-    TWIN = "the twin of a notebook"
+    PHASE_RECORD = "the record of a notebook"
     VALUE_NOT_RECORDABLE = (
         "{where} is {value!r} ({kind}); a record holds numbers, text, true, false, lists and "
         "tables. Convert it before it is recorded."
@@ -95,5 +95,5 @@ class RecordMessage(Message):
     STOPPED_BY_SIGTERM = (
         "stopped by SIGTERM, as a scheduler sends at cancellation, preemption or the time limit"
     )
-    VALUE_OF_TWIN = "{key} {value} as in its twin"
+    VALUE_OF_RECORD = "{key} {value} as in its record"
     VALUE_ONLY = "{key} {value}"

@@ -14,7 +14,7 @@ from runbook.plan_file.phase_names import PHASES
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import earlier_records
 from runbook.records.messages import RecordMessage
-from runbook.records.twin import Twin, find_twin
+from runbook.records.phase_record import PhaseRecord, find_phase_record
 
 METRICS = {"03-smoke-test": "smoke/metrics.jsonl", "04-training": "metrics.jsonl"}
 """File to which the trainer writes its losses."""
@@ -58,9 +58,9 @@ class PhaseState:
     """A phase, as described by its newest record."""
 
     phase: str
-    # A state of a twin, or `running`, `not run`, `unreadable`
+    # A state of a record, or `running`, `not run`, `unreadable`
     state: str
-    twin: Twin | None
+    record: PhaseRecord | None
     # The fault of a record that cannot be read
     problem: str = ""
     # Record files that exist, relative to the run's folder
@@ -99,8 +99,8 @@ def read_run(run_folder: Path) -> RunState:
     It depends only on files, so a copy on another machine gives the same answer.
     """
     phases = tuple(_phase(run_folder, phase) for phase in PHASES)
-    twins = [phase.twin for phase in phases if phase.twin is not None]
-    newest = max(twins, key=lambda twin: twin.started, default=None)
+    records = [phase.record for phase in phases if phase.record is not None]
+    newest = max(records, key=lambda record: record.started, default=None)
     if newest is not None:
         changed = datetime.fromisoformat(newest.ended or newest.started)
     else:
@@ -117,7 +117,7 @@ def read_run(run_folder: Path) -> RunState:
         changed=changed,
         phases=phases,
         # If several phases have the result, the last one counts.
-        numbers=dict(_key_numbers(twins)),
+        numbers=dict(_key_numbers(records)),
         problem=problem,
     )
 
@@ -126,23 +126,23 @@ def _run_state(run_folder: Path, phases: Sequence[PhaseState], problem: str) -> 
     has_run_file = (run_folder / "run.yaml").exists()
     if problem and has_run_file:
         return "unreadable"
-    was_executed = any(phase.twin is not None for phase in phases)
+    was_executed = any(phase.record is not None for phase in phases)
     if not has_run_file and not was_executed:
         return "no run.yaml"
     return _state(phases)
 
 
-def _key_numbers(twins: Sequence[Twin]) -> Iterator[tuple[str, Any]]:
+def _key_numbers(records: Sequence[PhaseRecord]) -> Iterator[tuple[str, Any]]:
     """Yield the key results of each phase with their names."""
-    for twin in twins:
+    for record in records:
         for name in KEY_NUMBERS:
-            if name in twin.results:
-                yield name, twin.results[name]
+            if name in record.results:
+                yield name, record.results[name]
 
 
 def run_verdict(phases: Sequence[PhaseState]) -> str:
     """Return the worst verdict of some phases. It is never `pass` before each phase is done."""
-    verdicts = {phase.twin.verdict for phase in phases if phase.twin is not None}
+    verdicts = {phase.record.verdict for phase in phases if phase.record is not None}
     verdicts |= {"fail" for phase in phases if phase.problem}
     verdicts |= {"unknown" for phase in phases if phase.state != ExecutionState.DONE}
     return next((verdict for verdict in ORDER if verdict in verdicts), "unknown")
@@ -180,7 +180,7 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
     earlier_paths = earlier_records(run_folder, phase)
     earlier = tuple(path.relative_to(run_folder).as_posix() for path in earlier_paths)
     try:
-        twin = find_twin(run_folder, phase)
+        record = find_phase_record(run_folder, phase)
     except RecordError as error:
         return PhaseState(
             phase,
@@ -191,7 +191,7 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
             earlier,
         )
 
-    if twin is None:
+    if record is None:
         return PhaseState(
             phase,
             "not run",
@@ -201,28 +201,28 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
             earlier,
         )
 
-    if _is_running(run_folder, phase, twin):
+    if _is_running(run_folder, phase, record):
         state = "running"
     else:
-        state = str(twin.state)
+        state = str(record.state)
 
     return PhaseState(
         phase,
         state,
-        twin,
+        record,
         "",
         files,
         earlier,
     )
 
 
-def _is_running(run_folder: Path, phase: str, twin: Twin) -> bool:
-    # Whoever executes a notebook holds the run's lock. An open twin without a lock was left by a
+def _is_running(run_folder: Path, phase: str, record: PhaseRecord) -> bool:
+    # Whoever executes a notebook holds the run's lock. An open record without a lock was left by a
     # killed
     # kernel, or by a person who closed the page. In that case its job may continue.
-    if twin.is_open and may_be_held(run_folder):
+    if record.is_open and may_be_held(run_folder):
         return True
-    if twin.state == ExecutionState.DONE:
+    if record.state == ExecutionState.DONE:
         return False
     job = latest_job_folder(run_folder, phase)
     if job is None or read_end(job, "") is not None:

@@ -1,15 +1,16 @@
 """The record of a notebook, kept from inside its kernel while the notebook runs.
 
-session = start(settings, phase, run_folder)      opens the record; again in one execution: the same
-record session.check(check)                              one row of the checks; the same name again
-replaces the row session.add_results({key: value})                 numbers or texts of the results
-session.plan[key] = value                         what was foreseen, next to the result of the same
-key session.finish() -> Twin                          the notebook came to its end, and the record
-is frozen
+    session = start(settings, phase, run_folder)   opens the record; a second call in the same
+                                                   execution returns the same record
+    session.check(check)                           a row of the checks; a row of the same name is
+                                                   replaced
+    session.add_results({key: value})              numbers or texts of the results
+    session.plan[key] = value                      the planned value of the result with this key
+    session.finish() -> PhaseRecord                the notebook came to its end; the record is final
 
 It works alike under papermill, nbconvert, `jupyter execute` and JupyterLab, because it needs
-nothing of them: a hook after each cell notes how the cell ended and writes the twin. Without a
-kernel (a test, a script) the same calls write the same twin, with every cell pending.
+nothing of them: a hook after each cell notes how the cell ended and writes the record. Without a
+kernel (a test, a script) the same calls write the same record, with every cell pending.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from runbook.core.files import utc_now
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import note_files, set_aside
 from runbook.records.messages import RecordMessage
-from runbook.records.twin import (
+from runbook.records.phase_record import (
     Cell,
-    Twin,
-    open_twin,
+    PhaseRecord,
+    open_phase_record,
+    phase_record_path,
     plain,
-    read_twin,
-    twin_path,
+    read_phase_record,
     verdict_of,
-    write_twin,
+    write_phase_record,
 )
 
 if TYPE_CHECKING:
@@ -181,14 +182,14 @@ class Session:
         self._is_frozen = self._is_open = False
         self._cells = CellStates(read_master(settings.project / "notebooks" / f"{phase}.ipynb"))
         self.started, parameters = utc_now(), plain(settings.parameters(), "parameters")
-        self._opened = open_twin(
+        self._opened = open_phase_record(
             settings.name,
             phase,
             self.started,
             settings.project,
             parameters=parameters,
         )
-        if twin_path(run_folder, phase).exists():
+        if phase_record_path(run_folder, phase).exists():
             set_aside(run_folder, phase, keep_newer_notebook=True)
         # IPython is not imported merely to determine whether it is running.
         ipython = sys.modules.get("IPython")
@@ -220,8 +221,8 @@ class Session:
         """
         self.results |= {key: plain(value, f"result {key}") for key, value in results.items()}
 
-    def finish(self) -> Twin:
-        """Write the twin with its verdict at the end of the notebook.
+    def finish(self) -> PhaseRecord:
+        """Write the record with its verdict at the end of the notebook.
 
         The record is frozen as soon as this cell has ended well: no later cell changes it. Called
         again, it is written with the checks and results of that moment.
@@ -230,7 +231,7 @@ class Session:
         self._is_frozen = False
         return self._write()
 
-    def _twin(self) -> Twin:
+    def _record_so_far(self) -> PhaseRecord:
         state = self._opened.state
         reason = self._opened.reason
         if self._failures:
@@ -291,17 +292,17 @@ class Session:
         try:
             self._write()
         except RecordError as trouble:
-            # The twin is written again after the next cell, and at the latest by `finish`.
+            # The record is written again after the next cell, and at the latest by `finish`.
             _log.error(RecordMessage.RECORD_NOT_UP_TO_DATE.fill(error=trouble))
 
         self._is_frozen = bool(self._finished) and not self._failures
 
-    def _write(self) -> Twin:
-        twin = self._twin()
-        path = twin_path(self.run_folder, self.phase)
+    def _write(self) -> PhaseRecord:
+        record = self._record_so_far()
+        path = phase_record_path(self.run_folder, self.phase)
         recorded_start = self.started
         with contextlib.suppress(RecordError):  # No readable record exists.
-            recorded_start = read_twin(path).started
+            recorded_start = read_phase_record(path).started
         if self._is_open and recorded_start != self.started:
             raise RecordError(
                 RecordMessage.RECORD_OF_ANOTHER_EXECUTION,
@@ -311,11 +312,11 @@ class Session:
                 started=self.started,
             )
 
-        write_twin(twin, path)
+        write_phase_record(record, path)
         self._is_open = True
-        if twin.ended:
+        if record.ended:
             note_files(self.run_folder, [path])
-        return twin
+        return record
 
 
 def _cell_state(error: BaseException | None) -> str:

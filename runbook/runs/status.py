@@ -173,9 +173,9 @@ def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
             {
                 "phase": phase.phase,
                 "state": str(phase.state),
-                "verdict": phase.twin.verdict if phase.twin else "",
-                "started": phase.twin.started if phase.twin else "",
-                "ended": phase.twin.ended if phase.twin else "",
+                "verdict": phase.record.verdict if phase.record else "",
+                "started": phase.record.started if phase.record else "",
+                "ended": phase.record.ended if phase.record else "",
             }
         )
 
@@ -325,7 +325,7 @@ def phases_table(run: RunState) -> Table:
     rows = []
     for phase in run.phases:
         row = {"phase": phase.phase, "state": phase.state}
-        record = phase.twin
+        record = phase.record
         if record:
             row["verdict"] = record.verdict
             row["ended"] = record.ended

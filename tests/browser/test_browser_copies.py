@@ -79,9 +79,9 @@ def test_the_record_of_a_copy_is_that_of_the_master(stepped, toy, tmp_path):
         json_of(folder / "records/00-plan.json")
         for folder in (stepped.folder, tmp_path / "runs" / RUN)
     )
-    for twin in (ours, theirs):
+    for record in (ours, theirs):
         for name in NOT_COMPARED:
-            twin.pop(name)
+            record.pop(name)
     assert ours == theirs
     assert (stepped.folder / "plan.json").read_bytes() == (
         tmp_path / "runs" / RUN / "plan.json"

@@ -19,11 +19,11 @@ def test_every_notebook_comes_to_its_end_cell_by_cell(by_hand):
         assert re.search(rf"{phase}: (pass\s*$|warn; \w)", by_hand.said[phase]["finish"]), (
             by_hand.said[phase]
         )
-        twin = json.loads((by_hand.folder / "records" / f"{phase}.json").read_text())
-        assert (twin["state"], twin["verdict"] in ("pass", "warn")) == ("done", True), twin[
+        record = json.loads((by_hand.folder / "records" / f"{phase}.json").read_text())
+        assert (record["state"], record["verdict"] in ("pass", "warn")) == ("done", True), record[
             "checks"
         ]
-        assert {cell["state"] for cell in twin["cells"]} == {"completed"}
+        assert {cell["state"] for cell in record["cells"]} == {"completed"}
 
 
 def test_the_picture_moves_while_the_job_runs(by_hand):

@@ -1,4 +1,4 @@
-"""Every page that a run leaves, opened offline: nothing is asked for, all is drawn, the numbers are the twin's."""
+"""Every page that a run leaves, opened offline: nothing is asked for, all is drawn, the numbers are the record's."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_every_link_inside_a_page_and_to_its_neighbours_leads_somewhere(run, off
             assert file or not anchor or anchor in ids, f"{path.name}: {target}"
 
 
-def test_a_report_shows_the_numbers_of_its_twin(run, offline):
+def test_a_report_shows_the_numbers_of_its_record(run, offline):
     seen = 0
     for phase in PHASES:
         results = json.loads((run / "records" / f"{phase}.json").read_text())["results"]

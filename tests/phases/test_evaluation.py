@@ -124,9 +124,9 @@ def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened
     evaluation.measure(opened)
     assert len(asked) == 1
     evaluation.finish(opened)
-    twin = opened.session.finish()
-    assert twin.verdict == "pass"
-    assert twin.results[f"corpus: {BITS_PER_BYTE}, after"] == bits["after"]
+    record = opened.session.finish()
+    assert record.verdict == "pass"
+    assert record.results[f"corpus: {BITS_PER_BYTE}, after"] == bits["after"]
     assert phase_step(opened.run, "06-evaluation").why_not_done() == ""
     assert (
         "corpus" in evaluation.evaluate(run_folder("local", opened.folder.parent)).as_text()

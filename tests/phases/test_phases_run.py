@@ -94,7 +94,7 @@ def test_status_shows_every_run_also_one_whose_record_is_broken(
     (finished.folder / "records" / f"{PHASE}.json").write_text("{")
     assert "unreadable" in status.status_of_all(runs)
     assert "unreadable" in status.status_of_one("local", runs)
-    assert f"is not {RecordMessage.TWIN.fill()}" in status.status_of_one("local", runs)
+    assert f"is not {RecordMessage.PHASE_RECORD.fill()}" in status.status_of_one("local", runs)
     assert "01-environment  unreadable" in card(finished.folder)
 
 

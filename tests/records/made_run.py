@@ -11,10 +11,10 @@ import nbformat
 from runbook.core.checks import Check
 from runbook.records.engine.execute import write_record
 from runbook.records.engine.execution_end import ExecutionState
+from runbook.records.phase_record import Cell, PhaseRecord
 from runbook.records.session import MIME
-from runbook.records.twin import Cell, Twin
 
-TWIN = Twin(
+RECORD = PhaseRecord(
     schema=1,
     run="toy",
     phase="04-training",
@@ -67,9 +67,9 @@ def data(**kinds: object) -> nbformat.NotebookNode:
     )
 
 
-def announced(run_folder: Path, twin: Twin) -> nbformat.NotebookNode:
+def announced(run_folder: Path, record: PhaseRecord) -> nbformat.NotebookNode:
     """The output by which a notebook names its run."""
-    told = {"run_folder": str(run_folder), "phase": twin.phase, "execution": twin.started}
+    told = {"run_folder": str(run_folder), "phase": record.phase, "execution": record.started}
     return nbformat.v4.new_output(
         "display_data", data={MIME: told, "text/plain": "Record of this notebook"}
     )
@@ -85,15 +85,15 @@ def write_run(runs: Path, name: str = "toy", **changes: object) -> Path:
         {"iteration": n, "loss": 3.6 + 7.2 / n, "seconds": 1.0, "segment": 0} for n in range(1, 101)
     ]
     (run_folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    twin = replace(TWIN, run=name, **changes)
+    record = replace(RECORD, run=name, **changes)
     content = notebook(
-        announced(run_folder, twin), nbformat.v4.new_output("stream", name="stdout", text="out\n")
+        announced(run_folder, record), nbformat.v4.new_output("stream", name="stdout", text="out\n")
     )
-    told = {"run": name, "phase": twin.phase, "execution": twin.started}
+    told = {"run": name, "phase": record.phase, "execution": record.started}
     content.metadata["runbook"] = told | {
-        "state": str(twin.state),
-        "verdict": twin.verdict,
-        "reason": twin.reason,
+        "state": str(record.state),
+        "verdict": record.verdict,
+        "reason": record.reason,
     }
-    write_record(content, twin, run_folder)
+    write_record(content, record, run_folder)
     return run_folder

@@ -26,7 +26,7 @@ WORK = """session.plan["tokens"] = 1000
 session.add_results({"tokens": 1024, "loss": 2.718281828})
 session.check(Check("tokens", "pass", "1024", "at least 1000"))
 print("worked")"""
-FINISH = "twin = session.finish()"
+FINISH = "record = session.finish()"
 
 KILL = "import os\nprint('before', flush=True)\nos.kill(os.getpid(), 9)"
 SLEEP = "import time\nprint('sleep' + 'ing', flush=True)\ntime.sleep(60)"

@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from made_run import TWIN, write_run
+from made_run import RECORD, write_run
 
 from runbook.core.checks import Check
 from runbook.plan_file.phase_names import PHASES
@@ -18,8 +18,8 @@ from runbook.records.pages import attachments
 from runbook.records.pages.front_page import FrontPage, write_front_page
 from runbook.records.pages.plan_section import without_repeated_remarks
 from runbook.records.pages.summary import summarize
+from runbook.records.phase_record import write_phase_record
 from runbook.records.run_state import read_run
-from runbook.records.twin import write_twin
 from runbook.results.scores import Score
 
 OPEN = Check("plan came true", "warn", "throughput 21 %", "within 50 %")
@@ -30,8 +30,10 @@ def finished_run(runs, *open_checks):
     run_folder = write_run(runs)
     for phase in PHASES:
         verdict = "warn" if open_checks else "pass"
-        twin = replace(TWIN, phase=phase, verdict=verdict, checks=(*TWIN.checks, *open_checks))
-        write_twin(twin, run_folder / "records" / f"{phase}.json")
+        record = replace(
+            RECORD, phase=phase, verdict=verdict, checks=(*RECORD.checks, *open_checks)
+        )
+        write_phase_record(record, run_folder / "records" / f"{phase}.json")
     return run_folder
 
 
@@ -101,8 +103,8 @@ def test_a_manager_reads_whether_it_is_good_and_what_is_next(tmp_path, state, an
     else:
         run_folder = write_run(runs)
     if state == "failed":
-        twin = replace(TWIN, state="failed", verdict="fail", reason="CUDA out of memory")
-        write_twin(twin, run_folder / "records" / "04-training.json")
+        record = replace(RECORD, state="failed", verdict="fail", reason="CUDA out of memory")
+        write_phase_record(record, run_folder / "records" / "04-training.json")
         answer = answer.replace("1 phases", "0 of 7 phases")
     run = read_run(run_folder)
     if state == "running":

@@ -21,7 +21,7 @@ from runbook.records import session as sessions
 from runbook.records.engine.execute import execute_phase
 from runbook.records.manifest import earlier_records, verify_run
 from runbook.records.messages import RecordMessage
-from runbook.records.twin import find_twin
+from runbook.records.phase_record import find_phase_record
 
 LOUD = "print('x' * 400_000)"
 """More than a file may hold in these tests."""
@@ -71,19 +71,19 @@ def test_no_room_for_the_notebook_is_told_and_recorded_and_the_phase_goes_on_wit
     assert says(done.stdout, CoreMessage.NOT_WRITTEN, **too_large)
     assert said.count(NOT_SAVED) == 1
     assert "still here" in said, "a full disk in the middle ends no notebook"
-    twin = find_twin(project.run_folder, PHASE)
-    assert (str(twin.state), twin.verdict) == ("failed", "fail")
-    assert says(twin.reason, CoreMessage.NOT_WRITTEN, **too_large)
-    assert twin.results == {"tokens": 1024, "loss": 2.718281828}, "what was reached is kept"
+    record = find_phase_record(project.run_folder, PHASE)
+    assert (str(record.state), record.verdict) == ("failed", "fail")
+    assert says(record.reason, CoreMessage.NOT_WRITTEN, **too_large)
+    assert record.results == {"tokens": 1024, "loss": 2.718281828}, "what was reached is kept"
     assert not list(project.run_folder.rglob("*.part"))
 
     path = project.record(".json")
     later = "2099-01-01T00:00:00.000000Z"
-    path.write_text(path.read_text().replace(twin.started, later))
+    path.write_text(path.read_text().replace(record.started, later))
     os.utime(path, (4e9, 4e9))
     outcome = execute_phase(notebook, project.run_folder, PHASE, {})
     assert (outcome.state, outcome.exit_code) == ("done", 0), outcome
-    assert find_twin(project.run_folder, PHASE).started < later
+    assert find_phase_record(project.run_folder, PHASE).started < later
     assert (
         next(one.name for one in earlier_records(project.run_folder, PHASE))
         == "02-data-20990101T000000Z.json"
@@ -116,7 +116,7 @@ def test_of_two_writers_the_later_one_has_the_record_and_the_earlier_writes_noth
     ):
         first.finish()
     second.finish()
-    assert find_twin(project.run_folder, PHASE).results == {"tokens": 2}
+    assert find_phase_record(project.run_folder, PHASE).results == {"tokens": 2}
     assert [
         json.loads(one.read_text())["started"] for one in earlier_records(project.run_folder, PHASE)
     ] == [first.started]
@@ -131,7 +131,7 @@ def test_a_clock_that_was_set_back_costs_no_record(tmp_path, monkeypatch):
     again = sessions.Session(settings_of(project), PHASE, project.run_folder)
     again.add_results({"tokens": 2})
     again.finish()
-    assert find_twin(project.run_folder, PHASE).results == {"tokens": 2}
+    assert find_phase_record(project.run_folder, PHASE).results == {"tokens": 2}
     assert len(earlier_records(project.run_folder, PHASE)) == 1
 
 
@@ -152,19 +152,19 @@ def test_a_record_that_cannot_be_written_after_a_cell_is_told_and_written_after_
         path=project.record(".json"), reason=os.strerror(errno.ENOSPC)
     )
     assert RecordMessage.RECORD_NOT_UP_TO_DATE.fill(error=full) in caplog.text
-    assert find_twin(project.run_folder, PHASE).results == {}
+    assert find_phase_record(project.run_folder, PHASE).results == {}
     session._after_cell(ended)
-    assert find_twin(project.run_folder, PHASE).results == {"tokens": 3}
+    assert find_phase_record(project.run_folder, PHASE).results == {"tokens": 3}
 
 
 def test_a_token_that_was_typed_or_printed_is_in_no_record(tmp_path):
     token = "hf_" + "Ab3d" * 8
     project = Project(tmp_path)
     notebook = project.notebook(f"token = '{token}'", f"print('{token}')")
-    from runbook.records import twin as ipynb
+    from runbook.records import notebook_file
 
     assert token in notebook.read_text()
-    assert token not in ipynb.notebook_text(ipynb.read_notebook(notebook))
+    assert token not in notebook_file.notebook_text(notebook_file.read_notebook(notebook))
     session = sessions.Session(settings_of(project), PHASE, project.run_folder)
     said = f"I was given {token}."
     session.add_results({"said": said})

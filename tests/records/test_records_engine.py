@@ -51,7 +51,7 @@ class Ending:
     seconds_to_end: float
 
     @property
-    def twin(self) -> dict:
+    def record(self) -> dict:
         return json.loads(self.project.record(".json").read_text())
 
     @property
@@ -123,9 +123,9 @@ def _printed(notebook: nbformat.NotebookNode) -> str:
 def test_exit_code_state_and_reason_tell_how_it_ended(endings, name, exit_code, state, reason):
     ending = endings[name]
     assert ending.exit_code == exit_code, ending.log
-    assert ending.notebook.metadata.runbook["state"] == state == ending.twin["state"]
+    assert ending.notebook.metadata.runbook["state"] == state == ending.record["state"]
     assert ending.notebook.metadata.runbook["reason"].startswith(reason)
-    assert ending.twin["reason"].startswith(reason)
+    assert ending.record["reason"].startswith(reason)
 
 
 @pytest.mark.parametrize("name", [name for name in ENDINGS if name != "success"])
@@ -174,13 +174,13 @@ def test_every_ending_is_filed_with_its_run_in_three_forms_that_agree(endings):
 
 def test_results_reached_before_a_stop_are_kept(endings):
     for name in ENDINGS:
-        assert endings[name].twin["results"] == {"tokens": 1024, "loss": 2.718281828}, name
+        assert endings[name].record["results"] == {"tokens": 1024, "loss": 2.718281828}, name
         verdict = {"success": "pass", "sigint": "unknown", "sigterm": "unknown"}.get(name, "fail")
-        assert endings[name].twin["verdict"] == verdict
+        assert endings[name].record["verdict"] == verdict
 
 
-def test_twin_names_the_failed_cell_by_its_master_id(endings):
-    cells = {cell["id"]: cell["state"] for cell in endings["killed"].twin["cells"]}
+def test_record_names_the_failed_cell_by_its_master_id(endings):
+    cells = {cell["id"]: cell["state"] for cell in endings["killed"].record["cells"]}
     assert cells == {
         "code-1": "completed",
         "code-3": "completed",
@@ -193,8 +193,8 @@ def test_twin_names_the_failed_cell_by_its_master_id(endings):
 @pytest.mark.parametrize("name", ["sigint", "sigterm"])
 def test_an_interrupted_cell_is_interrupted_in_all_three_forms(endings, name):
     ending = endings[name]
-    assert ending.twin["state"] == "interrupted"
-    states = [cell["state"] for cell in ending.twin["cells"]]
+    assert ending.record["state"] == "interrupted"
+    states = [cell["state"] for cell in ending.record["cells"]]
     assert states == ["completed", "completed", "completed", "interrupted", "pending"]
     assert [
         cell.metadata["runbook"]["state"]

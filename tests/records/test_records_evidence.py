@@ -1,4 +1,4 @@
-"""What was recorded stays as it was, or is found out: twin, manifest, verification, history."""
+"""What was recorded stays as it was, or is found out: record, manifest, verification, history."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_run import TWIN, write_run
+from made_run import RECORD, write_run
 from suite.messages import containing, refuses
 
 from runbook.core.errors import RecordError
@@ -32,10 +32,16 @@ from runbook.records.manifest import (
 )
 from runbook.records.messages import RecordMessage
 from runbook.records.pages.front_page import FrontPage
-from runbook.records.twin import find_twin, read_twin, twin_as_dict, twin_path, write_twin
+from runbook.records.phase_record import (
+    find_phase_record,
+    phase_record_as_dict,
+    phase_record_path,
+    read_phase_record,
+    write_phase_record,
+)
 
-TWIN_FILE = {
-    "meaning": RecordMessage.TWIN.fill(),
+RECORD_FILE = {
+    "meaning": RecordMessage.PHASE_RECORD.fill(),
     "remedy": RecordMessage.EXECUTE_AGAIN.fill(),
 }
 MANIFEST_FILE = {
@@ -49,12 +55,12 @@ def run_folder(tmp_path) -> Path:
     return write_run(tmp_path / "runs")
 
 
-def test_a_twin_survives_its_file(tmp_path):
-    write_twin(TWIN, tmp_path / "twin.json")
-    assert read_twin(tmp_path / "twin.json") == TWIN
-    keys = list(json.loads((tmp_path / "twin.json").read_text()))
+def test_a_record_survives_its_file(tmp_path):
+    write_phase_record(RECORD, tmp_path / "record.json")
+    assert read_phase_record(tmp_path / "record.json") == RECORD
+    keys = list(json.loads((tmp_path / "record.json").read_text()))
     assert keys[:5] == ["schema", "run", "phase", "state", "verdict"]
-    check = json.loads((tmp_path / "twin.json").read_text())["checks"][0]
+    check = json.loads((tmp_path / "record.json").read_text())["checks"][0]
     assert list(check) == ["name", "verdict", "value", "rule"]
 
 
@@ -72,30 +78,30 @@ def test_a_twin_survives_its_file(tmp_path):
         ({"checks": [{"name": "a"}]}, "checks: 0: verdict: Field required"),
     ],
 )
-def test_a_twin_of_another_shape_is_refused_by_name(tmp_path, change, problem):
-    path = tmp_path / "twin.json"
-    path.write_text(json.dumps(twin_as_dict(TWIN) | change))
+def test_a_record_of_another_shape_is_refused_by_name(tmp_path, change, problem):
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(phase_record_as_dict(RECORD) | change))
     with refuses(
-        RecordError, CoreMessage.RECORD_UNREADABLE, path=path, problem=problem, **TWIN_FILE
+        RecordError, CoreMessage.RECORD_UNREADABLE, path=path, problem=problem, **RECORD_FILE
     ):
-        read_twin(path)
+        read_phase_record(path)
 
 
-def test_a_twin_that_is_cut_off_or_missing_is_refused(tmp_path):
+def test_a_record_that_is_cut_off_or_missing_is_refused(tmp_path):
     absent = tmp_path / "none.json"
     with refuses(RecordError, RecordMessage.NOT_EXECUTED_YET, path=absent):
-        read_twin(absent)
-    (tmp_path / "half.json").write_text(json.dumps(twin_as_dict(TWIN))[:100])
+        read_phase_record(absent)
+    (tmp_path / "half.json").write_text(json.dumps(phase_record_as_dict(RECORD))[:100])
     half = tmp_path / "half.json"
-    with refuses(RecordError, CoreMessage.RECORD_UNREADABLE, path=half, **TWIN_FILE):
-        read_twin(half)
-    assert find_twin(tmp_path, "02-data") is None
+    with refuses(RecordError, CoreMessage.RECORD_UNREADABLE, path=half, **RECORD_FILE):
+        read_phase_record(half)
+    assert find_phase_record(tmp_path, "02-data") is None
 
 
 def test_a_record_that_cannot_be_written_leaves_the_old_one_whole(tmp_path):
-    path = tmp_path / "twin.json"
+    path = tmp_path / "record.json"
     path.write_text("old")
-    (tmp_path / f".twin.json.{os.getpid()}.part").symlink_to("/dev/full")
+    (tmp_path / f".record.json.{os.getpid()}.part").symlink_to("/dev/full")
     with refuses(RecordError, CoreMessage.NOT_WRITTEN, path=path, reason=os.strerror(errno.ENOSPC)):
         write_text(path, "new")
     assert path.read_text() == "old"
@@ -230,11 +236,11 @@ def test_neither_a_report_nor_a_later_phase_blesses_what_was_changed_after_the_r
             (trained / name).unlink()
         else:
             (trained / name).write_text(text[1:] + "x" if change == "edited" else text + "x")
-    write_twin(
-        replace(TWIN, phase="05-analysis"), twin_path(trained, "05-analysis")
+    write_phase_record(
+        replace(RECORD, phase="05-analysis"), phase_record_path(trained, "05-analysis")
     )  # grown files have a done phase
     run_report.write_report(trained)
-    write_manifest(trained, "05-analysis", [twin_path(trained, "05-analysis")])
+    write_manifest(trained, "05-analysis", [phase_record_path(trained, "05-analysis")])
     growing = (
         {"events.jsonl"} if change == "longer" else set()
     )  # phases that come later append to it
@@ -255,16 +261,16 @@ def test_a_report_names_the_files_that_were_changed_before_it_was_written(traine
 
 
 def test_what_jobs_append_to_may_grow_until_its_phase_is_done_but_its_beginning_stays(trained):
-    path = twin_path(trained, "04-training")
-    twin = find_twin(trained, "04-training")
-    write_twin(replace(twin, state=ExecutionState.INTERRUPTED, verdict="unknown"), path)
+    path = phase_record_path(trained, "04-training")
+    record = find_phase_record(trained, "04-training")
+    write_phase_record(replace(record, state=ExecutionState.INTERRUPTED, verdict="unknown"), path)
     note_files(trained, [path])
     for name in ("metrics.jsonl", "events.jsonl", "jobs/04-training/out"):
         with (trained / name).open("a") as stream:
             stream.write("more\n")
     assert {finding.file for finding in verify_run(trained) if finding.kind == "changed"} == set()
     (trained / "samples.jsonl").write_text("another beginning, and longer\n")
-    write_twin(twin, path)
+    write_phase_record(record, path)
     write_manifest(trained, "04-training", [path])
     assert [finding.file for finding in verify_run(trained)] == ["samples.jsonl"]
     assert read_manifest(trained)["metrics.jsonl"].bytes == len(TRAINED["metrics.jsonl"]) + 5
@@ -297,14 +303,14 @@ def test_what_is_set_aside_for_a_new_training_keeps_the_sums_it_had(trained):
 
 
 def test_records_that_contradict_each_other_are_found_even_with_a_fresh_manifest(run_folder):
-    twin = find_twin(run_folder, "04-training")
-    path = twin_path(run_folder, "04-training")
-    write_twin(replace(twin, verdict="fail"), path)
+    record = find_phase_record(run_folder, "04-training")
+    path = phase_record_path(run_folder, "04-training")
+    write_phase_record(replace(record, verdict="fail"), path)
     note_files(run_folder, [path])
-    in_twin = RecordMessage.VALUE_OF_TWIN.fill(key="verdict", value="fail")
+    expected_value = RecordMessage.VALUE_OF_RECORD.fill(key="verdict", value="fail")
     in_record = RecordMessage.VALUE_ONLY.fill(key="verdict", value="pass")
     assert verify_run(run_folder) == [
-        Finding("contradiction", f"records/04-training{suffix}", in_twin, in_record)
+        Finding("contradiction", f"records/04-training{suffix}", expected_value, in_record)
         for suffix in (".html", ".ipynb")
     ]
     (run_folder / "records" / "04-training.ipynb").write_text("[]")
@@ -417,7 +423,7 @@ def test_a_notebook_that_is_just_being_written_stays_while_one_left_by_a_killed_
     assert [path.suffix for path in set_aside(run_folder, "04-training")] == [".ipynb"]
 
 
-def test_a_broken_twin_is_set_aside_under_the_time_of_its_file(run_folder):
+def test_a_broken_record_is_set_aside_under_the_time_of_its_file(run_folder):
     (run_folder / "records" / "04-training.json").write_text("{")
     moved = set_aside(run_folder, "04-training")
     assert len(moved) == 3

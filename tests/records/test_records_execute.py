@@ -22,18 +22,18 @@ pytestmark = pytest.mark.notebooks
 TIMES = ("started", "ended")
 
 
-def _without_times(twin: Path) -> dict:
-    content = json.loads(twin.read_text())
+def _without_times(record: Path) -> dict:
+    content = json.loads(record.read_text())
     return {key: value for key, value in content.items() if key not in TIMES}
 
 
-def test_twin_is_the_same_whatever_executed_the_notebook(tmp_path):
+def test_record_is_the_same_whatever_executed_the_notebook(tmp_path):
     project = Project(tmp_path)
     notebook = project.notebook(WORK)
-    twins = {}
+    records = {}
     outcome = execute_phase(notebook, project.run_folder, PHASE, {"run": "toy"})
     assert (outcome.state, outcome.exit_code, outcome.message) == ("done", 0, "")
-    twins["ours"] = _without_times(project.record(".json"))
+    records["ours"] = _without_times(project.record(".json"))
     others = {
         "stock.ipynb": ["papermill", notebook, "stock.ipynb", "-p", "run", "toy"],
         "converted.ipynb": [
@@ -47,13 +47,13 @@ def test_twin_is_the_same_whatever_executed_the_notebook(tmp_path):
         process = start([str(BIN / program), *map(str, words)], tmp_path)
         log, _ = process.communicate(timeout=60)
         assert process.returncode == 0, log
-        twins[name] = _without_times(project.record(".json"))
+        records[name] = _without_times(project.record(".json"))
         _adopt(project, tmp_path / name)
-        assert _without_times(project.record(".json")) == twins[name], "filing changes nothing"
+        assert _without_times(project.record(".json")) == records[name], "filing changes nothing"
     for name in others:
-        assert twins[name] == twins["ours"], name
-    assert [cell["state"] for cell in twins["ours"]["cells"]] == ["completed"] * 4
-    assert twins["ours"]["verdict"] == "pass"
+        assert records[name] == records["ours"], name
+    assert [cell["state"] for cell in records["ours"]["cells"]] == ["completed"] * 4
+    assert records["ours"]["verdict"] == "pass"
     time_of = json.loads(project.record(".json").read_text())["started"]
     with refuses(
         RecordError,
@@ -99,9 +99,9 @@ def test_notebook_that_stops_before_its_record_is_open_has_a_record_all_the_same
     outcome = execute_phase(project.notebook(refused, bind=False), project.run_folder, PHASE, {})
     assert outcome.exit_code == 1
     assert outcome.message == f"ParamsError: {refusal}"
-    twin = json.loads(project.record(".json").read_text())
-    assert [cell["state"] for cell in twin["cells"]] == ["completed", "failed", "pending"]
-    assert (twin["state"], twin["verdict"], twin["run"], twin["phase"]) == (
+    record = json.loads(project.record(".json").read_text())
+    assert [cell["state"] for cell in record["cells"]] == ["completed", "failed", "pending"]
+    assert (record["state"], record["verdict"], record["run"], record["phase"]) == (
         "failed",
         "fail",
         "toy",
@@ -122,7 +122,7 @@ def test_braces_in_a_path_are_not_fields(tmp_path):
 
 
 def test_record_of_a_kernel_that_died_under_stock_papermill_does_not_claim_to_be_done(tmp_path):
-    """Its notebook calls every cell completed; the twin was never ended, and says so when it is filed."""
+    """Its notebook calls every cell completed; the record was never ended, and says so when it is filed."""
     project = Project(tmp_path)
     process = project.papermill(
         project.notebook(WORK, KILL), tmp_path / "stock.ipynb", engine="nbclient"

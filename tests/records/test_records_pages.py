@@ -1,4 +1,4 @@
-"""Reports and index: opened by a parser, without a network, with the twin's own numbers."""
+"""Reports and index: opened by a parser, without a network, with the record's own numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from made_run import HOSTILE, IMAGE, TWIN, data, notebook, write_run
+from made_run import HOSTILE, IMAGE, RECORD, data, notebook, write_run
 from page_elements import definitions_of, elements_of, texts_of
 from suite.messages import containing, says
 
@@ -81,12 +81,12 @@ def _stream(text: str, name: str = "stdout") -> nbformat.NotebookNode:
     return nbformat.v4.new_output("stream", name=name, text=text)
 
 
-def test_report_shows_the_numbers_of_its_twin(tmp_path):
+def test_report_shows_the_numbers_of_its_record(tmp_path):
     run_folder = write_run(tmp_path / "runs")
     text = (run_folder / "records" / "04-training.html").read_text()
     page = Page(text)
-    assert page.values == TWIN.results
-    for key, value in TWIN.results.items():
+    assert page.values == RECORD.results
+    for key, value in RECORD.results.items():
         assert show_value(key, value).striptags() in page.text, key
     assert 'title="3.61803398875">3.618</span>' in text, (
         "four digits, and every one where the pointer rests"
@@ -101,11 +101,11 @@ def test_report_shows_the_numbers_of_its_twin(tmp_path):
         "phase": "04-training",
         "state": "done",
         "verdict": "pass",
-        "execution": TWIN.started,
+        "execution": RECORD.started,
     }
     for word in (
         "local",
-        TWIN.commit,
+        RECORD.commit,
         "2 min 30 s",
         "2025-11-21 06:00:00 UTC",
         "within 0.3 of ln 50304",
@@ -137,7 +137,7 @@ def test_report_asks_for_nothing_from_any_network():
     )
     content = notebook(*outputs, markdown=markdown)
     content.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
-    text = report(content, TWIN)
+    text = report(content, RECORD)
     page = Page(text)
     assert page.requests == []
     assert "script" not in page.tags
@@ -154,7 +154,7 @@ def test_formulas_are_drawn_without_a_script_and_code_stays():
     broken = "$\\left( x$"
     display = "$$N < 12\\, l\\, h^2$$"
     markdown = f"# T\n\nof $h$ and `{code}`, for {prices}:\n\n{display}\n\nbroken: {broken}"
-    text = report(notebook(markdown=markdown), TWIN)
+    text = report(notebook(markdown=markdown), RECORD)
     assert text.count("<math") == 2 and 'display="block"' in text
     assert code in texts_of(text, "code")
     assert prices in text and broken in text
@@ -185,7 +185,7 @@ def test_a_filed_notebook_takes_no_reader_to_another_site_and_turns_no_link(wher
         content.cells[0].source = f"# Title\n\n{LEADING_AWAY}"
     else:
         cell.metadata["papermill"] = {"status": LEADING_AWAY, "duration": LEADING_AWAY}
-    text = report(content, TWIN)
+    text = report(content, RECORD)
     page = Page(text)
     assert page.requests == []
     assert not {"base", "form", "iframe", "script"} & set(page.tags)
@@ -222,7 +222,7 @@ def test_every_page_forbids_another_base_and_sending_forms(tmp_path):
 
 def test_report_has_anchors_for_each_heading_once():
     markdown = "# A run\n\n## Does it fit?\n\ntext\n\n## Does it fit?\n\n```\n# no heading\n```\n### *Third* `level`"
-    page = Page(report(notebook(markdown=markdown), TWIN))
+    page = Page(report(notebook(markdown=markdown), RECORD))
     assert len(page.ids) == len(set(page.ids))
     assert {target for target in page.targets if target} <= set(page.ids)
     assert "Does-it-fit?-2" in page.ids
@@ -250,20 +250,20 @@ def test_code_is_folded_and_open_where_it_failed():
         f"<span>{announcement}</span>", metadata=dict(marker.metadata)
     )
     content.cells = [banner, *content.cells, marker, failed]
-    twin = replace(
-        TWIN,
+    record = replace(
+        RECORD,
         state=ExecutionState.FAILED,
         verdict="fail",
         reason="ZeroDivisionError: division by zero <now>",
     )
-    text = report(content, twin)
+    text = report(content, record)
     assert ["open" in part.attributes for part in elements_of(text, "details", **CODE)] == [
         False,
         True,
     ]
     assert text.index('role="alert"') < text.index("<main>"), "the failure stands on top"
     (alert,) = elements_of(text, "div", role="alert")
-    assert twin.reason in alert.text
+    assert record.reason in alert.text
     assert 'href="#papermill-error-cell"' in text
     assert announcement not in text
     assert 'class="ansi-red-fg"' in text
@@ -281,16 +281,18 @@ def folded_checks(text: str) -> list[tuple[int, int, bool]]:
 
 def test_checks_that_did_not_pass_stand_open_above_many_that_did():
     many = tuple(Check(f"rule {n}", "pass", "1", "1") for n in range(30))
-    text = report(notebook(), replace(TWIN, checks=(*many, Check("loss", "warn", "9", "below 8"))))
+    text = report(
+        notebook(), replace(RECORD, checks=(*many, Check("loss", "warn", "9", "below 8")))
+    )
     assert folded_checks(text) == [(30, 31, False)]
     assert text.index("below 8") < text.index("<details")
-    assert folded_checks(report(notebook(), TWIN)) == [(1, 1, True)]
+    assert folded_checks(report(notebook(), RECORD)) == [(1, 1, True)]
 
 
 def test_large_outputs_are_cut_short_with_a_word_about_it():
     long = "".join(f"line {n}\n" for n in range(300_000))
     figures = [data(image_png="A" * 900_000, text_plain="<Figure>") for _ in range(5)]
-    text = report(notebook(_stream(long), *figures), TWIN)
+    text = report(notebook(_stream(long), *figures), RECORD)
     assert len(text.encode()) < LARGEST_PAGE
     assert "line 0\n" in text
     assert "line 299999\n" in text
@@ -301,7 +303,7 @@ def test_large_outputs_are_cut_short_with_a_word_about_it():
 
 
 def test_report_fits_phone_paper_and_dark_rooms():
-    text = report(notebook(), TWIN)
+    text = report(notebook(), RECORD)
     assert 'name="viewport"' in text
     assert "@media print" in text
     assert "prefers-color-scheme: dark" in text
@@ -323,7 +325,7 @@ def test_campaign_shows_phases_curve_sample_and_plan_against_actual(tmp_path):
     assert elements_of(text, "h2", id="plan")
     assert "planned 8000" in page.text
     assert page.text.count("+12.5%") == 1, "9000.5 by 8000"
-    assert page.values["04-training.last_loss"] == TWIN.results["last_loss"]
+    assert page.values["04-training.last_loss"] == RECORD.results["last_loss"]
     assert text.count("<svg") == 1
     assert [spark[0] for spark in texts_of(text, "span", role="img")] == ["█"]
     assert page.tags.count("script") == 2, "the losses as data, and what draws them"
@@ -484,11 +486,11 @@ def test_campaign_and_index_survive_a_broken_record_and_an_open_one(tmp_path):
 def test_a_broken_or_half_written_folder_is_listed_as_what_it_is(tmp_path, broken, state, said):
     runs = tmp_path / "runs"
     write_run(runs, "whole")
-    twin = json.loads((runs / "whole" / "records" / "04-training.json").read_text())
+    record = json.loads((runs / "whole" / "records" / "04-training.json").read_text())
     for name, text in broken.items():
         path = runs / "broken <b>" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(twin | {"started": "long ago"}) if text == "moment" else text
+        text = json.dumps(record | {"started": "long ago"}) if text == "moment" else text
         path.write_bytes(text.encode("latin-1"))
     text = write_runs_index(runs).read_text()
     page = Page(text)

@@ -12,12 +12,12 @@ from suite.messages import containing, refuses
 
 from runbook.core import shell
 from runbook.core.errors import RecordError
-from runbook.records import twin
+from runbook.records import code_version
+from runbook.records.code_version import commit_of
 from runbook.records.engine.client import LONGEST_SOCKET, Streams, as_terminal, private_folder
 from runbook.records.engine.execution_end import NotebookInterrupted, NotebookStopped, SignalTrap
 from runbook.records.messages import RecordMessage
 from runbook.records.session import CellStates, MasterCell, read_master
-from runbook.records.twin import commit_of
 
 
 def _output(name, text):
@@ -136,7 +136,8 @@ def test_the_clone_that_the_code_runs_from_may_belong_to_another(tmp_path, monke
     shell.run(commit, cwd=tmp_path)
     shell.run(["chown", "-R", "12345", str(tmp_path)])
     assert commit_of(tmp_path) == ""
-    monkeypatch.setattr(twin, "__file__", str(tmp_path / "runbook" / "records" / "twin.py"))
+    module_file = tmp_path / "runbook" / "records" / "code_version.py"
+    monkeypatch.setattr(code_version, "__file__", str(module_file))
     assert len(commit_of(tmp_path)) == 40
 
 

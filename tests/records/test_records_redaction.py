@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from made_run import TWIN, announced, data, notebook, write_run
+from made_run import RECORD, announced, data, notebook, write_run
 from suite.messages import refuses
 
 from runbook.core.errors import RecordError
@@ -92,7 +92,7 @@ def run(tmp_path: Path, monkeypatch) -> Path:
     )
     (folder / "samples.jsonl").write_text(json.dumps({"prompt": TEXT}) + "\n")
     outputs = [
-        announced(folder, TWIN),
+        announced(folder, RECORD),
         data(
             text_html=f"<b>{TEXT}</b><img alt='{USER}' src='data:image/png;base64,iVBORw0KGgo='>",
             text_plain=TEXT,
@@ -134,13 +134,13 @@ def run(tmp_path: Path, monkeypatch) -> Path:
         "parameters": {"jobs": {"account": ACCOUNT}},
     }
     nbformat.write(content, folder / "records" / "04-training.ipynb")
-    twin = json.loads((folder / "records" / "04-training.json").read_text())
-    twin["reason"] = TEXT
-    twin["parameters"]["jobs.account"] = {"value": ACCOUNT, "origin": f"{PLACE}/params.yaml:3"}
-    twin["results"]["where"] = PLACE
-    twin["versions"]["system"] = f"Linux {HOST}"
-    twin["checks"][0]["value"] = TEXT
-    (folder / "records" / "04-training.json").write_text(json.dumps(twin))
+    record = json.loads((folder / "records" / "04-training.json").read_text())
+    record["reason"] = TEXT
+    record["parameters"]["jobs.account"] = {"value": ACCOUNT, "origin": f"{PLACE}/params.yaml:3"}
+    record["results"]["where"] = PLACE
+    record["versions"]["system"] = f"Linux {HOST}"
+    record["checks"][0]["value"] = TEXT
+    (folder / "records" / "04-training.json").write_text(json.dumps(record))
     row = {
         "phase": "04-training",
         "what": TEXT,
@@ -181,7 +181,7 @@ def test_the_copy_is_still_a_whole_report(run, tmp_path):
         assert kept in page or kept in (out / "records" / "04-training.json").read_text(), kept
     assert (
         json.loads((out / "records" / "04-training.json").read_text())["results"]["last_loss"]
-        == TWIN.results["last_loss"]
+        == RECORD.results["last_loss"]
     )
     copied = nbformat.read(out / "records" / "04-training.ipynb", as_version=4)
     nbformat.validate(copied)

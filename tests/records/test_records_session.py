@@ -18,7 +18,7 @@ from runbook.core.errors import RecordError
 from runbook.records import session as sessions
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.messages import RecordMessage
-from runbook.records.twin import find_twin
+from runbook.records.phase_record import find_phase_record
 
 NOT_YET = ValueError("not yet")
 
@@ -53,12 +53,12 @@ class Stepping:
             self.shell.run_cell(source, store_history=True)
 
     @property
-    def twin(self):
-        return find_twin(self.project.run_folder, PHASE)
+    def record(self):
+        return find_phase_record(self.project.run_folder, PHASE)
 
     @property
     def states(self):
-        return [cell.state for cell in self.twin.cells]
+        return [cell.state for cell in self.record.cells]
 
     @property
     def history(self):
@@ -69,12 +69,12 @@ class Stepping:
 def test_open_record_says_that_it_is_not_finished(tmp_path, shell):
     step = Stepping(tmp_path, shell, WORK)
     step.run(PARAMETERS, step.bind)
-    assert (step.twin.state, step.twin.verdict, step.twin.ended) == (
+    assert (step.record.state, step.record.verdict, step.record.ended) == (
         ExecutionState.INTERRUPTED,
         "unknown",
         "",
     )
-    assert step.twin.reason == RecordMessage.STILL_RUNNING.fill()
+    assert step.record.reason == RecordMessage.STILL_RUNNING.fill()
     assert step.states == ["completed", "completed", "pending", "pending"]
 
 
@@ -88,7 +88,7 @@ def test_failed_cell_that_is_mended_and_run_again_lets_the_record_go_on(tmp_path
     broken = f"if 'mended' not in globals():\n    raise {NOT_YET!r}"
     step = Stepping(tmp_path, shell, WORK, broken)
     step.run(PARAMETERS, step.bind, WORK, broken)
-    failed = step.twin
+    failed = step.record
     assert (failed.state, failed.verdict, failed.reason) == (
         ExecutionState.FAILED,
         "fail",
@@ -96,31 +96,31 @@ def test_failed_cell_that_is_mended_and_run_again_lets_the_record_go_on(tmp_path
     )
     assert step.states == ["completed", "completed", "completed", "failed", "pending"]
     step.run("mended = True", broken, FINISH)
-    assert (step.twin.state, step.twin.verdict, step.twin.reason) == (
+    assert (step.record.state, step.record.verdict, step.record.reason) == (
         ExecutionState.DONE,
         "pass",
         "",
     )
-    assert step.twin.started == failed.started
+    assert step.record.started == failed.started
     assert step.history == []
 
 
 def test_running_any_cell_twice_changes_nothing(tmp_path, shell):
     step = Stepping(tmp_path, shell, WORK)
     step.run(PARAMETERS, step.bind, WORK)
-    once = step.twin
+    once = step.record
     step.run(step.bind, WORK, WORK)
-    assert step.twin == once
+    assert step.record == once
     step.run(FINISH)
-    assert (step.twin.state, step.states) == (ExecutionState.DONE, ["completed"] * 4)
+    assert (step.record.state, step.states) == (ExecutionState.DONE, ["completed"] * 4)
 
 
 def test_second_round_in_the_same_kernel_is_a_new_execution(tmp_path, shell):
     step = Stepping(tmp_path, shell, WORK)
     step.run(PARAMETERS, step.bind, WORK, FINISH)
-    first = step.twin
+    first = step.record
     step.run(PARAMETERS, step.bind)
-    assert step.twin.started > first.started
+    assert step.record.started > first.started
     assert step.states == ["completed", "completed", "pending", "pending"]
     assert len(step.history) == 1
     assert (
@@ -130,7 +130,7 @@ def test_second_round_in_the_same_kernel_is_a_new_execution(tmp_path, shell):
         == "done"
     )
     step.run(WORK, FINISH)
-    assert (step.twin.state, len(step.history)) == (ExecutionState.DONE, 1)
+    assert (step.record.state, len(step.history)) == (ExecutionState.DONE, 1)
 
 
 def test_interrupted_cell_and_cell_with_a_syntax_error(tmp_path, shell):
@@ -138,32 +138,32 @@ def test_interrupted_cell_and_cell_with_a_syntax_error(tmp_path, shell):
     wrong = "1 +"
     step = Stepping(tmp_path, shell, WORK, wait, wrong)
     step.run(PARAMETERS, step.bind, WORK, wait)
-    assert (step.twin.state, step.twin.reason, step.twin.verdict) == (
+    assert (step.record.state, step.record.reason, step.record.verdict) == (
         ExecutionState.INTERRUPTED,
         RecordMessage.CELL_INTERRUPTED.fill(),
         "unknown",
     )
-    assert step.twin.ended
+    assert step.record.ended
     assert "interrupted" in step.states
     assert "failed" not in step.states
     step.run(step.bind, WORK, wrong)
-    assert step.twin.state is ExecutionState.FAILED
-    assert step.twin.reason.startswith("SyntaxError: ")
+    assert step.record.state is ExecutionState.FAILED
+    assert step.record.reason.startswith("SyntaxError: ")
 
 
 def test_cell_outside_the_master_counts_until_the_next_one_runs(tmp_path, shell):
     step = Stepping(tmp_path, shell, WORK)
     step.run(PARAMETERS, step.bind, ERROR)
-    assert step.twin.state is ExecutionState.FAILED
+    assert step.record.state is ExecutionState.FAILED
     assert "failed" not in step.states
     step.run(WORK, FINISH)
-    assert step.twin.state is ExecutionState.DONE
+    assert step.record.state is ExecutionState.DONE
 
 
 def test_nothing_that_runs_after_the_end_changes_a_finished_record(tmp_path, shell):
     step = Stepping(tmp_path, shell, WORK)
     step.run(PARAMETERS, step.bind, WORK, FINISH)
-    done = step.twin
+    done = step.record
     for source in (
         "session.add_results({'loss': 'mine'})",
         "raise KeyboardInterrupt",
@@ -172,7 +172,7 @@ def test_nothing_that_runs_after_the_end_changes_a_finished_record(tmp_path, she
         ERROR,
     ):
         step.run(source)
-        assert step.twin == done, source
+        assert step.record == done, source
     assert (done.state, done.verdict) == (ExecutionState.DONE, "pass")
 
 
@@ -187,35 +187,38 @@ def test_a_record_is_finished_again_only_by_finishing_it_again(tmp_path, shell):
         "session.finish()",
         ERROR,
     )
-    assert (step.twin.state, step.twin.results["loss"]) == (ExecutionState.DONE, 2.5)
+    assert (step.record.state, step.record.results["loss"]) == (ExecutionState.DONE, 2.5)
 
 
 def test_an_end_that_failed_freezes_nothing(tmp_path, shell):
     broken = f"{FINISH}\nif 'mended' not in globals():\n    raise {NOT_YET!r}"
     step = Stepping(tmp_path, shell, WORK)
     step.run(PARAMETERS, step.bind, WORK, broken)
-    assert (step.twin.state, step.twin.reason) == (ExecutionState.FAILED, text_of_error(NOT_YET))
+    assert (step.record.state, step.record.reason) == (
+        ExecutionState.FAILED,
+        text_of_error(NOT_YET),
+    )
     step.run("mended = True")
-    assert (step.twin.state, step.twin.ended) == (ExecutionState.INTERRUPTED, ""), (
+    assert (step.record.state, step.record.ended) == (ExecutionState.INTERRUPTED, ""), (
         "a cell of one's own; nothing is finished"
     )
     step.run(broken, ERROR)
-    assert (step.twin.state, step.twin.reason) == (ExecutionState.DONE, "")
+    assert (step.record.state, step.record.reason) == (ExecutionState.DONE, "")
 
 
 def test_a_kernel_that_goes_on_with_another_run_leaves_the_first_record_as_it_was(tmp_path, shell):
     first, second = (Stepping(tmp_path / name, shell, WORK) for name in ("one", "two"))
     first.run(PARAMETERS, first.bind, WORK)
-    before = first.twin
+    before = first.record
     second.run(PARAMETERS, second.bind, "raise KeyboardInterrupt")
-    assert second.twin.reason == RecordMessage.CELL_INTERRUPTED.fill()
-    assert first.twin == before
+    assert second.record.reason == RecordMessage.CELL_INTERRUPTED.fill()
+    assert first.record == before
     first.run(first.bind, WORK, FINISH)
-    assert (first.twin.state, first.twin.started) == (ExecutionState.DONE, before.started)
-    assert second.twin.reason == RecordMessage.CELL_INTERRUPTED.fill()
-    done = first.twin
+    assert (first.record.state, first.record.started) == (ExecutionState.DONE, before.started)
+    assert second.record.reason == RecordMessage.CELL_INTERRUPTED.fill()
+    done = first.record
     second.run(second.bind, "raise KeyboardInterrupt")
-    assert first.twin == done
+    assert first.record == done
 
 
 def test_without_a_kernel_the_same_calls_write_the_same_record(tmp_path):
@@ -228,18 +231,18 @@ def test_without_a_kernel_the_same_calls_write_the_same_record(tmp_path):
     session.add_results({"grad": float("nan")})
     session.check(Check("loss", "warn", "2.5", "below 2"))
     session.check(Check("loss", "pass", "2.5", "below 3"))
-    twin = session.finish()
-    assert twin == find_twin(tmp_path / "runs" / "toy", PHASE)
-    assert twin.results == {"loss": 2.5, "shape": [2, 3], "grad": "nan"}
-    assert (twin.state, twin.verdict, twin.cells, twin.commit) == (
+    record = session.finish()
+    assert record == find_phase_record(tmp_path / "runs" / "toy", PHASE)
+    assert record.results == {"loss": 2.5, "shape": [2, 3], "grad": "nan"}
+    assert (record.state, record.verdict, record.cells, record.commit) == (
         ExecutionState.DONE,
         "pass",
         (),
         "",
     )
-    assert [(check.verdict, check.rule) for check in twin.checks] == [("pass", "below 3")]
-    assert twin.versions["python"]
-    assert "torch" in twin.versions, "found by its metadata; nothing imports it"
+    assert [(check.verdict, check.rule) for check in record.checks] == [("pass", "below 3")]
+    assert record.versions["python"]
+    assert "torch" in record.versions, "found by its metadata; nothing imports it"
 
 
 def test_what_cannot_be_recorded_is_refused_with_its_name(tmp_path):
@@ -258,6 +261,6 @@ def test_long_error_text_is_cut_short_in_the_record(tmp_path, shell):
     long = "raise ValueError('\\n'.join(f'line {n}' for n in range(40)))"
     step = Stepping(tmp_path, shell, long)
     step.run(PARAMETERS, step.bind, long)
-    lines = step.twin.reason.splitlines()
+    lines = step.record.reason.splitlines()
     assert lines[0].split(": ") == ["ValueError", "line 0"]
     assert lines[-1] == RecordMessage.MORE_LINES.fill(lines=28)

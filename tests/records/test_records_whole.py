@@ -7,7 +7,7 @@ import re
 
 import nbformat
 import pytest
-from made_run import TWIN, data, notebook, write_run
+from made_run import RECORD, data, notebook, write_run
 from page_elements import texts_of
 from suite.messages import containing, refuses, says
 
@@ -105,7 +105,9 @@ def test_a_notebook_that_lost_its_first_outputs_is_filed_by_its_name(run, tmp_pa
     filed = file_finished_notebook(path, run_folder=run)
     assert (filed.state, filed.notebook) == ("done", run / "records" / "04-training.ipynb")
     assert output in (run / "records" / "04-training.html").read_text()
-    assert json.loads((run / "records" / "04-training.json").read_text())["started"] == TWIN.started
+    assert (
+        json.loads((run / "records" / "04-training.json").read_text())["started"] == RECORD.started
+    )
     with refuses(RunbookError, RecordMessage.NOTEBOOK_OF_NO_RUN, notebook=path):
         file_finished_notebook(path)
     other = write_run(tmp_path / "others", "other")

@@ -31,9 +31,9 @@ from runbook.plan_file.errors import FAILED, REFUSED, RefusedError
 from runbook.plan_file.identity import layout_inputs
 from runbook.plan_file.json_records import as_json, from_json
 from runbook.planning import Check, Plan
+from runbook.records.code_version import versions
 from runbook.records.manifest import note_files
 from runbook.records.session import Session
-from runbook.records.twin import versions
 from runbook.runs.planned_run import PlannedTraining
 from runbook.runs.step import fingerprint
 

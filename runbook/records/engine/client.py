@@ -48,7 +48,7 @@ from runbook.core.errors import RunbookError
 from runbook.core.files import write_text
 from runbook.core.shell import how_it_ended
 from runbook.core.units import DAY_SECONDS
-from runbook.records import twin
+from runbook.records import notebook_file
 from runbook.records.engine.execution_end import ExecutionState, SignalTrap
 from runbook.records.messages import RecordMessage
 
@@ -192,7 +192,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
 
         self.last_save_time = self.now()
         try:
-            write_text(path, twin.notebook_text(self.nb))
+            write_text(path, notebook_file.notebook_text(self.nb))
         except RunbookError as error:
             if self.unsaved is None:
                 logger.error(RecordMessage.NOT_SAVED_AND_GOES_ON.fill(error=error))

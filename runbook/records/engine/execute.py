@@ -1,4 +1,4 @@
-"""Execute a notebook as a phase of a run, and file its record: notebook, report and twin."""
+"""Execute a notebook as a phase of a run, and file its record: notebook, report and JSON."""
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from runbook.core.errors import RecordError, RunbookError
 from runbook.core.files import utc_now, write_text
 from runbook.params import parameters_cell as notebook_parameters
-from runbook.records import twin as ipynb
+from runbook.records import notebook_file
 from runbook.records.engine.execution_end import (
     ExecutionState,
     NotebookInterrupted,
@@ -20,17 +20,17 @@ from runbook.records.messages import RecordMessage
 from runbook.records.pages.front_page import write_front_page
 from runbook.records.pages.notebook_page import ERROR_TAG, write_html
 from runbook.records.pages.runs_index import write_runs_index
-from runbook.records.session import MIME, read_master
-from runbook.records.twin import (
+from runbook.records.phase_record import (
     RUNNING,
     Cell,
-    Twin,
-    find_twin,
-    open_twin,
-    twin_path,
+    PhaseRecord,
+    find_phase_record,
+    open_phase_record,
+    phase_record_path,
     verdict_of,
-    write_twin,
+    write_phase_record,
 )
+from runbook.records.session import MIME, read_master
 
 
 class Announcement(NamedTuple):
@@ -62,7 +62,7 @@ def file_execution(
     record: tuple[Path, str] | None = None,
     ended_as: tuple[ExecutionState | None, str] = (None, ""),
     announced: Announcement | None = None,
-) -> Twin | None:
+) -> PhaseRecord | None:
     """Write records/<phase>.{ipynb,html,json}, the pages over them and the manifest.
 
     Return None if no run is known.
@@ -76,39 +76,45 @@ def file_execution(
     if record is None:
         return None
     run_folder, phase = record
-    twin = find_twin(run_folder, phase)
-    if twin is not None and (announced is None or twin.started != announced.execution):
+    ended_record = find_phase_record(run_folder, phase)
+    if ended_record is not None and (
+        announced is None or ended_record.started != announced.execution
+    ):
         set_aside(run_folder, phase, keep_newer_notebook=True)
-        twin = None
+        ended_record = None
 
-    twin = _as_it_ended(twin or _twin_of(notebook, run_folder, phase), notebook, *ended_as)
-    identity = {"run": twin.run, "phase": phase, "execution": twin.started}
+    ended_record = _as_it_ended(
+        ended_record or _new_record_of(notebook, run_folder, phase), notebook, *ended_as
+    )
+    identity = {"run": ended_record.run, "phase": phase, "execution": ended_record.started}
     notebook.metadata["runbook"] = identity | {
-        "state": str(twin.state),
-        "verdict": twin.verdict,
-        "reason": twin.reason,
+        "state": str(ended_record.state),
+        "verdict": ended_record.verdict,
+        "reason": ended_record.reason,
     }
     # If another tool executed the notebook, only its record is entered here. Its kernel has already
     # entered the files that it wrote.
     by_us = ended_as[0] is not None
     try:
-        write_record(notebook, twin, run_folder, ended_phase=phase if by_us else "")
+        write_record(notebook, ended_record, run_folder, ended_phase=phase if by_us else "")
     except RunbookError as error:
-        path = twin_path(run_folder, phase)
-        # If there is no space for the notebook, there may still be enough for its twin.
+        path = phase_record_path(run_folder, phase)
+        # If there is no space for the notebook, there may still be enough for its record.
         with suppress(RunbookError):
             if by_us:
-                write_twin(_ended(twin, ExecutionState.FAILED, f"not filed: {error}"), path)
+                write_phase_record(
+                    _ended(ended_record, ExecutionState.FAILED, f"not filed: {error}"), path
+                )
                 note_files(run_folder, [path])
 
         raise
 
-    return twin
+    return ended_record
 
 
 def write_record(
     notebook: Any,
-    twin: Twin,
+    record: PhaseRecord,
     run_folder: Path,
     ended_phase: str = "",
 ) -> None:
@@ -117,52 +123,56 @@ def write_record(
     `ended_phase` is the phase whose execution ends with this record; its files are recorded in
     their present state.
     """
-    path = run_folder / "records" / f"{twin.phase}.ipynb"
-    write_text(path, ipynb.notebook_text(notebook))
-    write_twin(twin, twin_path(run_folder, twin.phase))
-    report = write_html(run_folder, twin.phase)
+    path = run_folder / "records" / f"{record.phase}.ipynb"
+    write_text(path, notebook_file.notebook_text(notebook))
+    write_phase_record(record, phase_record_path(run_folder, record.phase))
+    report = write_html(run_folder, record.phase)
     write_front_page(run_folder)
-    write_manifest(run_folder, ended_phase, [path, report, twin_path(run_folder, twin.phase)])
+    write_manifest(
+        run_folder, ended_phase, [path, report, phase_record_path(run_folder, record.phase)]
+    )
     write_runs_index(run_folder.parent)
 
 
 def _as_it_ended(
-    twin: Twin,
+    record: PhaseRecord,
     notebook: Any,
     state: ExecutionState | None,
     reason: str,
-) -> Twin:
+) -> PhaseRecord:
     if state is None:
         # Another tool executed the notebook. Its states of the cells do not count, because
         # papermill's own may be wrong.
-        state = twin.state
-        reason = twin.reason
-        if twin.is_open:
+        state = record.state
+        reason = record.reason
+        if record.is_open:
             reason = RecordMessage.NEVER_FINISHED.fill(reason=RUNNING)
-    elif state is ExecutionState.DONE and twin.is_open:
+    elif state is ExecutionState.DONE and record.is_open:
         state = ExecutionState.FAILED
         reason = RecordMessage.LAST_CELL_MISSING.fill()
     elif state is ExecutionState.DONE:
-        state = twin.state
-        reason = twin.reason
+        state = record.state
+        reason = record.reason
     else:
-        if state is ExecutionState.FAILED and twin.state is ExecutionState.FAILED:
+        if state is ExecutionState.FAILED and record.state is ExecutionState.FAILED:
             # This reason has several lines. The kernel's reason for an interruption is not used,
             # because the kernel does not know the cause.
-            reason = twin.reason
+            reason = record.reason
 
         status = {cell.get("id", ""): _status(cell) for cell in notebook.cells}
-        twin = replace(
-            twin,
-            cells=tuple(Cell(cell.id, status.get(cell.id) or cell.state) for cell in twin.cells),
+        record = replace(
+            record,
+            cells=tuple(Cell(cell.id, status.get(cell.id) or cell.state) for cell in record.cells),
         )
 
-    return _ended(twin, state, reason)
+    return _ended(record, state, reason)
 
 
-def _ended(twin: Twin, state: ExecutionState, reason: str) -> Twin:
-    verdict = verdict_of(state, twin.checks)
-    return replace(twin, state=state, reason=reason, verdict=verdict, ended=twin.ended or utc_now())
+def _ended(record: PhaseRecord, state: ExecutionState, reason: str) -> PhaseRecord:
+    verdict = verdict_of(state, record.checks)
+    return replace(
+        record, state=state, reason=reason, verdict=verdict, ended=record.ended or utc_now()
+    )
 
 
 def _status(cell: Any) -> str:
@@ -172,8 +182,8 @@ def _status(cell: Any) -> str:
     return str(ours or metadata.get("papermill", {}).get("status", ""))
 
 
-def _twin_of(notebook: Any, run_folder: Path, phase: str) -> Twin:
-    """Return a twin for a notebook that stopped before it could write one."""
+def _new_record_of(notebook: Any, run_folder: Path, phase: str) -> PhaseRecord:
+    """Return a record for a notebook that stopped before it could write one."""
     left_out = {ERROR_TAG, "injected-parameters"}
     cells = []
     for cell in notebook.cells:
@@ -188,7 +198,7 @@ def _twin_of(notebook: Any, run_folder: Path, phase: str) -> Twin:
         "+00:00", "Z"
     )
     states = tuple(Cell(cell.get("id", ""), _status(cell) or "pending") for cell in cells)
-    return open_twin(
+    return open_phase_record(
         run_folder.name,
         phase,
         started,
@@ -263,20 +273,20 @@ def execute_phase(
     except (NotebookStopped, NotebookInterrupted) as stopped:
         code = 128 + stopped.number
     except (PapermillException, CellControlSignal, RuntimeError, NoSuchKernel) as raised:
-        # A kernel that died is a RuntimeError; the engine has recorded it in the twin
+        # A kernel that died is a RuntimeError; the engine has noted it in the record
         error = raised
 
-    twin = find_twin(run_folder, phase)
-    if twin is None:
+    record = find_phase_record(run_folder, phase)
+    if record is None:
         raise RecordError(
             RecordMessage.NO_RECORD_LEFT, phase=phase, output_parent=output.parent
         ) from error
 
-    if error is not None and (twin.is_open or twin.state is ExecutionState.DONE):
+    if error is not None and (record.is_open or record.state is ExecutionState.DONE):
         # The notebook did not end this way, or its record would show it: this is our own bug.
         raise error
 
-    return _outcome(twin, output, code)
+    return _outcome(record, output, code)
 
 
 def refuse_hand_edits(notebook: Path, given: Collection[str] = ()) -> None:
@@ -293,10 +303,10 @@ def refuse_hand_edits(notebook: Path, given: Collection[str] = ()) -> None:
 def file_finished_notebook(notebook: Path, run_folder: Path | None = None) -> Outcome:
     """File a notebook that another tool (stock papermill, nbconvert, JupyterLab) executed.
 
-    The notebook itself stays where it is; a copy goes to records/<phase>.ipynb with report and twin
+    The notebook itself stays where it is; a copy goes to records/<phase>.ipynb with report and JSON
     next to it. If `run_folder` is given, a notebook of another run is refused.
     """
-    content = ipynb.read_notebook(notebook)
+    content = notebook_file.read_notebook(notebook)
     announced = announced_by(content) or _by_its_name(notebook, content, run_folder)
     if announced is None:
         raise RecordError(RecordMessage.NOTEBOOK_OF_NO_RUN, notebook=notebook)
@@ -306,7 +316,7 @@ def file_finished_notebook(notebook: Path, run_folder: Path | None = None) -> Ou
         raise RecordError(RecordMessage.RUN_IS_ANOTHER, belongs=belongs, run_folder=run_folder)
     if not announced.run_folder.is_dir():
         raise RecordError(RecordMessage.RUN_FOLDER_GONE, belongs=belongs)
-    newest = find_twin(announced.run_folder, announced.phase)
+    newest = find_phase_record(announced.run_folder, announced.phase)
     if newest is not None and newest.started > announced.execution:
         raise RecordError(
             RecordMessage.RECORD_IS_NEWER,
@@ -316,9 +326,9 @@ def file_finished_notebook(notebook: Path, run_folder: Path | None = None) -> Ou
             started=newest.started,
         )
 
-    twin = file_execution(content, announced=announced)
-    assert twin is not None, "an announced execution is always filed"
-    return _outcome(twin, announced.run_folder / "records" / f"{announced.phase}.ipynb", -1)
+    record = file_execution(content, announced=announced)
+    assert record is not None, "an announced execution is always filed"
+    return _outcome(record, announced.run_folder / "records" / f"{announced.phase}.ipynb", -1)
 
 
 def _by_its_name(notebook: Path, content: Any, run_folder: Path | None) -> Announcement | None:
@@ -329,13 +339,16 @@ def _by_its_name(notebook: Path, content: Any, run_folder: Path | None) -> Annou
     """
     if run_folder is None or not any(cell.get("outputs") for cell in content.cells):
         return None
-    twin = find_twin(run_folder, notebook.stem)
-    if twin is not None:
-        return Announcement(run_folder.absolute(), notebook.stem, twin.started)
+    record = find_phase_record(run_folder, notebook.stem)
+    if record is not None:
+        return Announcement(run_folder.absolute(), notebook.stem, record.started)
     return None
 
 
-def _outcome(twin: Twin, notebook: Path, code: int) -> Outcome:
+def _outcome(record: PhaseRecord, notebook: Path, code: int) -> Outcome:
     return Outcome(
-        str(twin.state), EXIT_CODES.get(twin.state, 1) if code < 0 else code, twin.reason, notebook
+        str(record.state),
+        EXIT_CODES.get(record.state, 1) if code < 0 else code,
+        record.reason,
+        notebook,
     )

@@ -1,7 +1,7 @@
 """Front page of a run, and the report to mail.
 
 Without a `FrontPage`, the page compares the plan with what came true where plan and results of a
-twin share a key.
+record share a key.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ from runbook.records.pages.plan_section import (
     without_repeated_remarks,
 )
 from runbook.records.pages.summary import Briefing, checks_of, summarize
+from runbook.records.phase_record import PhaseRecord, read_phase_record
 from runbook.records.run_state import RunState, read_run
-from runbook.records.twin import Twin, read_twin
 from runbook.results.scores import Score, as_scores, show_score, worse
 
 SPARK_WIDTH = 20
@@ -178,7 +178,7 @@ def _answer(run: RunState) -> str:
     for phase in run.phases:
         if phase.state not in ("done", "not run"):
             bad_ends.append(f"{phase.phase}: {phase.state}")
-        for check in phase.twin.checks if phase.twin else ():
+        for check in phase.record.checks if phase.record else ():
             num_checks += 1
             if check.verdict != "pass":
                 failed_checks.append(f"{phase.phase}: {check.name} ({check.verdict})")
@@ -223,21 +223,21 @@ def _score_tiles(scores: Sequence[Score]) -> list[tuple[str, str, str]]:
 
 
 def _facts(run: RunState) -> list[tuple[str, str]]:
-    twins = [phase.twin for phase in run.phases if phase.twin is not None]
-    if not twins:
+    records = [phase.record for phase in run.phases if phase.record is not None]
+    if not records:
         return []
     # The newest phase's facts, but since the first phase began; how long all took follows.
-    since_first = replace(twins[-1], started=min(twin.started for twin in twins))
+    since_first = replace(records[-1], started=min(record.started for record in records))
     facts = []
     for name, value in card_facts(since_first):
         if name != "Took":
             facts.append((name, value))
 
-    total_seconds = sum(map(seconds_taken, twins))
+    total_seconds = sum(map(seconds_taken, records))
     if not total_seconds:
         return facts
     took = RecordMessage.NEWEST_EXECUTIONS.fill(duration=show_duration(total_seconds))
-    earlier = _earlier_twins(run)
+    earlier = _earlier_records(run)
     if earlier:
         if len(earlier) == 1:
             number = "one earlier"
@@ -252,13 +252,13 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
     return [*facts, (RecordMessage.ALL_PHASES_TOOK.fill(), took)]
 
 
-def _earlier_twins(run: RunState) -> list[Twin]:
-    """Return the twins of earlier executions, without those that cannot be read."""
-    twins = []
+def _earlier_records(run: RunState) -> list[PhaseRecord]:
+    """Return the records of earlier executions, without those that cannot be read."""
+    records = []
     for phase in run.phases:
         for name in phase.earlier:
             if name.endswith(".json"):
                 with contextlib.suppress(RecordError):
-                    twins.append(read_twin(run.folder / name))
+                    records.append(read_phase_record(run.folder / name))
 
-    return twins
+    return records

@@ -1,6 +1,6 @@
 """The report of one executed notebook: a single HTML file that needs no network.
 
-Code is folded, figures are inside the page, the result card on top is made from the twin, and
+Code is folded, figures are inside the page, the result card on top is made from the record, and
 nothing the notebook put out can make the browser fetch anything.
 """
 
@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 from runbook.core.files import write_text
 from runbook.core.units import show_duration
 from runbook.plan_file.phase_names import PHASES
-from runbook.records import twin as ipynb
+from runbook.records import notebook_file
 from runbook.records.messages import RecordMessage
 from runbook.records.pages.html_rewriting import WithoutEffects
 from runbook.records.pages.page_parts import HELP_NAME as HELP
 from runbook.records.pages.page_parts import TEMPLATES, as_json, head, links_for, page, result_rows
+from runbook.records.phase_record import PhaseRecord, phase_record_path, read_phase_record
 from runbook.records.run_state import KEY_NUMBERS, evidence_links
 from runbook.records.session import MIME
-from runbook.records.twin import Twin, read_twin, twin_path
 
 # Bytes: mail servers accept this size.
 LARGEST_PAGE = 3_000_000
@@ -41,16 +41,18 @@ _MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\(\s*((?:https?:)?//[^)\s]+)[^)]*\)"
 
 
 def write_html(run_folder: Path, phase: str) -> Path:
-    """Write records/<phase>.html from the notebook and the twin."""
-    twin = read_twin(twin_path(run_folder, phase))
-    notebook = ipynb.read_notebook(run_folder / "records" / f"{phase}.ipynb")
+    """Write records/<phase>.html from the notebook and the record."""
+    record = read_phase_record(phase_record_path(run_folder, phase))
+    notebook = notebook_file.read_notebook(run_folder / "records" / f"{phase}.ipynb")
     path = run_folder / "records" / f"{phase}.html"
     links = [(name, f"../{target}") for name, target in evidence_links(run_folder, phase)]
-    write_text(path, report(notebook, twin, links))
+    write_text(path, report(notebook, record, links))
     return path
 
 
-def report(notebook: Any, twin: Twin, further_links: Sequence[tuple[str, str]] = ()) -> str:
+def report(
+    notebook: Any, record: PhaseRecord, further_links: Sequence[tuple[str, str]] = ()
+) -> str:
     """The whole page.
 
     Long text and large figures are cut short, with a word about it, rather than exceed 3 MB.
@@ -59,14 +61,14 @@ def report(notebook: Any, twin: Twin, further_links: Sequence[tuple[str, str]] =
     """
     text = ""
     for limit in TEXT_LIMITS:
-        text = _export(_prepared(notebook, limit), twin, further_links)
+        text = _export(_prepared(notebook, limit), record, further_links)
         if len(text.encode()) < LARGEST_PAGE:
             break
 
     return text
 
 
-def _export(notebook: Any, twin: Twin, further_links: Sequence[tuple[str, str]]) -> str:
+def _export(notebook: Any, record: PhaseRecord, further_links: Sequence[tuple[str, str]]) -> str:
     from nbconvert.exporters import html as nbconvert_html
     from traitlets.config import Config
 
@@ -91,15 +93,15 @@ def _export(notebook: Any, twin: Twin, further_links: Sequence[tuple[str, str]])
     exporter.register_filter("with_formulas", lambda html: _FORMULA.sub(_as_mathml, html))
     exporter.register_filter("without_effects", lambda html: _CellHtml(headings).rewrite(html))
     pieces = {
-        "head": head(f"{twin.run}: {twin.phase}", code_colours()),
-        "card": _card(notebook, twin, further_links),
+        "head": head(f"{record.run}: {record.phase}", code_colours()),
+        "card": _card(notebook, record, further_links),
     }
     text, _ = exporter.from_notebook_node(notebook, resources={"runbook": pieces})
     return str(text).replace("<!-- contents -->", _contents(headings), 1)
 
 
-def _card(notebook: Any, twin: Twin, further_links: Sequence[tuple[str, str]]) -> str:
-    results = result_rows(twin)
+def _card(notebook: Any, record: PhaseRecord, further_links: Sequence[tuple[str, str]]) -> str:
+    results = result_rows(record)
     has_many_results = len(results) > MOST_OPEN_RESULTS
     if has_many_results:
         tiles = [row for row in results if row.key in KEY_NUMBERS]
@@ -108,41 +110,41 @@ def _card(notebook: Any, twin: Twin, further_links: Sequence[tuple[str, str]]) -
 
     links = [
         ("Campaign", "../index.html"),
-        ("Notebook", f"{twin.phase}.ipynb"),
-        ("JSON twin", f"{twin.phase}.json"),
+        ("Notebook", f"{record.phase}.ipynb"),
+        ("JSON record", f"{record.phase}.json"),
     ]
     links += [(name.capitalize(), target) for name, target in further_links]
     return page(
         "card.html.j2",
-        twin=twin,
-        facts=card_facts(twin),
-        helped=links_for(twin.reason, "../../"),
+        record=record,
+        facts=card_facts(record),
+        helped=links_for(record.reason, "../../"),
         results=results,
         tiles=tiles,
-        parameters=[(key, *_value_and_origin(entry)) for key, entry in twin.parameters.items()],
+        parameters=[(key, *_value_and_origin(entry)) for key, entry in record.parameters.items()],
         has_anchor=any(ERROR_ANCHOR in cell.source for cell in notebook.cells),
         links=links,
     )
 
 
-def card_facts(twin: Twin) -> list[tuple[str, str]]:
+def card_facts(record: PhaseRecord) -> list[tuple[str, str]]:
     """Return where, when and by which code a notebook was executed."""
-    site, _ = _value_and_origin(twin.parameters.get("site", ""))
+    site, _ = _value_and_origin(record.parameters.get("site", ""))
     facts = [
         ("Site", site.strip('"')),
-        ("Started", f"{twin.started[:19].replace('T', ' ')} UTC"),
-        ("Took", show_duration(seconds_taken(twin)) if twin.ended else ""),
-        ("Commit", twin.commit),
+        ("Started", f"{record.started[:19].replace('T', ' ')} UTC"),
+        ("Took", show_duration(seconds_taken(record)) if record.ended else ""),
+        ("Commit", record.commit),
     ]
     return [(name, value) for name, value in facts if value]
 
 
-def seconds_taken(twin: Twin) -> float:
+def seconds_taken(record: PhaseRecord) -> float:
     """Return the seconds from start to end; 0 while the execution has not ended."""
-    if twin.is_open:
+    if record.is_open:
         return 0.0
-    start = datetime.fromisoformat(twin.started)
-    end = datetime.fromisoformat(twin.ended)
+    start = datetime.fromisoformat(record.started)
+    end = datetime.fromisoformat(record.ended)
     return (end - start).total_seconds()
 
 

@@ -17,7 +17,7 @@ from runbook.core.units import in_words, show_quantity
 from runbook.params.secrets import mask
 from runbook.records.manifest import note_files
 from runbook.records.messages import RecordMessage
-from runbook.records.twin import Twin
+from runbook.records.phase_record import PhaseRecord
 from runbook.results.failures.finder import anchor, examples_of, find_failures
 from runbook.results.failures.kinds import KINDS, TITLE
 from runbook.results.scores import show_score
@@ -27,11 +27,11 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class ResultRow:
-    """A result of a twin, with the planned value of the same key next to it."""
+    """A result of a record, with the planned value of the same key next to it."""
 
     key: str
     name: str  # the key in words
-    # The value as the twin's JSON has it
+    # The value as the record's JSON has it
     exact: str
     value: Markup
     planned: Markup
@@ -96,11 +96,11 @@ def head(title: str, extra_style: str = "", scripts: Scripts = Scripts.NONE) -> 
     return str(module.head(title, Markup(style + extra_style), Markup(scripts)))
 
 
-def result_rows(twin: Twin) -> list[ResultRow]:
+def result_rows(record: PhaseRecord) -> list[ResultRow]:
     """Results in the order they were recorded."""
     rows = []
-    for key, value in twin.results.items():
-        planned = twin.plan.get(key)
+    for key, value in record.results.items():
+        planned = record.plan.get(key)
         if is_number(value) and is_number(planned) and planned:
             ratio = f"{value / planned:.3g}"
         else:
@@ -122,7 +122,7 @@ def result_rows(twin: Twin) -> list[ResultRow]:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as it is written in the twin."""
+    """Return a value as it is written in the record."""
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -21,20 +21,20 @@ SHOWN_RESULTS = 6
 
 def phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
     """Return the values of one phase, each for a column or for the text of a failure."""
-    twin = phase.twin
+    record = phase.record
     reports = [(LINK_WORDS[name.rpartition(".")[2]], name) for name in phase.files]
-    reason = phase.problem or (twin.reason if twin else "")
-    results = [row for row in (result_rows(twin) if twin else []) if row.is_number]
+    reason = phase.problem or (record.reason if record else "")
+    results = [row for row in (result_rows(record) if record else []) if row.is_number]
     # First what a list of runs shows too
     results.sort(key=lambda row: row.key not in KEY_NUMBERS)
     return SimpleNamespace(
         phase=phase.phase,
         state=phase.state,
-        verdict=twin.verdict if twin else "",
+        verdict=record.verdict if record else "",
         reason="" if phase.state == "running" else reason,
         helped=links_for(reason, "../"),
-        took=show_duration(seconds_taken(twin)) if twin and twin.ended else "",
-        checks=_checks_text(twin.checks) if twin else "",
+        took=show_duration(seconds_taken(record)) if record and record.ended else "",
+        checks=_checks_text(record.checks) if record else "",
         results=results[:SHOWN_RESULTS],
         links=[*reports, *evidence_links(run_folder, phase.phase)],
         earlier=phase.earlier,

@@ -42,13 +42,13 @@ def planned_row(row: Row) -> Row:
 
 
 def numbers_in_plan_and_results(run: RunState) -> list[Row]:
-    """Return the numbers that are in both the plan and the results of a twin."""
+    """Return the numbers that are in both the plan and the results of a record."""
     rows: list[Row] = []
     for phase in run.phases:
-        if phase.twin is None:
+        if phase.record is None:
             continue
-        for key, actual in phase.twin.results.items():
-            planned = phase.twin.plan.get(key)
+        for key, actual in phase.record.results.items():
+            planned = phase.record.plan.get(key)
             if not is_number(actual) or not is_number(planned) or not planned:
                 continue
             row = {

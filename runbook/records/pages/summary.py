@@ -40,8 +40,8 @@ def checks_of(run: RunState) -> list[PhaseCheck]:
     """Return every check of every phase, in the order of the phases."""
     checks = []
     for phase in run.phases:
-        if phase.twin is not None:
-            checks += [PhaseCheck(phase.phase, check) for check in phase.twin.checks]
+        if phase.record is not None:
+            checks += [PhaseCheck(phase.phase, check) for check in phase.record.checks]
 
     return checks
 
@@ -92,7 +92,7 @@ def read_training_plan(run_folder: Path) -> PhasePlan | None:
 
 def _site_of(run: RunState) -> str:
     for phase in run.phases:
-        entry = phase.twin.parameters.get("site") if phase.twin else None
+        entry = phase.record.parameters.get("site") if phase.record else None
         if isinstance(entry, dict) and entry.get("value"):
             return str(entry["value"])
 

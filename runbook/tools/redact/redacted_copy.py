@@ -23,7 +23,7 @@ from runbook.core.errors import RecordError
 from runbook.core.files import write_text
 from runbook.phases.run_report import changed_files, read_front_page
 from runbook.plan_file.phase_names import PHASES
-from runbook.records import twin as ipynb
+from runbook.records import notebook_file
 from runbook.records.pages import page_parts
 from runbook.records.pages.front_page import REPORT_NAME, FrontPage, Surroundings, write_front_page
 from runbook.records.pages.notebook_page import write_html
@@ -246,7 +246,7 @@ def hosts_in(text: str) -> Iterator[str]:
 
 
 def _keys_and_values(content: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value with its key; a twin's {value, origin} belong to the key above them."""
+    """Yield every value with its key; a record's {value, origin} belong to the key above them."""
     if isinstance(content, dict):
         for name, item in content.items():
             yield from _keys_and_values(item, key if name == "value" else str(name))
@@ -292,17 +292,17 @@ def _write_record(
     phase: str,
 ) -> None:
     """Write a phase's redacted record, and its notebook and page if it has a notebook."""
-    twin = folder / "records" / f"{phase}.json"
+    record = folder / "records" / f"{phase}.json"
     notebook = folder / "records" / f"{phase}.ipynb"
-    if not twin.exists():
+    if not record.exists():
         return
-    write_text(copy / "records" / twin.name, _redacted_file(redactor, twin))
+    write_text(copy / "records" / record.name, _redacted_file(redactor, record))
     if notebook.exists():
-        content = ipynb.read_notebook(notebook)
+        content = notebook_file.read_notebook(notebook)
         for number, cell in enumerate(content.cells):
             _redact_cell(redactor, cell, number)
         content.metadata = redactor.value(content.metadata)
-        write_text(copy / "records" / notebook.name, ipynb.notebook_text(content))
+        write_text(copy / "records" / notebook.name, notebook_file.notebook_text(content))
         write_html(copy, phase)
 
 

@@ -1,34 +1,32 @@
-"""The record of an executed notebook: its JSON twin, its notebook file, and the code that made it.
+"""The record of one execution of a phase: the JSON file next to its executed notebook.
 
-While its notebook runs a twin has no `ended` and says `interrupted`: what a killed kernel leaves
+While its notebook runs, a record has no `ended` and says `interrupted`. What a killed kernel leaves
 behind is then true.
 """
 
 import contextlib
 import json
 import math
-import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict
 
-from runbook.core import shell
 from runbook.core.checks import Check
-from runbook.core.errors import ProgramError, RecordError
+from runbook.core.errors import RecordError
 from runbook.core.files import read_json_record, write_text
 from runbook.params.secrets import mask_value
 from runbook.plan_file.phase_names import PHASES
+from runbook.records.code_version import commit_of, versions
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.messages import RecordMessage
 
 RUNNING = RecordMessage.STILL_RUNNING.fill()
-"""The reason in the twin of a notebook that has not ended yet."""
+"""The reason in the record of a notebook that has not ended yet."""
 
 
 def _in_utc(moment: str) -> str:
@@ -52,11 +50,11 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Twin:
+class PhaseRecord:
     """The machine-readable record of one execution of one phase."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
-    # This number is raised when a reader of the old twins would misread the new ones.
+    # This number is raised when a reader of the old records would misread the new ones.
     schema: Literal[1]
     run: str
     phase: str
@@ -85,14 +83,14 @@ class Twin:
         return not self.ended
 
 
-def open_twin(
+def open_phase_record(
     run: str,
     phase: str,
     started: str,
     project: Path,
     **known_fields: Any,
-) -> Twin:
-    """Return the twin of a running execution, with the fields known so far."""
+) -> PhaseRecord:
+    """Return the record of a running execution, with the fields known so far."""
     empty: dict[str, Any] = {
         "parameters": {},
         "plan": {},
@@ -100,7 +98,7 @@ def open_twin(
         "checks": (),
         "cells": (),
     }
-    return Twin(
+    return PhaseRecord(
         1,
         run,
         phase,
@@ -141,15 +139,15 @@ def verdict_of(state: ExecutionState, checks: Iterable[Check]) -> str:
 _FAILED_STATES = (ExecutionState.FAILED, ExecutionState.TIMEOUT, ExecutionState.KERNEL_DIED)
 
 
-def twin_path(run_folder: Path, phase: str) -> Path:
-    """Return the path of the twin of a phase's newest execution."""
+def phase_record_path(run_folder: Path, phase: str) -> Path:
+    """Return the path of the record of a phase's newest execution."""
     return run_folder / "records" / f"{phase}.json"
 
 
-def find_twin(run_folder: Path, phase: str) -> Twin | None:
-    """Return the twin of a phase's newest execution, or None if there is none."""
-    path = twin_path(run_folder, phase)
-    return read_twin(path) if path.exists() else None
+def find_phase_record(run_folder: Path, phase: str) -> PhaseRecord | None:
+    """Return the record of a phase's newest execution, or None if there is none."""
+    path = phase_record_path(run_folder, phase)
+    return read_phase_record(path) if path.exists() else None
 
 
 def phases_done(run_folder: Path) -> set[str]:
@@ -160,29 +158,29 @@ def phases_done(run_folder: Path) -> set[str]:
     done = set()
     for phase in PHASES:
         with contextlib.suppress(RecordError):
-            twin = find_twin(run_folder, phase)
-            if twin is not None and twin.state is ExecutionState.DONE and not twin.is_open:
+            record = find_phase_record(run_folder, phase)
+            if record is not None and record.state is ExecutionState.DONE and not record.is_open:
                 done.add(phase)
 
     return done
 
 
-def read_twin(path: Path) -> Twin:
-    """Return the twin in a file.
+def read_phase_record(path: Path) -> PhaseRecord:
+    """Return the record in a file.
 
     Raise `RecordError` with the fault if the file is missing, cut off or malformed.
     """
-    meaning = RecordMessage.TWIN.fill()
-    twin = read_json_record(path, Twin, meaning, RecordMessage.EXECUTE_AGAIN.fill())
-    if twin is None:
+    meaning = RecordMessage.PHASE_RECORD.fill()
+    record = read_json_record(path, PhaseRecord, meaning, RecordMessage.EXECUTE_AGAIN.fill())
+    if record is None:
         raise RecordError(RecordMessage.NOT_EXECUTED_YET, path=path)
-    return twin
+    return record
 
 
-def twin_as_dict(twin: Twin) -> dict[str, Any]:
-    """Return the twin as a JSON object."""
-    content = asdict(twin)
-    content["checks"] = [check.as_dict() for check in twin.checks]
+def phase_record_as_dict(record: PhaseRecord) -> dict[str, Any]:
+    """Return the record as a JSON object."""
+    content = asdict(record)
+    content["checks"] = [check.as_dict() for check in record.checks]
     for check in content["checks"]:
         # This field is for the person at the notebook.
         del check["remedy"]
@@ -190,11 +188,13 @@ def twin_as_dict(twin: Twin) -> dict[str, Any]:
     return content
 
 
-def write_twin(twin: Twin, path: Path) -> None:
-    """Write the twin atomically. Text that looks like a real token is cut to its first letters."""
+def write_phase_record(record: PhaseRecord, path: Path) -> None:
+    """Write the record atomically. Text that looks like a real token is cut to its first letters."""
     write_text(
         path,
-        json.dumps(mask_value(twin_as_dict(twin)), indent=1, ensure_ascii=False, allow_nan=False)
+        json.dumps(
+            mask_value(phase_record_as_dict(record)), indent=1, ensure_ascii=False, allow_nan=False
+        )
         + "\n",
     )
 
@@ -234,83 +234,3 @@ def plain(value: Any, where: str = "value") -> Any:
 def _is_numpy_number(value: Any) -> bool:
     """Return whether a value is a scalar of numpy or torch, without importing either."""
     return callable(getattr(value, "item", None)) and getattr(value, "ndim", None) == 0
-
-
-def read_notebook(path: Path) -> Any:
-    """Return the notebook in a file.
-
-    Raise `RecordError` if the file is missing or is not a notebook.
-    """
-    # The import takes 0.1 s, so it happens only if a notebook is really read.
-    import nbformat
-
-    try:
-        return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    except FileNotFoundError:
-        raise RecordError(RecordMessage.NOTEBOOK_MISSING, path=path) from None
-    except (OSError, ValueError, AttributeError, nbformat.ValidationError) as error:
-        raise RecordError(
-            RecordMessage.NOTEBOOK_NOT_READABLE, path=path, error=str(error).partition(chr(10))[0]
-        ) from error
-
-
-def notebook_text(notebook: Any) -> str:
-    """Return the text of a notebook's file.
-
-    Typed or printed text that looks like a real token is cut to its first letters.
-    """
-    import nbformat
-
-    return str(nbformat.writes(mask_value(notebook)))  # type: ignore[no-untyped-call]
-
-
-PACKAGES = (
-    *(
-        "gpt3-runbook",
-        "torch",
-        "megatron-core",
-        "deepspeed",
-        "numpy",
-        "tokenizers",
-        "fastokens",
-        "pydantic",
-    ),
-    *("ipykernel", "nbclient", "nbconvert", "papermill"),
-)
-"""Packages whose version can change a result or a record.
-
-Packages that are not installed are left out.
-"""
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python, system and packages without importing the packages."""
-    versions_by_name = {"python": platform.python_version(), "system": platform.platform()}
-    for name in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions_by_name[name] = metadata.version(name)
-
-    return versions_by_name
-
-
-def commit_of(project: Path) -> str:
-    """Return the commit of the project's repository, or an empty text if git does not provide it.
-
-    It ends with `-dirty` if tracked files differ from it. git refuses a clone with another owner,
-    which is how a container sees one; the clone that contains this code is trusted.
-    """
-    trusted = f"safe.directory={Path(__file__).parents[2]}"
-    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    # This query must not compete for the index lock with a commit in progress.
-    environment = {"GIT_OPTIONAL_LOCKS": "0"}
-    try:
-        finished = shell.run(
-            ["git", "-c", trusted, *describe],
-            cwd=project,
-            env=environment,
-            timeout=20,
-        )
-    except ProgramError:
-        return ""
-
-    return finished.out.strip()

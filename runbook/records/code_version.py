@@ -1,0 +1,60 @@
+"""The code that makes a record: its commit, and the versions of Python and packages."""
+
+import contextlib
+import platform
+from importlib import metadata
+from pathlib import Path
+
+from runbook.core import shell
+from runbook.core.errors import ProgramError
+
+PACKAGES = (
+    *(
+        "gpt3-runbook",
+        "torch",
+        "megatron-core",
+        "deepspeed",
+        "numpy",
+        "tokenizers",
+        "fastokens",
+        "pydantic",
+    ),
+    *("ipykernel", "nbclient", "nbconvert", "papermill"),
+)
+"""Packages whose version can change a result or a record.
+
+Packages that are not installed are left out.
+"""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, system and packages without importing the packages."""
+    versions_by_name = {"python": platform.python_version(), "system": platform.platform()}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions_by_name[name] = metadata.version(name)
+
+    return versions_by_name
+
+
+def commit_of(project: Path) -> str:
+    """Return the commit of the project's repository, or an empty text if git does not provide it.
+
+    It ends with `-dirty` if tracked files differ from it. git refuses a clone with another owner,
+    which is how a container sees one; the clone that contains this code is trusted.
+    """
+    trusted = f"safe.directory={Path(__file__).parents[2]}"
+    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    # This query must not compete for the index lock with a commit in progress.
+    environment = {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        finished = shell.run(
+            ["git", "-c", trusted, *describe],
+            cwd=project,
+            env=environment,
+            timeout=20,
+        )
+    except ProgramError:
+        return ""
+
+    return finished.out.strip()
