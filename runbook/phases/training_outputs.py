@@ -8,7 +8,7 @@ from runbook.plan_file.checkpoint_folder import newest_checkpoint
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan
 from runbook.records.manifest import move_files
-from runbook.results.forecast_scores import FORECASTS_FILE
+from runbook.results.forecast_seal import FORECASTS_FILE
 
 
 def training_paths(folder: Path, phase_plan: PhasePlan) -> list[Path]:

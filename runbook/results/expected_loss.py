@@ -10,7 +10,7 @@ from pathlib import Path
 from runbook.core.errors import DataError, RecordError
 from runbook.forecast.interval_rules import EARLIEST_SHARE
 from runbook.plan_file.schema import PhasePlan
-from runbook.results.forecast_scores import Forecast, read_sealed
+from runbook.results.forecast_seal import Forecast, read_sealed
 from runbook.results.history import ValidationLoss, read_validation
 from runbook.results.messages import ResultMessage
 

@@ -1,90 +1,23 @@
-"""Forecasts sealed before a training's first step, and their scores after its end."""
+"""Scores of sealed forecasts after the end of a training, and what they say about later ones."""
 
-import hashlib
-import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from runbook.core.errors import RecordError
-from runbook.core.files import read_json_record, read_lines, write_text
+from runbook.core.files import read_lines
 from runbook.core.table import Row, Table
 from runbook.core.units import show_bytes, show_duration
 from runbook.forecast.interval_rules import COVERAGE
 from runbook.plan_file.json_records import append_line
+from runbook.results.forecast_seal import Forecast, SealedForecasts
 from runbook.results.messages import ResultMessage
 
-FORECASTS_FILE = "forecasts.json"
-"""File in the run's folder with the sealed forecasts."""
 SCORES_FILE = "forecasts.jsonl"
 """File next to the run folders with one line for each scored forecast of any run."""
 FEWEST_OWN_SCORES = 5
 """From this number of earlier scores on, their errors determine the width of an interval."""
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """A forecast number of a training, with its 80% interval."""
-
-    quantity: str
-    """`loss`, `step time`, `memory`, `total time`, `cost`, `cost in money` or `useful time`."""
-    unit: str
-    value: float
-    low: float
-    high: float
-    source: str
-
-
-@dataclass(frozen=True)
-class SealedForecasts:
-    """The forecasts for one training, as they were made."""
-
-    run: str
-    fingerprint: str
-    """Fingerprint of the training that the forecasts are about."""
-    sealed: str
-    """Time of the forecast, in UTC."""
-    late: bool
-    """Whether they were made after the first step. Such forecasts are shown but never counted."""
-    forecasts: tuple[Forecast, ...]
-    checksum: str = ""
-    schema: int = 1
-
-    def computed_checksum(self) -> str:
-        """Return the sha256 of everything but the checksum itself."""
-        content = asdict(self)
-        del content["checksum"]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def seal(forecasts: SealedForecasts, folder: Path) -> SealedForecasts:
-    """Write forecasts with their checksum."""
-    sealed = replace(forecasts, checksum=forecasts.computed_checksum())
-    write_text(folder / FORECASTS_FILE, json.dumps(asdict(sealed), indent=1) + "\n")
-    return sealed
-
-
-def read_sealed(folder: Path) -> SealedForecasts | None:
-    """Return a run's sealed forecasts, or None.
-
-    Raise `RecordError` if they were changed.
-    """
-    remedy = "It was written by runbook before the first step; restore it from a copy."
-    path = folder / FORECASTS_FILE
-    sealed = read_json_record(path, SealedForecasts, "sealed forecasts", remedy)
-    if sealed is not None and sealed.checksum != sealed.computed_checksum():
-        checksum_now = sealed.computed_checksum()[:12]
-        raise RecordError(
-            ResultMessage.FORECAST_CHANGED,
-            path=path,
-            sealed=sealed.sealed,
-            checksum_now=checksum_now,
-            checksum=sealed.checksum[:12],
-        )
-
-    return sealed
 
 
 @dataclass(frozen=True)

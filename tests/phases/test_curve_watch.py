@@ -13,7 +13,7 @@ from toy_run import open_run
 from runbook.phases.job_control.curve_watch import CurveWatch
 from runbook.records.logbook import make_entry
 from runbook.results.expected_loss import LEFT_EVENT, newest_expected_loss
-from runbook.results.forecast_scores import Forecast, SealedForecasts, seal
+from runbook.results.forecast_seal import Forecast, SealedForecasts, seal
 from runbook.results.messages import ResultMessage
 
 

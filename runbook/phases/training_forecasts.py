@@ -1,4 +1,4 @@
-"""The forecasts of a run, sealed before its first step and scored after its last."""
+"""The forecasts of a training: made and sealed before its first step, scored after its last."""
 
 import math
 from collections.abc import Sequence
@@ -20,17 +20,19 @@ from runbook.records.manifest import note_files
 from runbook.records.session import Session
 from runbook.results import wall_time
 from runbook.results.forecast_scores import (
-    FORECASTS_FILE,
-    Forecast,
     ForecastScore,
-    SealedForecasts,
     append_scores,
     calibration_text,
     own_half_width,
     read_scores_of_all,
-    read_sealed,
     score,
     scores_table,
+)
+from runbook.results.forecast_seal import (
+    FORECASTS_FILE,
+    Forecast,
+    SealedForecasts,
+    read_sealed,
     seal,
 )
 from runbook.results.plan_versus_actual import planned_numbers

@@ -13,23 +13,25 @@ from runbook.phases import run_report
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import VERSIONS
 from runbook.phases.run_plan import load_plan
-from runbook.phases.sealed_forecasts import START_SECONDS, make_forecasts, seal_forecasts
+from runbook.phases.training_forecasts import START_SECONDS, make_forecasts, seal_forecasts
 from runbook.phases.training_outputs import sealed_paths
 from runbook.plan_file.phase_names import FULL
 from runbook.records.manifest import writer_of
 from runbook.results.forecast_scores import (
-    FORECASTS_FILE,
     SCORES_FILE,
-    Forecast,
-    SealedForecasts,
     append_scores,
     calibration_text,
     own_half_width,
     pinball,
     read_scores_of_all,
-    read_sealed,
     score,
     scores_table,
+)
+from runbook.results.forecast_seal import (
+    FORECASTS_FILE,
+    Forecast,
+    SealedForecasts,
+    read_sealed,
     seal,
 )
 from runbook.results.messages import ResultMessage
