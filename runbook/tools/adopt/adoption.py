@@ -22,7 +22,12 @@ from runbook.params.schema.keys import all_keys
 from runbook.params.schema.site import Site
 from runbook.params.yaml12 import nest, write_tree
 from runbook.tokens.tokenizer import GPT2_VOCABULARY
-from runbook.tools.adopt import job_environment, program_arguments
+from runbook.tools.adopt import (
+    job_environment,
+    launcher_options,
+    program_arguments,
+    queue_directives,
+)
 from runbook.tools.adopt.findings import CarriedValue, Findings, KnownError
 from runbook.tools.adopt.foreign import imported_frameworks
 from runbook.tools.adopt.hydra import with_configuration_files
@@ -424,9 +429,9 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
         findings.take("model", "375m", 0, "placeholder: neither a model nor its shape is named")
         _leave_model_unknown(unknown, launches, findings)
     _settle_tokenizer(evidence.models, findings)
-    job_environment.drop_ssh(findings)
+    launcher_options.drop_ssh(findings)
     launcher = findings.value("jobs.launcher", site.launcher)
-    job_environment.drop_defaults(findings, launcher in ("torchrun", "deepspeed"))
+    queue_directives.drop_defaults(findings, launcher in ("torchrun", "deepspeed"))
     return framework
 
 
@@ -610,7 +615,7 @@ def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelK
     script = evidence.script
     findings = evidence.findings
     kind: program_arguments.ModelKind = {}
-    job_environment.take_directives(script.directives, findings)
+    queue_directives.take_directives(script.directives, findings)
     _take_allocations(script, findings)
     if evidence.calls:
         _take_submission(evidence.calls[-1], findings)
@@ -635,7 +640,7 @@ def _take_allocations(script: Script, findings: Findings) -> None:
     for command in script.commands:
         if command.name == "salloc":
             own_words = [word.text for word in command.words[1 : 1 + command.own]]
-            job_environment.take_directives(options_of("slurm", own_words, command.line), findings)
+            queue_directives.take_directives(options_of("slurm", own_words, command.line), findings)
 
 
 def _take_submission(call: DocumentCall, findings: Findings) -> None:
@@ -643,7 +648,9 @@ def _take_submission(call: DocumentCall, findings: Findings) -> None:
     queue = {"sbatch": "slurm", "qsub": "pbs", "bsub": "lsf"}.get(call.command.name)
     if queue:
         queue_words = [word.text for word in call.command.words[1:] if word.text != call.script]
-        job_environment.take_directives(options_of(queue, queue_words, call.command.line), findings)
+        queue_directives.take_directives(
+            options_of(queue, queue_words, call.command.line), findings
+        )
 
 
 def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
@@ -660,7 +667,7 @@ def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.M
     else:
         kind = program_arguments.take_options(launch.arguments, findings, framework)
     _take_kind(launch, findings)
-    job_environment.take_launch(evidence.script, launch, findings)
+    launcher_options.take_launch(evidence.script, launch, findings)
     environment = launch.command.environment
     knobs = {name: word for name, word in environment.items() if name in _BESIDE_OPTIONS}
     if "training.shape.layers" in findings.carried:  # The options identify the model.

@@ -15,8 +15,8 @@ from runbook.core.units import show_count
 from runbook.params.schema.entries import Model, with_shape
 from runbook.planning.cost.memory import state_bytes
 from runbook.planning.sizes import label_count, label_fits, shape_of, whole
+from runbook.tools.adopt.container_images import is_local_tag
 from runbook.tools.adopt.findings import Findings, KnownError
-from runbook.tools.adopt.job_environment import is_local_tag
 from runbook.tools.adopt.launches import DocumentCall, Launch, option
 from runbook.tools.adopt.script import Script, Word
 
