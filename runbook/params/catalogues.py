@@ -7,12 +7,12 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 
 from runbook.core.errors import ParamsError
+from runbook.core.nearest_names import nearest_names
 from runbook.params.layers import Layer, rule_of
 from runbook.params.messages import ParamsMessage
 from runbook.params.problems import InvalidParams, Problem, hidden_in, marks_in, tokens_in
 from runbook.params.project import shown_path, site_names
 from runbook.params.schema.entries import Dataset, Model
-from runbook.params.schema.keys import nearest
 from runbook.params.schema.site import Site
 from runbook.params.schema.value_types import Strict
 from runbook.params.yaml12 import YamlDocument, read_mapping, read_text
@@ -94,7 +94,7 @@ def smaller_model(run_model_name: str, run_model: Model, smoke: Model) -> tuple[
 
 def no_such(name: str, names: list[str], where: str) -> Statement:
     """Return the message for an unknown name, with the closest ones."""
-    near = nearest(name, names, likeness=0.5)
+    near = nearest_names(name, names, likeness=0.5)
     first_names = ", ".join(names[:12])
     if len(names) > 12:
         first_names += f" and {len(names) - 12} more"

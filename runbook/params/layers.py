@@ -14,21 +14,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from runbook.core.errors import ParamsError
+from runbook.core.nearest_names import nearest_names
 from runbook.core.visible_text import find_hidden
 from runbook.params.messages import ParamsMessage
 from runbook.params.problems import Problem, hidden_problem, show, statement_of, token_problem
-from runbook.params.schema.keys import (
-    EXCLUSIVE,
-    all_keys,
-    document_name,
-    full_path,
-    nearest,
-    right_name,
-    sections,
-)
+from runbook.params.schema.keys import EXCLUSIVE, all_keys, full_path, sections
 from runbook.params.schema.run_file import Run
 from runbook.params.schema.value_types import BrokenRuleError, is_name
 from runbook.params.secrets import find_token
+from runbook.params.unknown_keys import explain_unknown_job_key, explain_unknown_key, some_keys
 from runbook.params.yaml12 import YamlDocument, nest, read_mapping, read_scalar
 from runbook.plan_file.diagnostics import Statement
 
@@ -117,7 +111,7 @@ class Layer:
                 self.take(value, where, written)
             elif value is not None:
                 # A section whose lines are all commented out is empty.
-                rule = ParamsMessage.IS_A_SECTION.of(name=_some_keys(name))
+                rule = ParamsMessage.IS_A_SECTION.of(name=some_keys(name))
                 self.report(name, where(written), rule, value)
         elif isinstance(value, Mapping | list | tuple):
             self.report(name, where(written), ParamsMessage.ONE_VALUE.of(), value)
@@ -153,7 +147,7 @@ class Layer:
         try:
             ours = full_path(path)
         except ValueError as error:
-            self.report(".".join(path), where, _unknown_job_key(path, value, error))
+            self.report(".".join(path), where, explain_unknown_job_key(path, value, error))
             return ""
 
         name = ".".join(ours)
@@ -175,39 +169,9 @@ class Layer:
         value: Any = ...,
     ) -> None:
         """Record an unknown key, with the one that was probably meant."""
-        ours, near = right_name(path)
-        parent = ".".join(path[:-1])
-        explained = document_name(path[-1])
-        if explained:
-            rule = ParamsMessage.NAME_OF_THE_DOCUMENTS.of(word=path[-1], meaning=explained.meaning)
-        elif ours:
-            rule = ParamsMessage.OTHER_NAME_OF_THE_DOCUMENTS.of(word=path[-1], ours=ours)
-        elif near:
-            rule = ParamsMessage.UNKNOWN_KEY.of(near=near)
-        else:
-            rule = ParamsMessage.UNKNOWN_KEY_OF_SECTION.of(
-                section=parent or "A run file", parent=_some_keys(parent)
-            )
-
         # The message does not repeat a whole section.
         shown_value = ... if isinstance(value, Mapping) else value
-        self.report(".".join(path), where, rule, shown_value)
-
-
-def _unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> Statement:
-    """Return what an unknown key of `jobs` means: a key of each phase, a key of `jobs`, a phase."""
-    right_key = ""
-    if not isinstance(value, Mapping):
-        right_key = "".join(right_name(path))
-    right_key = right_key.replace("jobs.<phase>.", "jobs.training.").replace(
-        "jobs.environment.", "jobs.training."
-    )
-    if right_key.startswith("jobs.training."):
-        return ParamsMessage.KEY_OF_ANOTHER_PHASE.of(right_key=right_key)
-    if right_key.startswith("jobs.") and right_key in all_keys():
-        near = right_key
-        return ParamsMessage.UNKNOWN_KEY.of(near=near)
-    return ParamsMessage.BROKEN_RULE.of(text=error)
+        self.report(".".join(path), where, explain_unknown_key(path), shown_value)
 
 
 def document_layer(name: str, document: YamlDocument) -> Layer:
@@ -324,7 +288,7 @@ def rule_of(error: Any, key: str, names: Sequence[str] = ()) -> Statement:
     if kind == "string_type":
         return ParamsMessage.NOT_TEXT.of(value=error["input"])
     if kind == "extra_forbidden":
-        near = nearest(str(error["loc"][-1]), list(names), 1)
+        near = nearest_names(str(error["loc"][-1]), list(names), 1)
         if near:
             return ParamsMessage.UNKNOWN_KEY.of(near=near[0])
         return ParamsMessage.UNKNOWN_KEY_ALONE.of()
@@ -332,25 +296,11 @@ def rule_of(error: Any, key: str, names: Sequence[str] = ()) -> Statement:
         return _RULES[kind].of()
 
     allowed_words = re.findall(r"'([^']*)'", str(context.get("expected", "")))
-    near = nearest(str(error["input"]), allowed_words, 1)
+    near = nearest_names(str(error["input"]), allowed_words, 1)
     text = error["msg"].replace("Input should be", "must be")
     if near:
         return ParamsMessage.NEARLY_A_WORD.of(text=text, near=near[0])
     return ParamsMessage.BROKEN_RULE.of(text=text, kind=kind, **context)
-
-
-def _some_keys(section: str) -> str:
-    """Return the first keys of a section as words."""
-    last_parts = []
-    for name in (*all_keys(), *sections()):
-        parent, _, last_part = name.rpartition(".")
-        if parent == section:
-            last_parts.append(last_part)
-
-    text = ", ".join(last_parts[:8])
-    if len(last_parts) > 8:
-        text += f" and {len(last_parts) - 8} more"
-    return text
 
 
 def take_name(set_words: Sequence[str], problems: list[Problem]) -> tuple[str, list[str]]:

@@ -15,11 +15,11 @@ from typing import Any
 import yaml
 
 from runbook.core.errors import ParamsError
+from runbook.core.nearest_names import nearest_names
 from runbook.params.messages import ParamsMessage
 from runbook.params.problems import InvalidParams, Problem, read_as_papermill, show
 from runbook.params.project import RunFile, find_run_file, run_names
 from runbook.params.run_loader import RunLoading
-from runbook.params.schema.keys import nearest
 from runbook.params.settings import Settings
 from runbook.params.yaml12 import YamlDocument, dotted, read_mapping, read_text
 
@@ -218,7 +218,7 @@ def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
             continue
         for name, value in assignments(source).items():
             if name not in expected:
-                close = nearest(name, list(PARAMETERS), 1)
+                close = nearest_names(name, list(PARAMETERS), 1)
                 if close:
                     hint = f"Did you mean {close[0]}?"
                 else:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.core.errors import ParamsError
+from runbook.core.nearest_names import nearest_names
 from runbook.params.messages import ParamsMessage
-from runbook.params.schema.keys import nearest
 from runbook.params.yaml12 import read_file
 
 PROJECT_VARIABLE = "RUNBOOK_PROJECT"
@@ -117,7 +117,7 @@ def find_run_file(name: str, project: Path | None = None) -> RunFile:
     names = run_names(root)
     if word in names:
         return RunFile(path, variant, root)
-    near = nearest(word, names)
+    near = nearest_names(word, names)
     if near:
         hint = f"Did you mean {' or '.join(near)}?"
     else:
@@ -148,7 +148,7 @@ def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
         else:
             beside = []
 
-        near = nearest(path.name, beside)
+        near = nearest_names(path.name, beside)
         suggestion = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ParamsError(ParamsMessage.NO_SUCH_RUN_FILE, word=word, suggestion=suggestion)
 

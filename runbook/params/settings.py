@@ -14,9 +14,10 @@ from runbook.params.layers import SCALED_DOWN, Origin
 from runbook.params.messages import ParamsMessage
 from runbook.params.problems import InvalidParams, Problem, show
 from runbook.params.schema.entries import Dataset, Model, TextShare
-from runbook.params.schema.keys import all_keys, full_path, right_name, sections
+from runbook.params.schema.keys import all_keys, full_path, sections
 from runbook.params.schema.run_file import JOB_SECTIONS, Job, Run
 from runbook.params.schema.site import Checkout, Container, Site
+from runbook.params.unknown_keys import right_name
 from runbook.params.yaml12 import nest, write_tree
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from runbook import params
 from runbook.params import Settings
-from runbook.params.schema.keys import document_name
+from runbook.params.unknown_keys import document_name
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_plan import load_plan
 from runbook.plan_file.phase_names import FULL, SMOKE

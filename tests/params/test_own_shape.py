@@ -10,7 +10,7 @@ from suite.messages import has_rule, problem_of
 from runbook import params
 from runbook.core.errors import ParamsError
 from runbook.params.messages import ParamsMessage
-from runbook.params.schema.keys import right_name
+from runbook.params.unknown_keys import right_name
 from runbook.planning import make_plan
 
 PROJECT = Path(__file__).parents[2]

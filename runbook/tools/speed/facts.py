@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from runbook.core.errors import ParamsError
+from runbook.core.nearest_names import nearest_names
 from runbook.frameworks.option_names import option_flags, option_names
-from runbook.params.schema.keys import nearest
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.step_inputs import code_of
 from runbook.planning.layout import Choice
@@ -219,7 +219,7 @@ def read_words(words: Sequence[str]) -> Facts:
         last_part = key.rpartition(".")[2]
         name = key if key in KEYS else _COLUMNS.get(last_part, last_part)
         if not value or name not in KEYS:
-            near = ", ".join(nearest(key, KEYS) or KEYS)
+            near = ", ".join(nearest_names(key, KEYS) or KEYS)
             raise ParamsError(SpeedMessage.NOT_A_FACT, word=word, near=near)
         is_numeric = name in NUMBERS or name.rpartition(".")[2] in _UNITS
         if is_numeric and not re.fullmatch(r"\d+(\.\d+)?", value):
