@@ -7,6 +7,7 @@ from runbook.core.errors import ParamsError
 from runbook.frameworks import megatron, nemo
 from runbook.frameworks.messages import FrameworkMessage
 from runbook.frameworks.options import PhaseRun, written
+from runbook.frameworks.schedules import SCHEDULE_NAMES
 from runbook.params import Settings
 from runbook.params.schema.keys import all_keys
 from runbook.params.schema.run_file import OPTIMIZER_KEYS
@@ -176,8 +177,13 @@ def _refuse_unknown(settings: Settings) -> None:
         )
 
     schedule = settings.run.training.schedule
-    if schedule == "wsd" and "training.wsd_decay_style" not in supported:
-        raise ParamsError(FrameworkMessage.NO_WSD_SCHEDULE, framework=framework)
+    if schedule not in SCHEDULE_NAMES[framework]:
+        raise ParamsError(
+            FrameworkMessage.NO_SUCH_SCHEDULE,
+            schedule=schedule,
+            framework=framework,
+            schedules=", ".join(SCHEDULE_NAMES[framework]),
+        )
 
     for key in _RENDERED:
         value = attrgetter(key)(settings.run)

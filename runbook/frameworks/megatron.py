@@ -32,6 +32,7 @@ from runbook.frameworks.options import (
     whole,
     written,
 )
+from runbook.frameworks.schedules import schedule_reader, schedule_writer
 from runbook.params import Settings
 from runbook.plan_file.deepspeed import deepspeed_config
 from runbook.plan_file.json_records import value_at
@@ -87,12 +88,6 @@ def _counts_tokens(run: PhaseRun) -> bool:
     return (
         is_training and bool(run.training.tokens) and run.training.framework == "megatron-deepspeed"
     )
-
-
-def _schedule(run: PhaseRun) -> str:
-    """Return Megatron's name for the schedule."""
-    schedule = run.phase.learning_rate.schedule
-    return "WSD" if schedule == "wsd" else schedule
 
 
 def _unit(run: PhaseRun) -> str:
@@ -338,7 +333,6 @@ def _weighted(use: str) -> Callable[[PhaseRun], tuple[object, ...] | None]:
 
 _WARMUP = "learning_rate.warmup_samples"
 _DECAY = "learning_rate.decay_samples"
-_SCHEDULES = one_of({"cosine": "cosine", "linear": "linear", "constant": "constant", "WSD": "wsd"})
 _WSD_DECAY = "learning_rate.wsd_decay_samples"
 _WSD_STYLE = "learning_rate.wsd_decay_style"
 _RECOMPUTED = one_of({"full": "full", "selective": "selective"})
@@ -404,7 +398,12 @@ _TRAINING = (
     Option("train-samples", "training.samples", whole, _train_samples),
     Option("lr", "training.learning_rate", float, "learning_rate.peak"),
     Option("min-lr", "training.min_learning_rate", float, "learning_rate.minimum"),
-    Option("lr-decay-style", "training.schedule", _SCHEDULES, _schedule),
+    Option(
+        "lr-decay-style",
+        "training.schedule",
+        schedule_reader("megatron-lm"),
+        schedule_writer("megatron-lm"),
+    ),
     _length("lr-decay-iters", "training.decay_iterations", "iters", _DECAY),
     _length("lr-decay-samples", "training.decay_samples", "samples", _DECAY),
     _length("lr-warmup-iters", "training.warmup_iterations", "iters", _WARMUP),

@@ -25,10 +25,9 @@ class FrameworkMessage(Message):
         "training.offload=true: our own trainer keeps the optimizer's states on the device. Set "
         "training.offload to false, or training.framework to megatron-deepspeed."
     )
-    NO_WSD_SCHEDULE = (
-        "training.schedule=wsd: the pinned version of {framework} has no such schedule. Set "
-        "training.schedule to cosine, linear or constant, or training.framework to runbook or "
-        "megatron-lm."
+    NO_SUCH_SCHEDULE = (
+        "training.schedule={schedule}: the pinned version of {framework} has no such schedule, but "
+        "{schedules}. Set training.schedule to one of these, or training.framework to runbook."
     )
     ONLY_GPT2_TOKENIZER = (
         "data.tokenizer={tokenizer} with training.framework={framework}: only GPT-2's vocabulary "

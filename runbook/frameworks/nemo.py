@@ -25,15 +25,11 @@ from runbook.frameworks.options import (
     whole,
     written,
 )
+from runbook.frameworks.schedules import schedule_reader, schedule_writer
 from runbook.plan_file.schema import ModelShape, PhasePlan
 
 NULL = object()
 """Written as Hydra's null; None is not written."""
-_SCHEDULES = {
-    "cosine": "CosineAnnealing",
-    "linear": "PolynomialDecayAnnealing",
-    "constant": "WarmupHoldPolicy",
-}
 _PRECISIONS = {
     "bf16": "bf16",
     "16": "fp16",
@@ -151,10 +147,6 @@ def _optimizer(run: PhaseRun) -> str:
     return "fused_adam"
 
 
-def _schedule(run: PhaseRun) -> str:
-    return _SCHEDULES[run.phase.learning_rate.schedule]
-
-
 def _warmup_steps(run: PhaseRun) -> int:
     return run.phase.learning_rate.warmup_samples // run.phase.batch.global_
 
@@ -180,7 +172,6 @@ def _data_prefix(run: PhaseRun) -> tuple[object, ...]:
 
 _READ_PRECISION = one_of(_PRECISIONS)
 _READ_RECOMPUTE = one_of(_RECOMPUTED)
-_READ_SCHEDULE = one_of({name.lower(): schedule for schedule, name in _SCHEDULES.items()})
 _READ_ACTIVATION = one_of({"gelu": "gelu", "swiglu": "swiglu", "fast-swiglu": "swiglu"})
 _READ_NORMALIZATION = one_of({"layernorm": "layernorm", "rmsnorm": "rmsnorm"})
 _READ_POSITIONS = one_of({"learned_absolute": "learned", "rope": "rope"})
@@ -272,7 +263,12 @@ _OPTIMIZER = (
     Option("model.optim.name", write=_optimizer),
     Option("model.optim.lr", "training.learning_rate", float, "learning_rate.peak"),
     *NEMO_OPTIMIZER,
-    Option("model.optim.sched.name", "training.schedule", _READ_SCHEDULE, _schedule),
+    Option(
+        "model.optim.sched.name",
+        "training.schedule",
+        schedule_reader("nemo"),
+        schedule_writer("nemo"),
+    ),
     Option("model.optim.sched.warmup_steps", "training.warmup_iterations", whole, _warmup_steps),
     Option("model.optim.sched.constant_steps", write=_constant_steps),
     Option(

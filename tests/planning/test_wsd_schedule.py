@@ -108,5 +108,7 @@ def test_programs_without_it_refuse_it(framework):
     words = [*WSD, f"training.framework={framework}"]
     settings = params.load(run, set_words=words)
     _, plan = load_plan(run, words)
-    with refuses(ParamsError, FrameworkMessage.NO_WSD_SCHEDULE, framework=framework):
+    with refuses(
+        ParamsError, FrameworkMessage.NO_SUCH_SCHEDULE, schedule="wsd", framework=framework
+    ):
         training_arguments(settings, plan.phases[FULL])

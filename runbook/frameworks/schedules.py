@@ -1,0 +1,42 @@
+"""Each framework's name for a learning-rate schedule; a framework refuses the schedules it lacks."""
+
+from collections.abc import Callable, Mapping
+
+from runbook.frameworks.options import PhaseRun, Reader, one_of
+from runbook.plan_file.learning_rate import Schedule
+
+SCHEDULE_NAMES: dict[str, Mapping[Schedule, str]] = {
+    "megatron-lm": {
+        "cosine": "cosine",
+        "linear": "linear",
+        "constant": "constant",
+        "wsd": "WSD",
+    },
+    "megatron-deepspeed": {
+        "cosine": "cosine",
+        "linear": "linear",
+        "constant": "constant",
+    },
+    "nemo": {
+        "cosine": "CosineAnnealing",
+        "linear": "PolynomialDecayAnnealing",
+        "constant": "WarmupHoldPolicy",
+    },
+}
+"""By framework, its name for each of our schedules (pinned versions)."""
+
+
+def schedule_writer(framework: str) -> Callable[[PhaseRun], str]:
+    """Return a function that gives a framework's name for the schedule of a phase."""
+    names = SCHEDULE_NAMES[framework]
+    return lambda run: names[run.phase.learning_rate.schedule]
+
+
+def schedule_reader(framework: str) -> Reader:
+    """Return a reader that translates a framework's name of a schedule into ours.
+
+    >>> schedule_reader("megatron-lm")("WSD"), schedule_reader("nemo")("CosineAnnealing")
+    ('wsd', 'cosine')
+    """
+    names = SCHEDULE_NAMES[framework]
+    return one_of({name.lower(): schedule for schedule, name in names.items()})
