@@ -41,7 +41,7 @@ def export(
         out,
         phase,
         iteration or 0,
-        shard_bytes,
+        shard_bytes=shard_bytes,
     )
     files = f"{exported.files} file" + "s" * (exported.files > 1)
     size = f"{exported.bytes:,} bytes in {files}"

@@ -107,11 +107,12 @@ def export_weights(
     out: Path,
     phase: str = FULL,
     iteration: int = 0,
-    shard_bytes: int = offline_defaults.SHARD_BYTES,
+    **options: object,
 ) -> Exported:
     """Write the newest checkpoint as a Hugging Face folder, which appears only once it is complete.
 
-    `out` must not exist yet.
+    `out` must not exist yet. `options` are fields of the trainer's `OfflineRequest`, such as
+    `shard_bytes`.
     """
     part = out.absolute().with_name(f"{out.absolute().name}.part")
     out = out.absolute()
@@ -123,7 +124,7 @@ def export_weights(
             raise ParamsError(PhaseMessage.EXPORT_EXISTS, path=path, why=why.of())
 
     try:
-        request = {"out": str(part), "iteration": iteration, "shard_bytes": shard_bytes}
+        request = {**options, "out": str(part), "iteration": iteration}
         reply = ask_trainer("export", folder, phase, request)
         exported = Exported(
             iteration=reply["iteration"],

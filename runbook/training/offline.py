@@ -36,19 +36,12 @@ def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     from runbook.training.checkpoints import hugging_face, weights
 
     checkpoint = weights.newest_weights(spec, request.iteration)
-    out = Path(request.out)
     end = spec.sampling.end_of_document
-    written = hugging_face.export_folder(
-        checkpoint,
-        spec.model,
-        out,
-        end,
-        request.shard_bytes,
-    )
+    written = hugging_face.export_folder(checkpoint, spec.model, request, end)
     return {
         "iteration": checkpoint.iteration,
         "folder": str(checkpoint.folder),
-        "out": str(out),
+        "out": request.out,
         **written,
     }
 

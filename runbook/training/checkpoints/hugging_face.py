@@ -21,6 +21,7 @@ from runbook.training.checkpoints import folders
 from runbook.training.checkpoints.weights import WholeWeights, finite, stored_key
 from runbook.training.engines.engine import CommonState, Shards, State
 from runbook.training.messages import TrainingMessage
+from runbook.training.offline_request import OfflineRequest
 
 _NOT_OURS = (
     "sliding_window",
@@ -290,11 +291,10 @@ def _shapes_there(name: str, model: PlannedModel) -> list[tuple[int, ...]]:
 def export_folder(
     whole: WholeWeights,
     model: PlannedModel,
-    out: Path,
+    request: OfflineRequest,
     end_of_document: int,
-    shard_bytes: int,
 ) -> dict[str, object]:
-    """Write config.json and the weights in float32, in files of at most `shard_bytes`.
+    """Write config.json and the weights in float32, in files as the request asks for.
 
     Only one weight is in memory at a time, because a large model does not fit as a whole.
     """
@@ -308,9 +308,10 @@ def export_folder(
         for name in absent:
             del their_names[name]
 
+    out = Path(request.out)
     _make_empty_folder(out)
     their_shapes = {name: _shapes_there(name, model) for name in their_names}
-    shards = _split_into_shards(their_shapes, shard_bytes)
+    shards = _split_into_shards(their_shapes, request.shard_bytes)
     weight_map: dict[str, str] = {}
     total_bytes = 0
     for number, shard in enumerate(shards, 1):
