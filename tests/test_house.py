@@ -369,6 +369,30 @@ def test_no_module_imports_itself_through_others():
     graphlib.TopologicalSorter(graph).prepare()  # CycleError names the circle
 
 
+PHASE_NAME = re.compile(r"0[0-6]-[a-z]+(-test)?(--[a-z-]+)?")
+WITHOUT_PHASE_NAMES = {
+    # Imports nothing of ours, because node_checks starts below it on any node.
+    "runbook",
+    "runbook.plan_file.phase_names",
+}
+
+
+def test_the_name_of_a_phase_is_written_once():
+    repeated = []
+    for name, path in package_modules().items():
+        text = path.read_text()
+        is_checked = name not in WITHOUT_PHASE_NAMES and not name.startswith("runbook.tools.")
+        # Most modules have none, and parsing is slow.
+        if not is_checked or not PHASE_NAME.search(text):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if is_text and PHASE_NAME.fullmatch(node.value):
+                repeated.append(f"{name}:{node.lineno}: {node.value}")
+
+    assert repeated == []
+
+
 def test_untyped_mappings_stay_at_the_edge():
     loose = 0
     for path in package_modules().values():

@@ -10,6 +10,7 @@ import click
 
 from runbook.cli.messages import CliMessage
 from runbook.core.errors import ParamsError
+from runbook.plan_file.phase_names import FULL
 
 Command = Callable[..., Any]
 
@@ -65,7 +66,7 @@ def on_run_folder(command: Command) -> Command:
 def phase_option(
     help_text: str,
     *names: str,
-    default: str = "04-training",
+    default: str = FULL,
 ) -> Callable[[Command], Command]:
     """An option that takes a phase, or `--phase` for one of the two trainings.
 

@@ -7,13 +7,14 @@ from typing import Any
 import click
 
 from runbook.cli.options import RUNS, SET, phase_option
+from runbook.plan_file.phase_names import EVALUATION, PLAN
 
 
 @click.command()
 @click.argument("run_name", metavar="RUN")
 @SET
-@phase_option("First phase.", "--from", "from_phase", default="00-plan")
-@phase_option("Last phase.", "--to", "to_phase", default="06-evaluation")
+@phase_option("First phase.", "--from", "from_phase", default=PLAN)
+@phase_option("Last phase.", "--to", "to_phase", default=EVALUATION)
 @phase_option(
     "Repeat this phase, and what depends on it; old results are kept.", "--redo", default=""
 )

@@ -36,6 +36,7 @@ from runbook.frameworks.schedules import schedule_reader, schedule_writer
 from runbook.params import Settings
 from runbook.plan_file.deepspeed import deepspeed_config
 from runbook.plan_file.json_records import value_at
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan, Source
 
 OWN_DEEPSPEED = "deepspeed.json"
@@ -84,7 +85,7 @@ def _counts_tokens(run: PhaseRun) -> bool:
 
     Only Megatron-DeepSpeed can, and only if the run does.
     """
-    is_training = run.phase.phase == "04-training"
+    is_training = run.phase.phase == FULL
     return (
         is_training and bool(run.training.tokens) and run.training.framework == "megatron-deepspeed"
     )

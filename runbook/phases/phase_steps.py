@@ -14,7 +14,16 @@ from runbook.phases import token_inputs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.training_outputs import training_outputs
 from runbook.plan_file.identity import step_inputs
-from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
+from runbook.plan_file.phase_names import (
+    ANALYSIS,
+    DATA,
+    ENVIRONMENT,
+    EVALUATION,
+    FULL,
+    PHASES,
+    PLAN,
+    SMOKE,
+)
 from runbook.runs import machine
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_files import with_prompt_ids
@@ -39,8 +48,8 @@ YOUNGER_KEYS = {
 Each has the value at which those fingerprints stay the same.
 """
 
-TOKENIZE = "02-data--tokenize"
-MEASURE = "06-evaluation--built-in"
+TOKENIZE = f"{DATA}--tokenize"
+MEASURE = f"{EVALUATION}--built-in"
 
 GATE = "smoke/gate.json"
 """The smoke test's verdict, from the run's folder, as all names of files here."""
@@ -204,20 +213,20 @@ def _train_work(training: str, inputs: Callable[[PlannedRun], Inputs]) -> StepWo
     return StepWork(train_name(training), training, inputs, outputs)
 
 
-TOKENIZING = StepWork(TOKENIZE, "02-data", data_inputs, token_outputs)
+TOKENIZING = StepWork(TOKENIZE, DATA, data_inputs, token_outputs)
 SMOKE_TRAINING = _train_work(SMOKE, smoke_inputs)
 FULL_TRAINING = _train_work(FULL, full_inputs)
 TRAININGS = (SMOKE_TRAINING, FULL_TRAINING)
-MEASURING = StepWork(MEASURE, "06-evaluation", evaluation_inputs, built_in_scores)
+MEASURING = StepWork(MEASURE, EVALUATION, evaluation_inputs, built_in_scores)
 
 PHASE_ENDS = (
-    StepWork("00-plan", "00-plan", plan_inputs, plan_outputs),
-    StepWork("01-environment", "01-environment", environment_inputs, no_outputs),
-    StepWork("02-data", "02-data", data_inputs, no_outputs),
+    StepWork(PLAN, PLAN, plan_inputs, plan_outputs),
+    StepWork(ENVIRONMENT, ENVIRONMENT, environment_inputs, no_outputs),
+    StepWork(DATA, DATA, data_inputs, no_outputs),
     StepWork(SMOKE, SMOKE, smoke_inputs, smoke_outputs),
     StepWork(FULL, FULL, full_inputs, no_outputs),
-    StepWork("05-analysis", "05-analysis", analysis_inputs, analysis_outputs),
-    StepWork("06-evaluation", "06-evaluation", evaluation_inputs, all_scores),
+    StepWork(ANALYSIS, ANALYSIS, analysis_inputs, analysis_outputs),
+    StepWork(EVALUATION, EVALUATION, evaluation_inputs, all_scores),
 )
 """The end of each phase, whose marker says that the whole phase is done."""
 

@@ -285,7 +285,7 @@ def rehearse_run(
     run: str,
     set_words: Sequence[str] = (),
     *,
-    phase: str = "04-training",
+    phase: str = FULL,
     ranks: Sequence[int] = (),
     say: Any = None,
     count: Counting | None = None,

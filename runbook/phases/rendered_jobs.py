@@ -14,6 +14,7 @@ from runbook.params import Settings
 from runbook.params.settings import with_placeholders
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_plan import load_named
+from runbook.plan_file.phase_names import DATA
 from runbook.planning import Plan
 from runbook.runs import machine
 from runbook.runs.run_files import write_plan_file
@@ -45,10 +46,10 @@ def render_all(
         settings = with_placeholders(settings)
     plan = machine.make_plan_here(settings)
     jobs = render_jobs(settings, plan)
-    if asks_for_queue(settings, "02-data"):
+    if asks_for_queue(settings, DATA):
         tasks = data_tasks(settings, sys.executable)
         for task in tasks:
-            jobs[task.folder("02-data")] = render_task(settings, "02-data", task, PACKAGE)
+            jobs[task.folder(DATA)] = render_task(settings, DATA, task, PACKAGE)
 
     folders = {name: JobFolder(out / "jobs" / name) for name in jobs}
     for folder in folders.values():

@@ -31,7 +31,7 @@ from runbook.phases.phase_steps import (
 )
 from runbook.phases.run_report import write_report
 from runbook.phases.training_outputs import move_to_history, sealed_paths, training_paths
-from runbook.plan_file.phase_names import PHASES, TRAINING_PHASES
+from runbook.plan_file.phase_names import DATA, PHASES, TRAINING_PHASES
 from runbook.planning import Plan
 from runbook.records.engine.execute import Outcome, execute_phase, refuse_hand_edits
 from runbook.records.engine.execution_end import ExecutionState, NotebookStopped, ending_in_order
@@ -286,7 +286,7 @@ def forget(
     if phase_plan:
         outputs = training_paths(folder, phase_plan)
         outputs += sealed_paths(folder, phase)
-    elif phase == "02-data":
+    elif phase == DATA:
         outputs = [folder / "data"]
     else:
         outputs = []

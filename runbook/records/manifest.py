@@ -23,7 +23,16 @@ from runbook.core.errors import RecordError
 from runbook.core.files import free_name, name_time, read_json_record, sha256_of, write_text
 from runbook.plan_file import data_cache
 from runbook.plan_file.checkpoint_folder import METADATA, newest_checkpoint
-from runbook.plan_file.phase_names import PHASES
+from runbook.plan_file.phase_names import (
+    ANALYSIS,
+    DATA,
+    ENVIRONMENT,
+    EVALUATION,
+    FULL,
+    PHASES,
+    PLAN,
+    SMOKE,
+)
 from runbook.records.messages import RecordMessage
 from runbook.records.phase_record import (
     PhaseRecord,
@@ -49,18 +58,18 @@ LEFT_OUT_FOLDERS = ("cache", "trackers", "__pycache__", ".ipynb_checkpoints", "*
 
 _LINES = ("metrics", "rank_times", "validation", "samples")
 WRITTEN_BY = {
-    "00-plan": ("run.yaml", "plan.json"),
-    "01-environment": ("environment/*",),
-    "02-data": ("data/*",),
-    "03-smoke-test": ("smoke/*",),
-    "04-training": (
+    PLAN: ("run.yaml", "plan.json"),
+    ENVIRONMENT: ("environment/*",),
+    DATA: ("data/*",),
+    SMOKE: ("smoke/*",),
+    FULL: (
         *(f"{name}.jsonl" for name in _LINES),
         "checkpoints/*",
         "tensorboard/*",
         "forecasts.json",
     ),
-    "05-analysis": ("results.csv", "variants.csv"),
-    "06-evaluation": ("evaluation/*",),
+    ANALYSIS: ("results.csv", "variants.csv"),
+    EVALUATION: ("evaluation/*",),
 }
 """Files of each phase outside its jobs and steps.
 

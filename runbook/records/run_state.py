@@ -10,13 +10,13 @@ from runbook.core.errors import ParamsError, RecordError
 from runbook.core.locks import may_be_held
 from runbook.jobs.job_folder import heartbeat_age, latest_job_folder, read_end
 from runbook.params.yaml12 import read_file
-from runbook.plan_file.phase_names import PHASES
+from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import earlier_records
 from runbook.records.messages import RecordMessage
 from runbook.records.phase_record import PhaseRecord, find_phase_record
 
-METRICS = {"03-smoke-test": "smoke/metrics.jsonl", "04-training": "metrics.jsonl"}
+METRICS = {SMOKE: "smoke/metrics.jsonl", FULL: "metrics.jsonl"}
 """File to which the trainer writes its losses."""
 
 

@@ -16,6 +16,7 @@ from runbook.core.errors import RecordError
 from runbook.core.table import Row, Table
 from runbook.core.units import show_change
 from runbook.params.yaml12 import dotted
+from runbook.plan_file.phase_names import FULL
 from runbook.planning.make_plan import Plan, parse_plan
 from runbook.results.history import History, read_events, read_metrics, read_scores, read_validation
 from runbook.results.messages import ResultMessage
@@ -80,7 +81,7 @@ class Comparison:
         return all(check.verdict != "fail" for check in self.checks)
 
 
-def read_run(folder: Path, phase: str = "04-training") -> RunFacts:
+def read_run(folder: Path, phase: str = FULL) -> RunFacts:
     """Read everything a comparison needs from a run's folder.
 
     Raise `RecordError` if the phase was not run.

@@ -31,6 +31,7 @@ from runbook.packed_environment.manifest import (
 )
 from runbook.packed_environment.pack import find_sources, pack
 from runbook.params import Settings
+from runbook.plan_file.phase_names import FULL
 from runbook.planning.useful_time import ASSUMED_GIGABYTES_A_NODE, ASSUMED_GIGABYTES_AT_MOST
 from runbook.runs.messages import RunMessage
 
@@ -245,7 +246,7 @@ def environment_checks(settings: Settings) -> list[Check]:
             )
         ]
 
-    job = settings.job("04-training")
+    job = settings.job(FULL)
     nodes = job.nodes + job.spares
     speed, source = shared_bandwidth(settings, nodes)
     seconds = show_duration(copy_seconds(manifest, nodes, speed))

@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 from runbook.plan_file.errors import FAILED, TrainingError
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan, read_plan
 from runbook.training.health import injected_faults
 from runbook.training.health.heartbeat import HeartbeatWriter
@@ -92,7 +93,7 @@ def main() -> int:
         "plan", type=Path, help="plan.json of the run; its relative paths start from its folder"
     )
     parser.add_argument(
-        "--phase", default="04-training", help="which phase of it: 04-training or 03-smoke-test"
+        "--phase", default=FULL, help="which phase of it: 04-training or 03-smoke-test"
     )
     parser.add_argument(
         "--until",

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.plan_file.errors import RefusedError, TrainingError
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan, read_plan
 from runbook.training.messages import TrainingMessage
 from runbook.training.offline_request import OfflineRequest
@@ -96,7 +97,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m runbook.training.offline", description=__doc__)
     parser.add_argument("command", choices=list(COMMANDS))
     parser.add_argument("plan", type=Path)
-    parser.add_argument("--phase", default="04-training")
+    parser.add_argument("--phase", default=FULL)
     arguments = parser.parse_args()
     try:
         start = time.monotonic()

@@ -17,7 +17,6 @@ from runbook.forecast.final_loss import FAR_WIDENING, FARTHEST_RATIO
 from runbook.forecast.messages import ForecastMessage
 from runbook.phases.ladder.budget import LadderBudget, Pace, fit_rungs_left
 from runbook.phases.ladder.climb import (
-    TOKENS_STEP,
     FinishedRung,
     rung_folder,
     share_tokens,
@@ -44,6 +43,7 @@ from runbook.phases.ladder.rungs import (
 )
 from runbook.phases.ladder.service import LadderRequest, find_ladder
 from runbook.phases.messages import PhaseMessage
+from runbook.phases.phase_steps import TOKENIZE
 from runbook.phases.run_plan import load_plan
 from runbook.plan_file.phase_names import FULL
 from runbook.runs.machine import measure_core_flops
@@ -331,7 +331,7 @@ def test_rungs_share_the_token_files_of_the_first(tmp_path, monkeypatch):
     tokens.write_bytes(b"tokens")
     share_tokens(settings, ladder, second)
     assert not second.exists()
-    write_mark(first, TOKENS_STEP, 1, "f" * 16, [tokens])
+    write_mark(first, TOKENIZE, 1, "f" * 16, [tokens])
     share_tokens(settings, ladder, second)
     assert (second / "data" / tokens.name).stat().st_ino == tokens.stat().st_ino
     share_tokens(settings, ladder, second)

@@ -14,9 +14,10 @@ from runbook.jobs.render.quoting import quote, site_commands
 from runbook.jobs.render.templating import fill
 from runbook.jobs.render.training_job import QueuedTraining, RenderedJob
 from runbook.params import Job, Settings
+from runbook.plan_file.phase_names import ENVIRONMENT, FULL
 from runbook.plan_file.schema import PhasePlan
 
-PREFLIGHT_PHASE = "01-environment-preflight"
+PREFLIGHT_PHASE = f"{ENVIRONMENT}-preflight"
 """Prefix of its job folders' names."""
 WALLTIME_SECONDS = 600
 """Used if jobs.environment has none.
@@ -164,8 +165,8 @@ def preflight_job(settings: Settings) -> Job:
     If jobs.environment asks for one node and the training for more, request two, because one node
     cannot test the network.
     """
-    training = settings.job("04-training")
-    environment_job = settings.job("01-environment")
+    training = settings.job(FULL)
+    environment_job = settings.job(ENVIRONMENT)
     nodes = max(environment_job.nodes, min(2, training.nodes))
     return training.model_copy(
         update={

@@ -14,8 +14,9 @@ from runbook.jobs.render.training_job import RenderedJob
 from runbook.jobs.schedulers import get_queue_scripts
 from runbook.params import Job, Settings
 from runbook.params.schema.run_file import JOB_SECTIONS
+from runbook.plan_file.phase_names import DATA, ENVIRONMENT
 
-TASK_PHASES = ("01-environment", "02-data")
+TASK_PHASES = (ENVIRONMENT, DATA)
 """The phases that may run as such a job."""
 
 
@@ -153,6 +154,6 @@ def _cores(
     if task.in_container:
         return 1
     queue = get_queue_scripts(settings.site)
-    if phase == "02-data" and queue.data_job_takes_cores_of_queue:
+    if phase == DATA and queue.data_job_takes_cores_of_queue:
         return 0
     return settings.site.hardware.cores_per_node // tasks_per_node

@@ -30,7 +30,7 @@ from runbook.params.schema.value_types import (
     tracker_names_text,
 )
 from runbook.plan_file.learning_rate import Schedule, WsdDecay
-from runbook.plan_file.phase_names import PHASES
+from runbook.plan_file.phase_names import DATA, ENVIRONMENT, FULL, PHASES, SMOKE
 from runbook.plan_file.schema import (
     NEAR_FOLDER,
     Engine,
@@ -607,10 +607,10 @@ class Run(Strict):
 
 
 JOB_SECTIONS = {
-    "01-environment": "environment",
-    "02-data": "data",
-    "03-smoke-test": "smoke",
-    "04-training": "training",
+    ENVIRONMENT: "environment",
+    DATA: "data",
+    SMOKE: "smoke",
+    FULL: "training",
 }
 """For each phase, its key under `jobs`."""
 

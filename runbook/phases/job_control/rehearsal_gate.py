@@ -30,6 +30,7 @@ from runbook.phases.rehearsal import (
 from runbook.plan_file.errors import FAILED, REFUSED, RefusedError
 from runbook.plan_file.identity import layout_inputs
 from runbook.plan_file.json_records import as_json, from_json
+from runbook.plan_file.phase_names import ENVIRONMENT
 from runbook.planning import Check, Plan
 from runbook.records.code_version import versions
 from runbook.records.manifest import note_files
@@ -42,7 +43,7 @@ VERSION = 2
 """Increase this number when rehearsals start to count differently, so that stored ones are made
 again."""
 WAIVER = "training.rehearsal_waived_by"
-JOB_PHASE = "01-environment"
+JOB_PHASE = ENVIRONMENT
 """The rehearsal's job requests the same resources as the node checks, without devices."""
 COUNTING = ("gpt3-runbook", "torch", "megatron-core", "deepspeed")
 """Packages whose versions may affect the counts."""

@@ -15,16 +15,15 @@ from runbook.phases.ladder.budget import LadderBudget, Pace, fit_rungs_left
 from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung, write_ladder
 from runbook.phases.ladder.rungs import Family
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.phase_steps import train_name
+from runbook.phases.phase_steps import TOKENIZE, train_name
 from runbook.phases.runner import RunRequest, run_phases
-from runbook.plan_file.phase_names import FULL
+from runbook.plan_file.phase_names import DATA, FULL, PLAN
 from runbook.plan_file.schema import read_plan
 from runbook.results.history import read_validation
 from runbook.runs.run_folder import runs_folder
 from runbook.runs.step import read_mark
 
 Say = Callable[[str], None]
-TOKENS_STEP = "02-data--tokenize"
 
 
 @dataclass(frozen=True)
@@ -144,9 +143,9 @@ def _train(
     Only the first rung checks the environment.
     """
     set_words = (*ladder.set_words, *planned.rung.words())
-    phases = [("00-plan", "02-data"), (FULL, FULL)]
+    phases = [(PLAN, DATA), (FULL, FULL)]
     if not first:
-        phases = [("00-plan", "00-plan"), ("02-data", "02-data"), (FULL, FULL)]
+        phases = [(PLAN, PLAN), (DATA, DATA), (FULL, FULL)]
     for from_phase, to_phase in phases:
         request = RunRequest(
             ladder.run,
@@ -193,7 +192,7 @@ def share_tokens(settings: Settings, ladder: Ladder, folder: Path) -> None:
 
 def _has_tokens(folder: Path) -> bool:
     """Return whether a run made token files in its own folder. A site may store them elsewhere."""
-    return read_mark(folder, TOKENS_STEP) is not None and (folder / "data").is_dir()
+    return read_mark(folder, TOKENIZE) is not None and (folder / "data").is_dir()
 
 
 def read_rung(folder: Path, planned: PlannedRung) -> FinishedRung | None:

@@ -32,7 +32,7 @@ from runbook.phases.phase_steps import phase_end_work
 from runbook.phases.recorded_checks import record_checks
 from runbook.phases.rendered_jobs import render_jobs
 from runbook.phases.steps import PhaseStep, plan_only, run_only, step
-from runbook.plan_file.phase_names import FULL, SMOKE
+from runbook.plan_file.phase_names import FULL, PLAN, SMOKE
 from runbook.planning import Plan, plan_tables
 from runbook.planning.layout_search import what_if, what_if_table
 from runbook.planning.plan_tables import data_table, summary_table
@@ -43,7 +43,7 @@ from runbook.runs.consent import command_checks
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_folder import runs_folder
 
-PHASE = "00-plan"
+PHASE = PLAN
 END = phase_end_work(PHASE)
 
 

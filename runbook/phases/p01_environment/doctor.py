@@ -48,6 +48,7 @@ from runbook.phases.p01_environment.preflight.run_preflight import (
 )
 from runbook.phases.run_plan import load_plan
 from runbook.phases.token_inputs import text_home
+from runbook.plan_file.phase_names import ENVIRONMENT
 from runbook.planning import Check, Plan
 from runbook.planning.cost.cpu import BF16_UNITS
 from runbook.planning.data_plan import fetched_bytes
@@ -57,7 +58,7 @@ from runbook.runs.consent import command_checks
 from runbook.runs.run_folder import hold_run, runs_folder
 from runbook.tokens.sources.input_files import says_its_kind
 
-PHASE = "01-environment"
+PHASE = ENVIRONMENT
 SHOWN_REASONS = 4
 STALE_SECONDS = 600
 """Kernels compile faster than this, so an older lock comes from an interrupted compilation."""

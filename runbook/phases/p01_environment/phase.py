@@ -37,6 +37,7 @@ from runbook.phases.p01_environment.preflight.run_preflight import climb, write_
 from runbook.phases.phase_end import plain_end
 from runbook.phases.recorded_checks import record_checks
 from runbook.phases.steps import PhaseStep, step
+from runbook.plan_file.phase_names import ENVIRONMENT
 from runbook.planning import Check
 from runbook.records.session import Session
 from runbook.runs.machine import measure_machine
@@ -44,7 +45,7 @@ from runbook.runs.packed_environments import ensure_packed, uses_copy
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.step import StepOfRun
 
-PHASE = "01-environment"
+PHASE = ENVIRONMENT
 SETUP_VERSION = 1
 LONGEST_SECONDS = 8 * 3600.0
 """Time-out of one step, because importing a 23 GiB image or copying 702 GiB of token files is slow."""

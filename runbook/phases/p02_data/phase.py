@@ -42,7 +42,7 @@ from runbook.phases.token_inputs import (
     token_groups,
     tokenize_options,
 )
-from runbook.plan_file.phase_names import FULL
+from runbook.plan_file.phase_names import DATA, FULL
 from runbook.planning import Check
 from runbook.planning.data_plan import (
     FUSED_BYTES_PER_SECOND,
@@ -77,7 +77,7 @@ from runbook.tokens.sources.download import download
 from runbook.tokens.verification import sample_documents
 from runbook.tokens.verification import verify as verify_tokens
 
-PHASE = "02-data"
+PHASE = DATA
 SHADES = (
     "rgba(0,114,178,.28)",
     "rgba(230,159,0,.32)",

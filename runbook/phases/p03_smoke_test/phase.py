@@ -21,7 +21,7 @@ from runbook.phases.phase_steps import GATE, SMOKE_TRAINING, phase_end_work
 from runbook.phases.recorded_checks import record_checks
 from runbook.phases.steps import PhaseStep, plan_only, step
 from runbook.phases.training_results import show_loss as show_loss
-from runbook.plan_file.phase_names import FULL
+from runbook.plan_file.phase_names import FULL, SMOKE
 from runbook.planning import Plan
 from runbook.planning.plan_tables import batch_sum
 from runbook.records.session import Session
@@ -30,7 +30,7 @@ from runbook.results.figures import formulas
 from runbook.runs import machine
 from runbook.runs.planned_run import PlannedRun
 
-PHASE = "03-smoke-test"
+PHASE = SMOKE
 END = phase_end_work(PHASE)
 bind = binder(PHASE)
 finish = plain_end(PHASE)

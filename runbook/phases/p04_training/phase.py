@@ -26,13 +26,14 @@ from runbook.phases.training_forecasts import seal_forecasts
 from runbook.phases.training_results import show_account as show_account
 from runbook.phases.training_results import show_loss as show_loss
 from runbook.plan_file import offline_defaults
+from runbook.plan_file.phase_names import FULL
 from runbook.planning import Check
 from runbook.records.session import Session
 from runbook.results import gates
 from runbook.results.history import Event, events_named, read_events
 from runbook.runs.planned_run import PlannedRun, PlannedTraining
 
-PHASE = "04-training"
+PHASE = FULL
 bind = binder(PHASE)
 finish = plain_end(PHASE)
 

@@ -22,7 +22,7 @@ from runbook.phases.recorded_checks import record_checks
 from runbook.phases.steps import PhaseStep, run_only, step
 from runbook.phases.training_forecasts import score_forecasts
 from runbook.phases.training_results import TrainingResults, read_results
-from runbook.plan_file.phase_names import FULL, SMOKE
+from runbook.plan_file.phase_names import ANALYSIS, FULL, SMOKE
 from runbook.planning import Check
 from runbook.planning.cost.step_inputs import peak_of
 from runbook.planning.layout import full_choice
@@ -35,7 +35,7 @@ from runbook.runs import machine
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_files import read_plan_file
 
-PHASE = "05-analysis"
+PHASE = ANALYSIS
 TRAININGS = (SMOKE, FULL)
 END = phase_end_work(PHASE)
 bind = binder(PHASE)

@@ -24,7 +24,7 @@ from runbook.phases.phase_steps import BUILT_IN, MEASURING, phase_end_work
 from runbook.phases.recorded_checks import record_checks
 from runbook.phases.steps import PhaseStep, run_only, step
 from runbook.phases.trained_model import ask_trainer
-from runbook.plan_file.phase_names import FULL
+from runbook.plan_file.phase_names import EVALUATION, FULL
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.data_plan import split_shares
 from runbook.planning.make_plan import Plan
@@ -47,7 +47,7 @@ from runbook.runs.step import StepOfRun
 from runbook.tokens.indexed_files import IndexedReader
 from runbook.tokens.tokenizer import load_tokenizer
 
-PHASE = "06-evaluation"
+PHASE = EVALUATION
 END = phase_end_work(PHASE)
 bind = binder(PHASE)
 OURS = "runbook"

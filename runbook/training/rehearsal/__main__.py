@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from runbook.plan_file.errors import CANNOT_REHEARSE, TrainingError
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import read_plan
 from runbook.training.messages import TrainingMessage
 
@@ -19,7 +20,7 @@ def main() -> int:
         prog="python -m runbook.training.rehearsal", description=__doc__
     )
     parser.add_argument("plan", type=Path)
-    parser.add_argument("--phase", default="04-training")
+    parser.add_argument("--phase", default=FULL)
     parser.add_argument("--ranks", required=True, help="rank numbers, separated by commas")
     parser.add_argument("--out", type=Path, help="file for the lines, instead of standard output")
     arguments = parser.parse_args()

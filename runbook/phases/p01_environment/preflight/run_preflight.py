@@ -57,7 +57,7 @@ from runbook.phases.p01_environment.preflight.placed_check import (
     PreflightCheck,
 )
 from runbook.phases.p01_environment.preflight.torch_rules import torch_checks
-from runbook.plan_file.phase_names import FULL, SMOKE
+from runbook.plan_file.phase_names import ENVIRONMENT, FULL, SMOKE
 from runbook.plan_file.schema import Layout
 from runbook.planning import Check, Plan
 from runbook.runs.bad_nodes import FoundBy, report_bad_nodes, without_bad_nodes
@@ -277,7 +277,7 @@ def _probe_here(settings: Settings, plan: Plan, folder: Path) -> tuple[list[Prob
     python = settings.site.python or sys.executable
     options = _probe_options(settings, plan, folder, world_size)
     argv = [python, "-m", "runbook.training.probe", *options]
-    script = render_local(settings, replace(plan.phases[SMOKE], phase="01-environment"), argv)
+    script = render_local(settings, replace(plan.phases[SMOKE], phase=ENVIRONMENT), argv)
     # Do not write it under jobs/: the probe is a question, not a part of the run.
     job = JobFolder(folder / "environment" / "job")
     shutil.rmtree(job.path, ignore_errors=True)
