@@ -45,6 +45,11 @@ class CodedError(Exception):
         else:
             super().__init__(message)
 
+    @property
+    def code(self) -> str:
+        """Return the name of its message, as programs write it; empty for plain text."""
+        return self.message.code if self.message is not None else ""
+
 
 class TrainingError(CodedError):
     """Raised if the training cannot continue. Only its text is shown."""

@@ -8,7 +8,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from runbook.plan_file.errors import FAILED, TrainingError
+from runbook.plan_file.errors import FAILED, CodedError, TrainingError
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan, read_plan
 from runbook.training.health import injected_faults
@@ -72,7 +72,8 @@ def train_rank(
 
         code = TrainingLoop(spec, log, stopping, heartbeat, until).train()
     except Exception as error:
-        log.event("failed", message=f"{type(error).__name__}: {error}")
+        code = error.code if isinstance(error, CodedError) else ""
+        log.event("failed", message=f"{type(error).__name__}: {error}", code=code)
         if isinstance(error, RuntimeError) and "gloo" in str(error):
             raise TrainingError(TrainingMessage.RANK_GONE, error=error) from None
 

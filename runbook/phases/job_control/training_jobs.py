@@ -271,6 +271,8 @@ def _judge(training: PlannedTraining, status: JobStatus, attempts: list[Attempt]
 
     decision = decide_restart(attempts, budget)
     facts = {}
+    if last.end.cause is not None:
+        facts["cause"] = str(last.end.cause)
     for key in ("failure", "evidence", "remedy"):
         if value := getattr(last, key):
             facts[key] = value

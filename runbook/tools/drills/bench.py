@@ -35,6 +35,7 @@ from runbook.phases.job_control.job_step import JobStep
 from runbook.phases.open_phase import OpenPhase, open_run_phase
 from runbook.phases.phase_steps import TOKENIZE, train_step
 from runbook.plan_file.checkpoint_folder import saved_iterations
+from runbook.plan_file.job_ends import EndCause
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.rank_files import RANKS_FOLDER, heartbeat_stem, read_slots
 from runbook.plan_file.token_index import INDEX_HEADER, INDEX_MAGIC, INDEX_VERSION, UINT16
@@ -232,6 +233,15 @@ def _apply(changes: dict[str, str | None]) -> None:
 WAIT_SECONDS = 120.0
 
 
+@dataclass(frozen=True)
+class TrainingFailure:
+    """An error that ended a training, from events.jsonl."""
+
+    code: str
+    """Name of its message."""
+    message: str
+
+
 class DrillRun:
     """A separate run folder inside the bench."""
 
@@ -331,6 +341,19 @@ class DrillRun:
         """Return the run's events with these names."""
         events = read_lines(self.folder / self.open_phase.phase_plan.log.events)
         return [event for event in events if not names or event.get("event") in names]
+
+    def failure(self) -> TrainingFailure:
+        """Return the trainer's newest error. Both texts are empty if there is none."""
+        events = self.events("failed")
+        if not events:
+            return TrainingFailure("", "")
+        return TrainingFailure(events[-1]["code"], events[-1]["message"])
+
+    def end_cause(self) -> EndCause | None:
+        """Return why the newest job ended badly, or None if it did not."""
+        events = self.events("ended")
+        cause = events[-1].get("cause") if events else None
+        return EndCause(cause) if cause else None
 
     def losses(self) -> dict[int, float]:
         """Return the loss by iteration. For a repeated iteration, return its last loss."""

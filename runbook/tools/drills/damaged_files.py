@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
+from runbook.core.files import sha256_of
 from runbook.jobs.job_folder import JobState
 from runbook.phases.job_control.continuation import note_start
 from runbook.phases.p01_environment.doctor import space_checks
@@ -20,10 +21,14 @@ from runbook.plan_file.checkpoint_folder import (
     checkpoint_folders,
     folder_name,
 )
+from runbook.plan_file.errors import REFUSED
+from runbook.plan_file.job_ends import EndCause
+from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.token_index import INDEX_HEADER
 from runbook.tools.drills.bench import Bench, DrillEnding, DrillRun, write_tokens
 from runbook.tools.drills.processes import end_well
+from runbook.training.messages import TrainingMessage
 
 BOUNDARIES = ("begin", "shards", "metadata", "rename", "tracker", "pruning")
 
@@ -70,31 +75,27 @@ def damaged_checkpoints(bench: Bench) -> DrillEnding:
     ending = DrillEnding("one bit flipped, one shard truncated, one deleted")
     case.one_job("kill:rank=1,step=13")
     backup = shutil.copytree(case.tracker().parent, bench.root / "kept-checkpoints")
-    logs = {}
-    for iteration, damage, finding in (
-        (12, _flip_bit, "has sha256"),
-        (8, _cut_shard, "has sha256"),
-        (4, Path.unlink, "miss"),
-    ):
+    for iteration, damage in ((12, _flip_bit), (8, _cut_shard)):
         shard = _largest_shard(case, iteration)
-        damage(shard)
-        status = case.one_job("kill:rank=1,step=10; kill:rank=1,step=6")
-        logs[iteration] = case.said()
-        ending.rule(
-            f"{shard} {finding}" in logs[iteration] or f"{shard} is miss" in logs[iteration],
-            f"{shard.name} named",
-        )
+        fault = _damage(shard, damage)
+        case.one_job("kill:rank=1,step=10; kill:rank=1,step=6")
+        reported = [event["message"] for event in case.events("checkpoint_broken")]
+        ending.rule(fault in reported, f"{shard.name} named, with both checksums")
 
-    ending.rule(
-        "expected" in logs[12] and "4 iterations are lost" in logs[12],
-        "the log has both checksums and the steps lost",
-    )
-    resumed_from = [event["iteration"] for event in case.events("resumed")]
+    resumed = case.events("resumed")
+    resumed_from = [event["iteration"] for event in resumed]
     ending.rule(resumed_from == [8, 4], f"fell back to {resumed_from}")
+    ending.rule(resumed[0]["lost_iterations"] == 4, "the steps lost are an event")
+    shard = _largest_shard(case, 4)
+    shard.unlink()
+    status = case.one_job()
+    refusal = case.failure()
     ending.rule(
-        status.exit_code == 2 and "does not silently start again" in logs[4],
+        status.exit_code == REFUSED and refusal.code == TrainingMessage.NO_WHOLE_CHECKPOINT.code,
         "no complete checkpoint left: refused with exit code 2",
     )
+    fault = TrainingMessage.FILE_MISSING.fill(path=shard)
+    ending.rule(fault in refusal.message, f"{shard.name} named")
     shutil.rmtree(case.tracker().parent)
     shutil.copytree(backup, case.tracker().parent)
     ending.action = (
@@ -140,12 +141,12 @@ def disk_full(bench: Bench) -> DrillEnding:
     """Limit the size of files to 200 kB from step 9 on."""
     case = DrillRun(bench, "disk-full")
     ending = DrillEnding("no file can grow beyond 200 kB from step 9 on (RLIMIT_FSIZE)")
-    failure = case.train(f"full:bytes=200000,step=9,job={FULL}")
+    case.train(f"full:bytes=200000,step=9,job={FULL}")
     ending.rule(
-        "could not be written" in failure and " bytes " in failure,
-        "the error names the bytes needed",
+        case.failure().code == TrainingMessage.CHECKPOINT_NOT_WRITTEN.code,
+        "the error says that the checkpoint could not be written",
     )
-    ending.rule("disk full: it would happen again" in failure, "not restarted until there is room")
+    ending.rule(case.end_cause() is EndCause.DISK_FULL, "not restarted until there is room")
     ending.rule(
         case.checkpoints() == [4, 8] and not case.parts(),
         "earlier checkpoints are untouched and the partial one is gone",
@@ -198,11 +199,13 @@ def other_layout(bench: Bench) -> DrillEnding:
     wider = DrillRun(bench, "reshape-wrong", "model=wide")
     _take_over(first, wider)
     status = wider.one_job()
-    refused = (
-        status.exit_code == 2
-        and "is of another model: ffn_hidden 64 (plan: 128), hidden 16" in wider.said()
+    refusal = wider.failure()
+    is_of_another_model = refusal.code == TrainingMessage.CHECKPOINT_OF_ANOTHER_MODEL.code
+    width = PlanFileMessage.VALUE_DIFFERS.fill(key="hidden", value=16, whose="plan", planned=32)
+    ending.rule(
+        status.exit_code == REFUSED and is_of_another_model and width in refusal.message,
+        "model=wide: refused, with the reason",
     )
-    ending.rule(refused, "model=wide: refused, with the reason")
     ending.rule(first.checkpoints() == wider.checkpoints(), "its checkpoints are untouched")
     ending.action = "resharded the checkpoint; refused another model's, naming both shapes"
     return ending
@@ -222,6 +225,18 @@ def _largest_shard(case: DrillRun, iteration: int) -> Path:
     return max(shards, key=lambda path: path.stat().st_size)
 
 
+def _damage(shard: Path, damage: Callable[[Path], None]) -> str:
+    """Damage a shard. Return the fault that the trainer reports, with both checksums."""
+    expected = sha256_of(shard)
+    damage(shard)
+    return TrainingMessage.FILE_CHANGED.fill(
+        path=shard,
+        actual=sha256_of(shard)[:16],
+        expected=expected[:16],
+        size=shard.stat().st_size,
+    )
+
+
 def _flip_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -239,25 +254,20 @@ def bad_numbers(bench: Bench) -> DrillEnding:
         "overflows"
     )
     case = DrillRun(bench, "nan-stop")
-    failure = case.train(f"nan:step=9,job={FULL}")
+    case.train(f"nan:step=9,job={FULL}")
     ending.rule(
-        "is nan at iteration 9 (samples 32 to 35)" in failure, "stop: step and samples named"
+        case.failure().code == TrainingMessage.BAD_VALUE.code and _names_step_9(case),
+        "stop: step and samples named",
     )
     ending.rule(
-        "NaN in the loss: it would happen again" in failure and len(case.job_names()) == 1,
+        case.end_cause() is EndCause.NOT_FINITE and len(case.job_names()) == 1,
         "stop: not restarted",
     )
     ending.rule(case.checkpoints() == [4, 8], "stop: nothing of that step was saved")
     for policy in ("skip", "rollback"):
         tolerant = DrillRun(bench, f"nan-{policy}", f"training.nan_policy={policy}")
         failure = tolerant.train("nan:step=9")
-        bad = tolerant.events("bad_step")
-        named = bool(bad) and (
-            bad[0]["iteration"],
-            bad[0]["first_sample"],
-            bad[0]["last_sample"],
-        ) == (9, 32, 35)
-        ending.rule(named, f"{policy}: the samples are in events.jsonl")
+        ending.rule(_names_step_9(tolerant), f"{policy}: the samples are in events.jsonl")
         ending.rule(
             not failure and tolerant.done(), f"{policy}: the training finished", failure[:300]
         )
@@ -281,6 +291,15 @@ def bad_numbers(bench: Bench) -> DrillEnding:
         "stopped, skipped or rolled back, as the policy says; skipped and counted overflows"
     )
     return end_well(bench, case, ending, case.train())
+
+
+def _names_step_9(case: DrillRun) -> bool:
+    """Return whether the first bad step in events.jsonl is step 9, with its samples."""
+    bad_steps = case.events("bad_step")
+    if not bad_steps:
+        return False
+    first = bad_steps[0]
+    return (first["iteration"], first["first_sample"], first["last_sample"]) == (9, 32, 35)
 
 
 def bad_data(bench: Bench) -> DrillEnding:

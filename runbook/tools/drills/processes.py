@@ -19,6 +19,7 @@ from runbook.core.files import read_lines
 from runbook.core.locks import hold
 from runbook.core.processes import wait_until
 from runbook.core.shell import Finished
+from runbook.next_job.messages import NextJobMessage
 from runbook.phases.job_control import job_step
 from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.diagnostics import Statement
@@ -234,7 +235,7 @@ def node_loss(bench: Bench) -> DrillEnding:
     loop = DrillRun(bench, "crash-loop", "jobs.training.restarts=1")
     failure = loop.train("kill:rank=1,step=6")
     ending.rule(
-        "2 jobs in a row made no new step (jobs.training.restarts is 1)" in failure,
+        NextJobMessage.NO_NEW_STEP.fill(jobs_without_progress=2, budget=1) in failure,
         "a crash loop is stopped",
     )
     ending.rule(len(loop.job_names()) == 3, "after as many restarts as allowed")
@@ -247,10 +248,11 @@ def same_failure(bench: Bench) -> DrillEnding:
     ending = DrillEnding("an exception at step 6 of every job; then at steps 6 and 11")
     case = DrillRun(bench, "same-step")
     failure = case.train("raise:rank=0,step=6")
-    ending.rule(
-        "the same failure twice at step 6 (04-training and 04-training-2:" in failure,
-        "stopped at the second failure",
+    last_end = case.events("ended")[-1]
+    same_failure_twice = NextJobMessage.SAME_FAILURE_TWICE.fill(
+        failing_step=6, both=f"{FULL} and {FULL}-2: {last_end.get('failure')}"
     )
+    ending.rule(last_end["why"] == same_failure_twice, "stopped at the second failure")
     ending.rule(ON_PURPOSE in failure, "the evidence is shown")
     ending.rule(len(case.job_names()) == 2, "no third job")
     two_steps = DrillRun(bench, "other-step")
