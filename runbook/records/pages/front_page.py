@@ -44,7 +44,7 @@ SPARK_WIDTH = 20
 class FrontPage(NamedTuple):
     """Content that the front page shows in addition to the records.
 
-    Made by whoever knows plan and prices.
+    `phases/run_report.py` makes it, because it knows plan, prices and the site's files.
     """
 
     # Text before and after training
