@@ -302,6 +302,21 @@ def test_every_path_a_document_names_exists(name):
     assert named or name != "README.md"
 
 
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_every_module_a_guide_names_exists_in_the_package_or_the_repository(name):
+    spans = re.findall(r"`([\w./-]+/[\w.-]+\.py)`", (REPOSITORY / name).read_text())
+    missing = []
+    for module in spans:
+        is_placeholder = Path(module).stem.isupper()
+        if is_placeholder:
+            continue
+        if not (REPOSITORY / module).exists() and not (REPOSITORY / "runbook" / module).exists():
+            missing.append(module)
+
+    assert spans
+    assert missing == []
+
+
 def test_the_readme_is_read_in_three_minutes():
     assert len((REPOSITORY / "README.md").read_text().split()) <= 900
 
