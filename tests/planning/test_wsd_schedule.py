@@ -7,6 +7,7 @@ from runbook import params
 from runbook.core.errors import ParamsError
 from runbook.frameworks import training_arguments
 from runbook.frameworks.messages import FrameworkMessage
+from runbook.frameworks.schedules import SCHEDULE_NAMES, schedule_reader
 from runbook.phases.run_plan import load_plan
 from runbook.plan_file.identity import differences, recipe
 from runbook.plan_file.json_records import as_json
@@ -112,3 +113,10 @@ def test_programs_without_it_refuse_it(framework):
         ParamsError, FrameworkMessage.NO_SUCH_SCHEDULE, schedule="wsd", framework=framework
     ):
         training_arguments(settings, plan.phases[FULL])
+
+
+@pytest.mark.parametrize("framework", SCHEDULE_NAMES)
+def test_a_framework_reads_each_schedule_by_the_name_that_it_writes(framework):
+    read = schedule_reader(framework)
+    for schedule, name in SCHEDULE_NAMES[framework].items():
+        assert read(name) == schedule
