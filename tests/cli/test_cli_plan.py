@@ -11,7 +11,8 @@ from suite.messages import containing, says
 from runbook import params
 from runbook.core.errors import ParamsError
 from runbook.params.messages import ParamsMessage
-from runbook.params.schema.keys import DOCUMENT_NAMES, all_keys
+from runbook.params.schema.keys import all_keys
+from runbook.params.unknown_keys import DOCUMENT_NAMES
 from runbook.phases.key_explanation import why_text
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_checks import run_checks
