@@ -72,8 +72,8 @@ def train_rank(
 
         code = TrainingLoop(spec, log, stopping, heartbeat, until).train()
     except Exception as error:
-        code = error.code if isinstance(error, CodedError) else ""
-        log.event("failed", message=f"{type(error).__name__}: {error}", code=code)
+        message_code = error.code if isinstance(error, CodedError) else ""
+        log.event("failed", message=f"{type(error).__name__}: {error}", code=message_code)
         if isinstance(error, RuntimeError) and "gloo" in str(error):
             raise TrainingError(TrainingMessage.RANK_GONE, error=error) from None
 
