@@ -22,10 +22,16 @@ from runbook.tools.drills.bench import (
     judge_ending,
     write_project,
 )
+from runbook.tools.drills.damaged_files import TrainerCode
 from runbook.tools.drills.drill_list import DRILLS, chosen_drills, do_drill
 from runbook.tools.drills.drill_report import page_text
 from runbook.tools.drills.messages import DrillMessage
 from runbook.tools.drills.random_kills import broken_order
+from runbook.training.messages import TrainingMessage
+
+
+def test_the_codes_that_drills_look_for_are_the_trainers():
+    assert set(TrainerCode) <= {message.code for message in TrainingMessage}
 
 
 def test_there_are_twenty_named_after_the_table():
