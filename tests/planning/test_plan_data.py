@@ -167,14 +167,14 @@ REFUSALS = [
         {"data": {"held_out": 15}},
         {"dataset": files(30)},
         "held-out files: data.held_out=15 for validation and as many for test, of 30 files. Rule: more files than 2 x "
-        "data.held_out, so that something is left to train on. Lower data.held_out to at most 14, or 0 to split inside "
+        "data.held_out, so that some are left for training. Lower data.held_out to at most 14, or 0 to split inside "
         "each file.",
     ),
     (
         {"data": {"split": "1000,0,0"}},
         {},
-        "data split: data.split=1000,0,0: 100.0% train, 0.0% validation. Rule: there is text to train on, and to "
-        "validate with where evaluation is on. Give data.split shares above 0, such as 949,50,1, or set "
+        "data split: data.split=1000,0,0: 100.0% train, 0.0% validation. Rule: there is text for training, and for "
+        "validation if evaluation is on. Give data.split shares above 0, such as 949,50,1, or set "
         "training.eval_interval to 0.",
     ),
     (

@@ -99,13 +99,13 @@ REFUSALS = [
     (
         {"training": {"global_batch": 7}},
         {},
-        "04-training: batch: 7 sequences over 2 micro x 2 replicas = 4. Rule: the global batch divides by micro-batch x "
+        "04-training: batch: 7 sequences over 2 micro x 2 replicas = 4. Rule: the global batch is divisible by micro-batch x "
         "data replicas. Set training.global_batch to 8.",
     ),
     (
         {"training": {"smoke": {"global_batch": 3}}},
         {},
-        "03-smoke-test: batch: 3 sequences over 1 micro x 2 replicas = 2. Rule: the global batch divides by micro-batch "
+        "03-smoke-test: batch: 3 sequences over 1 micro x 2 replicas = 2. Rule: the global batch is divisible by micro-batch "
         "x data replicas. Set training.smoke.global_batch to 4.",
     ),
     (
@@ -163,7 +163,7 @@ REFUSALS = [
         },
         H100,
         "04-training: ZeRO 3 at the start: 325 GiB of weights on each device of 80.0 GiB. Rule: our trainer builds the "
-        "whole model of a device before ZeRO 3 cuts it up. Choose a larger parallel.tensor, or "
+        "whole model of a device before ZeRO 3 shards it. Choose a larger parallel.tensor, or "
         "training.engine=megatron-core with parallel.pipeline.",
     ),
     (
@@ -177,7 +177,7 @@ REFUSALS = [
         {"training": {"engine": "deepspeed", "precision": "fp16", "initial_loss_scale": 1000}},
         H100,
         "loss scale: training.initial_loss_scale=1000, training.min_loss_scale=1 with training.engine=deepspeed. Rule: "
-        "DeepSpeed takes the initial scale as a power of two, and the smallest as a whole number. Set "
+        "DeepSpeed accepts the initial scale as a power of two, and the smallest as a whole number. Set "
         "training.initial_loss_scale to 1024, training.min_loss_scale to 1.",
     ),
     (
@@ -257,7 +257,7 @@ REFUSALS = [
             "training": MEGATRON,
         },
         {"device": "H100-SXM"},
-        "04-training: devices on a node: 16 of 8 devices a node of here has. Rule: a job asks for no more devices than "
+        "04-training: devices on a node: 16 of 8 devices a node of here has. Rule: a job requests no more devices than "
         "a node has. Set jobs.training.devices_per_node to at most 8, or 0 for all of them.",
     ),
 ]
