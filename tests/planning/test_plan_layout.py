@@ -99,14 +99,14 @@ REFUSALS = [
     (
         {"training": {"global_batch": 7}},
         {},
-        "04-training: batch: 7 sequences over 2 micro x 2 replicas = 4. Rule: the global batch is divisible by micro-batch x "
-        "data replicas. Set training.global_batch to 8.",
+        "04-training: batch: 7 sequences over 2 micro x 2 replicas = 4. Rule: the global batch is divisible by "
+        "micro-batch x data replicas. Set training.global_batch to 8.",
     ),
     (
         {"training": {"smoke": {"global_batch": 3}}},
         {},
-        "03-smoke-test: batch: 3 sequences over 1 micro x 2 replicas = 2. Rule: the global batch is divisible by micro-batch "
-        "x data replicas. Set training.smoke.global_batch to 4.",
+        "03-smoke-test: batch: 3 sequences over 1 micro x 2 replicas = 2. Rule: the global batch is divisible by "
+        "micro-batch x data replicas. Set training.smoke.global_batch to 4.",
     ),
     (
         {"training": {"sequence_length": 256}},
