@@ -138,6 +138,7 @@ class PhaseMessage(Message):
         "The times are estimates for another CPU, and yours may take twice as long: no smoke test "
         "has measured a step on this machine."
     )
+    LADDER_OVER_BUDGET = "That is about {time} more than the budget has left."
     LADDER_TIME_LEFT = "At this pace, the {rungs} rungs that are left take about {time}."
     LADDER_WITH_ANOTHER_BUDGET = (
         "{folder_name} was begun with {designed_for}, and {requested} are asked for: its rungs "

@@ -12,12 +12,15 @@ from suite.messages import containing, refuses, says
 
 from runbook.cli.ladder import ladder as ladder_command
 from runbook.core.errors import DataError, ParamsError
-from runbook.core.units import show_device_hours
+from runbook.core.units import show_device_hours, show_duration
 from runbook.forecast.final_loss import FAR_WIDENING, FARTHEST_RATIO
 from runbook.forecast.messages import ForecastMessage
-from runbook.phases.ladder.budget import LadderBudget, Pace, fit_rungs_left
+from runbook.phases.ladder import budget as budgets
+from runbook.phases.ladder import climb as climbing
+from runbook.phases.ladder.budget import LadderBudget, fit_rungs_left, pace_of
 from runbook.phases.ladder.climb import (
     FinishedRung,
+    climb,
     rung_folder,
     share_tokens,
 )
@@ -201,9 +204,9 @@ def test_an_environment_without_torch_times_no_core(tmp_path):
 
 def test_the_time_left_follows_the_pace_of_the_trained_rungs():
     rungs = plan_ladder("local", SMALL_BATCH).rungs
-    pace = Pace()
-    assert pace.seconds_left(rungs) is None
-    pace.add(rungs[0], 2 * seconds_of(rungs[:1]))
+    assert pace_of([]).seconds_left(rungs) is None
+    assert pace_of(rungs).seconds_left(rungs) is None
+    pace = pace_of([timed(rungs[0], 2.0)])
     planned_left = seconds_of(rungs[1:])
     assert pace.seconds_left(rungs[1:]) == pytest.approx(2 * planned_left)
     without_time = replace(rungs[1], seconds=None)
@@ -213,6 +216,11 @@ def test_the_time_left_follows_the_pace_of_the_trained_rungs():
 def seconds_of(rungs: tuple[PlannedRung, ...]) -> float:
     """Planned time of some rungs, with their starts."""
     return sum(rung.seconds + rung.start_seconds for rung in rungs)
+
+
+def timed(planned: PlannedRung, pace: float) -> PlannedRung:
+    """A trained rung that took this many times its plan."""
+    return replace(planned, measured_seconds=pace * seconds_of((planned,)))
 
 
 def test_rungs_left_become_smaller_if_they_would_not_end_in_time(local):
@@ -277,13 +285,131 @@ def test_smaller_rungs_keep_the_rule_by_which_rates_and_batches_follow_the_size(
 
 def test_the_slower_of_the_newest_and_all_rungs_sets_the_pace():
     rungs = plan_ladder("local", SMALL_BATCH).rungs
-    pace = Pace()
-    assert pace.slowest == 1.0
-    pace.add(rungs[0], 1.2 * seconds_of(rungs[:1]))
-    pace.add(rungs[1], 1.6 * seconds_of(rungs[1:2]))
-    assert pace.slowest == pytest.approx(1.6)
-    pace.add(rungs[2], 1.0 * seconds_of(rungs[2:3]))
-    assert 1.1 < pace.slowest < 1.6
+    assert pace_of(rungs).slowest == 1.0
+    trained = [timed(rungs[0], 1.2), timed(rungs[1], 1.6)]
+    assert pace_of(trained).slowest == pytest.approx(1.6)
+    trained.append(timed(rungs[2], 1.0))
+    assert 1.1 < pace_of(trained).slowest < 1.6
+
+
+class SimulatedRungs:
+    """Rungs that take a multiple of their planned time on a clock of their own, and train nothing."""
+
+    def __init__(self, monkeypatch, pace: float) -> None:
+        self.pace = pace
+        self.now = 1000.0
+        self.done: dict[str, FinishedRung] = {}
+        self.interrupted_at = ""
+        monkeypatch.setattr(climbing, "time", self)
+        monkeypatch.setattr(budgets, "time", self)
+        monkeypatch.setattr(climbing, "_train", self.train)
+        monkeypatch.setattr(climbing, "read_rung", self.read)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def train(self, ladder, planned, *, first, say) -> None:
+        if planned.name in self.done:
+            return
+        seconds = self.pace * seconds_of((planned,))
+        if planned.name == self.interrupted_at:
+            self.interrupted_at = ""
+            self.now += seconds / 2
+            raise KeyboardInterrupt
+        self.now += seconds
+        self.done[planned.name] = FinishedRung(planned, None, 1, 1, 1, 1.0, loss=5.0)
+
+    def read(self, folder, planned) -> FinishedRung | None:
+        return self.done.get(planned.name)
+
+    def climb(self, ladder: Ladder, family: Family | None, folder, seconds: float | None):
+        settings, _ = load_plan("local", SMALL_BATCH)
+        budget = LadderBudget(seconds, ladder.spent_seconds, self.now)
+        lines: list[str] = []
+        trained, finished = climb(ladder, family, settings, budget, folder, lines.append)
+        return trained, finished, lines
+
+
+@pytest.mark.parametrize("pace", [0.7, 1.0, 1.3])
+def test_a_ladder_ends_within_its_budget_at_any_usual_pace(local, tmp_path, monkeypatch, pace):
+    monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
+    ladder = plan_ladder("local", SMALL_BATCH, budget_seconds=600)
+    rungs = SimulatedRungs(monkeypatch, pace)
+    trained, finished, _ = rungs.climb(ladder, local, tmp_path, 600.0)
+    assert len(finished) == 5
+    assert rungs.now - 1000 <= 1.02 * 600
+    assert (trained.rungs == ladder.rungs) is False
+    assert read_ladder(tmp_path) == trained
+    if pace > 1:
+        assert trained.rungs[-1].rung.flops < 0.9 * ladder.rungs[-1].rung.flops
+        assert rungs.now - 1000 > 0.8 * 600
+    else:
+        assert [one.rung for one in trained.rungs] == [one.rung for one in ladder.rungs]
+
+
+def test_a_ladder_far_beyond_its_budget_says_by_how_much(local, tmp_path, monkeypatch):
+    monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
+    ladder = plan_ladder("local", SMALL_BATCH, budget_seconds=600)
+    rungs = SimulatedRungs(monkeypatch, 10.0)
+    trained, _, lines = rungs.climb(ladder, local, tmp_path, 600.0)
+    left = 10 * seconds_of(trained.rungs[1:])
+    over = left - (600 - 10 * seconds_of(trained.rungs[:1]))
+    assert says(lines[5], PhaseMessage.LADDER_OVER_BUDGET, time=show_duration(over))
+
+
+def test_rungs_stay_as_planned_without_a_budget_or_if_the_run_has_changed(
+    local, tmp_path, monkeypatch
+):
+    monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
+    ladder = plan_ladder("local", SMALL_BATCH)
+    for number, (family_or_none, seconds) in enumerate(((local, None), (None, 10.0))):
+        rungs = SimulatedRungs(monkeypatch, 3.0)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        trained, _, _ = rungs.climb(ladder, family_or_none, folder, seconds)
+        assert [one.rung for one in trained.rungs] == [one.rung for one in ladder.rungs]
+
+
+def test_an_interrupted_ladder_goes_on_with_the_time_it_has_used(local, tmp_path, monkeypatch):
+    monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
+    ladder = write_ladder(plan_ladder("local", SMALL_BATCH, budget_seconds=600), tmp_path)
+    rungs = SimulatedRungs(monkeypatch, 1.0)
+    rungs.interrupted_at = ladder.rungs[2].name
+    with pytest.raises(KeyboardInterrupt):
+        rungs.climb(ladder, local, tmp_path, 600.0)
+    kept = read_ladder(tmp_path)
+    assert kept.spent_seconds == pytest.approx(rungs.now - 1000)
+    half = seconds_of(ladder.rungs[2:3]) / 2
+    assert kept.rungs[2].measured_seconds == pytest.approx(half)
+
+    trained, finished, _ = rungs.climb(kept, local, tmp_path, 600.0)
+    assert len(finished) == 5
+    assert trained.rungs[2].measured_seconds == pytest.approx(3 * half)
+    assert trained.spent_seconds == pytest.approx(rungs.now - 1000)
+
+
+def test_the_time_of_a_rung_that_a_killed_call_began_is_not_known(local, tmp_path, monkeypatch):
+    monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
+    ladder = plan_ladder("local", SMALL_BATCH, budget_seconds=600)
+    settings, _ = load_plan("local", SMALL_BATCH)
+    begun = rung_folder(ladder, settings, ladder.rungs[0])
+    begun.mkdir()
+    (begun / "plan.json").write_text("{}")
+    rungs = SimulatedRungs(monkeypatch, 0.1)
+    trained, _, _ = rungs.climb(ladder, local, tmp_path, 600.0)
+    assert trained.rungs[0].measured_seconds is None
+    assert trained.rungs[1].measured_seconds == pytest.approx(0.1 * seconds_of(ladder.rungs[1:2]))
+
+
+def test_a_ladder_of_an_earlier_version_has_no_measured_times(tmp_path):
+    ladder = write_ladder(plan_ladder("local", SMALL_BATCH), tmp_path)
+    record = json.loads((tmp_path / LADDER_FILE).read_text())
+    for key in ("spent_seconds", "planned_flops"):
+        record.pop(key)
+    for rung in record["rungs"]:
+        rung.pop("measured_seconds")
+    (tmp_path / LADDER_FILE).write_text(json.dumps(record))
+    assert read_ladder(tmp_path) == ladder
 
 
 def test_a_budget_counts_the_time_of_earlier_calls():

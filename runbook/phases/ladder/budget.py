@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung
+from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung, notes_of
 from runbook.phases.ladder.rungs import (
     COMPUTE_BETWEEN_RUNGS,
     LEAST_BETWEEN_RUNGS,
@@ -25,23 +25,16 @@ ROUNDS = 30
 """Halvings of the factor between rungs: more than a float can tell apart."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Pace:
-    """Planned and measured seconds of the rungs that this call has trained."""
+    """Planned and measured seconds of trained rungs whose time is known."""
 
+    num_rungs: int = 0
+    """Rungs trained so far, with those of unknown time."""
     planned_seconds: float = 0.0
     measured_seconds: float = 0.0
     newest: float = 0.0
-    """Measured over planned time of the newest rung alone."""
-
-    def add(self, planned: PlannedRung, measured_seconds: float) -> None:
-        """Count a rung. A rung without a planned time is ignored."""
-        if planned.seconds is None:
-            return
-        planned_seconds = planned.seconds + planned.start_seconds
-        self.planned_seconds += planned_seconds
-        self.measured_seconds += measured_seconds
-        self.newest = measured_seconds / planned_seconds
+    """Measured over planned time of the newest of these rungs alone."""
 
     def seconds_left(self, rungs: Sequence[PlannedRung]) -> float | None:
         """Return the seconds that more rungs will take at this pace, or None if unknown."""
@@ -59,6 +52,21 @@ class Pace:
         return max(self.newest, self.measured_seconds / self.planned_seconds)
 
 
+def pace_of(trained: Sequence[PlannedRung]) -> Pace:
+    """Return the pace of trained rungs. Those without a planned or measured time do not count."""
+    planned_seconds = 0.0
+    measured_seconds = 0.0
+    newest = 0.0
+    for planned in trained:
+        if planned.seconds is None or planned.measured_seconds is None:
+            continue
+        expected = planned.seconds + planned.start_seconds
+        planned_seconds += expected
+        measured_seconds += planned.measured_seconds
+        newest = planned.measured_seconds / expected
+    return Pace(len(trained), planned_seconds, measured_seconds, newest)
+
+
 @dataclass
 class LadderBudget:
     """The wall time of a whole ladder on this machine, and how much of it is spent."""
@@ -66,7 +74,7 @@ class LadderBudget:
     seconds: float | None
     """None if nobody gave a budget, or if the rungs wait in a queue."""
     spent_before: float = 0.0
-    """Seconds of earlier calls."""
+    """Seconds of earlier calls, without any that was killed within a rung."""
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -93,7 +101,8 @@ def fit_rungs_left(
 
     `pace` is the measured over the planned time of the trained rungs. Rungs that were made smaller
     grow again if the pace allows, up to the largest first planned. They are never closer than
-    `LEAST_BETWEEN_RUNGS`. The ladder stays as it is if its rungs are not one line of compute.
+    `LEAST_BETWEEN_RUNGS`. The ladder stays as it is if its rungs are not one line of compute, as
+    while the extra ones of six to eight rungs are left, or if batches would be too coarse.
     """
     trained = [planned.rung for planned in ladder.rungs[:num_trained]]
     rest = ladder.rungs[num_trained:]
@@ -114,12 +123,15 @@ def fit_rungs_left(
 
     changed = []
     rungs = rungs_above(family, trained, len(rest), factor)
+    if rungs is None:
+        return ladder
     for planned, rung in zip(rest, rungs, strict=True):
         changed.append(_with_rung(planned, rung))
     return replace(
         ladder,
         rungs=(*ladder.rungs[:num_trained], *changed),
         planned_flops=planned_flops,
+        notes=notes_of([*trained, *rungs]),
     )
 
 
@@ -141,7 +153,7 @@ def _largest_factor(
     pace: float,
 ) -> float:
     """Return the largest factor between rungs with which the rest takes at most these seconds."""
-    low = LEAST_BETWEEN_RUNGS
+    low = min(LEAST_BETWEEN_RUNGS, highest)
     high = highest
     for _ in range(ROUNDS):
         middle = (low + high) / 2

@@ -11,7 +11,7 @@ from runbook.core.units import show_duration
 from runbook.forecast.laws import Runs
 from runbook.forecast.tables import TrainingRow, as_runs
 from runbook.params import Settings
-from runbook.phases.ladder.budget import LadderBudget, Pace, fit_rungs_left
+from runbook.phases.ladder.budget import LadderBudget, Pace, fit_rungs_left, pace_of
 from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung, write_ladder
 from runbook.phases.ladder.rungs import Family
 from runbook.phases.messages import PhaseMessage
@@ -41,7 +41,7 @@ class FinishedRung:
 
 def climb(
     ladder: Ladder,
-    family: Family,
+    family: Family | None,
     settings: Settings,
     budget: LadderBudget,
     folder: Path,
@@ -50,12 +50,12 @@ def climb(
     """Train every rung that is not yet trained, the smallest first.
 
     Return its rungs, and the ladder as trained: later rungs may be smaller than planned, to end in
-    time. Raise `RunbookError` if a rung fails.
+    time. Without a family, rungs stay as planned. Raise `RunbookError` if a rung fails.
     """
     finished: list[FinishedRung] = []
-    pace = Pace()
     while len(finished) < len(ladder.rungs):
-        planned = ladder.rungs[len(finished)]
+        position = len(finished)
+        planned = ladder.rungs[position]
         rung_path = rung_folder(ladder, settings, planned)
         say(
             f"{planned.name}: {planned.rung.parameters:,} parameters, {planned.rung.tokens:,} "
@@ -63,9 +63,17 @@ def climb(
         )
         share_tokens(settings, ladder, rung_path)
         was_done = read_rung(rung_path, planned) is not None
+        # The time of a call that was killed within a rung is not known.
+        is_time_known = planned.measured_seconds is not None or not is_begun(rung_path)
         started = time.monotonic()
-        _train(ladder, planned, first=not finished, say=say)
-        seconds = time.monotonic() - started
+        try:
+            _train(ladder, planned, first=position == 0, say=say)
+        finally:
+            if not was_done:
+                seconds = time.monotonic() - started
+                ladder = _with_time(ladder, position, seconds if is_time_known else None)
+                ladder = write_ladder(replace(ladder, spent_seconds=budget.spent), folder)
+
         done = read_rung(rung_path, planned)
         if done is None:
             raise RunbookError(PhaseMessage.RUNG_WITHOUT_LOSS, folder_name=rung_path.name)
@@ -73,31 +81,45 @@ def climb(
         finished.append(done)
         if was_done:
             continue
-        pace.add(planned, seconds)
-        ladder = _keep_to_budget(ladder, family, len(finished), pace, budget, say)
-        ladder = write_ladder(replace(ladder, spent_seconds=budget.spent), folder)
-        _report_time(planned, seconds, pace, ladder.rungs[len(finished) :], say)
+        _report_time(ladder.rungs[position], say)
+        pace = pace_of(ladder.rungs[: position + 1])
+        if family is not None:
+            ladder = write_ladder(_keep_to_budget(ladder, family, pace, budget, say), folder)
+        _report_time_left(ladder.rungs[position + 1 :], pace, budget, say)
 
     return ladder, finished
+
+
+def is_begun(rung_path: Path) -> bool:
+    """Whether an earlier call has planned or trained a rung in this folder."""
+    return (rung_path / "plan.json").exists()
+
+
+def _with_time(ladder: Ladder, position: int, seconds: float | None) -> Ladder:
+    """Return the ladder with more time for one rung; None means that its time is not known."""
+    rungs = list(ladder.rungs)
+    if seconds is not None:
+        earlier = rungs[position].measured_seconds or 0.0
+        rungs[position] = replace(rungs[position], measured_seconds=earlier + seconds)
+    return replace(ladder, rungs=tuple(rungs))
 
 
 def _keep_to_budget(
     ladder: Ladder,
     family: Family,
-    num_trained: int,
     pace: Pace,
     budget: LadderBudget,
     say: Say,
 ) -> Ladder:
     """Return the ladder, whose rungs that are left fit the rest of the budget."""
-    if budget.left is None:
+    if budget.left is None or not pace.num_rungs:
         return ladder
-    fitted = fit_rungs_left(ladder, family, num_trained, budget.left, pace.slowest)
+    fitted = fit_rungs_left(ladder, family, pace.num_rungs, budget.left, pace.slowest)
     if fitted != ladder:
         say(
             PhaseMessage.RUNGS_FITTED_AGAIN.fill(
-                rungs=len(fitted.rungs) - num_trained,
-                time=show_duration(budget.left),
+                rungs=len(fitted.rungs) - pace.num_rungs,
+                time=show_duration(max(budget.left, 0.0)),
                 before=ladder.rungs[-1].rung.parameters,
                 largest=fitted.rungs[-1].rung.parameters,
             )
@@ -105,30 +127,38 @@ def _keep_to_budget(
     return fitted
 
 
-def _report_time(
-    planned: PlannedRung,
-    seconds: float,
-    pace: Pace,
-    rungs_left: Sequence[PlannedRung],
-    say: Say,
-) -> None:
-    """Report how long a rung took, how long it was planned to take, and what is left at this pace."""
-    if planned.seconds is None:
+def _report_time(planned: PlannedRung, say: Say) -> None:
+    """Report how long a rung took, and how long it was to take."""
+    if planned.seconds is None or planned.measured_seconds is None:
         return
     say(
         PhaseMessage.RUNG_TOOK.fill(
             name=planned.name,
-            measured=show_duration(seconds),
+            measured=show_duration(planned.measured_seconds),
             planned=show_duration(planned.seconds + planned.start_seconds),
         )
     )
+
+
+def _report_time_left(
+    rungs_left: Sequence[PlannedRung],
+    pace: Pace,
+    budget: LadderBudget,
+    say: Say,
+) -> None:
+    """Report what is left at this pace, and by how much that exceeds the budget."""
     seconds_left = pace.seconds_left(rungs_left)
-    if rungs_left and seconds_left is not None:
-        say(
-            PhaseMessage.LADDER_TIME_LEFT.fill(
-                rungs=len(rungs_left), time=show_duration(seconds_left)
-            )
+    if not rungs_left or seconds_left is None:
+        return
+    say(
+        PhaseMessage.LADDER_TIME_LEFT.fill(
+            rungs=len(rungs_left),
+            time=show_duration(seconds_left),
         )
+    )
+    if budget.left is not None and seconds_left > budget.left:
+        over = show_duration(seconds_left - budget.left)
+        say(PhaseMessage.LADDER_OVER_BUDGET.fill(time=over))
 
 
 def _train(

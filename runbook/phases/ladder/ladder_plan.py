@@ -57,6 +57,8 @@ class PlannedRung:
     cost: float | None = None
     is_measured: bool = False
     """Whether a smoke test on this machine has timed a similar step."""
+    measured_seconds: float | None = None
+    """Wall time of its training, over all calls. None if it is not trained or not known."""
 
     @property
     def start_seconds(self) -> float:
@@ -209,7 +211,7 @@ def _fit_budget(
             break
         largest = min(most_flops, largest * ratio)
 
-    return replace(fitted, notes=_notes(designed))
+    return replace(fitted, notes=notes_of(designed))
 
 
 def _without_times(ladder: Ladder, family: Family, count: int) -> Ladder:
@@ -223,10 +225,11 @@ def _without_times(ladder: Ladder, family: Family, count: int) -> Ladder:
         "the run's compute."
     )
     planned = tuple(_planned(ladder, rung) for rung in designed)
-    return replace(ladder, rungs=planned, notes=(note, *_notes(designed)))
+    return replace(ladder, rungs=planned, notes=(note, *notes_of(designed)))
 
 
-def _notes(rungs: Sequence[LadderRung]) -> tuple[str, ...]:
+def notes_of(rungs: Sequence[LadderRung]) -> tuple[str, ...]:
+    """Return what a person should know about these rungs."""
     short = short_rungs(list(rungs))
     if not short:
         return ()

@@ -254,11 +254,11 @@ def rungs_above(
     trained: Sequence[LadderRung],
     count: int,
     factor: float,
-) -> list[LadderRung]:
+) -> list[LadderRung] | None:
     """Return rungs that continue the line of trained ones.
 
     Each costs `factor` times the compute of the one below. They keep the trained rungs' rule for
-    batch and learning rate.
+    batch and learning rate. Return None if that rule rounds a batch too much.
     """
     last = trained[-1]
     rungs = []
@@ -272,7 +272,10 @@ def rungs_above(
     if last.global_batch == own_batch and math.isclose(last.learning_rate, family.rate.peak):
         return [_with_batch(family, _with_own_rate(family, rung), own_batch) for rung in rungs]
 
-    batches = [_whole_batch(family, batch) for batch in _batches_by_size(family, rungs)]
+    ideal_batches = _batches_by_size(family, rungs)
+    batches = [_whole_batch(family, batch) for batch in ideal_batches]
+    if _worst_rounding(batches, ideal_batches) > WORST_BATCH_ROUNDING:
+        return None
     return [_with_batch(family, rung, batch) for rung, batch in zip(rungs, batches, strict=True)]
 
 
@@ -375,8 +378,7 @@ def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
     """
     ideal_batches = _batches_by_size(family, rungs)
     batches = [_whole_batch(family, ideal) for ideal in ideal_batches]
-    errors = [abs(batch / ideal - 1) for batch, ideal in zip(batches, ideal_batches, strict=True)]
-    if max(errors) > WORST_BATCH_ROUNDING:
+    if _worst_rounding(batches, ideal_batches) > WORST_BATCH_ROUNDING:
         # A higher rate than the run's needs the other half of the rule, a smaller batch. Without
         # it, rungs with batches of 512 tokens became unstable, and a forecast missed by 39 %
         # (docs/ladder.md).
@@ -393,6 +395,12 @@ def _batches_by_size(family: Family, rungs: Sequence[LadderRung]) -> list[float]
         ratio = rung.parameters / family.parameters
         batches.append(family.global_batch * ratio**BATCH_EXPONENT)
     return batches
+
+
+def _worst_rounding(batches: Sequence[int], ideal_batches: Sequence[float]) -> float:
+    """Return the largest relative change of a batch by rounding it."""
+    pairs = zip(batches, ideal_batches, strict=True)
+    return max(abs(batch / ideal - 1) for batch, ideal in pairs)
 
 
 def _own_batch(family: Family) -> int:

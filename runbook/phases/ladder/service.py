@@ -30,6 +30,7 @@ from runbook.phases.ladder.ladder_plan import (
     write_ladder,
 )
 from runbook.phases.ladder.run_forecast import forecast_run
+from runbook.phases.ladder.rungs import Family
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_plan import load_plan
 from runbook.plan_file.phase_names import FULL
@@ -179,7 +180,8 @@ def climb_ladder(request: LadderRequest, say: Say) -> LadderState:
     with hold(state.folder, f"runbook ladder {request.run}") as taken_over:
         if taken_over:
             say(taken_over)
-        ladder = state.ladder
+        # Another call may have changed the rungs that are left before this one got the lock.
+        ladder = read_ladder(state.folder) or state.ladder
         if not ladder.designed:
             ladder = write_ladder(ladder, state.folder)
         budget = LadderBudget(
@@ -187,14 +189,26 @@ def climb_ladder(request: LadderRequest, say: Say) -> LadderState:
             spent_before=ladder.spent_seconds,
             started=started,
         )
-        ladder, finished = climb(
-            ladder, family_of(settings, plan), settings, budget, state.folder, say
-        )
+        family = _family_of_ladder(ladder)
+        ladder, finished = climb(ladder, family, settings, budget, state.folder, say)
         forecast = _forecast(ladder, finished, settings, plan)
         done = LadderState(ladder, state.folder, tuple(finished), forecast)
         _write_results(done, settings)
 
     return done
+
+
+def _family_of_ladder(ladder: Ladder) -> Family | None:
+    """Return the run for which a ladder was planned.
+
+    Return None if the run file has changed since: its rungs then stay as planned.
+    """
+    settings, plan = load_plan(ladder.run, ladder.set_words, measured=True)
+    family = family_of(settings, plan)
+    planned_for = (ladder.parameters, ladder.tokens, ladder.flops)
+    if (family.parameters, family.tokens, family.flops) != planned_for:
+        return None
+    return family
 
 
 def _budget_seconds(ladder: Ladder, settings: Settings) -> float | None:
