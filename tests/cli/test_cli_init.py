@@ -319,13 +319,14 @@ def test_a_pbs_cluster_is_asked_for_its_queues_and_nodes(runbook, programs, proj
     programs("pbsnodes", (SAMPLES / "pbsnodes.txt").read_text(), ("-a",))
     said = runbook("init", ".", "--site", "elm", "--device", "A100-40GB")
     assert (said.code, said.err) == (0, "")
-    assert says(said.out, CliMessage.DRAFTED_FROM, source="qstat -Q and pbsnodes")
+    source = "qstat -Q and pbsnodes"
+    assert says(said.out, CliMessage.DRAFTED_FROM, source=source)
     site = project / "params/sites/elm.yaml"
     assert sourced_values(
         site, "launcher", "devices_per_node", "debug:", "prod:", "old:", "devices_directive"
     ) == {
         "launcher": Sourced("mpiexec", SiteSetupMessage.MPIEXEC.fill()),
-        "devices_per_node": Sourced(4, "qstat -Q and pbsnodes"),
+        "devices_per_node": Sourced(4, source),
         "debug": Sourced({"max_nodes": 2, "max_walltime": "01:00:00"}),
         "devices_directive": Sourced("ngpus", SiteSetupMessage.NGPUS.fill()),
     }

@@ -18,6 +18,7 @@ from runbook.core.errors import ParamsError
 from runbook.params.project import project_root
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_search import search_run
+from runbook.planning.messages import PlanningMessage
 from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.predictions import predict_file, predictions_text
 
@@ -137,8 +138,7 @@ def test_the_search_of_a_shipped_run_ranks_and_grows() -> None:
 
 
 def test_a_machine_without_accelerators_is_told_why_nothing_is_searched() -> None:
-    assert (
-        search_run("local", [])
-        .as_text()
-        .endswith("No layout: a CPU has no links between devices to lay a model out over.")
-    )
+    searched = search_run("local", [])
+    reason = PlanningMessage.CPU_HAS_NO_LINKS.fill()
+    assert searched.found.reason == reason
+    assert reason in searched.as_text()
