@@ -363,7 +363,7 @@ def test_what_is_not_known_is_null_with_its_reason(models: dict[str, Model]) -> 
             models, accelerator="TPU v5p"
         ),
         "no fp8 peak is known for A100-SXM4-80GB": one(models, accelerator="A100", precision="fp8"),
-        "neither params_b nor the name 'a model' says how large the model is": one(
+        "neither params_b nor the name 'a model' states the size of the model": one(
             models, model="a model"
         ),
         "no bf16 peak is known for V100-SXM2": one(models, accelerator="V100", precision="bf16"),
