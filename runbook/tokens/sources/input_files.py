@@ -194,7 +194,7 @@ def path_inside(folder: Path, name: str) -> Path:
     >>> path_inside(Path("/data"), "../etc")
     Traceback (most recent call last):
     ...
-    runbook.core.errors.DataError: '../etc' leaves the folder /data; a listed file must lie below it: correct the list
+    runbook.core.errors.DataError: '../etc' leads out of the folder /data; a listed file must lie below it: correct the list
     """
     parts = Path(name).parts
     path = folder / name
