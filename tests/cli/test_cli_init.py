@@ -383,7 +383,7 @@ def test_options_of_a_site_need_its_name_and_a_name_is_one_word(runbook, program
     before = everything()
     for words, told in (
         (("--device", "H100"), "name it by --site"),
-        (("--site", "../x"), "--site ../x: a name has letters"),
+        (("--site", "../x"), "--site ../x: a name may have letters"),
     ):
         said = runbook("init", ".", *words)
         assert said.code == 2

@@ -368,7 +368,7 @@ def test_what_is_not_known_is_null_with_its_reason(models: dict[str, Model]) -> 
         ),
         "no bf16 peak is known for V100-SXM2": one(models, accelerator="V100", precision="bf16"),
         "4-bit floating point has no calibration here": one(models, precision="nvfp4"),
-        "Mixtral 8x7B is a mixture of experts, which this model of an iteration does not know": one(
+        "Mixtral 8x7B is a mixture of experts, which this step model does not cover": one(
             models, model="Mixtral 8x7B"
         ),
     }

@@ -196,7 +196,7 @@ def test_wrong_checksum_is_never_kept(server: Behaviour, tmp_path: Path) -> None
         f"1 of 6 files are missing in {tmp_path / 'texts'}:\n  part_2.jsonl.zst: sha256 "
     )
     assert str(caught.value).endswith(
-        ", twice\nWhat arrived is kept: run the same command again, and it fetches only these."
+        ", twice\nThe received data is kept: run the same command again to fetch only these."
     )
     assert sorted(path.name for path in (tmp_path / "texts").glob("part*")) == [
         name for name in NAMES if "_2" not in name
@@ -227,7 +227,7 @@ def test_error_page_instead_of_a_file(server: Behaviour, tmp_path: Path) -> None
         DataError,
         TokenMessage.FILES_MISSING,
         reasons=containing(
-            "part_0", "it begins with b'<html>' and is no .zst file (an error page?), twice"
+            "part_0", "it begins with b'<html>' and is not a .zst file (an error page?), twice"
         ),
     ):
         fetch(server, tmp_path, sums=False)
