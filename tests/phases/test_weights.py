@@ -62,7 +62,7 @@ def test_an_exported_folder_has_tokenizer_and_model_card_and_is_not_written_over
     folder, trainer, tmp_path
 ):
     out = tmp_path / "hf"
-    assert weights.export_weights(folder, out).iteration == 2
+    assert weights.export_weights(folder, out, shard_bytes=5 * 10**9).iteration == 2
     assert trainer == [("export", {"out": f"{out}.part", "iteration": 0, "shard_bytes": 5 * 10**9})]
     names = ["README.md", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
     assert (
