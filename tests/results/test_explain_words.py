@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from log_lines import parse_lines
 
@@ -78,6 +80,31 @@ def _causes(text: str) -> list[str]:
         ("normal with 1-6 cards, slow with 8 cards", "stragglers"),
         ("after a restart the speed recovers", "growing steps"),
         ("the first steps are slow with torch.compile", "compilation"),
+        ("cpu_offloading: True", "offload"),
+        ("cpu_offload_optimizer=True", "offload"),
+        ("TransformerConfig(cpu_offloading=True, cpu_offloading_num_layers=4)", "offload"),
+        ("FSDP with CPUOffload(offload_params=True)", "offload"),
+        ("we use ZeRO-Infinity", "offload"),
+        ("bf16 on a GTX 1080", "precision"),
+        ("bf16 on eight 1080 Ti", "precision"),
+        ("our V100 train in bf16", "precision"),
+        ("fp16 is not faster than fp32", "precision"),
+        ("num_workers: 8\nnum_workers: 0", "data wait"),
+        ("utilization: 95 %\nutilization: 0 %", "data wait"),
+        ("GPU utilization jumps between 97 % and 0 %", "data wait"),
+        ("GPU utilization drops from 97 % to 0", "data wait"),
+        ("our dataset, which has 3 TB, is on NFS", "data wait"),
+        ("--cpus-per-task=8\n--cpus-per-task=1", "host"),
+        ("all ranks are pinned to the same 8 cores", "host"),
+        ("MFU 41 %\nMFU 160 %", "FLOPs convention"),
+        ("GPU 0 throttled", "stragglers"),
+        ("rank 0 recompiles", "compilation"),
+        ("30 recompiles", "compilation"),
+        ("recompiles: 0.5 each step", "compilation"),
+        ("the cards are PCIe, without NVLink", "communication"),
+        ("the network is 1 GbE instead of InfiniBand", "network"),
+        ("nodes have 1 GbE: NCCL does not find InfiniBand", "network"),
+        ("the job runs across several dragonfly groups", "network"),
     ],
 )
 def test_a_cause_in_other_words_is_named(text, cause):
@@ -129,6 +156,45 @@ def test_a_cause_in_other_words_is_named(text, cause):
         "utilization is 100 %",
         "normal with 8 cards",
         "the MFU is relative to the bf16 peak",
+        "cpu_offloading: False",
+        "cpu_offload_optimizer=False",
+        "TransformerConfig(cpu_offloading=False, cpu_offloading_num_layers=0, "
+        "cpu_offloading_activations=True)",
+        "CPUOffload(offload_params=False)",
+        "cpu offload not used",
+        "CPU offload: never",
+        "ZeRO-Infinity is not used",
+        "Swap is off, checkpoints go to NVMe",
+        "bf16 on 8 H100 with a global batch of 1080 sequences",
+        "bf16, 8 H100, a step takes 1050 ms",
+        "A V100 baseline exists; we now train in bf16 on H100",
+        "bf16 on H100 is faster than on V100",
+        "fp16 is not faster than bf16 here",
+        "There is no padding",
+        "the share of padding is 0 %",
+        "documents are packed instead of padding",
+        "0 graph breaks, 0 recompiles",
+        "Recompiles: 0",
+        "Allocation retries 0",
+        "fragmentation of memory is 0",
+        "GPU util 97 %, ecc errors 0 %",
+        "utilization is 99 % and swap usage is 0 %",
+        "tokens live on local NVMe, home on nfs",
+        "loading data takes 2 s, and the learning rate is limited",
+        "read the data once; loss fluctuates",
+        "Each rank is pinned to 8 CPU cores",
+        "All cards are PCIe Gen5 host attached with NVLink",
+        "no NVLink problems",
+        "The cluster is a dragonfly with 200 Gb/s Slingshot",
+        "Management is by 1 GbE, training by 8x400G InfiniBand",
+        "InfiniBand is fine, and the loss falls slowly",
+        "tensor parallel 8; the loss is slowly falling",
+        "with tensor parallelism the loss is slowly falling",
+        "garbage collection takes 0 s",
+        "throttling: none",
+        "0 GPUs throttled",
+        "the bubble takes 0 %",
+        "a checkpoint takes 0 s",
     ],
 )
 def test_words_of_a_healthy_training_name_no_cause(text):
@@ -207,6 +273,11 @@ def test_an_assumed_layout_or_batch_is_never_blamed(models, words, blamed):
         ("with a single A100", "1"),
         ("64 H100, slower than on one H100", "64"),
         ("2 nodes of 8 A100. 1 GPU fails", "16"),
+        ("NVIDIA reports 180 TFLOP/s on 1024 A100. Our 64 A100 reach 120", "64"),
+        ("A blog has 128 A100. 64 A100 reach 120 TFLOP/s", "64"),
+        ("8 GPUs; 1 GPU fails", "8"),
+        ("8 GPUs; 1 GPU gets hot", "8"),
+        ("64 H100. 16 GPUs run slower", "64"),
     ],
 )
 def test_some_of_the_devices_are_not_all_of_them(text, devices):
@@ -226,6 +297,21 @@ def test_the_words_of_a_long_log_are_read_once():
     text = "\n".join(["num_workers: 0", *steps, "one of the 16 GPUs is hot"])
     assert len(distinct_lines(text).splitlines()) < 12
     assert sorted(_causes(text)) == ["data wait", "stragglers"]
+
+
+def test_a_denial_is_read_only_close_to_its_cause():
+    """A line of megabytes with a denied cause in every sentence takes seconds, not minutes."""
+    text = "there are no stragglers, " * 4000
+    began = time.process_time()
+    assert _causes(text) == []
+    assert _causes(text + "one rank is slow") == ["stragglers"]
+    assert time.process_time() - began < 10
+
+
+def test_lines_that_differ_in_many_zeros_are_few():
+    """A list of zeros and ones has as many variants as a log has lines."""
+    lines = [f"tokens of experts: {' '.join(f'{number:010b}')}" for number in range(999)]
+    assert len(distinct_lines("\n".join(lines)).splitlines()) < 12
 
 
 def _printed(label: str, times: list[float]) -> str:
@@ -254,6 +340,47 @@ def test_a_short_excerpt_whose_steps_always_take_longer_grows():
 def test_four_lines_of_an_unknown_loop_are_too_few():
     text = _printed("step time:", [0.5, 0.5, 0.9, 0.5])
     assert measured_parts(text, parse_lines([]), {}) == (0.0, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "forward time: 0.10 s\noptimizer time: 0.12 s\nallreduce time: 0.30 s\n"
+        "backward time: 0.40 s\nstep time: 1.00 s",
+        _printed("load time:", [30.0] * 5),
+        _printed("forward step time:", [0.1] * 5),
+        _printed("time:", [1732789000.1] * 5),
+        _printed("step 3 | forward time:", [0.1] * 5),
+        _printed("step time:", [0.5] * 3) + "\n" + _printed("batch time:", [0.1] * 3),
+    ],
+    ids=["parts", "loads", "forward", "dates", "part in a step's line", "two timers"],
+)
+def test_other_timers_are_no_steps(text):
+    assert measured_parts(text, parse_lines([]), {}) == (0.0, [])
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "time:",
+        "Step Time:",
+        "iter_time =",
+        "step 7 | loss 2.1 | time:",
+        "Epoch: [0][10/500]\tbatch time",
+    ],
+)
+def test_the_step_times_of_many_loops_are_read(label):
+    assert measured_parts(_printed(label, [0.5] * 5), parse_lines([]), {}) == (0.5, [])
+
+
+def test_the_form_of_the_imagenet_example_is_read():
+    line = "Epoch: [0][10/500]\tTime 0.500 (0.700)\tLoss 2.3"
+    assert measured_parts("\n".join([line] * 5), parse_lines([]), {}) == (0.5, [])
+
+
+def test_the_time_of_a_whole_step_comes_before_that_of_its_batches():
+    text = _printed("batch time:", [0.1] * 40) + "\n" + _printed("step time:", [0.5] * 5)
+    assert measured_parts(text, parse_lines([]), {}) == (0.5, [])
 
 
 def test_the_wait_for_data_of_other_loops_is_read():

@@ -10,11 +10,18 @@ _DEVICE_COUNT = (
     r"(?! (?:per|a|in each|on each|each) )"
 )
 """Matches the total number of devices, but not the number per node ("nodes have 8 GPUs")."""
-_SUBJECT = r"\W{0,2} (?:\w+ly )?(?:are|were|run|ran|go|went|get|got|show|stay|reach|look|fail|hang|have|need)\b"
+_SUBJECT = (
+    r"\W{0,2} (?:\w+ly )?(?:are|is|were|was|runs?|ran|go|goes|went|gets?|got|shows?|stays?"
+    r"|reach(?:es)?|looks?|fails?|hangs?|have|has|needs?)\b"
+)
 """Words after a number of devices that say what these devices do.
 
 "64 H100. 2 GPUs run slower": a part of the training, if the text states another number.
 """
+_OURS = r"\b(?:our|we (?:use|run|ran|train|trained)(?: on| with)?)(?: \w+)? $"
+"""Words before the number of devices of our own training, next to a published one."""
+_SMALL_PART = 0.25
+"""A number of devices up to this share of all may be of a part of them."""
 _ONE_DEVICE = (
     r"(?<!than )\b(?:on|with|using) (?:just |only )?(?:one|a single|1) "
     rf"{_DEVICE_NAME}(?! (?:per|in each|of|is|runs?|was) )"
@@ -47,11 +54,16 @@ def device_count(text: str) -> int:
 
     >>> device_count("64 H100. 2 GPUs run slower."), device_count("7B on one H100")
     (64, 1)
+    >>> device_count("A paper has 1024 A100. Our 64 A100 reach 40 % MFU")
+    64
     """
     counts = [*re.finditer(_DEVICE_COUNT, text, re.IGNORECASE)]
-    wholes = [count for count in counts if not _is_subject(text, count.end())]
-    for count in reversed(wholes or counts):
-        return int(count[1])
+    wholes = [int(count[1]) for count in counts if not _is_subject(text, count.end())]
+    largest_part = _SMALL_PART * max(wholes, default=0)
+    for count in reversed(counts):
+        is_part = _is_subject(text, count.end()) and int(count[1]) <= largest_part
+        if not is_part or re.search(_OURS, text[: count.start()], re.IGNORECASE):
+            return int(count[1])
     return 1 if re.search(_ONE_DEVICE, text, re.IGNORECASE) else 0
 
 

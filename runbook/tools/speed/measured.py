@@ -39,14 +39,24 @@ _LEAST_ASCENDING = 4
 """Number of steps that show growth in an excerpt, if each takes longer than the one before."""
 _LEAST_PRINTED = 5
 """Minimum number of lines with a step's time, in a text that is no log of a known program."""
-_PRINTED_TIME = (
-    r"(?im)^.*?\b(?:(?:iteration|step|batch|iter)[ _-]?(?:duration|time)|time)(?:\(s\))?"
-    r"[ :=]+(\d+\.\d+)( ?ms)?\b"
+_PRINTED_TIME = re.compile(
+    r"(?im)^(?:"
+    r".*?(?<!forward[ _-])(?<!backward[ _-])(?<!optimizer[ _-])(?<!data[ _-])"
+    r"\b(step|iteration|iter|batch)[ _-]?(?:duration|time)"
+    r"|[ \t]*time"
+    r"|[^a-z\n]*(?:step|iteration|iter|batch)[ :=#\[]*\d.*?(?<![a-z][ _-])\btime"
+    r"|.*?(?<![a-z][ _-])\btime(?=[ :=]+[\d.]+ \([\d.]+\))"
+    r")(?:\(s\))?[ :=]+(\d+\.\d+)( ?ms)?\b"
 )
 """Time of a step in a line of a training loop: "Iteration duration: 0.0079", "Time 0.470 (1.206)".
 
-The second form is that of PyTorch's ImageNet example, which many loops took over.
+The second form is that of PyTorch's ImageNet example, which many loops took over. Without such a
+form, "time" is a step's only at the start of a line or in a step's line: any timer has that word.
 """
+_TIMERS = ("step", "iteration", "iter", "batch", "")
+"""Names of timers, starting with the one that is surely of a whole step; "" is just "time"."""
+_LONGEST_STEP = 1e5
+"""Seconds beyond which a printed time is a date."""
 _WARM_UP_STEPS = 10
 """Largest number of steps that count as warm-up, for a log that is ten times as long."""
 
@@ -101,11 +111,17 @@ def _timed_steps(text: str, log: ParsedLog) -> list[_Step]:
 
     if log.records:
         return steps
-    for figure, milliseconds in re.findall(_PRINTED_TIME, text):
+    seconds_of_timers: dict[str, list[float]] = {timer: [] for timer in _TIMERS}
+    for timer, figure, milliseconds in _PRINTED_TIME.findall(text):
         seconds = float(figure) / 1000 if milliseconds else float(figure)
-        steps.append(_Step(len(steps), seconds))
+        if seconds <= _LONGEST_STEP:
+            seconds_of_timers[timer.lower()].append(seconds)
 
-    return steps if len(steps) >= _LEAST_PRINTED else []
+    for timed in seconds_of_timers.values():
+        if len(timed) >= _LEAST_PRINTED:
+            return [_Step(number, seconds) for number, seconds in enumerate(timed)]
+
+    return []
 
 
 def _grown_seconds(seconds: Sequence[float], before_growth: float, slow: float) -> float:

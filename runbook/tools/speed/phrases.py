@@ -14,6 +14,29 @@ DENIAL = (
 A verb or a conjunction ends the negation: "it does not scale and is slower" names a cause. All of
 it is on one line: the end of a line in a log or a YAML file does not negate the next line.
 """
+_REACH_OF_A_DENIAL = 200
+"""Characters before a phrase that can deny it: a log may be a single line of megabytes."""
+_NUMBERED = (
+    r"(?:rank|gpu|cuda|card|device|node|host|worker|process|core|stage|layer|step|iter(?:ation)?"
+    r"|epoch|zero|level)s?"
+)
+"""Names before a 0 that is a number of something, and no count."""
+_NONE_BEFORE = (
+    rf"(?:^|\b(?!\w*{_NUMBERED}\b)\w+)[^\w\n]*(?<![\d.,])\b0[ \t]+"
+    r"(?:(?:cuda|torch|dynamo|thermal|gpus?|cards?|nodes?|ranks?)[ \t]+)?$"
+)
+"""A count of nothing before a cause, as in "0 graph breaks"; "GPU 0 throttles" is none."""
+_NONE_AFTER = re.compile(
+    r"[ \t]*(?:(?:is|are|was|were|takes?|took|[:=]|\.{2,})[ \t]*)?"
+    r"(?:none\b|(?<![\d.])0(?:\.0+)?(?!\w|[.,]?\d)(?!,? (?:and|to|or|then) \d))",
+    re.IGNORECASE,
+)
+"""A count of nothing after a cause, as in "recompiles: 0" or "throttling: none"."""
+_OF_THE_LOSS = (
+    r"\b(?:loss|losses|perplexity|learning rate)[ \t]+"
+    r"(?:(?!(?:and|but|of|or|so|while)\b)[\w-]+[ \t]+){0,2}$"
+)
+"""Words which show that the next one tells how the loss falls, not how long a step takes."""
 PLAIN_ATTENTION = (
     r"(?<![a-z])(?:eager|vanilla|naive|unfused|non-fused) attention"
     r"|attn_impl\w*[\"']?[=:\s]+[\"']?(?:eager|math|torch)\b"
@@ -239,10 +262,17 @@ def _is_unused(before: str) -> bool:
 
 
 def first_stated(pattern: str, text: str) -> re.Match[str] | None:
-    """Return the first match of a pattern that no earlier word negates."""
+    """Return the first match of a pattern that no word negates, counts as none or gives the loss.
+
+    >>> first_stated("recompiles", "recompiles: 0"), first_stated("(slow)", "the loss is slow to fall")
+    (None, None)
+    """
     for match in re.finditer(pattern, text, re.IGNORECASE):
-        start = match.start(match.lastindex or 0)
-        if not re.search(DENIAL, _line_before(text, start), re.IGNORECASE):
+        before = _line_before(text, match.start(match.lastindex or 0))
+        is_denied = re.search(f"{DENIAL}|{_NONE_BEFORE}", before, re.IGNORECASE)
+        is_none = _NONE_AFTER.match(text, match.end())
+        is_of_loss = match.lastindex and re.search(_OF_THE_LOSS, before, re.IGNORECASE)
+        if not (is_denied or is_none or is_of_loss):
             return match
 
     return None
@@ -306,5 +336,7 @@ def _stated_formats(text: str) -> set[str]:
 
 
 def _line_before(text: str, start: int) -> str:
-    """Return the beginning of a line up to a position."""
-    return text[text.rfind("\n", 0, start) + 1 : start]
+    """Return what a line has before a position, of a long line only the last words."""
+    earliest = max(0, start - _REACH_OF_A_DENIAL)
+    line_start = text.rfind("\n", earliest, start) + 1
+    return text[max(earliest, line_start) : start]

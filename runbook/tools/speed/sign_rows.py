@@ -27,10 +27,11 @@ _SLOWER_ON_MANY_NODES = (
 )
 """Phrases that compare one node with many. The difference between them is the network."""
 _SWITCHED_OFF = (
-    r"[\"']?[ \t]*(?:[:=]|\.{2,})?\s*"
+    r"[\"']?[ \t]*(?:[:=]|\.{2,}|(?:is|was)\b)?\s*"
     r"(?:(?:\w*[{(][^{}()]{0,200}?|\.)?\bdevice[\"']?\s*[:=]\s*)?"
-    r"[\"']?(?:<offloaddeviceenum\.)?(?:none|null|false|no|0)\b"
+    r"[\"']?(?:<offloaddeviceenum\.)?(?:none|null|false|no|0|never|unused|not (?:used|enabled|on))\b"
     r"|[ \t]+(?:is |was )?(?:switched |turned )?(?:off|disabled)\b"
+    r"|\((?:offload_params ?= ?)?false\b"
     r"|\.(?!device)\w"
 )
 """Matches text after a DeepSpeed option which shows that nothing is offloaded.
@@ -38,7 +39,13 @@ _SWITCHED_OFF = (
 It is a value, or the section's `device`; the section's other keys (`offload_param.pin_memory`) do
 not matter. DeepSpeed prints its complete configuration, where options that nobody set are None.
 """
-
+_CPU_OFFLOAD = (
+    r"\bcpu[ _-]?offload(?:ing|ed|s|er|policy)?"
+    r"(?:_(?!(?:activations|weights|num_layers|double_buffering|(?:use_)?pin_memory)\b)\w+)?\b"
+)
+"""Names of an offload to the host, without options that say only which part it would take."""
+_CLAUSE = r"(?:[^.;,]|,(?! and\b))"
+"""A character of a clause: a semicolon or ", and" begins another subject."""
 
 _COLLECTIVES = (
     r"\b(?:collectives?|communication|nccl\w*|all[- ]?reduces?|all[- ]?gathers?"
@@ -77,8 +84,20 @@ _ONE_OF_MANY = (
 _SEVERAL_DEVICES = (
     r"\b(?:2|two|4|four|8|eight|multi(?:ple)?)[x -]{0,3}(?:gpus?|cards?|[abhvl]\d{2,3}s?)\b"
 )
-_OLD_DEVICES = r"\b(?:k[48]0|p[41]00?|m60|titan xp?|(?:gtx ?)?10[5678]0(?: ?ti)?)\b"
-"""NVIDIA's devices before Volta, which have no tensor cores."""
+_OLD_DEVICES = r"\b(?:k[48]0|p40|p100|m60|titan xp?|gtx ?10[5678]0(?: ?ti)?|10[5678]0 ?ti)\b"
+"""NVIDIA's devices before Volta, which have no tensor cores.
+
+A bare 1080 may be a batch or a number of milliseconds.
+"""
+_UNTIL_NEWER_DEVICE = r"(?:(?!\b(?:gb|[abh])\d00)[^.;])"
+"""A character of a clause before a device that is fast with bf16."""
+_FIGURES_ONE_AFTER_ANOTHER = r"(?:\d+ ?%?(?:,|/|,? (?:and|to|or|then))? ?)*"
+_NETWORK_OF_TRAINING = (
+    r"[^.;\n]{0,20}\b(?:training|compute|nccl|mpi|data|gpus?|jobs?)\b"
+    r"(?:(?!\b(?:no|not|instead|without)\b|n't)[^.;\n]){0,30}"
+    r"\b(?:infiniband|ib|slingshot|roce|efa)\b"
+)
+"""Words after a slow network which say that training has a faster one."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +129,13 @@ SIGNS = (
     CausePattern(
         "network",
         r"\b(?:ib|infiniband|roce|efa|slingshot|ethernet|nics?|inter-?node (?:network|links?))\b"
-        r"[^.]{0,60}\b(slow\w*|limit(?:ed|s)|bottleneck\w*|congest\w*)"
-        r"|\b(?:1|10|25|40) ?(?:gbe|gige)\b|\bgigabit ethernet|\b10{2,4} ?mb(?:it)?(?:ps|/s)\b"
+        rf"{_CLAUSE}{{0,60}}\b(slow\w*|limit(?:ed|s)|bottleneck\w*|congest\w*)"
+        rf"|\b(?:1|10|25|40) ?(?:gbe|gige)\b(?!{_NETWORK_OF_TRAINING})"
+        r"|\bgigabit ethernet|\b10{2,4} ?mb(?:it)?(?:ps|/s)\b"
         r"|\b(?:nodes?|machines?)\b[^;]{0,120}\bno linear (?:acceleration|scaling|speed-?up)"
         r"|\bethernet (?:inter-?node|between)|\b(?:only|normal|plain|over|via) ethernet\b"
         r"|\b(?:multiple|several|many|different) switches\b|\boversubscribed (?:network|fabric|links?|uplinks?)"
-        r"|\bdragonfly\b",
+        r"|\b(?:across|several|many|different) (?:\w+ )?dragonfly groups\b",
         0.5,
         "measure an all-reduce between these nodes; ask for nodes under one switch",
         "NCCL issues 883 and 1536, horovod issue 752",
@@ -145,7 +165,8 @@ SIGNS = (
         r"\b(high|large|long|dominat\w+)"
         rf"|{_SEVERAL_DEVICES}[^.]{{0,60}}(?:\bsame speed|\bspeed is (?:the )?same"
         r"|\bno faster|\b(slow(?:er)?) than (?:on )?(?:one|1|a single)\b(?! node))"
-        r"|\b(?:all|both|they|cards|gpus|[abhv]\d{2,3}s?) (?:are|is) (?:all |only )?pcie\b",
+        r"|\b(?:all|both|they|cards|gpus|[abhv]\d{2,3}s?) (?:are|is) (?:all |only )?pcie\b"
+        r"(?![^.;\n]{0,60}\b(?:with|have|has|plus|by|through) nvlink\b)",
         0.5,
         "see nvidia-smi topo -m for the links between devices; send less, or less often",
         "sd-scripts issue 1434, DeepSpeed issue 6889",
@@ -162,7 +183,7 @@ SIGNS = (
     ),
     CausePattern(
         "data wait",
-        rf"{_DATA_READING}[^.]{{0,60}}\b({_SLOW})\b"
+        rf"{_DATA_READING}{_CLAUSE}{{0,60}}\b({_SLOW})\b"
         rf"|\b({_SLOW}) (?:\w+ )?{_DATA_READING}"
         r"|\bdata\b[^.]{0,20}\b(slow) to (?:load|read|arrive)"
         r"|num_workers?\b[^.\n]{0,30}\bto [01]\b"
@@ -172,8 +193,9 @@ SIGNS = (
         r"\b(?:cpu[- ](?:intensive|bound|heavy)|on[- ]the[- ]fly)"
         r"|\b(?:idle|drops?|stuck|waits?|pauses?)\b[^.]{0,20}\bbetween epochs\b"
         r"|\bafter (?:each|every) epoch\b[^.]{0,60}\b(?:idle|stuck|waits?|pauses?)\b"
-        r"|\b(?:utili[sz]ation|usage|utils?)\b[^.]{0,60}\b(?:0 ?%|(?<=to )(?:0|zero)\b)"
-        r"|\b(?:data|dataset|corpus|shards|tokens)\b[^.]{0,60}"
+        r"|(?<!swap )(?<!disk )(?<!memory )\b(?:utili[sz]ation|usage|utils?)\b"
+        rf"(?:[^.;\d]{{0,60}}{_FIGURES_ONE_AFTER_ANOTHER}\b0 ?%|[^.;]{{0,60}}\b(?<=to )(?:0|zero)\b)"
+        r"|\b(?:data|dataset|corpus|shards|tokens)\b(?:(?!\b(?:nvme|ssd|local|home)\b)[^.;]){0,60}"
         r"\b(?:nfs|hdds?|spinning disks?|mechanical (?:hard )?(?:disk|drive)s?)\b",
         0.5,
         "prepare samples before training, use more workers, put the data on a faster disk",
@@ -181,7 +203,7 @@ SIGNS = (
     ),
     CausePattern(
         "host",
-        r"\b(?:pinned|bound|restricted|limited|confined) to (?:the same|one|a single|\d+) "
+        r"\b(?:pinned|bound|restricted|limited|confined) to (?:the same(?: \d+)?|one|a single|1) "
         r"(?:cpu )?(?:cores?|cpus?)\b"
         r"|\bonly (?:has |have |uses? )?(?:one|1|a single)(?: of (?:\w+ ){0,2}\d+)? ?(?:cpu )?cores?\b"
         r"|\b\d+ (?:out )?of (?:the |my |our )?\d+ (?:cpu )?cores (?:are |stay )?idle"
@@ -199,14 +221,15 @@ SIGNS = (
         r"|\b(?:optimizer|parameters|params|states|weights|activations)\b[^.\n]{0,30}[ ]"
         r"(offload(?:ed|ing)?\b)(?! off\b)"
         r"|\boffload(?:s|ed|ing)? (?:\w+ ){0,3}(?:to|on) (?:the )?(?:cpu|host|nvme|ram)\b"
-        r"|zero[- ]?(?:3 )?infinity|cpu[_ -]?offload\w*[=: ]+true",
+        rf"|zero[- ]?(?:3 )?infinity\b(?!{_SWITCHED_OFF})|{_CPU_OFFLOAD}[=: ]+true",
         0.8,
         "keep states on the devices: more devices, or ZeRO over more of them",
     ),
     CausePattern(
         "offload",
-        rf"\bcpu[ _-]?offload\w*(?!{_SWITCHED_OFF})"
-        r"|\bzero[- ]?(?:3 )?infinite\b|\bswap(?:ped|s|ping)?\b[^.]{0,40}\b(?:nvme|ssd|host memory)\b",
+        rf"{_CPU_OFFLOAD}(?!{_SWITCHED_OFF})"
+        rf"|\bzero[- ]?(?:3 )?infinite\b|\bswap(?:ped|s|ping)?\b(?!{_SWITCHED_OFF})[^.;]{{0,40}}"
+        r"\b(?:nvme|ssd|host memory)\b",
         0.8,
         "keep states on the devices: more devices, or ZeRO over more of them",
         "PyTorch issue 74588, DeepSpeedExamples issue 192",
@@ -214,6 +237,7 @@ SIGNS = (
     CausePattern(
         "communication",
         r"(?:\b(?:no|without|lacks?|missing) )(?:nvlink|nvswitch)\b"
+        r"(?! (?:problems?|errors?|issues?|faults?|failures?|warnings?|replays?)\b)"
         r"|\bpcie (?:instead of|rather than) nvlink|\bpcie (?:cards?|only|gpus)\b"
         r"|\b(?:links?|connected|connection)\b[^.]{0,30}\bpcie\b|\b(?:over|via|through) pcie\b",
         0.5,
@@ -247,7 +271,8 @@ SIGNS = (
     ),
     CausePattern(
         "padding",
-        r"\b(?:is|are|of) (?:\w+ )?padding\b(?! free)|\bpadd(?:ed|ing) to (?:the )?(?:max|longest possible)"
+        r"\b(?:is|are|(?<!instead )of) (?:(?!(?:no|not|without|never)\b)\w+ )?padding\b(?! free)"
+        r"|\bpadd(?:ed|ing) to (?:the )?(?:max|longest possible)"
         r"|padding=[\"']?max_length|\bpad_to_max_length\b(?![\"']?[=: ]+false)",
         0.6,
         "pack documents into full sequences, or pad to the longest of a batch",
@@ -256,10 +281,11 @@ SIGNS = (
     CausePattern(
         "precision",
         r"\bmixed[- ]precision\b[^.]{0,30}\b(?:false|off|disabled)\b"
-        r"|\b(?:fp16|bf16|half|mixed)(?:[- ]precision)?\b[^.]{0,80}\b(?:(?:not|isn't|no) "
-        r"(?:any )?faster|slower than (?:fp32|float32))"
-        rf"|\b(?:fp16|bf16|half[- ]precision)\b[^.]{{0,120}}{_OLD_DEVICES}"
-        r"|\bbf16\b[^.]{0,60}\bv100|\bv100s?\b[^.]{0,60}\bbf16\b",
+        r"|\b(?:fp16|bf16|half|mixed)(?:[- ]precision)?\b[^.;]{0,80}\b(?:(?:not|isn't|no) "
+        r"(?:any )?faster(?! than (?:bf16|bfloat16|fp16|float16|fp8)\b)|slower than (?:fp32|float32))"
+        rf"|\b(?:fp16|bf16|half[- ]precision)\b{_UNTIL_NEWER_DEVICE}{{0,120}}{_OLD_DEVICES}"
+        rf"|\bbf16\b{_UNTIL_NEWER_DEVICE}{{0,60}}\bv100"
+        rf"|\bv100s?\b{_UNTIL_NEWER_DEVICE}{{0,60}}\bbf16\b(?! on (?:\d+ )?(?:gb|[abh])\d00)",
         0.6,
         "16-bit products are fast on devices with tensor cores: fp16 from V100 on, bf16 from A100 on",
         "apex issue 153, NVIDIA's mixed-precision guide",
@@ -275,15 +301,15 @@ SIGNS = (
     ),
     CausePattern(
         "pipeline bubble",
-        r"(?<!data )(?<!input )\bpipeline(?:[- ]parallel\w*)?\b[^.]{0,40}\b(slow\w*)"
-        r"|\b(?:large|big|huge) (?:pipeline )?bubbles?\b|\bbubbles? (?:takes?|of|is|are) (?:\w+ )?\d",
+        rf"(?<!data )(?<!input )\bpipeline(?:[- ]parallel\w*)?\b{_CLAUSE}{{0,40}}\b(slow\w*)"
+        r"|\b(?:large|big|huge) (?:pipeline )?bubbles?\b|\bbubbles? (?:takes?|of|is|are) (?:\w+ )?(?!0 ?%)\d",
         0.5,
         "more micro-batches a step, interleaved chunks, or fewer stages",
         "gpt-neox issue 903",
     ),
     CausePattern(
         "layout",
-        r"\btensor(?:[- ](?:model[- ])?parallel\w*)\b[^.]{0,40}\b(slow\w*)",
+        rf"\btensor(?:[- ](?:model[- ])?parallel\w*)\b{_CLAUSE}{{0,40}}\b(slow\w*)",
         0.5,
         "keep tensor parallelism within a node, and no larger than memory asks for",
         "Megatron-LM issue 258",
@@ -299,7 +325,7 @@ SIGNS = (
     CausePattern(
         "saves",
         rf"every \d+ (?:steps|iterations)[^.]{{0,60}}\b{_WAITS}\b[^.]{{0,60}}\b{_SAVING}\b"
-        rf"|\b{_SAVING}\b[^.]{{0,60}}\b{_WAITS}\b[^.]{{0,20}}\d+(?:\.\d+)? ?"
+        rf"|\b{_SAVING}\b[^.]{{0,60}}\b{_WAITS}\b[^.]{{0,20}}(?<!\d)(?!0 ?s)\d+(?:\.\d+)? ?"
         r"(?:s|secs?|seconds|min|minutes)\b",
         0.3,
         "save less often, or in the background",

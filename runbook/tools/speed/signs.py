@@ -4,6 +4,7 @@ They can be suspected without a model, but no model predicts how much time they 
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -13,6 +14,14 @@ from runbook.tools.speed.phrases import accumulation, first_stated, growing_time
 from runbook.tools.speed.sign_rows import GROWING, SIGNS
 
 _WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
+_DECIDING_NUMBER = re.compile(
+    r"(?<![\w.,/-])(?<!\d:)(?<!step )"
+    r"(?:[01](?!\w|[.,:]\d)|(?!100(?:\.0+)? ?%)[1-9]\d{2,}(?:\.\d+)?(?= ?%))"
+)
+"""Numbers that name a cause by themselves: no workers, a single core, more than all of a peak."""
+_DECIDING_WORDS = {"0": "<none>", "1": "<single>"}
+_MOST_VARIANTS = 8
+"""Most lines that may differ in deciding numbers alone."""
 _OTHERS_FIGURE = r"\b(?:elsewhere|mention\w*|readme|report\w*|paper|blog|others?|published|table)\b"
 """Words that say that a figure is somebody else's."""
 _OTHER_PEAK = r"\bmfu\b[^;]{0,80}\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b|\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b[^;]{0,80}\bmfu\b"
@@ -110,19 +119,33 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
 def distinct_lines(text: str) -> str:
     r"""Return the lines of a text without those that differ from an earlier one in digits alone.
 
-    A log has a line for each of its steps, and no words that its first line does not have.
+    A log has a line for each of its steps, and no words that its first line does not have. Numbers
+    that name a cause by themselves make a difference.
 
     >>> distinct_lines("8 nodes, 2 slow\nstep 1 | 5.1 s\nstep 2 | 5.2 s\nend")
     '8 nodes, 2 slow\nstep 1 | 5.1 s\nend'
+    >>> distinct_lines("num_workers: 8\nnum_workers: 4\nnum_workers: 0")
+    'num_workers: 8\nnum_workers: 0'
     """
+    marked = _DECIDING_NUMBER.sub(_deciding_word, text)
+    shapes = marked.translate(_WITHOUT_DIGITS).splitlines()
     seen = set[str]()
+    variants = Counter[str]()
     lines = []
-    for line in text.splitlines():
-        shape = line.translate(_WITHOUT_DIGITS)
-        if shape not in seen:
-            seen.add(shape)
+    for line, shape in zip(text.splitlines(), shapes, strict=True):
+        if shape in seen:
+            continue
+        seen.add(shape)
+        without_digits = line.translate(_WITHOUT_DIGITS)
+        variants[without_digits] += 1
+        if variants[without_digits] <= _MOST_VARIANTS:
             lines.append(line)
     return "\n".join(lines)
+
+
+def _deciding_word(number: re.Match[str]) -> str:
+    """Return a word in place of a number that names a cause by itself."""
+    return _DECIDING_WORDS.get(number[0], "<over the peak>")
 
 
 def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
