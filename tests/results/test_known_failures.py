@@ -292,6 +292,19 @@ OTHER_SENSE = (
     "unlink down/a.tmp",
     "the model's loss_function is not writable",
     "Aborted by PBS Server",
+    "No fused attention kernels are available, falling back to the unfused implementation",
+    "No available kernel for flash attention, using math",
+    "Detected 0 mismatched collectives",
+    "No mismatched collectives on 8 ranks",
+    "mismatched collective count 0",
+    "mismatched collectives: 0",
+    "faulthandler registered for SIGSEGV, SIGFPE",
+    "installed handlers for SIGABRT, SIGILL",
+    "trap 'save' SIGTERM SIGFPE",
+    "SIGFPE handler installed",
+    "Illegal instruction set check passed",
+    "Batch exceeds the soft quota of 10 sequences",
+    "sequence length exceeds 80 percent memory limit, chunking",
 )
 
 
@@ -345,6 +358,28 @@ HIDDEN = (
         "CUDA_DEVICE_MAX_CONNECTIONS to 1",
         "settings do not fit",
     ),
+    (
+        "/etc/profile.d/modules.sh: line 3: cannot create temp file for here-document: "
+        "No space left on device",
+        "disk full",
+    ),
+    ("/etc/profile.d/lang.sh: line 9: /tmp/x: Read-only file system", "file system fault"),
+    ("/etc/bashrc: line 12: fork: Cannot allocate memory", "host out of memory"),
+    ("pml_ucx.c:273  Error: Failed to create UCP worker: Input/output error", "fabric error"),
+    ("Failed to create UCP worker: Cannot allocate memory", "limit of the system"),
+    ("RuntimeError: No available kernel. Aborting execution.", "GPU software does not fit"),
+    ("Detected 10 mismatched collectives", "collectives differ"),
+    ("Mismatched collectives: 2, the first at step 0", "collectives differ"),
+    ("train.sh: line 4: 4711 Trace/breakpoint trap (core dumped)", "process ended by a signal"),
+    ("Signal handler caught SIGFPE", "process ended by a signal"),
+    ("Caught SIGSEGV; the registers are written below", "process ended by a signal"),
+    ("Illegal instruction (core dumped)", "process ended by a signal"),
+    ("write failed: user exceeds the quota of /home", "disk full"),
+    ("mkdir: this exceeds your disk quota", "disk full"),
+    ("You have exceeded your group quota", "disk full"),
+    ("slurmstepd: error: Step 4711.0 exceeded memory limit (2048 > 1024)", "host out of memory"),
+    ("The process exceeds the configured memory limit", "host out of memory"),
+    ("python exceeds its cgroup memory limit", "host out of memory"),
 )
 """Failures in lines that look like harmless ones."""
 
@@ -447,6 +482,41 @@ MPI_STACKS = (
         "host out of memory",
     ),
 )
+
+
+# Errors by which MPI refuses a call: they come from the program, and no connection is lost.
+MPI_ERRORS = (
+    ("Fatal error in PMPI_Allreduce: Message truncated, error stack:", kinds.COLLECTIVES_DIFFER),
+    (
+        "MPIDIG_handle_unexp: Message truncated; 8 bytes received but buffer size is 4",
+        kinds.COLLECTIVES_DIFFER,
+    ),
+    (
+        "MPIR_Bcast: message sizes do not match across processes in the collective routine: "
+        "Received 4 but expected 8",
+        kinds.COLLECTIVES_DIFFER,
+    ),
+    ("[n1:9] *** MPI_ERR_TRUNCATE: message truncated", kinds.COLLECTIVES_DIFFER),
+    ("Fatal error in PMPI_Send: Invalid rank, error stack:", PROGRAM),
+    ("Fatal error in internal_Recv: Invalid tag, error stack:", PROGRAM),
+    ("Fatal error in PMPI_Bcast: Invalid communicator, error stack:", PROGRAM),
+    ("Fatal error in PMPI_Isend: Invalid buffer pointer, error stack:", PROGRAM),
+    ("Fatal error in PMPI_Gather: Invalid count, error stack:", PROGRAM),
+    ("[n1:9] *** MPI_ERR_RANK: invalid rank", PROGRAM),
+)
+
+
+@pytest.mark.parametrize(("line", "kind"), MPI_ERRORS)
+def test_a_call_that_mpi_refuses_is_no_lost_connection(line, kind):
+    head = f"Abort(1) on node 0 (rank 0 in comm 0): {line}" if "Fatal" in line else line
+    cause = find_cause(find_failures([head, *CLOSED[2:]]))
+    assert cause is not None
+    assert (cause.name, cause.level) == (kind.name, Level.CAUSE)
+    assert cause.decision is NextStep.FIX_FIRST
+
+
+def test_a_cut_off_message_of_a_logger_is_no_error_of_mpi():
+    assert find_failures(["logger: Message truncated at 4000 characters"]) == []
 
 
 # What pyxis says of a container comes first; the reason is below it, in enroot's log.

@@ -84,7 +84,7 @@ class Failure:
 
     @property
     def is_specific(self) -> bool:
-        """Return whether a rule recognizes the line."""
+        """Return whether its kind says more than that the program raised an error."""
         return self.name != OWN_ERROR.name
 
 

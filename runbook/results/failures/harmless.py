@@ -43,7 +43,11 @@ _HARMLESS = re.compile(
             # MPICH queries a missing key to wait for the other ranks.
             r"NONEXIST-KEY|PMI2_KVS_Get:_pmi2_kvs_get failed",
             # A script of the system, such as a scheduler's prolog. The job starts all the same.
-            r"^/etc/\S+: line \d+: ",
+            # A full disk or a lack of memory also stops the training.
+            (
+                r"^/etc/\S+: line \d+: "
+                r"(?!.*(?:[Nn]o space|[Qq]uota|Read-only|Cannot allocate))"
+            ),
             # A container tries to clean up its read-only image when it starts.
             r"^rm: cannot remove|chmod: changing permissions",
             # libfabric queries every provider in turn.
@@ -69,7 +73,7 @@ _HARMLESS = re.compile(
             # Without its devices, UCX's connection manager does not start, and Open MPI takes another transport.
             # If a worker fails for another reason, the line before names it.
             r"rdma_create_event_channel failed: No such device|failed to open CM on component rdmacm",
-            r"Failed to create UCP worker",
+            r"Failed to create UCP worker\s*$",
             # A tracker that retries does not delay the training, and it reports when it stops
             # trying.
             r"Network error \(\w+\), entering retry loop|Network error resolved",

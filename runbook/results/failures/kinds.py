@@ -339,7 +339,7 @@ PROGRAM_ENDED = FailureKind(
 OWN_ERROR = FailureKind(
     name="error of the program",
     remedy=(
-        "No rule recognizes this error. The file and line are those of the innermost frame outside "
+        "No rule says more about this error. The file and line are those of the innermost frame outside "
         "libraries, in the rank that raised it first; lost connections of other ranks follow from "
         "it. A wrong type, name, argument or assertion comes again. Else look at what this rank "
         "alone has: its node and its data."

@@ -237,7 +237,13 @@ DEVICE_RULES = (
             r"[Nn]o (?:\w+ ){0,4}(?:backend|kernel)s? (?:is|are) available",
             r"No available kernel",
         ),
+        # A program that has another implementation continues with it.
+        unless=(
+            r"(?i:\bfall(?:s|ing)? back\b|\bfallback\b"
+            r"|\busing (?:the )?(?:unfused|math|torch|native|eager)\b)"
+        ),
         example="ValueError: No dot product attention backend is available for the provided inputs",
+        counterexample="No available kernel for flash attention, using math",
         source="NVIDIA/TransformerEngine#2285",
         also=CONFIGURATION,
         check="The lines of NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 name what rules each backend out: a version or a setting.",

@@ -6,6 +6,13 @@ Such a line is always the consequence of another failure, never the cause.
 from runbook.results.failures.kinds import KILLED, PEER_DIED, PROGRAM_ENDED
 from runbook.results.failures.rule import Level, NextStep, Rule
 
+_PREPARES_FOR_SIGNALS = (
+    r"\btrap\s+['\"\w$-].*\bSIG|\bhandlers? for SIG"
+    r"|\b(?:[Rr]egister|[Ii]nstall)(?:ed|ing)\b.{0,60}\bSIG"
+    r"|\bSIG\w+ handlers? .{0,20}(?:registered|installed)"
+)
+"""A program or a script that says which signals it will catch."""
+
 ENDING_RULES = (
     Rule(
         kind=KILLED,
@@ -31,9 +38,10 @@ ENDING_RULES = (
             r"exitcode\s*: -[48]\b",
             r"Signal [48] \(SIG",
             r"SIG(?:ILL|FPE)\b",
-            r"Illegal instruction",
+            r"Illegal instruction(?! set)",
             r"Floating point exception",
         ),
+        unless=_PREPARES_FOR_SIGNALS,
         example="torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: -8) local_rank: 0 (pid: 69053)",
         counterexample="  exitcode  : -11 (pid: 4112)",
         source="hpcaitech/Open-Sora#749",
@@ -57,7 +65,7 @@ ENDING_RULES = (
             # MPICH's own assertions
             r"Assertion failed in file \S+ at line \d+",
         ),
-        unless=r"died from signal",
+        unless=rf"died from signal|{_PREPARES_FOR_SIGNALS}",
         example="Fatal Python error: Segmentation fault",
         source="Python, faulthandler",
     ),

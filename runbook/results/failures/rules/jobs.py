@@ -2,6 +2,7 @@
 
 from runbook.results.failures.kinds import (
     CANCELLED,
+    COLLECTIVES_DIFFER,
     CONTAINER,
     CREDENTIAL,
     DISK,
@@ -9,6 +10,7 @@ from runbook.results.failures.kinds import (
     LAUNCHER,
     NODE,
     NOTEBOOK,
+    OWN_ERROR,
     PEER_DIED,
     PREEMPTED,
     REFUSED_JOB,
@@ -18,6 +20,9 @@ from runbook.results.failures.kinds import (
     UNREACHED,
 )
 from runbook.results.failures.rule import Level, NextStep, Rule
+
+_OF_DISKS = r"(?:[Dd]isk|[Ff]iles?|[Uu]ser|[Gg]roup|[Bb]lock|[Ii]node|[Ss]torage|[Ss]pace|your)"
+"""What a quota of a file system counts, or whose it is. Programs have quotas of their own."""
 
 JOB_RULES = (
     # ENOSPC of the kernel: the node's number of namespaces is used up or zero, and no disk is full.
@@ -36,7 +41,8 @@ JOB_RULES = (
             r"\[Errno (?:27|28|122)\]",
             r"bytes are free on its disk",
             r"[Qq]uota (?:has been )?exceeded",
-            r"exceed(?:s|ed|ing) (?:\w+ ){0,4}quota",
+            rf"exceed(?:s|ed|ing) (?:\w+ ){{0,3}}{_OF_DISKS} quota",
+            rf"{_OF_DISKS}\b.{{0,40}} exceed(?:s|ed|ing) (?:\w+ ){{0,4}}quota",
             r"EDQUOT",
             r"ENOSPC",
             r"inode.{0,30}(?:exhausted|quota|limit)",
@@ -326,6 +332,33 @@ JOB_RULES = (
         ),
         source="openpmix/openpmix#3320",
         level=Level.SYMPTOM,
+    ),
+    # MPI refuses a call for its arguments. No connection is lost, and the launcher is not to blame.
+    Rule(
+        kind=COLLECTIVES_DIFFER,
+        patterns=(
+            r"Fatal error in (?!internal_Init|P?MPI_Init)\w+: Message truncated",
+            r"truncated; \d+ bytes received but buffer size",
+            r"message sizes do not match across processes",
+            r"MPI_ERR_TRUNCATE\b",
+        ),
+        example="Fatal error in PMPI_Allreduce: Message truncated, error stack:",
+        counterexample="logger: Message truncated at 4000 characters",
+        source="MPICH, a message of src/mpi/errhan/errnames.txt",
+    ),
+    Rule(
+        kind=OWN_ERROR,
+        patterns=(
+            (
+                r"Fatal error in (?!internal_Init|P?MPI_Init)\w+: "
+                r"Invalid (?:rank|tag|communicator|buffer|count|datatype|root)\b"
+            ),
+            r"MPI_ERR_(?:RANK|TAG|BUFFER|COUNT|TYPE|ROOT): invalid",
+        ),
+        example="Fatal error in PMPI_Send: Invalid rank, error stack:",
+        counterexample="Fatal error in PMPI_Init: Invalid rank, error stack:",
+        source="MPICH, a message of src/mpi/errhan/errnames.txt",
+        decision=NextStep.FIX_FIRST,
     ),
     Rule(
         kind=LAUNCHER,

@@ -10,6 +10,9 @@ from runbook.results.failures.kinds import (
 )
 from runbook.results.failures.rule import Level, NextStep, Rule
 
+_OF_MEMORY = r"(?:[Jj]ob|[Ss]tep|cgroup|[Pp]rocess|[Tt]ask|[Cc]ontainer|[Pp]od|[Nn]ode)"
+"""What the system limits the memory of. Programs have limits of their own."""
+
 MEMORY_RULES = (
     # /dev/shm comes first, because its lines also contain "no space left" and "memory".
     Rule(
@@ -124,6 +127,7 @@ MEMORY_RULES = (
         kind=LIMITS,
         patterns=(
             r"UCX.{0,60}ERROR.{0,80}Cannot allocate memory",
+            r"Failed to create UC[PT].{0,40}Cannot allocate memory",
             r"fi_(?:mr_reg|cq_open|endpoint).{0,60}Cannot allocate memory",
         ),
         example="UCX  ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate memory",
@@ -267,7 +271,8 @@ MEMORY_RULES = (
         patterns=(
             r"(?:mem|pmem|vmem|pvmem|memory).{0,30} exceeded (?:limit|resource)",
             r"job killed: (?:mem|vmem)",
-            r"exceed(?:s|ed|ing) (?:\w+ ){0,3}memory (?:\w+ )?limit",
+            rf"exceed(?:s|ed|ing) (?:\w+ ){{0,2}}{_OF_MEMORY} (?:\w+ )?memory (?:\w+ )?limit",
+            rf"{_OF_MEMORY}\b.{{0,60}} exceed(?:s|ed|ing) (?:\w+ ){{0,3}}memory (?:\w+ )?limit",
             r"Exceeded .{0,20}memory (?:limit|allocation)",
             r"cgroup mem(?:ory)? limit exceeded",
             r"exceeded virtual memory limit",

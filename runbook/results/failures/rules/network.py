@@ -248,6 +248,11 @@ NETWORK_RULES = (
             r"[Mm]ismatched collective",
             r"[Cc]ollectives? (?:calls? )?(?:differ|do(?:es)? not match)",
         ),
+        # A checker that counts none
+        unless=(
+            r"\b(?:0|[Nn]o) mismatch"
+            r"|[Mm]ismatched collectives?(?: (?:count|number|total)\b|:)[:=]? *0\b"
+        ),
         example="RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
         "CollectiveFingerPrint(SequenceNumber=0, OpType=_ALLGATHER_BASE, TensorShape=[359, 1])",
         counterexample="[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)",
