@@ -13,7 +13,7 @@ class CoreMessage(Message):
     HOLDER_ELSEWHERE = (
         " Whether it still runs cannot be seen from {host}: if it does not, remove {path}."
     )
-    INTEGER_TOO_LARGE = "an integer of {bits} bits is not {expected}: more than there is anywhere"
+    INTEGER_TOO_LARGE = "an integer of {bits} bits is not {expected}: it is too large"
     LOCK_HELD = "{folder} is held by {holder}. Wait until it has ended, or end it.{advice}"
     LOCK_HOLDER = "process {pid} of {user} on {host}, {purpose}, since {since} ({age}): {command}"
     LOCK_TAKEN_AGAIN = (
@@ -38,7 +38,7 @@ class CoreMessage(Message):
     )
     PROGRAM_NOT_STARTED = "{command} could not be started: {reason}."
     PROGRAM_TIMED_OUT = "{command} did not end within {timeout:g} s and was killed.{last_words}"
-    QUANTITY_TOO_LARGE = "{text!r} is not {expected}: more than there is anywhere"
+    QUANTITY_TOO_LARGE = "{text!r} is not {expected}: it is too large"
     THINGS_DO_NOT_FIT = "{things} not fit together; nothing was written or started:"
     NO_VERDICT = "check {name!r}: verdict {verdict!r} is none of {verdicts}"
     RECORD_UNREADABLE = "{path} is not {meaning} ({problem}). {remedy}"

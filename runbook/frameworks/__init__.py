@@ -178,11 +178,13 @@ def _refuse_unknown(settings: Settings) -> None:
 
     schedule = settings.run.training.schedule
     if schedule not in SCHEDULE_NAMES[framework]:
+        others = [name for name, names in SCHEDULE_NAMES.items() if schedule in names]
         raise ParamsError(
             FrameworkMessage.NO_SUCH_SCHEDULE,
             schedule=schedule,
             framework=framework,
             schedules=", ".join(SCHEDULE_NAMES[framework]),
+            frameworks=" or ".join(["runbook", *others]),
         )
 
     for key in _RENDERED:

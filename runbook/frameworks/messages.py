@@ -26,8 +26,8 @@ class FrameworkMessage(Message):
         "training.offload to false, or training.framework to megatron-deepspeed."
     )
     NO_SUCH_SCHEDULE = (
-        "training.schedule={schedule}: the pinned version of {framework} has no such schedule, but "
-        "{schedules}. Set training.schedule to one of these, or training.framework to runbook."
+        "training.schedule={schedule}: the pinned version of {framework} has only {schedules}. Set "
+        "training.schedule to one of these, or training.framework to {frameworks}."
     )
     ONLY_GPT2_TOKENIZER = (
         "data.tokenizer={tokenizer} with training.framework={framework}: only GPT-2's vocabulary "

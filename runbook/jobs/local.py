@@ -193,7 +193,7 @@ def _by_process(folder: JobFolder, job_id: str, identity: Identity) -> tuple[Job
 
 
 def _half_submitted(folder: JobFolder, job_id: str) -> tuple[JobState, str]:
-    """Return whether the record does not name a process yet.
+    """Return the state and reason of a job whose record does not name a process yet.
 
     The submitter is about to start the process, or died at that moment.
     """

@@ -151,7 +151,7 @@ class JobMessage(Message):
     )
     QUEUE_SAYS = "{problem} (the queue says: {words})"
     QUEUE_SILENT = "{speaker} does not answer."
-    RAN_ELSEWHERE = "It ran on {host}: {sign_of_life}. Look there"
+    RAN_ELSEWHERE = "the job ran on {host}: {sign_of_life}. Look there"
     REQUEST_NOT_POSSIBLE = "Nothing was submitted: {text}. Change jobs.<phase> in the run file."
     RUNS_ELSEWHERE = "{folder} runs on {where}; it can only be stopped from there."
     SAME_FILES = (
@@ -169,14 +169,15 @@ class JobMessage(Message):
     )
     START_NOTE_DAMAGED = "{started} cannot be read: it is damaged, or the disk is full"
     SUBMISSION_CUT_OFF = (
-        "its submission was interrupted, and the queue has no job with its mark: it never began"
+        "the submission was interrupted, and the queue has no job with its mark: the job never "
+        "began"
     )
     SUBMISSION_INTERRUPTED = "the submission was interrupted; the job never began"
     SUBMISSION_UNKNOWN = (
         "{lost} It is unknown whether the job is in the queue: {silent} Submit again later: a job "
         "in the queue is found by its mark, so none is submitted twice."
     )
-    SUBMITTED_ELSEWHERE = "It was being submitted on {host}. Look there"
+    SUBMITTED_ELSEWHERE = "the job was being submitted on {host}. Look there"
     SUBMITTED_SCRIPT_GONE = (
         "--job {job_id}: PBS was given {path}, which does not exist. Give adopt the script itself."
     )

@@ -146,7 +146,7 @@ def export_weights(
 
 
 def _write_tokenizer(name: str, spec: PhasePlan, out: Path) -> None:
-    """Return the tokenizer as `transformers` loads it, and the tokens that end a text."""
+    """Write the tokenizer as `transformers` loads it, and the tokens that end a text."""
     for file, content in tokenizer_files(name).items():
         (out / file).write_bytes(content)
     end = spec.sampling.end_of_document

@@ -61,7 +61,7 @@ class PlanningMessage(Message):
 
     WITH_SCORES = " ({needed} if attention scores are stored)"
     MEMORY_AVAILABLE = "there are {available}"
-    MEMORY_UNKNOWN = "how much there is, is not known"
+    MEMORY_UNKNOWN = "the size of the memory is not known"
     USABLE_SHARE = ", of which a plan may use {share:.0%}"
     LESS_MEMORY = (
         "These changes make it smaller: {ways}, or more nodes in {job_key}.nodes for the sharded "

@@ -139,7 +139,7 @@ def _needed_memory(plan: Plan) -> tuple[str, str]:
 
 
 def _with_failures(plan: Plan) -> list[tuple[str, str, str]]:
-    """Return the row about the expected cost of failures, or None if no failure rate is known."""
+    """Return the rows about the cost of failures; empty if no failure rate is known."""
     expectation = useful_time(plan)
     if expectation is None:
         return []

@@ -95,5 +95,5 @@ class RecordMessage(Message):
     STOPPED_BY_SIGTERM = (
         "stopped by SIGTERM, as a scheduler sends at cancellation, preemption or the time limit"
     )
-    VALUE_OF_RECORD = "{key} {value} as in its record"
+    VALUE_OF_RECORD = "{key} {value}, as the record says"
     VALUE_ONLY = "{key} {value}"

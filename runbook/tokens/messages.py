@@ -69,7 +69,7 @@ class TokenMessage(Message):
     )
     FILE_CHECKSUM = "sha256 {sha256}, {expected} expected"
     FILE_FAULT = "{file}: {fault}"
-    FILE_LIMIT_REACHED = "a file may grow no more"
+    FILE_LIMIT_REACHED = "a file has reached the size limit"
     FILE_MISSING = "missing"
     FILE_SIZE = "{size} bytes, {expected} expected"
     FREE_SPACE_UNKNOWN = "the free space is not known"
@@ -164,7 +164,8 @@ class TokenMessage(Message):
         "or use a prefix on a larger disk; --no-check-space starts anyway."
     )
     NO_SOURCE_NAMED = (
-        "{first} selects sources, but no source is known; set --source-key (data.source_key)"
+        "keep_sources or drop_sources is set, but the records of {first} name no source; set "
+        "--source-key (data.source_key)"
     )
     NO_SUCH_COLUMN = (
         "{segment} has no column {text_key!r}; its columns: {columns}. Set data.text_key."

@@ -193,13 +193,11 @@ def test_what_a_cell_shows_can_be_used(here, tmp_path, monkeypatch, capsys):
 
 
 def test_without_pandas_the_extra_is_named(here, monkeypatch):
-    reason = "No module named 'pandas'"
-
     def absent(name: str) -> None:
-        raise ModuleNotFoundError(reason, name=name)
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(table.importlib, "import_module", absent)
     with pytest.raises(ModuleNotFoundError) as error:
         runbook.open("local").history  # noqa: B018
-    assert str(error.value) == CoreMessage.NEEDS_PANDAS.fill(error=reason)
+    assert str(error.value) == CoreMessage.NEEDS_PANDAS.fill(error="No module named 'pandas'")
     assert error.value.name == "pandas"  # by which the command line names the extra

@@ -329,7 +329,7 @@ def test_the_remedy_for_an_interface_lists_that_nodes_own_devices():
     interfaces = {**INTERFACES["interfaces"], "hsn0": {"address": "10.1.0.2", "is_up": True}}
     answers = hosts("interfaces", interfaces=interfaces, chosen={"NCCL_SOCKET_IFNAME": "ens5"})
     (check,) = broken(host_checks(answers, EXPECTED))
-    offered = f"n2: {', '.join(['eth0', 'hsn0'])}"
+    offered = "n2: eth0, hsn0"
     assert check.remedy == PhaseMessage.NAME_OFFERED_INTERFACES.fill(offered=offered)
 
 

@@ -110,7 +110,12 @@ def test_programs_without_it_refuse_it(framework):
     settings = params.load(run, set_words=words)
     _, plan = load_plan(run, words)
     with refuses(
-        ParamsError, FrameworkMessage.NO_SUCH_SCHEDULE, schedule="wsd", framework=framework
+        ParamsError,
+        FrameworkMessage.NO_SUCH_SCHEDULE,
+        schedule="wsd",
+        framework=framework,
+        schedules="cosine, linear, constant",
+        frameworks="runbook or megatron-lm",
     ):
         training_arguments(settings, plan.phases[FULL])
 

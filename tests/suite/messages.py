@@ -94,7 +94,10 @@ def says(text: str, message: Message | str, /, **values: object) -> bool:
 
 
 def says_only(text: str, message: Message | str, /, **values: object) -> bool:
-    """Whether a text is this message with these values, and nothing before or after it."""
+    """Whether a text is this message with these values.
+
+    A value that is not given may be any text, at the message's beginning and end too.
+    """
     return re.fullmatch(_pattern_of_message(message, values), text, re.DOTALL) is not None
 
 

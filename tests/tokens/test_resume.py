@@ -392,10 +392,9 @@ def test_disk_full_keeps_what_is_done(tmp_path: Path, many_texts: list[str], wor
     process = start(source, prefix, workers, 60_000, 300_000)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert err.startswith(
-        f"DataError: a file has reached the size limit while writing below {tmp_path} ("
-    )
-    assert says(err, TokenMessage.WRITE_FAILED)
+    assert err.startswith("DataError: ")
+    reason = TokenMessage.FILE_LIMIT_REACHED.fill()
+    assert says(err, TokenMessage.WRITE_FAILED, reason=reason, folder=tmp_path)
     assert not TokenFiles(prefix).manifest.exists() and not TokenFiles(prefix).bin.exists()
     assert committed(prefix) >= 3
     assert again(source, prefix, workers=workers, shard_bytes=60_000) >= 3

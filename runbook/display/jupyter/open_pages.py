@@ -41,10 +41,7 @@ class CellDisplays:
 
     request: CellRequest
     bundles: dict[str, tuple[Bundle, Bundle]] = field(default_factory=dict)
-    """By display id, the output for a page that runs the cell again, and for a page that joined.
-
-    It is for a page that runs the cell again, and for one that joined.
-    """
+    """By display id, the output for a page that runs the cell again, and for a page that joined."""
     running: bool = True
 
     def as_json(self) -> dict[str, object]:

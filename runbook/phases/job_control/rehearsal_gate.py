@@ -64,7 +64,7 @@ def require(training: PlannedTraining, session: Session) -> None:
 
 
 def show(training: PlannedTraining, session: Session) -> None:
-    """Return the counts of the layout's rehearsal.
+    """Show the counts of the layout's rehearsal.
 
     A stored rehearsal is used; otherwise it is made now, if this site has a queue.
     """

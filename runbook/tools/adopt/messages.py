@@ -125,9 +125,7 @@ class AdoptMessage(Message):
         "recipe."
     )
     MANY_RECIPES_OF_A_NAME = "over {most} recipes with the name {name}: give a file with one."
-    MANY_VALUES_OF_A_RECIPE = (
-        "line {line}: a recipe of over {most:,} values is none that can be read."
-    )
+    MANY_VALUES_OF_A_RECIPE = "line {line}: the recipe has over {most:,} values, too many to read."
     MODEL_PROPERTY = "the model's {field}={value}"
     NO_CONTEXT_RANKS = "NeMo's command here has no context ranks"
     NO_SUCH_PART = (

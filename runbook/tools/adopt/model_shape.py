@@ -96,7 +96,10 @@ _WIDTHS = ("ffn_hidden", "kv_heads")
 
 
 def _shorten_smoke_test(model: Model, findings: Findings) -> None:
-    """Limit the smoke test's sequences to the number of positions, if the model has more."""
+    """Limit the smoke test's sequences to the number of positions.
+
+    This is done if that is smaller than the model's sequence length.
+    """
     positions = findings.number("training.shape.positions")
     if 0 < positions < model.sequence_length:
         line = findings.carried["training.shape.positions"].line

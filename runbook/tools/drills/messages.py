@@ -28,7 +28,7 @@ class DrillMessage(Message):
     )
     NO_SPARE_NODE = "no spare node"
     NO_SUCH_DRILL = "There is no drill {word!r}. {hint}"
-    OF_ALL_DRILLS = "{score} (of {all} drills that there are)"
+    OF_ALL_DRILLS = "{score} (there are {all} drills)"
     PROCESSES_LEFT = "processes left: {processes}"
     SAVES_HALF_AS_OFTEN = "saves half as often"
     SAVES_TWICE_AS_OFTEN = "saves twice as often"

@@ -23,5 +23,7 @@ class ReplayMessage(Message):
         "{first}. The fingerprints of its first micro-batch are the same, so it was another "
         "micro-batch or a sum over ranks; rank and layer are not known."
     )
-    TOKENS_NOT_RECORDED = "Step {step} is not a multiple of training.replay_interval, so its tokens were not recorded."
+    TOKENS_NOT_RECORDED = (
+        "Step {step} has no record (only multiples of training.replay_interval have one)."
+    )
     WITHOUT_FINGERPRINTS = "{first}. It has no fingerprints, so rank and layer are not known."

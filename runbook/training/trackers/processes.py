@@ -1,4 +1,4 @@
-"""How long the trainer waits for the last numbers to be sent."""
+"""Tracker processes: started and ended by the rank that writes metrics.jsonl."""
 
 import os
 import subprocess

@@ -161,7 +161,7 @@ def test_the_command_says_what_failed_and_ends_with_1(monkeypatch):
     assert keys <= set(rows[0])
     shown = CliRunner().invoke(drill, ["1"], standalone_mode=False)
     assert shown.return_value == 0
-    assert shown.output.endswith("1 of 1 ended as they should (of 20 drills that there are)\n")
+    assert shown.output.endswith("1 of 1 ended as they should (there are 20 drills)\n")
 
 
 def test_the_list_starts_nothing(monkeypatch):
