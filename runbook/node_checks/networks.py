@@ -134,16 +134,16 @@ def chosen_address() -> str:
     """Return the address at which gloo or NCCL would listen here.
 
     It belongs to the interface that the environment selects, or else to the host name. The text is
-    empty if neither gives an address. NCCL takes a name as a prefix, gloo as it is.
+    empty if neither gives an address. NCCL takes a name as a prefix, gloo as it is: to gloo, a
+    leading `=` or `^` is part of the name.
     """
     for variable in INTERFACE_VARIABLES:
         value = os.environ.get(variable, "")
-        names = [name.lstrip("=") for name in value.split(",") if name]
-        if not names or value.startswith("^"):
-            continue
-        if variable == GLOO_VARIABLE:
+        names = [name for name in value.split(",") if name]
+        if names and variable == GLOO_VARIABLE:
             return interface_address(names[0])
-        return _address_by_prefix(names)
+        if names and not value.startswith("^"):
+            return _address_by_prefix([name.lstrip("=") for name in names])
 
     try:
         return socket.gethostbyname(socket.gethostname())

@@ -52,6 +52,7 @@ from runbook.tools.adopt.model_shape import (
     take_shape,
     take_uneven_stages,
 )
+from runbook.tools.adopt.namespaces import own_code
 from runbook.tools.adopt.script import Script, StartedProgram, Word
 from runbook.tools.adopt.trace import WRITTEN_JOB, follow
 
@@ -266,7 +267,8 @@ def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> 
 
 _READS_ARGUMENTS = re.compile(r"\bgetopts\b|\$\{?(?:[1-9@*]|#\})")
 """How a script reads the arguments that it is started with."""
-_ZERO_STEPS = re.compile(r"--train[-_](?:iters|samples|tokens)[ =]+0\b")
+_STEPS = re.compile(r"--train[-_](?:iters|samples|tokens)[ =]+[\"']?(?:(0)\b|\$\{?([A-Za-z_]\w*))")
+"""A length that is 0, or the variable that holds it."""
 
 
 def _is_zero_without_arguments(script: Script) -> bool:
@@ -276,10 +278,22 @@ def _is_zero_without_arguments(script: Script) -> bool:
     """
     own_lines: list[str] = []
     for number, line in enumerate(script.text.splitlines(), 1):
-        if not script.places[number].startswith(WRITTEN_JOB):
+        is_comment = line.lstrip().startswith("#")
+        if not is_comment and not script.places[number].startswith(WRITTEN_JOB):
             own_lines.append(line)
     own_text = "\n".join(own_lines)
-    return bool(_READS_ARGUMENTS.search(own_text)) and not _ZERO_STEPS.search(own_text)
+    if not _READS_ARGUMENTS.search(own_code(own_text)):
+        return False
+    return not any(
+        zero or _is_always_zero(name, own_text) for zero, name in _STEPS.findall(own_text)
+    )
+
+
+def _is_always_zero(name: str, text: str) -> bool:
+    """Return whether a script sets a variable to nothing but 0."""
+    assigned = re.findall(rf"(?<![\w$-]){name}=(\S*)", text)
+    zeros = ("0", f"${{{name}:-0}}", f"${{{name}-0}}")
+    return bool(assigned) and all(value.strip("\"';)") in zeros for value in assigned)
 
 
 _RECIPES = ("a recipe of NeMo 2", "Megatron Bridge")

@@ -48,13 +48,23 @@ _INSTALL = (
 )
 
 
+@dataclass(frozen=True)
+class SandboxRun:
+    """What a job in the sandbox wrote, and how long it could run."""
+
+    raw: str
+    """The raw trace of everything that the job started."""
+    seconds: int
+    """The time limit that was applied."""
+
+
 def run_job(
     files: Mapping[str, str],
     command: Sequence[str],
     folder: str,
     environment: Mapping[str, str],
     missing: Sequence[str] = (),
-) -> str:
+) -> SandboxRun:
     """Run `command` in a sandbox, and return the raw trace of everything it started.
 
     The sandbox holds `files` in `folder`.
@@ -88,7 +98,7 @@ def run_job(
         reason = shell.last_lines(finished.err, 2) or "no reason given"
         raise ProgramError(AdoptMessage.NO_SANDBOX, reason=reason, install=_INSTALL)
 
-    return finished.out
+    return SandboxRun(finished.out, seconds)
 
 
 def time_limit() -> int:
@@ -631,6 +641,22 @@ def _without_functions(script: str) -> str:
     for brace in _END_OF_BLOCK.finditer(script):
         end = brace.end()
     return _FUNCTION.sub("", script[:end]) + script[end:]
+
+
+def own_code(script: str) -> str:
+    """Return a script without its comments, its functions and texts in single quotes.
+
+    There, `$1` is an argument of a function, or a column of awk.
+    """
+    text = _FUNCTION_OF_ONE_LINE.sub("", _without_comments(script))
+    text = _without_functions(text)
+    return re.sub(r"'[^'\n]*'", "''", _AWK_PROGRAM.sub("awk", text))
+
+
+_FUNCTION_OF_ONE_LINE = re.compile(
+    r"^[ \t]*(?:function\s+[\w-]+|[\w-]+\s*\(\))[^\n{]*\{[^\n]*\}[ \t]*$", re.MULTILINE
+)
+_AWK_PROGRAM = re.compile(r"\b(?:awk|sed)\b[^'\n|;]*'[^']*'")
 
 
 def needed_arguments(job: SandboxJob) -> list[str]:

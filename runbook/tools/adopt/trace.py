@@ -27,6 +27,7 @@ from runbook.tools.adopt.namespaces import (
     FIRST_RUN,
     Retry,
     SandboxJob,
+    SandboxRun,
     entered_once,
     environment,
     filled_in,
@@ -472,13 +473,11 @@ def _until_it_starts(
     Return its last trace and notes.
     """
     attempts = _Attempts(job)
-    num_bytes = 0
     for _ in range(_MOST_RUNS):
         command = ["bash", job.main, *attempts.arguments]
         variables = environment(job, attempts.retry)
-        raw = namespaces.run_job(job.files, command, FOLDER, variables, attempts.missing)
-        num_bytes = len(raw.encode(errors="replace"))
-        trace = _read(raw, job, numbers)
+        run = namespaces.run_job(job.files, command, FOLDER, variables, attempts.missing)
+        trace = _read(run.raw, job, numbers)
         if attempts.give_programs(trace):
             continue
         if starts_training(trace.commands):
@@ -489,7 +488,7 @@ def _until_it_starts(
         if not attempts.help(trace):
             break
     if trace.exit_code is None:
-        attempts.notes.append(_why_stopped(job, trace, num_bytes, numbers))
+        attempts.notes.append(_why_stopped(job, trace, run, numbers))
     return trace, attempts.notes
 
 
@@ -510,8 +509,8 @@ def _with_arguments(
         return trace
     variables = environment(job, attempts.retry)
     command = ["bash", job.main, *needed]
-    raw = namespaces.run_job(job.files, command, FOLDER, variables, attempts.missing)
-    trace_with_arguments = _read(raw, job, numbers)
+    run = namespaces.run_job(job.files, command, FOLDER, variables, attempts.missing)
+    trace_with_arguments = _read(run.raw, job, numbers)
     if not starts_training(trace_with_arguments.commands):
         return trace
     attempts.notes.append(AdoptMessage.ARGUMENTS_NOT_GIVEN.fill(job=job.main, number=len(needed)))
@@ -561,17 +560,18 @@ def _gave_up(trace: RunTrace) -> bool:
 def _why_stopped(
     job: SandboxJob,
     trace: RunTrace,
-    num_bytes: int,
+    run: SandboxRun,
     numbers: LineNumbers,
 ) -> str:
     """Return which limit a job reached, and what it was doing at that moment."""
+    num_bytes = len(run.raw.encode(errors="replace"))
     if num_bytes >= namespaces.MOST_BYTES:
         limit = (
             f"{namespaces.MOST_BYTES >> 20} MiB of traced commands: it loops forever, or handles "
             "very long values"
         )
     else:
-        limit = f"{namespaces.time_limit()} s: it waits or computes forever"
+        limit = f"{run.seconds} s: it waits or computes forever"
     stopped = f"{job.main} was stopped after {limit}"
     if not trace.steps:
         return stopped

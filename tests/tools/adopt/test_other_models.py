@@ -115,7 +115,15 @@ def test_a_section_that_a_configuration_leaves_out_is_no_lost_option(tmp_path):
     assert verdict is OptionVerdict.UNACCOUNTED
 
 
-@pytest.mark.parametrize("name", ["llama3_8b_finetune_config", "llama3_8b_peft_config"])
+FINE_TUNINGS = (
+    "llama3_8b_finetune_config",
+    "llama3_8b_peft_config",
+    "nemo.collections.llm.recipes.llama3_8b.finetune_recipe",
+    "megatron.bridge.recipes.qwen.finetune_config",
+)
+
+
+@pytest.mark.parametrize("name", FINE_TUNINGS)
 def test_a_configuration_that_starts_from_fine_tuning_is_refused(tmp_path, name):
     config = tmp_path / "tune.yaml"
     config.write_text(BRIDGE_YAML.replace("NAME", name))
@@ -197,9 +205,10 @@ READS_STEPS = 'STEPS=0\nwhile getopts "K:" opt; do STEPS=$OPTARG; done\n'
     "script",
     [
         f"{READS_STEPS}{NO_STEPS} $STEPS\n",
+        f"STEPS=${{1:-0}}\n{NO_STEPS} $STEPS\n",
         f"{READS_STEPS}cat > job.sbatch <<EOF\n{NO_STEPS} $STEPS\nEOF\nsbatch job.sbatch\n",
     ],
-    ids=["started", "submitted"],
+    ids=["started", "by number", "submitted"],
 )
 def test_steps_that_come_from_an_absent_argument_are_not_zero(script):
     carried = adopted(script).findings.carried
@@ -207,9 +216,21 @@ def test_steps_that_come_from_an_absent_argument_are_not_zero(script):
     assert carried["training.iterations"].line == 0
 
 
-def test_a_script_with_arguments_that_says_no_steps_is_refused():
+NO_ARGUMENT_OF_THE_SCRIPT = {
+    "says 0": f"{READS_STEPS}{NO_STEPS} 0\n",
+    "has a column of awk": f"N=$(echo 1 2 | awk '{{print $1}}')\nSTEPS=0\n{NO_STEPS} $STEPS\n",
+    "has an awk program of two lines": f"awk '{{\n print $1 }}' f\nSTEPS=$((0))\n{NO_STEPS} $STEPS\n",
+    "has a function of one line": f'log() {{ echo "$1"; }}\nSTEPS=$((0))\n{NO_STEPS} $STEPS\n',
+    "has a function": f'log() {{\n echo "$1"\n}}\nSTEPS=$((0))\n{NO_STEPS} $STEPS\n',
+    "reads its nodes alone": f'NODES=${{1:-2}}\nSTEPS=0\n{NO_STEPS} "${{STEPS}}"\n',
+    "takes 0 from its environment": f"NODES=${{1:-2}}\nSTEPS=${{STEPS:-0}}\n{NO_STEPS} $STEPS\n",
+}
+
+
+@pytest.mark.parametrize("case", NO_ARGUMENT_OF_THE_SCRIPT)
+def test_steps_that_no_argument_of_the_script_sets_are_zero(case):
     with refuses(ParamsError, AdoptMessage.EVALUATION_STARTED):
-        adopted(f"{READS_STEPS}{NO_STEPS} 0\n")
+        adopted(NO_ARGUMENT_OF_THE_SCRIPT[case])
 
 
 def test_a_clipped_gradient_is_no_sign_of_a_vision_model():

@@ -202,7 +202,7 @@ def test_a_script_without_an_end_is_stopped_and_said_to_be(deed, outside):
     started = time.monotonic()
     raw = namespaces.run_job(
         {"job.sh": deed.format(outside=outside)}, ["bash", "job.sh"], FOLDER, ENVIRONMENT
-    )
+    ).raw
     assert time.monotonic() - started < 60
     assert len(raw) <= namespaces.MOST_BYTES
     assert (
@@ -221,6 +221,14 @@ def test_a_training_that_was_started_before_an_endless_wait_is_found():
     # The limit may end either command of the loop
     assert note.endswith(("true in line 2", "sleep in line 2"))
     assert len(launches_of(found.commands)) == 1
+
+
+def test_the_limit_that_a_note_names_is_the_one_that_was_applied(monkeypatch):
+    limits = iter(range(2, 100))
+    monkeypatch.setattr(namespaces, "time_limit", lambda: next(limits))
+    script = followed(f"torchrun {TRAIN} &\nwhile true; do sleep 60; done\n")
+    (note,) = [note for note in script.notes if note.startswith("job.sh was stopped after")]
+    assert note.startswith("job.sh was stopped after 2 s")
 
 
 CONSTRUCTS = {

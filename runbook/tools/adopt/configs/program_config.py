@@ -42,7 +42,7 @@ _YAML_FORMATS = (NANOTRON, NEMO_2, MEGATRON_BRIDGE, GPT_NEOX)
 _YAML_ENDINGS = {".yaml", ".yml"}
 _CONFIG_ENDINGS = {".toml", ".py", *_YAML_ENDINGS}
 _ENOUGH_SIGNS = 2
-_FINE_TUNES = re.compile(r"(?:^|_)(?:sft|lora|peft|dpo|grpo|finetune)(?:_|$)")
+_FINE_TUNES = re.compile(r"(?:^|[_.])(?:sft|lora|peft|dpo|grpo|finetune)(?:[_.]|$)")
 """Substrings in the names of functions that configure fine-tuning."""
 _OTHER_LAYERS = re.compile(r"rwkv|mamba|flux|retnet")
 """Substrings in the names of torchtitan functions that train models without attention."""
