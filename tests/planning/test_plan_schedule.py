@@ -110,7 +110,7 @@ REFUSALS = [
     (
         {"iterations": 0},
         "04-training: length given once: none given. Rule: exactly one of training.iterations, training.samples, "
-        "training.tokens. Give one of them and leave the others 0.",
+        "training.tokens. Set one of them and leave the others at 0.",
     ),
     (
         {"samples": 9},

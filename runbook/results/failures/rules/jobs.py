@@ -464,7 +464,7 @@ JOB_RULES = (
     Rule(
         kind=LAUNCHER,
         patterns=(r"slurmstepd: error: container_[pg]_\w+\b",),
-        example="slurmstepd: error: container_p_join: open failed /scratch/119383/.active: No such file or directory",
+        example="slurmstepd: error: container_p_join: open failed .../119383/.active: No such file or directory",
         source="ArjunaCluster/ArjunaUsers#123",
         decision=NextStep.RETRY_OTHER_NODE,
     ),
