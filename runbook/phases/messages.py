@@ -288,6 +288,10 @@ class PhaseMessage(Message):
         "parameters instead of {before:,}."
     )
     REPORT_WRITTEN = "Report: {path}"
+    RUNGS_OF_FEW_STEPS = (
+        "rungs with few steps ({numbers}): their loss follows the steps, not the tokens, so the "
+        "interval is {widening:g} times as wide; a larger budget helps"
+    )
     RUNGS_OF_ONE_SHAPE = (
         "all rungs have about the same tokens per parameter, so that they do not say what "
         "another size would reach; runbook ladder RUN --rungs 7 --as NAME adds rungs of other "

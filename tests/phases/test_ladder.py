@@ -35,7 +35,7 @@ from runbook.phases.ladder.ladder_plan import (
     starts_seconds,
     write_ladder,
 )
-from runbook.phases.ladder.run_forecast import forecast_run
+from runbook.phases.ladder.run_forecast import SHORT_WIDENING, forecast_run
 from runbook.phases.ladder.rungs import (
     COMPUTE_BETWEEN_RUNGS,
     FEWEST_STEPS,
@@ -546,6 +546,20 @@ def test_a_rung_far_from_its_neighbours_is_named_and_widens_the_interval(local):
     forecast = forecast_run(ladder, off_the_line, local, ladder.family, 0.3)
     assert half_width(forecast) > 3.9 * half_width(plain)
     assert any(warning.startswith("rung 3 ended far") for warning in forecast.warnings)
+
+
+def test_rungs_of_few_steps_widen_the_interval(local):
+    ladder, finished = climbed(local)
+    values = dict(ladder.family)
+    usual = forecast_run(ladder, finished, local, values, 0.5)
+    short = replace(finished[0].planned.rung, iterations=FEWEST_STEPS - 1)
+    first = replace(finished[0], planned=replace(finished[0].planned, rung=short))
+    doubted = forecast_run(ladder, [first, *finished[1:]], local, values, 0.5)
+    assert half_width(doubted) == pytest.approx(SHORT_WIDENING * half_width(usual))
+    assert any(
+        says(warning, PhaseMessage.RUNGS_OF_FEW_STEPS, numbers="1", widening=SHORT_WIDENING)
+        for warning in doubted.warnings
+    )
 
 
 def test_seven_rungs_forecast_other_sizes_and_the_best_one(local):

@@ -8,6 +8,7 @@ import re
 from toy_run import open_run
 
 from runbook.phases.p05_analysis import phase as analysis
+from runbook.results.messages import ResultMessage
 from runbook.results.run_tables import NEVER_MEASURED, SAMPLES_PER_SECOND, TFLOPS_PER_DEVICE
 
 
@@ -57,9 +58,9 @@ def test_runs_without_a_step_are_named_and_the_others_are_compared(runs, queue, 
         analysis, "variants_of", lambda run, project: [one.settings for one in others]
     )
     shown = repr(analysis.show_variants(bound))
-    assert re.search(
-        r"local--waiting is not compared: .*metrics\.jsonl holds no whole record", shown
-    )
+    empty = others[1].folder / "metrics.jsonl"
+    reason = ResultMessage.NO_WHOLE_RECORD.fill(path=empty, unread_lines=0)
+    assert f"local--waiting is not compared: {reason}" in shown
     assert re.search(r"Results side by side\n.*local +local--longer +last / first", shown)
 
 
