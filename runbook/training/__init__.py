@@ -1,4 +1,4 @@
 """The trainer, which requires torch and megatron-core.
 
-It reads `plan.json` and uses nothing else of the runbook.
+The trainer reads `plan.json` and no other file of the runbook.
 """

@@ -27,7 +27,7 @@ def train_rank(
 ) -> int:
     """Train, and return the exit code. Errors are recorded in events.jsonl before they are raised.
 
-    `until` is the step to stop after, without a save; 0 means the end of the training.
+    The training stops after step `until`, without a save; 0 means that it runs to its end.
     """
     stopping.limit_seconds = spec.limits.exit_duration_seconds
     # megatron-core warns at import that Apex and Transformer Engine are absent; CausalAttention
@@ -103,7 +103,7 @@ def main() -> int:
         help="end after this step without a save (runbook replay); 0: at the end of the training",
     )
     arguments = parser.parse_args()
-    # Registered first, so it runs last: after a traceback was printed
+    # Registered first, so it runs last: after any traceback has been printed
     atexit.register(leave, FAILED)
     # Set up before the slow imports, so that no signal is lost while they run
     stopping = StopConditions()

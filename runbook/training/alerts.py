@@ -40,7 +40,7 @@ class AlertSender:
         self._threads: list[Thread] = []
 
     def send(self, text: str, event: Mapping[str, object]) -> None:
-        """Send a text in one thread per channel; the webhook also gets the event it is about."""
+        """Send a text in one thread per channel. The webhook also receives the event as JSON."""
         run = self.spec.root.resolve().name
         log = self.spec.log
         channels = (
@@ -93,7 +93,7 @@ class AlertSender:
 
     def close(self) -> None:
         """Wait briefly for alarms that are being sent."""
-        # A channel that fails at its limit is still reported
+        # A channel that fails just at its time limit is still reported
         end = time.monotonic() + CHANNEL_SECONDS + 2.0
         for thread in filter(Thread.is_alive, self._threads):
             thread.join(max(0.0, end - time.monotonic()))
@@ -120,7 +120,7 @@ def pipe(command: str, content: Mapping[str, object]) -> None:
     """Run a command with the text on its standard input, if the user has allowed the command."""
     if not is_allowed(command):
         raise NotAllowedError(how_to_allow(command))
-    # A child process that keeps running must not hold one of our pipes
+    # A child process that keeps running must not hold a pipe of this process open
     silent, text = (
         subprocess.DEVNULL,
         f"{content['text']}\n".encode(),

@@ -83,7 +83,7 @@ class BatchReader:
         It comes from pinned memory, because the host would otherwise wait for the GPU.
         """
         if self.device.type == "cuda":
-            # This has no effect on samples that were read ahead, which are pinned already
+            # No effect on samples that were read ahead, because these are already pinned
             value = value.pin_memory()
 
         return value.to(self.device, non_blocking=True)
@@ -91,7 +91,7 @@ class BatchReader:
     def read(self, dataset: Any, indices: range) -> Batch:
         """Return these samples as a micro-batch in host memory.
 
-        A rank of a context-parallel group gets its pieces of each.
+        A rank of a context-parallel group gets only its pieces of each sample.
         """
         samples = [dataset[index] for index in indices]
         batch = {}

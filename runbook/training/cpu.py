@@ -42,7 +42,7 @@ _FACTORIES = (
 
 @functools.cache
 def answer_for_cpu() -> None:
-    """Install the replacements if there is no GPU."""
+    """Install replacements for `torch.cuda` functions if there is no GPU."""
     if on_gpu():
         return
     keep_freed_memory()
@@ -132,15 +132,15 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-# Outputs of a layer whose weight gradient is computed in one matmul
+# Number of outputs of a layer for which one matmul computes the weight gradient
 OUTPUT_BLOCK = 2048
 
 SUM_DEPTH = 256
-"""Numbers that are summed at a time. A matmul is then off by 3e-7 of its norm, like MKL's.
+"""Numbers that are summed at a time. The error of a matmul is then 3e-7 of its norm, as with MKL.
 
-oneDNN sums a thousand at a time and is off by 6e-7. That is enough for Adam to move one in a
-million weights 1.1e-5 away from a plain program's in its first step. It costs 2 to 3 % of a step of
-the 12 x 512 model.
+oneDNN sums a thousand numbers at a time, with an error of 6e-7. That is enough for Adam to move one
+in a million weights by 1.1e-5 compared with a plain program in the first step. The smaller sums
+cost 2 to 3 % of a step of the 12 x 512 model.
 """
 
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -148,9 +148,9 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 @functools.cache
 def onednn_is_faster() -> bool:
-    """Return whether oneDNN is faster than MKL here.
+    """Return whether oneDNN is faster than MKL on this processor.
 
-    This is the case if torch has both and the CPU has AVX-512 and was not made by Intel.
+    This is the case if torch has both, and the CPU has AVX-512 and is not from Intel.
     """
     both = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
     if on_gpu() or not both or torch.backends.cpu.get_cpu_capability() != "AVX512":
@@ -174,7 +174,7 @@ def widen_half_matmuls() -> None:
 
 
 def widen_every_half_matmul() -> None:
-    """Compute them in float32 on any processor; most have no fast fp16 kernels."""
+    """Compute 16-bit matmuls in float32 on any processor: most have no fast fp16 kernels."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         for name in ("mm", "bmm", "addmm", "baddbmm"):
@@ -242,7 +242,7 @@ def _matmul(
     bias: torch.Tensor | None = None,
     addend: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    # oneDNN would take a hundred times as long
+    # oneDNN would be a hundred times slower
     if not (right.is_contiguous() or right.t().is_contiguous()):
         right = right.contiguous()
 

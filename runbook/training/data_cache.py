@@ -1,4 +1,4 @@
-"""The cached order of the text (data.cache), whose checksums are compared at every start.
+"""The cached sample order (data.cache), whose checksums are compared at every start.
 
 megatron-core identifies a cached order only by its file name. A changed number in it changes which
 samples are used, without any warning: if the index is constant, a training repeats one sample until
@@ -53,10 +53,10 @@ class CacheCheck:
 
 @dataclass(frozen=True)
 class _Verified:
-    """A file whose content has just been compared."""
+    """A file whose content has been compared at this start."""
 
     changed_at: int
-    """Its modification time in nanoseconds. A file that was written after that is read again."""
+    """Modification time in nanoseconds. A file that was modified later is read again."""
     file: CachedFile
 
 
@@ -72,10 +72,10 @@ class CacheFolder:
         self._verified: dict[str, _Verified] = {}
 
     def remove_faulty(self, indexes: Sequence[Path]) -> None:
-        """Remove the cached files that must not be read, and keep the reasons.
+        """Remove the cached files that must not be read, and record the reasons.
 
-        `indexes` are the .idx files of the text. An order that is older than one of them belongs to
-        another text.
+        `indexes` are the .idx files of the text. An order that is older than one of them was made
+        from another text.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

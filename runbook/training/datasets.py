@@ -1,6 +1,6 @@
 """Datasets of a training: the sequences that megatron-core draws from the token files.
 
-Their order depends only on the seed and the text.
+The order of the sequences depends only on the seed and the text.
 """
 
 from collections.abc import Mapping
@@ -29,14 +29,14 @@ class TrainingDatasets:
     validation: Any
     """Sequences to evaluate on; None if there is no evaluation."""
     cache: data_cache.CacheCheck
-    """The cache check that rank 0 made; all ranks have the same one."""
+    """Result of the cache check, which rank 0 makes for all ranks."""
 
 
 def make_datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> TrainingDatasets:
-    """Return the datasets of a training. All ranks call it together, and rank 0 builds the caches.
+    """Return the datasets of a training.
 
-    `tokens` has the number of tokens of each file; files of one text share its weight in that
-    proportion.
+    All ranks call this function together, and rank 0 builds the caches. `tokens` has the number of
+    tokens of each file. Files of one text share its weight in that proportion.
     """
     data = spec.data
     evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
@@ -64,9 +64,9 @@ def make_datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> TrainingDataset
 
 
 def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetConfig:
-    """Return which samples megatron-core draws, and from which files.
+    """Return the configuration that tells megatron-core which samples to draw from which files.
 
-    Synthetic samples have no files. Validation has separate files, or a part of the same files.
+    Synthetic samples have no files. Validation uses separate files, or a part of the same files.
     """
     data = spec.data
     files: dict[str, Any] = {}
@@ -99,7 +99,8 @@ def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetCon
 
 
 SampleOrder = tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]
-"""The document order, the start of each sample in it, and the order of samples in training."""
+"""The document order, the start of each sample in that order, and the order of samples in the
+training."""
 
 
 class EpochDataset(GPTDataset):  # type: ignore[misc]
@@ -166,9 +167,9 @@ def _build_cache(
     indexes: list[Path],
     builder: BlendedMegatronDatasetBuilder,
 ) -> data_cache.CacheCheck:
-    """Build on rank 0 the caches that the other ranks read.
+    """Build the caches on rank 0; the other ranks read them.
 
-    In megatron-core they would wait in a barrier, which times out for a large text.
+    In megatron-core the other ranks would wait in a barrier, which times out for a large text.
     """
     cache = data_cache.CacheFolder(folder)
     cache.remove_faulty(indexes)

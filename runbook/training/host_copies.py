@@ -26,27 +26,28 @@ from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import cores_of_rank, on_gpu
 
 SLAB_BYTES = 512 * 2**20
-"""Bytes that are pinned at once; the first slabs are smaller. A larger tensor gets its own slab."""
+"""Bytes that are pinned at once; the first slabs are smaller. A tensor larger than this gets its
+own slab."""
 FIRST_SLAB_BYTES = 64 * 2**20
 """Size of the first slab.
 
 Each later slab is as large as all previous ones together, so that a small model pins little.
 """
 ALIGNMENT = 512
-"""Each copy begins at a multiple of this, as in torch's own allocators."""
+"""Alignment of each copy in bytes, as in torch's own allocators."""
 MOST_UNDER_WAY = 2**30
 """Bytes that may be queued before the host waits. Their GPU memory is free only after the wait."""
 MOST_THREADS = 8
 PIECE_BYTES = 32 * 2**20
 
 Pin: TypeAlias = Callable[[int, int], bool]
-"""A function that pins this many bytes from an address on. It returns whether that worked."""
+"""A function that pins a number of bytes from an address on, and returns whether that worked."""
 Unpin: TypeAlias = Callable[[int], None]
-"""A function that unpins the memory before it is freed."""
+"""A function that unpins memory before it is freed."""
 
 
 class HostCopies:
-    """Copies in ordinary memory, which is freed with them."""
+    """Copies in ordinary memory. Freeing a copy frees its memory."""
 
     def __init__(self) -> None:
         self._under_way = 0
@@ -57,20 +58,20 @@ class HostCopies:
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy on the host.
 
-        It is complete only after `wait`, but the tensor may be freed immediately.
+        The copy is complete only after `wait`, but the tensor may be freed immediately.
         """
         room = self._room(tensor.shape, tensor.dtype)
         room.copy_(tensor.detach(), non_blocking=True)
         return room
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor is a copy, or part of one, in memory that is kept."""
+        """Return whether a tensor lies in the memory that this object keeps."""
         return False
 
     def let_go(self, num_bytes: int) -> None:
-        """Record that this many bytes of the device were freed while queued work uses them.
+        """Record that device memory was freed while queued work still uses it.
 
-        Wait if there are too many.
+        Wait if too many bytes are queued.
         """
         self._under_way += num_bytes
         if self._under_way > MOST_UNDER_WAY:
@@ -101,7 +102,7 @@ class PinnedCopies(HostCopies):
             slab.used = 0
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor is a copy, or a part of one."""
+        """Return whether a tensor is one of the copies, or a part of one."""
         if tensor.device.type != "cpu":
             return False
         address = tensor.data_ptr()
@@ -109,7 +110,7 @@ class PinnedCopies(HostCopies):
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes of host memory that are kept."""
+        """Return the bytes of host memory that this object keeps."""
         return sum(slab.size for slab in self._slabs)
 
     def _room(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -119,8 +120,8 @@ class PinnedCopies(HostCopies):
         num_bytes = count * dtype.itemsize
         slab = self._slab_for(num_bytes)
         offset = slab.take(num_bytes)
-        # The storage has exactly this size, because torch's writer copies a part of a larger
-        # storage.
+        # The storage has exactly the copy's size, because torch's writer first copies a tensor that
+        # is only a part of its storage.
         flat = torch.frombuffer(
             slab.memory,
             dtype=dtype,
@@ -139,7 +140,7 @@ class PinnedCopies(HostCopies):
         slab = _Slab(memory, _address(memory), len(memory))
         self._slabs.append(slab)
         if self._pin(slab.address, slab.size):
-            # The memory is unpinned when the process ends
+            # When the process ends, the system unpins the memory
             weakref.finalize(slab, self._unpin, slab.address).atexit = False
         elif len(self._slabs) == 1:
             say(TrainingMessage.NOT_PINNED.fill())
@@ -162,7 +163,7 @@ class _Slab:
 
 
 def make_host_copies() -> HostCopies:
-    """Return the kind of copies that suits this rank's device."""
+    """Return the kind of host copies that suits this rank's device."""
     return PinnedCopies() if on_gpu() else HostCopies()
 
 
@@ -173,11 +174,11 @@ def _touched_memory(num_bytes: int) -> mmap.mmap:
     """
     size = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # A child process does not get this memory. If it shared a page, the parent's next write would
-    # move the page.
+    # Child processes do not get this memory. If a child shared a page, the parent's next write
+    # would move the page.
     for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
         if hasattr(mmap, advice):
-            with contextlib.suppress(OSError):  # the kernel does not support it
+            with contextlib.suppress(OSError):  # The kernel does not support this advice
                 memory.madvise(getattr(mmap, advice))
 
     address = _address(memory)
@@ -202,7 +203,8 @@ def _pin_for_cuda(address: int, num_bytes: int) -> bool:
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     failed = bool(int(runtime.cudaHostRegister(address, num_bytes, _PORTABLE)))
     if failed:
-        # Otherwise CUDA would report the error again at the next launch, which did not cause it.
+        # This clears the error. Otherwise CUDA would report it again at the next launch, which did
+        # not cause it.
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device="cuda")
 

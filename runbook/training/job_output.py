@@ -5,9 +5,9 @@ import sys
 
 
 def say(text: str) -> None:
-    """Print a line of the job's output immediately.
+    """Print a line to the job's output immediately.
 
-    The training continues if the output is closed.
+    The training continues even if the output is closed.
     """
     with contextlib.suppress(OSError):
         sys.stdout.write(text + "\n")

@@ -1,4 +1,4 @@
-"""The training loop: steps, evaluations, saves, the evidence of a smoke test, and a clean stop."""
+"""The training loop: steps, evaluations, saves, the checks of a smoke test, and a clean stop."""
 
 import contextlib
 import gc
@@ -66,7 +66,7 @@ from runbook.training.training_log import StepRecord, TrainingLog
 def make_engine(spec: PhasePlan, *, draw: bool = True) -> TrainingEngine:
     """Return the engine that the plan names.
 
-    With `draw` it gets initial weights, which are not needed if a checkpoint is loaded.
+    With `draw` the engine gets initial weights, which are not needed if a checkpoint is loaded.
     """
     if spec.engine == "megatron-core":
         from runbook.training.engines.megatron_engine import MegatronEngine
@@ -94,7 +94,7 @@ class TrainingLoop:
         heartbeat: HeartbeatWriter,
         until: int = 0,
     ) -> None:
-        """`until` is the step to stop after, without a save; 0 means the end of the training."""
+        """Prepare to train until step `until`, without a save there; 0 means the training's end."""
         self.spec = spec
         self.until = until
         self.log = log
@@ -112,8 +112,8 @@ class TrainingLoop:
         self.progress = TrainingProgress()
         self.saved_iteration = -1
         self.saved_order: dict[str, str] = {}
-        """Checksums of the cached sample order, by file: first those in the checkpoint, then those
-        of this start."""
+        """Checksums of the cached sample order, by file: first the checkpoint's, then those of
+        this start."""
         self.pending: PendingSave | None = None
         self.newest_shared = 0
         """Iteration of the newest checkpoint on the shared file system."""
@@ -146,7 +146,7 @@ class TrainingLoop:
 
         if self.spec.tuning.gc_interval:
             # Python's automatic garbage collection runs at different steps on each rank, and all
-            # ranks would wait for each.
+            # ranks would wait for each of them.
             gc.disable()
             gc.collect()
 
@@ -203,7 +203,7 @@ class TrainingLoop:
         checkpoint = self.spec.checkpoint
         self._seal_written_save()
         if at_end or self._at(checkpoint.interval):
-            # No training follows the last save, so there is nothing to hide its time behind.
+            # No training follows the last save, so saving in the background would gain nothing.
             self._save(in_background=checkpoint.asynchronous and not at_end)
         if self._at(checkpoint.near_interval) and not at_end:
             self._save_near()
@@ -212,7 +212,7 @@ class TrainingLoop:
         return bool(interval) and self.progress.iteration % interval == 0
 
     def _start(self) -> None:
-        """Resume from the newest complete checkpoint, or start from the first weights."""
+        """Resume from the newest complete checkpoint, or start from initial weights."""
         load_near = self.near.load_newer if self.near is not None else None
         loaded = state.load_checkpoint(self.spec, self.engine, load_near)
         if loaded is None and self.near is not None and self.near.is_spoiled:
@@ -222,7 +222,7 @@ class TrainingLoop:
         if loaded is not None:
             self._refuse_other_training(loaded)
             vars(self.progress).update(vars(loaded.progress))
-            # All ranks need them, because they skip a spike together.
+            # All ranks need these steps, because they skip a spike together.
             recent = share_value(self.log.recent_steps(self.progress.iteration))
             self.stepper.watch.remember(recent)
             self.saved_order = loaded.data_cache
@@ -276,7 +276,7 @@ class TrainingLoop:
             self.log.event(REPLICAS_CHANGED, iteration=self.progress.iteration, **vars(change))
 
     def _report_slower_kernels(self) -> None:
-        """Report why the trainer's own kernels are not used, once for each reason."""
+        """Report why the trainer's own kernels are not used, once per reason."""
         reason = slower_kernels(self.spec)
         if is_said_by(torch.distributed.get_rank(), reason, first_reason=share_value(reason)):
             self._report_slower(reason)
@@ -293,7 +293,7 @@ class TrainingLoop:
         self.log.event("slower_kernels", reason=reason)
 
     def _compare_order(self, cache: CacheCheck) -> None:
-        """Report parts of the cached order that were rebuilt.
+        """Report parts of the cached sample order that were rebuilt.
 
         Refuse to continue with a different order.
         """
@@ -348,7 +348,7 @@ class TrainingLoop:
         )
 
     def _pass_over_again(self) -> None:
-        """Skip the steps that an earlier segment skipped, if it ended before its next save."""
+        """Skip again the steps that an earlier segment skipped but did not save."""
         if "rollback" in (self.spec.limits.nan_policy, self.spec.limits.spike_policy):
             earlier = share_value(self.log.rolled_back())
             passed_over = self.progress.passed_over
@@ -378,7 +378,7 @@ class TrainingLoop:
             )
 
     def _step(self, train: Any) -> int:
-        """Run one iteration, and handle a bad step. Return the stop request of any rank."""
+        """Run one iteration, and handle a bad step. Return the stop request if any rank has one."""
         self.heartbeat.step(self.progress.iteration + 1)
         record, stop_request, bad = self.stepper.step(train, self.progress)
         self.stopping.stepped(record.seconds)
@@ -392,7 +392,7 @@ class TrainingLoop:
             self._report_replay()
 
         self.log.alarms(self.stepper.memory.agree(self.stepper.leaks))
-        # The space for a save in progress is already in use
+        # A save in progress already uses the space that it needs
         if self.log.ranks.rank == 0 and was_computed and self.pending is None:
             self.log.alarms(self.disk.look(record.iteration, record.seconds))
 
@@ -432,7 +432,7 @@ class TrainingLoop:
         self.log.alarms(finding.as_alarm() for finding in findings)
 
     def _spike(self, record: StepRecord, alarms: list[Alarm]) -> list[BadStep]:
-        """Return the steps of a confirmed spike, if the plan rolls back before spikes."""
+        """Return the steps of a confirmed spike, if the plan's policy for spikes is a rollback."""
         last = record.consumed_samples - 1
         fault = TrainingMessage.LOSS_JUMPED.fill()
         first = last - record.global_batch + 1
@@ -591,9 +591,9 @@ class TrainingLoop:
             self.near.end()
 
     def _prove_smoke_test(self, train: Any) -> None:
-        """Write events for the gate.
+        """Check the network's speed and the reload of a checkpoint for the gate of the smoke test.
 
-        They contain the network's speed, and the loss of a batch before and after a step and after
+        The results are events: the speed, and the loss of a batch before and after a step and after
         a reload.
         """
         seconds, speed = sum_speed(MESSAGE_BYTES, NETWORK_ROUNDS)
@@ -630,7 +630,10 @@ class TrainingLoop:
         return str(folder.relative_to(self.spec.root) if is_in_run else folder)
 
     def _sample(self) -> None:
-        """Continue the plan's prompt to the end of a document, deterministically for given weights."""
+        """Continue the plan's prompt until a document ends.
+
+        The same weights always give the same text.
+        """
         spec = self.spec
         prompt = self.spec.sampling.prompt_ids
         if not prompt or not spec.sampling.tokens:
@@ -697,10 +700,10 @@ class Stepper:
         self.scale = math.inf
         # Number of ranks whose mean losses are averaged
         self.copies = spec.parallel.data * spec.parallel.context
-        # Times of all ranks, after a step that exchanges them
+        # Times of all ranks, if the last step exchanged them
         self.rank_times: ExchangedTimes | None = None
         self.memory = MemoryWatch(spec)
-        # Leaks of all ranks in bytes per step, after a step that exchanges them
+        # Leaks of all ranks in bytes per step, if the last step exchanged them
         self.leaks: list[float] = []
         # Computing time of this rank in each step since the last exchange
         self._own_seconds: list[float] = []
@@ -711,9 +714,10 @@ class Stepper:
     def step(
         self, train: Any, progress: TrainingProgress
     ) -> tuple[StepRecord, int, BadStep | None]:
-        """Run one iteration. Return its record, any rank's stop request, and its fault.
+        """Run one iteration.
 
-        A bad step changes no weight.
+        Return its record, a stop request of any rank, and the fault of a bad step. A bad step
+        changes no weight.
         """
         spec = self.spec
         self.is_replayed = False
@@ -722,8 +726,8 @@ class Stepper:
         global_batch = spec.batch.at(consumed_samples)
         num_microbatches = global_batch // (spec.batch.micro * spec.parallel.data)
         rate = spec.learning_rate.at(consumed_samples + global_batch)
-        # Times measured in between belong to no step: an evaluation, or the optimizer's
-        # collectives.
+        # Discard the times of work that belongs to no step, such as an evaluation or the
+        # optimizer's collectives.
         self.clock.forget(DATA, COMMUNICATION)
         if any(first == consumed_samples for first, _ in progress.passed_over):
             outcome = self._pass_over(num_microbatches, progress.iteration + 1)
@@ -791,7 +795,7 @@ class Stepper:
         num_microbatches: int,
         rate: float,
     ) -> StepOutcome:
-        """Compute the gradient, agree on the loss, and update the weights unless it is bad."""
+        """Compute the gradient, share the loss, and update the weights unless the loss is bad."""
         spec = self.spec
         iteration = progress.iteration + 1
         update = self._no_update()
@@ -850,8 +854,8 @@ class Stepper:
         """
         parts = self.clock.take()
         if not self.clock.is_late:
-            # A step without communication has 0 seconds; a clock that reports late may not have
-            # measured it yet.
+            # A step without communication has 0 seconds of it; a GPU's clock may not have measured
+            # it yet.
             parts = {COMMUNICATION: 0.0} | parts
         self._own_seconds.append(parts[COMPUTE] - parts.get(COMMUNICATION, 0.0))
         return parts
@@ -864,7 +868,7 @@ class Stepper:
         size: int,
         jumped: bool,
     ) -> BadStep | None:
-        """Return the fault of the step after `progress`, if any.
+        """Return what was wrong with the step after `progress`, if anything.
 
         An fp16 overflow that halves the scale is not a fault.
         """
@@ -908,7 +912,7 @@ class Stepper:
         num_microbatches: int,
         iteration: int,
     ) -> tuple[float, int]:
-        """Return the mean loss of the global batch, and any rank's stop request.
+        """Return the mean loss of the global batch, and a stop request of any rank.
 
         Every few steps, all ranks' times are included. A single reduction carries everything,
         because each further one would make all ranks wait for each other again.
@@ -943,7 +947,7 @@ class Stepper:
             if num_requests:
                 return loss, number
 
-        # If no signal arrived, -1 means that some rank has reached its time limit.
+        # If no signal arrived, -1 means that at least one rank has reached its time limit.
         return loss, -int(clock_requests > 0)
 
 
@@ -962,7 +966,7 @@ def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
 
 
 def _check_writable(folder: Path) -> None:
-    """Raise `RefusedError` if no checkpoint could be written, before hours of training are lost."""
+    """Raise `RefusedError` if checkpoints cannot be written, before hours of training are lost."""
     parent = folder
     while not parent.exists() and not parent.is_symlink():
         parent = parent.parent
@@ -976,7 +980,7 @@ NETWORK_ROUNDS = 3
 
 PEAK_SIZES = {"cpu": 1024, "cuda": 8192}
 PEAK_REPEATS = 4
-# Shorter trainings are not worth measuring
+# Measuring is not worthwhile for shorter trainings
 SHORTEST_MEASURED_ITERATIONS = 10
 
 

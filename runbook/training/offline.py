@@ -59,7 +59,7 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
         raise RefusedError(TrainingMessage.HAS_CHECKPOINTS, root=root)
 
     source = Path(request.source)
-    # No engine has this name, so the plan's engine does not load optimizer state.
+    # No engine has this name, so loading skips the optimizer state.
     engine: Any
     imported: Any
     if (source / "config.json").is_file():

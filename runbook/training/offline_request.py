@@ -16,22 +16,23 @@ class OfflineRequest:
     prompts: tuple[tuple[int, ...], ...] = ()
     # Largest number of tokens to draw after each prompt
     tokens: int = 0
-    # At 0, the likeliest token is always taken
+    # At 0, the most likely token is always taken
     temperature: float = TEMPERATURE
     top_p: float = 0.0
-    """Draw from the likeliest tokens with this share of the probability; 0: the 40 likeliest."""
+    """Draw from the most likely tokens that together have this probability; 0: from the 40 most
+    likely."""
     # If False, all tokens are recomputed for each new token
     cache: bool = True
     # Seed for drawing; None means the plan's seed
     seed: int | None = None
-    # Tokens that end a text, in addition to the end of a document
+    # Tokens that end a text, in addition to the end-of-document token
     stops: tuple[int, ...] = ()
     # Compute in float32 with the optimizer's float32 weights, as `score` does
     exact: bool = False
-    out: str = ""  # folder to export to
+    out: str = ""  # Folder to export to
     # Largest size of a file of weights, in bytes
     shard_bytes: int = SHARD_BYTES
-    source: str = ""  # folder to import from
+    source: str = ""  # Folder to import from
     # Which weights to score: `trained`, `first`
     weights: tuple[str, ...] = ("trained",)
     # Pairs of a context and its continuation

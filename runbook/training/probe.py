@@ -32,7 +32,8 @@ SUMMED_BYTES = 16 << 20
 WAIT_SECONDS = 60
 """Longest wait of the ranks for each other, and in each process group.
 
-The first NCCL collective over 1,024 ranks takes a few seconds; one that takes a minute hangs.
+The first NCCL collective over 1,024 ranks takes a few seconds. A collective that takes a minute
+hangs.
 """
 MATRIX_SIZE = {True: 8192, False: 1024}
 """Rows of the timed matrix product, on a GPU and on a CPU."""
@@ -43,16 +44,16 @@ LIBRARIES = re.compile(
     r"lib(?:stdc\+\+|gcc_s|gomp|iomp5|c10|torch\w*|nccl|cudart|cublas|cublasLt|cudnn\w*|nvrtc"
     r"|nvJitLink|amdhip64|rccl)"
 )
-"""Libraries that torch was built with, and that another library of the same name may replace."""
+"""Libraries that torch was built with, which another library of the same name may replace."""
 GROUP_BYTES = 1 << 20
 MEETING_SECONDS = 120
 """Time for all ranks to arrive: the slowest node imports torch and megatron-core from a cold file
 system.
 """
 GIVE_UP_SECONDS = 10
-"""Extra time for torch's own time-out, whose error is more informative."""
+"""Extra time for torch's own time-out, because torch's error is more informative."""
 UNUSED_GROUPS = ("EXPERT", "HYBRID")
-"""Words in the names of process groups that a dense model creates but never uses."""
+"""Parts of the names of process groups that a dense model creates but never uses."""
 SUM_ROUNDS = 5
 CLOCK_ROUNDS = 5
 """Number of clock comparisons.
@@ -62,8 +63,8 @@ late.
 """
 
 Facts = dict[str, object]
-"""Findings of a rank. A part is None until it is examined, and stays None if `errors` has a
-reason."""
+"""The findings about a rank. A part is None until it is examined, and stays None if `errors` has
+a reason."""
 
 
 def main() -> int:
@@ -126,7 +127,7 @@ def main() -> int:
     look("torch", _look_at_torch)
     if arguments.write_folder and ranks.local_rank == 0:
         look("write", lambda: write_speed(arguments.write_folder, ranks.rank))
-    # Saved first, because ranks that never meet may end this process
+    # Saved first, because the process is ended if the ranks never meet
     _save(facts, arguments.out, ranks.rank)
     if facts["torch"]:
         deadline = Deadline(facts, arguments.out, ranks.rank)
@@ -153,7 +154,7 @@ def _installed_version(name: str) -> str | None:
 
 
 class Deadline:
-    """Ends this rank if a step that it takes with others lasts too long.
+    """Ends this rank if a collective step takes too long.
 
     The step's name is left in a file.
     """
@@ -177,7 +178,7 @@ class Deadline:
     ) -> Iterator[None]:
         """Limit the body to this many seconds.
 
-        Before it starts, the name of the step is written for this rank.
+        The name of the step is written to this rank's file beforehand.
         """
         current = {
             "step": step,
@@ -215,9 +216,9 @@ def _save(facts: Facts, folder: Path, rank: int) -> None:
 
 
 def write_speed(folder: Path, rank: int) -> Facts:
-    """Return how fast a file is written and synced.
+    """Return the speed of writing and syncing a file, and the error of the file server's clock.
 
-    Also return by how many seconds the file server's clock is off.
+    The error is in seconds.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f".probe-{rank}.{os.getpid()}"
@@ -268,9 +269,9 @@ def _look_at_torch() -> Facts:
 
 
 def _loaded_libraries() -> dict[str, str]:
-    """Return the files of the libraries that torch was built with, as loaded in this process.
+    """Return the loaded files of the libraries that torch was built with.
 
-    The keys are names without version. For a link, the path is that of its target.
+    Keys are names without version. For a link, the path is that of its target.
     """
     libraries = {}
     for line in Path("/proc/self/maps").read_text().splitlines():
@@ -304,7 +305,7 @@ def _time_device(device: Any) -> Facts:
 
     cuda = on_gpu()
     rows = MATRIX_SIZE[cuda]
-    # GPUs train in bf16. On a CPU without bf16 instructions, the speed of bf16 means nothing.
+    # GPUs train in bf16. On a CPU without bf16 instructions, its speed in bf16 is not meaningful.
     number_format = torch.bfloat16 if cuda else torch.float32
     matrix = torch.ones(rows, rows, dtype=number_format, device=device)
     source = torch.ones(COPIED_BYTES[cuda] // 4, device=device)
@@ -331,7 +332,7 @@ def _core_flops(number_format: str) -> float | None:
 
     if on_gpu():
         return None
-    # Not gpt_model's table: importing it loads megatron-core
+    # A separate table, because importing gpt_model loads megatron-core
     dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     cpu.widen_half_matmuls()
     torch.set_num_threads(1)
@@ -342,9 +343,9 @@ def _core_flops(number_format: str) -> float | None:
 
 
 def _quickest_seconds(action: Callable[[], object]) -> float:
-    """Return the seconds of the quickest of some rounds.
+    """Return the seconds of the fastest of several rounds.
 
-    On a CPU, count only the time for which this thread computed.
+    On a CPU, only the thread's own computing time counts.
     """
     from runbook.training.process_groups import wait_for_gpu
 
@@ -371,7 +372,7 @@ class NamedGroup:
 def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
     """Create the trainer's process groups in the trainer's order.
 
-    Run a sum over each group of this rank.
+    Sum over each group of this rank.
 
     `layout` is tensor x pipeline x context, such as 2x4x1. Only the first sum over a group opens
     its connections, so a group that was created may still hang.
@@ -389,7 +390,7 @@ def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
 
 
 def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
-    """Let megatron-core create its groups as the trainer does.
+    """Let megatron-core create its groups as in the trainer.
 
     Return the groups in the order of their creation.
     """
@@ -447,7 +448,7 @@ def _sum_over(group: NamedGroup) -> Facts:
 
 
 def _reach(ranks: Ranks, deadline: Deadline) -> Facts:
-    """Time a sum over all ranks, and measure the spread of their clocks right after they met."""
+    """Time a sum over all ranks, and measure the spread of their clocks after they meet."""
     import torch
 
     from runbook.training.cpu import answer_for_cpu

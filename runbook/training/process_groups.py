@@ -65,7 +65,7 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
 def make_parallel_groups(spec: PhasePlan) -> int:
     """Make the tensor, pipeline and data-parallel groups, and seed this rank's random numbers.
 
-    Return its stage.
+    Return this rank's pipeline stage.
     """
     from megatron.core import parallel_state
 
@@ -85,7 +85,7 @@ def make_parallel_groups(spec: PhasePlan) -> int:
 
 
 def seed_ranks(seed: int, *, graphs: bool = False) -> None:
-    """Seed dropout, with the same masks on ranks that compute the same activations.
+    """Seed dropout: ranks that compute the same activations get the same masks.
 
     All other ranks get different masks. With `graphs`, use a generator that CUDA graphs can
     advance.
@@ -159,7 +159,7 @@ def reduce_number(number: int, operation: Any = torch.distributed.ReduceOp.SUM) 
 
 
 def gather_on_first_rank(value: T) -> list[T]:
-    """Return the values of all ranks on rank 0, and nothing elsewhere."""
+    """Return the values of all ranks on rank 0, and an empty list elsewhere."""
     if torch.distributed.get_rank() == 0:
         values = [value] * torch.distributed.get_world_size()
     else:
@@ -208,10 +208,10 @@ _long_actions = itertools.count()
 
 
 def run_long_on_first_rank(action: Callable[[], T], description: str, silence_seconds: float) -> T:
-    """Run an action that may exceed the process groups' time-out on the first rank.
+    """Run an action on the first rank, even if it takes longer than the process groups' time-out.
 
-    The other ranks wait at the store, outside of any collective, until rank 0 has given no sign of
-    life for `silence_seconds`.
+    The other ranks wait at the store, outside of any collective. They give up when rank 0 has shown
+    no sign of life for `silence_seconds`.
     """
     number = next(_long_actions)
     first = torch.distributed.get_rank() == 0
@@ -323,7 +323,7 @@ _RENDEZVOUS_CAUSES = {
 def rendezvous(ranks: Ranks, timeout_seconds: int) -> Iterator[None]:
     """Join the other ranks in the body.
 
-    Raise `TrainingError` with the cause if that fails, and end the process if it hangs.
+    Raise `TrainingError` with the cause if that fails. End the process if the body hangs.
     """
     where = f"{ranks.master_address}:{ranks.master_port}"
     text = f"rank {ranks.rank} of {ranks.world_size} did not meet the others at {where}"

@@ -1,6 +1,6 @@
-"""Ranks and devices: which process of the job this is, and on which device it computes.
+"""Ranks and devices: the process's place in the job, and the device on which it computes.
 
-Imports no torch.
+This module does not import torch.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ class Ranks:
     def is_last(self) -> bool:
         """Return whether this rank writes the log.
 
-        It is the last rank, which is in the last pipeline stage.
+        The last rank does, because it is in the last pipeline stage.
         """
         return self.rank == self.world_size - 1
 
@@ -51,8 +51,8 @@ _LAUNCHERS = {
 def ranks_from(environment: Mapping[str, str]) -> Ranks:
     """Return the rank and world size from the launcher's variables.
 
-    A process without a launcher is alone. SLURM_PROCID alone does not prove a launcher, because it
-    is also set in a batch script, which is not a task of a step.
+    Without a launcher there is only one rank. SLURM_PROCID alone does not prove a launcher, because
+    it is also set in a batch script, which is not a task of a step.
 
     >>> ranks_from({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "n1",
     ... "MASTER_PORT": "29500"})
@@ -130,7 +130,7 @@ def first_host(nodelist: str) -> str:
 def die_with_launcher(ranks: Ranks) -> None:
     """Ask Linux to kill this process when the launcher dies.
 
-    Otherwise ranks would keep computing for nobody.
+    Otherwise ranks would continue computing after their job has ended.
 
     A process that was started alone keeps running when its shell ends, so that people can detach
     it.
@@ -147,7 +147,7 @@ def die_with_launcher(ranks: Ranks) -> None:
         0,
         0,
     )
-    # The launcher died between the two lines
+    # The launcher died between these two lines
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -159,13 +159,13 @@ HIDDEN_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables of CUDA and ROCm that hide every GPU from torch if they are empty."""
 
 SHOWN_BY = (*HIDDEN_BY, "ROCR_VISIBLE_DEVICES")
-"""A launcher that shows each rank only its own GPU sets one of these to that GPU."""
+"""Variables with which a launcher shows each rank only its own GPU."""
 
 
 def use_planned_device(device: str) -> None:
     """Use the device that the plan names: the GPUs that torch sees, or a CPU.
 
-    Call it before torch first searches for a GPU.
+    Call this before torch first searches for a GPU.
     """
     if device == CPU:
         hide_gpus()
@@ -191,7 +191,7 @@ def use_planned_device(device: str) -> None:
 def hide_gpus() -> None:
     """Hide all GPUs from this process and its children.
 
-    Call it before torch uses a GPU for the first time.
+    Call this before torch uses a GPU for the first time.
     """
     os.environ.update(dict.fromkeys(HIDDEN_BY, ""))
 
@@ -240,11 +240,11 @@ def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.e
 
 
 def claim_gpu(store: Any, rank: int, number: int) -> None:
-    """Refuse to train if another rank has the same GPU; `store` is shared by all ranks.
+    """Refuse to train if another rank uses the same GPU; `store` is shared by all ranks.
 
-    NCCL would report it only at the first sum, without naming the ranks. If two ranks each see one
-    GPU as number 0, they cannot notice this on their own. A GPU without an identity (older torch
-    versions) is not checked.
+    NCCL would report this only at the first sum, without naming the ranks. If two ranks each see
+    one GPU as number 0, they cannot notice this on their own. A GPU without an identity (older
+    torch versions) is not checked.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The order of documents and sequences, and which of them a data-parallel replica gets."""
+"""The order of documents and sequences, and the part of it that each data-parallel replica gets."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

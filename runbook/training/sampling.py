@@ -26,18 +26,18 @@ def draw_token(
     temperature: float = TEMPERATURE,
     top_p: float = 0.0,
 ) -> int:
-    """Draw one of the likeliest tokens.
+    """Draw one of the most likely tokens.
 
-    They are the smallest set of tokens that have the share `top_p` of the probability, or the first
-    `LIKELIEST_TOKENS` if `top_p` is 0. At temperature 0, take the likeliest token, which small
-    models repeat forever.
+    Candidates are the smallest set of tokens whose probabilities sum to `top_p`, or the first
+    `LIKELIEST_TOKENS` if `top_p` is 0. At temperature 0, always take the most likely token, which
+    small models repeat forever.
     """
     best, tokens = torch.topk(logits, len(logits) if top_p else min(LIKELIEST_TOKENS, len(logits)))
     if not temperature:
         return int(tokens[0])
     shares = torch.softmax(best / temperature, 0)
     if top_p:
-        shares[shares.cumsum(0) - shares >= top_p] = 0.0  # the likeliest token is always kept
+        shares[shares.cumsum(0) - shares >= top_p] = 0.0  # The most likely token is always kept
     return int(tokens[torch.multinomial(shares, 1, generator=generator)])
 
 
@@ -124,7 +124,7 @@ class _Scores:
         spec: PhasePlan,
         cached: int,
     ) -> None:
-        # Imported here because the training loop draws its sample without this part of
+        # Imported here, because the training loop draws its sample without this part of
         # megatron-core
         from megatron.core.inference.contexts import StaticInferenceContext
 
@@ -137,11 +137,11 @@ class _Scores:
     def after(self, ids: list[int]) -> torch.Tensor:
         """Return a score for every token of the vocabulary.
 
-        A text longer than the model's context is cut at its beginning.
+        A text longer than the model's context is truncated at its beginning.
         """
         window = ids[-self._model.shape.positions :]
         if len(window) < len(ids):
-            # Now every token has a new position
+            # Truncation changes the position of every token
             self._seen = None
 
         start = self._seen.sequence_len_offset if self._seen else 0

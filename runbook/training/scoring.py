@@ -61,8 +61,8 @@ class Scorer:
         copy = parallel_state.get_data_parallel_rank()
         own_scores: dict[int, tuple[float, bool]] = {}
         lengths = [len(context) + len(continuation) for context, continuation in pairs]
-        # Texts longer than the model's positions are cut at the beginning. One token more is kept,
-        # because the last token is only predicted.
+        # Texts longer than the model's positions are truncated at the beginning. One more token is
+        # kept, because the last token is only predicted.
         longest = self.spec.model.shape.positions + 1
         for chosen in _batches(lengths)[copy::copies]:
             texts = []
@@ -115,7 +115,7 @@ def _likelihood(scores: torch.Tensor, tokens: list[int]) -> tuple[float, bool]:
     """
     ids = torch.tensor(tokens, device=scores.device)[:, None]
     likelihoods = scores.gather(1, ids)[:, 0]
-    # In double precision, because thousands of them are summed for a long text.
+    # In double precision, because thousands of values are summed for a long text.
     log_probability = float(likelihoods.double().sum())
     return log_probability, bool((likelihoods == scores.amax(-1)).all())
 

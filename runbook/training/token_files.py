@@ -129,7 +129,10 @@ def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:
 
 
 def open_pair(prefix: Path) -> TokenFile:
-    """Return the pair if its index is complete and its .bin has the size that the index states."""
+    """Return the .bin/.idx pair.
+
+    Its index must be complete, and its .bin must have the size that the index states.
+    """
     index = Path(f"{prefix}.idx")
     binary = Path(f"{prefix}.bin")
     for path in (index, binary):
@@ -202,7 +205,7 @@ def _check_index(
     documents: int,
     block: int = 2**22,
 ) -> None:
-    """Check that sequences follow one another and that documents cover them.
+    """Check that sequences follow one another without gaps and that documents cover them.
 
     Megatron-core assumes both.
     """
@@ -248,7 +251,7 @@ def _check_index(
 def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
     """Return the highest id in the file, or a negative id, and its position.
 
-    At most about `scanned` bytes are read.
+    The function reads at most about `scanned` bytes.
     """
     size = file.tokens * file.dtype.itemsize
     highest = 0
@@ -257,7 +260,7 @@ def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
         for start, length in _blocks(size, scanned):
             stream.seek(start)
             block = numpy.frombuffer(stream.read(length), file.dtype)
-            # As an unsigned number, a negative id is far above any vocabulary
+            # As an unsigned number, a negative id is far larger than any vocabulary
             ids = block.view(numpy.dtype(f"<u{file.dtype.itemsize}"))
             if len(ids) and ids[at := int(ids.argmax())] > highest:
                 highest = int(ids[at])

@@ -1,7 +1,6 @@
-"""Log of a training.
+"""The log of a training, its alarms, and its TensorBoard events.
 
-It writes log lines in Megatron-LM's form, metrics.jsonl, events.jsonl, TensorBoard events and
-alarms.
+The log has lines in Megatron-LM's form, metrics.jsonl and events.jsonl.
 """
 
 import contextlib
@@ -69,7 +68,7 @@ class TrainingLog:
     def begin(self, segment: int) -> None:
         """Open the log files, which stay open during the training.
 
-        This happens once training really begins, so that a refused start leaves no files behind.
+        Call this once training really begins, so that a refused start leaves no files behind.
         """
         self.segment = segment
         if self.ranks.is_last:
@@ -98,7 +97,7 @@ class TrainingLog:
     def earlier_starts(self) -> int:
         """Return the number of earlier segments of this training, from events.jsonl.
 
-        A segment begins with a start or a rollback. Call it on rank 0.
+        A segment begins with a start or a rollback. Call this on rank 0 only.
         """
         names = [event.get("event") for event in self.earlier_events()]
         return names.count("started") + names.count("rolled_back")
@@ -106,7 +105,7 @@ class TrainingLog:
     def rolled_back(self) -> list[list[int]]:
         """Return the first and last samples of the steps that were rolled back, from events.jsonl.
 
-        Call it on rank 0.
+        Call this on rank 0 only.
         """
         sample_ranges = []
         for event in self.earlier_events():
@@ -116,9 +115,9 @@ class TrainingLog:
         return sample_ranges
 
     def earlier_events(self) -> list[dict[str, Any]]:
-        """Return the events of this phase since the last "begun". Call it on rank 0.
+        """Return the events of this phase since the last "begun". Call this on rank 0 only.
 
-        That event means that an earlier training was moved away.
+        The event "begun" means that an earlier training was moved away.
         """
         path = self.spec.path(self.spec.log.events)
         events = list[dict[str, Any]]()
@@ -128,7 +127,7 @@ class TrainingLog:
             return []
 
         for line in lines:
-            with contextlib.suppress(ValueError, RecursionError):  # Cut off by a kill
+            with contextlib.suppress(ValueError, RecursionError):  # A kill truncated the line
                 event = json.loads(line)
                 if isinstance(event, dict) and event.get("phase") == self.spec.phase:
                     if event.get("event") == "begun":
@@ -140,7 +139,7 @@ class TrainingLog:
     def recent_steps(self, iteration: int) -> list[RecentStep]:
         """Return this training's most recent steps up to an iteration, which show its usual values.
 
-        Call it on rank 0.
+        Call this on rank 0 only.
         """
         metrics = self.spec.path(self.spec.log.metrics)
         return read_recent_steps(metrics, iteration, WINDOW)
@@ -209,7 +208,7 @@ class TrainingLog:
     def alarms(self, alarms: Iterable[Alarm]) -> None:
         """Log alarms, write them as events and send them.
 
-        Only the one rank that knows about them calls this.
+        Only the rank that raised the alarms calls this.
         """
         for alarm in alarms:
             text = TrainingMessage.ALARM.fill(
@@ -268,7 +267,7 @@ class TrainingLog:
             self._append(self.spec.log.samples, record)
 
     def close(self) -> None:
-        """Flush TensorBoard's file, and wait a moment for alarms and trackers."""
+        """Flush TensorBoard's file, and wait briefly for alarms and trackers."""
         self.alerts.close()
         self._trackers.close()
         if self._board is not None:

@@ -3,9 +3,9 @@
 Needs no torch.
 
 A checkpoint is written as `iter_0000050.part`, gets its `metadata.json` with the sha256 of every
-file last, and is renamed; the tracker `latest_checkpointed_iteration.txt` follows by rename. So a
-kill at any moment leaves either the new checkpoint or the previous ones, and any byte that changes
-later is detected.
+file last, and is renamed. Then the tracker `latest_checkpointed_iteration.txt` is replaced by a
+rename. So a kill at any moment leaves either the new checkpoint or the previous ones, and any byte
+that changes later is detected.
 """
 
 import errno
@@ -88,7 +88,10 @@ def remove_leftovers(root: Path) -> list[str]:
 
 
 def begin_checkpoint(root: Path, iteration: int) -> Path:
-    """Return an empty folder for new shards, once deleted checkpoints have freed the disk."""
+    """Return an empty folder for new shards.
+
+    Wait first until deleted checkpoints have freed the disk.
+    """
     wait_for_deletions()
     part = root / f"{folder_name(iteration)}{PART}"
     if part.exists():
@@ -132,7 +135,7 @@ def seal_checkpoint(
     for old in checkpoint_folders(root)[plan.keep :]:
         if keeps_for_ever(plan, iteration_of(old.name) or 0):
             continue
-        # If the process is killed from here on, `remove_leftovers` finishes the work.
+        # If the process is killed after this rename, `remove_leftovers` deletes the folder.
         doomed = old.rename(old.with_suffix(f".old{PART}"))
         _delete(doomed, in_background=in_background)
 
@@ -157,9 +160,9 @@ def tracked_iteration(root: Path) -> int | None:
 
 
 def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
-    """Point the tracker at a checkpoint. After a kill it may be one checkpoint behind.
+    """Point the tracker at a checkpoint. After a kill the tracker may be one checkpoint behind.
 
-    Return what was wrong with it, if anything, and the newest iteration.
+    Return what was wrong with the tracker, if anything, and the newest iteration.
     """
     tracker = root / TRACKER
     named = tracked_iteration(root)
@@ -223,8 +226,8 @@ _COUNTS = ("iteration", "consumed_samples", "segment", "skipped", "nan")
 def check_metadata(metadata: Mapping[str, Any]) -> None:
     """Raise `ValueError` if the metadata of a checkpoint is not as the loader expects.
 
-    It checks types, and that every file is in the checkpoint's folder. The seal is not enough: it
-    is a checksum that anybody can compute, so it only detects accidental changes.
+    The types must be right, and every file must be in the checkpoint's folder. The checksum of the
+    metadata is not enough: anyone can compute it, so it only detects accidental changes.
     """
     for key in _COUNTS:
         value = metadata.get(key, 0)
@@ -279,9 +282,10 @@ def has_checkpoints(root: Path) -> bool:
 
 
 def checksum_fault(checkpoint: CheckpointFolder, files: list[str], threads: int = 1) -> str:
-    """Return the first fault among these files, with expected and actual checksum, or ''.
+    """Return the first checksum mismatch among these files, or ''.
 
-    `threads` threads read the files; Python releases its lock while it computes a checksum.
+    The text has the expected and the actual checksum. `threads` threads read the files; Python
+    releases the GIL while it computes a checksum.
     """
     check = functools.partial(_file_fault, checkpoint)
     if threads == 1:
@@ -334,7 +338,7 @@ def sha256(path: Path) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that its names survive a power cut."""
+    """Sync a folder, so that its directory entries survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -31,7 +31,7 @@ _NOT_OURS = (
     "add_cross_attention",
     "scale_attn_by_inverse_layer_idx",
 )
-"""Keys that make the model a different one if they are set."""
+"""Config keys that change the model's architecture if they are set."""
 _HARMLESS = frozenset(
     {
         *("_name_or_path", "architectures", "model_type", "torch_dtype", "dtype"),
@@ -40,7 +40,7 @@ _HARMLESS = frozenset(
         *("_attn_implementation", "_attn_implementation_autoset", "attn_implementation"),
         *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id"),
         *("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"),
-        # text generation, and heads for other tasks
+        # Keys for text generation, and for heads of other tasks
         *("temperature", "top_k", "top_p", "typical_p", "do_sample", "max_length", "min_length"),
         *("num_beams", "num_beam_groups", "num_return_sequences", "early_stopping"),
         *("repetition_penalty", "encoder_no_repeat_ngram_size", "no_repeat_ngram_size"),
@@ -49,7 +49,7 @@ _HARMLESS = frozenset(
         *("output_scores", "summary_type", "summary_use_proj", "summary_activation"),
         *("summary_proj_to_labels", "summary_first_dropout", "id2label", "label2id", "num_labels"),
         *("problem_type", "finetuning_task", "prefix", "tokenizer_class", "classifier_dropout"),
-        # dropout during training, and the order of summation
+        # Keys for dropout during training, and for the order of summation
         *("hidden_dropout", "residual_dropout", "embedding_dropout", "pretraining_tp"),
         *("reorder_and_upcast_attn", "chunk_size_feed_forward", "torchscript", "use_bfloat16"),
         *("tf_legacy_loss", "max_window_layers", "scale_attn_by_inverse_layer_idx"),
@@ -69,9 +69,9 @@ _FIXED: dict[str, object] = {
     "pruned_heads": ({},),
     "rope_interleaved": (False,),
     "use_mrope": (False,),
-    "norm_type": ("layer_norm",),  # of bigcode/starcoder2
+    "norm_type": ("layer_norm",),  # Used by bigcode/starcoder2
     "mlp_type": ("default",),
-    # Code that comes with the folder
+    # Names code that comes with the folder
     "auto_map": (),
 }
 """Keys that are accepted with these values only."""
@@ -84,7 +84,8 @@ _ALIASES = {
         "n_ctx": "n_positions",
     }
 }
-"""Aliases that `transformers` also accepts. If both names are given, the last one applies."""
+"""Alternative key names that `transformers` also accepts. If both names are given, the last one
+applies."""
 _ROTARY_KEYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 _FLOAT32_BYTES = 4
 PADDED = ("embedding.word_embeddings.weight", "output_layer.weight")
@@ -92,7 +93,7 @@ _SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "lm_head.weight")
 """Tensors in a folder that are not weights.
 
-They are masks and angles saved by older versions, and the copy of a tied head.
+These are masks and angles saved by older versions, and the copy of a tied head.
 """
 
 
@@ -104,16 +105,18 @@ class Kind:
     """
 
     architecture: str
-    # Values that our model must have for this kind
+    # Values that our model must have to be exported as this kind
     needed: dict[str, object]
-    # For each key of its config, our value for it
+    # For each key of the kind's config, our value for it
     values: dict[str, str]
     constants: dict[str, object]
-    # Config keys that switch biases on, with the modules of ours that they apply to
+    # Config keys that switch biases on, each with our modules that then have a bias
     biases: dict[str, list[str]]
-    # For each of our modules, its module; several if it splits one of our matrices
+    # For each of our modules, the module of `transformers`; several if `transformers` splits one of
+    # our matrices
     modules: dict[str, list[str]]
-    # By model type of the import: what absent keys mean, and which modules have biases
+    # By model type of the imported folder: the meaning of absent keys, and the modules that have
+    # biases
     reads: dict[str, dict[str, Any]]
 
 
@@ -145,7 +148,7 @@ def kind_of(model: PlannedModel) -> str:
 
 
 def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
-    """Return the model as config.json describes it."""
+    """Return the config.json that describes the model."""
     model_type = kind_of(model)
     kind = kinds()[model_type]
     config: dict[str, object] = {
@@ -215,7 +218,7 @@ def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
 
 
 def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of one model's weights, even of weights that `transformers` lacks."""
+    """Return the shapes of one model's weights, including weights that `transformers` lacks."""
     has_rotary = model.shape.position_embedding == "rope"
     shapes = {}
     # GPT-2 has all of our modules.
@@ -260,7 +263,10 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
 
 
 def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.Tensor:
-    """Reverse `to_theirs`. Rows of the padded vocabulary, which no loss uses, are zero."""
+    """Convert weights of `transformers` to ours.
+
+    Rows of the padded vocabulary, which no loss uses, are zero.
+    """
     shape = model.shape
     is_gpt2 = shape.position_embedding == "learned"
     if is_gpt2 and "linear_" in name:
@@ -294,7 +300,7 @@ def export_folder(
     request: OfflineRequest,
     end_of_document: int,
 ) -> dict[str, object]:
-    """Write config.json and the weights in float32, in files as the request asks for.
+    """Write config.json and the weights in float32. The request sets the size of the files.
 
     Only one weight is in memory at a time, because a large model does not fit as a whole.
     """
@@ -391,7 +397,7 @@ def _read_weight(
     *,
     is_absent: bool,
 ) -> torch.Tensor:
-    """Return a weight in float32, or zeros if our model lacks it. Check its shape."""
+    """Return a weight in float32, or zeros if our model has no such weight. Check its shape."""
     shape = _our_shape(name, model)
     if is_absent:
         return torch.zeros(shape)
@@ -484,7 +490,7 @@ class SourceWeights:
     host_copies = None
 
     def __init__(self, model: PlannedModel, names: Iterable[str]) -> None:
-        """Names of our weights that are read from the other program's files."""
+        """Take the names of our weights that are read from the other program's files."""
         self.model, self._ours = model, {stored_key(ours): ours for ours in names}
 
     def sharded_state(self) -> State:
@@ -500,7 +506,7 @@ class SourceWeights:
         }
 
     def common_state(self) -> CommonState:
-        """No training step has been made."""
+        """Return zero steps, because no training step has been made."""
         return CommonState(0, {})
 
 
@@ -517,7 +523,7 @@ class ImportedWeights(SourceWeights):
         their_names = dict(_their_names(model, kinds()[kind_of(model)]))
         for ours in their_names:
             if _is_linear_bias(ours) and ours.split(".")[-2] not in biased:
-                # Our bias starts at zero if only the plan has one
+                # If only the plan's model has this bias, it starts at zero
                 their_names[ours] = ()
 
         shapes: dict[str, tuple[int, ...]] = {}
@@ -571,8 +577,7 @@ def _check_config(folder: Path, model: PlannedModel) -> set[str]:
     _refuse_unknown(path, theirs, kind)
     values = _meaning(theirs, kind, model)
     planned = _planned_values(kind, model)
-    # One function has several names, so both sides are mapped to the same name before the
-    # comparison.
+    # One function has several names, so both sides are mapped to one name before the comparison.
     for key in planned.keys() & {"activation_function", "hidden_act"}:
         for activations in (planned, values):
             activation = activations.get(key)
@@ -624,7 +629,7 @@ def _planned_values(kind: Kind, model: PlannedModel) -> dict[str, object]:
 
 
 def _refuse_unknown(path: Path, theirs: Mapping[str, object], kind: Kind) -> None:
-    """Raise `RefusedError` for an unknown key, or for two names with different values.
+    """Raise `RefusedError` for an unknown key, or for two names of one key with different values.
 
     An unknown key of config.json may change the model, so only known keys are accepted.
     """
@@ -699,7 +704,7 @@ def _refuse_scaled_positions(path: Path, theirs: Mapping[str, object]) -> None:
 
 
 def _refuse_two_values(path: Path, theirs: Mapping[str, object]) -> None:
-    """Raise `RefusedError` if a value of the rotary positions is given twice and differs."""
+    """Raise `RefusedError` if the rotary positions have two different values for one key."""
     mappings = [theirs, theirs.get("rope_scaling"), theirs.get("rope_parameters")]
     for name in ("rope_theta", "partial_rotary_factor"):
         values = []
@@ -806,7 +811,7 @@ class _SafetensorsFiles:
             self._places[_plain(name)] = path.name
 
     def _check_index(self, path: Path) -> None:
-        """Raise `RefusedError` if the index, if any, places a weight in the wrong file."""
+        """Raise `RefusedError` if the index file (if any) assigns a weight to the wrong file."""
         if not path.exists():
             return
         try:
@@ -844,7 +849,7 @@ class _SafetensorsFiles:
         check_shapes(self._folder, compared, shapes, _BUFFERS)
 
     def _refuse_format(self, name: str) -> None:
-        """Raise `RefusedError` if a tensor has 64 bits per number, or eight or fewer."""
+        """Raise `RefusedError` if a tensor is in float64, or in a format of 8 bits or fewer."""
         file, stored_name = self._files[_plain(name)]
         number_format = file.get_slice(stored_name).get_dtype()
         if number_format in ("F64", *_EIGHT_BITS):

@@ -88,7 +88,7 @@ class MegatronWeights(SourceWeights):
 
         ignored = tuple(_MEGATRON["no_weights"])
         if model.shape.tied_embeddings:
-            # A copy of the embedding.
+            # The output layer is a copy of the embedding.
             ignored += ("output_layer.weight",)
 
         check_shapes(folder, stored_shapes, planned_shapes, ignored)
@@ -151,9 +151,9 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
 
 
 def _stored_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
-    """Return the options of the program that saved.
+    """Return the options of the program that saved the checkpoint.
 
-    Options that older versions lack get the value that these versions imply.
+    Options that older versions lack get the values that these versions imply.
     """
     values: dict[str, Any] = dict(_MEGATRON["absent"])
     for key, value in vars(arguments).items():

@@ -61,7 +61,7 @@ class TrainingProgress:
     skipped: int = 0
     nan: int = 0
     passed_over: list[list[int]] = field(default_factory=list)
-    """First and last sample of each step that has been skipped since a rollback."""
+    """First and last sample of each step skipped since a rollback."""
 
 
 def model_shape(spec: PhasePlan) -> dict[str, object]:
@@ -138,16 +138,19 @@ class SaveResult:
     """The cost of a save."""
 
     iteration: int
-    # Time from the start of the save until the checkpoint was sealed
+    # Time from the start of the save until the checkpoint was complete
     seconds: float
-    # How long the training waited for it
+    # Time for which the training waited for the save
     stall_seconds: float
     bytes: int
     folder: Path
 
 
 class PendingSave:
-    """A checkpoint on its way to the disk: started, written (here or in a thread), then sealed."""
+    """A checkpoint that is being saved.
+
+    It is started, then written (possibly in a thread), then sealed.
+    """
 
     def __init__(
         self,
@@ -180,8 +183,8 @@ class PendingSave:
             "data_cache": dict(data_cache or {}),
             "saved_at": time.time(),
         }
-        # On a GPU always copy: torch's writer would copy one tensor at a time to new, unpinned
-        # memory.
+        # On a GPU the state is always copied, because torch's writer would copy one tensor at a
+        # time to new, unpinned memory.
         copies = engine.host_copies if in_background or on_gpu() else None
         if copies is not None:
             copies.begin_save()
@@ -208,7 +211,7 @@ class PendingSave:
     def _begin(self) -> None:
         """Detect a full disk before gigabytes are written.
 
-        An exceeded quota becomes visible only while writing.
+        An exceeded quota can only be detected while writing.
         """
         part = folders.begin_checkpoint(self._part.parent, self.iteration)
         if (free := shutil.disk_usage(part).free) < self._needed:
@@ -277,27 +280,27 @@ class LoadedCheckpoint:
     progress: TrainingProgress
     folder: Path
     problems: list[str]
-    # Values that differ from the plan's, in ways that change the training
+    # Values that differ from the plan's and change the training
     changes: list[str]
     harmless: list[str]  # Values that differ without changing the training
     # Whether another engine wrote it, so that its optimizer state was not loaded
     weights_only: bool
-    # Fault of the tracker, which is rewritten; empty if there is none
+    # What was wrong with the tracker, which is rewritten; empty if it was correct
     tracker_fault: str
-    # Number of iterations by which the newest, incomplete checkpoint was ahead
+    # Number of iterations by which an incomplete newer checkpoint was ahead
     lost_iterations: int
-    # sha256 of the cached order of the text; older checkpoints have none
+    # sha256 of the cached sample order; empty in older checkpoints
     data_cache: dict[str, str]
     source: str = SHARED
-    """Where it was loaded from: the shared disk, or copies in the memory of this node or its
+    """The source of the checkpoint: the shared disk, or copies in the memory of this node or its
     partner."""
 
 
 LoadNear: TypeAlias = Callable[[int, int], LoadedCheckpoint | None]
-"""A function that loads copies in node memory that are newer than the iteration of its first
+"""A function that loads copies in node memory if they are newer than the iteration in its first
 argument.
 
-Its second argument is the newest shared iteration.
+Its second argument is the iteration of the newest shared checkpoint.
 """
 
 
@@ -307,7 +310,7 @@ def load_checkpoint(
     """Load the newest whole checkpoint.
 
     Return None if there never was one. Raise `RefusedError` if no checkpoint is both complete and
-    compatible. Newer copies in node memory come first.
+    compatible. Copies in node memory that are newer are preferred.
     """
     root = spec.path(spec.checkpoint.folder)
     run_on_first_rank(lambda: folders.remove_leftovers(root))
@@ -368,8 +371,8 @@ def _load_candidate(
     if same_ranks:
         restore_random(run_on_all_ranks(lambda: stored.read_object(random_state().unique_key)))
     else:
-        # With another layout, ranks have no saved state to restore. Reseed, so that earlier random
-        # numbers are not repeated
+        # With another layout there are no saved random states for these ranks. A new seed avoids
+        # repeating earlier random numbers
         seed_ranks(spec.seed + 7919 * checkpoint.iteration, graphs=spec.tuning.cuda_graphs)
 
     root = spec.path(spec.checkpoint.folder)
@@ -401,7 +404,10 @@ def _load_candidate(
 
 
 def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], list[str]]:
-    """Return the serious and the harmless differences between a checkpoint's training and the plan."""
+    """Return how a checkpoint's training differs from the plan.
+
+    The first list has the differences that change the training, the second the harmless ones.
+    """
     metadata = checkpoint.metadata
     if metadata.get("fingerprint") == spec.fingerprint:
         return [], []
@@ -416,12 +422,12 @@ def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], 
 
 
 def _verify(checkpoint: CheckpointFolder) -> str:
-    """Return the faults of the checkpoint's files. Each rank verifies some of the files."""
+    """Return the faults in the checkpoint's files. Each rank verifies a part of the files."""
     rank = torch.distributed.get_rank()
     ranks = torch.distributed.get_world_size()
     problems = [""] * ranks
     own_files = sorted(checkpoint.metadata["files"])[rank::ranks]
-    # On a CPU, the other cores are used by other ranks.
+    # On a CPU, the other ranks use the other cores.
     threads = torch_dist.MOST_FILES if on_gpu() else 1
     fault = folders.checksum_fault(checkpoint, own_files, threads)
     torch.distributed.all_gather_object(problems, fault)
@@ -431,8 +437,9 @@ def _verify(checkpoint: CheckpointFolder) -> str:
 def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
     """Return `spec` with the newest checkpoint's padded vocabulary, if it can be used.
 
-    It must have the same vocabulary and be divisible by the tensor size. Megatron pads to a
-    multiple of 128 x tensor, so another tensor size would change the padding.
+    The checkpoint must have the same vocabulary, and its padded size must be divisible by the
+    tensor-parallel size. Megatron pads to a multiple of 128 x tensor, so another tensor size would
+    change the padding.
     """
     model = spec.model
     tensor = spec.parallel.tensor

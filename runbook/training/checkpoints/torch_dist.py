@@ -56,7 +56,8 @@ from runbook.training.process_groups import (
 from runbook.training.ranks import on_gpu
 
 WrittenShards: TypeAlias = tuple[list[Any], dict[str, str]]
-"""A rank's output: torch's metadata with the place of each tensor, and the sha256 of each file."""
+"""The result of a rank's writing: torch's metadata with the place of each tensor, and the sha256
+of each file."""
 
 
 class ShardWriter:
@@ -64,8 +65,8 @@ class ShardWriter:
 
     The ranks have agreed on who writes what, and nothing is on disk yet.
 
-    `prepare` and `finish` are called on all ranks together; `write` between them needs no other
-    rank, so that another thread may do it.
+    `prepare` and `finish` are called on all ranks together. `write`, which comes between them,
+    needs no other rank, so another thread may call it.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class ShardWriter:
         return planner.finish_plan(received[0])
 
     def write(self) -> WrittenShards:
-        """Write this rank's files with fsync, each in a thread, and hash them while writing."""
+        """Write this rank's files with fsync, one thread per file, and hash them while writing."""
         items_by_file = filesystem._split_by_size_and_type(self._num_files, self._plan.items)
         parts = [part for part in enumerate(items_by_file) if part[1]]
         results = []
@@ -154,7 +155,10 @@ class ShardWriter:
         return self._writer.write_data(plan, self._planner).wait()
 
     def finish(self, written: WrittenShards) -> dict[str, str]:
-        """Describe what all ranks wrote. Return the checksums of all files, by name."""
+        """Collect the descriptions of all ranks' files.
+
+        Return the checksums of all files, by name.
+        """
         parts = gather_on_first_rank(written)
 
         def describe() -> dict[str, str]:
@@ -209,7 +213,7 @@ def _files_and_threads(num_bytes: int, *, is_read: bool) -> tuple[int, int]:
     """
     num_files = 1 + num_bytes // FILE_BYTES
     if is_read:
-        # One file at a time, so that only one imported weight is in memory.
+        # One file at a time, so that only one imported weight is in memory
         return num_files, 1
 
     if not on_gpu():
@@ -224,9 +228,9 @@ def _lookup(
     keys_without_data: Collection[str],
     read: Callable[[str], torch.Tensor] | None,
 ) -> Callable[[Any], Any]:
-    """Return a function that supplies the writer with an item.
+    """Return the function from which the writer gets an item.
 
-    It reads the item, or takes it from a copy or the state.
+    The item is read, or comes from a host copy or the state.
     """
 
     def look_up(index: Any) -> Any:
@@ -266,7 +270,7 @@ def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place
 def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
     """Return the sha256 of every file that the writer will write, by name.
 
-    The checksums are complete once the files are written, which happens from front to back.
+    The checksums are complete once the files are written, which happens sequentially.
     """
     sums: dict[str, Any] = {}
     create = writer.fs.create_stream
@@ -343,7 +347,7 @@ class Box(NamedTuple):
 
     @classmethod
     def of(cls, offsets: Sequence[int], sizes: Sequence[int]) -> Box:
-        """Return the box of a part of a tensor.
+        """Return the rectangle of a part of a tensor.
 
         >>> Box.of((4, 0), (2, 8)), Box.of((4,), (2,))
         (Box(top=4, left=0, height=2, width=8), Box(top=4, left=0, height=2, width=1))
@@ -361,9 +365,9 @@ class Box(NamedTuple):
         return Box(top, left, max(0, bottom - top), max(0, right - left))
 
     def flat_range(self, start: int, stop: int) -> Iterator[Box]:
-        """Yield the boxes that cover a range of numbers, counted row by row.
+        """Yield the rectangles that cover a range of numbers, counted row by row.
 
-        They are part of a row, whole rows, and part of a row.
+        There are up to three: part of a row, whole rows, and part of a row.
 
         >>> [tuple(box) for box in Box(10, 2, 5, 4).flat_range(3, 13)]
         [(10, 5, 1, 1), (11, 2, 2, 4), (13, 2, 1, 1)]
@@ -395,7 +399,7 @@ class StoredShards:
     ) -> None:
         """Fill the flat `into` from this rank's part of a stored tensor, from number `start` on."""
         first = 0
-        # The parts made by a factory are stored one after another
+        # The parts that a factory makes are stored one after another
         for piece in each_shard(shard):
             last = first + piece.data.numel()
             low = max(start, first)
@@ -405,7 +409,7 @@ class StoredShards:
             first = last
 
     def read_whole(self, key: str) -> torch.Tensor:
-        """Return one whole tensor."""
+        """Return one complete tensor."""
         described = self.description.state_dict_metadata[key]
         whole = torch.empty(described.size, dtype=described.properties.dtype)  # type: ignore[union-attr]
         self._read_range(ShardedTensor.from_rank_offsets(key, whole), 0, whole.view(-1))
@@ -416,7 +420,7 @@ class StoredShards:
         ((_, storage),) = self._places_of(key)
         with self._open(key, storage) as (_, item):
             try:
-                # Wrapped in a list, as in megatron-core
+                # The object is wrapped in a list, as in megatron-core
                 (content,) = torch.load(item, map_location="cpu", weights_only=True)
                 return content
             except pickle.UnpicklingError as error:
@@ -567,7 +571,10 @@ def _data_offset(
 
 
 def _without_ones(lengths: Iterable[int]) -> list[int]:
-    """Return a shape without dimensions of size 1: megatron-core puts one in front of a layer's."""
+    """Return a shape without dimensions of size 1.
+
+    megatron-core adds such a dimension in front of each layer's weights.
+    """
     return [length for length in lengths if length != 1]
 
 
@@ -679,7 +686,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _BoundedReads:
-    """A stream that refuses to read more than it has, because a pickle may ask for 2^40 bytes."""
+    """A stream that refuses reads beyond its end, because a pickle may ask for 2^40 bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -735,7 +742,7 @@ MAX_COMMON_BYTES = 256 * 2**20
 def read_common(folder: Path, description: metadata.Metadata) -> Any:
     """Return the values in a checkpoint other than tensors.
 
-    Raise `RefusedError` if they are missing or contain more than data.
+    Raise `RefusedError` if the values are missing or contain more than data.
     """
     if (folder / COMMON_FILE).exists():
         return read_pickle(folder / COMMON_FILE)
@@ -772,13 +779,14 @@ def _bytes_of(folder: Path, storage: Any) -> io.BytesIO:
 def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
     """Load the output of `torch.save`, with its tensors mapped to the file.
 
-    Raise `RefusedError` if it contains more than data. Errors use `name` if the source is bytes.
+    Raise `RefusedError` if the file contains more than data. If the source is bytes, errors show
+    `name`.
     """
     path = source if isinstance(source, Path) else name
     if isinstance(source, Path) and source.exists() and not source.is_file():
         raise RefusedError(TrainingMessage.NOT_A_PLAIN_FILE, source=source)
     registered = torch.serialization.get_safe_globals()
-    # megatron-core registers its own classes, which would be instantiated
+    # megatron-core registers its own classes, which torch would then instantiate
     torch.serialization.clear_safe_globals()
     try:
         is_zip = zipfile.is_zipfile(source)
@@ -906,7 +914,7 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
 
 
 def _described_bytes(tensor: metadata.TensorStorageMetadata) -> int | None:
-    """Return the size in a description, or None if it does not describe a tensor."""
+    """Return a tensor's size by its description, or None if it does not describe a tensor."""
     try:
         num_bytes = math.prod(tensor.size) * tensor.properties.dtype.itemsize
         lengths = [*tensor.size]

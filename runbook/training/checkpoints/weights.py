@@ -24,9 +24,9 @@ class WholeWeights:
     shards: torch_dist.StoredShards
 
     def stored_names(self, names: Iterable[str], *, masters: bool) -> dict[str, str]:
-        """Return the keys of the stored weights.
+        """Return the key in the checkpoint of each named weight.
 
-        With `masters`, return the optimizer's float32 copies where they exist.
+        With `masters`, it is the key of the optimizer's float32 copy if there is one.
         """
         described = self.shards.description.state_dict_metadata
         stored = {}
@@ -52,7 +52,10 @@ class WholeWeights:
         return weights
 
     def fill(self, gpt: torch.nn.Module, *, masters: bool) -> None:
-        """Copy a rank's part of each weight into a GPTModel, with one weight in memory at a time."""
+        """Copy this rank's part of each weight into a GPTModel.
+
+        Only one weight is in memory at a time.
+        """
         with torch.no_grad():
             for shard in each_shard(sharded_weights(gpt)):
                 if isinstance(shard, ShardedTensor):
@@ -116,7 +119,7 @@ def stored_key(name: str) -> str:
 
 
 def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
-    """Return the newest complete checkpoint, or the one of a given iteration.
+    """Return the weights of the newest complete checkpoint, or of the given iteration.
 
     Raise `RefusedError` with the reason if there is none.
     """

@@ -75,7 +75,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return initialize_engine(GptWithLoss(self.model), self.adam, self.spec, MODEL_PARALLEL_UNIT)
 
     def _mend(self) -> None:
-        """Adapt DeepSpeed's behavior to this training loop."""
+        """Correct the behavior of DeepSpeed that does not fit this training loop."""
         for state in self.adam.state.values():
             # DeepSpeed made a step with learning rate 0 to allocate the moments
             state["step"].zero_()
@@ -83,9 +83,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
         step_adam = self.adam.step
 
         def step_unless_bad(*_: Any, **__: Any) -> None:
-            """Skip a step that was abandoned or has bad gradients.
+            """Step, unless the step was abandoned or has bad gradients.
 
-            All DeepSpeed optimizers call this.
+            All DeepSpeed optimizers call this function.
             """
             if not self.discards and math.isfinite(self._norm()):
                 step_adam()
@@ -137,7 +137,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def _norm(self) -> float:
         """Return the norm of the whole gradient.
 
-        DeepSpeed's value is inf or -1 if it is not finite.
+        DeepSpeed returns inf or -1 if the norm is not finite.
         """
         norm = getattr(self.engine.optimizer, "_global_grad_norm", None)
         value = self.norm if norm is None else float(norm)
@@ -146,7 +146,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return math.inf
 
     def _clip(self) -> None:
-        """Clip in fp32.
+        """Clip the gradients in fp32.
 
         DeepSpeed does not store the norm that it clips by, and computes none if clipping is off.
         """
@@ -159,7 +159,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
         DeepSpeed's 16-bit norm looks for them there.
 
-        Without them, the norm lacks the parts of the other tensor-parallel ranks.
+        Without these attributes, the norm lacks the parts of the other tensor-parallel ranks.
         """
         for weight in self.model.parameters():
             if weight.grad is not None:
@@ -233,7 +233,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self.engine.module.train()
 
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """Return the logits of all tokens after each prefix."""
+        """Return the logits for the token after each prefix."""
         padded, positions = self._padded(ids)
         with self._evaluating():
             logits = self.engine.module(padded, positions)
@@ -251,7 +251,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         """Return weights under Megatron's names, and optimizer state under optimizer.state.*."""
         state = super().sharded_state()
         if self.spec.parallel.zero_stage == 3:
-            # Weights are gathered one by one, in host memory of the replica that writes them.
+            # Weights are gathered one by one into the host memory of the replica that writes them.
             gathered = {}
             for name, shard in state["model0"].items():
                 gathered[name] = self._gathered(shard)
@@ -260,7 +260,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return state
 
     def _gathered(self, shard: engine.Shard) -> engine.Shard:
-        """Return the shard with its whole weight on the host of the replica that writes it."""
+        """Return the shard with its complete weight, on the host of the replica that writes it."""
         weight = shard.data
         if not isinstance(weight, torch.nn.Parameter):
             return shard
@@ -290,7 +290,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self._fill_persistent_weights()
 
     def finish_own(self, common: engine.CommonState) -> None:
-        """Do the same as other engines, and gather the small weights that ZeRO 3 does not shard."""
+        """Restore the same as other engines, and gather the small weights that are not sharded."""
         super().finish_own(common)
         self._fill_persistent_weights()
 
@@ -384,7 +384,7 @@ def _cut_part(
     adam: torch.optim.Optimizer,
     weight: torch.nn.Parameter,
 ) -> WeightPart | None:
-    """Return the range of a weight that ZeRO assigned to this rank in Adam's flat buffer."""
+    """Return the range of a weight in Adam's flat buffer that ZeRO assigned to this rank."""
     if hasattr(weight, "ds_id"):
         # Stage 3 divides every weight into equal pieces, with padding in the last one.
         group, offset, length = optimizer.grad_position[optimizer.get_param_id(weight)]

@@ -1,6 +1,7 @@
 """DeepSpeed's pipeline engine around GPTModel.
 
-The layers are a list, the embedding and head are tied, and a step has two parts.
+The model is a list of layers, embedding and head are tied, and compute and update are separate
+calls.
 """
 
 import functools
@@ -25,15 +26,15 @@ from runbook.training.engines.engine import MicroBatches, mean_loss, whole_logit
 
 
 class DeepSpeedPipeline(DeepSpeedEngine):
-    """See `engine.TrainingEngine`.
+    """DeepSpeed's pipeline behind the interface of `engine.TrainingEngine`.
 
-    Each rank has built its stage of GPTModel, and the layer list names its modules.
+    Each rank has built its stage of GPTModel, and the list of layers refers to its modules.
     """
 
     def _begin(self) -> Any:
         parallel = self.spec.parallel
         gpt = self.model
-        # This makes the copies of the tied weight equal
+        # Here DeepSpeed makes the copies of the tied weight equal
         with (
             quiet_stdout(),
             local_rank_variable(),
@@ -88,7 +89,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
             return self._run(batches, self.engine._inference_schedule(num_microbatches))
 
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """Return the logits of all tokens after each prefix."""
+        """Return the logits for the token after each prefix."""
         padded, positions = self._padded(ids)
         batch = {
             "tokens": padded,
@@ -127,7 +128,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
 def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
     """Return the layers of the whole model.
 
-    Only those of this rank's stage are built, from the modules of `gpt`.
+    DeepSpeed builds only the layers of this rank's stage, from the modules of `gpt`.
     """
     shape = spec.model.shape
     stage_layers = shape.layers // spec.parallel.pipeline
@@ -180,10 +181,10 @@ def _score(part: Any, hidden: torch.Tensor) -> torch.Tensor:
 class Part(torch.nn.Module):
     """One module of a stage, registered under its own name.
 
-    The part can use the whole stage, but does not own the other weights of the stage.
+    The part can use the whole stage, but does not own the stage's other weights.
     """
 
-    # The weight of the head, unless the head has its own
+    # Weight of the head, unless the head has its own
     weight = None
 
     def __init__(
@@ -199,7 +200,7 @@ class Part(torch.nn.Module):
 
 
 class Block(Part):
-    """One transformer layer. DeepSpeed distributes the parts of this class over the stages."""
+    """One transformer layer. DeepSpeed distributes layers over the stages by this class."""
 
 
 class Vocabulary(torch.nn.Module):

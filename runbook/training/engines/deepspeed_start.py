@@ -24,7 +24,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import on_gpu
 
-# The oldest DeepSpeed that the engine was tested with; it relies on undocumented behaviour
+# The oldest tested version of DeepSpeed; the engine relies on undocumented behavior
 OLDEST_VERSION = (
     0,
     19,
@@ -83,8 +83,11 @@ def initialize_engine(
     spec: PhasePlan,
     mpu: Any,
 ) -> Any:
-    """Return DeepSpeed's engine around `model`. `mpu` is None for a pipeline, which has its own."""
-    # A handwritten plan may omit it
+    """Return DeepSpeed's engine around `model`.
+
+    `mpu` is None for a pipeline, which creates its own.
+    """
+    # A handwritten plan may have no DeepSpeed configuration
     config = copy.deepcopy(spec.deepspeed or own_config(spec))
     with quiet_stdout(), local_rank_variable():
         engine, *_ = import_deepspeed().initialize(
@@ -108,12 +111,12 @@ def quiet_stdout() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def local_rank_variable() -> Iterator[None]:
-    """Name this rank's GPU in the way that DeepSpeed expects.
+    """Set the variable with which DeepSpeed selects this rank's GPU.
 
     DeepSpeed reads LOCAL_RANK as the number of a GPU. That is wrong if each rank sees only one GPU,
-    and srun does not set the variable. It stays set, because ZeRO 3 reads it again in the first
-    forward pass. Open MPI's variable would have to be equal, so it is removed and restored
-    afterwards.
+    and srun does not set the variable. LOCAL_RANK stays set, because ZeRO 3 reads it again in the
+    first forward pass. Open MPI's variable would have to have the same value, so it is removed and
+    restored afterwards.
     """
     os.environ["LOCAL_RANK"] = str(torch.cuda.current_device() if on_gpu() else 0)
     open_mpi = os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)

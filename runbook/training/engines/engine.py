@@ -57,7 +57,7 @@ ReadShard: TypeAlias = Callable[[Shard, int, torch.Tensor], None]
 """Fills a flat tensor with this rank's part of a stored tensor, from a given offset in the part."""
 
 STATE_KINDS = ("fp32_param", "exp_avg", "exp_avg_sq")
-# Includes waiting for data and for communication
+# The first includes waiting for data, the second waiting for communication
 DATA, COMPUTE = (
     "data_wait_seconds",
     "forward_backward_seconds",
@@ -112,7 +112,7 @@ class StepClock:
         return timed
 
     def forget(self, *parts: str) -> None:
-        """Discard the times of these parts."""
+        """Discard the recorded times of these parts."""
         self._spans = {part: spans for part, spans in self._spans.items() if part not in parts}
 
     def take(self) -> dict[str, float]:
@@ -129,7 +129,7 @@ class StepClock:
         return seconds
 
     def _mark(self) -> Any:
-        """Return the moment at which the rank, or the stream of its GPU, reaches this point."""
+        """Return the time at which the rank, or its GPU's stream, reaches this point."""
         if self._make_event is None:
             return time.monotonic()
         event = self._make_event()
@@ -164,7 +164,7 @@ class OptimizerUpdate:
 
 @dataclass(frozen=True)
 class CommonState:
-    """The part of a checkpoint that is the same on all ranks."""
+    """The values in a checkpoint that are the same on all ranks."""
 
     optimizer_step: int = 0
     # State of fp16's loss scale; empty in other formats
@@ -175,7 +175,7 @@ class CommonState:
 class WeightPart:
     """The flat range of one weight whose optimizer state is on this rank.
 
-    It also has the location of the weight's float32 copy.
+    The weight's float32 copy is also located here.
     """
 
     start: int
@@ -208,7 +208,7 @@ class WeightPart:
         return whole.view(-1).narrow(0, self.offset, self.stop - self.start)
 
     def num_steps(self) -> int:
-        """Return the number of steps that Adam has made, without skipped ones."""
+        """Return the number of steps that Adam has made. Skipped steps do not count."""
         groups = (int(group.get("step", 0)) for group in self.adam.param_groups)
         return max([int(self.adam.state[self.main].get("step", 0)), *groups])
 
@@ -263,7 +263,7 @@ class OwnedState:
         mains: Iterable[torch.Tensor],
         adam: torch.optim.Optimizer,
     ) -> OwnedState:
-        """Return the state that every replica has as a whole, with each weight's float32 copy."""
+        """Return the state of an optimizer that is not sharded, with each weight's float32 copy."""
         pairs = zip(weights, mains, strict=True)
         return cls(
             {weight: WeightPart(0, weight.numel(), main, adam) for weight, main in pairs},
@@ -272,7 +272,7 @@ class OwnedState:
 
 
 class TrainingEngine(abc.ABC):
-    """A model that can be trained. A rank holds the chunks `models` of it.
+    """A model that can be trained. A rank holds its chunks in `models`.
 
     Every method is called on every rank.
     """
@@ -280,7 +280,8 @@ class TrainingEngine(abc.ABC):
     def __init__(self, spec: PhasePlan, models: list[Any]) -> None:
         self.spec = spec
         self.models = models
-        # Taken before ZeRO 3 shards the weights: their shapes and their places in the whole model.
+        # Taken before ZeRO 3 shards the weights: each weight's shape and its place in the whole
+        # model
         self._shards = [sharded_weights(model) for model in models]
         self.host_copies = make_host_copies()
         self.clock = StepClock(
@@ -311,7 +312,7 @@ class TrainingEngine(abc.ABC):
 
     @abc.abstractmethod
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """Return the scores of all tokens after each prefix in `ids` [1, length].
+        """Return the logits for the token after each prefix in `ids` [1, length].
 
         Ranks of earlier pipeline stages return None.
         """
@@ -398,7 +399,7 @@ class TrainingEngine(abc.ABC):
     ) -> torch.Tensor | None:
         """Return the sum of all replicas' parts of a state.
 
-        The result is on the host of the replica that writes it.
+        The result is on the host of the replica that writes the state.
         """
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         numbers = whole_shape(weight).numel()
@@ -501,7 +502,7 @@ class TrainingEngine(abc.ABC):
                 yield Destination(stored, part.start, part.tensor(kind), reader)
 
     def _own_range(self, weight: torch.nn.Parameter) -> tuple[int, torch.Tensor] | None:
-        """Return the offset and the flat range of a weight that ZeRO 3 leaves on this rank.
+        """Return the offset and the flat range of a weight that ZeRO 3 keeps on this rank.
 
         Return None if this rank has no such part.
         """
@@ -526,7 +527,7 @@ class TrainingEngine(abc.ABC):
     def num_parameters(self) -> int:
         """Return the number of trained parameters of the whole model.
 
-        Each rank counts the parameters of which it is the main replica, and the counts are summed.
+        Each rank counts the parameters for which it is the main replica, and the counts are summed.
         """
         count = 0
         for _, shard in trained_weights(self.weights()):
@@ -652,6 +653,6 @@ def _state_shard(weight: Any, state: torch.Tensor, kind: str) -> Any:
 
 
 def _assign_writer(shard: Any, writer: int) -> None:
-    """Make one replica the writer. The last number of the writer's replica id is 0."""
+    """Make one replica the writer, by setting the last number of its replica id to 0."""
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     shard.replica_id = (*shard.replica_id[:-1], (group.rank() - writer) % group.size())

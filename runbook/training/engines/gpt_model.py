@@ -119,7 +119,7 @@ def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
         if draw:
             fill_first_weights(sharded_weights(model), spec.model, spec.seed)
         else:
-            # A checkpoint will be loaded
+            # No initial values are needed, because a checkpoint will be loaded
             torch._foreach_zero_([weight.data for weight in model.parameters()])
 
         chunks.append(model)
@@ -135,7 +135,7 @@ def kernel_parts(spec: PhasePlan) -> frozenset[str]:
 def has_own_8_bits(spec: PhasePlan) -> bool:
     """Return whether the trainer's own 8-bit products are used.
 
-    Transformer Engine, if installed, has its own.
+    If Transformer Engine is installed, its products are used instead.
     """
     return spec.precision.fp8 == "tensorwise" and not uses_transformer_engine(spec.engine)
 
@@ -227,8 +227,8 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=tuning.fuse_gradients == "always",
         apply_rope_fusion=False,
-        # gloo frees the buffer while it is still sending unless the message is waited for; NCCL
-        # keeps the buffer.
+        # If sends are not waited for, gloo may still be sending from the buffer when it is freed.
+        # NCCL keeps the buffer alive.
         deallocate_pipeline_outputs=on_gpu() or not overlaps_sends,
         # With two interleaved stages, the next stage is also the previous one, so batched messages
         # would be mixed up.
@@ -401,14 +401,17 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         value: torch.Tensor,
         dropout: float,
     ) -> torch.Tensor:
-        """Let the queries in both pieces of a rank's sequence attend to all earlier tokens."""
+        """Return the attention of this rank's queries to all earlier tokens.
+
+        The queries come from both pieces of the rank's sequence.
+        """
         context = parallel_state.get_context_parallel_group()
         if context.size() == 1:
             return self._attend(query, key, value, dropout)
         places = (context.rank(), 2 * context.size() - 1 - context.rank())
         length = query.shape[2] // 2
         visible = [(position + 1) * length for position in places]
-        # Copied, so that the tensor with this rank's queries, keys and values can be freed.
+        # Copied, so that the tensor that holds queries, keys and values together can be freed.
         pieces = [piece.contiguous() for piece in torch.split(query, length, 2)]
         mixed = []
         for piece, end in zip(pieces, visible, strict=True):
@@ -433,10 +436,10 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         rows = query.shape[2]
         num_keys = key.shape[2]
         options: dict[str, Any] = {"is_causal": True}
-        # The last query attends to the last key
+        # With fewer queries than keys, the mask must let the last query attend to the last key
         if rows != num_keys:
             if query.device.type != "cpu" and query.dtype != torch.float32:
-                # This is how flash attention defines causal.
+                # Flash attention aligns its causal mask in this way.
                 repeats = query.shape[1] // key.shape[1]
                 if repeats > 1:
                     key = key.repeat_interleave(repeats, 1)
@@ -565,8 +568,8 @@ def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
 def _fill_normal(shard: ShardedTensor, std: float, seed: int) -> None:
     """Generate this rank's part of a matrix on the host, and copy it to a GPU in large blocks.
 
-    A copy from pageable memory waits for the GPU. With one copy per panel, a model of 1.3B weights
-    would wait 40,000 times.
+    Each copy from pageable memory makes the host wait for the GPU. With one copy per panel, a model
+    of 1.3B weights would wait 40,000 times.
     """
     weight = shard.data.detach()
     height, width = weight.shape
@@ -658,7 +661,7 @@ def _normal_numbers(philox: np.random.Philox, count: int, std: float) -> Numbers
     halves = philox.random_raw(count // 2).view(np.uint32)
     single = np.float32
     radius = np.multiply(halves[0::2], single(2.0**-32), dtype=single, casting="unsafe")
-    radius += single(2.0**-33)  # above 0, and 1 at most
+    radius += single(2.0**-33)  # Above 0, and at most 1
     np.log(radius, out=radius)
     radius *= single(-2 * std * std)
     np.sqrt(radius, out=radius)

@@ -75,7 +75,7 @@ class MegatronEngine(engine.TrainingEngine):
         self.in_8_bits = gpt_model.has_own_8_bits(spec)
 
     def _send_while_computing(self) -> None:
-        """Send gradients of the last micro-batch while they are computed.
+        """Send the gradients of the last micro-batch while the backward pass still computes.
 
         Later stages send in the pipeline's bubble, as in Megatron-LM.
         """
@@ -115,9 +115,9 @@ class MegatronEngine(engine.TrainingEngine):
         count: int,
         num_microbatches: int,
     ) -> Losses:
-        """Add the gradients of the first micro-batches of a step on this rank.
+        """Compute the first micro-batches of a step, and add their gradients on this rank.
 
-        This sends nothing to other replicas.
+        Nothing is sent to other replicas.
         """
         silent: dict[str, object] = {
             "finalize_model_grads_func": None,
@@ -136,7 +136,7 @@ class MegatronEngine(engine.TrainingEngine):
         count: int,
         num_microbatches: int,
     ) -> Losses:
-        """Add the gradients of a step's last micro-batches, then reduce them over all replicas."""
+        """Compute the last micro-batches of a step, then reduce the gradients over all replicas."""
         finalize = self.config.finalize_model_grads_func
         if count:
 
@@ -203,10 +203,10 @@ class MegatronEngine(engine.TrainingEngine):
         return total_loss(self._run(_forward_loss, batches, num_microbatches, forward_only=True))
 
     def next_token_logits(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """Return the logits of all tokens after each prefix."""
+        """Return the logits for the token after each prefix."""
         length = ids.shape[1]
         pieces = self.spec.parallel.context
-        # Ranks that share a sequence get equal parts of it.
+        # Ranks that share a sequence get equal parts of it
         multiple = 1
         if self.config.sequence_parallel:
             multiple *= self.config.tensor_model_parallel_size

@@ -8,7 +8,7 @@ from runbook.training.engines import gpt_model
 
 
 def shares_optimizer(spec: PhasePlan) -> bool:
-    """Return whether each replica updates a part of the weights.
+    """Return whether each replica updates only its part of the weights.
 
     A single replica would only exchange gradients and weights with itself.
     """
@@ -54,7 +54,7 @@ def deepspeed_adam(spec: PhasePlan, gpt: torch.nn.Module) -> torch.optim.AdamW:
             {"params": decaying, "weight_decay": optimizer.weight_decay},
             {"params": others, "weight_decay": 0.0},
         ],
-        lr=0.0,  # `update` sets it
+        lr=0.0,  # Set by `update`
         betas=(optimizer.beta1, optimizer.beta2),
         eps=optimizer.epsilon,
         fused=True,

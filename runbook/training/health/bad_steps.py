@@ -37,7 +37,7 @@ class BadStep:
 class BadStepPolicy:
     """Counts bad steps and decides what to do about them.
 
-    All ranks see the same numbers, so they decide alike.
+    All ranks see the same numbers and therefore make the same decision.
     """
 
     def __init__(self, spec: PhasePlan) -> None:
@@ -46,7 +46,7 @@ class BadStepPolicy:
         self.rollbacks = 0
 
     def policy(self, bad: BadStep) -> str:
-        """The policy of the plan: a `NanPolicy` or a `SpikePolicy`."""
+        """The plan's policy for this step: a `NanPolicy` or a `SpikePolicy`."""
         return str(getattr(self._limits, bad.key))
 
     def action(self, bad: BadStep, *, has_checkpoint: bool) -> str:
@@ -86,7 +86,7 @@ class BadStepPolicy:
     def _why_stopped(self, bad: BadStep) -> Statement:
         """Return why the policy ends the training here.
 
-        An unknown policy also ends it; the reason is then the policy's name.
+        An unknown policy also ends the training; the reason is then the policy's name.
         """
         policy = self.policy(bad)
         if policy == "skip":

@@ -23,15 +23,15 @@ from runbook.plan_file.messages import AlarmMessage
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
-# Share of the free memory. If memory grows by less than this until the end of the training, it is
-# not a leak
+# Share of the free memory. Memory that will grow by less than this until the end of the training is
+# not reported as a leak
 LEAK_SHARE = 0.5
-# A leak is reported again when it has become this many times as fast
+# A leak is reported again if it becomes this many times as fast
 AGAIN_FACTOR = 2.0
 SECONDS_BETWEEN_LOOKS = 60.0
-# Share of the whole file system. Other users can fill what is left within minutes
+# Share of the whole file system. Other users could fill this much within minutes
 LOW_SHARE = 0.01
-# The low-disk alarm ends when this share of the free space would be enough
+# The low-disk alarm is cleared if this share of the free space would be enough
 CALM_SHARE = 0.9
 
 
@@ -41,7 +41,8 @@ class MemoryWatch:
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
         self.bytes_per_step = 0.0
-        """The leak on this rank that is not reported yet, in bytes per step; 0 if there is none."""
+        """The leak on this rank that has not been reported yet, in bytes per step; 0 if there is
+        none."""
         self._watches = {
             name: GrowthWatch(f"{name}_memory", show=in_bytes) for name in ("host", "device")
         }
@@ -49,7 +50,7 @@ class MemoryWatch:
         self._reported = 0.0  # Bytes per step
 
     def look(self, iteration: int, seconds: float) -> None:
-        """Record this rank's memory after a step."""
+        """Record this rank's memory use after a step."""
         held_bytes = {"host": host_bytes()}
         if on_gpu():
             held_bytes["device"] = torch.cuda.memory_allocated()
@@ -65,7 +66,7 @@ class MemoryWatch:
         iteration: int,
         seconds: float,
     ) -> None:
-        """Record this drift as the leak to report, if it is fastest and would fill the memory."""
+        """Record this drift as the leak to report, if it fills the memory and is the fastest."""
         bytes_per_step = (drift.value - drift.usual) / (drift.iteration - drift.since)
         if bytes_per_step <= max(self.bytes_per_step, AGAIN_FACTOR * self._reported):
             return
@@ -202,7 +203,8 @@ class DiskWatch:
                 evidence,
             )
 
-        # The alarm ends only with room to spare. At the limit, every save would raise a new one.
+        # The alarm is cleared only if there is room to spare. If free space stayed near the limit,
+        # every save would raise a new alarm.
         fails_soon = first_failing(free=int(CALM_SHARE * usage.free))
         if fails_soon or is_full:
             self._urgency = max(urgency, self._urgency)
@@ -231,9 +233,9 @@ def first_without_room(
     num_bytes: int,
     saved: list[int],
 ) -> int:
-    """Return the iteration of the first save that does not fit next to the kept checkpoints.
+    """Return the iteration of the first save for which the disk has no room.
 
-    The result is 0 if all fit.
+    Saves that are kept until then count as well. The result is 0 if all fit.
     """
     keep = spec.checkpoint.keep
     newest = sorted(saved)[-keep:]
@@ -241,7 +243,7 @@ def first_without_room(
         if free < num_bytes:
             return save
         newest.append(save)
-        # An old save is removed once the new one is complete, so in the end no more space is used.
+        # An old save is removed once the new one is complete, so the used space does not grow.
         if len(newest) > keep and not keeps_for_ever(spec.checkpoint, newest.pop(0)):
             continue
         free -= num_bytes

@@ -1,6 +1,7 @@
-"""Heartbeats of the ranks, which show what each one is doing.
+"""Heartbeats of the ranks, which show what each rank is doing.
 
-A machine's heartbeats share one small file that stays open, so reading and writing need no look-up.
+All heartbeats of a machine share one small file that stays open, so reading and writing need no
+path look-up.
 """
 
 import contextlib
@@ -40,14 +41,14 @@ class Heartbeat:
     start: int
     # The current step; 0 before the first
     step: int = 0
-    # Later one of: step, evaluating, saving, or between these
+    # Then one of: step, evaluating, saving, between these
     activity: str = "starting"
-    # Innermost line of the main thread
+    # Innermost source line that the main thread executes
     where: str = ""
     steps: int = 0  # Complete steps since the first one
     # Seconds since boot, which a change of the clock does not affect
     uptime: float = 0.0
-    # Seconds since boot at which the step, the activity or a count last changed
+    # Seconds since boot at the last change of the step, the activity or a count
     still: float = 0.0
     # How long the other ranks may wait for this one in this activity
     limit: float = 0.0
@@ -55,14 +56,17 @@ class Heartbeat:
     stacks: str = ""
     # Number of collectives by process group, and of messages by direction
     entered: dict[str, int] = field(default_factory=dict)
-    # What PyTorch's flight recorder shows for a stuck rank
+    # Output of PyTorch's flight recorder for a stuck rank
     collectives: str = ""
-    # Whether the rank has begun a collective that has not accepted its tensors yet
+    # Whether the rank has entered a collective that has not accepted its tensors yet
     inside: bool = False
 
     @property
     def age(self) -> float:
-        """Return the seconds since this heartbeat; valid only on the rank's own machine."""
+        """Return the seconds since this heartbeat.
+
+        Only the rank's own machine can compute this.
+        """
         return uptime() - self.uptime
 
     @property
@@ -172,7 +176,7 @@ class HeartbeatWriter:
         self._file = file
         pid = os.getpid()
         self._beat = Heartbeat(rank, socket.gethostname(), pid, process_start_ticks(pid))
-        # Number of steps that the activity is equivalent to
+        # Number of steps that the current activity is equivalent to
         self._work = 0
         self._first_step = 0
         self._began = self._changed = uptime()
@@ -182,7 +186,7 @@ class HeartbeatWriter:
     def open(self) -> None:
         """Write stacks whenever `STACK_SIGNAL` arrives.
 
-        They go into memory that other processes of this machine can read.
+        The stacks go into memory that other processes of this machine can read.
         """
         if hasattr(os, "memfd_create"):
             self._stacks = os.fdopen(os.memfd_create(f"stacks-{self.rank}"), "w+", encoding="utf-8")
@@ -202,7 +206,7 @@ class HeartbeatWriter:
             self._stacks.close()
 
     def step(self, iteration: int) -> None:
-        """A step begins."""
+        """Record that a step begins."""
         self._first_step = self._first_step or iteration
         self._begin("step")
         self._beat.step = iteration

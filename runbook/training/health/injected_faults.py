@@ -1,7 +1,7 @@
 """The points at which a drill can inject a fault into a rank.
 
-They do nothing unless the environment variable RUNBOOK_FAULTS is set.
-`runbook/tools/drills/faults.py` describes its values and their effects.
+Without the environment variable RUNBOOK_FAULTS they do nothing. `runbook/tools/drills/faults.py`
+describes its values and their effects.
 """
 
 import importlib
@@ -21,22 +21,22 @@ class NoFaults:
         return False
 
     def step(self, iteration: int) -> None:
-        """A step begins."""
+        """Called when a step begins."""
 
     def loss(self, loss: float, iteration: int) -> float:
-        """Return the loss that the trainer is to see for a step."""
+        """Return the loss that the trainer sees for a step."""
         return loss
 
     def begin_computation(self, iteration: int, number: int) -> None:
         """Called when a part of a step is computed for the first time (0) or again (1, 2 ...).
 
-        The number is -1 for another replica's computation.
+        The number is -1 if the computation is for another replica.
         """
 
     def flipped_bit(self, part: str, layer: int) -> tuple[int, int] | None:
         """Return the element and bit to flip in a tensor of a part that is computed more than once.
 
-        None means that nothing flips.
+        None means that no bit flips.
         """
         return None
 
@@ -45,7 +45,7 @@ class NoFaults:
 
 
 armed = NoFaults()
-"""The faults of this rank; the trainer sets them when it knows which rank it is."""
+"""The faults of this rank. The trainer sets them as soon as it knows its rank."""
 
 
 def faults_from(environment: Mapping[str, str], rank: int) -> NoFaults:

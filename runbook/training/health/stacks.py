@@ -43,8 +43,8 @@ def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
         before = text
         with contextlib.suppress(OSError):
             text = file.read_text(encoding="utf-8", errors="replace")
-        # The text is read again after the handler has returned. Without /proc, this is the only
-        # reading
+        # Complete if the text is unchanged and the handler has returned. Without /proc, the return
+        # of the handler cannot be seen, so an unchanged text is enough
         if text and text == before and not is_handling:
             break
 
@@ -57,7 +57,10 @@ def is_pending(pid: int, number: int) -> bool:
 
 
 def threads_that_block(pid: int, number: int) -> set[str]:
-    """Return the threads of a process that block a signal, as the one running its handler does."""
+    """Return the threads of a process that block a signal.
+
+    The thread that runs the signal's handler is one of them.
+    """
     names = set()
     for task in Path(f"/proc/{pid}/task").glob("[0-9]*"):
         if _has_signal(task / "status", "SigBlk", number):

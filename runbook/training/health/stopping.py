@@ -56,7 +56,10 @@ class StopConditions:
         return max(SMALLEST_RESERVE_SECONDS, 2 * self._longest_save + 2 * self._longest_step)
 
     def stop_request(self) -> int:
-        """Return the number of the signal that requested the stop, -1 for a time limit, or 0."""
+        """Return the number of the signal that requested the stop.
+
+        The result is -1 for a time limit, and 0 for no request.
+        """
         if self._signal:
             return self._signal
         return -1 if self._clock() else 0

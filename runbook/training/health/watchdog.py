@@ -1,6 +1,7 @@
 """The watchdog of one rank.
 
-It writes the heartbeat, counts collectives, and finds and ends a hung rank with the others.
+It writes the heartbeat, counts collectives, and works with the other watchdogs to find and end a
+hung rank.
 """
 
 import contextlib
@@ -35,13 +36,13 @@ from runbook.training.health.stacks import ask_for_stacks, send_signals
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import Ranks, on_gpu
 
-# Checks of the store per second, by all machines together, while they look for a hung rank
+# Checks of the store per second, by all machines together, during the search for a hung rank
 CHECKS_PER_SECOND = 100.0
 
 
 @dataclass(frozen=True)
 class Hang:
-    """A rank for which the others wait."""
+    """A hung rank, for which the others wait."""
 
     beat: Heartbeat
     seconds: float
@@ -98,7 +99,7 @@ def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int
                     waiting.add(rank)
                     awaited.add(sender)
             elif not key.startswith("send "):
-                # A rank is not necessarily waiting if it has sent more messages than were received
+                # More messages sent than received do not mean that the rank is waiting
                 groups.setdefault(key, []).append((count, rank))
 
     for members in groups.values():
@@ -137,7 +138,7 @@ class HangReports:
     _next_look: float = 0.0
 
     def find(self, beats: Sequence[Heartbeat], now: float) -> list[Hang]:
-        """Return the hung ranks of this machine. Call it repeatedly."""
+        """Return the hung ranks of this machine. The watchdog calls this repeatedly."""
         machines = self.world_size // len(self.local)
         machine = self.local.start // len(self.local)
         if len(beats) < len(self.local) or not all(beat.stuck for beat in beats):
@@ -270,7 +271,7 @@ class Watchdog:
             self._rested_until = now + HANG_SHARE * self._timeout / 2
         self._looked = now
         own_beat = self.heartbeat.current()
-        # Must happen before other ranks read that this rank is stuck and end it
+        # Must happen before other ranks see that this rank is stuck, because they then end it
         self._show_collectives(own_beat)
         self.heartbeat.write(own_beat)
         self._raise_timeouts(own_beat.limit)
@@ -279,7 +280,10 @@ class Watchdog:
             self._end_hung([own_beat, *others], now)
 
     def _show_collectives(self, own_beat: Heartbeat) -> None:
-        """Save the record of collectives once this rank gets stuck. The heartbeat summarizes it."""
+        """Save the record of collectives when this rank gets stuck.
+
+        The heartbeat has a summary of it.
+        """
         if not own_beat.stuck:
             self._shown = ""
         elif not self._shown and self._reports:
@@ -306,7 +310,7 @@ class Watchdog:
         if own_beat.rank != first_rank:
             return
         hangs = silent or self._find_stuck(beats, now)
-        # The last heartbeat of a silent rank is old
+        # The last heartbeat of a silent rank may be out of date
         step = max(beat.step for beat in beats)
         # This rank ends itself last.
         for hang in sorted(hangs, key=lambda hang: hang.beat.rank == own_beat.rank):
@@ -329,7 +333,7 @@ class Watchdog:
             return []
 
         if self._reports:
-            # The store ends with rank 0's process
+            # The store disappears when rank 0's process ends
             with contextlib.suppress(RuntimeError):
                 return self._reports.find(beats, now)
 
@@ -349,7 +353,7 @@ class Watchdog:
         """
         stopped = process_fields(beat.pid)[:1] == ["T"]
         text = ask_for_stacks(beat.pid, Path(beat.stacks), STACK_SECONDS)
-        # Otherwise it would continue training, and those steps would be lost when it is ended
+        # Otherwise the rank would continue training, and those steps would be lost when it is ended
         if stopped:
             send_signals(beat.pid, signal.SIGSTOP)
         with contextlib.suppress(OSError):
@@ -377,7 +381,7 @@ class Watchdog:
             f"{hang.why} for {hang.seconds:.0f} s "
             f"(limit {beat.limit:.0f} s, {beat.activity}); it is ended. Its stacks: {stacks}"
         )
-        # The records of the hung rank and of a rank that waits for it.
+        # Save the records of the hung rank and of one rank that waits for it.
         collectives = {}
         lines = []
         for recorded in (beat, own_beat):
@@ -411,9 +415,9 @@ class Watchdog:
 
 
 def overslept(looked: float, now: float, limit: float) -> bool:
-    """Return whether this process itself did not run for half the limit.
+    """Return whether this process itself was not running for half the limit.
 
-    The other ranks may not have run either.
+    In that case the other ranks may not have been running either.
     """
     return now - looked > limit / 2
 

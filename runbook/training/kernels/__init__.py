@@ -1,4 +1,1 @@
-"""Computations of the trainer that replace megatron-core's.
-
-They cover layers, loss and gradient norm.
-"""
+"""The trainer's own layers, loss and gradient norm, which replace megatron-core's."""

@@ -18,7 +18,7 @@ _ROWS = 16
 _COLUMNS = 256
 """Number of columns in a tile.
 
-They take 512 bytes in 16 bits, so that memory is read in full cache lines.
+At 16 bits per number, a row of a tile takes 512 bytes, so memory is read in full cache lines.
 """
 _WARPS = 8
 _ROW_BLOCKS = 32

@@ -26,7 +26,7 @@ NUM_BLOCKS = 4
 
 
 def blocked_is_faster(query: torch.Tensor, key: torch.Tensor, dropout: float) -> bool:
-    """Return whether this attention is faster than torch's own for these tensors."""
+    """Return whether blocked attention is faster than torch's own for these tensors."""
     on_cpu = query.device.type == "cpu" and query.dtype in (torch.bfloat16, torch.float16)
     return on_cpu and not dropout and query.shape == key.shape and query.shape[2] % NUM_BLOCKS == 0
 
@@ -158,7 +158,8 @@ class _CrossEntropy(torch.autograd.Function):
             whole: torch.Tensor = ctx.saved_tensors[0]
             flat = whole.detach().view(-1, whole.shape[-1])
             weights = gradients[0].reshape(-1, 1)
-            # As a single product, torch would make float32 copies of both factors.
+            # If the whole product were computed at once, torch would make float32 copies of both
+            # factors.
             for rows in _token_blocks(flat):
                 flat[rows].mul_(weights[rows])
             return flat.view(whole.shape), None, None
@@ -171,7 +172,7 @@ class _CrossEntropy(torch.autograd.Function):
             share = _less(flat[rows], log_sums[rows, None]).exp_()
             share.scatter_add_(1, own_labels[rows, None], hit[rows, None])
             flat[rows] = share.mul_(gradient[rows, None])
-            del share  # This memory is freed before the next block needs its own.
+            del share  # Free this memory before the next block is allocated
 
         return flat.view(logits.shape), None, None
 
@@ -179,7 +180,7 @@ class _CrossEntropy(torch.autograd.Function):
 def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the losses for a vocabulary that is not sharded.
 
-    If a gradient is needed, it overwrites the logits now.
+    If a gradient is needed, it is computed now and overwrites the logits.
     """
     flat = logits.detach().view(-1, logits.shape[-1])
     flat_labels = labels.reshape(-1)
@@ -197,7 +198,7 @@ def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch
             share.scatter_add_(1, label, torch.full_like(sums, -1.0))
             flat[rows] = share
 
-        del share  # This memory is freed before the next block needs its own.
+        del share  # Free this memory before the next block is allocated
 
     if ctx.needs_input_grad[0]:
         ctx.save_for_backward(logits)

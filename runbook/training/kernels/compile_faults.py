@@ -2,7 +2,7 @@
 
 A missing compiler or an old driver changes no loss: `training.kernels: auto` falls back to
 megatron-core's own kernels, and torch computes a function that it cannot compile operation by
-operation. Neither must go unnoticed.
+operation. Users should notice both, because steps take longer.
 """
 
 import logging
@@ -21,7 +21,7 @@ ADVICE = "Set TORCHDYNAMO_VERBOSE"
 def slower_kernels(spec: PhasePlan) -> str:
     """Return why `auto` does not use the trainer's own kernels on this GPU.
 
-    The text is empty if it does.
+    The text is empty if `auto` uses them.
     """
     if spec.tuning.kernels != "auto" or not on_gpu():
         return ""
@@ -32,8 +32,8 @@ def slower_kernels(spec: PhasePlan) -> str:
 def is_said_by(rank: int, reason: str, first_reason: str) -> bool:
     """Return whether a rank reports its reason from `slower_kernels`.
 
-    The first rank reports for all ranks with the same reason. Each other rank reports a different
-    reason for its own machine.
+    The first rank reports for all ranks with the same reason. A rank with a different reason
+    reports it for its own machine.
     """
     return bool(reason) and (rank == 0 or reason != first_reason)
 
@@ -46,9 +46,9 @@ class CompilerFaults(logging.Handler):
         self._messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the function and the error that a warning names.
+        """Collect the function and the error that a warning names.
 
-        The warning has a stack trace between these two.
+        In the warning, a stack trace stands between the two.
         """
         message = record.getMessage()
         if not message.startswith(NOT_COMPILED):

@@ -16,9 +16,10 @@ WEIGHTS = torch.float8_e4m3fn
 GRADIENTS = torch.float8_e5m2
 _HIGHEST = {WEIGHTS: 448.0, GRADIENTS: 57344.0}
 _DIVISOR = 16
-"""Sizes of 8-bit factors must be multiples of this, as cuBLAS requires."""
+"""Sizes of 8-bit factors must be multiples of this number, because cuBLAS requires it."""
 _PARTS = 1024
-"""Number of programs that search for the largest number, each in its own part of the tensor."""
+"""Number of programs that search for the largest absolute value, each in its own part of the
+tensor."""
 _BLOCK = 2048
 
 
@@ -45,7 +46,7 @@ def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 def product_of_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return `gradient @ weight` in bf16, computed from factors in 8 bits.
 
-    Sums are exact, as gradients require.
+    cuBLAS accumulates in full precision, because gradients require it.
     """
     factor, scale = in_8_bits(gradient, GRADIENTS)
     weight_in_8_bits = _weight_in_8_bits(weight)
@@ -60,7 +61,7 @@ def product_of_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.T
 
 
 _passes = 0
-"""Number of passes over the model so far; weights do not change within one."""
+"""Number of passes over the model so far. Weights do not change within a pass."""
 
 
 def begin_pass() -> None:
@@ -92,7 +93,7 @@ def _weight_in_8_bits(weight: Any) -> _WeightIn8Bits:
 
 
 def in_8_bits(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the numbers in 8 bits, and the float32 factor to multiply them by."""
+    """Return the numbers in 8 bits, and the float32 scale that restores them."""
     values = values.contiguous()
     count = values.numel()
     blocks = triton.cdiv(count, _BLOCK)
@@ -153,13 +154,13 @@ def _cast(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    # A tensor of zeros stays zero, because the smallest scale keeps the division finite.
+    # A tensor of zeros stays zero: a smallest scale avoids a division by zero.
     part = tl.arange(0, PARTS)
     largest = tl.max(tl.load(highest + part, mask=part < parts, other=0.0), axis=0)
     largest = tl.maximum(largest, 1e-12)
     offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(values + offset, mask=offset < count, other=0.0).to(tl.float32)
-    # Rounding the quotient may exceed the largest number of the format.
+    # The rounded quotient may exceed the largest number of the format, so it is clamped.
     x = tl.minimum(tl.maximum(x * (allowed_max / largest), -allowed_max), allowed_max)
     tl.store(result + offset, x.to(result.dtype.element_ty), mask=offset < count)
     if tl.program_id(0) == 0:

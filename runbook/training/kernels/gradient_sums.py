@@ -14,10 +14,10 @@ def sums_in_place(parameter: Any) -> bool:
 
 
 def gradient_after_sum(parameter: Any) -> torch.Tensor | None:
-    """Return the value for autograd if a parameter's gradient is already in its sum.
+    """Return what to pass to autograd if a parameter's gradient is already in its sum.
 
-    If gradients are sent early, megatron-core's hook starts the messages. It runs only if autograd
-    passes a tensor, but does not read the numbers.
+    If gradients are sent during the backward pass, a hook of megatron-core starts the messages. The
+    hook runs only if autograd passes a tensor, whose numbers it does not read.
     """
     if not getattr(parameter, "needs_hook", False):
         return None

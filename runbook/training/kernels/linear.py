@@ -19,10 +19,10 @@ from runbook.training.ranks import on_gpu
 
 
 def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
-    """Make megatron-core's layers multiply by `multiply`.
+    """Make megatron-core's layers use `multiply` for their products.
 
-    On a CPU, sequence parallel layers keep their own products. `in_8_bits` gives 8-bit factors to
-    the products of the transformer layers, but not to the head's.
+    On a CPU, layers with sequence parallelism keep their own products. With `in_8_bits`, the
+    products of the transformer layers use 8-bit factors; the head's do not.
     """
     for name, module in model.named_modules():
         if not hasattr(module, "_forward_impl") or (module.sequence_parallel and not on_gpu()):
@@ -80,7 +80,7 @@ def multiply(
     in_8_bits: bool = False,
     **options: Any,
 ) -> torch.Tensor:
-    """Replace the function that megatron-core's layers call."""
+    """Multiply in place of the function that megatron-core's layers call."""
     group = options["tp_group"]
     is_cut = bool(options.get("sequence_parallel"))
     messages = group if is_cut or options["allreduce_dgrad"] else None
@@ -94,7 +94,7 @@ def multiply(
 class _Linear(torch.autograd.Function):
     """Compute `values @ weight.t() + bias` of [tokens, inputs], with tensor-parallel messages.
 
-    With a group, the gradient of the values is summed over its ranks. If the sequence is cut
+    With a group, the gradient of the values is summed over its ranks. If the sequence is sharded
     (`is_cut`), the values are first gathered, and each rank gets its part of the sum.
     """
 
@@ -127,7 +127,7 @@ class _Linear(torch.autograd.Function):
         else:
             of_whole = _product(gradient, weight, None)
 
-        # The message is in transit while the gradient of the weight is computed.
+        # The message is in transit while the weight's gradient is computed.
         of_values = of_whole
         message = None
         if ctx.is_cut:
@@ -186,7 +186,7 @@ def _weight_gradient(
     gradient: torch.Tensor,
     values: torch.Tensor,
 ) -> torch.Tensor | None:
-    """Add the gradient to the weight's sum. Return the gradient if autograd must pass one on."""
+    """Add the gradient to the weight's sum. Return the gradient if autograd needs one."""
     if sums_in_place(weight):
         _add_product(gradient, values, weight.main_grad)
         return gradient_after_sum(weight)
@@ -199,7 +199,7 @@ def _weight_gradient(
 
 
 def _bias_gradient(bias: Any, gradient: torch.Tensor) -> torch.Tensor | None:
-    """Return the sum over all tokens, in the form autograd needs."""
+    """Return the sum over all tokens, in the form that autograd needs."""
     if gradient.device.type == "cpu":
         return gradient.sum(0)
     from runbook.training.kernels.sums import column_sum
@@ -224,9 +224,9 @@ def _add_product(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tens
 
 
 def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Replace the forward function of megatron-core's embedding.
+    """Look up embeddings in place of megatron-core's embedding.
 
-    It returns zeros for tokens that other tensor-parallel ranks have.
+    Return zeros for tokens that other tensor-parallel ranks hold.
     """
     elsewhere = (ids < module.vocab_start_index) | (ids >= module.vocab_end_index)
     vectors: Any = _Embedding.apply(  # type: ignore[no-untyped-call]
@@ -237,7 +237,7 @@ def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 class _Embedding(torch.autograd.Function):
-    """Add the gradients of the tokens in the batch to the weight's sum.
+    """An embedding that adds only the gradients of the batch's tokens to the weight's sum.
 
     Torch's own function creates a gradient matrix for the whole vocabulary.
     """

@@ -47,7 +47,7 @@ class _CrossEntropy(torch.autograd.Function):
         width = logits.shape[-1]
         rows = logits.numel() // width
         first = width * group.rank()
-        # Number of this rank's logits that belong to tokens; the others pad the vocabulary
+        # Number of this rank's logits that belong to tokens. The rest is padding of the vocabulary
         num_words = min(width, max(0, vocabulary - first)) if vocabulary else width
         own_labels = labels.reshape(-1) - first
         highest, sums, picked = torch.empty(
@@ -112,7 +112,7 @@ def _loss_forward(
 ):
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * width
-    # The most negative float32 stands for minus infinity, because infinity minus infinity is NaN.
+    # The most negative float32 replaces minus infinity, because infinity minus infinity is NaN.
     highest = tl.full([BLOCK], -3.0e38, dtype=tl.float32)
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for first in range(0, num_words, BLOCK):

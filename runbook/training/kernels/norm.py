@@ -99,7 +99,7 @@ class _Norm(torch.autograd.Function):
         )
         ctx.adds = adds
         if not adds:
-            # A sum that was not computed here has no separate gradient.
+            # If the sum was not computed here, it gets no separate gradient.
             ctx.mark_non_differentiable(mean)
             return result, mean
 
@@ -171,7 +171,10 @@ class _Add(torch.autograd.Function):
 
 
 def _block(width: int) -> dict[str, int]:
-    """A program processes a full row. Each of its threads has at least eight numbers."""
+    """Return the block size for a row, which one program processes.
+
+    Each thread gets at least eight numbers.
+    """
     size = triton.next_power_of_2(width)
     return {"BLOCK": size, "num_warps": min(32, max(1, size // 256))}
 

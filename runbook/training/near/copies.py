@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 MOST_THREADS = 4
 MOST_WAIT_SECONDS = 60.0
-"""How long to wait for a partner that does not answer."""
+"""Longest wait for a partner that does not answer, in seconds."""
 
 
 class NearCopies:
@@ -72,7 +72,7 @@ class NearCopies:
         # Reset after the first step from the loaded copies
         self._loaded: NearChoice | None = None
         self._pending: _PendingCopy | None = None
-        # Iteration of the newest copies that every rank holds
+        # Iteration of the newest copies that all ranks hold
         self._complete = -1
         self._exchange: Exchange | None = None
         self._place: NodePlace | None = None
@@ -88,12 +88,12 @@ class NearCopies:
         assert self._place is not None, "copies are off where there is no folder"
         return self._place
 
-    # At the start
+    # Methods used at the start
 
     def _open(self) -> bool:
-        """Find this node's folder, the ranks that share it, and the partner.
+        """Open this node's folder, and find the ranks that share it and the partner.
 
-        Return whether copies work.
+        Return whether copies can be used.
         """
         name = share_value(places.training_name(self.spec))
         place, faults = _attempt_together(
@@ -152,7 +152,7 @@ class NearCopies:
                 return loaded
 
     def _list(self) -> "Listing":
-        """List this node's files, and gather what all nodes have and what earlier starts tried."""
+        """List this node's files. Gather what all nodes have, and what earlier starts tried."""
         history = share_value(load_history(self.log.earlier_events()) if self.rank == 0 else None)
         assert history is not None
         files, problems = self._files_here()
@@ -199,11 +199,14 @@ class NearCopies:
     def _try(
         self, choice: NearChoice, files: Mapping[CopyKey, OpenState]
     ) -> LoadedCheckpoint | None:
-        """Verify, send and load copies. Return None if one is damaged; it is not tried again."""
+        """Verify, send and load copies.
+
+        Return None if one is damaged; that copy is not tried again.
+        """
         copies = choice.copies
         readers = [self.nodes.holder(copy.rank, copy.node) for copy in copies]
         read_here = [copy for copy in copies if readers[copy.rank] == self.rank]
-        # Recorded before anything is read, so that a start that dies here also counts as a try.
+        # Recorded before anything is read, so that a start that crashes here also counts as a try.
         self.log.event("near_verifying", iteration=choice.iteration, near=choice.lineage)
         faults = self._faults(lambda copy: files[copy].fault(self.threads), read_here)
         if not faults:
@@ -231,7 +234,7 @@ class NearCopies:
     ) -> list[tuple[CopyKey, str]]:
         """Send copies to ranks whose own node has none. Return the faults.
 
-        All ranks synchronize after each round, so that they begin the next one together.
+        All ranks synchronize after each round, so that they begin the next round together.
         """
         brought = choice.from_other_nodes(self.nodes.node_of_rank)
         pairs = [(readers[rank], rank) for rank in brought]
@@ -258,7 +261,7 @@ class NearCopies:
         reader: int,
         files: Mapping[CopyKey, OpenState],
     ) -> str:
-        """Send or receive one copy if this rank is one of the two.
+        """Send or receive one copy, if this rank is its sender or receiver.
 
         Return the fault, or an empty text.
         """
@@ -327,7 +330,7 @@ class NearCopies:
         lack = ""
         if self.is_first_on_node:
             self.place.remove_all_but(kept)
-            # There must be space for two sets of copies, and the kept copies are one of them.
+            # The node needs space for two sets of copies, and the kept copies are one of them.
             there = sum(path.stat().st_size for path in kept if path.exists())
             lack = lack_of_room(self.place.folder, needed - there)
 
@@ -347,13 +350,13 @@ class NearCopies:
         return NEAR_COPIES * total
 
     def stepped(self) -> None:
-        """Record that a step was made from the loaded copies, which shows that they are sound."""
+        """Record that a step was made from the loaded copies, so they are sound."""
         if self._loaded is not None:
             loaded = self._loaded
             self._loaded = None
             self.log.event("near_continued", iteration=loaded.iteration, near=loaded.lineage)
 
-    # While training
+    # Methods used during the training
 
     def save(
         self,
@@ -403,7 +406,7 @@ class NearCopies:
     def _finish_pending(self, *, wait: bool = False) -> bool:
         """Return whether no copy is in transit anymore.
 
-        A fault on one rank turns copies off on all ranks.
+        If one rank has a fault, all ranks stop making copies.
         """
         pending = self._pending
         if pending is None:
@@ -441,10 +444,10 @@ class NearCopies:
 
         return old
 
-    # At the end
+    # Methods used at the end
 
     def begin_lineage(self) -> None:
-        """Remove all copies after a rollback, because the training takes another course."""
+        """Remove all copies after a rollback, because they belong to an abandoned course."""
         self.lineage = share_value(secrets.token_hex(8))
         self._loaded = None
         self.end()
@@ -458,12 +461,12 @@ class NearCopies:
             self._place.remove_all_but(set())
 
     def _turn_off(self, faults: list[str]) -> bool:
-        """Report why no more copies are made, and return False. Complete copies stay."""
+        """Report why no more copies are made, and return False. Complete copies are kept."""
         self._say(f"no more near copies, the training goes on without them: {faults[0]}")
         self.log.event("near_off", message=faults[0])
         return False
 
-    # Helper functions of this class
+    # Helper functions
 
     def _faults(
         self, look: Callable[[CopyKey], str], copies: list[CopyKey]
@@ -491,7 +494,7 @@ class NearCopies:
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """Facts about the copies that a start knows before it reads one."""
+    """What a start knows about the copies before it reads any of them."""
 
     history: LoadHistory
     files: dict[CopyKey, OpenState]
@@ -519,7 +522,7 @@ class SaveAccount:
 
 
 class _PendingCopy:
-    """A copy in transit: written here between two steps, then hashed and sent by a thread."""
+    """A copy in progress: written here between two steps, then hashed and sent by a thread."""
 
     def __init__(self, copies: NearCopies, header: StateHeader) -> None:
         self.header = header
@@ -596,7 +599,7 @@ def _random_bytes() -> bytes:
 
 
 def identity_of(spec: PhasePlan) -> dict[str, object]:
-    """Return the values, as JSON, that must be equal for a rank's state to fit a training."""
+    """Return the values, as JSON, that must be equal for a saved state to fit a training."""
     identity = {
         "fingerprint": spec.fingerprint,
         "engine": spec.engine,

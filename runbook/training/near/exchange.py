@@ -56,9 +56,9 @@ class Exchange:
         self._carry(_Incoming(self._group, path, source))
 
     def _carry(self, *flows: "_Flow") -> None:
-        """Transfer files block by block, all at the same time.
+        """Transfer all files at the same time, block by block.
 
-        A file that cannot be read or written does not stop the other side; its error is raised at
+        A file that cannot be read or written does not stop the other rank; its error is raised at
         the end.
         """
         try:
@@ -108,7 +108,7 @@ class _Flow(abc.ABC):
         self._post()
 
     def finish_size(self) -> None:
-        """Wait until both sides know the size."""
+        """Wait until both sides know the file's size."""
         self._work.wait()
         self.size = int(self._message)
 
@@ -139,7 +139,7 @@ class _Flow(abc.ABC):
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
-        """Record the first error in the body, so that it can be raised at the end."""
+        """Record the first error in the body, to raise it at the end."""
         try:
             yield
         except OSError as error:
@@ -147,7 +147,10 @@ class _Flow(abc.ABC):
 
 
 class _Outgoing(_Flow):
-    """A file to send. Blocks that cannot be read are sent as zeros, which fail verification."""
+    """A file to send.
+
+    Blocks that cannot be read are sent as zeros, so the copy fails its verification.
+    """
 
     def begin(self) -> None:
         """Send the size."""

@@ -25,7 +25,7 @@ class NodePlace:
 
     folder: Path
     node: str
-    """Name that is equal on ranks that see the same folder, and different on all others."""
+    """A name shared by all ranks that see the same folder, and by no others."""
 
     def path(self, iteration: int, rank: int) -> Path:
         """Return the file of one rank's state."""
@@ -61,7 +61,7 @@ STALE_SECONDS = 2 * 86_400.0
 
 
 def _remove_stale(top: Path, kept: str) -> None:
-    """Remove copies of abandoned trainings, which occupy memory of the node."""
+    """Remove copies of abandoned trainings, which occupy the node's memory."""
     oldest = time.time() - STALE_SECONDS
     for folder in top.iterdir():
         # Another rank of this node may have removed it already
@@ -72,9 +72,9 @@ def _remove_stale(top: Path, kept: str) -> None:
 
 
 def top_folder(near_folder: str) -> Path:
-    """Return the folder that holds all of this user's trainings.
+    """Return the folder that holds all trainings of this user.
 
-    Raise `TrainingError` if a variable is not set.
+    Raise `TrainingError` if an environment variable in the path is not set.
     """
     expanded = os.path.expandvars(near_folder)
     if "$" in expanded:

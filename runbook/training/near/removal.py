@@ -2,8 +2,8 @@
 
     python -m runbook.training.near.removal plan.json --phase 04-training
 
-A job runs it on each node when a training stops until a person decides: the copies are not needed
-soon, and the next job needs the memory. The program does not need torch.
+A job runs this program on each node when a training stops and a person must decide how to continue.
+The copies are not needed soon, and the next job needs the memory. The program does not need torch.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Checks that copies fit on a node: in the folder, in memory and within the job's memory limit."""
+"""Checks that copies fit on a node: into the folder, the memory and the job's memory limit."""
 
 import contextlib
 import shutil
@@ -15,20 +15,23 @@ _FILES = (
     ("", "memory.max", "memory.current"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-"""For control groups version 2 and 1: the controller's folder, and its files for limit and use."""
+"""For control groups version 2 and 1: the controller's folder, its file with the limit, and its
+file with the use."""
 _CACHE = ("inactive_file", "total_inactive_file")
-"""Lines of memory.stat, by version: pages that the kernel reclaims before it kills a process."""
+"""Lines of memory.stat, for version 2 and 1: pages that the kernel reclaims before it kills a
+process."""
 
 
 def lack_of_room(folder: Path, needed: int) -> str:
     """Return why this many more bytes do not fit into a folder of node memory, or ''.
 
-    Files in the folder occupy the node's memory, and count against the limit of the writer's job.
+    Files in the folder occupy the node's memory, and count toward the limit of the job that writes
+    them.
     """
     rooms = [(shutil.disk_usage(folder).free, f"free in {folder}")]
     with contextlib.suppress(OSError, StopIteration):
         rooms.append((host_bytes_left(), "free in the node's memory"))
-    with contextlib.suppress(OSError):  # no control groups
+    with contextlib.suppress(OSError):  # The system has no control groups
         rooms += [(left, "left of the job's memory") for left in _left_in_groups()]
     room, where = min(rooms)
     if needed <= USABLE_SHARE * room:
@@ -55,7 +58,10 @@ def _cache_bytes(folder: Path) -> int:
 
 
 def _folders(controller: str) -> Iterator[Path]:
-    """Yield this process's control group and its parents. No controller means version 2."""
+    """Yield this process's control group and its parents.
+
+    An empty controller name means version 2.
+    """
     for line in Path("/proc/self/cgroup").read_text("ascii").splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):

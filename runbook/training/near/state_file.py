@@ -31,7 +31,7 @@ BLOCK_BYTES = 64 * 2**20
 LENGTH_BYTES = 8
 DIGEST_BYTES = 32
 MOST_HEADER_BYTES = 64 * 2**20
-"""Largest header that is read into memory, in bytes. A header takes about 100 bytes per tensor."""
+"""Largest header, in bytes, that is read into memory. A header takes about 100 bytes per tensor."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class StateHeader:
     lineage: str
     shared_iteration: int
     identity: dict[str, Any]
-    """Training, layout and number format. They must match for the state to fit."""
+    """Training, layout and number format. They must match the training that loads the state."""
     progress: dict[str, Any]
     common: dict[str, Any]
     data_cache: dict[str, str]
     random_bytes: int
     tensors: list[list[Any]] = field(default_factory=list)
-    """The name and bytes of each tensor, in the order of the file."""
+    """The name and size in bytes of each tensor, in the order of the file."""
 
     @property
     def body_bytes(self) -> int:
@@ -64,9 +64,9 @@ class StateHeader:
 
 @dataclass(frozen=True)
 class OpenState:
-    """A file whose header has been read and whose size matches it.
+    """A file whose header has been read and whose size matches the header.
 
-    Its content is not verified yet.
+    The content has not been verified yet.
     """
 
     path: Path
@@ -146,7 +146,10 @@ def write_body(
     tensors: Sequence[OwnTensor],
     threads: int,
 ) -> None:
-    """Write everything except the checksum. An existing file is reused, with its memory pages."""
+    """Write everything except the checksum.
+
+    An existing file is overwritten in place, to reuse its memory pages.
+    """
     beginning = header.encoded()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -1,15 +1,16 @@
-"""Chooses the copies in node memory that a start loads, from those held and those already tried."""
+"""Chooses the copies in node memory that a start loads.
+
+The choice depends on the copies that exist and those already tried.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 MOST_LOADS = 2
-"""Largest number of starts that load the same copies. After that, a start loads the shared
-checkpoint.
+"""Largest number of starts that load the same copies. Later starts load the shared checkpoint.
 
-A training that repeatedly fails soon after it loaded the same copies may be failing because of
-them.
+If a training fails several times soon after loading the same copies, the copies may be the cause.
 """
 
 
@@ -20,7 +21,8 @@ class CopyKey(NamedTuple):
     rank: int
     iteration: int
     lineage: str
-    """Random name of the segment that wrote it, so that states of two segments are never mixed."""
+    """Random name of the segment that wrote the copy, so that states of two segments are never
+    mixed."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,9 @@ class HeldCopy:
 
     key: CopyKey
     shared_iteration: int
-    """The newest checkpoint on the shared file system when the copy was written.
+    """Iteration of the newest checkpoint on the shared file system when the copy was written.
 
-    0 if there was none.
+    The value is 0 if there was none.
     """
 
 
@@ -45,7 +47,7 @@ class NearChoice:
     """The copy that each rank loads, by rank."""
 
     def from_other_nodes(self, node_of_rank: Sequence[int]) -> list[int]:
-        """Return the ranks whose copy is on another node than their own."""
+        """Return the ranks whose copy is on a node other than their own."""
         ranks: list[int] = []
         for copy in self.copies:
             if copy.node != node_of_rank[copy.rank]:
@@ -67,13 +69,13 @@ class LoadHistory:
 def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
     """Return the history of a training's copies from its events, oldest first.
 
-    A rollback skips samples, so copies from before it belong to a different course. Copies that
-    were loaded without a following step are not tried again, and no copies are loaded more than
+    A rollback skips samples, so copies from before it belong to a different course. Copies from
+    which no step was made after loading are not tried again, and no copies are loaded more than
     `MOST_LOADS` times. The same limit applies to starts that die while they verify or fetch copies.
     """
     lineages: set[str] = set()
     loads: dict[tuple[int, str], int] = {}
-    looks: dict[tuple[int, str], int] = {}  # The end of that start was never recorded
+    looks: dict[tuple[int, str], int] = {}  # Starts whose end was never recorded
     open_loads: set[tuple[int, str]] = set()
     for event in events:
         name = event.get("event")
@@ -85,7 +87,7 @@ def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
         elif name == "near_verifying":
             looks[copy] = looks.get(copy, 0) + 1
         elif name == "near_broken":
-            # That start survived, and recorded the faults of the copies
+            # That start did not crash; it recorded the faults of the copies
             looks.pop(copy, None)
         elif name == "near_loading":
             looks.pop(copy, None)
@@ -117,7 +119,7 @@ def choose_copies(
 
     Only copies newer than the iteration `newer_than` are used. Copies are ignored if the shared
     file system had a checkpoint newer than `newest_shared` when they were written: in that case
-    somebody has removed that checkpoint to go back.
+    someone has removed that checkpoint to go back.
     """
     by_state: dict[tuple[int, str], dict[int, list[CopyKey]]] = {}
     for copy in held:

@@ -1,4 +1,4 @@
-"""Rehearse the full-size trainer without the machines.
+"""Rehearse the trainer at full size without the machines.
 
-One rank of a job runs on fake tensors, and everything it does is counted.
+One rank of a job runs on fake tensors, and its allocations, operators and messages are counted.
 """

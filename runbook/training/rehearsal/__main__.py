@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--ranks", required=True, help="rank numbers, separated by commas")
     parser.add_argument("--out", type=Path, help="file for the lines, instead of standard output")
     arguments = parser.parse_args()
-    # Libraries print to the standard output.
+    # Libraries print to standard output.
     results, sys.stdout = sys.stdout, sys.stderr
     os.environ |= {
         "OMP_NUM_THREADS": "1",

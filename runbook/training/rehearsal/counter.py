@@ -28,7 +28,7 @@ from runbook.plan_file.rehearsed_work import (
 )
 
 SNAPSHOT_STEP = 1.01
-"""The tensors of the peak are recorded again once the peak has grown by this factor."""
+"""The tensors at the peak are recorded again once the peak has grown by this factor."""
 LARGEST = 8
 FORWARD_BACKWARD = "forward and backward"
 TIMELINE_POINTS = 400
@@ -54,9 +54,9 @@ class StepCounts:
 
 
 class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count the operators that run inside this mode.
+    """Count the operators that run while this mode is active.
 
-    With `fake`, numbers that are asked for are made up, and nothing is sent.
+    With `fake`, numbers that the code reads are made up, and nothing is sent.
     """
 
     def __init__(self, *, fake: bool, device_type: str) -> None:
@@ -110,7 +110,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self._skip_collective(func, args)
 
         if self.fake and func is torch.ops.aten._to_copy.default:
-            # torch would move the number itself to a device that does not exist.
+            # torch would try to move the number to a device that does not exist.
             args[0].constant = None
 
         result = func(*args, **options)
@@ -120,7 +120,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _skip_collective(self, func: Any, args: tuple[Any, ...]) -> Any:
         """Return the result of a collective without sending, and count the memory that it needs."""
         if self.device_type == "cpu" and "reduce_scatter" in func._opname:
-            # gloo sums in a copy on the host.
+            # gloo sums into a copy on the host.
             self._seen(self.bytes["cpu"] + _tensor_bytes(args[1]))
 
         return _unsent(func, args)
@@ -172,7 +172,8 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def as_one_kernel(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return a version of a function that is counted as one kernel.
 
-        A compiler would turn it into one kernel, which reads the arguments and writes the result.
+        A compiler would turn the function into one kernel, which reads the arguments and writes the
+        result.
         """
 
         def counted(*arguments: Any) -> Any:
@@ -196,7 +197,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         device_type = tensor.device.type
         size = storage.nbytes()
         if device_type == "meta":
-            return  # This is a shape without numbers.
+            return  # A tensor with a shape but without numbers
         reference = weakref.ref(storage, lambda _: self._freed(key))
         self._alive[key] = (
             reference,
@@ -213,9 +214,9 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen(current)
 
     def _seen(self, current: int) -> None:
-        """Record these bytes of the device as a point of the timeline.
+        """Record this number of bytes on the device as a point of the timeline.
 
-        If they exceed the peak, they become the peak.
+        If it exceeds the peak, it becomes the peak.
         """
         counts = self.counts
         # Intermediate results of a kernel never reach memory.
@@ -323,7 +324,7 @@ def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
 def _asked_by() -> str:
     """Return the innermost line of our software that waits for a number from the device.
 
-    It is a line of the trainer, megatron-core or DeepSpeed.
+    "Our software" means the trainer, megatron-core or DeepSpeed.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -339,7 +340,7 @@ def _asked_by() -> str:
 def thinned(
     timeline: list[tuple[str, int]], points: int = TIMELINE_POINTS
 ) -> list[tuple[str, int]]:
-    """Return the course of memory in few points: the highest point of each stretch.
+    """Return the memory timeline with fewer points: the highest point of each interval.
 
     >>> thinned([("a", 1), ("a", 5), ("a", 2), ("b", 3)], 2)
     [('a', 5), ('b', 3)]

@@ -2,10 +2,10 @@
 
 torch.cuda behaves as on the target, and fake tensors are on a separate device.
 
-A PyTorch for CPUs has no CUDA device guard, so fake tensors on "cuda" break in autograd. torch's
-device type for backends written in Python has one, and every request for CUDA receives that device
-instead. As on the cluster, an operation fails if one tensor was left on the host and the other is
-on the GPU.
+A PyTorch build for CPUs has no CUDA device guard, so fake tensors on "cuda" break in autograd.
+torch's device type for backends written in Python has a guard, and every request for CUDA receives
+that device instead. As on the cluster, an operation fails if one tensor was left on the host and
+the other is on the GPU.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def install() -> None:
         "Stream": lambda *_, **__: _Stream(),
         "Event": lambda *_, **__: _Stream(),
         "stream": lambda *_: _Stream(),
-        # torch's optimizers ask for this before each step, and a CUDA build of PyTorch would ask a
+        # torch's optimizers call this before each step, and a CUDA build of PyTorch would ask a
         # driver that may not exist.
         "is_current_stream_capturing": lambda: False,
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
@@ -113,7 +113,7 @@ class StandIn(TorchFunctionMode):
         if func is torch.Tensor.to:
             args = tuple(self._meant(argument) for argument in args)
         elif func in (_original(torch.tensor), _original(torch.as_tensor)) and "device" in options:
-            # torch fills it on the host and would then move the numbers, which do not exist.
+            # torch would fill the tensor on the host and then move numbers that do not exist.
             options.pop("device")
             result = func(*args, **options)
             return torch.empty(result.shape, dtype=result.dtype, device=self.device)
@@ -147,9 +147,9 @@ def attention(*, for_gpu: bool) -> Callable[..., torch.Tensor]:
 
 @functools.cache
 def know_onednn() -> None:
-    """Register the shape of the result for the product that adds to another matrix.
+    """Register the shape of the result of the product that adds to another matrix.
 
-    It is called by `cpu.onednn_matmul`, whose shape torch does not know.
+    `cpu.onednn_matmul` calls this product, and torch does not know its shape.
     """
     if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         torch.library.register_fake(
@@ -236,7 +236,7 @@ def move_module(
 
 
 def list_of_zeros(tensor: torch.Tensor) -> Any:
-    """Replace `FakeTensor.tolist`, which asks for each number separately.
+    """Replace `FakeTensor.tolist`, which reads each number separately.
 
     A real tensor is copied as a whole.
     """

@@ -35,13 +35,13 @@ EVALUATION = "evaluation"
 SAVE = "save"
 RESUME = "resume"
 Answers: TypeAlias = dict[tuple[Any, str], Any]
-"""Replacement attributes, by owner and name."""
+"""Replacement for each attribute, by owner and name."""
 
 
 def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
     """Build one rank of the job, and run a step with enough micro-batches to show the peak."""
     start = time.monotonic()
-    limits.check(spec, spec.parallel.world_size, fp16=spec.device != "cpu")  # as the trainer does
+    limits.check(spec, spec.parallel.world_size, fp16=spec.device != "cpu")  # As the trainer does
     for_gpu = spec.device != "cpu"
     # DeepSpeed's accelerator layer knows only the devices in its own list.
     if spec.engine == "deepspeed":
@@ -127,7 +127,7 @@ def _rehearsed(
 
 @dataclass(frozen=True)
 class _Grown:
-    """Counts for the whole batch, extrapolated from two smaller ones.
+    """Counts for the whole batch, extrapolated from two smaller batches.
 
     Every micro-batch adds the same amount.
     """
@@ -139,7 +139,7 @@ class _Grown:
     whole: int
 
     def number(self, in_once: int, in_step: int) -> int:
-        """Return a count for the whole batch, given those of the two smaller ones."""
+        """Return a count for the whole batch, from the counts of the two smaller batches."""
         return in_step + round(self._per_microbatch(in_once, in_step) * (self.whole - self.run))
 
     def _per_microbatch(self, in_once: int, in_step: int) -> float:
@@ -159,7 +159,7 @@ class _Grown:
             )
 
     def synchronizations(self) -> dict[str, int]:
-        """Return how often each line waits for the device, most frequent first."""
+        """Return how often each line waits for the device, in descending order."""
         numbers = {}
         for line, count in self.step.synchronizations.most_common():
             numbers[line] = self.number(self.once.synchronizations[line], count)
@@ -191,9 +191,9 @@ class _Grown:
         return works
 
     def _does_not_grow(self, kind: str) -> bool:
-        """Return whether the amount of this work is the same with fewer micro-batches.
+        """Return whether this kind of work stays the same with fewer micro-batches.
 
-        It may occur in another pass.
+        The work may occur in another pass.
         """
         if self.run <= self.once_microbatches:
             return False
@@ -295,10 +295,10 @@ class _Rehearsal:
             smallest = self.spec.parallel.pipeline
 
         if self.spec.engine == "deepspeed":
-            # This step tells the next stage the shapes of its inputs.
+            # The first step tells the next stage the shapes of its inputs.
             self.step(1)
         else:
-            self.engine.update(0.0)  # It creates Adam's moments.
+            self.engine.update(0.0)  # This creates Adam's moments
 
         self.counter.reset()
         self.step(smallest)
@@ -326,7 +326,7 @@ class _Rehearsal:
                 own_parts.append(shard.data)
 
         on_device = [data for data in own_parts if data.device.type not in ("cpu", "meta")]
-        copies = [self.engine.host_copies.copy(data) for data in on_device]  # alive all at once
+        copies = [self.engine.host_copies.copy(data) for data in on_device]  # all alive at once
         assert len(copies) == len(on_device)
         return sum(data.nbytes for data in own_parts if not data.is_meta)
 
@@ -390,7 +390,7 @@ class _Samples:
 
 @contextlib.contextmanager
 def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
-    """Set up the process groups of the whole job, in which only this rank is real."""
+    """Set up the process groups of the whole job, in which only this rank exists."""
     if spec.device == "cpu":
         cpu.answer_for_cpu()
         gpu_stand_in.know_onednn()
@@ -468,9 +468,9 @@ def _fused_kernels(counter: OperatorCounter) -> Answers:
 
 
 def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
-    """Return replacements for the messages that DeepSpeed receives from another rank.
+    """Return replacements for the messages that DeepSpeed receives from other ranks.
 
-    They return what those messages would contain.
+    They return the content that those messages would have.
     """
     from runbook.training.engines.deepspeed_start import import_deepspeed
     from runbook.training.engines.gpt_model import DTYPES

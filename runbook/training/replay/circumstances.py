@@ -1,6 +1,6 @@
 """The circumstances of a training, for the header of replay.jsonl.
 
-They are versions, the trainer's own files, and machines.
+They include versions, the trainer's own files, and machines.
 """
 
 import functools
@@ -23,7 +23,7 @@ PACKAGES = ("torch", "megatron-core", "transformer-engine", "triton", "numpy")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of those packages that are installed."""
+    """Return the versions of Python and of the installed packages in `PACKAGES`."""
     version_of = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def hash_of_code() -> str:
-    """Return a sha256 of the trainer's own files, which does not depend on their commit."""
+    """Return a sha256 of the trainer's own files, which does not depend on the commit."""
     digest = hashlib.sha256()
     for package in (training, plan_file):
         folder = Path(package.__file__ or "").parent
@@ -47,7 +47,7 @@ def hash_of_code() -> str:
 
 
 def machine() -> str:
-    """Return the hardware of this rank, to the extent that it affects the bits of a result."""
+    """Return the hardware of this rank, as far as it affects the bits of a result."""
     if on_gpu():
         return str(torch.cuda.get_device_name())
     threads = torch.get_num_threads()
@@ -71,14 +71,13 @@ def processor() -> str:
 
 @dataclass(frozen=True)
 class RankCircumstances:
-    """The circumstances of one rank, and the program that it runs."""
+    """The circumstances of one rank, and its version of the program."""
 
     keys: list[MarkKey]
     host: str
     machine: str
     program: str
-    """Hash of versions and code, because a node may have a different installation than the first
-    one."""
+    """Hash of versions and code, because nodes may have different installations."""
 
     @classmethod
     def now(cls, keys: list[MarkKey]) -> "RankCircumstances":

@@ -1,4 +1,4 @@
-"""Recompute the first micro-batch of some steps, and report which rank computes wrong numbers.
+"""Recomputes the first micro-batch of some steps, and reports which rank computes wrong numbers.
 
 The first micro-batch is computed before the others, twice, from the same random states. The step
 continues with the gradients of the second computation. They are bit-identical to those of a step
@@ -42,11 +42,11 @@ from runbook.training.replay.trace import Tracer
 TOLERANCE_ON_GPU = 1e-2
 """Relative difference of two norms that is ignored if kernels add in a varying order.
 
-This value is an estimate, not measured: rounding in bf16 should stay far below it, and a flipped
-exponent bit exceeds it.
+This value is an estimate. Rounding in bf16 should stay far below it, and a flipped exponent bit
+exceeds it.
 """
 REPEATS = 2
-"""How often a rank recomputes a micro-batch after a difference."""
+"""How often a rank recomputes a micro-batch after the first two computations differ."""
 
 Numbers: TypeAlias = dict[ComputedPlace, float]
 
@@ -84,7 +84,7 @@ class Computation:
 
 @dataclass(frozen=True)
 class Corruption:
-    """A rank whose second computation differed, and where the difference began."""
+    """A rank whose second computation differed from its first, and where the difference began."""
 
     iteration: int
     rank: int
@@ -94,7 +94,7 @@ class Corruption:
     evidence: str
 
     def as_alarm(self) -> Alarm:
-        """Return the text for the log and the events."""
+        """Return the alarm for the log and the events."""
         return Alarm(
             kind=self.kind,
             metric=self.place.metric,
@@ -149,7 +149,7 @@ class Replayer:
         num_microbatches: int,
         iteration: int,
     ) -> float:
-        """Compute a step like the engine does, but compute its first micro-batches twice.
+        """Compute a step as the engine does, but compute its first micro-batches twice.
 
         Return the engine's loss.
         """
@@ -205,9 +205,9 @@ class Replayer:
         states: RandomStates,
         computations: list[Computation],
     ) -> Computation:
-        """Recompute, also on another replica, and record the result.
+        """Recompute the micro-batches, also on another replica, and record the result.
 
-        This rank itself runs the last computation.
+        Return the last computation, which this rank ran itself.
         """
         neighbour = self._on_neighbour(first, num_microbatches, states)
         for number in range(2, 2 + REPEATS):
@@ -228,15 +228,15 @@ class Replayer:
         num_microbatches: int,
         states: RandomStates,
     ) -> Numbers | None:
-        """Let the same rank of the next replica compute this rank's micro-batches.
+        """Let the corresponding rank of the next replica compute this rank's micro-batches.
 
-        Return None if there are no replicas.
+        Return None if there is only one replica.
         """
         group = parallel_state.get_data_parallel_group()
         size = group.size()
         if size == 1:
             return None
-        # This is pickled for the neighbour, which has another device.
+        # The numbers are pickled for the neighbour, which has another device.
         on_host = []
         for batch in first:
             on_host.append({key: value.cpu() for key, value in batch.items()})
@@ -350,9 +350,9 @@ class _Suspect:
 
 
 def first_of_replicas(suspects: Any) -> list[_Suspect]:
-    """Return the first rank of each replica that differs.
+    """Return the first rank with a difference in each replica.
 
-    The other ranks of the replica got their wrong numbers from it.
+    The other ranks of the replica received wrong numbers from it.
     """
     firsts: dict[int, _Suspect] = {}
     for suspect in suspects:
@@ -364,7 +364,10 @@ def first_of_replicas(suspects: Any) -> list[_Suspect]:
 
 
 def _most_frequent(numbers_of: list[Numbers]) -> Numbers:
-    """Return the most frequent result of the computations, or the latest of several."""
+    """Return the most frequent result of the computations.
+
+    If several are equally frequent, return the latest.
+    """
     texts = [tuple(numbers.items()) for numbers in numbers_of]
     ((most_frequent, _),) = collections.Counter(reversed(texts)).most_common(1)
     return dict(most_frequent)

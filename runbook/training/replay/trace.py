@@ -54,7 +54,7 @@ ENDS_FORWARD = (
     LAYER_OUTPUT,
     "final_layernorm",
 )
-"""Outputs after which a block, or a kernel that is not a matrix product, is complete."""
+"""Outputs that complete a block, or a kernel that is not a matrix product."""
 ENDS_BACKWARD = ("embedding", "input_layernorm", "linear_proj", LAYER_OUTPUT, "final_layernorm")
 """Outputs whose gradient completes a block's backward pass."""
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)(?:\.(.*))?")
@@ -68,7 +68,7 @@ as in int64.
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sum of the words of a tensor's memory, modulo the size of a word.
 
-    On its device.
+    The sum stays on the tensor's device.
     """
     flat = tensor.detach().reshape(-1)
     num_bytes = flat.numel() * flat.element_size()
@@ -82,7 +82,7 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def norm_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the norm of a tensor, on its device."""
+    """Return the norm of a tensor. The result stays on the tensor's device."""
     norm: torch.Tensor = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32)
     return norm.double()
 
@@ -98,7 +98,7 @@ def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
     word = {2: torch.int16, 4: torch.int32}[tensor.element_size()]
     bits = 8 * tensor.element_size()
     bit %= bits
-    # In a signed word, setting only the highest bit gives the smallest number.
+    # In a signed word, a mask with only the highest bit set is the smallest number.
     mask = 1 << bit if bit < bits - 1 else -(1 << bit)
     number = tensor[flipped_index].reshape(1).clone()
     tensor[flipped_index] = (number.view(word) ^ mask).view(tensor.dtype)[0]
@@ -106,7 +106,7 @@ def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
 
 @dataclass(frozen=True)
 class WatchedOutputs:
-    """Modules whose outputs are fingerprinted, and modules whose output gradients are."""
+    """Modules whose outputs, or the gradients of whose outputs, are fingerprinted."""
 
     forward: tuple[str, ...]
     backward: tuple[str, ...]
@@ -125,7 +125,7 @@ class WatchedOutputs:
         return cls(ALL_OUTPUTS, ALL_OUTPUTS)
 
     def as_record(self) -> dict[str, list[str]]:
-        """Return the names by part, for the header of replay.jsonl."""
+        """Return the names, by part of the step, for the header of replay.jsonl."""
         return {FORWARD: list(self.forward), BACKWARD: list(self.backward)}
 
 
@@ -136,7 +136,7 @@ class LayerNames:
     numbers: dict[int, int]
     """Number of each layer in the full model, starting at 1, by its position in the chunk."""
     last: int
-    """Layer number of the modules after the last layer."""
+    """Layer number for the modules after the last layer."""
 
     @classmethod
     def of(cls, model: Any, num_layers: int) -> "LayerNames":
@@ -169,11 +169,11 @@ class Trace:
         self._answer: dict[ComputedPlace, float] = {}
 
     def add(self, location: ComputedPlace, tensor: torch.Tensor) -> None:
-        """Take the fingerprint of a tensor."""
+        """Record the fingerprint of a tensor."""
         flip = injected_faults.armed.flipped_bit(location.part, location.layer)
         if flip:
-            # autograd refuses a saved tensor whose version has changed; `data` has a separate
-            # version.
+            # autograd refuses a saved tensor whose version has changed. Changes through `data` do
+            # not affect that version.
             _flip(tensor.data, *flip)
         key = (location.part, location.layer, location.name)
         number = self._counts.get(key, 0)
@@ -213,7 +213,7 @@ class Tracer:
             self._find_places(model, LayerNames.of(model, num_layers))
 
     def _find_places(self, model: Any, names: LayerNames) -> None:
-        """Note a chunk's modules and weights once, because walking a model takes milliseconds."""
+        """Find a chunk's modules and weights once, because walking a model takes milliseconds."""
         outputs = {*self.watched.forward, *self.watched.backward}
         for name, module in model.named_modules():
             is_layer = bool(re.fullmatch(r".*layers\.\d+", name))
@@ -236,7 +236,7 @@ class Tracer:
             yield trace
 
     def add_gradients(self, trace: Trace) -> None:
-        """Take fingerprints of the weights' gradients in their current state."""
+        """Record fingerprints of the current gradients of the weights."""
         with self._clock.during(HASHING):
             for weight, location in self._weights:
                 gradient = getattr(weight, "main_grad", None)
@@ -270,9 +270,9 @@ class Tracer:
 
 @contextlib.contextmanager
 def _watching(module: Any, look: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """Pass on a module's result.
+    """Call `look` with a module's result.
 
-    For a matrix product this is the result before its sum over ranks.
+    For a matrix product, the result is the one before its sum over ranks.
     """
     if hasattr(module, "_forward_impl"):
         with _watching_product(module, look):

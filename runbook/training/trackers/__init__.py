@@ -1,5 +1,5 @@
 """Sends a training's numbers to Weights & Biases, MLflow and trackio, in one process per tracker.
 
-The process follows metrics.jsonl and validation.jsonl. If a tracker hangs, fails or crashes, it
-does so in that process and not in the trainer, which never waits for it between two steps.
+The process follows metrics.jsonl and validation.jsonl. A tracker that hangs, fails or crashes
+affects only that process and not the trainer, which never waits for trackers between two steps.
 """

@@ -1,6 +1,6 @@
 """`python -m runbook.training.trackers NAME plan.json PHASE`: send one training to one tracker.
 
-It ends soon after its standard input is closed.
+The program ends soon after its standard input is closed.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from runbook.training.trackers.services import SERVICES
 LOG = logging.getLogger("runbook.training.trackers")
 
 NICENESS = 5
-"""The ranks of a training have priority on every core."""
+"""Niceness of a tracker's process, so that the ranks of a training have priority on every core."""
 
 
 def main() -> int:

@@ -29,19 +29,19 @@ LONGEST_WAIT_SECONDS = 60.0
 END_SECONDS = 120
 """Time to send the last numbers after the trainer has closed standard input or has ended."""
 LAST_TRIES_SECONDS = 90.0
-"""Part of that time in which a failed tracker is tried again.
+"""Part of that time in which a failed tracker is retried.
 
-What could not be sent is reported before the process ends.
+Before the process ends, it reports what it could not send.
 """
 LONGEST_LAST_WAIT_SECONDS = 10.0
 NO_NUMBERS = frozenset({"iteration", "time"})
 READ_BYTES = 2**20
-"""Bytes read from a file at a time, about 2,000 steps, so that a long file is sent in pieces."""
+"""Bytes read from a file at a time (about 2,000 steps), so that a long file is sent in pieces."""
 
 
 @dataclass
 class SentSoFar:
-    """How far a tracker has got, as stored in `trackers/NAME.json`."""
+    """A tracker's progress, as stored in `trackers/NAME.json`."""
 
     run: str = ""
     """The tracker's own id of the run, or empty if it has none yet."""
@@ -142,7 +142,7 @@ class Follower:
             self._ended.wait(seconds)
 
     def _say_unsent(self) -> None:
-        """Report how much of the files the tracker has not received."""
+        """Report how much of the files has not been sent to the tracker."""
         for path in self._files:
             size = path.stat().st_size if path.exists() else 0
             sent = self.progress.read.get(path.name, 0)
@@ -193,7 +193,7 @@ def read_progress(path: Path, first_line: str) -> SentSoFar:
 
 
 def first_line_of(path: Path) -> str:
-    """Return the checksum of a file's first line, or an empty text if there is none yet."""
+    """Return the checksum of a file's first line, or an empty text if the line is incomplete."""
     try:
         with path.open("rb") as stream:
             line = stream.readline()
@@ -218,7 +218,7 @@ def read_lines(path: Path, start: int) -> list[bytes]:
 
 
 def point_of(line: bytes, file: str) -> TrackedPoint | None:
-    """Return the finite numbers of a line, or None if a kill cut the line off."""
+    """Return the finite numbers of a line, or None if a kill truncated the line."""
     try:
         record = json.loads(line)
         prefix = "" if file == "metrics" else f"{file}_"

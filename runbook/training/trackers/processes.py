@@ -39,9 +39,9 @@ class TrackerProcesses:
                 )
 
     def check(self) -> None:
-        """Report a tracker that ended before the training.
+        """Report a tracker whose process ended before the training.
 
-        Takes microseconds.
+        The check takes microseconds.
         """
         for name, process in list(self._running.items()):
             if process.poll() is not None:
@@ -59,7 +59,7 @@ class TrackerProcesses:
             try:
                 code = process.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
-                # It is not killed: it ends on its own after follower.END_SECONDS.
+                # The process is not killed: it ends on its own after follower.END_SECONDS.
                 self._say(TrainingMessage.TRACKER_STILL_SENDS.fill(tracker=name))
             else:
                 if code:

@@ -1,6 +1,6 @@
-"""The calls to each tracker's own library.
+"""Calls to each tracker's library.
 
-Addresses, accounts and keys come from its own environment variables.
+Addresses, accounts and keys come from the tracker's own environment variables.
 """
 
 import dataclasses
@@ -39,9 +39,9 @@ class Service(Protocol):
     """
 
     def open(self, run: str) -> str:
-        """Begin a run, or continue the one with this id (empty if there is none yet).
+        """Begin a run, or continue the run with this id (empty if there is none yet).
 
-        Return its id.
+        Return the run's id.
         """
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
@@ -146,8 +146,8 @@ class MlflowService:
             database = folder / "mlflow.db"
             if not database.exists():
                 # MLflow creates its tables in some forty steps, and cannot open a file if it was
-                # interrupted between two of them. This takes 4 s on an idle machine, and minutes on
-                # a busy one.
+                # interrupted between two of them. Creating them takes 4 s on an idle machine, and
+                # minutes on a busy one.
                 part = database.with_name(f"mlflow.{os.getpid()}.part")
                 MlflowClient(f"sqlite:///{part}")
                 part.replace(database)
@@ -194,11 +194,11 @@ class MlflowService:
 
 
 class TrackioService:
-    """trackio: the Space in TRACKIO_SPACE_ID, or the folder TRACKIO_DIR, or one in the run."""
+    """trackio: sends to a Space (TRACKIO_SPACE_ID) or a folder (TRACKIO_DIR, or one in the run)."""
 
     def __init__(self, spec: PhasePlan) -> None:
         folder = str(spec.path(FOLDER).resolve() / "trackio")
-        # trackio reads this when it is imported.
+        # trackio reads this variable when it is imported.
         os.environ.setdefault("TRACKIO_DIR", folder)
         import trackio
 

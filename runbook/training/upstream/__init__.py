@@ -1,1 +1,1 @@
-"""Folder for another project's PYTHONPATH, so that its training program runs without a GPU."""
+"""Folder to add to PYTHONPATH, so that another project's training program runs without a GPU."""

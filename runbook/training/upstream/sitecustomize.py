@@ -27,7 +27,7 @@ def _answer_for_gpu(torch: Any) -> None:
 
     from runbook.training import cpu
 
-    # Without kernels for fp16, most of the time would go into the logits
+    # Without fp16 kernels, most of the time would be spent on the logits
     cpu.widen_every_half_matmul()
     cpu.name_types_as_on_gpu()
     _tensors_on_cpu(torch).__enter__()
@@ -70,14 +70,14 @@ def _answer_for_gpu(torch: Any) -> None:
     torch.utils.data.DataLoader.__init__ = lambda self, *arguments, **options: init_loader(
         self, *arguments, **{**options, "pin_memory": False}
     )
-    # Megatron queries its nvcc for the version.
+    # Megatron asks the nvcc in this folder for its version.
     cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]
     # If a program leaves gloo's threads running until the interpreter ends, they occasionally abort
     # it after all its work is done.
     atexit.register(
         lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group()
     )
-    # The GPU's random state is the CPU's here, and Megatron would mention that in every layer.
+    # Here the GPU's random state is the CPU's, and Megatron would warn about that in every layer.
     logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
 
 
@@ -155,7 +155,7 @@ def _count_steps_as_fused_adam(module: Any) -> None:
             return loss
 
         def __setstate__(self, state: Any) -> None:
-            # torch's own AdamW expects steps in each state
+            # torch's own AdamW expects a step count in each state
             with_steps = [values for values in state["state"].values() if values]
             for values in with_steps:
                 values["step"] = torch.tensor(0.0)
@@ -181,12 +181,10 @@ def _run_deepspeed_on_cpu(module: Any) -> None:
     """
     accelerator = module.CPU_Accelerator
     accelerator.is_fp16_supported = lambda _: True
-    accelerator.communication_backend_name = lambda _: (
-        "gloo"
-    )  # The name of oneCCL in older releases
+    accelerator.communication_backend_name = lambda _: "gloo"  # Name of oneCCL in older releases
     stream = inspect.getattr_static(accelerator, "Stream", None)
     getter = getattr(stream, "fget", None)
-    # Releases before 0.16 have None here, but recomputation needs one.
+    # Releases before 0.16 have None here, but recomputation needs a function.
     if getter is not None and getter(None) is None:
         accelerator.Stream = property(lambda _: lambda **__: contextlib.nullcontext())
 
@@ -196,7 +194,7 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     # Megatron writes checkpoints with a private function of torch, which has had one more argument
     # since 2.7.
     "torch.distributed.checkpoint.filesystem": _keep_old_call,
-    # `product` was removed in 2.0, but Megatron saves with it.
+    # numpy 2.0 removed `product`, which Megatron uses when it saves.
     "numpy": lambda module: setattr(module, "product", module.prod),
     # Megatron-LM e958b2ca requires Transformer Engine even if no weight is in fp8.
     "megatron.core.fp8_utils": _allow_no_fp8,
@@ -215,8 +213,8 @@ They get an empty stand-in if they are not installed.
 
 
 OF_OLD_DEEPSPEED = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
-"""0.10.3 and 0.14.0 start on a CPU only where both are installed; 0.15.4 and 0.19.8 do not ask
-(seen 2026-11-26).
+"""DeepSpeed 0.10.3 and 0.14.0 start on a CPU only if both are installed; 0.15.4 and 0.19.8 do
+not need them (seen 2026-11-26).
 """
 
 
@@ -232,7 +230,7 @@ def stand_ins() -> tuple[str, ...]:
 
 
 class Changer(MetaPathFinder, Loader):
-    """Finds modules like Python does, and changes those in CHANGES.
+    """Import finder for all modules, which changes those in CHANGES.
 
     It is also the loader of the empty modules.
     """
@@ -270,9 +268,9 @@ class Changer(MetaPathFinder, Loader):
         return spec
 
     def exec_module(self, module: Any) -> None:
-        """Fill a missing module with names that are classes that do nothing.
+        """Fill an empty module: every name in it is a class that does nothing.
 
-        `wandb.run` is None, as if it had never been started.
+        `wandb.run` is None, as if no run had been started.
         """
         sys.stderr.write(
             f"runbook: {module.__name__} is not installed; an empty stand-in takes its place\n"
