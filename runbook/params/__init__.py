@@ -1,4 +1,4 @@
-"""A person's choices: reads and checks run files and sites, and keeps the origin of each value."""
+"""Reading and checking of run files and sites, with the origin of each value."""
 
 from runbook.params.parameters_cell import PARAMETERS as PARAMETERS
 from runbook.params.parameters_cell import bind as bind

@@ -42,7 +42,7 @@ class Catalogue(Generic[Entry]):
     def get(self, name: str) -> Entry:
         """Return the entry with that name.
 
-        Raise `ParamsError` if there is none or it is unusable.
+        Raise `ParamsError` if the entry does not exist or is unusable.
         """
         if name not in self.document.values:
             raise ParamsError(no_such(name, self.names, self.document.where))
@@ -77,7 +77,7 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
 
 
 def smaller_model(run_model_name: str, run_model: Model, smoke: Model) -> tuple[str, Model]:
-    """Return the smoke test's model if none is named.
+    """Return the smoke test's model if the run file names none.
 
     It is the documents' 12 x 512 model, or the run's own model if that is smaller. Sizes are
     compared with the formula 12 x layers x hidden^2 + vocabulary x hidden, which is accurate enough

@@ -53,8 +53,8 @@ _SUM = re.compile(r"\d[\d,._]*\s*x\s|\bx\s*\d|=\s*\d|:\s*\d[\d,]{3,}")
 def without_sums(text: str, where: str) -> str:
     r"""Return the text of a run file without comments that contain calculations.
 
-    Their results would be wrong for other values. If a comment cannot be distinguished from a value
-    with certainty, the text is returned unchanged.
+    The results of these calculations would be wrong for other values. If a comment cannot be
+    distinguished from a value with certainty, the text is returned unchanged.
 
     >>> without_sums("model: tiny  # ours\ntraining:\n  iterations: 4  # x 8 = 32 samples\n", "a.yaml")
     'model: tiny  # ours\ntraining:\n  iterations: 4\n'
@@ -90,7 +90,7 @@ def _layer(text: str, where: str) -> Layer:
 
 
 def _our_names(path: Sequence[str]) -> Sequence[str]:
-    """`jobs.3` is jobs.smoke."""
+    """Return the path with our names: `jobs.3` is jobs.smoke."""
     with contextlib.suppress(ValueError):
         return full_path(path)
     return path
@@ -104,7 +104,7 @@ def _put(
 ) -> str:
     """Return the text with one value set.
 
-    It replaces the old value, or follows the last value of the innermost existing section.
+    The value replaces the old one, or follows the last value of the innermost existing section.
     """
     node = compose(text, where)
     depth = 0

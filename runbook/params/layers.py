@@ -27,15 +27,16 @@ from runbook.params.yaml12 import YamlDocument, nest, read_mapping, read_scalar
 from runbook.plan_file.diagnostics import Statement
 
 GIVEN_BEFORE = "given before"
-"""The layer of values that were given by hand when the run's folder was created."""
+"""The layer of values that a person gave when the run's folder was created."""
 GIVEN = (GIVEN_BEFORE, "notebook", "command line")
-"""Layers that are given by hand, on top of the files.
+"""Layers given by a person, which are on top of the files.
 
 The files themselves are searched for secrets as text.
 """
 
 TEXTS = ("notebook", "command line")
-"""Layers in which a number may be text: words of --set, and 6e-5 as YAML 1.1 reads it."""
+"""Layers in which a number may be text: `key=value` arguments of --set, and numbers such as
+6e-5, which YAML 1.1 reads as text."""
 
 SCALED_DOWN = "rehearsal"
 """The layer that adapts a run file to another site.
@@ -47,7 +48,7 @@ Where = Callable[[tuple[str, ...]], str]
 
 @dataclass(frozen=True)
 class Origin:
-    """The value that a single layer sets."""
+    """One layer's value of a key, and where it was written."""
 
     layer: str
     """built-in, site, run file, variant, given before, notebook or command line."""
@@ -76,7 +77,7 @@ class Layer:
         rule: Statement,
         value: Any = ...,
     ) -> None:
-        """Record something that is unusable."""
+        """Record an unusable value."""
         self.problems.append(Problem(key, where, rule, value))
 
     def take(
@@ -132,7 +133,7 @@ class Layer:
 
             self.leaves[name] = Origin(
                 self.name, where(written), value
-            )  # The later one takes precedence
+            )  # The later key takes precedence
 
     def _known_name(
         self,
@@ -168,7 +169,7 @@ class Layer:
         where: str,
         value: Any = ...,
     ) -> None:
-        """Record an unknown key, with the one that was probably meant."""
+        """Record an unknown key, with the valid key that was probably meant."""
         # The message does not repeat a whole section.
         shown_value = ... if isinstance(value, Mapping) else value
         self.report(".".join(path), where, explain_unknown_key(path), shown_value)
@@ -225,11 +226,11 @@ class LayerStack:
             self.problems.append(hidden_problem(key, origin.where, character))
 
     def origin(self, key: str) -> Origin | None:
-        """Return the origin of the value that takes precedence so far, or None if there is none."""
+        """Return the origin of the current value, or None if no layer has set the key."""
         return self.chains[key][-1] if self.chains.get(key) else None
 
     def value(self, key: str) -> Any:
-        """Return the value that takes precedence so far, or None if there is none."""
+        """Return the current value, or None if no layer has set the key."""
         origin = self.origin(key)
         return origin.value if origin else None
 
@@ -243,7 +244,7 @@ class LayerStack:
         meaning: str,
         group: tuple[str, ...],
     ) -> None:
-        """Set the other keys of a group to 0 in the layers below the one that gives a key."""
+        """If the layer sets a key of a group, set the others to 0 in the layers below."""
         stated = []
         for key in group:
             if key in layer.leaves and layer.leaves[key].value not in (0, 0.0, "0"):
@@ -271,7 +272,7 @@ _RULES = {
 def rule_of(error: Any, key: str, names: Sequence[str] = ()) -> Statement:
     """Return pydantic's error as a rule, in pydantic's words if they are clear enough.
 
-    `names` are keys that may have been meant by an unknown one.
+    `names` are keys that may have been meant by an unknown key.
     """
     kind = str(error["type"])
     context = error.get("ctx") or {}
@@ -327,7 +328,7 @@ def take_name(set_words: Sequence[str], problems: list[Problem]) -> tuple[str, l
 
 
 def words_layer(set_words: Sequence[str]) -> Layer:
-    """Return the layer of `key=value` words. The last word for a key takes precedence."""
+    """Return the layer of `key=value` arguments. The last argument for a key takes precedence."""
     layer = Layer("command line")
     for word in set_words:
         key, equals, text = (part.strip() for part in word.partition("="))
@@ -346,7 +347,7 @@ def _take_word(
     where: str,
 ) -> None:
     path = tuple(key.split("."))
-    # Reported when the key is added, together with the phases that do submit jobs.
+    # This is reported when the key is added, together with the phases that do submit jobs.
     with contextlib.suppress(ValueError):
         path = full_path(path)
 

@@ -23,12 +23,10 @@ VISIBLE = {
     NVIDIA: ("CUDA_VISIBLE_DEVICES",),
     AMD: ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
 }
-"""Variables that restrict torch to some GPUs; nvidia-smi and rocm-smi list all of them
-nevertheless.
-"""
+"""Variables that restrict torch to some GPUs. nvidia-smi and rocm-smi list all GPUs regardless."""
 
 PATIENCE_SECONDS = 30.0
-"""Time-out for nvidia-smi, which must wake each GPU first if no persistence daemon is running."""
+"""Time-out for nvidia-smi, which must first wake each GPU if no persistence daemon is running."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Gpu:
 
 
 def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -> Site:
-    """Return the site with the GPUs of this machine instead of `device: auto`.
+    """Return the site with the GPUs of this machine in place of `device: auto`.
 
     Other sites are returned unchanged. If no GPU is visible the device stays `auto`, which no plan
     accepts. GPUs of different kinds are refused.
@@ -80,8 +78,8 @@ def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -
 def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[str, tuple[Gpu, ...]]:
     """Return the program that answered, and the GPUs that torch will see.
 
-    The answer is cached for the process, because the form makes a plan at each key press. The
-    answer depends only on `path` and `visibility`: the environment's PATH, and its variables from
+    The result is cached for the process, because the form makes a plan at each key press. It
+    depends only on `path` and `visibility`: the environment's PATH, and its variables from
     `VISIBLE`.
     """
     visible_variables = dict(visibility)
@@ -92,7 +90,8 @@ def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[st
             gpus = parse(shell.run(command, timeout=PATIENCE_SECONDS, env={"PATH": path}).out)
         except (
             ProgramError
-            # "couldn't communicate with the NVIDIA driver": installed, but lists no GPU
+            # With the error "couldn't communicate with the NVIDIA driver", nvidia-smi is installed
+            # but lists no GPU
         ):
             continue
 
@@ -129,9 +128,9 @@ def parse_nvidia(text: str) -> list[Gpu]:
 def parse_amd(text: str) -> list[Gpu]:
     """Return the GPUs in the output of rocm-smi for `AMD`, one per card.
 
-    Each GCD of an MI250X is a card.
+    Each GCD of an MI250X counts as a card.
 
-    The keys changed between versions.
+    The keys of the output changed between versions.
 
     >>> card = '"Card Series": "AMD Instinct MI300X OAM", "VRAM Total Memory (B)": "206141652992", "Unique ID": "0x9f"'
     >>> parse_amd('{"card0": {' + card + '}, "system": {"Driver version": "6.12.12"}}')
@@ -155,7 +154,7 @@ def parse_amd(text: str) -> list[Gpu]:
 
 
 def _amd_gpu(card: Mapping[str, object]) -> Gpu:
-    """Return one card of rocm-smi. Its name is empty if no key has it."""
+    """Return the GPU of one card of rocm-smi. Its name is empty if no key has it."""
     values = {str(key).lower(): str(value) for key, value in card.items()}
     name = values.get("card series") or values.get("device name") or values.get("card model", "")
     memory = values.get("vram total memory (b)", "")

@@ -1,6 +1,6 @@
 """Reads the parameters cell of a notebook.
 
-It does not matter whether papermill, JupyterLab or our command filled the cell.
+The cell may have been filled by papermill, JupyterLab or our command.
 """
 
 import ast
@@ -52,9 +52,9 @@ def bind(
 ) -> Settings:
     """Return the run that a notebook's variables describe; pass `globals()`.
 
-    A value that equals the run file's as papermill reads it (YAML 1.1) was not chosen in the
-    notebook, so its value and origin come from the file. Every other value takes precedence over
-    the file, and over `before`, which was given to this run earlier. Raise `ParamsError` with
+    If a value equals the run file's value as papermill reads it (YAML 1.1), it was not chosen in
+    the notebook, so value and origin come from the file. Every other value takes precedence over
+    the file, and over `before`, the values given to this run earlier. Raise `ParamsError` with
     everything that is wrong.
     """
     run = namespace.get("run", PARAMETERS["run"])
@@ -87,7 +87,7 @@ def bind(
 def _chosen_values(file: RunFile, namespace: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters that differ both from their defaults and from the run file.
 
-    Raise `ParamsError` if they are those of another run file.
+    Raise `ParamsError` if they belong to another run file.
     """
     values = {}
     for name in _FROM_FILE:
@@ -111,7 +111,7 @@ def _chosen_values(file: RunFile, namespace: Mapping[str, object]) -> dict[str, 
 
 
 def _set_words(overrides: str, problems: list[Problem]) -> list[str]:
-    """Return the words of `overrides`, split as in a shell.
+    """Return the `key=value` arguments in `overrides`, split as in a shell.
 
     A text that cannot be split is reported.
     """
@@ -126,8 +126,8 @@ def _set_words(overrides: str, problems: list[Problem]) -> list[str]:
 def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
     r"""Return the parameters that a cell's source sets to values other than the defaults.
 
-    This does not include `run`, which everybody sets, or parameters that were `given` to papermill
-    and take precedence over the cell.
+    The result excludes `run`, which everybody sets, and parameters that were `given` to papermill
+    and override the cell.
 
     >>> hand_edits('run: str = "mine"\ntraining: dict = {"iterations": 30}  # quick')
     {'training': "{'iterations': 30}"}
@@ -146,7 +146,7 @@ def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
 def refuse_hand_edits(cell: str, notebook: str, given: Collection[str] = ()) -> None:
     """Raise an error if an unattended notebook has hand-written parameters.
 
-    They would silently change every run of it.
+    Such parameters would silently change every run of the notebook.
     """
     edits = hand_edits(cell, given)
     if edits:
@@ -161,9 +161,9 @@ def refuse_hand_edits(cell: str, notebook: str, given: Collection[str] = ()) -> 
 
 
 def refuse_edits_below_papermill(namespace: Mapping[str, object], notebook: str) -> None:
-    """Do the same as `refuse_hand_edits`, from inside a kernel.
+    """Apply `refuse_hand_edits` from inside a kernel.
 
-    In a kernel, papermill has inserted its parameters below the parameters cell.
+    There, papermill has inserted its parameters below the parameters cell.
     """
     sources = _executed(namespace)
     injected = 0
@@ -179,7 +179,7 @@ def refuse_edits_below_papermill(namespace: Mapping[str, object], notebook: str)
 
 
 def _as_words(cell: str, name: str) -> str:
-    """Return the command-line words that correspond to a parameters cell."""
+    """Return the command-line arguments that correspond to a parameters cell."""
     value = _literal(assignments(cell)[name])
     if name == "overrides":
         return " ".join(f"--set {shlex.quote(word)}" for word in shlex.split(str(value)))
@@ -188,7 +188,7 @@ def _as_words(cell: str, name: str) -> str:
 
 
 def _value(name: str, value: Any) -> Any:
-    """Return the mapping. If papermill's -p left it as text, the text is parsed."""
+    """Return the mapping. Text, which papermill's -p passes unchanged, is parsed."""
     if isinstance(PARAMETERS[name], dict) and isinstance(value, str):
         with contextlib.suppress(ParamsError):
             return read_mapping(f"value: {value.strip() or '{}'}", name).values["value"]
@@ -238,7 +238,10 @@ def _executed(namespace: Mapping[str, object]) -> list[str]:
 
 
 def assignments(source: str) -> dict[str, ast.expr]:
-    """Return a cell's assignments to names, in order, or nothing if it is not Python."""
+    """Return a cell's assignments to names, in order.
+
+    The mapping is empty if the cell is not Python.
+    """
     try:
         body = ast.parse(source).body
     except SyntaxError:
@@ -269,11 +272,12 @@ def _literal(value: ast.expr) -> Any:
 def _as_papermill(file: RunFile) -> dict[str, object]:
     """Return the run file as papermill would inject it.
 
-    If it cannot be read, return nothing; loading then reports the reason in more detail.
+    If the file cannot be read, return an empty mapping; loading then reports the reason in more
+    detail.
     """
     try:
         text = read_text(file.path, file.where)
-        # Our own reader's checks come first: depth and aliases
+        # Our own reader goes first, because it checks depth and aliases
         read_mapping(text, file.where)
         values = read_as_papermill(text)
     except (ParamsError, yaml.YAMLError, ValueError):
@@ -285,9 +289,9 @@ def _as_papermill(file: RunFile) -> dict[str, object]:
 def _refuse_two_runs(
     file: RunFile, given_values: Mapping[str, object], in_file: Mapping[str, object]
 ) -> None:
-    """Raise an error if most of another run file's values were given, but not those of this one.
+    """Raise an error if most of another run file's values were given.
 
-    This is what `-p run one -f params/other.yaml` does.
+    The command `-p run one -f params/other.yaml` does this.
     """
     for name in run_names(file.project):
         other_file = RunFile(file.project / "params" / f"{name}.yaml", "", file.project)
@@ -311,7 +315,7 @@ def _values_of_other_run(
 ) -> list[str]:
     """Return the given keys that have another run's values and not this run's.
 
-    Return nothing if less than half of the other run file's values were given.
+    The result is empty if less than half of the other run file's values were given.
     """
     stated = {}
     for key, value in _as_papermill(other_file).items():

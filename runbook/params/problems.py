@@ -1,4 +1,4 @@
-"""Problems of a parameter file: unusable values, blanks, secrets, YAML 1.1's differences."""
+"""Problems of a parameter file: unusable values, blanks, secrets, and differences of YAML 1.1."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,7 +102,7 @@ def token_problem(key: str, where: str) -> Problem:
 def marks_in(text: str, where: str) -> list[Problem]:
     """Return a problem for every value in a file that must still be filled in.
 
-    The comment after such a value describes what belongs there.
+    The comment after such a value describes what to fill in.
     """
     problems = []
     lines = text.splitlines()
@@ -134,7 +134,7 @@ def tokens_in(text: str, where: str) -> list[Problem]:
 
 
 def hidden_problem(key: str, where: str, character: str) -> Problem:
-    """Return the problem of an invisible character, written as it is or as an escape."""
+    """Return the problem of an invisible character, in the file directly or as an escape."""
     rule = ParamsMessage.HIDDEN_CHARACTER.of(character=character)
     return Problem(key, where, rule)
 
@@ -174,13 +174,13 @@ def read_as_papermill(text: str) -> Any:
 
 
 def differences(text: str, where: str) -> list[Problem]:
-    """Return every word outside quotes that the two YAML versions read differently, with a fix."""
+    """Return every unquoted word that the two YAML versions read differently, with a fix."""
     problems = []
     nodes = scalars(compose(text, where))
     old_nodes = scalars(compose(text, where, PapermillLoader))
     for (path, node), (_, old_node) in zip(nodes, old_nodes, strict=True):
         if node.style:
-            continue  # It is quoted, or a block of text.
+            continue  # The value is quoted, or a block of text
         new = scalar_value(node)
         try:
             old = PapermillLoader("").construct_object(old_node)
@@ -200,7 +200,7 @@ def differences(text: str, where: str) -> list[Problem]:
 
 
 def _as_read(value: Any) -> str:
-    """Return the value of a word in one version of YAML, or `...` if it has none."""
+    """Return a word's value in one version of YAML, or `...` if it has none."""
     if value is ...:
         return "an error"
     if isinstance(value, str):

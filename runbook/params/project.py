@@ -10,7 +10,7 @@ from runbook.params.messages import ParamsMessage
 from runbook.params.yaml12 import read_file
 
 PROJECT_VARIABLE = "RUNBOOK_PROJECT"
-"""The project's folder, for commands and kernels that run outside it."""
+"""Environment variable with the project's folder, for commands and kernels that run outside it."""
 
 
 def project_root(start: Path | None = None) -> Path:
@@ -33,8 +33,8 @@ def project_root(start: Path | None = None) -> Path:
 def remember_project(project: Path) -> None:
     """Let this process and its children use a project that is not above the working folder.
 
-    A papermill kernel runs in the folder from which papermill was started. Later cells read files
-    of the run, which refer to models and sites of the project.
+    A papermill kernel runs in the folder from which papermill was started. Later cells read the
+    run's files, which refer to models and sites of the project.
     """
     try:
         is_found = project_root() == project
@@ -60,7 +60,7 @@ class RunFile:
 
     @property
     def where(self) -> str:
-        """Return the name of the file for people."""
+        """Return the file's name as shown to people."""
         return shown_path(self.path, self.project)
 
     @property
@@ -70,7 +70,7 @@ class RunFile:
 
     @property
     def variants_path(self) -> Path:
-        """Return the file that contains its variants."""
+        """Return the path of the file with the run's variants."""
         return self.path.parent / "variants" / f"{self.stem}.yaml"
 
 
@@ -96,7 +96,10 @@ def site_names(project: Path) -> list[str]:
 
 
 def variant_names(run: str, project: Path | None = None) -> list[str]:
-    """Return the variants of a run in the order of their file, or nothing if there is no such file."""
+    """Return the variants of a run, in the order of their file.
+
+    The result is empty if there is no such file.
+    """
     file = find_run_file(run, project)
     path = file.variants_path
     if not path.is_file():
@@ -138,7 +141,7 @@ def _split_variant(name: str) -> tuple[str, str]:
 def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
     path = Path(word).expanduser()
     if not path.exists() and not path.is_absolute():
-        # A notebook's kernel starts in notebooks/
+        # The working folder of a notebook's kernel is notebooks/
         from_root = (project or project_root()) / path
         path = from_root if from_root.exists() else path
 

@@ -55,9 +55,10 @@ def load(
     """Return the run that `name` refers to: a stem in params/, `stem:variant`, or a path.
 
     `overrides` (nested as in a run file) take precedence over the file, and `set_words`
-    (`key=value`) over both. `before` was given to this run earlier; it takes precedence only over
-    the file. Raise `ParamsError` with everything that is wrong. If the run file must be `portable`,
-    this includes everything that YAML 1.1 (papermill -f) would read differently.
+    (`key=value`) over both. `before` has the values given to this run earlier, which take
+    precedence only over the file. Raise `ParamsError` with everything that is wrong. If the run
+    file must be `portable`, this includes everything that YAML 1.1 (papermill -f) would read
+    differently.
     """
     return RunLoading(find_run_file(name, project), portable, before).load(
         overrides or {}, set_words
@@ -172,7 +173,7 @@ class RunLoading:
         named = [layer.leaves["site"] for layer in upper if "site" in layer.leaves]
         origin = named[-1] if named else self.stack.chains["site"][-1]
         if not is_name(origin.value):
-            # This is reported when the layer is checked.
+            # A wrong value is reported when its layer is checked
             return None
 
         site_and_layer = self._find(
@@ -185,7 +186,7 @@ class RunLoading:
         return self._find("site", origin, lambda: with_visible_gpus(site))
 
     def _bind(self, site: Site | None) -> Settings | None:
-        """Return the settings, or None if something is missing, which is reported."""
+        """Return the settings, or None if something is missing. Missing values are reported."""
         project = self.file.project
         models_file = Origin("", "params/models.yaml", ...)
         models = self._find("model", models_file, lambda: catalogues.read_models(project))
@@ -234,7 +235,7 @@ class RunLoading:
         return with_shape(model, shape) if model and has_sizes else model
 
     def _recorded_variant(self, run_name: str) -> str:
-        """Return the variant in the folder name of a recorded run; empty if it has none."""
+        """Return the variant in the folder name of a recorded run, or '' if it has none."""
         name, dashes, variant = self.file.path.parent.name.partition("--")
         if self.file.is_record and dashes and name == run_name:
             return variant
@@ -264,8 +265,8 @@ class RunLoading:
                 rule = ParamsMessage.MADE_UP_IN_BLEND.of(name=name)
                 self._report("data.blend", origin.where, rule, origin.value)
             elif dataset:
-                # data.folder belongs to data.dataset; the other texts are where the catalogue
-                # states.
+                # data.folder belongs to data.dataset. The other texts are in the catalogue's
+                # folders.
                 text_folder = str(folder) if name == main else ""
                 texts.append(TextShare(name, weight, dataset, text_folder))
 
@@ -285,7 +286,7 @@ class RunLoading:
     def _entry(self, key: str, catalogue: Catalogue[Any] | None) -> Any:
         """Return the catalogue entry that a key names, or None if there is none.
 
-        A value that is not a name was reported when its layer was checked.
+        If the value is not a name, that was reported when its layer was checked.
         """
         origin = self.stack.origin(key)
         if catalogue and origin and is_name(origin.value):

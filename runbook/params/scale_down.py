@@ -1,4 +1,4 @@
-"""Scales a run file down to another, smaller site: what is reduced or left out there, and why."""
+"""Scales a run file down to a smaller site, with the reason for each change."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from runbook.params.schema.site import Site
 from runbook.plan_file.diagnostics import Statement
 
 CORPUS = "corpus"
-"""The dataset that is available everywhere, for runs whose own dataset is not available here."""
+"""The dataset that is available everywhere. It replaces a run's dataset that is not available
+here."""
 
 ELSEWHERE = (
     "partition",
@@ -24,7 +25,7 @@ ELSEWHERE = (
     "cpus_per_task",
     "tasks_per_node",
 )
-"""Keys of a phase that are meant for the other site's scheduler."""
+"""Keys of a phase that only apply to the other site's scheduler."""
 
 
 def scale_down(
@@ -36,8 +37,8 @@ def scale_down(
 ) -> Layer:
     """Return the layer that adapts another site's run file to `site`.
 
-    Return an empty one if the run file's own site is used. Only values from files are changed. A
-    value given by hand is kept, and checked by the plan's rules.
+    The layer is empty if the run file already uses this site. Only values from files are changed. A
+    value given by a person is kept, and checked by the plan's rules.
     """
     layer = Layer(SCALED_DOWN)
     chain = stack.chains["site"]
@@ -81,7 +82,7 @@ class _Changes:
         return self.stack.value(key)
 
     def own(self, key: str) -> Any:
-        """Return this site's own value, or else the default."""
+        """Return this site's value, or the default if it has none."""
         return next(
             origin.value
             for origin in reversed(self.stack.chains[key])
@@ -94,7 +95,7 @@ class _Changes:
         value: Any,
         reason: Statement,
     ) -> None:
-        """Change a value that comes from a file. A value given by hand does not change."""
+        """Change a value that comes from a file. A value given by a person does not change."""
         was = self.stack.value(key)
         if was == value or self.stack.chains[key][-1].layer in GIVEN:
             return

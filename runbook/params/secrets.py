@@ -92,7 +92,8 @@ _TOKEN = re.compile(
 )
 _NAMED = tuple(re.compile(pattern, re.MULTILINE) for pattern in _AFTER_A_NAME)
 _SURE = tuple(pattern for pattern in _NAMED if "password" not in pattern.groupindex)
-"""Patterns for which a value is refused. A text such as `password: see the wiki` is only masked."""
+"""Patterns for which a value is refused. A text such as `password: see the wiki` does not match
+them and is only masked."""
 _TOKEN_MARKS = (
     *("hf_", "api_org_", "AKIA", "ASIA", "ABIA", "ACCA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
     *("github_pat_", "glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glft-", "glimt-", "glagent-"),
@@ -103,16 +104,16 @@ _TOKEN_MARKS = (
     "Token=",
 )
 _NAME_MARKS = ("pass", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "://")
-"""Letter sequences of which every match contains at least one.
+"""Letter sequences, at least one of which occurs in every match.
 
-They avoid searching a megabyte of base64, such as a picture, for each pattern.
+If none occurs, the patterns need not be searched in a megabyte of base64, such as a picture.
 """
 Cut = Callable[[str], str]
 """A function that returns the replacement for a secret."""
 
 
 def is_reference(value: object) -> bool:
-    """Return whether `value` refers to a secret instead of being one.
+    """Return whether `value` is a reference to a secret and not the secret itself.
 
     >>> is_reference("env:HF_TOKEN"), is_reference("file:~/.token"), is_reference("hello")
     (True, True, False)
@@ -127,7 +128,7 @@ def find_token(text: str) -> re.Match[str] | None:
 
 
 def holds_secret(text: str) -> bool:
-    """Return whether `text` contains something like a token, or a password after its name."""
+    """Return whether `text` contains an apparent token, or a password after its name."""
     return replace_secrets(text, lambda _: "") != text
 
 
@@ -158,7 +159,7 @@ def replace_secrets(text: str, cut: Cut) -> str:
 
 
 def _without_value(match: re.Match[str], cut: Cut) -> str:
-    """Return the match with its named group cut. The name in front of it is kept."""
+    """Return the match with its named group replaced. The name in front of it is kept."""
     start, end = match.span(match.lastgroup or 0)
     before = match.string[match.start() : start]
     after = match.string[end : match.end()]

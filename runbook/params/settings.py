@@ -1,6 +1,6 @@
 """The settings of a run: its values with their origins, its site, its model and its datasets.
 
-They also tell what the site still requires.
+They also include the values that the site still requires.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ class Settings:
     smoke_model_name: str
     dataset: Dataset
     origins: Mapping[str, tuple[Origin, ...]]
-    """By dotted key, the value of each layer, with the one that applies last."""
+    """By dotted key, the value of each layer; the last one applies."""
     project: Path
     variant: str = ""
     blend: tuple[TextShare, ...] = ()
@@ -82,9 +82,9 @@ class Settings:
         return parameters
 
     def scaled_down(self) -> dict[str, str]:
-        """Return what the site changed in another site's run file, and why.
+        """Return the values of another site's run file that this site changed, and why.
 
-        It is empty if the run belongs to this site.
+        The result is empty if the run belongs to this site.
         """
         wheres = {}
         for key, chain in self.origins.items():
@@ -213,7 +213,7 @@ STAGE = "{stage}"
 def with_shared_folder(site: Site, run: Run) -> Site:
     """Return the site with the run's shared folder, image and launcher filled in.
 
-    {stage} is kept if no folder was given.
+    {stage} is kept if the run names no folder.
     """
     stage = run.jobs.stage.rstrip("/") if run.jobs.stage else STAGE
     chosen = run.jobs.launcher
@@ -269,9 +269,9 @@ def require_values(settings: Settings) -> None:
 
 
 def with_placeholders(settings: Settings) -> Settings:
-    """Return the same run with each missing required value marked in capitals.
+    """Return the same run with a placeholder in capitals for each missing required value.
 
-    This is for text that is only read, not submitted.
+    It is for text that is only read, not submitted.
     """
     values = settings.values() | {key: placeholder(key) for key in missing_values(settings)}
     run = Run.model_validate(nest(values))
@@ -279,7 +279,7 @@ def with_placeholders(settings: Settings) -> Settings:
 
 
 def placeholder(key: str) -> str:
-    """Return a placeholder for a value that was not given.
+    """Return a placeholder for a value that is missing.
 
     >>> placeholder("jobs.account"), placeholder("jobs.stage")
     ('GIVE_JOBS_ACCOUNT', '/GIVE_JOBS_STAGE')

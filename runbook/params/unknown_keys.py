@@ -1,4 +1,4 @@
-"""What an unknown key means: a misspelling, a name of the documents, or a key of another section."""
+"""Explains an unknown key: a misspelling, a name of the documents, or a key of another section."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,10 @@ def explain_unknown_key(path: tuple[str, ...]) -> Statement:
 
 
 def explain_unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> Statement:
-    """Return what an unknown key of `jobs` means: a key of each phase, a key of `jobs`, a phase."""
+    """Return what an unknown key of `jobs` means.
+
+    It may be a key of each phase, a key of `jobs`, or a phase.
+    """
     right_key = ""
     if not isinstance(value, Mapping):
         right_key = "".join(right_name(path))
@@ -44,7 +47,7 @@ def explain_unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError
 
 
 def some_keys(section: str) -> str:
-    """Return the first keys of a section as words."""
+    """Return the first keys of a section, as text."""
     last_parts = []
     for name in (*all_keys(), *sections()):
         parent, _, last_part = name.rpartition(".")
@@ -84,7 +87,7 @@ def _nearest_key(parent: str, word: str) -> str:
     names = [*all_keys(), *sections()]
     if "." in word and (close := nearest_names(word, names, 1)):
         return close[0]
-    # The first name of each.
+    # If several keys end in the same word, the first is used
     last_words = {name.rpartition(".")[2]: name for name in reversed(names)}
     if word.lower() in last_words:
         return _joined([name for name in names if name.rpartition(".")[2] == word.lower()])
@@ -105,7 +108,7 @@ def _nearest_key(parent: str, word: str) -> str:
 
 def _joined(names: list[str]) -> str:
     jobs = [name for name in names if name.startswith("jobs.")]
-    if len(jobs) > 1:  # Each phase has the same key.
+    if len(jobs) > 1:  # Every phase has this key
         names = [name for name in names if name not in jobs] + [
             f"jobs.<phase>.{jobs[0].rpartition('.')[2]}"
         ]
@@ -171,7 +174,7 @@ DOCUMENT_NAMES = {
     ),
     "gpt25b": DocumentName(("model",), "GPT25B is a value of MODEL_SIZE_KEY: write model: gpt25b."),
 }
-"""Such names, in lower case.
+"""The names in the documents that are not aliases, in lower case.
 
 A name whose value has the same form as one of our keys is an alias of that key.
 """

@@ -1,4 +1,4 @@
-"""Reads YAML 1.2 with the line of every value, and writes it so that YAML 1.1 reads the same."""
+"""Reads YAML 1.2 with the line of every value, and writes YAML that version 1.1 reads the same."""
 
 import math
 import re
@@ -14,7 +14,7 @@ from runbook.core.visible_text import visible
 from runbook.params.messages import ParamsMessage
 
 try:
-    # This loader is ten times faster and gives the same nodes.
+    # This loader is ten times as fast and gives the same nodes.
     from yaml import CSafeLoader as _Base
 except ImportError:
     # PyYAML built without libyaml
@@ -30,7 +30,7 @@ Remark = Callable[[str, Any], str]
 class CoreLoader(_Base):
     """PyYAML's loader with the plain words of YAML 1.2 core.
 
-    So `no` is a word and `1e-4` is a number.
+    With it, `no` is a word and `1e-4` is a number.
     """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
@@ -55,7 +55,7 @@ class YamlDocument:
     """A YAML mapping with the position of each value."""
 
     where: str
-    """The name of the file for people."""
+    """Name of the file as shown to people."""
     values: dict[str, Any]
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
     """Line of each key and value, by its path of keys."""
@@ -134,14 +134,17 @@ def read_mapping(text: str, where: str) -> YamlDocument:
 
 
 def compose(text: str, where: str, loader: type[Any] = CoreLoader) -> yaml.Node | None:
-    """Return the nodes of `text` before they become values, or None if it has only comments."""
+    """Return the nodes of `text` before they become values.
+
+    Return None if it has only comments.
+    """
     return _composed(text, where, loader, allow_aliases=False)
 
 
 def compose_with_aliases(text: str, where: str) -> yaml.Node | None:
     """Compose another program's YAML, which may have aliases.
 
-    With an alias, a node can be below itself.
+    With an alias, a node can contain itself.
     """
     return _composed(text, where, CoreLoader, allow_aliases=True)
 
@@ -401,7 +404,7 @@ def write_scalar(value: Any) -> str:
             width=math.inf,
         )
     )
-    return visible(quoted).rstrip("\n")  # JSON's escapes are YAML's too.
+    return visible(quoted).rstrip("\n")  # JSON's escapes are valid in YAML too
 
 
 def _is_bare(text: str) -> bool:
@@ -415,5 +418,5 @@ def _is_bare(text: str) -> bool:
     try:
         return text[0].isalnum() and read_scalar(text) == text and yaml.safe_load(text) == text
     except ValueError:
-        # YAML 1.1 accepts 0x_ as a number and then fails on it.
+        # YAML 1.1 reads 0x_ as a number and then fails on it.
         return False

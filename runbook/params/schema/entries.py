@@ -18,32 +18,32 @@ class SourceFile(Strict):
     """One file of a dataset."""
 
     path: str
-    """Relative to the dataset's folder."""
+    """Path of the file, relative to the dataset's folder."""
     bytes: Bytes = 0
-    """Its size; 0: not known."""
+    """Size of the file; 0: not known."""
     sha256: str = ""
-    """Its checksum; empty: not known."""
+    """Checksum of the file; empty: not known."""
     also: str = ""
     """Another path at which the file is accepted, such as the name that a document's own script
-    gives it; empty: none.
+    uses; empty: none.
     """
 
 
 class FileGroup(Strict):
-    """Files that are numbered without a gap."""
+    """Files with consecutive numbers."""
 
     path: str
-    """With {number} in it, relative to the dataset's folder."""
+    """Path of a file relative to the dataset's folder, with {number} in it."""
     first: WholeOrZero = 0
-    """The first number."""
+    """Number of the first file."""
     last: WholeOrZero
-    """The last number."""
+    """Number of the last file."""
     also: str = ""
-    """As `also` of a file, with {number} in it."""
+    """Another path at which the files are accepted, with {number} in it; empty: none."""
 
     @property
     def paths(self) -> list[str]:
-        """Return every file of the group by name."""
+        """Return the path of every file of the group."""
         paths: list[str] = []
         for number in range(self.first, self.last + 1):
             paths.append(self.path.replace("{number}", str(number)))
@@ -52,11 +52,11 @@ class FileGroup(Strict):
 
 
 TOKENIZED = "tokenized"
-"""The kind of a dataset of .bin/.idx pairs that were made elsewhere: each is read as it is."""
+"""The kind of a dataset that consists of finished .bin/.idx pairs, which are read unchanged."""
 
 
 def names_pair(folder: str) -> bool:
-    """Return whether data.folder names one pair of token files, by its prefix as Megatron's --data-path has it.
+    """Return whether data.folder is the prefix of a pair of token files, as in --data-path.
 
     >>> names_pair("/data/my-gpt_text_document"), names_pair("/data/texts")
     (True, False)
@@ -68,53 +68,52 @@ class Dataset(Strict):
     """A source of text."""
 
     title: str
-    """One line for people."""
+    """Title of the dataset, in one line."""
     kind: str
-    """corpus (shipped), local (files of yours), mock (no text at all); more with the data phase."""
+    """corpus (shipped), local (your own files), mock (no text at all), download (from an
+    address), or tokenized (finished token files)."""
     folder: str = ""
     """Folder of the files; relative to the project, or inside the package for kind corpus."""
     pattern: str = "*"
-    """Pattern of the files in the folder."""
+    """Pattern that the names of the files in the folder match."""
     files: list[SourceFile] = []
-    """The files by name, where they are known."""
+    """The files by name, if they are known."""
     groups: list[FileGroup] = []
-    """Numbered files, where there are too many to name."""
+    """Numbered files, if there are too many to list."""
     parts: list[FileGroup] = []
-    """The numbered files that are fetched, where `groups` names what several of them become
-    together.
-    """
+    """The numbered files that are downloaded, if several of them become one file of `groups`."""
     parts_together: WholeOrZero = 0
-    """So many parts, in their order, become one pair of token files where files are held out."""
+    """Number of consecutive parts that become one pair of token files if files are held out."""
     parts_order: PartsOrder = "listed"
-    """listed, or names: by their other names (`also`), byte by byte, as a shell's * lists them in
-    the C locale.
+    """Order of the parts: listed, or names (by the paths in `also`, byte by byte, as a shell's *
+    sorts them in the C locale).
     """
 
     @property
     def paths(self) -> list[str]:
-        """Return every file by name, with numbered ones written out."""
+        """Return the path of every file, including all numbered ones."""
         return [file.path for file in self.files] + [
             path for group in self.groups for path in group.paths
         ]
 
     url: str = ""
-    """Where files are fetched: https://..., s3://bucket/folder or
-    hf://datasets/OWNER/NAME@REVISION; empty: nowhere.
+    """Address that files are downloaded from: https://..., s3://bucket/folder or
+    hf://datasets/OWNER/NAME@REVISION; empty: none.
     """
     token: str = ""
-    """Reference to the token that the source asks for, such as env:HF_TOKEN; empty: none."""
+    """Reference to the token that the source requires, such as env:HF_TOKEN; empty: none."""
     licence: str
-    """Under which terms."""
+    """Licence of the text."""
     source: str
-    """Where it comes from."""
+    """Origin of the text."""
     documents: WholeOrZero = 0
     """Number of documents; 0: not known."""
     text_bytes: Bytes = 0
     """Bytes of text; 0: not known."""
     record_bytes: Bytes = 0
-    """Bytes of the JSON lines before they are compressed; 0: not known."""
+    """Bytes of the JSON lines before compression; 0: not known."""
     download_bytes: Bytes = 0
-    """Bytes of all files as they are fetched; 0: the sum of `files`, where they are named."""
+    """Bytes of all files to download; 0: the sum of `files`, if they are listed."""
     tokens: WholeOrZero = 0
     """GPT-2 tokens without end-of-document tokens; 0: not known."""
 
@@ -134,23 +133,23 @@ class Dataset(Strict):
 
 @dataclass(frozen=True)
 class TextShare:
-    """A dataset in a run: under its name, with its share of the samples."""
+    """A dataset of a run, with its name and its share of the samples."""
 
     name: str
     weight: float
-    """Next to those of the run's other texts; their sum need not be 1."""
+    """Weight relative to the run's other texts; the weights need not add up to 1."""
     dataset: Dataset
     folder: str = ""
-    """Folder of its files, where it is not the catalogue's."""
+    """Folder of the dataset's files, if it differs from the catalogue's."""
 
 
 class Model(Strict):
     """The shape of a GPT."""
 
     label: str
-    """What people call it ("375M"); the computed count is shown next to it."""
+    """Common name of the model's size ("375M"); the computed count is shown next to it."""
     parameters: WholeOrZero = 0
-    """The computed count, its vocabulary padded for one tensor rank; 0: not written down."""
+    """Computed count, with the vocabulary padded for one tensor rank; 0: not recorded."""
     layers: Whole
     """Transformer layers."""
     hidden: Whole
@@ -158,13 +157,13 @@ class Model(Strict):
     heads: Whole
     """Attention heads; hidden / heads is the head size."""
     kv_heads: WholeOrZero = 0
-    """Heads of keys and values (grouped-query attention); 0: as many as heads."""
+    """Heads of keys and values (grouped-query attention); 0: the same as heads."""
     ffn_hidden: WholeOrZero = 0
     """Width inside the feed-forward block; 0: 4 x hidden."""
     sequence_length: Whole = 2048
     """Tokens in a sequence."""
     positions: WholeOrZero = 0
-    """Learned position embeddings; 0: as many as the sequence is long. The documents fix 2048."""
+    """Learned position embeddings; 0: the sequence length. The documents fix 2048."""
     vocabulary: Whole = 50257
     """Tokens of the tokenizer; padded to a multiple of 128 (x tensor for the documents' own
     frameworks).
@@ -180,17 +179,17 @@ class Model(Strict):
     biases: bool = True
     """Linear layers have biases."""
     qkv_biases: bool = False
-    """With biases: false, those of queries, keys and values all the same, as in Qwen2."""
+    """With biases: false, use biases for queries, keys and values anyway, as in Qwen2."""
     norm_epsilon: Positive = 1e-5
-    """What a norm adds to the variance; many Llama-type models have 1e-6."""
+    """Epsilon that a norm adds to the variance; many Llama-type models have 1e-6."""
     rope_base: Whole = 10_000
     """Base of the rotary angles; larger for longer sequences, such as 500,000 for Llama 3."""
     source: str
-    """Where the shape comes from."""
+    """Source of the shape."""
     note: str = ""
-    """What a reader should know, such as a label that does not fit the count."""
+    """Note for readers, for example about a label that does not fit the count."""
     training: dict[str, Any] = {}
-    """The source's own batch, learning rate and init std for this size (shown as advice, never
+    """The source's batch, learning rate and initialization for this size (shown as advice, never
     applied).
     """
 

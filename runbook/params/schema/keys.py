@@ -26,15 +26,15 @@ EXCLUSIVE = {
 
 @dataclass(frozen=True)
 class Key:
-    """One key a person may write."""
+    """One key that a person may write."""
 
     name: str
-    """Dotted: parallel.tensor."""
+    """Dotted name: parallel.tensor."""
     kind: Any
-    """int, float, bool, str or a `Literal` of words."""
+    """Type: int, float, bool, str or a `Literal` of words."""
     help: str
     default: Any
-    """`...` if it must be given."""
+    """Default value; `...` if the key is required."""
     documents: tuple[str, ...]
     """Names of the key in the five documents."""
 
@@ -98,7 +98,7 @@ def sections() -> dict[str, str]:
 
 
 def _help_text(info: FieldInfo) -> str:
-    """Return the docstring of a field as one line; in the schema it is wrapped."""
+    """Return the docstring of a field as one line. In the schema it is wrapped."""
     return " ".join((info.description or "").split())
 
 

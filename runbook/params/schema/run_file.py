@@ -47,9 +47,9 @@ from runbook.plan_file.schema import (
 
 
 class ShapeOverrides(Strict):
-    """What differs from the model that is named; 0: as it says.
+    """Changes to the shape of the named model; 0: no change.
 
-    The documents' scripts have these as knobs.
+    The documents' scripts have variables for these values.
     """
 
     layers: Annotated[WholeOrZero, Aliases("NUM_LAYERS", "num_layers", "NLAYERS", "LAYERS")] = 0
@@ -74,7 +74,7 @@ SHAPE_FIELDS = tuple(ShapeOverrides.model_fields)
 
 
 class Smoke(Strict):
-    """The short run before the long one: same machine, same trainer, a model that fails cheaply."""
+    """The short run before the long one: the same trainer, and a model that fails cheaply."""
 
     model: str = ""
     """A name in params/models.yaml; empty: the documents' 12 x 512 ("375M"), or the run's own model
@@ -89,7 +89,7 @@ class Smoke(Strict):
     micro_batch: Whole = 1
     """Sequences a device computes at once."""
     sequence_length: WholeOrZero = 0
-    """Tokens in a sequence; 0: the model's own."""
+    """Tokens in a sequence; 0: the model's sequence length."""
     warmup_iterations: WholeOrZero = 3
     """Steps until the peak learning rate."""
     tensor: Whole = 1
@@ -97,7 +97,8 @@ class Smoke(Strict):
     pipeline: Whole = 1
     """Pipeline size of the smoke test."""
     waived_by: str = ""
-    """Who decided to train although the smoke test failed or was not run; the name is recorded.
+    """Name of the person who decided to train although the smoke test failed or was not run; it is
+    recorded.
 
     Empty: nobody.
     """
@@ -141,7 +142,7 @@ class Training(Strict):
     rampup_samples: Count = 0
     """Sequences until global_batch is reached."""
     sequence_length: Annotated[WholeOrZero, Aliases("SEQ_LENGTH", "SEQ_LEN", "seq_length")] = 0
-    """Tokens in a sequence; 0: the model's own."""
+    """Tokens in a sequence; 0: the model's sequence length."""
     learning_rate: Annotated[Positive, Aliases("lr", "LR")] = 6.0e-4
     """Peak learning rate."""
     min_learning_rate: Annotated[NonNegative, Aliases("min_lr", "MIN_LR")] = 6.0e-5
@@ -149,7 +150,7 @@ class Training(Strict):
     schedule: Annotated[Schedule, Aliases("lr_decay_style")] = "cosine"
     """After the warm-up: cosine, linear, constant, or wsd (stays at the peak and falls at the end)."""
     wsd_decay_fraction: Fraction = 0.1
-    """With schedule wsd: the last part of the decay length, as a share, in which the rate falls."""
+    """With schedule wsd: share of the decay length, at its end, in which the rate falls."""
     wsd_decay_style: Annotated[WsdDecay, Aliases("lr_wsd_decay_style")] = "exponential"
     """With schedule wsd: how the rate falls: exponential, linear or cosine."""
     warmup_iterations: Annotated[Count, Aliases("lr_warmup_iters")] = 0
@@ -221,7 +222,7 @@ class Training(Strict):
     reduce_in_bf16: Annotated[StrictBool, Aliases("grad_reduce_in_bf16")] = False
     """Megatron-LM only: sum and reduce gradients in bf16 instead of fp32.
 
-    Half their memory and traffic, and fewer digits.
+    This halves their memory and traffic, at lower precision.
     """
     loss_fusion: Annotated[LossFusion, Aliases("cross_entropy_fusion_impl")] = "auto"
     """Megatron-LM only: fused kernels for the loss: native, te (Transformer Engine's, which writes
@@ -240,8 +241,8 @@ class Training(Strict):
     possible with recompute full.
     """
     gc_interval: Annotated[WholeOrZero, Aliases("manual_gc_interval", "manual_gc")] = 0
-    """Steps between Python's garbage collections, on all ranks at once; 0: whenever Python decides,
-    on each rank.
+    """Steps between Python's garbage collections, on all ranks at once; 0: each rank collects
+    whenever Python decides.
     """
     broadcast_batches: StrictBool = False
     """The first rank of each tensor-parallel group reads the batches and sends them to the others."""
@@ -262,7 +263,8 @@ class Training(Strict):
     loss_scale_hysteresis: Annotated[Whole, Aliases("hysteresis")] = 2
     """fp16 only: overflows in a row before the scale halves."""
     static_loss_scale: Annotated[NonNegative, Aliases("loss_scale")] = 0.0
-    """fp16 only: constant loss scale, whatever overflows; 0: dynamic, by the three keys above."""
+    """fp16 only: constant loss scale, even after an overflow; 0: dynamic, by the three keys
+    above."""
     min_loss_scale: Positive = 1.0
     """fp16 only: lower limit of the dynamic scale; nan_policy handles an overflow at the limit."""
     nan_policy: NanPolicy = "stop"
@@ -276,8 +278,8 @@ class Training(Strict):
     the jump lasts.
     """
     replay_interval: WholeOrZero = 0
-    """Steps between two checks of the hardware: the first micro-batch is computed twice and all
-    numbers are compared (own trainer); 0: never.
+    """Steps between two checks of the hardware, in which the first micro-batch is computed twice
+    and all numbers are compared (own trainer); 0: never.
     """
     alarm_webhook: SecretReference = ""
     """Reference (env:NAME or file:PATH) to an address to which alarms are posted as JSON; empty:
@@ -289,8 +291,8 @@ class Training(Strict):
     It starts only if you allowed it (docs/security.md).
     """
     trackers: Annotated[str, AfterValidator(tracker_names_text)] = ""
-    """Trackers that get the numbers while 04-training runs: wandb, mlflow, trackio, separated by
-    commas (docs/trackers.md).
+    """Trackers that receive the numbers while 04-training runs: wandb, mlflow, trackio,
+    separated by commas (docs/trackers.md).
     """
     tracker_project: str = ""
     """Project (MLflow: experiment) at the trackers; empty: their own environment variable, else
@@ -305,8 +307,8 @@ class Training(Strict):
     keep_every: WholeOrZero = 0
     """Also keep every checkpoint at a multiple of this many steps; 0: only the newest."""
     async_save: StrictBool = False
-    """Write checkpoints in the background: training continues once the state is copied, which takes
-    that much more memory.
+    """Write checkpoints in the background: training continues once the state is copied, which
+    needs memory for the copy.
     """
     near_interval: WholeOrZero = 0
     """Steps between copies of the state in the memory of the node and of a partner node (own
@@ -315,8 +317,8 @@ class Training(Strict):
     near_folder: str = NEAR_FOLDER
     """Folder in node memory for these copies; $NAME is a variable of the node's environment."""
     resume_changed: StrictBool = False
-    """Continue from a checkpoint that was trained with other values (rate, data, seed, batch),
-    which is otherwise refused.
+    """Continue from a checkpoint that was trained with other values (rate, data, seed, batch);
+    otherwise such a checkpoint is refused.
     """
     eval_interval: Annotated[WholeOrZero, Aliases("EVAL_INTERVAL")] = 1000
     """Steps between evaluations; 0: never."""
@@ -336,8 +338,8 @@ class Training(Strict):
     planned stop.
     """
     rehearsal_waived_by: str = ""
-    """Who decided to submit on a cluster although the rehearsal did not fit or was not run; the
-    name is recorded. Empty: nobody.
+    """Name of the person who decided to submit on a cluster although the rehearsal did not fit
+    or was not run; it is recorded. Empty: nobody.
     """
     sample_prompt: str = ""
     """Text that the model continues before and after training; empty: no sample."""
@@ -348,11 +350,11 @@ class Training(Strict):
     shape: ShapeOverrides = ShapeOverrides()
     """Depth, width and heads, if they differ from those of the named model."""
     smoke: Smoke = Smoke()
-    """The short run before the long one: same machine, same trainer, a model that fails cheaply."""
+    """The short run before the long one: the same trainer, and a model that fails cheaply."""
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer as the plan has it."""
+        """The values of the optimizer, in the form that the plan has."""
         return Optimizer(
             beta1=self.adam_beta1,
             beta2=self.adam_beta2,
@@ -369,11 +371,11 @@ OPTIMIZER_KEYS = (
     "training.adam_beta2",
     "training.adam_epsilon",
 )
-"""Keys of `Training.optimizer`. A framework without an option for one refuses its value."""
+"""Keys of `Training.optimizer`. A framework that has no option for a key refuses its value."""
 
 
 class Data(Strict):
-    """Which text to train on, and how it becomes tokens."""
+    """The text to train on, and how it becomes tokens."""
 
     dataset: Annotated[Name, Aliases("DATASET_FOLDER_NAME")] = "corpus"
     """A name in params/datasets.yaml."""
@@ -384,9 +386,9 @@ class Data(Strict):
     folder: Annotated[str, Aliases("DATA_PATH", "BASE_DATA_PATH", "DATA_DIR")] = ""
     """Folder of the text.
 
-    Missing files of the dataset's source are downloaded to it; other text in it is used as it is.
-    For token files also the prefix of one pair (/data/my_text_document). Empty: the site's folder
-    for data, or what the dataset says.
+    Missing files of the dataset's source are downloaded to it; other text in it is used unchanged.
+    For token files, the prefix of one pair is also possible (/data/my_text_document). Empty: the
+    site's folder for data, or the dataset's own folder.
     """
     bucket: Annotated[str, Aliases("S3_BUCKET", "BUCKET")] = ""
     """Bucket and prefix (s3://name/folder) from which finished token files are copied, if the site
@@ -409,7 +411,7 @@ class Data(Strict):
     (pip install 'gpt3-runbook[ftfy]').
     """
     append_eod: StrictBool = True
-    """Add the end-of-document token after each document; without it documents run together."""
+    """Add the end-of-document token after each document; otherwise documents run together."""
     tokenizer: str = "gpt2"
     """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or SentencePiece model; a
     relative path begins at the project's folder.
@@ -468,7 +470,8 @@ class Parallel(Strict):
     virtual_pipeline: Annotated[Whole, Aliases("virtual_pipeline_model_parallel_size", "VPP")] = 1
     """Chunks of layers in each stage; more than 1 interleaves them, which shortens the bubble."""
     sequence: Annotated[StrictBool, Aliases("sequence_parallel", "USE_SEQUENCE_PARALLEL")] = False
-    """Sequence parallelism: divide along the sequence what tensor parallelism leaves whole.
+    """Sequence parallelism: divide the work that tensor parallelism does not divide along the
+    sequence.
 
     Saves activation memory if tensor > 1.
     """
@@ -481,10 +484,10 @@ class Parallel(Strict):
 
 
 class Job(Strict):
-    """What one phase asks of the scheduler; empty or 0: the site's value."""
+    """Resources that one phase requests from the scheduler; empty or 0: the site's value."""
 
     nodes: Annotated[Whole, Aliases("NNODES", "num_node", "NODES", "num_nodes")] = 1
-    """Nodes; in jobs.data each tokenizes its share."""
+    """Number of nodes; in jobs.data each node tokenizes its share."""
     devices_per_node: Annotated[
         WholeOrZero, Aliases("num_gpus_pernode", "N_GPUS", "gpus_per_node", "gpus-per-node")
     ] = 0
@@ -504,7 +507,7 @@ class Job(Strict):
     partition: Annotated[str, Aliases("PARTITION", "queue")] = ""
     """Slurm partition or PBS queue."""
     account: Annotated[str, Aliases("project")] = ""
-    """Account or project that pays."""
+    """Account or project that is charged."""
     qos: str = ""
     """Slurm quality of service."""
     reservation: str = ""
@@ -515,15 +518,15 @@ class Job(Strict):
     In jobs.data, array x nodes x tasks_per_node tasks share the text.
     """
     restarts: WholeOrZero = 3
-    """Jobs in a row that may end without a new step before a person must look; a job that makes a
-    step resets the count.
+    """Jobs in a row that may end without a new step before a person must look; a new step resets
+    the count.
     """
     chain: Whole = 1
-    """Jobs to queue at once, each beginning when the one before ends, so that nobody has to
-    resubmit; 1: no chain.
+    """Number of jobs to queue at once, each of which begins when the one before ends, so that
+    nobody has to resubmit; 1: no chain.
     """
     spares: WholeOrZero = 0
-    """Nodes to ask for beyond `nodes`: after a failure a spare replaces a bad node, and training
+    """Additional nodes to request: after a failure a spare replaces a bad node, and training
     continues in the same job.
     """
     min_nodes: WholeOrZero = 0
@@ -536,9 +539,9 @@ class Jobs(Strict):
     """Values for the jobs of every phase, and one section for each phase that submits a job."""
 
     account: Annotated[str, Aliases("PROJECT", "project_id")] = ""
-    """Account or project that pays for every phase without an account of its own."""
+    """Account or project that is charged for every phase without its own account."""
     price_per_device_hour: NonNegative = 0.0
-    """Price of one device for an hour; 0: the site's price, or no cost is shown."""
+    """Price of one device per hour; 0: the site's price, or no cost is shown."""
     stage: Annotated[
         str,
         Aliases(
@@ -588,7 +591,7 @@ class Jobs(Strict):
 
 
 class Run(Strict):
-    """A run file: what a person chose."""
+    """A run file: the values that a person chose."""
 
     run: Annotated[Name, Aliases("JOB_NAME")]
     """Name of the run: the run file's name without .yaml; its folder is runs/<run>."""
@@ -597,13 +600,13 @@ class Run(Strict):
     model: Annotated[Name, Aliases("MODEL_SIZE_KEY", "MODEL_SIZE", "model_size")]
     """A name in params/models.yaml."""
     data: Data = Data()
-    """Which text, and how it becomes tokens."""
+    """The text to train on, and how it becomes tokens."""
     parallel: Parallel = Parallel()
     """How the model is partitioned over the devices; the remaining factor is data parallel."""
     training: Training = Training()
     """How long to train, in which steps, and with which options."""
     jobs: Jobs = Jobs()
-    """What each phase asks of the scheduler."""
+    """Resources that each phase requests from the scheduler."""
 
 
 JOB_SECTIONS = {

@@ -19,16 +19,16 @@ from runbook.params.schema.value_types import (
 )
 
 AUTO = "auto"
-"""The device of a site that computes on whatever GPUs this machine has."""
+"""The device of a site that uses the GPUs found on this machine."""
 
 
 class ImageRecipe(Strict):
-    """What a Dockerfile is written from; an empty version leaves its layer out."""
+    """Contents of a Dockerfile. The layer of an empty version is left out."""
 
     base: str
-    """Base image; `docker build --build-arg BASE=...` uses another."""
+    """Base image; `docker build --build-arg BASE=...` uses another one."""
     tag: str
-    """Name of the built image, before it becomes a file."""
+    """Name of the built image, before it is converted to a file."""
     pip: list[str] = []
     """Python packages, each with its version."""
     efa_installer: str = ""
@@ -36,27 +36,27 @@ class ImageRecipe(Strict):
     Ubuntu.
     """
     aws_ofi_nccl: str = ""
-    """Version of the NCCL plugin for libfabric, built against it."""
+    """Version of the NCCL plugin for libfabric, which is built against that libfabric."""
     mpi: str = ""
-    """Folder of the base's MPI, which the plugin's configure needs; empty: where compilers look by
-    default.
+    """Folder of the base image's MPI, which the plugin's configure script needs; empty: where
+    compilers look by default.
     """
     libraries: list[str] = []
     """Folders that the dynamic linker searches in addition to its own."""
     environment: dict[str, str] = {}
-    """Variables of the image."""
+    """Environment variables of the image."""
 
 
 class Tier(Strict):
-    """One kind of a file system that is sold by speed.
+    """One speed class of a file system that is sold by speed.
 
-    `write_bandwidth` of the site has its speed by the same name.
+    The entry of the same name in the site's `write_bandwidth` has its speed.
     """
 
     size: Bytes
-    """Size for which the site states the speed of this tier."""
+    """Size at which the tier has the speed that the site states."""
     sku: str
-    """Its name in the deployment."""
+    """Name of the tier in the deployment."""
     stated_minutes: NonNegative = 0.0
     """Minutes that a 175B checkpoint takes according to the site's document; 0: not stated."""
 
@@ -65,45 +65,45 @@ class Volume(Strict):
     """A shared file system."""
 
     title: str
-    """What it is."""
+    """Name of the file system for people."""
     path: str
-    """Where it is mounted; may contain {stage}."""
+    """Mount point; may contain {stage}."""
     size: Bytes = 0
-    """Its size; 0: the tier's, or not known."""
+    """Size; 0: the tier's size, or not known."""
     holds: list[str] = []
     """What the run stores there: home, images, data, checkpoints."""
     tiers: dict[str, Tier] = {}
-    """Speeds and sizes it is sold in; `jobs.storage` selects one, the default is the first."""
+    """The tiers in which it is sold; `jobs.storage` selects one, and the first is the default."""
     deployment: dict[str, Any] = {}
-    """Its entry in the cluster's configuration, verbatim."""
+    """Entry of the file system in the cluster's configuration, verbatim."""
 
 
 class Timing(Strict):
-    """How long something took for the document's authors."""
+    """A duration that the document's authors report."""
 
     what: str
-    """What was done."""
+    """Description of the work."""
     seconds: NonNegative
-    """How long it took."""
+    """Duration in seconds."""
     bytes: Bytes = 0
-    """How much was moved; 0: not stated."""
+    """Bytes that were moved; 0: not stated."""
     like: str = ""
-    """Part of a run to compare with it: data (the token files); empty: none."""
+    """Part of a run that the duration is compared with: data (the token files); empty: none."""
     machine: str = ""
-    """Machine it was measured on."""
+    """Machine on which it was measured."""
 
 
 class Fact(Strict):
-    """Where a value comes from."""
+    """The source of a value."""
 
     source: str
     """Page, file or measurement."""
     date: str = ""
-    """When it was read or measured, YYYY-MM-DD."""
+    """Date on which it was read or measured, YYYY-MM-DD."""
 
 
 class Hardware(Strict):
-    """Figures of the machine. Leave out a figure that is not known; it is never guessed."""
+    """Properties of the machine. Leave out values that are not known; they are never guessed."""
 
     device: str
     """Device to compute on: the accelerator's name as in the table of peaks (H100-SXM, A100-40GB,
@@ -111,8 +111,8 @@ class Hardware(Strict):
     nvidia-smi or rocm-smi lists on this machine.
     """
     devices_per_node: WholeOrZero
-    """GPUs (GCDs on MI250X) of a node, each with a process of its own; on a CPU, processes to
-    start. With device auto: use at most this many of those listed, 0 for all.
+    """GPUs (GCDs on MI250X) of a node, each with its own process; on a CPU, processes to start.
+    With device auto: use at most this many of the listed GPUs, 0 for all.
     """
     device_memory: Bytes = 0
     """Memory of one device; 0: not known (on a CPU: the node's memory is shared)."""
@@ -121,17 +121,18 @@ class Hardware(Strict):
     nodes: WholeOrZero = 0
     """Number of nodes; 0: not known."""
     cores_per_node: WholeOrZero = 0
-    """Cores a job may use on a node; 0: not known."""
+    """Cores that a job may use on a node; 0: not known."""
     node_memory: Bytes = 0
     """Main memory of a node; 0: not known."""
     interconnect: str = ""
     """Network between nodes."""
     fabric: Literal["", "cxi", "efa", "verbs"] = ""
-    """libfabric's provider for that network: cxi (Slingshot), efa (AWS), verbs (InfiniBand); empty:
+    """libfabric provider of that network: cxi (Slingshot), efa (AWS), verbs (InfiniBand); empty:
     not known.
     """
     network: NonNegative = 0.0
-    """Bandwidth of all adapters of a node together, in GB/s in one direction; 0: not known."""
+    """Bandwidth of all network adapters of a node together, in GB/s in one direction; 0: not
+    known."""
 
     @model_validator(mode="after")
     def _check_devices(self) -> Hardware:
@@ -142,7 +143,7 @@ class Hardware(Strict):
 
 
 class Container(Strict):
-    """The image a job's programs run in, and what is visible inside."""
+    """The image in which a job's programs run, and the folders visible inside."""
 
     kind: Literal["none", "pyxis", "singularity"] = "none"
     """none, pyxis (srun with enroot) or singularity."""
@@ -151,11 +152,11 @@ class Container(Strict):
     variable: str = ""
     """Environment variable that a module sets to the image; used if no image is named."""
     mounts: list[str] = []
-    """Folders visible inside, each `path` or `path:path inside`; the run's folder always is. May
-    contain {stage}.
+    """Folders visible inside, each `path` or `path:path inside`; the run's folder is always
+    visible. May contain {stage}.
     """
     home: bool = False
-    """The home folder is visible inside."""
+    """Whether the home folder is visible inside."""
     options: list[str] = []
     """Further options of the program that starts the container."""
     recipe: ImageRecipe | None = None
@@ -163,9 +164,9 @@ class Container(Strict):
 
 
 class Versions(Strict):
-    """What a framework's program runs with on the site.
+    """Versions with which a framework's program runs on the site.
 
-    `runbook rehearse --upstream` installs the same here.
+    `runbook rehearse --upstream` installs the same versions on this machine.
     """
 
     python: Annotated[str, Field(pattern=r"^3\.\d+$")]
@@ -178,110 +179,111 @@ class Checkout(Strict):
     """A framework of one of the documents, at a pinned commit."""
 
     repository: str
-    """Where it is cloned from."""
+    """Repository to clone."""
     commit: str
-    """The commit whose options are rendered; tests/upstream holds that commit's options."""
+    """The commit whose options are rendered; tests/upstream has the options of that commit."""
     folder: str
     """Folder of the clone; may contain {stage}."""
     script: str = "pretrain_gpt.py"
     """The training script inside the folder."""
     options: dict[str, str | int | float | bool] = {}
-    """The document's further options, by name without dashes; true: an option without a value,
-    false: left out.
+    """Further options from the document, by name without dashes; true: an option without a
+    value, false: left out.
     """
     deepspeed: dict[str, Any] = {}
-    """The document's further entries of the DeepSpeed file."""
+    """Further entries of the DeepSpeed file, from the document."""
     versions: Versions | None = None
-    """Versions that the program runs with; left out: a rehearsal uses what is installed."""
+    """Versions that the program needs; left out: a rehearsal uses the installed ones."""
 
 
 class Preparation(Strict):
-    """One thing to set up on a machine before the first job, skipped if it exists."""
+    """A step to set up a machine before the first job. It is skipped if its result exists."""
 
     title: str
-    """What it is."""
+    """Name of the step."""
     creates: str
     """The file or folder that exists afterwards; may contain {stage} and {image}."""
     commands: list[str]
-    """What makes it; {stage}, {image} and {tag} become one word each, {modules} the site's modules.
+    """Commands of the step; {stage}, {image} and {tag} become one word each, and {modules} the
+    site's modules.
 
     {recipe} is the folder of the Dockerfile.
     """
     secret: str = ""
-    """Reference (env:NAME or file:PATH) to a password that the commands get as "$secret"; it is
-    never written.
+    """Reference (env:NAME or file:PATH) to a password that the commands receive as "$secret"; it
+    is never written.
     """
 
 
 class Fleet(Strict):
-    """Commands for a rented cluster's machines, given where it is managed from.
+    """Commands that manage a rented cluster's machines, run where the cluster is managed.
 
-    They know "$cluster" and "$region".
+    The variables "$cluster" and "$region" are set.
     """
 
     start: str
     """Command that requests the machines."""
     stop: str
-    """Command that gives them back."""
+    """Command that releases the machines."""
     status: str
-    """Command that prints their state."""
+    """Command that prints the state of the machines."""
     running: str
-    """What `status` prints when they are up."""
+    """Output of `status` if the machines are running."""
     stopped: str
-    """What `status` prints when they are gone."""
+    """Output of `status` if the machines are released."""
     minutes: Positive = 30
     """Longest time to start or stop, in minutes."""
 
 
 class Binding(Strict):
-    """Which cores a rank of a node uses."""
+    """The cores that each rank of a node uses."""
 
     cpu_masks: list[str] = []
-    """Core masks by local rank, hexadecimal."""
+    """Core masks by local rank, in hexadecimal."""
     cpu_lists: list[str] = []
     """Cores by local rank, such as 24-31; instead of masks."""
 
 
 class QueueLimit(Strict):
-    """What a partition or queue accepts."""
+    """Limits of a partition or queue."""
 
     max_nodes: WholeOrZero = 0
-    """Most nodes of a job; 0: no limit known."""
+    """Largest number of nodes in a job; 0: no limit known."""
     min_nodes: WholeOrZero = 0
-    """Fewest nodes of a job; 0: no limit known."""
+    """Smallest number of nodes in a job; 0: no limit known."""
     max_walltime: str = ""
-    """Longest job, as 48:00:00; empty: no limit known."""
+    """Longest walltime of a job, such as 48:00:00; empty: no limit known."""
 
 
 class Site(Strict):
-    """A machine: everything that is true of it whatever is trained there."""
+    """A machine: every property of it that does not depend on the run."""
 
     site: Name
     """Name of the site: the file's name without .yaml."""
     title: str
-    """One line for people."""
+    """Title of the site, in one line."""
     scheduler: Literal["local", "slurm", "pbs"]
-    """local, slurm or pbs."""
+    """Scheduler: local, slurm or pbs."""
     launcher: Literal["torchrun", "srun", "mpiexec", "deepspeed"] = "torchrun"
-    """What starts one process for each device."""
+    """Program that starts one process for each device."""
     hardware: Hardware
     """Devices, memory, cores."""
     frameworks: dict[Framework, Checkout] = {}
-    """The documents' frameworks installed on this machine; a run that asks for another uses our own
-    trainer.
+    """The documents' frameworks that are installed on this machine; a run with another framework
+    uses our own trainer.
     """
     rehearses: bool = False
-    """Whether a run file for another site is made small enough to fit here, with each change
-    reported; values given on the command line stay.
+    """Whether run files of other sites are made small enough to fit here. Each change is
+    reported; values given on the command line are kept.
     """
     container: Container = Container()
-    """The image a job's programs run in."""
+    """The image in which a job's programs run."""
     binding: Binding = Binding()
-    """Cores of each rank."""
+    """The cores of each rank."""
     preparation: list[Preparation] = []
-    """What is set up on the login node, by hand or by 01-environment: images, environments."""
+    """Steps to set up the login node, by hand or in 01-environment: images, environments."""
     fleet: Fleet | None = None
-    """Machines of a rented cluster, which cost money while they are up."""
+    """Machines of a rented cluster, which cost money while they are running."""
     required: dict[str, str] = {}
     """Run-file keys that a run on this site must set, each with a description: accounts, folders
     and buckets have no default.
@@ -300,13 +302,15 @@ class Site(Strict):
     """Further directives of every job, by name without dashes (Slurm: exclusive; PBS: place,
     filesystems; k, W, P).
 
-    A name of one letter is a letter of qsub; any other on PBS is a resource, asked for by -l.
+    On PBS, a name of one letter is an option of qsub; any other name is a resource, requested with
+    -l.
     """
     devices_directive: str = "gpus-per-node"
-    """How to ask for devices: gpus-per-node, gres (Slurm), ngpus (PBS); empty: do not ask."""
+    """How to request devices: gpus-per-node, gres (Slurm), ngpus (PBS); empty: do not request
+    them."""
     cores_directive: str = "ncpus"
-    """How to ask PBS for a node's cores in `select`; empty: do not ask, for queues that give whole
-    nodes.
+    """How to request a node's cores from PBS in `select`; empty: do not request them, for queues
+    that allocate whole nodes.
     """
     step_options: list[str] = []
     """Further options of srun or mpiexec."""
@@ -319,31 +323,29 @@ class Site(Strict):
     volumes: dict[str, Volume] = {}
     """Shared file systems; the plan compares their sizes with what it stores there."""
     deployment: dict[str, str] = {}
-    """Variables with which the site's machines are deployed (GPU_SKU ...); those of a tier are
-    added.
-    """
+    """Variables used to deploy the site's machines (GPU_SKU ...); those of a tier are added."""
     timings: list[Timing] = []
-    """Times that the site's document reports; compared with the plan's."""
+    """Durations that the site's document reports; they are compared with the plan's."""
     advised_batch: WholeOrZero = 0
-    """Sequences of the global batch per device that the site's document advises; 0: none."""
+    """Sequences of the global batch per device, as advised by the site's document; 0: no advice."""
     write_bandwidth: dict[str, Positive] = {}
     """Write bandwidth of each storage tier for checkpoints, all nodes together, in GB/s (1 GB =
     10^9 bytes).
     """
     modules: list[str] = []
-    """Environment modules a job loads."""
+    """Environment modules that a job loads."""
     setup: list[str] = []
     """Commands at the start of each job, such as activating an environment."""
     node_setup: list[str] = []
     """Commands run once on each node before the training, such as emptying a cache."""
     price_per_device_hour: NonNegative | None = None
-    """Price of one device for an hour; left out: no cost is shown."""
+    """Price of one device per hour; left out: no cost is shown."""
     currency: str = ""
     """Currency of the price."""
     defaults: dict[str, Any] = {}
     """Run-file keys that this site sets (jobs, training, ...); the run file overrides them."""
     facts: dict[str, Fact] = {}
-    """Where each value comes from, by its dotted key."""
+    """Source of each value, by its dotted key."""
 
     @model_validator(mode="after")
     def _check_auto(self) -> Site:

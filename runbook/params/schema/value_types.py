@@ -23,7 +23,7 @@ from runbook.plan_file.schema import TRACKERS
 
 
 class BrokenRuleError(ValueError):
-    """A value breaks a rule, which the error holds as data."""
+    """A value that breaks a rule. The error holds the rule as data."""
 
     def __init__(self, message: ParamsMessage, /, **values: object) -> None:
         self.rule = message.of(**values)
@@ -31,9 +31,9 @@ class BrokenRuleError(ValueError):
 
 
 class Strict(BaseModel):
-    """Base of the sections. It is frozen, and an unknown key is an error.
+    """Base of the sections: frozen, and an unknown key is an error.
 
-    The string below a field is its help text.
+    The docstring of a field is its help text.
     """
 
     model_config = ConfigDict(
@@ -52,7 +52,7 @@ class Aliases:
 
 
 def is_name(value: object) -> bool:
-    """Return whether `value` may name a run, site, model or dataset; a path may not.
+    """Return whether `value` may be the name of a run, site, model or dataset; a path may not.
 
     >>> is_name("lumi-13b"), is_name("../lumi"), is_name("")
     (True, False, False)
@@ -109,23 +109,23 @@ NonNegative = Annotated[NonNegativeFloat, BeforeValidator(_number)]
 
 
 Framework = Literal["runbook", "megatron-lm", "megatron-deepspeed", "nemo"]
-"""The program that the training job starts."""
+"""Program that the training job starts."""
 Attention = Literal["auto", "flash1", "flash2", "flash-triton", "plain"]
-"""Which kernel computes the attention."""
+"""Kernel that computes the attention."""
 LossFusion = Literal["auto", "native", "te"]
-"""Which of megatron-core's fused kernels compute the loss."""
+"""Fused kernels of megatron-core that compute the loss."""
 BadRecords = Literal["stop", "skip", "quarantine"]
-"""What the data phase does with a record that it cannot read."""
+"""Reaction of the data phase to a record that it cannot read."""
 FixText = Literal["none", "ftfy"]
-"""What repairs wrongly decoded characters before a text becomes tokens."""
+"""Tool that repairs wrongly decoded characters before a text becomes tokens."""
 PartsOrder = Literal["listed", "names"]
 """The order in which a dataset's parts are joined."""
 LauncherChoice = Literal["site", "torchrun", "srun", "mpiexec", "deepspeed"]
-"""What starts one process for each device, if it differs from the site's value."""
+"""Program that starts one process for each device, if it differs from the site's."""
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Return the names in a list with commas; an empty text has none.
+    """Return the names in a comma-separated list; an empty text has none.
 
     Raise `ValueError` that names the wrong part.
 
