@@ -15,7 +15,7 @@ PIECE = 256 << 10
 WINDOW = 2000
 """Characters on either side of a cut.
 
-Encoded together and separately, they must give the same ids.
+Encoded as one text and as two, these characters must give the same ids.
 """
 _BORDER = re.compile(r" [A-Za-z]+(?= [A-Za-z])")
 _CROSSES_BORDER = re.compile("[A-Za-z][\u0120\u2581 ]")
@@ -28,7 +28,7 @@ _FLAGS = ("lstrip", "rstrip", "single_word")
 
 
 class TextCut(StrEnum):
-    """How a text is cut between a word and the space after it."""
+    """The place between a word and the following space at which a text is cut."""
 
     NEVER = "never"
     """A token may cross the border, so the text is encoded as a whole."""
@@ -61,7 +61,7 @@ def is_exact(
     before: str,
     after: str,
 ) -> bool:
-    """Return whether two texts have the same ids when they are encoded separately and together."""
+    """Return whether two texts give the same ids separately and joined."""
     if cut is TextCut.INSTEAD_OF_SPACE:
         after_cut = after.removeprefix(" ")
     else:
@@ -110,7 +110,7 @@ def _border(
 ) -> int:
     """Return the end of the first piece that ends after `start`.
 
-    Return 0 if the text read so far contains no such end.
+    The result is 0 if the text read so far contains no such end.
     """
     for border in _BORDER.finditer(text, start):
         end = border.end()

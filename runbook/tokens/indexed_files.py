@@ -1,4 +1,4 @@
-"""Megatron's indexed dataset: the .idx is written as a stream, and numpy memmaps read both files.
+"""Megatron's indexed dataset: the .idx is written as a stream, and both files are read with memmap.
 
 Here, each document is one sequence. An empty document has no sequence, and repeats the previous
 entry in the document index. `plan_file.token_index` describes the layout.
@@ -37,8 +37,7 @@ def write_index(
 ) -> tuple[int, int]:
     """Write an .idx from pieces, and return the number of sequences and documents.
 
-    The pieces are read again for each part of the index, so only one of them is in memory at a
-    time.
+    The pieces are read again for each part of the index, so only one piece is in memory at a time.
     """
     sizes = np.array(
         [(len(lengths), len(lengths) + len(empty)) for lengths, empty in pieces()]
@@ -133,7 +132,10 @@ class IndexedReader:
         return self.tokens[start : start + length]
 
     def document(self, number: int) -> NDArray[Any]:
-        """Return the tokens of a document (all its sequences); an empty document has none."""
+        """Return the tokens of a document from all its sequences.
+
+        An empty document has no tokens.
+        """
         if not 0 <= number < self.num_documents:
             raise DataError(
                 TokenMessage.NO_SUCH_DOCUMENT,

@@ -1,6 +1,6 @@
 """Tokenizers: GPT-2 from the shipped files, any tokenizer.json, SentencePiece.
 
-Each consists of a fast encoder and its judge.
+Each tokenizer has a fast encoder, and a judge with which the encoder is compared.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Fastokens:
         self._tokenizer: Any = fastokens.Tokenizer.from_json_str(tokenizer_json)
 
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Return all ids in a row, and len(texts) + 1 offsets.
+        """Return all ids in one array, and len(texts) + 1 offsets.
 
         Text i has ids[offsets[i] : offsets[i + 1]].
         """
@@ -104,7 +104,7 @@ class HuggingFace:
 
 
 class SentencePiece:
-    """A SentencePiece model, if that package is installed; it is its own judge."""
+    """A SentencePiece model, if that package is installed. The model is its own judge."""
 
     special: ClassVar[list[str]] = []
 
@@ -134,13 +134,13 @@ class SentencePiece:
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token by its name in the vocabulary."""
-        # It is the id of the unknown token if there is none.
+        # For a missing token, this is the id of the unknown token.
         number = int(self.processor.piece_to_id(token))
         return number if self.piece(number) == token else None
 
 
 Encoder: TypeAlias = Fastokens | HuggingFace | SentencePiece
-"""An encoder of texts as ids; it adds no token at either end."""
+"""An encoder that converts texts to ids, and adds no token at either end."""
 
 
 def _flat(lists: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
@@ -169,13 +169,13 @@ def _judge(tokenizer_json: str, special_tokens: bool, name: str) -> HuggingFace:
 
 
 def _fast_encoder(tokenizer_json: str, special_tokens: bool, judge: HuggingFace) -> Encoder:
-    """Return fastokens after it agreed on every probe, or the judge if it cannot be used."""
+    """Return fastokens if it agrees with the judge on every probe, or the judge otherwise."""
     try:
         encoder = Fastokens(tokenizer_json, special_tokens)
     except (
         ImportError,
         ValueError,
-    ):  # It is not installed, or does not know this kind of tokenizer.json.
+    ):  # fastokens is not installed, or does not support this kind of tokenizer.json
         return judge
 
     compare(encoder, judge, list(PROBES), "the built-in edge texts")
@@ -244,7 +244,7 @@ class Tokenizer:
         return ids
 
     def check_sample(self, text: str, where: str) -> int:
-        """Compare encoder and judge on a text of a corpus; return how many texts were compared."""
+        """Compare encoder and judge on a text of a corpus. Return the number of compared texts."""
         if self.encoder is self.judge:
             return 0
         compare(self.encoder, self.judge, [text], where)
@@ -274,7 +274,7 @@ class Tokenizer:
     def end_of_document(self, name: str = "") -> int:
         """Return the id that is put after each document.
 
-        It is that of the named token, or else of the first known name in the vocabulary. Raise
+        It is the id of the named token, or else of the first known name in the vocabulary. Raise
         `DataError` if the vocabulary has none.
         """
         candidates = (name,) if name else EOD_NAMES
@@ -299,7 +299,7 @@ def _unknown(ids: Iterable[int]) -> str:
 
 
 def tokenizer_path(name: str) -> Path:
-    """Return the file for a tokenizer's name, which may be the name of its folder."""
+    """Return the file for a tokenizer's name, which may also be the name of its folder."""
     path = Path(name).expanduser()
     return path / "tokenizer.json" if path.is_dir() else path
 
@@ -355,7 +355,10 @@ def load_tokenizer(
 
 @functools.lru_cache(maxsize=4)
 def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
-    """Return the tokenizer. It is cached, because it is needed often and takes 0.3 s to load."""
+    """Return GPT-2's tokenizer.
+
+    It is cached, because it is needed often and takes 0.3 s to load.
+    """
     text = _gpt2_json()
     judge = _judge(text, special_tokens, "gpt2")
     if encoder == "auto":
@@ -388,7 +391,7 @@ def _content(path: Path, name: str) -> bytes:
 
 
 def _gpt2_json() -> str:
-    """Return GPT-2 as one tokenizer.json.
+    """Return GPT-2's tokenizer as one tokenizer.json.
 
     It is built from the two shipped files, after their checksums were compared.
     """

@@ -1,4 +1,4 @@
-"""Verification of token files: index, checksums, counts, and documents decoded back to text."""
+"""Verification of token files: index, checksums, counts, and decoded documents."""
 
 import hashlib
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from runbook.tokens.tokenizer import load_tokenizer
 
 
 class TokenCheck(StrEnum):
-    """The subject of a check of token files, as it is named in records."""
+    """The subject of a check of token files, as recorded."""
 
     HEADER = "header"
     LENGTHS = "lengths"
@@ -46,7 +46,7 @@ ONE_SHORT = (
     "against its documents, and would never reach the last tokens. The .bin is right, but "
     "the .idx is not; see docs/errors-in-the-documents.md, 32. " + AGAIN
 )
-"""The remedy if the index is short by the number of its documents."""
+"""The remedy if the index has one token too few for each of its documents."""
 _BLOCK = 16 << 20
 SAMPLED_DOCUMENTS = 2_000_000
 
@@ -54,7 +54,7 @@ SAMPLED_DOCUMENTS = 2_000_000
 def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
     """Return the checks of PREFIX_text_document.bin and .idx, each with its value and rule.
 
-    A broken file results in a failed check, never in an exception. It reads every byte once.
+    A broken file results in a failed check, never in an exception. Every byte is read once.
     `checksums=False` skips the content of the .bin, for a quick check while other work runs.
     """
     files = TokenFiles.existing(Path(prefix))
@@ -335,7 +335,7 @@ class DecodedDocument:
     """One document of the output."""
 
     number: int
-    # All of its tokens; at most a few of them are shown
+    # Number of all its tokens, of which at most a few are shown
     tokens: int
     ids: list[int]
     pieces: list[str]  # The text of each id
@@ -350,7 +350,7 @@ def sample_documents(
 ) -> list[DecodedDocument]:
     """Return documents of the output, each cut after `max_tokens` tokens.
 
-    Without `numbers`, they are spread evenly over the output.
+    Without `numbers`, the documents are spread evenly over the output.
     """
     files = TokenFiles.existing(Path(prefix))
     reader = IndexedReader(files.bin, files.idx)

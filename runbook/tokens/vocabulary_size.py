@@ -64,9 +64,9 @@ def _count_pieces(content: bytes, path: Path) -> int:
 
 
 def _field_numbers(content: bytes) -> Iterator[int]:
-    """Return the number of each field at the top level of a protobuf message.
+    """Yield the number of each field at the top level of a protobuf message.
 
-    Raise `IndexError` if the message is cut off or is not a protobuf.
+    Raise `IndexError` if the message is truncated or is not a protobuf.
     """
     position = 0
     while position < len(content):

@@ -1,1 +1,1 @@
-"""Text to token files in one resumable pass, with shards, workers and done-marks."""
+"""Text to token files in one resumable pass, with shards, workers and done markers."""

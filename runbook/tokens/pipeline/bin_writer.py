@@ -25,7 +25,7 @@ MEMORY = 64 << 20
 """Bytes of an unfinished shard's tokens that are kept in memory; larger shards go to a file."""
 
 TURN_SHARE = 0.25
-"""A finished shard waits for its turn for this share of the time that it took to make.
+"""Share of a shard's own processing time for which it waits for its place once it is finished.
 
 After that, its tokens go to a part.
 """
@@ -34,16 +34,16 @@ After that, its tokens go to a part.
 class Placement:
     """The places of the shards' tokens in the .bin, shared by all workers.
 
-    A shard comes after all earlier shards, so their sizes must be known.
+    A shard follows all earlier shards, so their sizes must be known.
     """
 
     def __init__(self, num_shards: int, joins: bool) -> None:
-        """If `joins` is False, no shard is placed in the .bin."""
+        """Create the table. If `joins` is False, no shard is placed in the .bin."""
         self.joins = joins
         self.sizes: Any = RawArray("q", [-1] * num_shards)
 
     def offset(self, shard: int) -> int | None:
-        """Return the byte at which a shard begins, or None if that is not known yet."""
+        """Return the offset of a shard in the .bin, or None if it is not known yet."""
         before = self.sizes[:shard]
         return sum(before) if self.joins and -1 not in before else None
 
@@ -53,13 +53,13 @@ class Placement:
         size: int,
         wait_seconds: float,
     ) -> int | None:
-        """Record the size of a finished shard, and return its place, or None if it is unknown.
+        """Record the size of a finished shard, and return its offset, or None if it is unknown.
 
         Wait up to `wait_seconds` for the sizes of the earlier shards.
         """
         earlier_size = self.sizes[shard.number]
         self.sizes[shard.number] = size
-        # A worker may have died after it recorded a size.
+        # A worker that died may have recorded this size already.
         if earlier_size not in (-1, size):
             raise DataError(
                 TokenMessage.FILE_CHANGED_MEANWHILE,
@@ -78,7 +78,10 @@ class Placement:
 
 
 class ShardSink:
-    """Receives a shard's tokens; `finish` moves them to their place and completes the mark."""
+    """Receives a shard's tokens.
+
+    `finish` moves them to their place and completes the done marker.
+    """
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class ShardSink:
         leaves_mark: bool,
         checksum: Any = None,
     ) -> None:
-        """Create a sink. If `leaves_mark` is set, the sink itself writes the mark.
+        """Create a sink. If `leaves_mark` is set, the sink itself writes the done marker.
 
         In that case the next shard begins before this one is committed. `checksum` covers the .bin
         up to this shard, and is updated with everything that is written.
@@ -150,7 +153,7 @@ class ShardSink:
             self.checksum.update(data)
 
     def finish(self, mark: ShardMark, quarantine: list[str]) -> ShardMark:
-        """Move the tokens to their place, or to a part, and complete the mark."""
+        """Move the tokens to their place, or to a part, and complete the done marker."""
         number = self._shard.number
         if self._file:
             wait_seconds = 0.0
@@ -207,7 +210,8 @@ def _crc32(file: BinaryIO, length: int) -> int:
 class Committer:
     """Commits shards to the .bin in order; each running prepare() has one committer.
 
-    Shards before number `committed` are in the .bin, with their checksums and marks.
+    The .bin contains all shards with numbers below `committed`; their checksums and done markers
+    are written.
     """
 
     joins = True
@@ -236,10 +240,10 @@ class Committer:
         self.spans: list[dict[str, int]] = []
 
     def resume(self, on_commit: Callable[[], None]) -> list[int]:
-        """Take over what an earlier run completed, and return the numbers of the remaining shards.
+        """Take over the completed work of an earlier run.
 
-        The tokens on disk are read again and compared with the checksums in the marks. Everything
-        from the first mismatch on is discarded.
+        Return the numbers of the remaining shards. The tokens on disk are read again and compared
+        with the checksums in the done markers. Everything from the first mismatch on is discarded.
         """
         marks = [self._known(shard.number) for shard in self._shards]
         self._undo_last_rename(marks)
@@ -255,7 +259,7 @@ class Committer:
         return [number for number in shards_left if number not in self.waiting]
 
     def _undo_last_rename(self, marks: Sequence[ShardMark | None]) -> None:
-        """Give the .bin its unfinished name again if the earlier run ended between its renames."""
+        """Undo the last rename of the .bin, if the earlier run ended between its renames."""
         part = self._files.bin_part
         final = self._files.bin
         first_is_committed = bool(marks) and marks[0] is not None and marks[0].is_committed
@@ -265,7 +269,7 @@ class Committer:
     def _resume_committed(
         self, marks: Sequence[ShardMark | None], on_commit: Callable[[], None]
     ) -> None:
-        """Count the shards in the .bin, up to the first one that differs from its mark."""
+        """Count the shards in the .bin, up to the first one that differs from its done marker."""
         with self._files.bin_part.open("rb") as file:
             for mark in marks:
                 if mark is None or not mark.is_committed or not self._agrees(file, mark):
@@ -274,9 +278,9 @@ class Committer:
                 on_commit()
 
     def _can_be_joined(self, shard: int, mark: ShardMark) -> bool:
-        """Return whether a finished shard that is not committed yet can be used unchanged."""
-        # If an earlier shard is made again, perhaps from a changed file, later places in the .bin
-        # may differ.
+        """Return whether a finished but uncommitted shard can be used unchanged."""
+        # If an earlier shard is made again, for example from a changed file, later offsets in the
+        # .bin may differ.
         has_place = mark.waits or mark.offset == self.placement.offset(shard)
         return has_place and not mark.is_committed and self._is_whole(mark)
 
@@ -371,7 +375,7 @@ class Committer:
         return None
 
     def _agrees(self, file: BinaryIO, mark: ShardMark) -> bool:
-        """Return whether the .bin up to a committed shard's end matches its mark's checksum."""
+        """Return whether the .bin up to a committed shard's end matches the shard's checksum."""
         checksum = self.hash.copy()
         for chunk in _chunks(file, mark.bytes):
             checksum.update(chunk)
@@ -407,7 +411,7 @@ class PartCommitter(Committer):
         return [shard for shard in self._shards[index::count] if not self._is_done(shard.number)]
 
     def finished(self, mark: ShardMark) -> None:
-        """Record that a part and its mark have been written."""
+        """Record that a part and its done marker have been written."""
         self.totals.add(mark.counts)
         self.committed += 1
 

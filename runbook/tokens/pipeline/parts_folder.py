@@ -1,4 +1,4 @@
-"""PREFIX.parts: the lock, done-marks and waiting parts of an unfinished run."""
+"""PREFIX.parts: the lock, done markers and waiting parts of an unfinished run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WORKERS_SECONDS = 30.0
 
 @contextlib.contextmanager
 def hold_prefix(files: TokenFiles) -> Iterator[None]:
-    """Lock the prefix exclusively; `HeldError` names the process that has it."""
+    """Lock the prefix exclusively. `HeldError` names the process that holds it."""
     with flocked(files.parts / "lock", fcntl.LOCK_EX, f"is tokenizing to {files.base}"):
         holder_text = (
             f"is the run whose workers still write to {files.parts} after {WORKERS_SECONDS:.0f} s"
@@ -46,7 +46,7 @@ def hold_prefix(files: TokenFiles) -> Iterator[None]:
         with flocked(
             files.parts / "workers.lock", fcntl.LOCK_EX, holder_text, wait_seconds=WORKERS_SECONDS
         ):
-            # Workers hold the lock while they live; those of a killed run end within milliseconds.
+            # Running workers hold the lock too. Workers of a killed run end within milliseconds.
             pass
 
         yield
@@ -54,7 +54,7 @@ def hold_prefix(files: TokenFiles) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_share(files: TokenFiles, name: str) -> Iterator[None]:
-    """Share the prefix with other jobs of an array, and lock one share of the work exclusively."""
+    """Share the prefix with other jobs of an array, and lock one part of the work exclusively."""
     holder_text = f"is tokenizing to {files.base}"
     with (
         flocked(files.parts / "lock", fcntl.LOCK_SH, holder_text),
@@ -71,7 +71,7 @@ def flocked(
     *,
     wait_seconds: float = 0.0,
 ) -> Iterator[None]:
-    """Lock a file with flock; `HeldError` names the process that has it, and its activity.
+    """Lock a file with flock. `HeldError` names the process that holds it, and its activity.
 
     flock is used instead of `core.locks` because jobs of an array share the lock of a prefix, and
     because the kernel releases the lock of a killed process on any machine.
@@ -93,11 +93,12 @@ def flocked(
             with contextlib.suppress(FileNotFoundError):
                 is_there = os.path.samestat(path.stat(), os.fstat(file.fileno()))
             if not is_there:
-                # The previous holder has finished and removed the folder, so lock the new one.
+                # The previous holder has finished and removed the folder, so the new file must be
+                # locked.
                 continue
 
-            # Several holders share the lock, so no single name is right; an earlier holder's would
-            # be wrong.
+            # Several processes share the lock, so the file must not keep the name of an earlier
+            # holder.
             file.truncate(0)
             if kind == fcntl.LOCK_EX:
                 file.write(f"{os.getpid()} on {platform.node()}\n")
@@ -125,7 +126,7 @@ def _try_lock(descriptor: int, kind: int, folder: Path) -> bool:
 
 @dataclass(kw_only=True)
 class ShardCounts(Counts):
-    """The counts of a shard, which can be added up."""
+    """Counts of a shard, which can be added to those of other shards."""
 
     input_bytes: int = 0
     sources: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -155,7 +156,7 @@ def _sum(first: Any, second: Any) -> Any:
 
 @dataclass(frozen=True)
 class ShardMark:
-    """The result of a finished shard."""
+    """The done marker of a finished shard."""
 
     shard: int
     fingerprint: str
@@ -166,33 +167,33 @@ class ShardMark:
     """Numbers of the empty documents among the shard's documents, in ascending order."""
     problems: tuple[str, ...]
     bytes: int = 0
-    """Number of its tokens."""
+    """Size of the shard's tokens in bytes."""
     offset: int = -1
-    """Offset of its tokens in the .bin; -1 if they are still in a separate part."""
+    """Offset of the shard's tokens in the .bin; -1 if they are still in a separate part."""
     crc32: int = 0
-    """Checksum of its tokens, until they are committed."""
+    """Checksum of the shard's tokens, until they are committed."""
     sha256: str = ""
     """Checksum of the .bin up to the end of a committed shard."""
 
     @property
     def waits(self) -> bool:
-        """Return whether its tokens are in a part."""
+        """Return whether the shard's tokens are in a part."""
         return self.offset < 0
 
     @property
     def is_committed(self) -> bool:
-        """Return whether its tokens, and all earlier shards' tokens, are in the .bin and hashed."""
+        """Return whether the .bin contains this shard and all earlier ones, with a checksum."""
         return self.sha256 != ""
 
 
 class PartsFolder:
-    """The folder of marks and parts of one prefix."""
+    """The folder of done markers and parts of one prefix."""
 
     def __init__(self, files: TokenFiles) -> None:
         self.folder = files.parts
 
     def path(self, shard: int, ending: str) -> Path:
-        """Return the path of one of a shard's files: the mark, the tokens or the quarantine."""
+        """Return the path of a shard's done marker, tokens or quarantine."""
         return self.folder / f"{shard:06d}.{ending}"
 
     def write(
@@ -203,14 +204,14 @@ class PartsFolder:
     ) -> None:
         """Write a small file of a shard atomically, by rename.
 
-        It is not synced, because every shard writes one.
+        The file is not synced, because that would take time for every shard.
         """
         part = self.path(shard, f"{ending}.part")
         part.write_bytes(content)
         part.rename(self.path(shard, ending))
 
     def write_mark(self, mark: ShardMark) -> None:
-        """Write a mark: a line of JSON, followed by the arrays of its index piece."""
+        """Write a done marker: a line of JSON, followed by the arrays of the shard's index."""
         arrays = mark.lengths.astype("<i4").tobytes() + mark.empty.astype("<i8").tobytes()
         head = vars(mark) | {
             "counts": vars(mark.counts),
@@ -221,9 +222,9 @@ class PartsFolder:
         self.write(mark.shard, "mark", json.dumps(head).encode() + b"\n" + arrays)
 
     def read(self, shard: int) -> ShardMark | None:
-        """Return the mark of a shard.
+        """Return the done marker of a shard.
 
-        Return None if there is none, or if it is incomplete (after a power cut).
+        Return None if it is missing, or incomplete after a power failure.
         """
         import numpy as np
 
@@ -243,7 +244,10 @@ class PartsFolder:
             return None
 
     def pieces(self, count: int) -> Iterator[IndexPiece]:
-        """Return the index of shards 0 to count - 1. All of their marks must exist."""
+        """Return the index of shards 0 to count - 1.
+
+        All of these shards must have a done marker.
+        """
         for mark in map(self.read, range(count)):
             assert mark is not None, "each mark was there a moment ago"
             yield mark.lengths, mark.empty

@@ -1,4 +1,4 @@
-"""Progress of tokenizing and downloading: how far, how fast, and how long it will take."""
+"""Progress of tokenizing and downloading: amount, speed, and remaining time."""
 
 import itertools
 import time
@@ -31,7 +31,7 @@ class DataProgress:
     mb_per_second: float
     """Megabytes (10^6) of text, or of a download, per second since this call began."""
     eta_seconds: float | None
-    """None if it is not known yet."""
+    """Remaining seconds; None if they are not known yet."""
     workers: int
     failures: int
     """Number of records and files left out, and of workers that died."""
@@ -44,7 +44,7 @@ class DataProgress:
     def as_facts(self) -> Row:
         """Return the current state as facts to print next to a progress bar that counts bytes.
 
-        They are the stage, files, speed, time left, workers and failures.
+        The facts are the stage, files, speed, remaining time, workers and failures.
         """
         facts: dict[str, object] = {
             "done": self.bytes,
@@ -94,7 +94,7 @@ class ProgressReporter:
         self.workers = 0
 
     def report_resumed(self) -> None:
-        """Report the work of an earlier run that this one takes over."""
+        """Report the work of an earlier run that this run takes over."""
         self._text_before = sum(counts.text_bytes for counts in self._counts())
         self.report("resume")
 
@@ -112,7 +112,7 @@ class ProgressReporter:
     ) -> None:
         """Call the callback, unless it was called a moment ago.
 
-        `in_hand` has the unfinished shards so far.
+        `in_hand` has the counts of unfinished shards.
         """
         now = time.monotonic()
         self._deaths = max(self._deaths, deaths)
@@ -185,7 +185,10 @@ class ProgressReporter:
         )
 
     def _eta(self, share: float, now: float) -> float | None:
-        """Return the time left at the speed since the first report, or None in the first second."""
+        """Return the remaining time at the speed since the first report.
+
+        The result is None in the first second.
+        """
         if self._first is None:
             self._first = (now, share)
         passed = now - self._first[0]

@@ -1,4 +1,4 @@
-"""Handles one shard: read, parse, encode, join. This is a worker's task between two done-marks."""
+"""Processes one shard, a worker's task between two done markers: read, parse, encode, join."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 SAMPLE_CHARACTERS = 1024
 SAMPLE_EVERY = 4_000_000
-"""Bytes of text between two samples that the judge also encodes."""
+"""Bytes of text between two samples that the judge encodes as well."""
 
 Report = Callable[[ShardCounts], None]
 
@@ -77,7 +77,7 @@ class ShardMaker:
         fingerprint: str,
         sink: ShardSink,
     ) -> ShardMark:
-        """Tokenize a shard into the sink. A broken file leaves nothing behind."""
+        """Tokenize a shard into the sink. A broken file adds nothing to the sink."""
         import numpy as np
 
         work = _Work(shard, sink)
@@ -174,7 +174,7 @@ class ShardMaker:
         segment: Segment,
         work: _Work,
     ) -> None:
-        """Encode one document in pieces, with a report after each, so that progress is visible."""
+        """Encode one document in pieces, with a report after each piece."""
         import numpy as np
 
         huge = batch.huge
@@ -212,7 +212,7 @@ class ShardMaker:
 
     @functools.cached_property
     def _cut(self) -> TextCut:
-        """Return how huge documents are cut; this is determined only once, at the first one."""
+        """Return how huge documents are cut. This is determined once, at the first one."""
         return cut_of(self._tokenizer)
 
     def _pieces(self, huge: HugeText) -> Iterator[str]:
@@ -290,7 +290,7 @@ def join_ids(
     if eod is None:
         return narrow.tobytes()
     ends = offsets[1:][np.diff(offsets) > 0]
-    # For short texts, one numpy pass is faster than a slice for each.
+    # For short texts, one numpy pass is faster than one slice per text.
     if len(ends) * 200 > len(narrow):
         return np.insert(narrow, ends, eod[0]).tobytes()
     view = memoryview(narrow.data)
@@ -306,7 +306,7 @@ def join_ids(
 
 @dataclass
 class _Work:
-    """The part of the current shard that is complete so far."""
+    """The finished part of the current shard."""
 
     shard: Shard
     sink: ShardSink

@@ -1,4 +1,4 @@
-"""Converts text to .bin/.idx files: makes missing shards, indexes, verifies, lists them."""
+"""Converts text to .bin/.idx files: makes missing shards, indexes, verifies, and lists them."""
 
 import contextlib
 import hashlib
@@ -48,7 +48,7 @@ from runbook.tokens.sources.input_files import (
 from runbook.tokens.tokenizer import Tokenizer, load_tokenizer, tokenizer_path, use_one_thread
 
 BIN_BYTES_PER_TEXT_BYTE = 0.7
-"""The estimate if nothing could be read.
+"""The estimate if no text could be read.
 
 It allows for two bytes per 3.1 bytes of text (technical English), and for the index.
 """
@@ -59,9 +59,9 @@ A better estimate encodes some text, which took 0.2 s. Plain text needs at most 
 estimate.
 """
 BYTES_PER_DOCUMENT = 24
-"""Bytes per document: 20 in the .idx and 4 in a mark.
+"""Bytes per document: 20 in the .idx and 4 in a done marker.
 
-The .idx stores its length, place and number. The mark exists until everything is done.
+The .idx stores its length, place and number. The done marker exists until everything is done.
 """
 SAMPLE = 200_000
 """Number of characters of each sampled piece that are encoded."""
@@ -112,11 +112,11 @@ def prepare_share(
 ) -> tuple[int, int]:
     """Tokenize every n-th shard to a part, as one job of an array.
 
-    Return how many shards were made, and how many shards the share has.
+    Return the number of shards that were made, and the number of shards in the share.
 
-    `share` is (index, count), where the index starts at 0. Any number of jobs may run at once, on
-    any number of nodes that see the same folder, and come back in any other number; `prepare` with
-    the same arguments joins the parts afterwards.
+    `share` is (index, count), where the index starts at 0. Any number of jobs may run at once on
+    any nodes that see the same folder, and a later attempt may use another number of jobs.
+    `prepare` with the same arguments joins the parts afterwards.
 
     Raises:
         DataError: as `prepare`.
@@ -180,7 +180,7 @@ class _Job:
             raise DataError(TokenMessage.NO_SOURCE_NAMED, first=first.path)
 
         if options.fix_text == "ftfy":
-            # A missing package is reported before the work starts, and not by a worker.
+            # A missing package is reported before the work starts, not by a worker.
             load_ftfy()
 
         segments = {}
@@ -222,7 +222,7 @@ class _Job:
         if self._reused:
             counts = self._reused, len(self._shards)
             _log.info("%s: %d of %d shards are done from an earlier run", self.files.base, *counts)
-            # This includes shards that are finished but not committed yet.
+            # Includes shards that are finished but not committed yet
             self._reporter.report_resumed()
 
         tokenizer = self._make([self._shards[number] for number in todo], self._shards)
@@ -241,9 +241,9 @@ class _Job:
         return len(missing), len(range(index, len(self._shards), count))
 
     def _make(self, shards: list[Shard], stored: list[Shard]) -> Tokenizer:
-        """Tokenize shards in this process if one worker is enough, or else in several.
+        """Tokenize shards, in this process if one worker is enough, or else in several.
 
-        `stored` shards need disk space.
+        `stored` has the shards that need disk space.
         """
         reporter = self._reporter
         committer = self._committer
@@ -255,7 +255,8 @@ class _Job:
         if reporter.workers > 1:
             with contextlib.closing(Pool(self.files, options, committer)) as pool:
                 pool.start(reporter.workers)
-                # This process only inspects it, and this encoder loads faster than a fast one.
+                # This process only inspects the tokenizer, and this encoder loads faster than a
+                # fast one.
                 tokenizer = self._load_tokenizer("tokenizers")
                 pool.run(shards, lambda: reporter.report("tokenize", pool.in_hand, pool.deaths))
 
@@ -293,7 +294,7 @@ class _Job:
             options.tokenizer, special_tokens=options.special_tokens, encoder=encoder
         )
         if options.append_eod:
-            # A tokenizer without such a token is reported before the work, not after it.
+            # A tokenizer without this token is reported before the work, not after it.
             tokenizer.end_of_document(options.eod_token)
 
         return tokenizer
@@ -352,9 +353,9 @@ class _Job:
         return manifest
 
     def _refuse_no_tokens(self) -> None:
-        """Raise an error if the input has no tokens at all, because that is a mistake.
+        """Raise an error if the input has no tokens at all.
 
-        The key or the folder is wrong, or all files are broken.
+        Then the key or the folder is wrong, or all files are broken.
         """
         totals = self._committer.totals
         if totals.tokens:
@@ -444,7 +445,10 @@ class _Job:
 
 
 def num_cores() -> int:
-    """Return the cores that this process may use (a job often gets fewer than the node has)."""
+    """Return the number of cores that this process may use.
+
+    A job often gets fewer cores than the node has.
+    """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -475,9 +479,9 @@ def first_guess(shards: Sequence[Shard]) -> int:
 
 
 def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: TokenizeOptions) -> int:
-    """Return the bytes of the .bin, the .idx and the marks of these shards.
+    """Return the bytes of the .bin, the .idx and the done markers of these shards.
 
-    They are estimated from the first, the middle and the last shard.
+    The sizes are estimated from the first, the middle and the last shard.
     """
     text = measured = estimated = 0.0
     tokens = documents = 0

@@ -40,9 +40,9 @@ class TokenizeOptions:
     skip leaves it out and counts it; quarantine also keeps it in PREFIX.quarantine.
     """
     max_record_bytes: int = MAX_RECORD_BYTES
-    """Largest size of a record in bytes; a longer one counts as bad.
+    """Largest size of a record in bytes. A longer record counts as bad.
 
-    Only the beginning of a longer one is ever in memory.
+    Only its beginning is ever in memory.
     """
     source_key: str = "auto"
     """Dotted key that names a record's source (meta.source).
@@ -62,7 +62,7 @@ class TokenizeOptions:
     shard_bytes: int = 64_000_000
     """Bytes of text per shard, the unit of finished work.
 
-    It is smaller if the whole input is small.
+    Shards are smaller if the whole input is small.
     """
     check_space: bool = True
     """Refuse to begin if the disk is too small for the estimated output."""
@@ -126,14 +126,15 @@ class TokenFiles:
         # Inputs and results of the work; it is written last.
         self.manifest = Path(f"{self.base}.manifest.json")
         self.quarantine = Path(f"{self.base}.quarantine")  # Records that are set aside
-        # Folder of unfinished work: locks, done-marks, waiting parts.
+        # Folder of unfinished work: locks, done markers, waiting parts.
         self.parts = Path(f"{self.base}.parts")
 
     @classmethod
     def existing(cls, prefix: Path) -> TokenFiles:
-        """Return the existing files.
+        """Return the files that exist.
 
-        They are PREFIX.bin and .idx if that .bin exists, or else PREFIX_text_document.bin and .idx.
+        If PREFIX.bin exists, these are PREFIX.bin and .idx; otherwise PREFIX_text_document.bin and
+        .idx.
         """
         return cls(prefix, exact=Path(f"{prefix}.bin").exists())
 
@@ -159,7 +160,7 @@ class Counts:
     """Documents left out by choice, because their sources are not wanted."""
     blank_lines: int = 0
     judged: int = 0
-    """Number of documents that the judge also encoded."""
+    """Number of documents that the judge encoded as well."""
     lengths: list[int] = field(default_factory=list)
     """Number of documents with 2^i to 2^(i+1) - 1 tokens, for each i."""
 
@@ -169,7 +170,7 @@ class Manifest(Counts):
     """The record of finished work in PREFIX.manifest.json."""
 
     fingerprint: str
-    """Hash of the inputs and the choices; if it is equal, the same tokens would result."""
+    """Hash of the inputs and the choices. The same hash means that the same tokens would result."""
     inputs: list[dict[str, Any]]
     """path, bytes, mtime_ns and sample (`input_files.content_sample`) of each input, in order."""
     options: dict[str, Any]
@@ -202,7 +203,7 @@ class Manifest(Counts):
     """Shards that an earlier, interrupted call had finished."""
     schema: int = MANIFEST_SCHEMA
     reused: bool = field(default=False, compare=False)
-    """Whether this call found everything done already; it is not stored in the file."""
+    """Whether this call found that everything was already done. It is not stored in the file."""
 
     @property
     def text_tokens(self) -> int:
@@ -235,7 +236,7 @@ def _recorded_sources(manifests: Sequence[Manifest]) -> set[str]:
 def unknown_sources_text(*manifests: Manifest) -> str:
     """Return a warning about chosen sources that no record names, which are probably misspelled.
 
-    Return an empty text if there are none.
+    The text is empty if there are none.
     """
     unknown = unknown_sources(manifests)
     if not unknown:

@@ -1,6 +1,6 @@
 """Worker processes that tokenize shards, and the pool that assigns shards to them.
 
-If a worker dies, its shard is assigned again, so nothing hangs.
+If a worker dies, its shard is assigned again.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from runbook.tokens.tokenizer import load_tokenizer, use_one_thread
 
 REPORT_SECONDS = 0.25
 ATTEMPTS = 3
-"""Largest number of workers that one shard may kill."""
+"""Number of workers that one shard may kill before it is given up."""
 _PR_SET_PDEATHSIG = 1
 _FULL = {
     errno.ENOSPC: TokenMessage.DISK_FULL,
@@ -66,10 +66,10 @@ def work(
     parent: int,
     placement: Placement,
 ) -> None:
-    """Run a worker until its parent ends, for any reason."""
+    """Run a worker. It ends when its parent ends, for any reason."""
     # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # An old worker must not keep writing to files that a new run uses.
+    # A worker of an earlier run must not keep writing to files that a new run uses.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -86,7 +86,7 @@ def work(
 
     try:
         with (files.parts / "workers.lock").open("ab") as lock:
-            # Lustre without -o flock refuses this lock; the parent's own lock has the same
+            # Lustre without -o flock refuses this lock. The parent's own lock has the same
             # limitation.
             with contextlib.suppress(OSError):
                 fcntl.flock(lock.fileno(), fcntl.LOCK_SH)
@@ -229,7 +229,7 @@ class Pool:
         worker.pipe.send((worker.shard, self._committer.fingerprints[worker.shard.number]))
 
     def _replace(self, worker: _Worker) -> None:
-        """Start another worker instead of a dead one, and assign its shard again.
+        """Start a worker in place of a dead one, and assign its shard again.
 
         A shard that killed too many workers is not assigned again.
         """
@@ -263,7 +263,7 @@ class Pool:
 
 @contextlib.contextmanager
 def without_main() -> Iterator[None]:
-    """Start a process without importing the caller's program: it needs only this package.
+    """Start a process without importing the caller's program, because it needs only this package.
 
     Otherwise a plain script that calls prepare() without `if __name__ == "__main__":` would start
     itself again.

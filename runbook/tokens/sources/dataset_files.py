@@ -19,7 +19,7 @@ from runbook.tokens.pipeline.tokenize_options import TokenFiles
 from runbook.tokens.sources.input_files import find_inputs, path_inside, says_its_kind
 
 HUB = "https://huggingface.co"
-"""Used if `HF_ENDPOINT` names no mirror."""
+"""The Hub's address, used if `HF_ENDPOINT` names no mirror."""
 _HF = re.compile(r"hf://(datasets/|)([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _MAGIC = {
     ".zst": b"\x28\xb5\x2f\xfd",
@@ -34,9 +34,9 @@ GetPage = Callable[[str], tuple[bytes, str]]
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to fetch, and what is known about it.
+    """A file to download, and what is known about it.
 
-    An unknown value is 0 or an empty text.
+    Unknown values are 0 or an empty text.
     """
 
     path: str
@@ -51,7 +51,7 @@ class RemoteFile:
 
 
 def expected_files(dataset: Dataset) -> list[SourceFile]:
-    """Return the files that the catalogue lists, as fetched, in the order of joining."""
+    """Return the files that the catalogue lists, in the order in which they are joined."""
     files = list(dataset.files)
     for group in dataset.parts or dataset.groups:
         if "{number}" not in group.path or group.last < group.first:
@@ -74,7 +74,7 @@ def expected_files(dataset: Dataset) -> list[SourceFile]:
 
 
 def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
-    """Return the path of a file. It is the alternative path if only that one exists."""
+    """Return the path of a file, which is the alternative path if only that one exists."""
     path = path_inside(folder, file.path)
     if not file.also or path.exists():
         return path
@@ -85,7 +85,7 @@ def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
 def holds_dataset(folder: Path, dataset: Dataset) -> bool:
     """Return whether a folder has a file of a dataset's kind.
 
-    These are text files, or token files if the dataset is already tokenized.
+    This means text files, or token files if the dataset is already tokenized.
     """
     if dataset.kind == TOKENIZED and names_pair(str(folder)):
         return Path(f"{folder}.bin").is_file()
@@ -99,7 +99,7 @@ def holds_dataset(folder: Path, dataset: Dataset) -> bool:
 def has_every_file(folder: Path, dataset: Dataset) -> bool:
     """Return whether all files in a dataset's list are in a folder.
 
-    Return False without a list.
+    The result is False without a list.
 
     Files that a document's own method made from the parts also count.
     """
@@ -151,7 +151,7 @@ def choose_files(
     source: str,
     remedy: str,
 ) -> list[RemoteFile]:
-    """Return those of a source's files that the catalogue names.
+    """Return the files of a source that the catalogue names.
 
     If the catalogue names none, return the files that match its pattern.
 
@@ -218,15 +218,15 @@ def _hub_files(
     dataset: Dataset,
     get: GetPage,
 ) -> list[RemoteFile]:
-    """List a repository of the Hub without huggingface_hub.
+    """List the files of a Hub repository without huggingface_hub.
 
-    Its client has no sha256 check and no shared pause on 429.
+    Its client has no sha256 check, and its threads do not pause together after a 429.
     """
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     listed: dict[str, RemoteFile] = {}
     files = f"{endpoint}/{name}/resolve/{urllib.parse.quote(revision)}/"
     kind = "" if name.startswith("datasets/") else "models/"
-    # Unless files are named, the whole repository is listed from its top folder down.
+    # If no files are named, the whole repository is listed from its top folder down.
     folders = sorted({file.path.rpartition("/")[0] for file in expected_files(dataset)}) or [""]
     for folder in folders:
         quoted_folder = urllib.parse.quote(f"{revision}/{folder}".rstrip("/"))
@@ -262,7 +262,7 @@ def _files_on_page(entries: Any, base: str) -> Iterator[RemoteFile]:
 def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path:
     """Return the folder of a dataset.
 
-    It is the requested one, or else the catalogue's (inside the package for the shipped corpus).
+    It is the requested folder, or else the catalogue's (inside the package for the shipped corpus).
     """
     if folder:
         return project / Path(folder).expanduser()
@@ -291,7 +291,7 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
     if dataset.parts and any((home / path).exists() for path in dataset.paths):
-        # The files that the conversion makes from the parts.
+        # The files that the document's conversion makes from the parts.
         listed = [SourceFile(path=path) for path in dataset.paths]
 
     _refuse_faults(dataset, home, listed)
@@ -337,7 +337,7 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
 
 
 def _token_bins(home: Path) -> list[Path]:
-    """Return the .bin files of a folder, or the single one for which `home` is the prefix."""
+    """Return the .bin files in a folder, or the only one if `home` is its prefix."""
     pair = Path(f"{home}.bin")
     if names_pair(str(home)) and pair.is_file():
         return [pair]
@@ -367,7 +367,7 @@ def join_first(
     between: str = "\n  ",
     more: str = "\n  ... and {} more",
 ) -> str:
-    """Return the first few of many texts, and how many more there are."""
+    """Return the first few of many texts, and the number of further ones."""
     text = between.join(texts[:most])
     if len(texts) > most:
         text += more.format(len(texts) - most)
@@ -377,7 +377,7 @@ def join_first(
 def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:
     """Return the fault of one file of a list, with its name.
 
-    Return an empty text if the list shows no fault.
+    The text is empty if the list shows no fault.
     """
     fault = content_fault(place_of(folder, file), file, checksums=checksums)
     return fault and TokenMessage.FILE_FAULT.fill(file=file.path, fault=fault)
@@ -386,7 +386,7 @@ def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str
 def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool = True) -> str:
     """Return the fault of a file: its size, or with `checksums` its first bytes and checksum.
 
-    Return an empty text if nothing is wrong.
+    The text is empty if nothing is wrong.
     """
     if not path.is_file():
         return TokenMessage.FILE_MISSING.fill()

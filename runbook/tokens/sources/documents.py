@@ -1,4 +1,4 @@
-"""Documents from blocks of lines, parsed in one call or line by line.
+"""Reads documents from blocks of lines, in one call or line by line.
 
 If a block is parsed line by line, each bad record is reported with its reason.
 """
@@ -48,7 +48,7 @@ _BORDER = re.compile(rb" [A-Za-z]+(?= [A-Za-z])")
 
 
 class BadTextError(Exception):
-    """A record, or part of one, is not text; the whole document is bad."""
+    """A record, or a part of it, is not text, so the whole document is bad."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class DocumentBatch:
     huge: HugeText | None = None
     """Set instead of `texts` if one document is too large to be in memory twice."""
     offset: int = 0
-    """Offset at which the huge document's record begins."""
+    """Offset of the huge document's record."""
     bad: list[BadRecord] = field(default_factory=list)
     blank_lines: int = 0
     records: int = 0
@@ -159,7 +159,7 @@ class Parser:
     def parse(self, data: bytes | bytearray, offset: int) -> DocumentBatch:
         """Return the texts of a block of lines.
 
-        Every line without a text is a bad record; a blank line is only counted.
+        Every line without a text is a bad record. Blank lines are only counted.
         """
         started = time.perf_counter()
         batch = None
@@ -180,7 +180,10 @@ class Parser:
         return batch
 
     def _huge(self, line: bytes | bytearray, offset: int) -> DocumentBatch | None:
-        """Return a huge line's undecoded text, or None if it is not exactly one line of text."""
+        """Return a huge line's undecoded text.
+
+        The result is None if the block is not exactly one line of text.
+        """
         try:
             raw = memoryview(self._raw.decode(line).text)
         except (ValueError, RecursionError):
@@ -244,7 +247,7 @@ class Parser:
 
     def _text(self, line: bytes) -> str:
         """Return the text of a record. Raise `BadTextError` with the reason if it has none."""
-        # This is stricter than Python's json, which has the last word.
+        # This parser is stricter than Python's json, which decides if it fails.
         with contextlib.suppress(ValueError, RecursionError):
             return str(self._texts.decode(line).text)
 
@@ -301,7 +304,7 @@ def _decoder(fields: list[Any]) -> Any:
 def _loads(line: bytes) -> Any:
     """Return a line as parsed by json, however deep the call stack is.
 
-    A new thread starts at the top of its own stack.
+    A new thread has an empty stack of its own.
     """
     try:
         return json.loads(line)
@@ -433,7 +436,7 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
 
 
 def _rows_at_once(file: Any, text_key: str) -> int:
-    """Return how many rows of a Parquet file are read at a time.
+    """Return the number of rows of a Parquet file to read at a time.
 
     It depends on the average text size in the file's largest row group.
     """

@@ -58,13 +58,13 @@ OPTIONS: tuple[str, ...] = ()
 
 @dataclass(frozen=True)
 class DownloadSummary:
-    """The files that a download found, and those that it fetched."""
+    """The files that a download found, and the files that it fetched."""
 
     folder: Path
     files: int
     bytes: int
     fetched: int
-    """Files that this call fetched; the others were already there."""
+    """Number of files that this call fetched; the others already existed."""
     seconds: float
 
 
@@ -79,7 +79,7 @@ def download(
 ) -> DownloadSummary:
     """Fetch the files of a dataset that do not exist yet.
 
-    A file that exists with its known size is not fetched again.
+    A file that already has the expected size is not fetched again.
 
     Raises:
         DataError: the list cannot be had, the disk is too small, or files are missing at the end
@@ -145,7 +145,7 @@ def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) 
 def _size_fault(folder: Path, file: RemoteFile) -> str:
     """Return why a file is missing, or an empty text if it exists.
 
-    A file gets its name only after it was checked, so its size is enough to recognize it.
+    A file gets its final name only after it was checked, so comparing its size is enough.
     """
     return content_fault(place_of(folder, file), file, checksums=False)
 
@@ -217,7 +217,7 @@ def _fetch_in_threads(
     remaining = iter(missing)
     running: dict[Future[None], RemoteFile] = {}
     with ThreadPoolExecutor(max_workers=tally.workers) as pool, ExitStack() as stack:
-        # Set on Ctrl-C too, so that threads that wait or read stop at their next chunk.
+        # Also set on Ctrl-C, so that threads that wait or read stop at their next chunk.
         stack.callback(fetcher.stop.set)
         while True:
             for file in islice(remaining, tally.workers - len(running)):
@@ -331,7 +331,10 @@ def _bytes_of_parts(target: Path) -> int:
 
 
 def _partial(target: Path) -> list[Path]:
-    """Return the files that s5cmd writes before it renames them: NAME.part, also with a number."""
+    """Return the files that s5cmd writes before it renames them.
+
+    They are NAME.part, possibly with a number.
+    """
     return list(target.parent.glob(f"{glob.escape(_part(target).name)}*"))
 
 
@@ -364,7 +367,7 @@ FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
 # Longest total time that one file waits for 429 answers; the Hub's windows last 300
 BUSY_SECONDS = 3600.0
-# Time without a byte after which a connection counts as dead
+# Seconds without a byte after which a connection counts as dead
 SILENCE_SECONDS = 60.0
 
 
@@ -381,7 +384,7 @@ class _WrongContentError(Exception):
 
 
 class _BusyError(Exception):
-    """The server wants the client to wait this many seconds."""
+    """The server asks the client to wait this many seconds."""
 
 
 @dataclass
@@ -394,7 +397,7 @@ class Fetcher:
     folder: Path
     token: str = ""
     received: int = 0
-    """Bytes that arrived, except for those that turned out to be useless."""
+    """Bytes that arrived and could be used."""
     stop: threading.Event = field(default_factory=threading.Event)
     _resume_at: float = 0.0
     """Time on the monotonic clock until which no thread sends a request."""
@@ -457,7 +460,7 @@ class Fetcher:
                 num_wrong += 1
                 reason = str(error)
                 self._discard(part)
-                # The file at the source is wrong; the transfer was not.
+                # Wrong content twice means that the file at the source is wrong, not the transfer.
                 if num_wrong == 2:
                     raise GivenUpError(TokenMessage.WRONG_TWICE, reason=reason) from None
             except _LostError as error:
@@ -470,7 +473,7 @@ class Fetcher:
     def _wait_until_server_is_ready(self) -> None:
         """Wait while the server answers 429 to any thread; raise `GivenUpError` once stopped."""
         while (seconds_left := self._resume_at - time.monotonic()) > 0:
-            # The threads should not all continue at the same moment.
+            # A random delay prevents all threads from continuing at the same moment.
             self._sleep(seconds_left + random.uniform(0, min(1.0, seconds_left)))
 
         self._sleep(0)
@@ -588,7 +591,7 @@ class Fetcher:
 
         status = response.status_code
         reason = TokenMessage.HTTP_STATUS.fill(status=status, reason=response.reason)
-        seconds = Retry().get_retry_after(response.raw)  # a number or a date
+        seconds = Retry().get_retry_after(response.raw)  # A number of seconds or a date
         hub_window = _WINDOW.search(response.headers.get("RateLimit", ""))
         if hub_window:
             seconds = float(hub_window[1]) + 1
@@ -611,7 +614,7 @@ def _range_headers(file: RemoteFile, part: Path, size: int) -> dict[str, str]:
     """Return the headers that request a file starting at its byte `size`."""
     headers = {"Accept-Encoding": "identity"}
     tag = _tag(part).read_text() if _tag(part).exists() else ""
-    # Without a tag or a checksum, nothing would tell whether two pieces are of the same version.
+    # Without a tag or a checksum, two pieces might be of different versions of the file.
     if size and (tag or file.sha256):
         headers["Range"] = f"bytes={size}-"
         if tag:
@@ -621,12 +624,18 @@ def _range_headers(file: RemoteFile, part: Path, size: int) -> dict[str, str]:
 
 
 def _version_of(response: requests.Response) -> str:
-    """Return the source's name for this version of the file. If-Range does not allow weak ETags."""
+    """Return the source's name for this version of the file.
+
+    If-Range does not allow weak ETags.
+    """
     tag = response.headers.get("ETag", "")
     is_weak = tag == "" or tag.startswith("W/")
     return response.headers.get("Last-Modified", "") if is_weak else tag
 
 
 def _tag(part: Path) -> Path:
-    """Return the file that stores the source's name for a version, so that versions never mix."""
+    """Return the path of the file that stores the source's name for a version.
+
+    It prevents mixing pieces of two versions.
+    """
     return part.with_name(part.name + ".tag")

@@ -25,7 +25,7 @@ def load_ftfy() -> ModuleType:
 def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
     """Repair a document in pieces. Joined, they equal `ftfy.fix_text` of the whole document.
 
-    ftfy repairs each line separately, and cuts a line after a million characters. Only one state
+    ftfy repairs each line separately, and cuts a line after a million characters. Only one thing
     carries over from line to line: after the first `<`, HTML entities are no longer decoded.
     """
     ftfy: Any = load_ftfy()
@@ -49,7 +49,7 @@ def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
 def _line_end(text: str, start: int, longest: int) -> int:
     """Return the end of the next segment that ftfy repairs separately.
 
-    Return 0 if the text so far does not determine it.
+    The result is 0 if the text so far does not determine it.
     """
     end = text.find("\n", start, start + longest) + 1
     if not end and len(text) - start > longest:

@@ -1,6 +1,6 @@
-"""Input files: which are read, how they are cut into shards, and their text in blocks.
+"""Input files: which files are read, how they are cut into shards, and their text in blocks.
 
-They are plain, zstd, gzip or xz. Every kind of damage is detected.
+Files may be plain, zstd, gzip or xz. Every kind of damage is detected.
 """
 
 import functools
@@ -30,15 +30,15 @@ MAX_SHARDS = 20_000
 MANY_SHARDS = 48
 """A smaller input is cut into about this many shards, but none smaller than SMALL_SHARD.
 
-With several shards, all workers finish at about the same time.
+With several shards per worker, all workers finish at about the same time.
 """
 SMALL_SHARD = 4_000_000
 SAMPLE = 4096
 """Bytes of each of the three samples of a file."""
 MOST_SAMPLED = 1000
-"""If there are more files, only their sizes and dates are compared.
+"""Above this number of files, only sizes and dates are compared.
 
-Opening all of them can take minutes on a network file system.
+Opening all files can take minutes on a network file system.
 """
 _EXPANSION = {
     ".zst": 3.0,
@@ -69,7 +69,7 @@ class Segment:
 
     @property
     def whole(self) -> bool:
-        """Return whether no part of the file is outside this segment."""
+        """Return whether this segment is the whole file."""
         return self.start == 0 and self.end == self.size
 
 
@@ -177,7 +177,7 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
 
 
 def says_its_kind(path: Path) -> bool:
-    """Return whether a file's name is that of text.
+    """Return whether a file's name is that of a text file.
 
     Names in .json do not count, because manifests have them too.
     """
@@ -210,7 +210,7 @@ def path_inside(folder: Path, name: str) -> Path:
 def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
     """Return each file as one segment.
 
-    An empty file is an error, unless `empty` leaves that decision to the reader.
+    An empty file is an error, unless `empty` is set; then the reader decides.
     """
     files = list(files)
     segments = []
@@ -308,12 +308,12 @@ time than decompressing a whole block.
 HUGE = 16 << 20
 """Lines or text files of at least this many bytes are read in pieces."""
 MAX_RECORD_BYTES = 256 << 20
-"""Limit for a record; a longer one is not a document.
+"""Limit for a record in bytes. A longer record is not read as a document.
 
 Compressed, a line of 3 GB needs only 91 kB on disk.
 """
 HEAD_BYTES = 200
-"""Bytes kept of a record that is too long, for messages and the quarantine."""
+"""Bytes of an overlong record that are kept for messages and the quarantine."""
 RAW_BLOCK = 4 << 20
 """Bytes read from a compressed file at a time. Network file systems prefer large reads."""
 SMALL_BUFFER = 64 << 10
@@ -379,7 +379,7 @@ class BrokenFileError(DataError):
         self.remedy = remedy
 
     def __reduce__(self) -> tuple[type["BrokenFileError"], tuple[str, int, str, str]]:
-        """Return the arguments from which another process builds this error again."""
+        """Return the arguments from which another process rebuilds this error."""
         return type(self), (self.path, self.offset, self.reason, self.remedy)
 
 
@@ -387,7 +387,7 @@ class BrokenFileError(DataError):
 def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
     """Yield a segment's file with its bytes decompressed.
 
-    It must be the planned file, now and at the end.
+    The file must be the planned one, at the beginning and at the end.
 
     Raises:
         BrokenFileError: the file is empty, missing, damaged, or another one.
@@ -488,7 +488,7 @@ def _zstd() -> Any:
 
 
 def decompression_errors() -> tuple[type[BaseException], ...]:
-    """Return the errors of decompressors for bytes that are truncated, flipped or not theirs."""
+    """Return the errors that decompressors raise for truncated, corrupt or foreign bytes."""
     errors: tuple[type[BaseException], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
     try:
         return (*errors, _zstd().ZstdError)
@@ -499,7 +499,7 @@ def decompression_errors() -> tuple[type[BaseException], ...]:
 def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFileError:
     """Return a decompressor's error as one of our own.
 
-    It guesses the kind of file from the first bytes.
+    The function guesses the kind of file from the first bytes.
     """
     reason = str(error) or type(error).__name__
     if isinstance(error, EOFError):
@@ -529,11 +529,11 @@ def read_blocks(
 
     A huge line is a separate block.
 
-    It needs memory for one block, or for the longest line up to the limit. For a longer line, only
-    its beginning is yielded, as a `LongRecord`. The last line may lack its newline.
+    The function needs memory for one block, or for the longest line up to the limit. For a longer
+    line, only its beginning is yielded, as a `LongRecord`. The last line may lack its newline.
     """
     with open_segment(segment) as stream:
-        # Skip to the first line that begins there or later.
+        # Skip to the first line that begins at the segment's start or later.
         if segment.start > 0:
             stream.seek(segment.start - 1)
             while (piece := stream.readline(BLOCK)) and not piece.endswith(b"\n"):
@@ -577,8 +577,8 @@ def _whole_lines(
         before = position
         for stop in stops:
             if before + stop > position:
-                # Passed on without keeping a reference, so that a huge line is not held here while
-                # it is encoded.
+                # Passed on without keeping a reference, so that a huge line is freed while it is
+                # encoded.
                 ready = [carried]
                 carried = _cut_off(carried, before + stop - position)
                 start = position
@@ -599,7 +599,7 @@ def _whole_lines(
 
 
 def _append_text(stream: IO[bytes], text: bytearray) -> int:
-    """Append up to a block of a stream; return how many bytes were read, 0 at the end.
+    """Append up to a block of a stream; return the number of bytes read, which is 0 at the end.
 
     The bytes are read without an intermediate copy, which would take a fifth of the reading time.
     """
@@ -614,7 +614,7 @@ def _append_text(stream: IO[bytes], text: bytearray) -> int:
 
 @functools.cache
 def _zeros(length: int) -> bytes:
-    """Return bytes that make room in a bytearray.
+    """Return zero bytes with which a bytearray is extended.
 
     It is always the same object, which stays in the core's cache.
     """
@@ -629,7 +629,7 @@ def _cut_off(text: bytearray, length: int) -> bytearray:
 
 
 def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
-    """Read to the end of a record that is too long without keeping it, and return it.
+    """Read to the end of an overlong record without keeping it, and return its beginning.
 
     The stream is then at the line after it.
     """
@@ -646,7 +646,7 @@ def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
 def line_number(segment: Segment, offset: int) -> int:
     """Return the number, starting at 1, of the line at an offset of a file's text.
 
-    It reads the file up to the offset, so it is used only for errors.
+    The function reads the file up to the offset, so it is used only for errors.
     """
     lines = 1
     with open_segment(segment) as stream:
