@@ -210,6 +210,7 @@ class JobReason(Message):
     REQUEST_TO_CANCEL = "the request to cancel"
     SAVED_AND_STOPPED = "saved and stopped{by}"
     SCRIPT_FAILED = "the job's script failed before the training was started"
+    STEP_LEFT_BEHIND = "; its step failed but did not end within {seconds} s, and was left behind"
     STOPPED = "stopped{by}"
     STOPPED_BEFORE_TRAINING = "stopped before the training was started"
     TOO_FEW_FOR_ANY = "; {left} nodes are left, and the training needs at least {needed}"

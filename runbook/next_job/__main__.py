@@ -44,6 +44,8 @@ ATTEMPT_LINE = re.compile(r"runbook: attempt \d+ ")
 KILLED_TASKS = re.compile(
     r"srun: error: (\S+): tasks? \S+: (?:Killed|Bus error|Segmentation fault|Out Of Memory)"
 )
+ENDED_TASKS = re.compile(r"srun: error: (\S+): tasks? \S+: ")
+"""Line in which srun names a node whose tasks have ended."""
 TAIL_BYTES = 200_000
 BAD_NODE_SECONDS = 7 * 86_400.0
 """Time after which a node gets another chance, as for a failure that a watcher reports."""
@@ -94,10 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     goes_on_here = decision.action is Action.GO_ON and may_start_again_here(
         [attempt for place, attempt in attempts if place == allocation]
     )
-    suspects = suspect_nodes(files, last)
-    stage = suspect_stage(files, arguments.stages)
-    if not last.bad_nodes and stage and len(stage) <= arguments.spares:
-        suspects = stage  # the log names no node, so that any of the stage may be to blame
+    suspects = nodes_to_replace(files, last, arguments.stages, arguments.spares)
     write_decision(files.folder, decision, goes_on_here, suspects)
     append_line(files.events, _ended_event(files, last, decision, arguments.phase))
     for node in last.bad_nodes:
@@ -232,6 +231,19 @@ def may_start_again_here(attempts: Sequence[Attempt]) -> bool:
     return any(attempt.made_a_step for attempt in newest)
 
 
+def nodes_to_replace(files: JobFiles, attempt: Attempt, stages: int, spares: int) -> list[str]:
+    """Return the nodes that spare ones should replace, the most certain evidence first."""
+    if (files.folder / "unended").exists():
+        unended = unended_nodes(files.nodes(), files.log_lines())
+        if unended:
+            return unended
+
+    stage = suspect_stage(files, stages)
+    if not attempt.bad_nodes and stage and len(stage) <= spares:
+        return stage  # The log names no node, so any node of the stage may be to blame.
+    return suspect_nodes(files, attempt)
+
+
 def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
     """Return the nodes that the classifier, the watchdog, the starter or a killed rank points to."""
     nodes = files.nodes()
@@ -245,6 +257,21 @@ def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
         named += nodes[node_index : node_index + 1]
 
     return list(dict.fromkeys(named))
+
+
+def unended_nodes(nodes: Sequence[str], log_lines: Sequence[str]) -> list[str]:
+    """Return the nodes on which a failed step did not end: srun reports no end of their tasks.
+
+    >>> unended_nodes(["n1", "n2"], ["srun: error: n1: task 0: Killed"])
+    ['n2']
+    """
+    ended = set()
+    for line in log_lines:
+        task_end = ENDED_TASKS.match(line)
+        if task_end:
+            ended.update(nodes_called(task_end[1], nodes))
+
+    return [node for node in nodes if node not in ended]
 
 
 def suspect_stage(files: JobFiles, stages: int) -> list[str]:

@@ -348,6 +348,15 @@ def test_ranks_of_one_stage_on_several_nodes_make_its_nodes_suspects(run):
     assert suspects_of(run, *two_stages) == ["node3", "node4"]
 
 
+def test_a_node_on_which_a_failed_step_does_not_end_is_replaced_before_all_others(run):
+    (run.job / "hostfile").write_text("node1\nnode2\nnode3\nnode4\n")
+    run.begin()
+    (run.job / "unended").touch()
+    killed = "srun: error: node4: tasks 6-7: Killed\nsrun: error: node3: tasks 4-5: Killed\n"
+    run.write_log(f"{killed}srun: error: node1: tasks 0-1: Exited with exit code 1\n")
+    assert suspects_of(run, "--stages=2", "--spares=2") == ["node2"]
+
+
 def test_a_node_that_the_log_names_is_replaced_and_not_its_whole_stage(run):
     (run.job / "hostfile").write_text("node1\nnode2\nnode3\nnode4\n")
     run.begin()

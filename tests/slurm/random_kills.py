@@ -89,6 +89,7 @@ class Killer:
         """Kill something, and wait for the next new step of another attempt."""
         kinds = [self.kill_step, self.kill_script, self.crash_node, self.kill_daemon]
         action = self.draw.choices(kinds, weights=[4, 2, 2, 2])[0]
+        self.put_back_drained_nodes()
         attempts = len(self.run.events("attempt_began"))
         reached = self.run.rows()[-1]["iteration"]
         began = time.monotonic()
@@ -105,6 +106,12 @@ class Killer:
             f"load {os.getloadavg()[0]:.1f}",
             flush=True,
         )
+
+    def put_back_drained_nodes(self) -> None:
+        """Do what an administrator does: Slurm drains a node on which a step did not end."""
+        for node in self.cluster.ask("sinfo", "-h", "-N", "-t", "drain", "-o", "%n").split():
+            print(f"{node} was drained by Slurm and is put back", flush=True)
+            self.cluster.ask("scontrol", "update", f"nodename={node}", "state=resume")
 
     def was_noticed(self, attempts: int) -> bool:
         """Whether an attempt has begun after these, or the job has ended."""

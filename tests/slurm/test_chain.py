@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 from chained_run import ChainedRun, write_site
 from suite.messages import says
-from two_nodes import Cluster, what_is_missing
+from two_nodes import Cluster, wait_until, what_is_missing
 
 from runbook.jobs.job_folder import JobState
-from runbook.jobs.messages import JobLine
+from runbook.jobs.messages import JobLine, JobReason
+from runbook.jobs.render.training_job import UNENDED_SECONDS
 from runbook.next_job.decisions import DECIDED_BY_JOB, Action
 from runbook.phases.job_control import training_jobs
 from runbook.phases.job_control.ended_jobs import decision_of_job
@@ -181,3 +183,49 @@ def test_the_global_batch_and_the_losses_are_those_of_all_nodes(with_fewer_nodes
     of_fewer = [row["iteration"] for row in rows if row["world_size"] == 1]
     assert of_fewer[0] == lost["iteration"] + 1 and of_fewer[-1] >= back["iteration"]
     assert with_fewer_nodes.losses() == pytest.approx(undisturbed, rel=1e-5)
+
+
+def step_daemon_of(trainer: int) -> int:
+    """The slurmstepd above a process of the training."""
+    pid = trainer
+    while not (Path("/proc") / str(pid) / "cmdline").read_bytes().startswith(b"slurmstepd"):
+        pid = int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+        assert pid > 1, f"no slurmstepd above process {trainer}"
+
+    return pid
+
+
+def trainer_on(nodes: Cluster, node: str) -> int:
+    """The rank that runs on a node."""
+    for pid in nodes.processes():
+        place = Path("/proc") / str(pid)
+        is_trainer = b"runbook.training\0plan.json" in (place / "cmdline").read_bytes()
+        if is_trainer and f"SLURMD_NODENAME={node}".encode() in (place / "environ").read_bytes():
+            return pid
+
+    raise AssertionError(f"no rank runs on {node}")
+
+
+def test_a_failed_step_that_does_not_end_on_a_node_is_left_behind(project, nodes, undisturbed):
+    """The node's own part of Slurm stands still, as it does while a process there cannot be killed."""
+    words = ["jobs.training.chain=1", "jobs.training.spares=1"]
+    run = ChainedRun(project, nodes, "unended", *words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FAULTS, SLOW_STEPS)
+        run.launch()
+    run.wait_for_step(6, attempt=1)
+    frozen = step_daemon_of(trainer_on(nodes, "node2"))
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        os.kill(trainer_on(nodes, "node1"), signal.SIGKILL)
+        wait_until(run.job.exit_code.exists, "the end of the job's script", 180)
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    run.wait_for_end()
+    assert run.status().state is JobState.DONE, run.said()
+    (event,) = run.events("node_replaced")
+    assert event["node"] == "node2"
+    log = run.job.err.read_text()
+    assert says(log, JobReason.STEP_LEFT_BEHIND, seconds=UNENDED_SECONDS)
+    assert says(log, JobLine.ATTEMPT_TRAINS, attempt=2, nodes="node1,node3")
+    assert run.losses() == undisturbed

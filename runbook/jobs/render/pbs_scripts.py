@@ -36,6 +36,7 @@ class PbsScripts(QueueScripts):
     hosts = """awk '!seen[$0]++' "$PBS_NODEFILE\""""
     time_left = '""'
     tasks_need_hosts = True
+    failed_step_line = ""
 
     def directives(
         self,

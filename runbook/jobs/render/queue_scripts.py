@@ -103,6 +103,11 @@ class QueueScripts(ABC):
     """The time that a job has left, as a shell expression; empty if unknown."""
     tasks_need_hosts: bool
     """Whether the starter of a task job needs a list of hosts and a rendezvous address."""
+    failed_step_line: str
+    """Regular expression of the line with which the starter begins to end a failed step.
+
+    Empty if the starter writes no such line.
+    """
 
     @abstractmethod
     def directives(

@@ -32,6 +32,7 @@ class SlurmScripts(QueueScripts):
     hosts = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     time_left = '$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%L 2>/dev/null || true)'
     tasks_need_hosts = False
+    failed_step_line = "^srun: .*Terminating (StepId|job step)"
 
     def directives(
         self,

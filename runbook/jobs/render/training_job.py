@@ -49,6 +49,11 @@ QUEUE_GRACE_SECONDS = 240
 
 It must be less than the queue's warning before its limit.
 """
+UNENDED_SECONDS = 20
+"""Seconds for which a job waits until a failed step has ended on all its nodes.
+
+Slurm itself gives up after UnkillableStepTimeout, which is 60 s or more.
+"""
 
 
 @dataclass(frozen=True)
@@ -176,6 +181,7 @@ class QueuedTraining:
                 with_fewer_nodes=self.may_have_fewer_nodes,
             ),
             grace_seconds=QUEUE_GRACE_SECONDS,
+            unended_seconds=UNENDED_SECONDS,
         )
 
     @property
