@@ -265,7 +265,7 @@ def unended_nodes(nodes: Sequence[str], log_lines: Sequence[str]) -> list[str]:
     >>> unended_nodes(["n1", "n2"], ["srun: error: n1: task 0: Killed"])
     ['n2']
     """
-    ended = set()
+    ended: set[str] = set()
     for line in log_lines:
         task_end = ENDED_TASKS.match(line)
         if task_end:
