@@ -49,7 +49,7 @@ QUEUE_GRACE_SECONDS = 240
 
 It must be less than the queue's warning before its limit.
 """
-UNENDED_SECONDS = 20
+UNENDED_SECONDS = 30
 """Seconds for which a job waits until a failed step has ended on all its nodes.
 
 Slurm itself gives up after UnkillableStepTimeout, which is 60 s or more.

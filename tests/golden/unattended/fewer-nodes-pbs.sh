@@ -146,7 +146,7 @@ begin_attempt() {
   local name saved=0
   attempt=0
   if [[ -s $job/attempts ]]; then attempt=$(<"$job/attempts"); fi
-  for name in rank-0 rank-signal decision; do # what the attempt before left
+  for name in rank-0 rank-signal decision unended; do # what the attempt before left
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.attempt-$attempt"; fi
   done
   attempt=$((attempt + 1))

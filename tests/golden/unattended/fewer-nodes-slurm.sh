@@ -148,8 +148,9 @@ events=events.jsonl
 begin_attempt() {
   local name saved=0
   attempt=0
+  failed_at=0 err_read=$(($(stat -c %s "$job/err" 2>/dev/null || echo 0) + 1))
   if [[ -s $job/attempts ]]; then attempt=$(<"$job/attempts"); fi
-  for name in rank-0 rank-signal decision; do # what the attempt before left
+  for name in rank-0 rank-signal decision unended; do # what the attempt before left
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.attempt-$attempt"; fi
   done
   attempt=$((attempt + 1))
@@ -160,6 +161,19 @@ begin_attempt() {
   if [[ -s $events && -n $(tail -c 1 "$events") ]]; then echo >>"$events"; fi # a line that a kill cut off
   printf '{"time": %(%s)T, "event": "attempt_began", "phase": "04-training", "job": "%s", "attempt": %d, "id": "%s", "saved": %d}\n' \
     -1 "${job##*/}" "$attempt" "$RUNBOOK_JOB" "$saved" >>"$events"
+}
+
+check_end() { # a failed step cannot end while a process on one of its nodes ignores even KILL; then it is left behind
+  local size
+  if ((failed_at == 0)); then
+    if grep -qE '^srun: .*Terminating (StepId|job step)' <(tail -c "+$err_read" "$job/err"); then failed_at=$now; fi
+    size=$(stat -c %s "$job/err" 2>/dev/null || echo 0)
+    if ((size - 200 > err_read)); then err_read=$((size - 200)); fi # a line may be half written
+  elif ((now - failed_at >= 30)); then
+    : >"$job/unended"
+    kill -KILL "$step" 2>/dev/null || true
+    export SLURM_OVERLAP=1 # Slurm still counts that step: the next one shares its nodes
+  fi
 }
 
 decide() { # what follows: `action` is "go on", "stop" or "done", `here` is "here" or "elsewhere"
@@ -323,6 +337,7 @@ run_step() {
     if ((now >= next_beat)); then
       beat || true # a full disk must not end the training
       next_beat=$((now + 5))
+      check_end
     fi
     if [[ -e $job/cancelled ]]; then asked=${asked:-the request to cancel}; fi
     if [[ -e $job/stop ]]; then asked=${asked:-the request to stop}; fi
@@ -370,6 +385,7 @@ run_step() {
     read -r killed_rank job_signal <"$job/rank-signal"
     job_reason+="; rank $killed_rank was ended by signal $job_signal"
   fi
+  if [[ -e $job/unended ]]; then job_reason+="; its step failed but did not end within 30 s, and was left behind"; fi
 }
 
 # Again in this allocation, until the training ends well, or the decision is that it cannot go on here.

@@ -187,7 +187,7 @@ begin_attempt() {
   attempt=0
   resumed=yes
   if [[ -s $job/attempts ]]; then attempt=$(<"$job/attempts"); fi
-  for name in rank-0 rank-signal decision; do # what the attempt before left
+  for name in rank-0 rank-signal decision unended; do # what the attempt before left
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.attempt-$attempt"; fi
   done
   attempt=$((attempt + 1))

@@ -187,8 +187,9 @@ begin_attempt() {
   local name saved=0
   attempt=0
   resumed=yes
+  failed_at=0 err_read=$(($(stat -c %s "$job/err" 2>/dev/null || echo 0) + 1))
   if [[ -s $job/attempts ]]; then attempt=$(<"$job/attempts"); fi
-  for name in rank-0 rank-signal decision; do # what the attempt before left
+  for name in rank-0 rank-signal decision unended; do # what the attempt before left
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.attempt-$attempt"; fi
   done
   attempt=$((attempt + 1))
@@ -203,6 +204,19 @@ begin_attempt() {
   if [[ -s $events && -n $(tail -c 1 "$events") ]]; then echo >>"$events"; fi # a line that a kill cut off
   printf '{"time": %(%s)T, "event": "attempt_began", "phase": "04-training", "job": "%s", "attempt": %d, "id": "%s", "saved": %d}\n' \
     -1 "${job##*/}" "$attempt" "$RUNBOOK_JOB" "$saved" >>"$events"
+}
+
+check_end() { # a failed step cannot end while a process on one of its nodes ignores even KILL; then it is left behind
+  local size
+  if ((failed_at == 0)); then
+    if grep -qE '^srun: .*Terminating (StepId|job step)' <(tail -c "+$err_read" "$job/err"); then failed_at=$now; fi
+    size=$(stat -c %s "$job/err" 2>/dev/null || echo 0)
+    if ((size - 200 > err_read)); then err_read=$((size - 200)); fi # a line may be half written
+  elif ((now - failed_at >= 30)); then
+    : >"$job/unended"
+    kill -KILL "$step" 2>/dev/null || true
+    export SLURM_OVERLAP=1 # Slurm still counts that step: the next one shares its nodes
+  fi
 }
 
 check_resume() { # of a program that may begin anew without a word: the log must say that it loaded a checkpoint
@@ -356,6 +370,7 @@ run_step() {
       beat || true # a full disk must not end the training
       next_beat=$((now + 5))
       if [[ $resumed == "not known" ]]; then check_resume; fi
+      check_end
     fi
     if [[ -e $job/cancelled ]]; then asked=${asked:-the request to cancel}; fi
     if [[ -e $job/stop ]]; then asked=${asked:-the request to stop}; fi
@@ -404,6 +419,7 @@ run_step() {
     read -r killed_rank job_signal <"$job/rank-signal"
     job_reason+="; rank $killed_rank was ended by signal $job_signal"
   fi
+  if [[ -e $job/unended ]]; then job_reason+="; its step failed but did not end within 30 s, and was left behind"; fi
   if [[ $resumed == "not known" ]]; then check_resume; fi
   if [[ $resumed == no ]]; then
     job_result=2 job_reason="the program made a step without having loaded the checkpoint that $checkpoints/latest_checkpointed_iteration.txt names"
