@@ -78,7 +78,7 @@ class AdoptReport:
     refused: str
     """Why `runbook check` rejects the run file; empty if it accepts it."""
     proof: Sequence[ProvenOption] = ()
-    """Every option of the script next to the run file's option; empty if the script starts no
+    """Every option of the script next to the run file's option. Empty if the script starts no
     training."""
     site_block: str = ""
     """Text to paste into the site file."""
@@ -249,7 +249,7 @@ class AdoptReport:
         parts = []
         compared = "command"
         both = "commands"
-        if self.differences:  # a configuration's keys
+        if self.differences:  # A configuration has keys instead of options
             compared = "keys"
             both = "files"
         for rank in Rank:
@@ -336,8 +336,8 @@ def adopt(
 ) -> AdoptReport:
     """Run a script in a sandbox, write the run file, and report whether it passes `runbook check`.
 
-    The small text files in the first script's folder are available in the sandbox, as copies. If a
-    run file with different contents exists, it is an error, unless `replace` is set. If there are
+    The small text files in the first script's folder are available in the sandbox, as copies. It is
+    an error if a run file with different contents exists, unless `replace` is set. If there are
     several trainings, the last one is used, or the one numbered `launch` (from 1).
     """
     project = params.project_root()
@@ -375,7 +375,7 @@ def _script_of_own_file(texts: Sequence[tuple[str, str]]) -> Script | None:
 
 
 def adopt_process(number: int, out: Path | None, *, replace: bool = False) -> AdoptReport:
-    """Turn the command line of a running process into a run file. Nothing is started."""
+    """Turn the command line of a running process into a run file. No program is started."""
     project = params.project_root()
     path = _run_file_path(out, f"process-{number}", project)
     script = script_of_process(number)
@@ -475,7 +475,7 @@ def run_name(script: Path) -> str:
     ('job-126', 'job-1e5', 'job-on')
     """
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", script.stem).strip("-._")[:60]
-    if stem in ("", "models", "datasets", "local"):  # Names of other files in params
+    if stem in ("", "models", "datasets", "local"):  # Names that other files in params already have
         return f"adopted-{stem or 'script'}"
     if not re.search("[A-Za-z]{2}", stem) or stem.lower() in _WORDS_OF_YAML:
         return f"job-{stem}"
@@ -512,7 +512,7 @@ _CODE = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".py")
 def is_secret_file(name: str, text: str) -> bool:
     """Return whether a file contains only a secret.
 
-    It does if its name says so, or if it is one long word of letters and digits.
+    This is the case if its name says so, or if its content is one long word of letters and digits.
 
     >>> is_secret_file("hf_token.txt", "x"), is_secret_file("wandb", "0123456789abcdef01ab"), is_secret_file("a.py", "x")
     (True, True, False)
@@ -690,14 +690,14 @@ def _settled(adopted: Adoption, project: Path) -> tuple[Adoption, str, RenderedP
             break
         settled = rewritten(settled)
         tried = _tried(settled, project)
-    if tried.refused:  # Placeholders that do not help would only hide the source's values
+    if tried.refused:  # Placeholders that do not help would only hide values of the source
         unsettled = dataclasses.replace(adopted, findings=as_read)
         return unsettled, first_try.refused, first_try.rendered
     return settled, tried.refused, tried.rendered
 
 
 _MOST_ROUNDS = 8
-"""Most attempts at a run file. Each leaves other values open."""
+"""Largest number of attempts at a run file. Each attempt turns other values into questions."""
 
 
 @dataclass(frozen=True)
@@ -705,7 +705,7 @@ class TriedRunFile:
     """The verdict of `runbook check` on a run file."""
 
     refused: str
-    """Why it rejects the run file; empty if it accepts it."""
+    """Why `runbook check` rejects the run file; empty if it accepts the file."""
     checks: tuple[Check, ...]
     """The failed checks, if values are inconsistent."""
     rendered: RenderedPhase | None

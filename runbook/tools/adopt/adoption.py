@@ -63,10 +63,10 @@ class Adoption:
 
     name: str
     text: str
-    """The text or values of the run file."""
+    """The run file, as text."""
     framework: str
     base: str
-    """The run whose script the job calls, and whose values fill in missing ones.
+    """The run whose script the job calls. Its values fill in missing ones.
 
     Empty if the script is complete.
     """
@@ -91,10 +91,10 @@ def adopt(
 ) -> Adoption:
     """Run the first script in a sandbox and read what it started.
 
-    The other scripts and the files `beside` it are available to it. If it starts several trainings,
-    the last one becomes the run file, or the one numbered `launch_number` (from 1). Raise
-    `ParamsError` if the script neither starts a training that adopt can read nor sets a variable
-    that a document's script reads.
+    The first script can use the other scripts and the files in `beside`. If it starts several
+    trainings, the last one becomes the run file, or the one numbered `launch_number` (from 1).
+    Raise `ParamsError` if the script neither starts a training that adopt can read nor sets a
+    variable that a document's script reads.
     """
     script = follow(files, beside or {}, _starts_training)
     texts = {**(beside or {}), **dict(files[1:])}
@@ -173,7 +173,7 @@ def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
 
 
 def _sentences(notes: Sequence[str]) -> str:
-    """Return a sentence for everything unusual about a script's run, each with a leading space."""
+    """Return one sentence for each unusual fact about the run of a script, with a leading space."""
     return "".join(f" {note}." for note in notes)
 
 
@@ -268,13 +268,14 @@ def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> 
 _READS_ARGUMENTS = re.compile(r"\bgetopts\b|\$\{?(?:[1-9@*]|#\})")
 """How a script reads the arguments that it is started with."""
 _STEPS = re.compile(r"--train[-_](?:iters|samples|tokens)[ =]+[\"']?(?:(0)\b|\$\{?([A-Za-z_]\w*))")
-"""A length that is 0, or the variable that holds it."""
+"""Matches an option for the training's length whose value is 0 or a variable."""
 
 
 def _is_zero_without_arguments(script: Script) -> bool:
-    """Return whether a length of 0 may come from arguments that adopt was not given.
+    """Return whether a length of 0 may result from missing arguments of the script.
 
-    A script whose own text says 0 only evaluates; a job that it writes and submits has the result.
+    A script that itself sets the length to 0 only evaluates; if it writes and submits a job, the
+    length is the job's.
     """
     own_lines: list[str] = []
     for number, line in enumerate(script.text.splitlines(), 1):
@@ -354,8 +355,8 @@ def _site_of(script: Script, project: Path) -> Site:
 def _base(script: Script, launches: Sequence[Launch], calls: Sequence[DocumentCall]) -> str:
     """Return the run that supplies the values that a script takes from another file.
 
-    The result is empty if the script is complete. The other file is a document's script, or NeMo's
-    own.
+    The result is empty if the script is complete. The other file may be a document's script, or one
+    of NeMo's own files.
     """
     if calls and not launches:
         return calls[-1].run
@@ -490,7 +491,7 @@ _OTHER_FILES = re.compile(r"(deepspeed|ds)-config|vocab-file|merge-file|tokenize
 
 
 def _files_given(arguments: Sequence[Word]) -> list[str]:
-    """Return the configuration files among a program's arguments, formatted for people."""
+    """Return the configuration files among a program's arguments, as text for people."""
     files: dict[str, None] = {}
     for word, name, values in program_arguments.pairs(arguments):
         if _OTHER_FILES.fullmatch(name):
@@ -558,7 +559,7 @@ _OF_OUR_TRAINER = {
     "training.reduce_in_bf16": "our trainer sums gradients in 32 bits",
     "training.loss_fusion": "our trainer has its own loss, which overwrites the logits",
 }
-"""For options that only Megatron-LM has: what our trainer does instead."""
+"""How our trainer differs, for each option that only Megatron-LM has."""
 
 
 def leave_options_of_megatron_lm(findings: Findings) -> None:
@@ -670,7 +671,7 @@ def _take_submission(call: DocumentCall, findings: Findings) -> None:
 def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
     """Take the settings of the last launch.
 
-    These are the options of the program and its starter, and the environment variables that tune
+    These are the options of the program and its launcher, and the environment variables that tune
     them.
     """
     launch = evidence.launches[-1]
@@ -746,7 +747,7 @@ def _starts_one_process(launch: Launch, findings: Findings) -> bool:
 
     It does so with plain python, or with torchrun without a process count.
     """
-    if findings.model_parallel > 1:  # Something other than the script starts it on every device.
+    if findings.model_parallel > 1:  # Something else starts the program on every device
         return False
     if framework_of([launch]) == "nemo":  # trainer.devices sets the number of processes.
         return False
@@ -767,7 +768,7 @@ _BESIDE_OPTIONS = {
     "IMAGE",
     "DATA_PATH",
 }
-"""Environment variables that change the training, besides its options."""
+"""Environment variables that change the training like options do."""
 
 
 def _run_file(
@@ -805,7 +806,7 @@ def _run_file(
 
 
 def _comment(text: str) -> str:
-    """Return a text as a one-line comment, cut short and without control characters."""
+    """Return a text as a one-line comment, shortened and without control characters."""
     visible_letters = []
     for letter in text:
         if letter.isprintable():
@@ -816,7 +817,7 @@ def _comment(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return a text of at most 110 characters."""
+    """Return a text shortened to 110 characters."""
     if len(text) <= _MOST_LETTERS_OF_A_COMMENT:
         return text
     return f"{text[: _MOST_LETTERS_OF_A_COMMENT - 3]}..."
@@ -861,8 +862,8 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
         findings.does(line, text, "the program switches it off; so do we")
         findings.take("parallel.sequence", False, line, "one tensor rank")
     if findings.value("training.overlap_tensor") and findings.number("parallel.tensor", 1) == 1:
-        # Our check refuses the option without sequence parallelism; in the upstream program it has
-        # no effect then.
+        # Our check refuses this option without sequence parallelism. In the upstream program the
+        # option then has no effect.
         line = findings.carried["training.overlap_tensor"].line
         source = "a single tensor rank sends nothing during its products"
         findings.does(line, findings.carried["training.overlap_tensor"].source, source)
@@ -881,7 +882,7 @@ def _take_program_defaults(findings: Findings, framework: str) -> None:
     source = "the program's default, because the script does not set it"
     for key, value in MEGATRON_DEFAULTS.items():
         if key == "data.split" and findings.value("data.held_out"):
-            continue  # Complete files are held out, so nothing is split.
+            continue  # Whole files are held out, so the text is not split
         findings.take(key, value, 0, source, over=False)
     _precision(findings)
     if framework == "megatron-lm":
@@ -1011,7 +1012,7 @@ def _batch(findings: Findings) -> None:
 def _end_ramp(sequences: int, findings: Findings) -> bool:
     """Use the first batch of a ramp that can be divided over the devices.
 
-    This is for a source that does not say how the ramp ends. Return whether there is a ramp.
+    This applies to a source that does not say how the ramp ends. Return whether there is a ramp.
     """
     start = findings.number("training.rampup_start")
     increment = findings.number("training.rampup_increment")

@@ -35,7 +35,10 @@ def take_singularity(singularity_words: Sequence[Word], findings: Findings) -> N
 
 
 def take_image(image: Word, findings: Findings, source: str = "image") -> None:
-    """Take an image that a queue can start; a docker tag of one machine cannot be pulled."""
+    """Take an image that a queue can start.
+
+    A docker tag that exists on only one machine cannot be pulled.
+    """
     name = image.shown
     site_image = findings.site.container.image
     on_stage = re.escape(site_image).replace(re.escape("{stage}"), "(?P<stage>/.+)")

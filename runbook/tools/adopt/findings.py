@@ -1,6 +1,6 @@
-"""What adopt found in a script.
+"""The findings of adopt about a script.
 
-This includes values for the run file, settings without a key, settings that the runbook handles
+They include values for the run file, settings without a key, settings that the runbook handles
 automatically, and errors.
 """
 
@@ -66,18 +66,18 @@ class Findings:
     questions: dict[str, str] = field(default_factory=dict)
     """Questions that the source leaves open, by the key that answers them.
 
-    The run file has a placeholder for each.
+    For each question, the run file has a placeholder.
     """
     tokenizer_kind: str = ""
-    """The tokenizer that the source names: GPT2BPETokenizer, Llama2Tokenizer."""
+    """The tokenizer that the source names, such as GPT2BPETokenizer or Llama2Tokenizer."""
     has_absent_document: bool = False
     """Whether the training uses a DeepSpeed configuration that is not available."""
     vocabulary: int = 0
     """Size of the model's vocabulary in tokens, if the source states it; otherwise 0."""
     other_model: str = ""
-    """What makes the source's model different from the run file's, such as 8 experts.
+    """The part of the source's model that the run file's model lacks, such as 8 experts.
 
-    Empty if they are the same.
+    Empty if both models are the same.
     """
     unknown_model: str = ""
     """Why the source does not identify its model, so that the run file uses its own.
@@ -104,7 +104,7 @@ class Findings:
 
     @property
     def shape(self) -> dict[str, int]:
-        """Return the model sizes that were adopted, by name; 0 if a size was not."""
+        """Return the adopted model sizes by name. A size that was not adopted is 0."""
         sizes = {}
         for name in SHAPE_FIELDS:
             sizes[name] = self.number(f"training.shape.{name}")
@@ -124,17 +124,17 @@ class Findings:
         *,
         over: bool = True,
     ) -> None:
-        """Set a value. With `over` off, an existing value stays."""
+        """Set a value. Without `over`, an existing value is kept."""
         if over or key not in self.carried:
             self.carried[key] = CarriedValue(key, value, line, source)
 
     def drop(self, *keys: str) -> None:
-        """Remove values again."""
+        """Remove values that were adopted."""
         for key in keys:
             self.carried.pop(key, None)
 
     def leave(self, line: int, text: str, why: str) -> None:
-        """Note a setting that is not carried over."""
+        """Record a setting that is not carried over."""
         remark = Remark(line, text, why)
         if remark not in self.leftovers:
             self.leftovers.append(remark)
@@ -146,15 +146,15 @@ class Findings:
         section: str,
         why: str = "the run file has no key for it",
     ) -> None:
-        """Note a setting that the site's file may have in one of its sections."""
+        """Record a setting that belongs in a section of the site file."""
         self.leave(line, text, f"{why}: write it under {section} of {self.site_file}")
 
     def ask(self, key: str, question: str) -> None:
-        """Ask for the value of a key. If the key already has a question, that question stays."""
+        """Ask for the value of a key. An existing question for the key is kept."""
         self.questions.setdefault(key, question)
 
     def trains_another_model(self, line: int, text: str, part: str) -> None:
-        """Note a part of the source's model that our models do not have.
+        """Record a part of the source's model that our models do not have.
 
         The run file then trains another model.
         """
@@ -172,7 +172,7 @@ class Findings:
     def ask_for_tokenizer(self, path: str, line: int, source: str) -> None:
         """Take the tokenizer's file if it is given as a full path.
 
-        Otherwise ask for it, with a placeholder.
+        Otherwise ask for the file, with a placeholder.
         """
         word = Word(path, line)
         file = path if path.endswith((".json", ".model")) else f"{path.rstrip('/')}/tokenizer.json"
@@ -187,7 +187,7 @@ class Findings:
         )
 
     def for_site(self, section: str, name: str, value: Any) -> None:
-        """Note a value for the text that a person can paste into the site's file."""
+        """Record a value for the text that a person can paste into the site file."""
         self.site_values[section, name] = value
 
     def does(self, line: int, text: str, why: str) -> None:
@@ -214,8 +214,8 @@ class Findings:
     ) -> None:
         """Adopt a word as a value.
 
-        If the word is unknown or of the wrong type, report it with the reason. The program takes
-        the last of an option's values, so an earlier one does not stand in for it.
+        If the word is unknown or of the wrong type, report it with the reason. Because the program
+        uses the last of an option's values, an earlier value does not replace a wrong last one.
         """
         text = f"{source} {word.shown}"
         if over and key in self.carried and self.carried[key].source == source:

@@ -15,13 +15,13 @@ class Sign:
     """Patterns that identify programs of another framework."""
 
     framework: str
-    """The name that people use for it."""
+    """The framework's usual name."""
     script: str = ""
-    """Pattern of the program's path; empty: any."""
+    """Pattern of the program's path; empty: any path."""
     option: str = ""
-    """Pattern of a whole option name, with dashes between words; empty: any."""
+    """Pattern of a whole option name, with dashes between words; empty: any option."""
     value: str = ""
-    """Pattern of a word that is not an option, such as a file; empty: any."""
+    """Pattern of a word that is not an option, such as a file; empty: any word."""
 
 
 _HUGGING_FACE = (
@@ -71,7 +71,7 @@ SIGNS = (
     Sign("Hugging Face's Accelerate", option=r"mixed-precision|num-processes"),
     Sign("PyTorch FSDP", option=r"fsdp|sharding-strategy|fsdp-[\w-]+"),
 )
-"""The order matters: the first sign that a program shows gives it its name.
+"""Signs in order of precedence: the first sign that a program matches names its framework.
 
 A program's name takes precedence over its options.
 """
@@ -102,7 +102,7 @@ _IMPORTED = (
     ("Hugging Face's Trainer", r"transformers import [^\n]*\bTrainer"),
     ("Hugging Face's Accelerate", "accelerate"),
 )
-"""Patterns for what a program imports from its framework.
+"""Patterns of the modules that a program imports from its framework.
 
 A program that imports Megatron itself may be of any kind.
 """
@@ -111,7 +111,7 @@ A program that imports Megatron itself may be of any kind.
 def imported_frameworks(texts: Mapping[str, str]) -> dict[str, str]:
     r"""Return the framework that each Python program imports, by the name of its file.
 
-    Programs that import none of these are omitted.
+    Programs that import no such module are omitted.
 
     >>> imported_frameworks({"a/run.py": "import torch\nfrom megatron.bridge.training import pretrain\n"})
     {'run.py': 'Megatron Bridge'}

@@ -39,7 +39,7 @@ def with_configuration_files(script: Script, texts: Mapping[str, str]) -> Script
 
 
 def _file_of(command: StartedProgram) -> str:
-    """Return the configuration file with which a command starts a training, or an empty text."""
+    """Return the configuration file that a command passes to a training, or an empty text."""
     if _place_of_program(command.words) is None:
         return ""
     name, name_word = _option(command.words, "--config-name", "-cn")
@@ -60,7 +60,7 @@ def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProg
         return command
     try:
         values = yaml_values(text, name)
-    except ParamsError:  # It is not YAML, so its values stay unknown
+    except ParamsError:  # The file is not YAML, so its values stay unknown
         return command
     overrides = _overrides(command.words[position + 1 :])
     file_words = [
@@ -68,7 +68,7 @@ def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProg
     ]
     command_words = (*command.words[: position + 1], *file_words, *command.words[position + 1 :])
     num_own = command.own
-    if position <= num_own:  # Do not search the words of srun, which starts the program
+    if position <= num_own:  # Skip the words of srun, which starts the program
         num_own = min(num_own + len(file_words), len(command_words) - 1)
     return replace(command, words=command_words, own=num_own)
 
@@ -212,7 +212,7 @@ def _resolved(
 ) -> list[tuple[ConfigValue, str]]:
     """Return each value with its text.
 
-    References are filled in like Hydra does it, after the overrides.
+    References are filled in as by Hydra, after the overrides.
     """
     by_name: dict[str, object] = {value.name: value.value for value in values}
     by_name |= overrides
@@ -287,7 +287,7 @@ _MOST_REFERENCES = 8
 
 
 def _referred_name(name: str, dots: str, path: str) -> str:
-    """Return the name that a reference means: an absolute one, or with dots a relative one.
+    """Return the name to which a reference refers. With dots, the reference is relative.
 
     >>> _referred_name("model.data.seq_length", "", "model.encoder_seq_length")
     'model.encoder_seq_length'
@@ -295,7 +295,7 @@ def _referred_name(name: str, dots: str, path: str) -> str:
     'model.encoder_seq_length'
     """
     if not dots:
-        return path.removeprefix("training.")  # The section that the launcher puts around the file
+        return path.removeprefix("training.")  # NeMo's launcher puts the file into this section
     sections = name.split(".")[: -len(dots)]
     return ".".join((*sections, path))
 

@@ -126,7 +126,10 @@ def _loaded_modules(command_words: Sequence[str]) -> Sequence[str]:
 
 
 def _take_activation(command: StartedProgram, findings: Findings) -> None:
-    """Report an activation: either the site's setup already does it, or the site file can do it."""
+    """Report the activation of an environment.
+
+    Either the site's setup already does it, or the site file can do it.
+    """
     text = " ".join([command.name, *(word.shown for word in command.words[1:])])
     file = text.rpartition(" ")[2].lstrip("./")
     setup = findings.site.setup
@@ -166,7 +169,7 @@ def take_knobs(
 ) -> None:
     """Take every variable that a script of the site's document reads.
 
-    With `over` off, options of the script take precedence.
+    Without `over`, options of the script take precedence.
     """
     for name, value in values.items():
         if name in _READ:
@@ -202,7 +205,7 @@ def take_knobs(
 
 
 _READERS: dict[type[Any], Callable[[str], Any]] = {bool: truth, float: float, int: whole}
-"""The reader of a value, by the type of its key; other types are read as text."""
+"""The function that reads a value, by the type of its key. Other types are read as text."""
 
 
 def key_of(name: str) -> str:
@@ -233,7 +236,7 @@ def leave_unknown(script: Script, values: Mapping[str, Word], findings: Findings
 
 def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
     """Take the model from the document's MODEL_SIZE_KEY (in capitals) or from NeMo's size."""
-    # LUMI's model_size is the number of billions, as a model's name
+    # LUMI's model_size is the number of billions in a model's name
     if re.fullmatch(r"[\d.]+", value.text):
         return
     size = value.text.lower()

@@ -32,7 +32,7 @@ class TextPattern:
     only_with: str = ""
     """A second pattern that must also match somewhere in the text."""
     never_with: str = ""
-    """A pattern that rules the error out."""
+    """A pattern whose match rules the error out."""
 
 
 _ROWS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ TEXT_PATTERNS = tuple(TextPattern(**row) for row in _ROWS)
 
 @dataclass(frozen=True)
 class Evidence:
-    """A script, what it was seen to do, and its run file."""
+    """The evidence in which errors are searched: script, record of its run, and run file."""
 
     script: Script
     launches: Sequence[Launch]
@@ -64,7 +64,7 @@ class Evidence:
 def errors_in(evidence: Evidence) -> list[KnownError]:
     """Return all errors by number and line, each at most once per line.
 
-    Some numbers stand for several problems, and each problem is returned once per line.
+    Some error numbers cover several problems. Each of these is returned once per line.
     """
     errors = {}
     for detect in DETECTORS:
@@ -80,7 +80,7 @@ def errors_in(evidence: Evidence) -> list[KnownError]:
 
 
 _SEVERAL_PROBLEMS = (15, 19, 27)
-"""Numbers that stand for several problems, which may occur together on one line."""
+"""Numbers of errors that cover several problems, which may occur together on one line."""
 
 
 def _texts(evidence: Evidence) -> Iterator[KnownError]:
@@ -98,7 +98,7 @@ _MISLABELLED = {(12, 512): (1, "375M"), (24, 1024): (2, "857M")}
 
 
 def _labels(evidence: Evidence) -> Iterator[KnownError]:
-    """Errors 1 and 2: a label that gives a size which the shape does not have."""
+    """Errors 1 and 2: a label states a size that the shape does not have."""
     model = evidence.model
     if model is None:
         return
@@ -215,7 +215,7 @@ def _partitions(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _held_out(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 10: CHUNKS counts twice."""
+    """Error 10: the files that CHUNKS counts are held out twice."""
     chunks = evidence.script.value("CHUNKS")
     if chunks and chunks.text.isdigit():
         files = chunks.text
@@ -272,7 +272,7 @@ def _tokenizer_files(evidence: Evidence) -> list[tuple[Word, Word]]:
 
 
 def _shared_checkpoints(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 14: the small model's checkpoint is where the large model looks for its own."""
+    """Error 14: the small model's checkpoint is saved where the large model looks for its own."""
     starts = [_start_of(call) for call in evidence.called("azure-175b")]
     for start, second_start in combinations(starts, 2):
         if start.shape != second_start.shape and start.folder == second_start.folder:
@@ -396,7 +396,7 @@ def _state(evidence: Evidence) -> Iterator[KnownError]:
     stage = min(3, max(0, findings.number("parallel.zero_stage", 1)))
     bytes_per_parameter = state_bytes("fp16", deepspeed=True, zero_stage=stage, data=copies).total
     parameters = whole(shape_of(model)).total
-    state = bytes_per_parameter * parameters / findings.model_parallel  # bytes on a device
+    state = bytes_per_parameter * parameters / findings.model_parallel  # Bytes per device
     if state > memory:
         line = findings.carried.get("parallel.zero_stage", findings.carried["model"]).line
         problem = (
@@ -411,7 +411,7 @@ def _state(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _nodes(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 18: the queue is asked for a different number of nodes than the program gets."""
+    """Error 18: the number of nodes requested from the queue differs from the program's."""
     remedy = "the number of nodes has one origin: jobs.training.nodes"
     directives = [entry for entry in evidence.script.directives if entry.name == "nodes"]
     numbers = [entry for entry in directives if entry.value.isdigit()]
@@ -473,7 +473,7 @@ def _steps(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _conda(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 24: different conda modules are used in different places."""
+    """Error 24: a script loads one conda module, and another part of it a different one."""
     matches = evidence.script.matching(r"(?:conda/|venvs/\S*?)(20\d\d-\d\d-\d\d[\w-]*)")
     first_lines = {match[1]: line for line, match in reversed(matches)}
     calls = evidence.called("polaris-25b")
@@ -501,7 +501,7 @@ def _polaris(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _unsaved(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 27: nothing is saved, two loss scales, an unpinned image, or no GPUs requested."""
+    """Error 27: no checkpoints, two loss scales, an unpinned image, or no requested GPUs."""
     asks_for_devices = _asks_for_devices(evidence)
     dynamic_scale = re.search(r'"loss_scale"\s*:\s*0\b', evidence.script.text)
     for launch in evidence.launches:

@@ -14,7 +14,7 @@ from runbook.tools.adopt.script import Script, StartedProgram, Word
 _GPT = re.compile(
     r"(^|/)(pretrain_(gpt|mcore_gpt|llama|mcore)\w*|megatron_gpt_pretraining\w*)\.py$"
 )
-"""Programs that always train a GPT, whatever their options."""
+"""Names of programs that always train a GPT, whatever their options."""
 _MAY_TRAIN = re.compile(
     r"(pretrain|train|finetun|sft|dpo|ppo|grpo)\w*(\.py|-cli)?$|run_recipe\.py$"
 )
@@ -23,7 +23,7 @@ _NEVER = re.compile(
     r"|(_to_|2)(hf|huggingface|megatron|mcore|nemo|torch)\w*\.py$|(^|[/_])(infer|inference|eval)\w*\.py$"
     r"|(^|[/_])(hf|huggingface|megatron|mcore|nemo|torch|te)2[a-z][\w.-]*\.py$"
 )
-"""Programs that prepare data, convert, generate or evaluate, and never train."""
+"""Names of programs that prepare data, convert, generate or evaluate, and never train."""
 _MODULES = (
     "torch.distributed.run",
     "torch.distributed.launch",
@@ -31,10 +31,10 @@ _MODULES = (
     "accelerate.commands.launch",
 )
 _ENOUGH_OPTIONS = 4
-"""Number of known options that make a script with any name a training."""
+"""Number of known options that make a script of any name a training."""
 _ENOUGH_CORE_OPTIONS = 2
-"""Number of those that must be specific to training. --bf16 and --seed are options of many
-programs."""
+"""Number of these options that must be specific to training, because many programs have --bf16
+or --seed."""
 _CORE_OPTIONS = {
     "num-layers",
     "hidden-size",
@@ -65,7 +65,10 @@ class Launch:
     command: StartedProgram
 
     def part(self, *names: str) -> tuple[Word, ...]:
-        """Return the options of the first of these programs that occurs, or no options."""
+        """Return the options of the first of these programs that is part of the launch.
+
+        The result is empty if none of them is.
+        """
         return next((shell_words for name, shell_words in self.parts if name in names), ())
 
     @property
@@ -147,7 +150,10 @@ def _is_nemo_launcher(script: Word, shell_words: Sequence[Word]) -> bool:
 
 
 def _has_enough_options(shell_words: Sequence[Word]) -> bool:
-    """Return whether words are Megatron's options or NeMo's overrides, not just similar ones."""
+    """Return whether enough words are Megatron's options or NeMo's overrides.
+
+    Options that only look similar do not count.
+    """
     names = {name for _, name, _ in pairs(shell_words)}
     core = names & _CORE_OPTIONS
     num_known = count_known(shell_words)
@@ -221,7 +227,8 @@ def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]
         arguments = command.words[index + 1 :]
         if _has_enough_options(arguments):
             return index
-        # By an interpreter or a wrapper that is not here: debugpy-run -m torch.distributed.run
+        # Started by an interpreter or a wrapper that is not installed here: debugpy-run -m
+        # torch.distributed.run
         if command.kind in ("step", "unknown") and foreign_framework(script, arguments):
             return index
     return None
@@ -261,7 +268,7 @@ _TRAINS_BY_ITS_WORDS = re.compile(
     r"(.*/)?train\w*\.py"
     r"|--(do_train|num_train_epochs|rollout[-_]batch[-_]size|advantage[-_]estimator)(=.*)?"
 )
-"""Words that make a program with any name a training: deepy.py train.py, run_clm.py --do_train."""
+"""Words that mark a program of any name as a training: deepy.py train.py, run_clm.py --do_train."""
 
 
 _LAUNCHER_OVERRIDE = re.compile(r"(training=|stages=\[training)")
@@ -400,7 +407,7 @@ def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:
     best_score = 0
     for site, signs in SITE_SIGNS.items():
         other_queue = "pbs"
-        if site == "polaris":  # The only site here with PBS
+        if site == "polaris":  # The only site here that uses PBS
             other_queue = "slurm"
         if site not in sites or other_queue in queues:
             continue
@@ -457,7 +464,7 @@ _ONLY_MEGATRON_LM = {
     "use-mcore-models",
     "transformer-impl",
 }
-"""Options that Megatron-DeepSpeed's engine cannot use, whatever its folder is called."""
+"""Options that Megatron-DeepSpeed's engine cannot use, whatever the folder is called."""
 _NEMO_SIGN = re.compile(r"(training\.)?trainer\.|.*megatron_gpt_pretraining", re.DOTALL)
 _DEEPSPEED_SIGN = re.compile(r"--(deepspeed|zero[-_]stage)|.*pretrain_gpt_alcf", re.DOTALL)
 
@@ -488,7 +495,7 @@ def run_of(script: Script) -> str:
     The result is empty if neither identifies a run.
     """
     if script.matching(_WRITES_OPTIONS):
-        return ""  # It starts another program, so it is not a block of exports
+        return ""  # The script starts another program, so it is not a block of exports
     names = _names_with_values(script)
     _, run, _, knobs = max(DOCUMENTS, key=lambda document: len(names & document[3]))
     if len(names & knobs) >= _ENOUGH_KNOBS:
@@ -517,9 +524,9 @@ _WRITES_OPTIONS = (
 )
 """Matches options of a training program in a script."""
 _ENOUGH_KNOBS = 2
-"""Number of a document's variables that identify it.
+"""Number of a document's variables that identify the document.
 
-A single one, such as batch_size, is too common.
+A single variable, such as batch_size, is too common.
 """
 _CLEAR_SCORE = 4
 """Weight of evidence above which a text clearly refers to one machine."""

@@ -1,4 +1,4 @@
-"""The model that a script trains: a model of the catalogue, and the sizes that differ from it."""
+"""The model that a script trains: a model of the catalogue, with the sizes that differ."""
 
 from collections.abc import Mapping, Sequence
 
@@ -62,7 +62,7 @@ def _let_model_stand_in(
     missing: Sequence[str],
     findings: Findings,
 ) -> None:
-    """Use the nearest model if the script lacks a size that identifies the model."""
+    """Use the nearest model as a placeholder if the script lacks a size that identifies a model."""
     unknown = f"the script does not set {', '.join(missing)}"
     findings.take("model", name, 0, f"placeholder: {unknown}")
     findings.unknown_model = unknown
@@ -98,7 +98,7 @@ _WIDTHS = ("ffn_hidden", "kv_heads")
 def _shorten_smoke_test(model: Model, findings: Findings) -> None:
     """Limit the smoke test's sequences to the number of positions.
 
-    This is done if that is smaller than the model's sequence length.
+    This matters only if that is smaller than the model's sequence length.
     """
     positions = findings.number("training.shape.positions")
     if 0 < positions < model.sequence_length:
@@ -200,7 +200,7 @@ def _report_kind(
     kind: Mapping[str, str | float],
     findings: Findings,
 ) -> None:
-    """Report each property that differs from the script, and keep it for a new catalogue entry."""
+    """Report each property that differs from the script, and record it for the new model entry."""
     full_kind = {field: getattr(model, field) for field in _KINDS} | dict(kind)
     other_fields = _other_fields(model, kind)
     for field in other_fields:
@@ -222,7 +222,7 @@ def _report_kind(
 
 
 _PADDING = 1024
-"""Number of rows by which a padded vocabulary may exceed the tokenizer's."""
+"""Largest number of rows by which a padded vocabulary may exceed the tokenizer's."""
 _CORE_FIELDS = ("layers", "hidden", "heads")
 """Fields of a shape that are needed to look up a model."""
 
@@ -262,7 +262,10 @@ def take_uneven_stages(framework: str, findings: Findings) -> None:
 
 
 def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None:
-    """Set the model of a NeMo training: that of its file, or one of the kind that it needs."""
+    """Set the model of a NeMo training.
+
+    It is the model of its file, or one of the kind that the training needs.
+    """
     findings = evidence.findings
     _ask_for_nemo_model(evidence)
     if is_other_kind(kind, findings):
@@ -352,7 +355,7 @@ def _nearest_model(
 
 
 def _distance(model: Model, shape: Mapping[str, int], findings: Findings) -> tuple[float, ...]:
-    """Return a sort key for a model's distance from a shape; large differences count first."""
+    """Return a sort key for a model's distance from a shape. Large differences count first."""
     sequence = findings.number("training.sequence_length")
     core = [field for field in _CORE_FIELDS if shape[field]]
     other_core = sum(getattr(model, field) != shape[field] for field in core)

@@ -26,9 +26,9 @@ from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import ASSUMED_DEVICES, ASSUMED_NODES, FOLDER, HOME, not_set
 
 SECONDS = 10
-"""Time that a job has on a machine with a processor to spare."""
+"""Time limit of a job, in seconds, on a machine with an idle processor."""
 _MOST_TIMES_LONGER = 4
-"""How many times longer a job has at most, where other programs keep the processors busy."""
+"""Largest factor by which the limit grows if other programs keep the processors busy."""
 MOST_PROCESSES = 96
 MOST_BYTES = 8 << 20
 """Largest trace in bytes. Output of a job beyond this size is cut off."""
@@ -50,7 +50,7 @@ _INSTALL = (
 
 @dataclass(frozen=True)
 class SandboxRun:
-    """What a job in the sandbox wrote, and how long it could run."""
+    """The trace of a job in the sandbox, and the job's time limit."""
 
     raw: str
     """The raw trace of everything that the job started."""
@@ -102,7 +102,10 @@ def run_job(
 
 
 def time_limit() -> int:
-    """Return the seconds that a job has: more where several programs wait for each processor."""
+    """Return a job's time limit in seconds.
+
+    The limit is longer if several programs wait for each processor.
+    """
     waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
     return math.ceil(SECONDS * min(max(1.0, waiting), _MOST_TIMES_LONGER))
 
@@ -201,7 +204,7 @@ def _stage_missing(root: Path, absent: str, program: str) -> None:
 
 
 def _entered(folder: Path, part: str, root: Path) -> Path:
-    """Return the path that one component leads to from `folder`, which is at or below `root`."""
+    """Return the path to which one component leads from `folder`, which is at or below `root`."""
     if part in ("", "."):
         return folder
     if part != "..":
@@ -325,7 +328,7 @@ class Retry:
     keep_going: bool = False
     """Whether `exit` is ignored."""
     as_a_rank: bool = False
-    """Whether MPI's variables are set to rank 0, and whether loops with an unknown count run once."""
+    """Whether MPI's variables are set to rank 0, and loops with an unknown count run once."""
 
 
 FIRST_RUN = Retry()
@@ -411,7 +414,7 @@ _RANKS = (
 
 
 def _login_variables(size: JobSize, retry: Retry) -> dict[str, str]:
-    """Return the variables that a login sets, and those that the stubs read."""
+    """Return the variables that a login sets, and the variables that the stubs read."""
     login = {
         "PATH": "/adopt/bin:/usr/local/bin:/usr/bin:/bin",
         "HOME": HOME,
@@ -446,7 +449,7 @@ def _unset_variables(
 
 
 def _real_run(job: SandboxJob) -> dict[str, str]:
-    """Return "no" for each switch by which a script, by default, only prints its command."""
+    """Return "no" for each variable with which a script, by default, only prints its command."""
     answers = {}
     for name, default in _DRY_RUN.findall(_code_that_runs(job)):
         answers[name] = _NO[default]
@@ -455,7 +458,7 @@ def _real_run(job: SandboxJob) -> dict[str, str]:
 
 _DRY_RUN = re.compile(r"\$\{(\w*DRY_?RUN):?[-=][\"']?(1|true|True|yes)[\"']?\}")
 _NO = {"1": "0", "true": "false", "True": "False", "yes": "no"}
-"""The word for no, for each word that a script uses for yes."""
+"""For each word that scripts use for yes, their word for no."""
 
 
 _LOOP = re.compile(r"^([ \t]*for\s*\(\([^;\n]*;)([^;\n]*)(;[^\n]*\)\))", re.MULTILINE)
@@ -493,7 +496,7 @@ _NODES = ("nodes", "select", "nnodes")
 def _job_size(job: SandboxJob) -> JobSize:
     """Read the nodes, devices and tasks that a job requests.
 
-    The sandbox assumes values for those that are not requested.
+    If they are not requested, the sandbox's assumptions are used.
     """
     requests = {directive.name: directive.value for directive in job.directives}
     nodes = 0
@@ -634,8 +637,8 @@ _END_OF_BLOCK = re.compile(r"^[ \t]*\}", re.MULTILINE)
 def _without_functions(script: str) -> str:
     """Return a script without the functions that it defines.
 
-    After the last brace no function can end. Searching for the end of each function beyond it would
-    take quadratic time.
+    No function can end after the last brace, and searching beyond it for the end of each function
+    would take quadratic time.
     """
     end = 0
     for brace in _END_OF_BLOCK.finditer(script):
@@ -646,7 +649,7 @@ def _without_functions(script: str) -> str:
 def own_code(script: str) -> str:
     """Return a script without its comments, its functions and texts in single quotes.
 
-    There, `$1` is an argument of a function, or a column of awk.
+    In those parts, `$1` is an argument of a function, or a column of awk.
     """
     text = _FUNCTION_OF_ONE_LINE.sub("", _without_comments(script))
     text = _without_functions(text)
@@ -675,8 +678,9 @@ def needed_arguments(job: SandboxJob) -> list[str]:
 def first_choice(job: SandboxJob) -> list[str]:
     """Return arguments with which a script takes a branch of its `case "$1" in`.
 
-    It is the first branch whose name does not suggest mere preparation, or else the first. The
-    result is empty if there is no such branch. The script's other arguments are markers.
+    The first branch whose name does not suggest mere preparation is taken, or else the first
+    branch. The result is empty if there is no such branch. The script's other arguments are
+    markers.
     """
     text = _without_functions(_without_comments(job.files[job.main]))
     head = _CASE_OF_ARGUMENT.search(text)

@@ -1,6 +1,7 @@
-"""Handles values that the source leaves open, and that do not fit together as the sandbox saw them.
+"""Handles values that the source leaves open and that are inconsistent in the sandbox's run.
 
-Each becomes a question in the run file, with a placeholder value, instead of an error.
+Each of these values becomes a question in the run file, with a placeholder value, instead of an
+error.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -148,7 +149,10 @@ def _length(findings: Findings, _: Models) -> bool:
 
 
 def _count_whole_warmup(iterations: int, findings: Findings) -> None:
-    """Count a warm-up of the whole training in steps: as a share, it would grow with the decay."""
+    """Count a warm-up of the whole training in steps.
+
+    As a share, the warm-up would grow with the decay.
+    """
     carried = findings.carried.get("training.warmup_fraction")
     if carried is None or carried.value < 1:
         return
@@ -177,7 +181,7 @@ def _recomputed_groups(findings: Findings, _: Models) -> bool:
 
 
 def _offload(findings: Findings, _: Models) -> bool:
-    """Drop an offload that the program does not have, or that has nothing to offload."""
+    """Drop an offload that the program does not support, or that has nothing to offload."""
     if "training.offload" not in findings.carried:
         return False
     leave_offload(findings)
@@ -225,4 +229,4 @@ _BY_KEYS: Sequence[tuple[tuple[str, ...], Answer]] = (
     (("data.tokenizer", "model"), _tokenizer),
     (("training.offload", "parallel.zero_stage", "training.framework"), _offload),
 )
-"""Checks without a code, by the keys that fix them."""
+"""Answers for checks without a code, by the keys that fix them."""

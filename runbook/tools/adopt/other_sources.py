@@ -171,7 +171,7 @@ _NEGATED = {
     "gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
     "overlap_p2p_comm": "no-overlap-p2p-communication",
 }
-"""For arguments with an inverted option, the option, by the name that the program prints."""
+"""For arguments with an inverted option: that option, by the argument's printed name."""
 _RENAMED = {"virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank"}
 _WITHOUT_ROW = (
     "data-path",
@@ -180,7 +180,7 @@ _WITHOUT_ROW = (
     "num-layers-per-virtual-pipeline-stage",
     "tokenizer-type",
 )
-"""Options that are read in another way than through a row of the table."""
+"""Options that are not read through a row of the table."""
 _COMPUTED = re.compile(
     r"world_size|rank|local_rank|data_parallel_size|padded_vocab_size|params_dtype|consumed_\w+"
     r"|start_weight_decay"
@@ -189,11 +189,12 @@ _COMPUTED = re.compile(
     r"|transformer_pipeline_model_parallel_size|encoder_\w+|decoder_\w+|kv_channels"
     r"|max_tokens_to_oom|model_parallel_size"
 )
-"""Arguments in a log that the program computed from others, unless they have a row of the table."""
+"""Arguments in a log that the program computed from others. They are ignored unless they have a
+row of the table."""
 SET_BY_PROGRAM = re.compile(
     r"world_size|rank|local_rank|data_parallel_size|params_dtype|consumed_\w+"
 )
-"""Arguments that the program always sets, even with --yaml-cfg. The user sets the others."""
+"""Arguments that the program always sets, even with --yaml-cfg. All others are set by the user."""
 
 
 def is_log(text: str) -> bool:
@@ -311,7 +312,7 @@ def _option_words(argument: str, value: str, computed: re.Pattern[str]) -> list[
 
 
 def _values(value: str) -> list[str]:
-    """Return the words of a printed value; a list has several."""
+    """Return the words of a printed value. A list has several words."""
     if value.startswith(("[", "(")):
         try:
             items = ast.literal_eval(value)

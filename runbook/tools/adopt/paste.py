@@ -1,7 +1,4 @@
-"""Text to paste: settings of a script that do not belong in a run file.
-
-They belong in the site's file, or in params/models.yaml.
-"""
+"""Text to paste: settings of a script that belong in the site file or in params/models.yaml."""
 
 from collections.abc import Mapping
 
@@ -48,7 +45,7 @@ def _yaml_key(name: str) -> str:
 
 
 def _leaves(tree: Mapping[str, object]) -> dict[str, object]:
-    """Return a tree whose values YAML can write on one line."""
+    """Return a tree with leaves that YAML can write on one line."""
     leaves: dict[str, object] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
@@ -79,7 +76,7 @@ def model_entry(
     try:
         own_model = Model.model_validate(values)
     except ValueError:
-        # A kind that no model here can be, such as one with ALiBi
+        # A kind of model that the trainer does not have, such as one with ALiBi
         return ""
 
     values["parameters"] = whole(shape_of(own_model)).total

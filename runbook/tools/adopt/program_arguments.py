@@ -24,7 +24,7 @@ _DATASETS = {
     "oscar": "oscar-1GB",
     "my-gpt2": "oscar-1GB",
 }
-"""Datasets of the catalogue, by a word that is in their file names."""
+"""Datasets of the catalogue, by a word that occurs in their file names."""
 
 
 def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
@@ -115,7 +115,7 @@ def _text_name(prefix: str) -> str:
 
 
 ModelKind = dict[str, str | float]
-"""Options such as activation and normalization, as fields of a model."""
+"""Fields of a model that options such as activation and normalization set."""
 NEVER_MINUTES = 100_000
 """Time limits above this (69 days) count as no limit."""
 
@@ -168,7 +168,7 @@ _NEMO_OVERRIDE = re.compile(r"[+~]*(training\.)?(trainer|model|exp_manager)\.\w"
 def take_options(shell_words: Sequence[Word], findings: Findings, framework: str) -> ModelKind:
     """Take every option that has a key, and report the others.
 
-    Return the kind of model that they describe.
+    Return the kind of model that the options describe.
     """
     kind: ModelKind = {}
     attention_dropout: Word | None = None
@@ -195,7 +195,7 @@ def take_options(shell_words: Sequence[Word], findings: Findings, framework: str
 
 
 def _needs_layout(option: tuple[Word, str, list[Word]]) -> bool:
-    """Return whether an option must be read after the layers and stages, wherever it is."""
+    """Return whether an option must be read after the layers and stages, wherever it stands."""
     _, name, _ = option
     return name == "num-layers-per-virtual-pipeline-stage"
 
@@ -203,7 +203,7 @@ def _needs_layout(option: tuple[Word, str, list[Word]]) -> bool:
 def _settle_loss_fusion(shell_words: Sequence[Word], findings: Findings) -> None:
     """Set the implementation of the loss if the program fuses it, in any order of the options.
 
-    On its own the option has no effect: Megatron prints its default into every log.
+    The implementation alone has no effect: Megatron prints its default into every log.
     """
     is_fused = False
     implementation: Word | None = None
@@ -264,7 +264,7 @@ def _leave_to_sites_options(
     findings: Findings,
     framework: str,
 ) -> None:
-    """Note an option that the site's file already passes to the framework."""
+    """Record an option that the site file already passes to the framework."""
     does = f"{findings.site_file} passes it to {framework}"
     findings.does(word.line, _option_text(name, values), does)
 
@@ -281,7 +281,7 @@ _PARTS_OF_OTHER_MODELS = {
 _GOES_WITH_EXPERTS = re.compile(
     r"moe-.*|expert-.*|create-moe-param-group|enable-expert-tensor-parallelism|disable-moe-.*"
 )
-"""Options that configure experts; they have no effect without experts."""
+"""Matches options that configure experts. They have no effect without experts."""
 
 
 def _is_of_another_model(name: str) -> bool:
@@ -311,7 +311,7 @@ def _leave_other_model(
 
 
 def site_value(values: Sequence[Word]) -> str | int | float | bool:
-    """Return an option's values as in a site file: a number, a text, or true for a flag."""
+    """Return an option's values as a site file has them: a number, a text, or true for a flag."""
     if not values:
         return True
     text = " ".join(value.shown for value in values)
@@ -468,7 +468,7 @@ def _tokenizer_folder(path: Word, findings: Findings) -> None:
 
 
 def _vocabulary(size: Word, findings: Findings) -> None:
-    """Note the size of the vocabulary, which may differ from that of the catalogue's model."""
+    """Record the size of the vocabulary, which may differ from that of the catalogue's model."""
     if size.text.isdigit():
         findings.vocabulary = int(size.text)
     findings.does(size.line, f"--vocab-size {size.shown}", "the vocabulary is in the model's entry")
@@ -496,7 +496,7 @@ MODELS = {"126m": "126m", "5b": "5b", "20b": "20b", "40b": "40b", "175b": "nemo-
 def size_of(shell_words: Sequence[Word]) -> Word | None:
     """Return the size that selects one of NeMo's own files, or None if no word does.
 
-    The word is `--config-name=175b.yaml`, or `training=gpt3/5b` of the launcher.
+    The size is part of `--config-name=175b.yaml`, or of the launcher's `training=gpt3/5b`.
     """
     for word in shell_words:
         match = _NEMO_SIZE.fullmatch(word.text)
@@ -627,7 +627,7 @@ _DEEPSPEED_SIGNS = {
     "fp16",
     "train_batch_size",
 }
-"""Sections of which DeepSpeed's configuration has at least one."""
+"""Sections that identify DeepSpeed's configuration, which has at least one of them."""
 
 
 def _number(

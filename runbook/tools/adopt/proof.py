@@ -1,6 +1,6 @@
 """The proof of an adoption.
 
-It puts every option of the script next to the option that the run file renders.
+The proof compares every option of the script with the option that the run file renders.
 
 An option is the same, changed, dropped or added, each with its reason. An option without a reason
 is unaccounted for, and such a run file never passes.
@@ -45,7 +45,7 @@ class OptionVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class ProvenOption:
-    """One option, in the script and in the run file."""
+    """One option, with its values in the script and in the run file."""
 
     option: str
     """The option's name, as the program spells it."""
@@ -59,9 +59,9 @@ class ProvenOption:
     line: int
     """Line in the script; 0 if the script does not have the option."""
     known_rank: Rank | None = None
-    """How much a key of another program's configuration matters.
+    """Importance of a key of another program's configuration.
 
-    None for an option, where the name decides.
+    None for an option, whose name decides.
     """
 
     @property
@@ -281,7 +281,7 @@ class _Proof:
             return self.findings.value(key)
         if key == "training.sequence_length":
             return self.rendered.phase.model.shape.sequence_length
-        if key.startswith("training.shape."):  # A default of the model is also a value
+        if key.startswith("training.shape."):  # A model's default is also a value
             return getattr(self.rendered.phase.model.shape, key.rpartition(".")[2])
         try:
             return self.rendered.settings.value(key)
@@ -289,7 +289,7 @@ class _Proof:
             return None
 
     def _carried_from(self, name: str) -> CarriedValue | None:
-        """Return the run file's value that came from an option, or None."""
+        """Return the run file's value that was taken from an option, or None."""
         for carried in self.findings.carried.values():
             if carried.source in (f"--{name}", name):
                 return carried
@@ -329,7 +329,7 @@ class _Proof:
     def _source_of_key(self, name: str, option: Option | None) -> str:
         """Return the other source that set an option's key.
 
-        Return an empty text if the option itself set it.
+        The text is empty if the option itself set it.
         """
         for key in _keys_of(option):
             carried = self.findings.carried.get(key)
@@ -471,7 +471,7 @@ class _Proof:
         chosen = self.findings.carried.get(DOCUMENT_KEYS.get(name, ""))
         if (
             chosen
-        ):  # The training's option applies, or a number that can be divided over the devices
+        ):  # The training's option overrides it, or the number was made divisible by the devices
             return chosen.source
         section, _, leaf = name.partition(".")
         for remark in (*self.findings.leftovers, *self.findings.automatic):
@@ -502,9 +502,9 @@ _TAKE_ONE_WORD = (
     "tokenizer-type",
     "vocab-size",
 )
-"""Options that have their own parsers."""
+"""Options that accept one word, because they have their own parsers."""
 _TAKE_A_LIST = ("model.optim.betas", "model.rampup_batch_size", "model.data.splits_string", "split")
-"""Options whose list may be one word or several."""
+"""Options that accept a list as one word or as several words."""
 
 
 def _accounted(verdict: OptionVerdict, why: str) -> OptionVerdict:
@@ -561,7 +561,7 @@ _REASONS = {
     "exp_manager.create_checkpoint_callback": "training.save_interval says how often",
     "eval-iters": "nothing is evaluated: training.eval_interval is 0",
 }
-"""Remarks about options that do not correspond to a single key of the run file."""
+"""Reasons for options that do not correspond to a single key of the run file."""
 
 
 def _reason_of_zero(name: str, values: Sequence[Word]) -> str:
@@ -605,7 +605,7 @@ def _options(framework: str, arguments: Sequence[Word]) -> Iterator[tuple[str, W
             file_option = word
             continue
         name = name.lstrip("+~").removeprefix("training.")
-        if name == "training":  # training=gpt3/5b of the launcher
+        if name == "training":  # The launcher's training=gpt3/5b
             name = "--config-name"
         yield (name, word, [Word(text, word.line)]) if equals else ("", word, [])
 
@@ -643,7 +643,7 @@ def _wanted(option: Option, values: Sequence[Word]) -> Any:
 
 
 def _is_equal(name: str, script: Sequence[str], rendered: Sequence[str]) -> bool:
-    """Return whether two commands give an option the same values."""
+    """Return whether an option has the same values in two commands."""
     if name in ("split", "model.data.splits_string"):
         try:
             return three_shares(" ".join(script)) == three_shares(" ".join(rendered))
@@ -692,7 +692,7 @@ def shown_names(rows: Sequence[ProvenOption], framework: str) -> list[ProvenOpti
         return list(rows)
     shown_rows = []
     for row in rows:
-        if " " in row.option:  # A word, or an entry of DeepSpeed's configuration
+        if " " in row.option:  # A plain word, or an entry of DeepSpeed's configuration
             shown_rows.append(row)
         else:
             shown_rows.append(replace(row, option=f"--{row.option}"))

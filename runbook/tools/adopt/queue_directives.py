@@ -18,7 +18,7 @@ JOB = "jobs.training"
 
 
 def clock(text: str) -> str:
-    """Return one of Slurm's time limits in the run file's format.
+    """Return a Slurm time limit in the run file's format.
 
     A plain number means minutes. Raise `ValueError` if the text is not a time limit.
 
@@ -66,7 +66,7 @@ def _devices_of_lsf(text: str) -> int:
 def grid_clock(text: str) -> str:
     """Return a time limit of Grid Engine or Fujitsu's queue in the run file's format.
 
-    It is [[days:]hours:]minutes:seconds, or only seconds.
+    The time limit is [[days:]hours:]minutes:seconds, or only seconds.
 
     >>> grid_clock("10:00:00:00"), grid_clock("75:40:00"), grid_clock("3600")
     ('240:00:00', '75:40:00', '01:00:00')
@@ -80,7 +80,7 @@ def grid_clock(text: str) -> str:
 
 
 _SECONDS_OF = (1, 60, 3600, 86_400)
-"""Seconds in each part of a time limit, beginning with its last part: seconds, minutes, hours,
+"""Seconds in each part of a time limit, beginning with the last part: seconds, minutes, hours,
 days."""
 
 
@@ -103,7 +103,7 @@ def oar_clock(text: str) -> str:
 def flux_clock(text: str) -> str:
     """Return a Flux time limit in the run file's format.
 
-    It is a number with a unit, or else minutes.
+    The time limit is a number with a unit, or else a number of minutes.
 
     >>> flux_clock("2h"), flux_clock("90m"), flux_clock("30")
     ('02:00:00', '01:30:00', '00:30:00')
@@ -230,7 +230,7 @@ _OTHER_QUEUES = {
     "flux": "Flux",
     "dsub": "Donau",
 }
-"""Queues that no site here uses. Their requests are dropped, except for nodes and time."""
+"""Queues that no site here uses. Only the nodes and time of their requests are taken."""
 _OUR_DIRECTIVES = json.loads(
     Path(__file__).with_name("directives.json").read_text(encoding="utf-8")
 )
@@ -308,7 +308,7 @@ def _take_torque_nodes(directive: Directive, findings: Findings) -> None:
 
 
 def drop_defaults(findings: Findings, one_task: bool) -> None:
-    """Drop values that a job gets by default, so that the run file holds only the others."""
+    """Drop values that a job gets by default, so that the run file contains only other values."""
     hardware = findings.site.hardware
     usual_tasks = 1 if one_task else findings.devices_per_node
     tasks_per_node = findings.number(f"{JOB}.tasks_per_node") or usual_tasks

@@ -1,11 +1,11 @@
-"""How much an option matters: it changes the training, matters to the site, or only logs."""
+"""Importance of an option: it changes the training, matters to the site, or only affects logs."""
 
 import re
 from enum import StrEnum
 
 
 class Rank(StrEnum):
-    """Effects of a lost option, the worst first."""
+    """Effects of a lost option, with the worst first."""
 
     TRAINING = "changes the training"
     SITE = "matters to the site"

@@ -1,4 +1,4 @@
-"""A job script as text. It consists of lines, requests to the queue, and a page's code blocks."""
+"""A job script as text: its lines, its requests to the queue, and the code blocks of a page."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ FOLDER = "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
 A value that contains it is known only on the user's machine.
 """
 HOME = "/person"
-"""The home folder in the sandbox, which stands for the user's."""
+"""The home folder in the sandbox, in place of the user's."""
 ASSUMED_NODES = 1
 ASSUMED_DEVICES = 8
 """The number of devices that the sandbox assumes if a script requests none."""
@@ -59,7 +59,7 @@ class Word:
 
     @property
     def known(self) -> bool:
-        """Return whether the word depends on no unset variable and on nobody's home folder."""
+        """Return whether the word is free of unset variables and of home folders."""
         return not _NOT_SET.search(self.text) and not _IN_HOME.search(self.text)
 
     @property
@@ -114,7 +114,7 @@ class StartedProgram:
 
 @dataclass(frozen=True)
 class Script:
-    """A script, and everything that its job was seen to do."""
+    """A script, and a record of everything that its job did."""
 
     text: str
     directives: tuple[Directive, ...]

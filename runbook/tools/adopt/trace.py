@@ -73,7 +73,7 @@ class LineNumbers:
         """Return each line's name: `line 12`, or `payload.sh:12` if there are several files."""
         places = {0: "line 0"}
         last_number = len(self.lines)
-        for name, first in self.first.items():  # A file that was read later takes over these lines
+        for name, first in self.first.items():  # A file that was read later replaces these lines
             prefix = "line " if len(self.first) == 1 else f"{name}:"
             for number in range(first, last_number + 1):
                 places[number] = f"{prefix}{number - first + 1}"
@@ -178,7 +178,7 @@ class WordLines:
 
 
 _SHORT_WORD = 2
-"""Words with at most this many letters are not searched for, because other words may contain them."""
+"""Words of at most this many letters are not searched for, because other words may contain them."""
 _ONLY_A_VARIABLE = r"^[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?\s*(?:[;#].*)?$"
 
 
@@ -206,7 +206,7 @@ def _is_named(text: str) -> bool:
 
 
 def _whole(name: str) -> str:
-    """Return a pattern that matches an option's name, but not as part of a longer name."""
+    """Return a pattern that matches an option's whole name, but not a part of a longer name."""
     return rf"(?<![\w-]){re.escape(name)}(?![\w-])"
 
 
@@ -240,7 +240,7 @@ class RunTrace:
     called: list[str] = field(default_factory=list)
     """Programs that were called by an absolute path."""
     exit_code: int | None = None
-    """None if the job was stopped at the limit."""
+    """Exit code of the job; None if it was stopped at the limit."""
 
 
 def follow(
@@ -292,7 +292,7 @@ _MOST_SUBMITTED = 2
 
 
 def _first_job(main: str, scripts: Mapping[str, str], beside: Mapping[str, str]) -> SandboxJob:
-    """Return the job that the sandbox runs first; the code blocks of a page become files."""
+    """Return the job that the sandbox runs first. The code blocks of a page become files."""
     files = {}
     for name, text in {**beside, **scripts}.items():
         files[name] = filled_in(name, text)
@@ -336,7 +336,7 @@ def _notes_of_late_directives(scripts: Mapping[str, str]) -> list[str]:
 def _notes_of_stray_options(trace: RunTrace, numbers: LineNumbers) -> list[str]:
     """Return a note for each option that the shell tries to run as a separate program.
 
-    The line before it lacks its backslash, so the training never gets the option.
+    The line before such an option lacks its backslash, so the training never gets the option.
     """
     notes = []
     for command in trace.commands:
@@ -369,13 +369,13 @@ def _blocks_in_place(page: str) -> str:
     """Return the code blocks of a page as one text that keeps their line numbers."""
     blocks = [lines_of(block) for block in code_blocks(page)]
     rows = zip_longest(*blocks, fillvalue="")
-    return "\n".join("".join(row) for row in rows)  # Each line is in at most one block
+    return "\n".join("".join(row) for row in rows)  # Each line belongs to at most one block
 
 
 def _page_as_job(main: str, page: str, texts: Mapping[str, str]) -> dict[str, str]:
     """Write a page's code blocks to files that one shell sources in turn.
 
-    A block that bash cannot parse then does not break the others.
+    A block that bash cannot parse then does not affect the others.
     """
     files = dict(texts)
     sources = []
@@ -401,7 +401,7 @@ class _Attempts:
     notes: list[str] = field(default_factory=list)
 
     def help(self, trace: RunTrace) -> bool:
-        """Add to the next run what this one lacked. Return whether anything was added."""
+        """Add what this run lacked to the next run. Return whether anything was added."""
         return (
             self._give_arguments()
             or self._choose_argument(trace)
@@ -553,7 +553,10 @@ def _without_output_files(script: str) -> str:
 
 
 def _gave_up(trace: RunTrace) -> bool:
-    """Return whether a job ended with an error or by `exit`; some jobs give up with exit code 0."""
+    """Return whether a job ended with an error or by `exit`.
+
+    Some jobs give up with exit code 0.
+    """
     return trace.exit_code != 0 or (bool(trace.steps) and trace.steps[-1][0] == "exit")
 
 
@@ -746,7 +749,7 @@ def _record(text: str, trace: RunTrace) -> None:
 
 
 _TRACED_LINE = re.compile("^\001+[^\n]*\n?", re.MULTILINE)
-"""A command of bash's trace that was written in the middle of a record."""
+"""Matches a line of bash's trace that was written in the middle of a record."""
 _NUM_FIELDS = 6
 _NUM_PARTS = 3
 """Number of parts in a record, as stubs/record.sh writes it."""
@@ -806,7 +809,7 @@ _STOPPED = (124, 137)
 def _line_of_call(path: str, parent: str, trace: RunTrace) -> int:
     """Return the line that last started a program, or the line of the program around it.
 
-    The result is 0 if neither is known.
+    The result is 0 if neither line is known.
     """
     called = path.rpartition("/")[2]
     for name, number in reversed(trace.steps):

@@ -47,10 +47,7 @@ from runbook.tools.drills.messages import DrillMessage
 from runbook.tools.drills.warm_trainer import WarmTrainer, still_runs
 
 MARK = "RUNBOOK_DRILL"
-"""Variable in the environment of everything a drill starts.
-
-A variable in the environment of every process that a drill starts.
-"""
+"""Variable in the environment of every process that a drill starts."""
 POLL_SECONDS = 0.1
 
 RUN_FILE = """\
@@ -96,7 +93,7 @@ class Bench:
         self.mark = uuid.uuid4().hex
         self._stack = contextlib.ExitStack()
         self.references: dict[tuple[str, ...], dict[int, float]] = {}
-        """Losses of undisturbed trainings, by their parameter values."""
+        """Losses of uninterrupted trainings, by their parameter values."""
 
     def __enter__(self) -> Bench:
         self.root = Path(
@@ -131,7 +128,7 @@ class Bench:
         self.warm.start()
 
     def left(self) -> list[psutil.Process]:
-        """Return every running process of these drills, except the warm trainer and this one."""
+        """Return every running process of these drills, except the warm trainer and itself."""
         processes = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -259,8 +256,8 @@ class DrillRun:
         prefix = self.folder / self.open_phase.phase_plan.data.train[0].prefix
         if not prefix.with_name(prefix.name + ".idx").exists():
             write_tokens(prefix)
-            # The marker covers no file, so the trainer itself meets the damage that a drill does to
-            # the tokens, as on a failing disk.
+            # The done marker covers no file, so that the trainer itself detects the damage that a
+            # drill does to the tokens, as on a failing disk.
             write_mark(
                 self.folder,
                 TOKENIZE,
@@ -308,9 +305,9 @@ class DrillRun:
 
     @contextlib.contextmanager
     def meanwhile(self, when: Callable[[], bool], act: Callable[[], None]) -> Iterator[list[float]]:
-        """Act as soon as a condition is true, while the body runs.
+        """Call `act` as soon as a condition is true, while the body runs.
 
-        Yield a list, to which the time of the action is added.
+        Yield a list, to which the time of the call is added.
         """
         acted: list[float] = []
 
@@ -438,7 +435,7 @@ class DrillRun:
 class MeasuredValue:
     """A measured value with its usual range.
 
-    It never fails a drill, because other work on the machine affects it.
+    The value never fails a drill, because other work on the machine affects it.
     """
 
     name: str
@@ -465,12 +462,12 @@ class MeasuredValue:
 
 @dataclass
 class DrillEnding:
-    """Evidence gathered while a drill runs."""
+    """Evidence about the end of a drill, gathered while the drill runs."""
 
     fault: str
     """The fault that the drill caused."""
     action: str = ""
-    """What the runbook did about it."""
+    """The reaction of the runbook."""
     detected_after_s: float | None = None
     """Seconds from the fault to its detection; None if there is nothing to detect."""
     steps_lost: int | None = None
@@ -493,7 +490,7 @@ class DrillEnding:
     ) -> None:
         """Record whether a rule of the drill holds.
 
-        A rule that does not hold is reported with evidence, if there is any.
+        If the rule does not hold, the evidence is reported as well.
         """
         (self.passed if holds else self.broken).append(text if holds else evidence or text)
 
@@ -541,7 +538,7 @@ def judge_ending(
     orphans: list[str],
     seconds: float,
 ) -> DrillVerdict:
-    """Return the verdict. It is a pass if every rule holds and no process is left running.
+    """Return the verdict, which is a pass if every rule holds and no process is left running.
 
     >>> judge_ending("x", DrillEnding("nothing", passed=["all is well"]), [], 1.0).detail
     'all is well; no processes left'

@@ -1,6 +1,6 @@
 """`runbook drill --campaign 30d RUN`: a month of faults on a simulated clock.
 
-It also reports what would make the month cheaper.
+It also reports which changes would make the month cheaper.
 
 The clock and the faults are simulated. The decisions are real. The watchdog's own limits determine
 when a hang is noticed, the rules for real jobs decide whether another job follows, and the plan's
@@ -46,7 +46,8 @@ CAUSES = {
     NODE.name: EndCause.NODE_UNREACHED,
     MAINTENANCE.name: EndCause.NODE_UNREACHED,
 }
-"""The cause that the job rules see for each kind of failure. Other kinds are `EndCause.OTHER`."""
+"""The cause that the restart rules see for each kind of failure. All other kinds are
+`EndCause.OTHER`."""
 REMEMBERED = 8
 """Number of newest attempts that the rules see.
 
@@ -64,7 +65,7 @@ class RealRules:
         self._attempts: list[Attempt] = []
 
     def __call__(self, failures: Sequence[CampaignFailure]) -> FollowUp:
-        """Return the response to the last failure; a person's restart resets the count."""
+        """Return the reaction to the last failure. A restart by a person resets the count."""
         self._attempts = self._attempts[-REMEMBERED:]
         self._attempts.append(_attempt(failures[-1], len(failures)))
         decision = decide_restart(self._attempts, self._budget)
@@ -95,7 +96,7 @@ def _cause(kind: FaultKind) -> EndCause:
 class CampaignRow:
     """One way to run the campaign, as the median of many simulations.
 
-    Shares are of the device time, including spare nodes.
+    Shares are relative to the device time, including spare nodes.
     """
 
     change: str
@@ -107,7 +108,7 @@ class CampaignRow:
     detection: float
     saves: float
     fewer_nodes: float
-    """Share of the time lost because steps took longer with fewer nodes than planned."""
+    """Share of the time lost because steps took longer on fewer nodes than planned."""
     failures: float
     jobs: float
     stops: float
@@ -115,7 +116,7 @@ class CampaignRow:
     near_restarts: float
     """Number of starts from copies in node memory."""
     waiting_days: float
-    """Time spent in queues and waiting for a person, while no device is allocated."""
+    """Time spent in queues and waiting for a person, in which no device is allocated."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Campaign:
     assumptions: tuple[str, ...]
 
     def as_table(self) -> Table:
-        """Return the text for the terminal."""
+        """Return the campaign as a table for the terminal."""
         rows = []
         for row in self.rows:
             rows.append(
@@ -206,7 +207,7 @@ def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
 
 
 def _other_copies(plan: Plan, parts: CampaignParts) -> tuple[str, NearParts | None]:
-    """Return the training without its copies in node memory, or with copies if it has none."""
+    """Return the training without its copies in node memory, or with copies if it had none."""
     if parts.near is not None:
         return DrillMessage.NO_COPIES.fill(), None
     near = possible_copies(plan, parts)

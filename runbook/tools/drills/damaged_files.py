@@ -32,7 +32,7 @@ from runbook.tools.drills.processes import end_well
 
 
 class TrainerCode(StrEnum):
-    """Codes of the trainer's errors in events.jsonl; only the trainer imports their messages."""
+    """Codes of the trainer's errors in events.jsonl. Only the trainer can import their messages."""
 
     BAD_VALUE = "bad-value"
     CHECKPOINT_NOT_WRITTEN = "checkpoint-not-written"
@@ -119,7 +119,7 @@ def damaged_checkpoints(bench: Bench) -> DrillEnding:
         event["lost_iterations"] for event in case.events("resumed")
     ]
     text = case.train()
-    # Two checkpoints back
+    # Two checkpoints before the newest one
     end_well(
         bench,
         case,
@@ -226,9 +226,9 @@ def other_layout(bench: Bench) -> DrillEnding:
 
 
 def _take_over(source: DrillRun, case: DrillRun) -> None:
-    """Put one run's checkpoints where another run looks for its own.
+    """Move one run's checkpoints to where another run looks for its own.
 
-    A person who changes the layout does the same.
+    A person who changes the layout has the same situation.
     """
     shutil.copytree(source.tracker().parent, case.tracker().parent)
     note_start(case.open_phase.training, train_step(case.open_phase.run, FULL))
@@ -336,7 +336,7 @@ def _cut_tokens(prefix: Path) -> None:
 
 
 def _other_type(prefix: Path) -> None:
-    """Make the index claim four bytes per token, although the tokens have two."""
+    """Make the index state four bytes per token, although the tokens have two."""
     path = _file_of(".idx", prefix)
     content = bytearray(path.read_bytes())
     magic, version, _, sequences, documents = INDEX_HEADER.unpack_from(content)

@@ -1,4 +1,7 @@
-"""Lists the twenty drills by name. It chooses drills and runs them one after the other."""
+"""The list of the twenty drills.
+
+The functions here choose drills and run them one after the other.
+"""
 
 from __future__ import annotations
 

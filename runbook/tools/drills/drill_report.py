@@ -75,7 +75,7 @@ def verdict_line(verdict: DrillVerdict) -> str:
 
 
 def score(verdicts: Sequence[DrillVerdict]) -> str:
-    """Report how many drills ended as they should, and how many needed a second attempt."""
+    """Return how many drills ended as expected, and how many needed a second attempt."""
     last_verdicts = {verdict.name: verdict for verdict in verdicts}.values()
     passed = [verdict for verdict in last_verdicts if verdict.verdict == "pass"]
     second_attempts = sum(verdict.attempt > 1 for verdict in passed)

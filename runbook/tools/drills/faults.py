@@ -51,7 +51,7 @@ class Fault:
     where: Mapping[str, str] = field(default_factory=dict)
 
     def holds(self, key: str, value: int | str) -> bool:
-        """Return whether the fault is meant for this rank, step or job."""
+        """Return whether the fault applies to this rank, step or job."""
         return self.where.get(key, str(value)) == str(value)
 
     def number(self, key: str, otherwise: float) -> float:
@@ -77,7 +77,7 @@ class Faults:
         """Apply the faults at the beginning of a step."""
         for fault in self._faults:
             if fault.kind == "slow" and self._step_began:
-                # This includes the time that the earlier faults took.
+                # The delay includes the time that earlier faults took.
                 step_seconds = time.monotonic() - self._step_began
                 time.sleep(
                     fault.number("seconds", 0) or (fault.number("factor", 2) - 1) * step_seconds

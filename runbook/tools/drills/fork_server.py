@@ -41,7 +41,7 @@ MODULES = (
 )
 """Modules that the server imports.
 
-The trainer is given by name, and is imported only in this separate process.
+The trainer is given by name, because only this separate process imports it.
 """
 POLL_SECONDS = 0.02
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -115,8 +115,8 @@ class ForkServer:
         pid = os.fork()
         if pid == 0:
             self.listener.close()
-            # Otherwise the peer would not notice that its connection was closed while this rank
-            # lives.
+            # Otherwise the peer would not notice that its connection was closed while this rank is
+            # running.
             for rank_connection in self.ranks.values():
                 rank_connection.close()
 
@@ -157,8 +157,7 @@ class ForkServer:
 
 
 def _answer(connection: socket.socket, key: str, value: int) -> None:
-    # The client has been killed. The server reads its closed connection next, and then ends the
-    # rank.
+    # The client was killed. The server will read its closed connection next, and then end the rank.
     with contextlib.suppress(OSError):
         connection.sendall(json.dumps({key: value}).encode() + b"\n")
 
@@ -238,7 +237,7 @@ class RankStandIn:
     ) -> int:
         """Return the rank's exit code, or the negative number of the signal that ended it."""
         parent = os.getppid()
-        # PR_SET_PDEATHSIG; a rank that was not forked sets it itself.
+        # PR_SET_PDEATHSIG; a rank that was not forked sets this itself.
         ctypes.CDLL(None).prctl(
             1,
             signal.SIGKILL,
@@ -273,7 +272,7 @@ class RankStandIn:
 
 
 def end_like(code: int) -> None:
-    """End with this exit code, or by the signal that it represents."""
+    """End with this exit code, or by the signal that a negative code represents."""
     if code < 0:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
@@ -286,5 +285,5 @@ if __name__ == "__main__":
     if sys.argv[2:3] == ["-m"]:
         end_like(RankStandIn().run(sys.argv[1], sys.argv[3], sys.argv[4:]))
     serve(sys.argv[1], sys.argv[2:])
-    # Nothing is left to do, and unloading torch would take seconds.
+    # No work is left, and unloading torch would take seconds.
     os._exit(0)

@@ -32,7 +32,7 @@ SAVE_INTERVAL = 4
 
 
 def same_as_undisturbed(bench: Bench, case: DrillRun, *set_words: str) -> bool:
-    """Check that every loss equals that of an undisturbed training with the same values."""
+    """Check that every loss equals that of an uninterrupted training with the same values."""
     if set_words not in bench.references:
         calm = DrillRun(bench, f"calm-{len(bench.references)}", *set_words)
         assert calm.train() == "", "the undisturbed training failed"
@@ -49,7 +49,7 @@ def end_well(
     *set_words: str,
     most_lost: int = SAVE_INTERVAL,
 ) -> DrillEnding:
-    """Check the rules that hold whenever a training continues to its end."""
+    """Check the rules for every training that continues to its end."""
     ending.steps_lost = case.steps_lost()
     ending.final_loss_equal = same_as_undisturbed(bench, case, *set_words)
     ending.rule(not failure and case.done(), "the training finished", failure[:300])
@@ -375,7 +375,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stale_lock(bench: Bench) -> DrillEnding:
-    """Take over the lock of a killed process, but respect the lock of a living one."""
+    """Take over the lock of a killed process, but not the lock of a running process."""
     case = DrillRun(bench, "lock")
     ending = DrillEnding("a process is killed while it holds the run's lock; then one that lives")
     dead = _run_python(HOLD_AND_DIE, str(case.folder))
@@ -410,7 +410,10 @@ def stale_lock(bench: Bench) -> DrillEnding:
 
 
 def kernel_restart(bench: Bench) -> DrillEnding:
-    """Kill the kernel after it submitted the job; a new kernel and a repeated cell find the job."""
+    """Kill the kernel after it submitted the job.
+
+    A new kernel and a repeated cell must find the job.
+    """
     case = DrillRun(bench, "kernel")
     ending = DrillEnding("the kernel is killed right after it launched the job; cells run again")
     dead = _run_python(LAUNCH_AND_DIE, str(bench.root), *case.words, f"as={case.name}")
@@ -468,7 +471,7 @@ def vanished_outputs(bench: Bench) -> DrillEnding:
 
 
 def clocks(bench: Bench) -> DrillEnding:
-    """Set the clock back an hour; let a job approach its time limit and reach an exit duration."""
+    """Set the clock back an hour. Let a job reach its time limit, and another its exit duration."""
     ending = DrillEnding(
         "clock set back by an hour at step 9; a time limit of 40 s; an exit duration of 3 s"
     )
@@ -488,8 +491,8 @@ def clocks(bench: Bench) -> DrillEnding:
         "stopped before the limit",
     )
     ending.rule(all(event["exit_code"] in (75, 0) for event in ended), "exit code 75 each time")
-    # On a busy machine, ending the processes afterwards may take longer than the reserve. That
-    # loses nothing.
+    # On a busy machine, ending the processes may take longer than the reserve. No step is lost by
+    # that.
     submitted = [event["time"] for event in limited.events("submitted")]
     late = []
     for begin, stop in zip(submitted, stopped, strict=False):

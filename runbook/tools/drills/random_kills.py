@@ -39,7 +39,7 @@ STEPS = 1000
 SAVE_INTERVAL = 10
 BATCH = 4
 GOODPUT_BAND = (80.0, 105.0)
-"""Goodput in percent of the ideal.
+"""Usual goodput in percent of the ideal.
 
 Two idle machines measured 87; one of them once measured less than 80.
 """
@@ -48,7 +48,7 @@ CALM_STEPS = 60
 LONGEST_DELAY_SECONDS = 0.8
 """Longest delay of a kill after the step that it waits for.
 
-This lets a kill hit any point of a step, a save or a start.
+With it, a kill can hit any point of a step, a save or a start.
 """
 STUCK_SECONDS = 120
 PLANNED_RESTARTS = "term:rank=0,step=12,job=04-training; " + "; ".join(
@@ -289,7 +289,7 @@ def measure(
 class KillsAfterSteps:
     """The drill's kills, for the simulation of `runbook drill --campaign`.
 
-    Each waits for a step, and then for a random delay.
+    Each kill waits for a step, and then for a random delay.
     """
 
     def __init__(
@@ -419,7 +419,7 @@ def simulated_campaign(killer: Killer, parts: CampaignParts, noticed: float) -> 
 
 
 def account_of(case: DrillRun) -> WallTime:
-    """Return how the wall time of a run was spent."""
+    """Return the account of a run's wall time."""
     log = case.open_phase.phase_plan.log
     events = read_events(case.folder / log.events, case.open_phase.phase)
     account = account_wall_time(read_metrics(case.folder / log.metrics), (), events)
@@ -463,7 +463,7 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
 
 @dataclass(frozen=True)
 class Costs:
-    """Cost of the same number of kills if no time is wasted.
+    """Cost of the kills if no time is wasted.
 
     docs/measurements/drills.md explains it in words.
     """
@@ -477,7 +477,7 @@ class Costs:
     """Seconds of one checkpoint, in the training without faults."""
     kills_in_training: int
     kills_in_start: int
-    """Kills that hit a job before its first step. They lose part of a start, but no step."""
+    """Kills that hit a job before its first step. Each loses part of a start, but no step."""
     start_seconds_lost: float
 
     def goodput(self, account: WallTime, steps: int) -> float:
@@ -497,7 +497,7 @@ class Costs:
 
 
 def costs_of(calm: Sequence[WallTime], kills: Sequence[Kill], case: DrillRun) -> Costs:
-    """Return durations from trainings without faults, and counts from the one with kills."""
+    """Return durations from trainings without faults, and counts from the training with kills."""
     submitted = {event["job"]: float(event["time"]) for event in case.events("submitted")}
     times = sorted(float(row["time"]) for row in case.rows())
     began = {kill: submitted.get(kill.job, kill.at) for kill in kills}

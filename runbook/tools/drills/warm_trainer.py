@@ -19,9 +19,9 @@ WARM_SECONDS = 240.0
 
 
 class WarmTrainer:
-    """Server that forks ranks for any client that sends a `RankRequest` to its socket.
+    """A server that forks ranks for any client that sends a `RankRequest` to its socket.
 
-    It ends when this process ends, for any reason.
+    The server ends when this process ends, for any reason.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,7 +33,7 @@ class WarmTrainer:
     def start(self, *modules: str, cwd: Path | None = None) -> None:
         """Start the server and wait until it listens.
 
-        It also imports these modules, which may be in the folder `cwd`.
+        The server also imports these modules, which may be in the folder `cwd`.
         """
         package = str(Path(__file__).parents[1])
         error = self.folder / "warm.err"
@@ -67,7 +67,7 @@ class WarmTrainer:
     def close(self) -> None:
         """Close our connection, so that the server ends all ranks and itself.
 
-        Kill it if it does not end.
+        Kill the server if it does not end.
         """
         self._owner.close()
         with contextlib.suppress(psutil.Error):

@@ -1,6 +1,6 @@
 """Scores of a run in tasks of lm-evaluation-harness.
 
-They belong to its newest checkpoint or to its exported folder.
+They are computed for the newest checkpoint or the exported folder.
 """
 
 import difflib
@@ -97,14 +97,14 @@ It lacks QuAC and the SAT analogies.
 OURS = "evaluation/harness.jsonl"
 EXPORTED = "evaluation/harness-exported.jsonl"
 SAME = ("training", "harness", "limit", "shots")
-"""Keys that must be equal for two scores to belong to the same weights."""
+"""Keys that must be equal in two scores for the same weights."""
 BATCH = 8
 """Number of texts per batch if `transformers` computes the scores."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What to score."""
+    """The requested scores."""
 
     tasks: tuple[str, ...]
     # Folder of task files, in addition to the harness's own
@@ -121,7 +121,7 @@ class Wish:
 def score(run_folder: Path, request: Wish) -> Table:
     """Score the tasks that have no scores yet, and return all scores for these weights.
 
-    Nothing is written if a task fails.
+    If a task fails, nothing is written.
     """
     settings = params.load(str(run_folder / "run.yaml"))
     plan = run_files.read_plan_file(run_folder)
@@ -216,7 +216,7 @@ def _unscored(
     about: Row,
     request: Wish,
 ) -> list[str]:
-    """Return the tasks that have no score.
+    """Return the tasks that have no score yet.
 
     With --again or an exported folder, return all tasks.
     """
@@ -264,7 +264,7 @@ def run_tasks(
 
 
 def list_tasks(names: Sequence[str], folder: Path | None) -> Table:
-    """Return tasks with the data that each reads, and whether it is in the cache.
+    """Return the tasks, the data that each reads, and whether that data is cached.
 
     Without names, these are the tasks of GPT-3's paper.
     """
@@ -317,7 +317,7 @@ def _data_of(manager: TaskManager, name: str) -> tuple[str, str]:
     entry = manager.task_index[name]
     content = entry.cfg or {}
     data = content.get("dataset_path") or f"see {entry.yaml_path.name if entry.yaml_path else name}"
-    # For a task that reads files itself.
+    # Set for a task that reads files itself
     files = (content.get("dataset_kwargs") or {}).get("data_files")
     if files:
         data = next(iter(files.values())) if isinstance(files, dict) else files

@@ -1,4 +1,4 @@
-"""Offers our trainer to lm-evaluation-harness as a model; it receives the questions in portions."""
+"""Offers our trainer to lm-evaluation-harness as a model, which answers questions in batches."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -134,7 +134,10 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
         return [written[number] for number in range(len(requests))]
 
     def _ending_tokens(self, stops: Sequence[str]) -> list[int]:
-        """Return the tokens that contain a stop word, because nothing after them is kept."""
+        """Return the tokens that contain a stop word.
+
+        Nothing after such a token is kept.
+        """
         ending = []
         for number in range(self._spec.model.shape.vocabulary):
             text = self._tokenizer.decode((number,))

@@ -66,10 +66,10 @@ def _rows_text(rows: Sequence[dict[str, object]]) -> str:
     try:
         text = _STRICT_JSON.encode(rows)
     except ValueError:
-        # JSON has no NaN and no infinities, so they become null.
+        # JSON has no NaN and no infinities, so these become null.
         text = _STRICT_JSON.encode([_finite_values(row) for row in rows])
 
-    # Quotes inside a value are escaped, so these characters occur together only between records.
+    # Quotes inside a value are escaped, so this sequence of characters occurs only between records.
     return text[1:-1].replace('}, {"iteration"', '},\n  {"iteration"')
 
 
@@ -179,9 +179,9 @@ class Point(NamedTuple):
 
 
 def points(log: ParsedLog) -> Iterator[Point]:
-    """Yield the numbers of each record, and evaluations with the step that they follow.
+    """Yield the numbers of each record, and each evaluation with the step before it.
 
-    A record's time is computed backwards from the end of the log, using the step times in it.
+    A record's time is computed backwards from the end of the log, with the step times in the log.
     """
     evaluations: dict[int, dict[str, float]] = {}
     for evaluation in log.validation:
@@ -205,7 +205,10 @@ def points(log: ParsedLog) -> Iterator[Point]:
 
 
 def _end_time(log: ParsedLog) -> float:
-    """Return when the newest file of a log was written; if none is available, the current time."""
+    """Return when the newest file of a log was written.
+
+    If no file is available, return the current time.
+    """
     ends = []
     for file in log.files:
         if Path(file).is_file():
@@ -276,7 +279,7 @@ _TRACKERS = {"tensorboard": _to_tensorboard, "mlflow": _to_mlflow, "trackio": _t
 def export(log: ParsedLog, target: str, *, name: str) -> str:
     """Write the records to a file or to a tracker, and return a description of the output.
 
-    A file is written next to its place and renamed.
+    A file is written under a temporary name and renamed.
     """
     path = Path(target)
     tracker, _, destination = target.partition(":")
@@ -360,7 +363,7 @@ def _values(spec: PhasePlan) -> dict[str, object]:
 
 
 _EVENT_TYPES = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
-"""MLPerf's event types by the last word of a key; all other keys are points in time."""
+"""MLPerf's event types by the last word of a key. All other keys are points in time."""
 
 
 def _entry(

@@ -15,7 +15,7 @@ from runbook.tools.logs.messages import SummaryMessage
 def summary(log: ParsedLog) -> str:
     """Describe a log in a few lines.
 
-    They contain its format, its range, losses, step time, alarms, notes and failures.
+    The lines contain its format, its range, losses, step time, alarms, notes and failures.
     """
     segments = f"{log.segments} segment{'s' * (log.segments != 1)}"
     lines = [
@@ -80,7 +80,7 @@ def _speed_lines(log: ParsedLog) -> Iterator[str]:
     tflops = []
     convention: str | None = ""
     for record in log.records:
-        # If all steps of a record were skipped, its step time means nothing.
+        # If all steps of a record were skipped, its step time is not meaningful.
         if record.seconds and "all_skipped" not in record.states:
             step_seconds.append(record.seconds)
         if record.tflops is not None:

@@ -17,7 +17,7 @@ from runbook.tools.publish.messages import PublishMessage
 MARKER = "published.json"
 """File that lists the runs that publish wrote.
 
-Everything else in the folder (such as .git) is left alone.
+All other files in the folder (such as .git) are left unchanged.
 """
 PAGES = ("index.html", "when-it-fails.html", ".nojekyll", MARKER)
 COPIED = (
@@ -47,7 +47,8 @@ pinned: false
 
 Training runs of gpt3-runbook. Open `index.html`: it needs neither a server nor a network.
 """
-"""The head is for a static Space on Hugging Face; other web servers ignore the file."""
+"""README of the site. Its front matter is for a static Space on Hugging Face; other web servers
+ignore the file."""
 
 CopyRun = Callable[[Path, Path], str]
 """Function that writes a run's copy below a folder, and returns the name of the copy's folder."""
@@ -75,7 +76,7 @@ def publish(run_folders: Sequence[Path], site: Path, copy_run: CopyRun) -> Path:
 
 
 def _replace(site: Path, part: Path) -> None:
-    """Replace our earlier files with the new ones; an existing README stays."""
+    """Replace our earlier files with the new ones. An existing README is kept."""
     site.mkdir(parents=True, exist_ok=True)
     for name in (*_published_runs(site), *PAGES):
         old = site / name
@@ -92,7 +93,7 @@ def _replace(site: Path, part: Path) -> None:
 
 
 def _published_runs(site: Path) -> list[str]:
-    """Return the folders that the last publish wrote; each is a plain name."""
+    """Return the folders that the last publish wrote. Each is a plain name."""
     if not (site / MARKER).exists():
         return []
     names = json.loads((site / MARKER).read_text(encoding="utf-8")).get("runs", [])

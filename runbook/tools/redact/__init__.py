@@ -1,1 +1,1 @@
-"""A copy of a run without names and places: `runbook report --redact`."""
+"""Redacted copies of runs, without names and places: `runbook report --redact`."""

@@ -1,4 +1,4 @@
-"""Tells public addresses and hosts in a text from those that name somebody's machine."""
+"""Distinguishes public addresses and hosts in a text from those that identify someone's machine."""
 
 import ipaddress
 import re
@@ -46,10 +46,10 @@ PUBLIC_HOSTS = frozenset(
         "jupyterlab.readthedocs.io",
         "example.org",
         "example.com",
-        "example.net",  # RFC 2606 reserves these names, so they belong to nobody.
+        "example.net",  # RFC 2606 reserves these names, so no machine has them
     }
 )
-"""Hosts that everybody knows; their addresses reveal nothing about the author of a text."""
+"""Well-known hosts, whose addresses reveal nothing about the author of a text."""
 
 CODE_HOSTS = frozenset(
     {
@@ -103,7 +103,7 @@ PUBLIC_OWNERS = frozenset(
         "roneneldan",
     }
 )
-"""Owners on public code hosts from which the code of our documents, sites and datasets comes."""
+"""Owners on public code hosts that provide the code of our documents, sites and datasets."""
 
 _ADDRESS = re.compile(
     r"(?<![\w+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>//)"
@@ -130,7 +130,10 @@ def redact_addresses(text: str) -> str:
 
 
 def _is_public(host: str, path: str | None) -> bool:
-    """Return whether an address reveals nothing: a public page, or code of a public owner."""
+    """Return whether an address reveals nothing.
+
+    This is the case for a public page, and for code of a public owner.
+    """
     if host in PUBLIC_HOSTS:
         return True
     owner = (path or "").strip("/").partition("/")[0].lower()
@@ -138,13 +141,13 @@ def _is_public(host: str, path: str | None) -> bool:
 
 
 def _address_as(text: str) -> str:
-    """Return `[address]` and the punctuation that follows an address in a sentence."""
+    """Return `[address]`, followed by the punctuation after the address in the sentence."""
     punctuation = text[len(text.rstrip(".,;:!?)")) :]
     return f"[address]{punctuation}"
 
 
 def _public_or_address(match: re.Match[str]) -> str:
-    """Return a public address as it is, and `[address]` for any other."""
+    """Return a public address unchanged, and `[address]` for any other."""
     scheme = match["scheme"].lower()
     if scheme in _OWN_SCHEMES:
         return match[0]
@@ -153,7 +156,7 @@ def _public_or_address(match: re.Match[str]) -> str:
     if is_page and _is_public(host, match["path"]):
         return match[0]
     if not re.search(r"[A-Za-z0-9\[]", host):
-        # An address used as an example in texts about addresses: https://... and scheme://HOST
+        # A placeholder in texts about addresses: https://... and scheme://HOST
         return match[0]
 
     return _address_as(match[0])
@@ -172,8 +175,8 @@ _WITH_THREE_PARTS = (
 _DOMAIN = re.compile(
     r"(?<![\w.@/%$\\-])(?P<host>(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)"
     rf"(?:(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)*(?:{_GENERIC_ENDINGS})"
-    # Other domains also end the names of keys, modules and files (container.home, x.in), so they
-    # need three parts.
+    # Names of keys, modules and files may also end like a domain (container.home, x.in), so such
+    # domains need three parts.
     rf"|(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+(?:{_WITH_THREE_PARTS})))"
     r"(?![\w-]|\.\w|\()(?P<rest>:\d+)?(?P<path>/[\w.@+%=~:/-]*)?",
     re.IGNORECASE,
@@ -200,7 +203,7 @@ _MAC = (
 )
 """MAC addresses of network cards.
 
-InfiniBand's have 20 parts, and switches write them as 0011.2233.4455.
+InfiniBand addresses have 20 parts, and switches write MAC addresses as 0011.2233.4455.
 """
 _GUID = r"\b0x[0-9A-Fa-f]{16}\b|(?<![\w:])(?:[0-9A-Fa-f]{4}:){3}[0-9A-Fa-f]{4}(?![\w:])"
 _NUMBERS = re.compile(rf"{_MAC}|{_GUID}|{_IP4}")
@@ -217,7 +220,7 @@ _ARN = re.compile(r"\barn:aws[\w-]*:[\w-]*:[\w-]*:\d*:[\w+=,.@:/*-]+")
 def redact_numbers(text: str) -> str:
     """Return a text without numbers that identify machines.
 
-    They are IP, MAC and InfiniBand addresses, UUIDs, and Amazon's resource names.
+    These are IP, MAC and InfiniBand addresses, UUIDs, and Amazon's resource names.
 
     >>> redact_numbers("10.0.0.7 fe80::1ff:fe23:4567:890a 00:1A:2b:3c:4d:5e at 12:30:59")
     '[address] [address] [address] at 12:30:59'
@@ -231,7 +234,7 @@ def redact_numbers(text: str) -> str:
 def _if_ip6(match: re.Match[str]) -> str:
     """Return `[address]` for an IPv6 address.
 
-    Other texts, and addresses of no machine, are unchanged.
+    Other texts, and addresses that belong to no machine, are unchanged.
     """
     number = match[0].rstrip(".")
     try:

@@ -1,4 +1,4 @@
-"""The redacted copy of a run, for people outside.
+"""The redacted copy of a run, to share outside.
 
 Redacted pages are rendered from the redacted records, so a page contains nothing that its record
 does not.
@@ -64,9 +64,9 @@ PRIVATE_KEYS = {
     "path": "path",
     "container": "path",
 }
-"""Names of keys in run.yaml, plan.json, job files and events whose values are sensitive words."""
+"""Keys in run.yaml, plan.json, job files and events whose values are sensitive words."""
 LARGEST_LIST = 4096
-"""Largest number of hosts in one range that are searched for."""
+"""Largest number of hosts in a range, up to which all of them are searched for."""
 JSON_LINES_FILES = (
     "metrics.jsonl",
     "rank_times.jsonl",
@@ -144,7 +144,7 @@ def _write_help(out: Path) -> None:
 def private_words(folder: Path) -> dict[str, str]:
     """Return the words from the run's files and this process that identify a person or place.
 
-    Each comes with its kind: user, host, account, bucket or path.
+    Each word comes with its kind: user, host, account, bucket or path.
     """
     kinds = dict(_of_this_process(folder))
     for path in sorted(folder.rglob("*")):
@@ -175,13 +175,13 @@ def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
     with contextlib.suppress(KeyError, OSError):
         yield getpass.getuser(), "user"
     for number in {os.getuid(), folder.stat().st_uid}:
-        with contextlib.suppress(KeyError):  # as above
+        with contextlib.suppress(KeyError):  # As above
             person = pwd.getpwuid(number)
             homes.append(Path(person.pw_dir))
             yield person.pw_name, "user"
             yield person.pw_gecos.partition(",")[0], "user"
 
-    with contextlib.suppress(KeyError):  # The group has no name.
+    with contextlib.suppress(KeyError):  # The group has no name
         yield folder.group(), "user"
     for home in homes:
         if len(home.parts) > 1:
@@ -221,7 +221,7 @@ def _note_private(kinds: dict[str, str], key: str, value: Any) -> None:
 
 
 def _note_spaced_path(kinds: dict[str, str], path: Path) -> None:
-    """Add a path with spaces, and its folders, because running text also mentions these."""
+    """Add a path with spaces and its folders, which plain text may also mention."""
     for folder in (path, *path.parents):
         if " " in str(folder):
             kinds[str(folder)] = "path"
@@ -246,7 +246,10 @@ def hosts_in(text: str) -> Iterator[str]:
 
 
 def _keys_and_values(content: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value with its key; a record's {value, origin} belong to the key above them."""
+    """Yield every value with its key.
+
+    The {value, origin} of a record belong to the key above them.
+    """
     if isinstance(content, dict):
         for name, item in content.items():
             yield from _keys_and_values(item, key if name == "value" else str(name))
@@ -267,7 +270,7 @@ def _read_content(path: Path) -> Any:
             return yaml.safe_load(text)
         return json.loads(text)
     except (ValueError, yaml.YAMLError):
-        # An incomplete line from a killed writer, or a plain-text file
+        # A line that a killed process did not finish, or a plain-text file
         pairs = [re.split(r"[= ]", line, maxsplit=1) for line in text.splitlines()]
         return [{pair[0]: pair[1]} for pair in pairs if len(pair) == 2]
 

@@ -27,18 +27,18 @@ DATA_ADDRESS = re.compile(
 )
 PNG = b"\x89PNG\r\n\x1a\n"
 _WORDS = frozenset({b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"tIME"})
-"""Parts of a PNG that are not visible, such as titles, programs, places and times."""
+"""Chunks of a PNG that are not visible, such as titles, programs, places and times."""
 _TEXTUAL = re.compile(r"text/|.*(?:svg|xml|json|javascript|latex|markdown)")
 
 
 def keep_pictures(data: dict[str, Any], value: Callable[[Any], Any], markup: Redact) -> None:
     """Redact an output's data in place: texts, HTML and SVG.
 
-    A PNG loses its hidden words. Other formats are removed, because a format that cannot be read
-    could contain anything.
+    Invisible text is removed from a PNG. Other formats are removed completely, because an
+    unreadable format could contain anything.
     """
     if "image/svg+xml" in data:
-        # The figure is also there in a format in which words cannot be found
+        # The output also has the figure in a format in which words cannot be found
         data.pop("image/png", None)
 
     for kind in list(data):
@@ -72,16 +72,16 @@ def is_markup(kind: str) -> bool:
 
 
 def plain_png(content: bytes) -> bytes:
-    """Return the same picture without the parts that contain words; only a PNG is changed.
+    """Return the same picture without the chunks that contain words. Only a PNG is changed.
 
-    The parts are removed here. Pillow would encode the picture again, and would keep only one frame
-    of an animation.
+    The chunks are removed here. Pillow would encode the picture again, and would keep only one
+    frame of an animation.
     """
     if not content.startswith(PNG):
         return content
     parts = [PNG]
     start = len(PNG)
-    # A part consists of its length (4 bytes), its name (4), its content and a checksum (4).
+    # A chunk consists of its length (4 bytes), its name (4), its content and a checksum (4).
     while start + 12 <= len(content):
         (length,) = struct.unpack_from(">I", content, start)
         end = start + 12 + length
@@ -114,7 +114,7 @@ def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
     elif is_text(kind):
         redacted = redact(content.decode("utf-8", errors="replace")).encode()
     else:
-        # A format that cannot be read could contain anything.
+        # A format that cannot be read could contain anything
         return "data:,"
 
     return f"data:{kind}{options},{base64.b64encode(redacted).decode()}"
@@ -146,7 +146,7 @@ NAMED_HOST = re.compile(
     r"|(?P<bracket>\[[A-Za-z][\w.-]*\]:\d{2,5})\b"
     r"|(?<![\w./:-])(?P<port>(?:localhost|[A-Za-z][\w-]*\d):\d{4,5})(?![\w:.])"
 )
-"""A host that the text marks as one, whatever its name, or a name with a digit and a port."""
+"""A host that the text marks as a host, or a name that has a digit and is followed by a port."""
 _NOT_A_HOST = frozenset({"localhost", "is", "and", "or", "the", "not", "of", "for", "env", "auto"})
 # Names as on SGI and HPE ICE: rack, unit, node
 LIKE_A_HOST = re.compile(
@@ -167,28 +167,28 @@ _PART = r"[\w.@+%=~-]+(?:\\ [\w.@+%=~-]+)*"
 _SPACED = rf"{_PART}(?: [\w.@+%=-]+){{1,3}}(?=/[\w.@+%=~-]{{2}})"
 """The name of a folder with spaces.
 
-More of the path must follow, to distinguish it from `tokens/s`.
+Another path component must follow, to distinguish it from `tokens/s`.
 """
 _BELOW = rf"(?:/(?:{_SPACED}|{_PART})?)"
 PATH = re.compile(
     rf"(?<![\w/.<+%)\]}}])(?:file://[\w.-]*)?(?:~[\w.-]*)?/(?:{_SPACED}|{_PART}){_BELOW}+"
 )
 QUOTED_PATH = re.compile(r"""(["'`])(?:file://)?~?/[^"'`\n<>/]+[/ ][^"'`\n<>]*\1""")
-"""A path in quotes, which ends at the closing quote, whatever its folders are called."""
+"""A path in quotes, which ends at the closing quote."""
 WHOLE_PATH = re.compile(r"(?:file://)?~?(?:/[^/\n:]+){2,}/?")
-ENCODED_PATH = re.compile(r"(?:%2F[\w.@+=~-]+){2,}(?:%2F)?", re.I)  # as in the query of a link
+ENCODED_PATH = re.compile(r"(?:%2F[\w.@+=~-]+){2,}(?:%2F)?", re.I)  # As in the query of a link
 SERVER_PATH = re.compile(
     r"(?<![\w:/])//[\w.$-]+(?:/[\w.@+%=~$-]+)+/?"  # //server/share/x
     r"|(?<![\w\\])\\{2,4}[\w.$-]+(?:\\{1,2}[\w.@+%=~$-]+)+\\*"  # \\server\share
     r"|(?<![\w\\])[A-Za-z]:\\{1,2}(?:[\w.@+%=~$-]+\\{0,2})+"  # C:\Users\ada
     r"|(?<![\w.:/-])[\w-]+(?:\.[\w-]+)*:/(?:[\w.@+%=~-]+/)+[\w.@+%=~-]*"  # nfs01:/export/home
 )
-"""Paths on another machine and on Windows."""
+"""Paths on another machine, and Windows paths."""
 HOME = re.compile(
     r"(?<![\w/])(?:~[\w-]+|/(?:root|home|Users|scratch|project|projects|work|gpfs|lustre|mnt|data|tmp))\b(?!\w)"
 )
-# A word with at most this many letters also occurs within ordinary text. So its case must match,
-# and it is not removed from tags.
+# A word with at most this many letters also occurs within ordinary text. Therefore its case must
+# match, and it is not removed from tags.
 SHORT = 2
 ORDINARY = frozenset(
     {
@@ -230,11 +230,11 @@ ORDINARY = frozenset(
         "origin",
     }
 )
-"""Words that identify nobody, or that a report cannot do without."""
+"""Words that identify nobody, or that a report needs."""
 
 
 class Redactor:
-    """Redactor that knows the words of one run."""
+    """Removes the words of one run from texts, markup and JSON values."""
 
     def __init__(self, replacements: Mapping[str, str]) -> None:
         telling = {}
@@ -245,8 +245,7 @@ class Redactor:
         lower = {word.lower(): kind for word, kind in telling.items()}
         self._kinds = {word: kind for word, kind in lower.items() if len(word) > SHORT}
         places = [word for word in self._kinds if word.startswith(("/", "~"))]
-        # Underscores separate words here, because otherwise the user would remain visible in
-        # jdoe_run.
+        # Here underscores separate words. Otherwise the user would remain visible in jdoe_run.
         self._known = _any_of(self._kinds, r"(?<![^\W_])", r"(?![^\W_])", re.IGNORECASE)
         self._places = _any_of(places, r"(?<![^\W_])", rf"(?![\w-]){_BELOW}*", re.IGNORECASE)
         self._short_kinds: dict[str, str] = {}
@@ -286,10 +285,10 @@ class Redactor:
         text = replace_secrets(text, lambda _: "[secret]")
         text = MAIL.sub("[address]", text)
         text = SERVER_PATH.sub("[path]", text)
-        # This comes before other paths, because a known path may contain spaces.
+        # Known paths are replaced before other paths, because they may contain spaces.
         text = self._places.sub("[path]", text)
         text = QUOTED_PATH.sub(r"\1[path]\1", text)
-        # This comes before the words, because a path is a unit, whatever words it contains.
+        # Paths are replaced before words, because a path is a unit, whatever words it contains.
         text = ENCODED_PATH.sub("[path]", PATH.sub("[path]", text))
         text = self._known.sub(lambda match: f"[{self._kinds.get(match[0].lower(), 'word')}]", text)
         text = self._short.sub(lambda match: f"[{self._short_kinds[match[0]]}]", text)
@@ -312,7 +311,7 @@ class Redactor:
 
 
 def _named_host(match: re.Match[str]) -> str:
-    """Return the match with `[host]` instead of the host; a port after it stays."""
+    """Return the match with `[host]` in place of the host. A port after it is kept."""
     host = match[match.lastgroup or 0]
     if ":" in host:
         name, colon, port = host.rpartition(":")

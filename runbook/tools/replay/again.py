@@ -25,14 +25,13 @@ LOG_FILES = ("metrics", "validation", "samples", "events", "tensorboard")
 
 @dataclass(frozen=True)
 class ReplayJob:
-    """A step of a run that is to be trained again."""
+    """A step of a run to train again."""
 
     run: Path
     phase: PhasePlan
     step: int
     begin: int
-    """Iteration of the checkpoint from which the replay starts; 0 stands for the initial
-    weights."""
+    """Iteration of the checkpoint from which the replay starts; 0 means the initial weights."""
 
     @property
     def folder(self) -> Path:
@@ -48,7 +47,7 @@ class ReplayJob:
     def is_done(self) -> bool:
         """Return whether this step of this training was already replayed.
 
-        A replay of another phase or of an earlier run does not count.
+        Replays of another phase or of an earlier run do not count.
         """
         try:
             training = self.training_mark.read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ from runbook.tools.replay.messages import ReplayMessage
 
 
 class Verdict(StrEnum):
-    """The verdict of a replay on the step."""
+    """The verdict of a replay about the step."""
 
     SAME = "same"
     DATA = "data"
@@ -52,12 +52,11 @@ class ReplayComparison:
 
     step: int
     begin: int
-    """Iteration of the checkpoint from which the replay started; 0 stands for the initial
-    weights."""
+    """Iteration of the checkpoint from which the replay started; 0 means the initial weights."""
     num_compared: int
     """Recorded steps in the range whose fingerprints were compared."""
     first_step: int
-    """The first step that differs; 0 if none does."""
+    """The first step that differs, or 0 if none does."""
     difference: Difference | None
     """The place where that step first differs.
 
@@ -76,7 +75,7 @@ class ReplayComparison:
     """Whether both sides have fingerprints of the first step that differs."""
 
     def as_text(self) -> str:
-        """Return the verdict in words for people."""
+        """Return the verdict as text for people."""
         lines = [
             f"Steps {self.begin + 1} to {self.step} were trained again; fingerprints of "
             f"{self.num_compared} of them were recorded and compared."
@@ -192,7 +191,7 @@ def _numbers(step: Step) -> tuple[float | None, float | None]:
 
 
 def _explain(before: RecordedStep, replayed: RecordedStep) -> DifferenceCause:
-    """Return the cause of a difference, according to the records of both sides."""
+    """Return the cause of a difference, based on the records of both sides."""
     programs = _program_changes(before.circumstances, replayed.circumstances)
     machines = _machine_changes(before.circumstances, replayed.circumstances)
     readers = ranks_of_other_samples(before, replayed)

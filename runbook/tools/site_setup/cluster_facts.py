@@ -22,7 +22,7 @@ memory, GRES.
 
 @dataclass(frozen=True)
 class Cluster:
-    """What was found out about the cluster of this machine."""
+    """The facts about this machine's cluster."""
 
     scheduler: str
     """slurm or pbs; empty if neither sbatch nor qsub is on the PATH."""
@@ -32,11 +32,12 @@ class Cluster:
     kinds: tuple[tuple[NodeKind, int], ...] = ()
     """Every kind of node with its count, starting with the kind that has most GPUs in total."""
     silence: str = ""
-    """Programs that did not answer, with their own error texts, and gaps in the answers."""
+    """Programs that did not answer, with their own error texts, and values missing from the
+    answers."""
 
 
 def ask_cluster() -> Cluster:
-    """Query Slurm if sbatch is on the PATH, and PBS if qsub is. Return what they answer."""
+    """Query Slurm if sbatch is on the PATH, and PBS if qsub is. Return their answers."""
     if shutil.which("sbatch"):
         return _ask_slurm()
     if shutil.which("qsub"):
@@ -132,7 +133,7 @@ def parse_pbsnodes(text: str) -> tuple[tuple[NodeKind, int], ...]:
 
 
 def _resources(block: str) -> dict[str, str]:
-    """Read a vnode's lines `NAME = VALUE` of `pbsnodes`, without the prefix of its resources."""
+    """Read the `NAME = VALUE` lines of a vnode in `pbsnodes`, without the resource prefix."""
     values = {}
     for line in block.splitlines()[1:]:
         name, _, value = line.strip().partition(" = ")
@@ -142,7 +143,7 @@ def _resources(block: str) -> dict[str, str]:
 
 
 def _kind_of_host(vnodes: Sequence[dict[str, str]]) -> NodeKind:
-    """Add up the vnodes of one host."""
+    """Return the sum of the vnodes of one host."""
     models = [values["gpu_model"] for values in vnodes if "gpu_model" in values]
     return NodeKind(
         devices=sum(whole_number(values.get("ngpus", "")) for values in vnodes),
@@ -195,7 +196,7 @@ def _gpus(gres: str) -> tuple[int, str]:
 def _ask(argv: tuple[str, ...]) -> tuple[str, str]:
     """Return a program's output, and an empty text as the reason.
 
-    If the program fails, return an empty output and the reason, with the program's own error text.
+    If the program fails, return an empty output, and as the reason the program's own error text.
     """
     try:
         return shell.run(argv, timeout=ANSWER_SECONDS).out, ""
@@ -206,7 +207,7 @@ def _ask(argv: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _bytes(text: str) -> int:
-    """Convert one of PBS's sizes, such as 512gb. Return 0 if it is not a size."""
+    """Convert a PBS size such as 512gb to bytes. Return 0 if the text is not a size."""
     match = re.fullmatch(r"(\d+)([kmgt]?)b", text.lower())
     if match is None:
         return 0

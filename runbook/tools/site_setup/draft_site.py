@@ -1,6 +1,6 @@
 """`runbook init --site`: a site file and a first run file for your cluster.
 
-Each value in them has its source.
+Each value in these files has its source.
 """
 
 import sys
@@ -33,7 +33,7 @@ LAUNCHERS = {
 
 @dataclass(frozen=True)
 class ClusterWish:
-    """A person's choices for their cluster. For empty values and 0, the scheduler is asked."""
+    """A person's choices for their cluster. Empty values and 0 are taken from the scheduler."""
 
     name: str
     scheduler: str = ""
@@ -106,7 +106,10 @@ def site_text(
     date: str,
     python: str,
 ) -> str:
-    """Return the site file, with marks for values that neither person nor scheduler supplied."""
+    """Return the site file.
+
+    It has marks for values that neither the person nor the scheduler supplied.
+    """
     scheduler = cluster_wish.scheduler or cluster.scheduler
     is_pbs = scheduler == "pbs"
     kind, count = _node_kind(cluster_wish, cluster)
@@ -141,7 +144,7 @@ environment:
 
 
 def _title(name: str, device: str, scheduler: str) -> str:
-    """Return a title of a site: its name, its GPUs and its queue."""
+    """Return a title for a site: its name, its GPUs and its queue."""
     devices = "GPUs" if device == FILL_IN else device
     queue = {"slurm": "Slurm", "pbs": "PBS"}.get(scheduler, "a queue")
     return ", ".join((name, devices, queue))
@@ -203,7 +206,7 @@ def _sourced(
 ) -> str:
     """Return a line of the site file with the source of its value.
 
-    The value is a person's choice, or the scheduler's answer, or else a mark to fill in.
+    The value is the person's choice, or the scheduler's answer, or else a mark to fill in.
     """
     if chosen:
         option = key.replace("_", "-")
@@ -214,7 +217,7 @@ def _sourced(
 
 
 def _node_kind(cluster_wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, int]:
-    """Return the kind of node that the site is for, and how many of them there are.
+    """Return the kind of node that the site is for, and the number of such nodes.
 
     It is the kind with the requested device, or else the one with most GPUs in total.
     """
@@ -377,7 +380,7 @@ def _queue_line(queue: QueueLimits) -> str:
 
 
 def _nodes_of_kind(kind: NodeKind, count: int) -> str:
-    """Count the nodes of a kind, for people, with the GPUs that each has."""
+    """Return the number of nodes of a kind and the GPUs of each, as text for people."""
     nodes = counted(count, "node")
     if not kind.devices:
         return nodes
@@ -388,7 +391,7 @@ def _nodes_of_kind(kind: NodeKind, count: int) -> str:
 def _default_text(cluster: Cluster, kind: NodeKind) -> str:
     """Return the partition and the walltime of the two trainings.
 
-    They belong to a queue with this kind of node that accepts single-node jobs.
+    The partition has this kind of node and accepts single-node jobs.
     """
     queues = [queue for queue in cluster.queues if queue.min_nodes <= 1]
     queue = _default_queue(queues, kind)
@@ -412,7 +415,7 @@ def _default_text(cluster: Cluster, kind: NodeKind) -> str:
 
 
 def _default_queue(queues: Sequence[QueueLimits], kind: NodeKind) -> QueueLimits | None:
-    """Return the cluster's default queue for this kind of node, or the one with most of them.
+    """Return the cluster's default queue for this kind of node, or the queue with most of them.
 
     Return None if no queue has such nodes.
     """
@@ -427,7 +430,7 @@ def _count_nodes(queue: QueueLimits, kind: NodeKind) -> int:
 
 
 MODEL = "125m"
-"""GPT-3's smallest model, which fits on every device of the table.
+"""The smallest GPT-3 model, which fits on every device of the table.
 
 The first training should work, not fill the node.
 """
@@ -457,7 +460,7 @@ def run_text(name: str, project: Path, *, is_whole: bool) -> str:
     iterations = max(8, SAMPLES // batch)
     tokens_per_step = batch * model.sequence_length
     rate = float(model.training["learning_rate"])
-    # Without the meaningless digits that a division adds.
+    # Rounded, because a division adds meaningless digits.
     min_rate = float(f"{rate / 10:g}")
     if is_whole:
         steps = f"1 micro x {devices} replicas x {steps_per_copy} steps = "

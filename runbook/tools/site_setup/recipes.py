@@ -17,7 +17,7 @@ from runbook.plan_file.schema import Layout
 from runbook.tools.site_setup.messages import SiteSetupMessage
 
 LOCAL_SITE = "local-gpu"
-"""Site of a recipe if none is named. It scales any run down to the available GPUs."""
+"""Site of a recipe if none is named. This site scales any run down to the available GPUs."""
 
 GPT3_TABLE = "Brown et al. 2020, arXiv:2005.14165, table 2.1"
 GPT3_APPENDIX = "Brown et al. 2020, arXiv:2005.14165, appendix B"
@@ -51,13 +51,13 @@ class RecipeLayout:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Values that a model was trained with."""
+    """Values with which a model was trained."""
 
     model: str
     values: Sequence[RecipeValue]
     layout: RecipeLayout
     remark: str = ""
-    """Notes that a reader should know before using these values."""
+    """Notes to read before using these values."""
 
 
 ONE_DEVICE = RecipeLayout(

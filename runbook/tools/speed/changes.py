@@ -31,24 +31,24 @@ class Speedup(NamedTuple):
 
 
 class _Gain(NamedTuple):
-    """Seconds that a change saves for each operation."""
+    """Seconds per operation that a change saves."""
 
     seconds: float
     change: Speedup
 
 
 def price(setup: StepSetup) -> float:
-    """Return the seconds of a step for each of its operations."""
+    """Return the seconds of a step divided by its operations."""
     return iteration(setup).seconds / operations(setup)
 
 
 def modelled_parts(
     setup: StepSetup, facts: Facts, table_shape: ModelShape | None
 ) -> tuple[list[GapPart], float]:
-    """Return the part of each change, and the seconds of a step with all of them.
+    """Return the part of each change, and the seconds of a step with all changes.
 
-    The parts are proportional to what each change saves on its own. Their sum is what all changes
-    save together.
+    The parts are proportional to the time that each change saves on its own. Their sum is the time
+    that all changes save together.
     """
     step_operations = operations(setup)
     price_before = price(setup)
@@ -84,12 +84,12 @@ def modelled_parts(
 def _changes(setup: StepSetup, facts: Facts, table_shape: ModelShape | None) -> Iterator[Speedup]:
     """Yield every change that some evidence suggests, whether it saves time or not.
 
-    Only a layout or a batch that was stated is changed.
+    A layout or a batch is changed only if it was stated.
     """
     yield from _work_changes(setup)
     yield from _communication_changes(setup)
-    # What the text does not state was assumed, and an assumption is no cause. The memory of experts
-    # is not counted.
+    # Values that the text does not state were assumed, and an assumption is not a cause. The memory
+    # of experts is not counted.
     stated = set(facts)
     if stated & {"pp", "global_batch"}:
         yield _bubble_change(setup)
@@ -280,7 +280,7 @@ def _layout_text(setup: StepSetup) -> str:
 
 
 def _micro_batch_change(setup: StepSetup) -> Speedup:
-    """Return the change to the fastest micro-batch of the current layout that fits."""
+    """Return the change to the fastest micro-batch that fits in the current layout."""
     space = _space(setup, zero_stages=(setup.layout.zero_stage,), micro_batches=MICRO_BATCHES)
     candidates = [other for other in _fitting(setup, space) if _has_cut_of(other.layout, setup)]
     new = min([setup, *candidates], key=price)

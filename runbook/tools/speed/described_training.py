@@ -1,4 +1,4 @@
-"""The training that facts describe, as input for the step model."""
+"""Converts facts about a training to input for the step model."""
 
 import math
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from runbook.tools.speed.predict import AssumedValue, assumed_batch, setup_of, s
 from runbook.tools.speed.published_rows import PublishedRow, billions_in, read_row
 
 _SAME_SIZE = (0.75, 1.33)
-"""Largest ratio of parameters between the table's model and the run's, in either direction.
+"""Range of the ratio of parameters of the table's model to the run's.
 
-Within it, they count as one model.
+Within this range they count as the same model.
 """
 
 
@@ -27,7 +27,7 @@ class DescribedTraining(NamedTuple):
 
     setup: StepSetup
     table_shape: ModelShape | None
-    """The table's model from which the expectation comes, if it is another model."""
+    """The table's model on which the expectation is based, if it is another model."""
     assumed: list[str]
 
 
@@ -89,7 +89,7 @@ def _cells(
     if "weights" in switched_off:
         cells["code"] = "eager"
     if numbers["experts"] > 1:
-        # Only the experts to which a token is routed compute it.
+        # Only the experts to which a token is routed compute this token.
         ffn_width = numbers["ffn"] or 4 * numbers["hidden"]
         experts_per_token = numbers["experts_a_token"] or 2
         cells["ffn"] = f"{ffn_width * experts_per_token:.0f}"

@@ -1,4 +1,4 @@
-"""Number of devices of a training, as sentences and programs state it."""
+"""Reads the number of devices of a training from sentences and printed output."""
 
 import re
 
@@ -14,14 +14,15 @@ _SUBJECT = (
     r"\W{0,2} (?:\w+ly )?(?:are|is|were|was|runs?|ran|go|goes|went|gets?|got|shows?|stays?"
     r"|reach(?:es)?|looks?|fails?|hangs?|have|has|needs?)\b"
 )
-"""Words after a number of devices that say what these devices do.
+"""Words after a number of devices that describe what these devices do.
 
-"64 H100. 2 GPUs run slower": a part of the training, if the text states another number.
+In "64 H100. 2 GPUs run slower", the second number is a part of the training, because the text
+states another number.
 """
 _OURS = r"\b(?:our|we (?:use|run|ran|train|trained)(?: on| with)?)(?: \w+)? $"
 """Words before the number of devices of our own training, next to a published one."""
 _SMALL_PART = 0.25
-"""A number of devices up to this share of all may be of a part of them."""
+"""Up to this share of all devices, a number may refer to a part of the devices."""
 _ONE_DEVICE = (
     r"(?<!than )\b(?:on|with|using) (?:just |only )?(?:one|a single|1) "
     rf"{_DEVICE_NAME}(?! (?:per|in each|of|is|runs?|was) )"
@@ -68,5 +69,5 @@ def device_count(text: str) -> int:
 
 
 def _is_subject(text: str, end: int) -> bool:
-    """Return whether the words after a number of devices say what these devices do."""
+    """Return whether the words after a number of devices describe what these devices do."""
     return re.match(_SUBJECT, text[end:], re.IGNORECASE) is not None

@@ -1,7 +1,7 @@
 """Explains a slow training: the gap between expected and reached step time, in parts.
 
-Times are those of one step with the run's own operations. So they can be compared with a figure for
-another batch or model.
+All times are for one step with the run's own operations, so that they can be compared with figures
+for another batch or model.
 """
 
 import statistics
@@ -44,16 +44,16 @@ _UNIT_NAMES = {
     "mfu": "the MFU",
 }
 _FAR_FROM_PLAN = 2.0
-"""How many times the plan's step a step takes for its nodes' network to be suspected."""
+"""If a step takes this many times the plan's step time, the network between nodes is suspected."""
 _BALANCED_AFTER = 400
 """Steps after which the router of a mixture of experts counts as balanced."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Seconds of a step, expected and reached, and the parts that add up to the gap.
+    """Expected and reached seconds of a step, and the parts that add up to the gap.
 
-    A value of None is unknown.
+    None means that a value is unknown.
     """
 
     expected: float | None
@@ -199,7 +199,7 @@ def _without_model(
     missing: Sequence[str],
     reason: str,
 ) -> Explanation:
-    """Return the known values if no step model covers the training, for the given `reason`."""
+    """Return the known values if no step model covers the training, with the `reason`."""
     reached = _logged_seconds(steady, measured)
     stated = float(facts.get("expected.seconds") or 0)
     named = [*signs(text, reached)]
@@ -297,7 +297,10 @@ def _convention_part(reached: float, reached_by_unit: Mapping[str, float]) -> li
 
 
 def _suspected_network(setup: StepSetup, reached: float) -> list[GapPart]:
-    """Return the network as a suspicion, if devices of several nodes train and nothing else is named."""
+    """Return the network as a suspected cause.
+
+    This applies if devices of several nodes train and no other cause is named.
+    """
     if setup.layout.world_size <= setup.device.devices_per_node:
         return []
     evidence = "nothing else is named, and what several nodes send each other was not measured"
@@ -315,7 +318,7 @@ class _UnpricedCause:
     """Whether evidence for it was found."""
     name: str
     most: float
-    """Largest share of a step that it can take."""
+    """Largest share of a step that the cause can take."""
     sign: str
     remedy: str
 

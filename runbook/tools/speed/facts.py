@@ -38,7 +38,7 @@ class _Fact(NamedTuple):
     words: str = ""
     """Other names that people and other programs use, separated by `|`.
 
-    `_` stands for any separator.
+    `_` matches any separator.
     """
 
 
@@ -46,7 +46,8 @@ _SPLIT_NAMED = "(?:_model)?_parallel(?:ism)?(?:_(?:size|degree))?"
 _SPLIT = rf"(?:{_SPLIT_NAMED}|_(?:size|degree|depth|stages))?"
 """Words that may follow `tensor` and `pipeline`, as in tensor parallel size and pipeline depth."""
 _SEQUENCE = r"max_seq_len|sequence_length|context_length|seq(?:uence)?(?=(?: of)?[ =:]{1,3}\d{3})"
-"""Names of a sequence length. It has at least three digits, unless the text calls it a length."""
+"""Names of a sequence length. The number has at least three digits, unless the text calls it a
+length."""
 
 _NUMBERS = (
     _Fact("tp", "parallel.tensor", rf"TP(?:_size)?|tensor{_SPLIT}"),
@@ -112,7 +113,7 @@ _ACCEPTED = {
     "overlap_gradients": _SWITCH,
     "weights": _SWITCH,
 }
-"""Patterns of the values of a fact. Any other word after its name begins a new phrase."""
+"""Patterns of the values of a fact. Any other word after the fact's name begins a new phrase."""
 _FULL_FORMATS = {"32": "fp32", "32-true": "fp32", "float32": "fp32", "float": "fp32"}
 OFF = ("false", "none", "0", "no", "plain")
 """Values that switch an option off."""
@@ -202,7 +203,7 @@ _FLAGS = (
     ("recompute", "training.recompute"),
     ("activation", "model.activation"),
 )
-"""Facts that an option without a value sets, and their keys."""
+"""Facts that an option without a value sets, with their keys."""
 _MEGATRON = r"--tensor-model-parallel|--recompute-granularity|megatron-(lm|core)"
 _NEMO = r"NeMo|trainer\.devices"
 
@@ -336,10 +337,10 @@ def _accumulated_batch(text: str, facts: Facts) -> Facts:
 
 
 def _batch_of_tokens(name: str, tokens: float, facts: Facts) -> Facts:
-    """Return the facts with the sequences in a batch of this many tokens; 0: none was given.
+    """Return the facts with the number of sequences in a batch of this many tokens.
 
-    The number of tokens may have been mistaken for a number of sequences. That number is dropped,
-    even if the length of a sequence is unknown.
+    0 tokens mean that none were given. The number of tokens may have been mistaken for a number of
+    sequences. That number is dropped, even if the length of a sequence is unknown.
     """
     figure = f"{tokens:.0f}"
     if not tokens or facts.get(name, figure) != figure:
@@ -377,7 +378,10 @@ def _node_network(text: str) -> float:
 
 
 def _devices_of_node(text: str, facts: Facts) -> int:
-    """Return how many devices share a node's network, from the text or for the accelerator."""
+    """Return the number of devices that share a node's network.
+
+    The text may state it; otherwise it depends on the accelerator.
+    """
     match = re.search(r"(?:nproc[_-]per[_-]node|gpus[_-]per[_-]node)[=\s]+(\d+)", text)
     match = match or re.search(r"\((\d+) [\w ]{0,12}(?:each|per node)\)", text)
     if match:

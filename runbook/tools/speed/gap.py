@@ -32,7 +32,8 @@ def show_gap(run: PlannedRun) -> View:
     training = read_results(run.folder, run.plan, FULL)
     metrics = run.folder / training.phase_plan.log.metrics
     set_words = []
-    # On a CPU the plan's step time was measured, because there is no step model for CPUs.
+    # On a CPU, the plan's step time is based on measurements, because there is no step model for
+    # CPUs.
     planned_seconds = training.planned.seconds_per_iteration
     if full_choice(run.settings).on_cpu and planned_seconds:
         set_words.append(f"expected.seconds={planned_seconds:f}")
@@ -44,7 +45,7 @@ def show_gap(run: PlannedRun) -> View:
 def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str]) -> Explanation:
     """Explain the gap of a training from its log.
 
-    The run's settings supply what the log does not state.
+    The run's settings supply values that the log does not contain.
     """
     facts = facts_of_run(full_choice(settings)) if settings else {}
     log = parse_files([path])

@@ -25,20 +25,20 @@ _REMEDIES = {
 }
 """Remedies for the time that steps lose, by cause."""
 _SLOW = 1.3
-"""A step is slow if it takes longer than this many times the median."""
+"""A step counts as slow if it takes more than this many times the median."""
 _GROWN = 1.1
-"""Step times are growing if the last third's is this many times the first third's.
+"""Step times count as growing if the last third's is this many times the first third's.
 
 The middle third's must lie in between.
 """
 _LEAST_TO_GROW = 12
 """Minimum number of steps for judging growth."""
 _LEAST_SHARE = 0.002
-"""Causes that lose a smaller share of all steps are left out."""
+"""Causes that take less than this share of all steps are left out."""
 _LEAST_ASCENDING = 4
-"""Number of steps that show growth in an excerpt, if each takes longer than the one before."""
+"""Number of steps that prove growth in an excerpt, if each takes longer than the one before."""
 _LEAST_PRINTED = 5
-"""Minimum number of lines with a step's time, in a text that is no log of a known program."""
+"""Minimum number of lines with a step time, in a text that is not the log of a known program."""
 _PRINTED_TIME = re.compile(
     r"(?im)^(?:"
     r".*?(?<!forward[ _-])(?<!backward[ _-])(?<!optimizer[ _-])(?<!data[ _-])"
@@ -50,22 +50,23 @@ _PRINTED_TIME = re.compile(
 )
 """Time of a step in a line of a training loop: "Iteration duration: 0.0079", "Time 0.470 (1.206)".
 
-The second form is that of PyTorch's ImageNet example, which many loops took over. Without such a
-form, "time" is a step's only at the start of a line or in a step's line: any timer has that word.
+The second form comes from PyTorch's ImageNet example, which many loops copied. The bare word "time"
+counts as a step time only at the start of a line or in a step's line, because any timer has that
+word.
 """
 _TIMERS = ("step", "iteration", "iter", "batch", "")
-"""Names of timers, starting with the one that is surely of a whole step; "" is just "time"."""
+"""Names of timers, starting with the one that certainly covers a whole step; "" is just "time"."""
 _LONGEST_STEP = 1e5
-"""Seconds beyond which a printed time is a date."""
+"""A printed time of more seconds than this is a date."""
 _WARM_UP_STEPS = 10
-"""Largest number of steps that count as warm-up, for a log that is ten times as long."""
+"""Largest number of steps that count as warm-up, in a log that is at least ten times as long."""
 
 
 def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list[GapPart]]:
     """Return the seconds of a steady step, and the additional time that the log shows.
 
-    The parts are in seconds per step that counts. Without timed steps, the result is 0 and there
-    are no parts.
+    The parts are in seconds per counted step. Without timed steps, the result is 0 and there are no
+    parts.
     """
     steps = _timed_steps(text, log)
     if not steps:
@@ -86,7 +87,7 @@ def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list
             lost[cause] += step.seconds - median
 
     steady = before_growth or median
-    # The median includes what every step waits for, so that is subtracted from the steady time.
+    # The median includes the time that every step waits, so this time is subtracted from it.
     for cause, seconds in _waits(text, facts).items():
         waited = min(seconds, steady / 2)
         lost[cause] = waited * step_count
@@ -103,7 +104,10 @@ class _Step(NamedTuple):
 
 
 def _timed_steps(text: str, log: ParsedLog) -> list[_Step]:
-    """Return the timed steps of a log, or else those of an unknown training loop's lines."""
+    """Return the timed steps of a log.
+
+    If there are none, return those in the lines of an unknown training loop.
+    """
     steps = []
     for record in log.records:
         if record.seconds:
@@ -125,7 +129,7 @@ def _timed_steps(text: str, log: ParsedLog) -> list[_Step]:
 
 
 def _grown_seconds(seconds: Sequence[float], before_growth: float, slow: float) -> float:
-    """Return the additional time that growing steps take compared with the first ones.
+    """Return the additional time of growing steps compared with the first ones.
 
     Steps slower than `slow` have other causes.
     """

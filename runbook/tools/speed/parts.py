@@ -23,7 +23,7 @@ class GapPart:
     """
 
     def as_row(self) -> dict[str, str | float]:
-        """Return the values that people and --json see of a part."""
+        """Return the values of a part that are shown to people and in --json."""
         return {
             "name": self.name,
             "seconds": self.seconds,

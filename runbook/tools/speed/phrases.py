@@ -1,4 +1,4 @@
-"""Ways in which people write facts about a training in sentences."""
+"""Phrases with which people state facts about a training."""
 
 import re
 from collections.abc import Sequence
@@ -9,34 +9,36 @@ DENIAL = (
     r"(?:\b(?:no|not|never|without|neither|nor)|n't)(?! (?:only|doubt)\b)"
     r"[ \t]+(?:(?!(?:and|are|because|but|gets|is|it|so)\b)[\w-]+[ \t]+){0,2}$"
 )
-"""Words that deny what follows them, as in "we did not see any stragglers".
+"""Words that negate the following words, as in "we did not see any stragglers".
 
-A verb or a conjunction ends the negation: "it does not scale and is slower" names a cause. All of
-it is on one line: the end of a line in a log or a YAML file does not negate the next line.
+A verb or a conjunction ends the negation: "it does not scale and is slower" names a cause. The
+negation must be on the same line: the end of a line in a log or a YAML file does not negate the
+next line.
 """
 _REACH_OF_A_DENIAL = 200
-"""Characters before a phrase that can deny it: a log may be a single line of megabytes."""
+"""Number of characters before a phrase in which a negation is searched for, because a log may be
+a single line of megabytes."""
 _NUMBERED = (
     r"(?:rank|gpu|cuda|card|device|node|host|worker|process|core|stage|layer|step|iter(?:ation)?"
     r"|epoch|zero|level)s?"
 )
-"""Names before a 0 that is a number of something, and no count."""
+"""Nouns before a 0 that numbers something, so that the 0 is not a count."""
 _NONE_BEFORE = (
     rf"(?:^|\b(?!\w*{_NUMBERED}\b)\w+)[^\w\n]*(?<![\d.,])\b0[ \t]+"
     r"(?:(?:cuda|torch|dynamo|thermal|gpus?|cards?|nodes?|ranks?)[ \t]+)?$"
 )
-"""A count of nothing before a cause, as in "0 graph breaks"; "GPU 0 throttles" is none."""
+"""A count of zero before a cause, as in "0 graph breaks". "GPU 0 throttles" is not such a count."""
 _NONE_AFTER = re.compile(
     r"[ \t]*(?:(?:is|are|was|were|takes?|took|[:=]|\.{2,})[ \t]*)?"
     r"(?:none\b|(?<![\d.])0(?:\.0+)?(?!\w|[.,]?\d)(?!,? (?:and|to|or|then) \d))",
     re.IGNORECASE,
 )
-"""A count of nothing after a cause, as in "recompiles: 0" or "throttling: none"."""
+"""A count of zero after a cause, as in "recompiles: 0" or "throttling: none"."""
 _OF_THE_LOSS = (
     r"\b(?:loss|losses|perplexity|learning rate)[ \t]+"
     r"(?:(?!(?:and|but|of|or|so|while)\b)[\w-]+[ \t]+){0,2}$"
 )
-"""Words which show that the next one tells how the loss falls, not how long a step takes."""
+"""Words which show that the next word describes how the loss falls, not how long a step takes."""
 PLAIN_ATTENTION = (
     r"(?<![a-z])(?:eager|vanilla|naive|unfused|non-fused) attention"
     r"|attn_impl\w*[\"']?[=:\s]+[\"']?(?:eager|math|torch)\b"
@@ -83,7 +85,7 @@ _SEPARATED = (
 )
 """A number with a comma after each thousand.
 
-With three or more groups of three digits, as in "100,200,300", it is a list unless zeros end it.
+Three or more groups of three digits, as in "100,200,300", are a list, unless zeros end it.
 """
 _STEP_TIME_UNIT = r"(ms|s|secs?|seconds)\b"
 _STEP = r"(?:training )?(?:step|iteration|iter)"
@@ -143,7 +145,7 @@ _FORMAT = (
     r"(?<![\w.])(bf16|bfloat16|fp16|float16|fp8|fp32|float32)\b"
     r"(?![ -](?:master|main|copy|copies|grad|accum|optimi[sz]er|reduc|logit|residual|state|softmax))"
 )
-"""A number format, except for formats that only gradients, optimizer states or sums have."""
+"""A number format, except one that only gradients, optimizer states or sums have."""
 _LACK = r"\b(?:forgot|forgotten|nobody (?:set|passed)|instead of)[ \t]+(?:to (?:set|pass) )?-*$"
 """Words before a format which show that the training does not use it."""
 _FORMAT_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -251,7 +253,7 @@ def accumulation(text: str) -> int:
 
 
 def is_stated(pattern: str, text: str) -> bool:
-    """Return whether a text matches a pattern that no earlier word negates or calls forgotten."""
+    """Return whether a text matches a pattern that is not negated or called forgotten."""
     matches = re.finditer(pattern, text, re.IGNORECASE)
     return any(not _is_unused(_line_before(text, match.start())) for match in matches)
 
@@ -262,7 +264,7 @@ def _is_unused(before: str) -> bool:
 
 
 def first_stated(pattern: str, text: str) -> re.Match[str] | None:
-    """Return the first match of a pattern that no word negates, counts as none or gives the loss.
+    """Return the first match that is not negated, not a count of zero, and not about the loss.
 
     >>> first_stated("recompiles", "recompiles: 0"), first_stated("(slow)", "the loss is slow to fall")
     (None, None)
@@ -336,7 +338,10 @@ def _stated_formats(text: str) -> set[str]:
 
 
 def _line_before(text: str, start: int) -> str:
-    """Return what a line has before a position, of a long line only the last words."""
+    """Return the text of a line before a position.
+
+    Of a long line, only the last words are returned.
+    """
     earliest = max(0, start - _REACH_OF_A_DENIAL)
     line_start = text.rfind("\n", earliest, start) + 1
     return text[max(earliest, line_start) : start]

@@ -49,8 +49,8 @@ def fits_device(setup: StepSetup) -> bool:
 def _model(shape: ModelShape) -> Model:
     """Return the model of a described training, with every field that its shape states.
 
-    All other fields have a GPT's defaults. Without the stated fields, a Llama would lack its output
-    layer.
+    All other fields have a GPT's defaults. If stated fields were ignored, a Llama would lack its
+    output layer.
     """
     return Model(
         label="described",

@@ -33,7 +33,8 @@ TUNED_MICRO_TOKENS = 8192
 NeMo's recipes of 2024 and 2025 have at most this many on H100.
 """
 PIPELINE_MICRO_TOKENS = 2048
-"""Largest number of tokens in a micro-batch with a pipeline; a single sequence may be longer."""
+"""Largest number of tokens in a micro-batch with a pipeline. A single longer sequence is
+allowed."""
 DEFAULT_SEQUENCE = 2048
 ASSUMED_DEVICES = 64
 """Assumed number of devices if a row states none."""
@@ -46,7 +47,7 @@ _BATCH_TOKENS = (
 """Tokens per global batch for models with fewer than this many billion parameters."""
 _LARGEST_BATCH_TOKENS = 16e6
 VOCABULARY_TOLERANCE = 0.02
-"""Largest relative difference from the stated vocabulary, due to padding."""
+"""Largest relative difference between a padded vocabulary and the stated one."""
 WIDEST = 256
 """Largest ratio of hidden size to layers, for a model whose name states only its size."""
 _MIXTURE_OF_EXPERTS = r"\bmoe\b|mixtral|deepseek|\ba\d+b\b|gpt[- ]oss"
@@ -67,7 +68,7 @@ class Prediction:
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """Range of tokens/s/device that contains 80 % of such rows (`intervals`)."""
+        """Range of tokens/s/device that contains the speed of 80 % of such rows (`intervals`)."""
         if self.setup is None or self.tokens_s_per_accel is None:
             return None, None
         spread = half_width(self.setup)
@@ -240,7 +241,7 @@ def _with_billions(row: PublishedRow, models: Mapping[str, Model]) -> PublishedR
 def _catalogue_name(text: str, models: Mapping[str, Model]) -> str:
     """Return the longest catalogue name that a model's name contains, or "".
 
-    "Nemotron 22B" is nemotron-22b, although 22b is also a model.
+    "Nemotron 22B" is nemotron-22b, although the catalogue also has 22b.
     """
     names = _name_words(text)
     return max((name for name in models if name in names), key=len, default="")
@@ -320,9 +321,10 @@ def _device_notes(row: PublishedRow, device: Accelerator) -> list[str]:
 def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, str]:
     """Return the shape of a row's model and its source.
 
-    It is the catalogue's model of that name, else the nearest in size with heads of 64 to 160. If
-    its parameter count differs, hidden is scaled by the ratio of the counts to the power of 0.4
-    (rounded to a multiple of 128), and the number of layers makes up the remainder.
+    The shape is that of the catalogue's model of this name, or else of the model nearest in size
+    with heads of 64 to 160. If its parameter count differs, hidden is scaled by the ratio of the
+    counts to the power of 0.4 (rounded to a multiple of 128), and the number of layers makes up the
+    remainder.
     """
     parameters = row.billions * 1e9
     length = row.sequence_length
@@ -365,7 +367,8 @@ def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Mode
         family = dict(models)
     if "gpt" in row.model.lower():
         return family
-    # The catalogue's test models have very few layers for their width. Nobody trains such a model.
+    # The catalogue's test models have very few layers for their width. Such models are not trained
+    # in practice.
     usual = {}
     for name, model in family.items():
         if model.hidden <= WIDEST * model.layers:
@@ -565,7 +568,7 @@ def _micro_batch(setup: StepSetup) -> int:
 
 
 def _free_bytes(setup: StepSetup) -> float:
-    """Return how many bytes the states leave free in nine tenths of a device's memory."""
+    """Return the bytes that the states leave free in nine tenths of a device's memory."""
     layout = setup.layout
     parameters = sizes.whole(setup.shape).total / layout.tensor / layout.pipeline
     replicas = layout.data * layout.context
@@ -584,7 +587,7 @@ def _free_bytes(setup: StepSetup) -> float:
 def _sequence_bytes(setup: StepSetup) -> float:
     """Return the bytes of one sequence's activations.
 
-    They are the activations that each layer keeps, the working set of one layer, and the logits.
+    These are the activations that each layer keeps, the working set of one layer, and the logits.
     """
     layout = setup.layout
     shape = setup.shape
@@ -601,9 +604,9 @@ def _sequence_bytes(setup: StepSetup) -> float:
 
 
 def _chunks(row: PublishedRow, shape: ModelShape, pipeline: int) -> int:
-    """Return the interleaved chunks that a vendor's recipe would use.
+    """Return the number of interleaved chunks in a vendor's recipe.
 
-    There are at least two if the code is tuned and a stage's layers can be divided.
+    It is at least two if the code is tuned and a stage's layers can be divided.
     """
     if pipeline == 1 or not row.interleaves:
         return 1

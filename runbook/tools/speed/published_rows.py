@@ -35,7 +35,7 @@ _RECOMPUTE = (
     (r"factor 3|no act", "none"),
     (r"factor 4|narayanan|\bhfu\)|megatron-deepspeed|bigscience|metaseq|argonne", "full"),
 )
-"""How sources describe recomputation. The first matching pattern applies."""
+"""Patterns for descriptions of recomputation in sources. The first matching pattern applies."""
 _SIZES = {
     "layers": "layers",
     "hidden": "hidden",
@@ -77,9 +77,9 @@ _WORDS = {
 _VOCABULARY = r"\bv(?:ocab(?:ulary)?)?[ =]+(\d{4,})"
 """Phrases that state the vocabulary of a model: "vocab 131072", "V=250880"."""
 _RECIPES_IN_WORDS = ((r"mx[- ]?fp8|fp8[- ]mx", "mxfp8"), (r"fp8[- ]?blockwise", "blockwise"))
-"""FP8 recipes, by words in a source; recipes that are not listed here are planned like these."""
+"""FP8 recipes, by words in a source. Other recipes are planned like these."""
 _LARGEST_NUMBER = 1e9
-"""A larger number in a cell is treated as a typing error and ignored."""
+"""A larger number in a cell is ignored as a typing error."""
 _TUNED_SOFTWARE = (
     r"nemo|meta internal|megascale|transformer engine|megatron-(bridge|core)|mlperf"
     r"|nvidia\b(?!.*deepspeed)"
@@ -105,7 +105,7 @@ _MEGATRONS_LOSS = r"megatron-(lm|core|deepspeed)|bigscience|gpt-neox"
 _FUSED_LOSS_OF_NEMO = "2024"
 """NeMo 1.23 of early 2024 still calls Megatron's loss (nemo/collections/nlp, gpt_model.py)."""
 _EARLY_STOP = "2023-10"
-"""Date of PyTorch 2.1, from which on recomputation stops early."""
+"""Date of PyTorch 2.1, the first version in which recomputation stops early."""
 _BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
 
 
@@ -113,7 +113,7 @@ _BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
 class PublishedRow:
     """One row of the table.
 
-    Values that it does not state are 0 or an empty text, also in its layout.
+    Values that the row does not state are 0 or an empty text, also in its layout.
     """
 
     number: int
@@ -131,7 +131,7 @@ class PublishedRow:
     flash: bool
     code: str
     interleaves: bool
-    """Whether its recipes interleave stages if the row does not say so."""
+    """Whether the software's recipes interleave stages, if the row does not state it."""
     half_sums: bool
     first_sharding: bool
     stops_early: bool
@@ -262,7 +262,7 @@ def _sizes(row: _Cells, stated: str) -> dict[str, int]:
 
 
 def _fitting_count(cell: str) -> int:
-    """Return the number that a cell says fits, or else its first number, or else 0.
+    """Return the number in a cell before the word "fits", or else its first number, or else 0.
 
     >>> _fitting_count("8"), _fitting_count("1 (as printed; 2 fits)"), _fitting_count("")
     (8, 2, 0)
@@ -349,7 +349,8 @@ def zero_stage(text: str) -> int:
 def has_flash(text: str, date: str) -> bool:
     """Return whether attention stores no scores.
 
-    If the text does not say so, the date decides, because fused attention became common after 2022.
+    If the text does not state it, the date decides, because fused attention became common after
+    2022.
     """
     if re.search(r"(without|no) flash", text) and not re.search(r"flash attention \(", text):
         return False
@@ -364,7 +365,7 @@ def has_flash(text: str, date: str) -> bool:
 def has_interleaving(text: str) -> bool:
     """Return whether the recipes of a software interleave the stages of a pipeline.
 
-    NVIDIA's have done so since 2021 (arXiv:2104.04473); those of its forks do not.
+    NVIDIA's recipes have done so since 2021 (arXiv:2104.04473), but not those of its forks.
 
     >>> has_interleaving("megatron-lm v2.5"), has_interleaving("bigscience megatron-deepspeed")
     (True, False)

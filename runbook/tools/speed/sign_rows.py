@@ -1,7 +1,7 @@
-"""Words with which engineers and programs name the cause of slow steps: one row for each cause.
+"""Words with which engineers and programs name the cause of slow steps: one row per cause.
 
-A row states where its words were seen. Rows of the same cause stand where their words weigh most:
-without step times, the first rows that match are the first causes.
+Each row states where its words were seen. Rows are ordered by weight: without step times, the first
+rows that match are reported as the first causes.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ _TIME_INCREASES = (
     r"(?: (?:also|\w+ly))? increases?"
     r"|increases? (?:in|of) (?:the )?(?:step |iteration )?time"
 )
-"""Only a time that increases makes a step slower: throughput is meant to increase."""
+"""Only an increasing time makes a step slower, because throughput is meant to increase."""
 _DROPS = r"(?<!time )(?<!times )(?<!loss )(?:drops?|falls?)"
-"""Words for time and loss, which are meant to drop."""
+"""Verbs for time and loss, which are meant to drop."""
 _SLOWER = rf"(slow(?:er|down)?|longer|{_DROPS}|{_TIME_INCREASES})"
 _MANY_NODES = (
     r"(?:multi[- ]?(?:ple )?(?:node|computer|machine)s?"
@@ -25,7 +25,8 @@ _MANY_NODES = (
 _SLOWER_ON_MANY_NODES = (
     rf"\b{_SLOWER}\b[^.]{{0,80}}\b{_MANY_NODES}|{_MANY_NODES}[^.]{{0,100}}\b{_SLOWER}\b"
 )
-"""Phrases that compare one node with many. The difference between them is the network."""
+"""Phrases that compare one node with many nodes. The network makes the difference between the
+two."""
 _SWITCHED_OFF = (
     r"[\"']?[ \t]*(?:[:=]|\.{2,}|(?:is|was)\b)?\s*"
     r"(?:(?:\w*[{(][^{}()]{0,200}?|\.)?\bdevice[\"']?\s*[:=]\s*)?"
@@ -43,15 +44,15 @@ _CPU_OFFLOAD = (
     r"\bcpu[ _-]?offload(?:ing|ed|s|er|policy)?"
     r"(?:_(?!(?:activations|weights|num_layers|double_buffering|(?:use_)?pin_memory)\b)\w+)?\b"
 )
-"""Names of an offload to the host, without options that say only which part it would take."""
+"""Names of an offload to the host, without options that only select the offloaded part."""
 _CLAUSE = r"(?:[^.;,]|,(?! and\b))"
-"""A character of a clause: a semicolon or ", and" begins another subject."""
+"""A character of a clause. A semicolon or ", and" begins another subject."""
 
 _COLLECTIVES = (
     r"\b(?:collectives?|communication|nccl\w*|all[- ]?reduces?|all[- ]?gathers?"
     r"|reduce[- ]?scatters?)\b"
 )
-"""Names of what ranks send each other."""
+"""Names of the messages between ranks."""
 GROWING = "growing steps"
 _SAVING = r"(?:save|saves|saved|saving|checkpoints?)"
 _WAITS = r"(?:takes?|took|blocks?|stalls?|pauses?)"
@@ -67,7 +68,7 @@ _DATA_PREPARATION = (
     r"(?:\baugment\w*|\btokeni[sz](?:e[sd]?|ing|ation)\b|pre-?process\w*|\bdecod(?:e|es|ing)\b"
     r"|generated data)"
 )
-"""Names of the work on samples that can be done before training."""
+"""Names of work on samples that can be done before the training."""
 _EVERY_MICRO_BATCH = (
     r"(?:after|on|at|in|for)? ?(?:each|every|all) "
     r"(?:backward|micro-?batch|micro-?step|accumulation|forward)"
@@ -97,7 +98,7 @@ _NETWORK_OF_TRAINING = (
     r"(?:(?!\b(?:no|not|instead|without)\b|n't)[^.;\n]){0,30}"
     r"\b(?:infiniband|ib|slingshot|roce|efa)\b"
 )
-"""Words after a slow network which say that training has a faster one."""
+"""Words after a slow network which show that the training uses a faster one."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class CausePattern:
     pattern: str
     """Pattern for a text in lower case.
 
-    A denial must be directly before the pattern's group, or before the whole match if it has no
+    A negation must be directly before the pattern's group, or before the whole match if it has no
     group.
     """
     most: float

@@ -1,4 +1,4 @@
-"""Finds causes that a text or a log itself names.
+"""Finds causes that a text or a log names.
 
 They can be suspected without a model, but no model predicts how much time they take.
 """
@@ -18,20 +18,20 @@ _DECIDING_NUMBER = re.compile(
     r"(?<![\w.,/-])(?<!\d:)(?<!step )"
     r"(?:[01](?!\w|[.,:]\d)|(?!100(?:\.0+)? ?%)[1-9]\d{2,}(?:\.\d+)?(?= ?%))"
 )
-"""Numbers that name a cause by themselves: no workers, a single core, more than all of a peak."""
+"""Numbers that identify a cause: no workers, a single core, or more than 100 % of a peak."""
 _DECIDING_WORDS = {"0": "<none>", "1": "<single>"}
 _MOST_VARIANTS = 8
-"""Most lines that may differ in deciding numbers alone."""
+"""Largest number of kept lines that differ only in such numbers."""
 _OTHERS_FIGURE = r"\b(?:elsewhere|mention\w*|readme|report\w*|paper|blog|others?|published|table)\b"
-"""Words that say that a figure is somebody else's."""
+"""Words which show that a figure is someone else's."""
 _OTHER_PEAK = r"\bmfu\b[^;]{0,80}\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b|\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b[^;]{0,80}\bmfu\b"
 """Phrases that divide by the peak of another number format."""
 _MFU = r"\b(\d{3}(?:\.\d+)?) ?% mfu\b|\bmfu\b[^.\d]{0,15}(\d{3}(?:\.\d+)?) ?%"
-"""Shares of the peak from 100 % on."""
+"""Matches shares of the peak of 100 % or more."""
 
 
 class _StatedCause(NamedTuple):
-    """A fact's value that makes steps slower on any device."""
+    """A value of a fact that makes steps slower on any device."""
 
     fact: str
     value: str
@@ -117,10 +117,10 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
 
 
 def distinct_lines(text: str) -> str:
-    r"""Return the lines of a text without those that differ from an earlier one in digits alone.
+    r"""Return the lines of a text without those that differ from an earlier line only in digits.
 
-    A log has a line for each of its steps, and no words that its first line does not have. Numbers
-    that name a cause by themselves make a difference.
+    A log has a line for each of its steps, and no words that its first line does not have. Lines
+    with numbers that identify a cause are kept.
 
     >>> distinct_lines("8 nodes, 2 slow\nstep 1 | 5.1 s\nstep 2 | 5.2 s\nend")
     '8 nodes, 2 slow\nstep 1 | 5.1 s\nend'
@@ -144,12 +144,12 @@ def distinct_lines(text: str) -> str:
 
 
 def _deciding_word(number: re.Match[str]) -> str:
-    """Return a word in place of a number that names a cause by itself."""
+    """Return a word in place of a number that identifies a cause."""
     return _DECIDING_WORDS.get(number[0], "<over the peak>")
 
 
 def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
-    """Yield why a figure of a text does not compare with the other one: it counts something else."""
+    """Yield why two figures of a text cannot be compared: one of them counts something else."""
     micro_batches = accumulation(text)
     if micro_batches > 1 and len(step_seconds(text)) > 1 and re.search(_OTHERS_FIGURE, text):
         yield GapPart(

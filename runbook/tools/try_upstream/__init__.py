@@ -1,1 +1,1 @@
-"""Starts the framework's own programs, scaled down, on CPUs: `runbook rehearse --upstream`."""
+"""Starts the frameworks' own programs on CPUs, scaled down: `runbook rehearse --upstream`."""

@@ -91,7 +91,7 @@ def install(versions: Versions, say: Callable[[str], None]) -> Path:
             f"{folder}: once, "
             "0.5 to 3 GB to download."
         )
-        # Left over from an interrupted installation
+        # An interrupted installation may have left this folder
         shutil.rmtree(folder, ignore_errors=True)
         shell.run([base, "-m", "venv", str(folder)], timeout=300)
         for packages in (_torch(versions), versions.packages):
@@ -102,7 +102,10 @@ def install(versions: Versions, say: Callable[[str], None]) -> Path:
 
 
 def _torch(versions: Versions) -> list[str]:
-    """Install the pinned torch on its own, because its CPU wheel comes from another index."""
+    """Return the pinned torch.
+
+    It is installed separately, because its CPU wheel comes from another index.
+    """
     return [package for package in versions.packages if package.startswith("torch==")]
 
 

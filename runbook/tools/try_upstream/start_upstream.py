@@ -49,7 +49,8 @@ _CHAIN = "so that each job of the chain ends with a checkpoint"
 _NO_GPU = "no GPU"
 _NO_KERNELS = "needs Transformer Engine or apex"
 _NODES_OWN = ("CC", "CXX", "LD_PRELOAD")
-"""Variables of the site that name files on its nodes, like those with PATH in their names."""
+"""Variables of the site that name files on its nodes, in addition to those with PATH in their
+names."""
 _SEE = (
     "Read its last lines: they name an argument it does not know, a missing package, or token "
     "files it cannot read."
@@ -75,7 +76,7 @@ class UpstreamTrial:
     program: str
     ranks: int
     versions: str
-    """Python and the packages with which it ran, as text."""
+    """Python and the packages with which the program ran, as text."""
     changes: tuple[dict[str, str], ...]
     """Arguments that differ from the rendered ones, each with its reason."""
     log: ParsedLog
@@ -92,7 +93,7 @@ class UpstreamTrial:
 
     @property
     def works(self) -> bool:
-        """Whether nothing failed."""
+        """Return whether nothing failed."""
         return all(check.verdict == "pass" for check in self.checks)
 
     def as_dict(self) -> dict[str, Any]:
@@ -244,7 +245,7 @@ class SmallJob:
 def _pinned_checkout(run: str, settings: Settings, checkout: Path) -> Checkout:
     """Return the checkout that the site pins.
 
-    Raise `RunbookError` if this one does not have its program.
+    Raise `RunbookError` if the given checkout does not have its program.
     """
     framework = settings.run.training.framework
     if framework not in ("megatron-lm", "megatron-deepspeed"):
@@ -292,7 +293,7 @@ def _run_job(job: SmallJob, number: int, say: Callable[[str], None]) -> list[Che
 
 
 def _follow(path: Path, say: Callable[[str], None]) -> tuple[int, list[str]]:
-    """Run upstream.sh, write its log, and return its exit code and the last error of each rank.
+    """Run upstream.sh and write its log. Return its exit code and the last error of each rank.
 
     The errors are in the order in which the ranks began to fail.
     """
@@ -316,7 +317,7 @@ def _follow(path: Path, say: Callable[[str], None]) -> tuple[int, list[str]]:
 
 
 def _save_folders(job: SmallJob) -> list[Path]:
-    """Return the folders that the program saves into."""
+    """Return the folders in which the program saves."""
     folders = []
     for option, *paths in job.arguments:
         if option == "--save":
@@ -326,7 +327,7 @@ def _save_folders(job: SmallJob) -> list[Path]:
 
 
 def in_words(versions: Versions | None) -> str:
-    """Describe the Python and the packages of a trial; None stands for those installed here."""
+    """Describe the Python and the packages of a trial. None means those installed here."""
     if versions is None:
         return f"Python {platform.python_version()} and the packages installed here"
     return f"Python {versions.python}, {', '.join(versions.packages)}: the site's own"
@@ -339,7 +340,7 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
     """
     head = _git(checkout, "rev-parse", "HEAD")
     changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
-    # The name follows two letters of status and a space
+    # The name follows two status letters and a space
     names = [line[3:] for line in changed.splitlines()]
     if not head:
         state = UpstreamMessage.NO_GIT_REPOSITORY.fill()
@@ -417,10 +418,10 @@ def small_arguments(
 
 @dataclass(frozen=True)
 class SmallValue:
-    """The value that an option gets here, and the reason for it."""
+    """The value of an option in the trial, with the reason for it."""
 
     text: str
-    """Empty if the option is left out, or if an added option has no value."""
+    """The value; empty if the option is left out, or if an added option has no value."""
     reason: str
 
 
@@ -453,7 +454,7 @@ def _small_layout(spec: PhasePlan) -> Layout:
 
 
 def _small_values(spec: PhasePlan, jobs: int) -> dict[str, SmallValue]:
-    """Return the options whose values are different here, by their names without dashes."""
+    """Return the options whose values differ in the trial, by their names without dashes."""
     layout = _small_layout(spec)
     if layout.pipeline > 1:
         chunks = min(2, spec.parallel.virtual_pipeline)
@@ -555,7 +556,7 @@ def _small_deepspeed_config(job: SmallJob, name: str) -> str:
     content = json.loads(job.rendered.files[PurePosixPath(name).name])
     content["train_batch_size"] = int(job.values["global-batch-size"][0])
     content["train_micro_batch_size_per_gpu"] = int(job.values["micro-batch-size"][0])
-    content["zero_optimization"].pop("offload_optimizer", None)  # goes with --cpu-optimizer
+    content["zero_optimization"].pop("offload_optimizer", None)  # Belongs to --cpu-optimizer
     return json.dumps(content)
 
 
@@ -594,7 +595,7 @@ _TOKENIZER_OPTIONS = ("vocab-file", "merge-file")
 
 
 def _token_files(job: SmallJob) -> list[str]:
-    """Return the prefixes of the token files; their weights in a blend are left out."""
+    """Return the prefixes of the token files, without their weights in a blend."""
     blend = []
     for name, values in job.values.items():
         if name.endswith("data-path"):
@@ -604,7 +605,7 @@ def _token_files(job: SmallJob) -> list[str]:
 
 
 def _quoted(paths: Sequence[str]) -> str:
-    """Write paths as shell words."""
+    """Return paths as quoted shell words."""
     return " ".join(map(quote, paths))
 
 
@@ -624,7 +625,7 @@ def _environment(settings: Settings) -> dict[str, dict[str, str | None]]:
 def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
     """Return rank.sh with other arguments and another path of the program.
 
-    A fixed number of ranks is removed from it.
+    A fixed number of ranks is removed.
     """
     head, _, arguments_and_tail = text.partition("arguments=(\n")
     _, _, tail = arguments_and_tail.partition("\n)\n")
@@ -639,7 +640,7 @@ def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
 def _write_tokens(prefix: Path, vocabulary: int) -> None:
     """Write a .bin/.idx pair with documents of random tokens, which are the same every time.
 
-    So their loss is known in advance.
+    Their expected loss is therefore known.
     """
     import numpy as np
 
@@ -673,7 +674,7 @@ def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
 def _check_training(log: ParsedLog) -> Check:
     """Check that the log reader read each step, and that the loss is that of random tokens."""
     losses = [record.loss for record in log.records if record.loss is not None]
-    # Skipped by fp16's loss scale.
+    # Skipped because of fp16's loss scale
     skipped = sum("all_skipped" in record.states for record in log.records)
     random_loss = math.log(GPT2_VOCABULARY)
     is_complete = bool(losses) and len(losses) + skipped == STEPS

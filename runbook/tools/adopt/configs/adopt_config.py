@@ -34,14 +34,13 @@ _LARGEST_SIZES = {
 }
 """Upper limits of sizes.
 
-Planning loops over ranks and layers, so a larger size would take hours.
+Planning loops over ranks and layers, so larger sizes would take hours.
 """
 _UNKNOWN_SHARE = 0.5
 _ENOUGH_KEYS = 20
-"""A threshold for the number of keys.
+"""Smallest number of keys for which unknown keys are counted.
 
-If a file has this many keys, and more than `_UNKNOWN_SHARE` of them are unknown, it belongs to
-another program.
+If more than `_UNKNOWN_SHARE` of so many keys are unknown, the file belongs to another program.
 """
 _SPELLED_TWICE = (
     "jobs.training.nodes",
@@ -210,7 +209,7 @@ def _ask_for_unknown(config: ProgramConfig, findings: Findings) -> None:
 
 
 def _refuse_impossible_sizes(findings: Findings) -> None:
-    """Raise `ParamsError` if a size exceeds any machine or model."""
+    """Raise `ParamsError` if a size is larger than on any existing machine or model."""
     for key, largest in _LARGEST_SIZES.items():
         if findings.number(key) > largest:
             carried = findings.carried[key]

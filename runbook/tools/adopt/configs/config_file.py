@@ -60,7 +60,7 @@ def toml_values(text: str, file_name: str) -> list[ConfigValue]:
             AdoptMessage.NOT_TOML, file_name=file_name, reason=safe_value("", str(error))
         ) from error
     except (ValueError, RecursionError) as error:
-        # tomllib raises these for a number of 6,000 digits and for 3,000 nested brackets
+        # tomllib raises these errors for a number of 6,000 digits and for 3,000 nested brackets
         raise ParamsError(
             AdoptMessage.TOML_NOT_READABLE, file_name=file_name, name=type(error).__name__
         ) from error
@@ -83,7 +83,7 @@ def yaml_values(text: str, file_name: str) -> list[ConfigValue]:
 def _toml_lines(text: str) -> dict[str, int]:
     """Return the line of each key and section of a TOML file, by its dotted name."""
     lines: dict[str, int] = {}
-    # Tables in each array of tables
+    # Number of tables in each array of tables
     counts: Counter[str] = Counter()
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -104,7 +104,7 @@ def _toml_lines(text: str) -> dict[str, int]:
 
 
 class _Reader:
-    """Reads one file's tree, and counts what it reads."""
+    """Reads the tree of one file, and counts its values."""
 
     def __init__(self, file_name: str) -> None:
         self.file_name = file_name
@@ -235,7 +235,7 @@ class _Reader:
         value: Any,
         line: int,
     ) -> ConfigValue:
-        """Return a value that can be shown."""
+        """Return a value in a form that can be shown."""
         self._count(0, name)
         self.values += 1
         if self.values > _MOST_VALUES:

@@ -38,9 +38,9 @@ class ConfigFormat:
     finish: Callable[[Values, Findings, ModelKind], None]
     """Computes values that depend on several keys, such as the global batch."""
     signs: frozenset[str] = field(default_factory=frozenset)
-    """Dotted keys, or sections with a trailing dot.
+    """Keys that identify the program's files, as dotted keys or as sections with a trailing dot.
 
-    Two of them are enough to identify the program's files.
+    Two of them are enough.
     """
 
     def row(self, name: str) -> KeyRow | None:

@@ -91,7 +91,7 @@ def _is_empty(value: ConfigValue) -> bool:
 
 
 def _verdict_of_replaced(row: KeyRow | None) -> _KeyVerdict:
-    """Return the result for a key that a later line sets again."""
+    """Return the result for a key that a later line overrides."""
     if row is None:
         return _KeyVerdict(OptionVerdict.UNACCOUNTED)
     return _KeyVerdict(OptionVerdict.DROPPED, why="set again in a later line, which applies")

@@ -1,4 +1,4 @@
-"""Functions of a Python file that can be followed, because the calls show their arguments."""
+"""Functions of a Python file that can be followed, because their calls show all arguments."""
 
 import ast
 from collections import Counter
@@ -22,7 +22,7 @@ from runbook.tools.adopt.configs.syntax import (
 _MOST_FOLLOWED = 300
 _DEEPEST = 10
 _MOST_NODES = 100_000
-"""Most syntax nodes in all followed calls together. A file may have 60,000."""
+"""Largest number of syntax nodes in all followed calls together. A single file may have 60,000."""
 _LAZY = ast.Yield | ast.YieldFrom | ast.Await | ast.Global | ast.Nonlocal
 """Syntax that delays the effect of a function, or makes it depend on more than its arguments."""
 

@@ -105,7 +105,7 @@ def _take_widths(values: Values, findings: Findings, kind: ModelKind) -> None:
         findings.take("training.shape.ffn_hidden", llama_width, line, source)
         return
 
-    # Since 2024 the gate and the input share two thirds of the width
+    # Since 2024, gate and input together have two thirds of the width
     width = findings.number("training.shape.ffn_hidden", 4 * hidden)
     multiple = max(1, whole_number(values, "mlp_multiple_of", 1))
     third = int(width * 2 / 3) // 2
@@ -127,7 +127,10 @@ def _take_norm_epsilon(values: Values, kind: ModelKind) -> None:
 
 
 def _take_decay(values: Values, findings: Findings) -> None:
-    """Take a decay given as a fraction of the steps; replace unknown decay shapes with a cosine."""
+    """Take a decay that is given as a fraction of the steps.
+
+    Replace an unknown decay shape with a cosine.
+    """
     iterations = findings.number("training.iterations")
     share = number(values, "lr_decay_fraction")
     if share and iterations and "lr_decay_iters" not in values:
@@ -167,7 +170,7 @@ def _leave_other_positions(values: Values, findings: Findings) -> None:
 
 
 def _take_accumulation(values: Values, findings: Findings) -> None:
-    """Take the accumulation steps if no global batch is given, and ask for the nodes."""
+    """Take the accumulation steps if no global batch is given. Ask for the number of nodes."""
     if "train_batch_size" in values:
         return
     if "global_num_gpus" not in values and "num_nodes" not in values:
@@ -180,7 +183,7 @@ def _take_accumulation(values: Values, findings: Findings) -> None:
 
 
 def _drop_uneven_saves(values: Values, findings: Findings) -> None:
-    """Drop a save interval that is a fraction or logarithmic."""
+    """Drop a save interval that is fractional or logarithmic."""
     is_given = "checkpoint_factor" in values
     if is_given and not isinstance(value_of(values, "checkpoint_factor"), int):
         findings.drop("training.save_interval")

@@ -121,8 +121,8 @@ class Scope:
     def learn(self, name: str, value: Any) -> None:
         """Record the value of a name if the value is immutable; methods may change a list.
 
-        Secrets are not recorded: one with an innocent name would be revealed wherever the name is
-        used.
+        Secrets are not recorded: if a secret had an innocuous name, it would be shown wherever the
+        name is used.
         """
         has_room = len(self.names) < _MOST_NAMES
         if is_scalar(value) and has_room and not is_secret_name(name):
@@ -147,7 +147,7 @@ class Scope:
     def inside(self, function: Function, calls: Sequence[ast.Call]) -> "Scope":
         """Return the names that are known inside a function.
 
-        They are the names around it, and the arguments that are equal in all calls.
+        These are the names of the surrounding code, and the arguments that are equal in all calls.
         """
         inner = Scope(dict(self.names))
         inner.forget(parameters(function))
@@ -220,7 +220,7 @@ def _literals_given(
     if nodes is None:
         return values
     values |= defaults
-    # `run.Partial(function, nodes=4)` and `other.function(nodes=4)` do not call this name.
+    # `run.Partial(function, nodes=4)` and `other.function(nodes=4)` do not call this name directly.
     is_by_name = isinstance(call.func, ast.Name) and call.func.id == function.name
     for name, node in nodes.items():
         values[name] = Scope().value(node) if is_by_name else UNKNOWN

@@ -60,7 +60,7 @@ def _precision(value: Any) -> str:
 
 
 def _seconds(minutes: Any) -> int:
-    """Read minutes."""
+    """Convert minutes to seconds."""
     return 60 * integer(minutes)
 
 

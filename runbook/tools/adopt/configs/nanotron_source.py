@@ -1,7 +1,7 @@
 """Reads nanotron's configurations in Python: files that build a `Config` and save it as YAML.
 
-Based on huggingface/nanotron, 2026-11 (examples). Their values get the dotted keys of the YAML
-files, so that one table works for both. The file is never executed.
+Based on huggingface/nanotron, 2026-11 (examples). Values in these files get the dotted keys of the
+YAML files, so that one table works for both. The file is never executed.
 """
 
 import ast
@@ -61,15 +61,16 @@ _CHANGES_NOTHING = (
 _READS_ONLY = ("get", "items", "keys", "index", "count")
 """Methods of lists and dictionaries that do not change them."""
 _GIVES_ITEMS = ("enumerate", "reversed", "list", "tuple", "zip", "items", "values")
-"""Last names of calls in the head of a loop that give the items of a part one by one."""
+"""Last names of calls in the head of a loop that return the items of a part one by one."""
 _ANY_ITEM = "*"
-"""The number of an item in the dotted key of a loop's variable."""
+"""Stands for the number of an item in the dotted key of a loop's variable."""
 _MOST_LOOPS = 3
-"""Loops inside each other whose variables are followed."""
+"""Largest depth of nested loops whose variables are followed."""
 _MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 """Expressions whose values a method may change later."""
 _MOST_NODES = 10_000
-"""Most expressions that are read. Names whose lists contain each other would repeat forever."""
+"""Largest number of expressions that are read. Names whose lists contain each other would repeat
+forever."""
 _MOST_DEPTH = 40
 """Deepest nesting of expressions that is read. Names that refer to each other would never end."""
 
@@ -104,15 +105,15 @@ def _imported_classes(tree: ast.Module) -> set[str]:
 
 @dataclass(frozen=True)
 class _BuiltConfig:
-    """A call of nanotron's `Config`, and what is known at that point of the file."""
+    """A call of nanotron's `Config`, and the names that are known at that point of the file."""
 
     call: ast.Call
     variable: str
     """The variable that holds it; empty if none does."""
     statements: Sequence[ast.stmt]
-    """The statements around it that always run."""
+    """The statements in the same body that always run."""
     names: Mapping[str, ast.expr]
-    """The expression that each name stands for, if only a single statement sets it."""
+    """The expression for which each name stands, if exactly one statement sets the name."""
     scope: Scope
 
 
@@ -167,7 +168,7 @@ def _names_of(
         for target in assigned_targets(statement):
             if not isinstance(target, ast.Name) or counts[target.id] > 1 or value is None:
                 continue
-            # A secret would be shown under any key that its name is used for
+            # A secret would be shown under every key that its name is used for
             if is_secret_name(target.id):
                 continue
             names[target.id] = value
@@ -185,7 +186,7 @@ class _ConfigReader:
     names: Mapping[str, ast.expr]
     scope: Scope
     paths: dict[str, list[str]] = field(default_factory=dict)
-    """The dotted keys where each variable became a part of the configuration."""
+    """The dotted keys of the parts of the configuration that each variable holds."""
     plain_keys: set[str] = field(default_factory=set)
     """The dotted keys of values that no other statement can change: numbers, texts and unknown
     values."""
@@ -239,7 +240,7 @@ class _ConfigReader:
             yield from rows
         if len(self.paths) == num_parts:
             return
-        # A name that a change turned into a part may have changed before that
+        # A name that became a part through this change may have been changed before
         for statement in statements:
             if statement not in named and list(self._changes_of(statement, built)):
                 yield _unknown(statement)
@@ -261,7 +262,7 @@ class _ConfigReader:
             yield _unknown(statement)
 
     def _name_items(self, statement: ast.stmt) -> None:
-        """Know the variables of a statement's loops as items of the parts that the loops go through."""
+        """Record the variables of a statement's loops as items of the parts in these loops."""
         for target, iterable in _loops_of(statement):
             keys = self._keys_of_items(iterable)
             for name in _bound_by(target):
@@ -269,7 +270,10 @@ class _ConfigReader:
                 known_keys += [key for key in keys if key not in known_keys]
 
     def _keys_of_items(self, iterable: ast.expr) -> list[str]:
-        """Return the dotted keys of the items of a loop. Empty if it goes through no part."""
+        """Return the dotted keys of the items of a loop.
+
+        The list is empty if the loop goes through no part.
+        """
         keys: list[str] = []
         for part in _gone_through(iterable):
             if not self._is_part(part):
@@ -328,7 +332,10 @@ class _ConfigReader:
         return any(self._is_part(item) for value in values for item in _items_of(value))
 
     def _is_handed_on(self, call: ast.Call, statement: ast.stmt) -> bool:
-        """Return whether a call may change a part: it is a method of the part, or receives it."""
+        """Return whether a call may change a part.
+
+        The call is a method of the part, or receives the part as an argument.
+        """
         name = _called_name(call)
         if name in _CHANGES_NOTHING:
             return False
@@ -337,7 +344,8 @@ class _ConfigReader:
         is_method = isinstance(call.func, ast.Attribute) and self._is_part(call.func.value)
         if is_method and name not in _READS_ONLY:
             return True
-        # nanotron's classes do not change a part, unless what they create is discarded
+        # nanotron's classes do not change their arguments, unless the object that they create is
+        # discarded
         if name in self.classes and not isinstance(statement, ast.Expr | ast.With | ast.For):
             return False
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -439,7 +447,7 @@ def _nodes_in(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _loops_of(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield the variable of each loop of a statement, and what the loop goes through."""
+    """Yield the variable of each loop of a statement, and the expression that is iterated over."""
     if isinstance(statement, ast.For | ast.AsyncFor):
         yield statement.target, statement.iter
     for node in _nodes_in(statement):
@@ -453,7 +461,7 @@ def _bound_by(target: ast.expr) -> list[str]:
 
 
 def _gone_through(iterable: ast.expr) -> list[ast.expr]:
-    """Return the lists whose items a loop gets: `stages` of `enumerate(stages)`."""
+    """Return the lists whose items a loop yields, such as `stages` for `enumerate(stages)`."""
     if not isinstance(iterable, ast.Call) or _called_name(iterable) not in _GIVES_ITEMS:
         return [iterable]
     if isinstance(iterable.func, ast.Attribute):
@@ -462,7 +470,10 @@ def _gone_through(iterable: ast.expr) -> list[ast.expr]:
 
 
 def _called_name(call: ast.Call) -> str:
-    """Return the last name of what is called, also of a method of an expression: `a[0].get()`."""
+    """Return the last name of the called function.
+
+    For a method of an expression such as `a[0].get()`, that is `get`.
+    """
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return last_name(call.func)

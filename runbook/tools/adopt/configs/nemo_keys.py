@@ -1,4 +1,4 @@
-"""The keys of NeMo 2: trainer, data, optim, log, and the model's, which Megatron Bridge shares.
+"""The keys of NeMo 2: trainer, data, optim, log, and the model keys that Megatron Bridge shares.
 
 Based on NVIDIA/NeMo, 2025-09 (nemo/collections/llm/recipes and nemo/lightning), and
 NVIDIA/NeMo-Run.
@@ -78,7 +78,7 @@ def _batches(value: Any) -> int:
 
 
 def _shares(value: Any) -> str:
-    """Convert the split of the text: `900,50,50`, or a list of three."""
+    """Convert the split of the text, which is `900,50,50` or a list of three."""
     text = value if isinstance(value, str) else ",".join(map(str, value))
     return text.strip("[]").replace(" ", "")
 
@@ -157,9 +157,10 @@ MODEL_ROWS = (
     *in_section("model", *_MODEL_CONFIG),
     *_OTHER_MODEL_KEYS,
 )
-"""NeMo 2 has them under model.config, Megatron Bridge under model."""
+"""Rows for the model's keys, which NeMo 2 has under model.config, and Megatron Bridge under
+model."""
 
-# Arguments of a recipe (recipes/llama3_8b.py), which scripts/performance/helpers.py also has
+# Arguments of a recipe (recipes/llama3_8b.py), also used in scripts/performance/helpers.py
 _ARGUMENTS = (
     IntegerKey("num_nodes", "jobs.training.nodes"),
     IntegerKey("num_gpus_per_node", "jobs.training.devices_per_node"),

@@ -1,4 +1,4 @@
-"""The configuration of another program: the program it belongs to, and its values by dotted key."""
+"""The configuration of another program: which program, and the values by dotted key."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,7 +76,7 @@ class ProgramConfig:
 
     @property
     def model(self) -> ModelRecipe | None:
-        """The model of its class or its recipe, or None if no table has either."""
+        """The model of the configuration's class or recipe, or None if no table has either."""
         model_class = by_name(self.values).get("model.config._target_")
         if model_class:
             return recipe_of_class(str(model_class.value))
@@ -141,7 +141,7 @@ def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
         values += [replace(value, line=value.line + offset) for value in yaml_values(text, name)]
 
     best = max(_YAML_FORMATS, key=lambda config_format: _count_signs(config_format, values))
-    # Lightning's command line also names classes this way, but their models are unknown
+    # Lightning's command line also names classes in this way, but their models are unknown
     is_lightnings = any(value.name.endswith(".class_path") for value in values)
     if is_lightnings or _count_signs(best, values) < _ENOUGH_SIGNS:
         raise ParamsError(AdoptMessage.NOT_A_CONFIGURATION, files=first_name)

@@ -19,9 +19,9 @@ from runbook.tools.adopt.configs.syntax import (
 )
 
 _HELPERS = ("set_primary_perf_configs",)
-"""Functions that change a recipe. Their keyword arguments have rows in the table."""
+"""Functions that change a recipe, whose keyword arguments have rows in the table."""
 _STARTERS = ("run.run", "nemo_run.run", "run.cli.main", "pretrain", "llm.pretrain")
-"""Functions that start the training of a recipe and change nothing in it."""
+"""Functions that start the training of a recipe without changing it."""
 _STARTER_ARGUMENTS = frozenset(
     (
         "executor",
@@ -83,7 +83,7 @@ def is_readable(name: str) -> bool:
 
 
 def _changes_nothing(variable: str, statement: ast.AST) -> bool:
-    """Return whether a statement only reads."""
+    """Return whether a statement only reads values."""
     if isinstance(statement, ast.Return | ast.Expr) and is_passive(statement.value):
         return True
     if isinstance(statement, ast.Assert):

@@ -40,7 +40,7 @@ TRAINER_CONFIG = "Trainer.Config"
 PRETRAIN_COMMON = "_pretrain_common"
 """The function from which each recipe in Megatron Bridge's own files starts (recipes/common.py)."""
 NAMED_AFTER_FUNCTION = (TRAINER_CONFIG, PRETRAIN_COMMON)
-"""Starts of configurations that are named after the function around them.
+"""Configurations that are named after the function that creates them.
 
 Each call of such a function makes a new configuration.
 """
@@ -90,7 +90,7 @@ class FileContext:
     functions: FileFunctions
     makers: Makers
     branches: "itertools.count[int]" = field(default_factory=itertools.count)
-    """Numbers for the branches of the file."""
+    """Counter that numbers the branches of the file."""
 
 
 @dataclass
@@ -104,7 +104,7 @@ class RecipeReader:
     top: Scope
     """The module-level names."""
     start: Branches = ()
-    """The branches around the call of a function that is followed."""
+    """The branches around the call of a followed function."""
     is_followed: bool = False
     bindings: dict[str, list[HeldConfig]] = field(default_factory=dict)
     """The configurations that variables hold."""
@@ -322,7 +322,7 @@ class RecipeReader:
         self._add_changes(changed, statement, path)
 
     def _rebind(self, statement: ast.stmt) -> None:
-        """Forget the objects of variables that a statement sets, or give an object a new name."""
+        """Forget the objects of variables that a statement sets, or record an object's new name."""
         value = getattr(statement, "value", None)
         held_configs: list[HeldConfig] = []
         if isinstance(value, ast.Name):
@@ -439,7 +439,7 @@ class RecipeReader:
 
         holds_recipe = variable in self.bindings and self._is_recipe(variable)
         if holds_recipe and variable in names_in([call]) and not _has_recipe(held_configs):
-            # A copy, or a value known only at run time: later changes still apply
+            # For a copy, or a value known only at run time, later changes still apply
             if inner is not None:
                 self._add_unread(variable, statement, path)
             return
@@ -501,7 +501,10 @@ class RecipeReader:
         return by_parameter
 
     def result(self) -> list[HeldConfig]:
-        """Return what a followed function certainly returns; empty if that is uncertain."""
+        """Return the value that a followed function certainly returns.
+
+        The list is empty if that is uncertain.
+        """
         if len(self.returned) != 1:
             return []
         path, held_configs = self.returned[0]
@@ -577,13 +580,16 @@ def _has_recipe(held_configs: Sequence[HeldConfig]) -> bool:
 
 
 def _unread(statement: ast.AST) -> ConfigValue:
-    """Return a statement that is not understood, identified by its line; of a loop, the head."""
+    """Return a statement that is not understood, identified by its line.
+
+    Of a loop, only the head is returned.
+    """
     line = getattr(statement, "lineno", 1)
     return ConfigValue(f"line {line}", source_of_head(statement), line, known=False)
 
 
 def _merged(ends: Sequence[Mapping[str, list[HeldConfig]]]) -> dict[str, list[HeldConfig]]:
-    """Return what variables hold after alternative branches are merged.
+    """Return the values of variables after alternative branches are merged.
 
     An object that exists in only some branches is uncertain, so an unknown object is added to it.
     """

@@ -1,7 +1,7 @@
 """Recipes in Python files: each recipe call, its keyword arguments and later changes.
 
-The file is parsed but never executed. A value that is known only at run time is kept as source
-text. So is each statement that uses a recipe in a way that adopt does not understand.
+The file is parsed but never executed. Values that are known only at run time are kept as source
+text, as are statements that use a recipe in a way that adopt does not understand.
 """
 
 import ast
@@ -113,7 +113,7 @@ def default_factory(text: str) -> str:
 
 def _as_recipe_call(config: OpenConfig) -> RecipeCall:
     recipe = config.recipe
-    if recipe == PRETRAIN_COMMON:  # llama3_8b_pretrain_2gpu_h100_bf16_config
+    if recipe == PRETRAIN_COMMON:  # For example llama3_8b_pretrain_2gpu_h100_bf16_config
         recipe = config.function.lstrip("_").partition("_pretrain")[0]
     return RecipeCall(
         recipe,
@@ -162,7 +162,10 @@ def _read_file(tree: ast.Module) -> list[OpenConfig]:
 
 
 def _rewriting_calls(tree: ast.Module) -> list[ConfigValue]:
-    """Return each call that may set any name or change any recipe, identified by its line."""
+    """Return each call that may set any name or change any recipe.
+
+    The calls are identified by their lines.
+    """
     calls: list[ConfigValue] = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or dotted(node.func) not in _REWRITES:

@@ -45,10 +45,10 @@ class OpenConfig:
     is_bridge: bool = False
     values: list[ConfigValue] = field(default_factory=list)
     is_certain: bool = True
-    """Whether changes outside of branches are certain to happen."""
+    """Whether changes outside of branches certainly happen."""
 
     def add(self, value: ConfigValue, path: Branches) -> None:
-        """Add a change by a statement inside the branches of `path`, which may not be reached."""
+        """Add a change by a statement inside the branches of `path`, which may not run."""
         if len(self.values) >= _MOST_VALUES:
             raise ParamsError(
                 AdoptMessage.MANY_VALUES_OF_A_RECIPE, line=value.line, most=_MOST_VALUES
@@ -61,7 +61,10 @@ class OpenConfig:
             self.values.append(replace(value, value=source, known=False))
 
     def take_part(self, call: ast.Call, values: Iterator[ConfigValue]) -> None:
-        """Take the values of the object that a call makes, or its source if there are too many."""
+        """Take the values of the object that a call makes.
+
+        If there are too many values, take the call's source text.
+        """
         self.values = list(itertools.islice(values, _MOST_PART_VALUES + 1))
         if len(self.values) > _MOST_PART_VALUES:
             self.values = [ConfigValue("", source_of(call), call.lineno, known=False)]
@@ -89,7 +92,7 @@ class HeldConfig:
 
 
 Bindings = Mapping[str, Sequence[HeldConfig]]
-"""The values of each variable; there are several if a branch decides which one it has."""
+"""The values of each variable. There are several if a branch decides which value it has."""
 Follow = Callable[[ast.Call], Sequence[HeldConfig] | None]
 """Reads the function that a call runs, and returns its result."""
 
@@ -148,7 +151,10 @@ class ValueReader:
                 yield from self.values(joined(prefix, keyword.arg), keyword.value)
 
     def _chosen(self, node: ast.IfExp) -> ast.expr:
-        """Return the branch that a conditional expression takes, or all of it if that is unknown."""
+        """Return the branch that a conditional expression takes.
+
+        If that is unknown, return the whole expression.
+        """
         truth = self.scope.truth(node.test)
         if truth is None:
             return node

@@ -218,7 +218,7 @@ _WEIGHTS: Mapping[str, ModelRecipe] = {
     "qwen2-7b": _QWEN_2_7B,
     "qwen2.5-7b": _QWEN_2_7B,
 }
-"""Models of the Hugging Face hub that Megatron Bridge's recipes name, without their owners."""
+"""Models on the Hugging Face Hub that Megatron Bridge's recipes name, without the owner."""
 OTHER_MODELS = (
     "mixtral",
     "deepseek",
@@ -277,7 +277,7 @@ def recipe_of_class(path: str) -> ModelRecipe | None:
 
 
 def weights_of(source: str) -> str:
-    """Return the hub's name of the model in a provider's source, or an empty text.
+    """Return the Hub's name of the model in a provider's source, or an empty text.
 
     >>> weights_of('AutoBridge.from_hf_pretrained("meta-llama/Llama-3.2-1B").get_model_config')
     'Llama-3.2-1B'
@@ -287,7 +287,7 @@ def weights_of(source: str) -> str:
 
 
 def recipe_of_weights(name: str) -> ModelRecipe | None:
-    """Return the model that has a name on the Hugging Face hub, or None."""
+    """Return the model that has this name on the Hugging Face Hub, or None."""
     return _WEIGHTS.get(name.lower())
 
 

@@ -40,7 +40,7 @@ EVEN_STAGES = "parallel.first_stage_layers and last_stage_layers"
 OWN_CLASS = "the program's own class"
 MODEL_CLASS = "the model's class"
 BATCH_RAMP = "training.rampup_start, rampup_increment, rampup_samples"
-"""Reasons shared by several programs."""
+"""The reason for a batch ramp, which several programs share."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,10 @@ class DroppedKey(KeyRow):
     why: str = field(kw_only=True)
     """Why its value is dropped."""
     same_if: tuple[Any, ...] = field(default=(), kw_only=True)
-    """Values that can be dropped without losing anything."""
+    """Values for which the key can be dropped without changing anything."""
     other_model: str = field(default="", kw_only=True)
-    """What any other value adds to the model, such as experts, so that it is no longer a dense GPT.
+    """The part, such as experts, that any other value adds to the model, so that it is no longer a
+    dense GPT.
 
     Empty if other values add nothing.
     """
@@ -94,7 +95,7 @@ class CarriedKey(KeyRow):
     def read(self, value: Any) -> Any:
         """Convert the program's value to ours.
 
-        Raise ValueError or KeyError if ours has no such value.
+        Raise ValueError or KeyError if our key has no such value.
         """
         return value
 
@@ -133,10 +134,10 @@ class TextKey(CarriedKey):
 
 @dataclass(frozen=True)
 class ChosenKey(CarriedKey):
-    """A key with a few possible values that have other names here."""
+    """A key with a few possible values that our key names differently."""
 
     choices: Mapping[Any, Any]
-    """Our value for each of the program's values, written in lower case."""
+    """Our value for each of the program's values, in lower case."""
 
     def read(self, value: Any) -> Any:
         """Read one of the choices."""
@@ -157,7 +158,7 @@ class ConvertedKey(CarriedKey):
 
 @dataclass(frozen=True)
 class PairKey(CarriedKey):
-    """A key with two numbers, which are two separate keys here."""
+    """A key with two numbers, which correspond to two of our keys."""
 
     second_key: str
 

@@ -16,7 +16,7 @@ _MORE_SECRETS = re.compile(
 )
 """Names of secrets that occur in configurations but not on command lines.
 
-`tokens` on its own is a section in nanotron.
+The name `tokens` alone is not among them, because nanotron has a section of that name.
 """
 _COUNTS_TOKENS = re.compile(r"(?:^|_)(?:per|mask|cls|image|max|min|num)_token$", re.IGNORECASE)
 

@@ -76,7 +76,10 @@ def read_shared_recipes(
 
 
 def _check_number(shared: Sequence[_SharedRecipe]) -> None:
-    """Raise `ParamsError` if a name may refer to too many recipes; each gets all changes."""
+    """Raise `ParamsError` if a name may refer to too many recipes.
+
+    Each of these recipes gets all changes.
+    """
     num_recipes = Counter[str]()
     for recipe in shared:
         num_recipes[recipe.name] += len(recipe.held_configs)
@@ -121,7 +124,7 @@ def _bindings_in(
 def _is_before_calls(statement: ast.stmt) -> bool:
     """Return whether a module-level statement leaves the recipes of functions unchanged.
 
-    `recipe = None` only declares the name.
+    For example, `recipe = None` only declares the name.
     """
     if isinstance(statement, Function | ast.ClassDef):
         return True

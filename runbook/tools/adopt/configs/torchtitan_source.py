@@ -1,7 +1,7 @@
 """Reads torchtitan's configurations in Python: functions that return a `Trainer.Config`.
 
-Based on pytorch/torchtitan, 2026 (torchtitan/models/llama3/config_registry.py). Their values get
-the dotted keys of the TOML files, so that one table works for both.
+Based on pytorch/torchtitan, 2026 (torchtitan/models/llama3/config_registry.py). Values in these
+files get the dotted keys of the TOML files, so that one table works for both.
 """
 
 import ast
@@ -48,7 +48,7 @@ def _model_name(function: str) -> str:
 
 def _as_in_toml(value: ConfigValue) -> ConfigValue:
     """Return a value under its name in TOML."""
-    if value.name == "model_spec.args":  # model_registry("8B")
+    if value.name == "model_spec.args":  # For example model_registry("8B")
         return _literal(replace(value, name="model.flavor"))
     if value.name == "model_spec.converters":
         return replace(value, name="model.converters", value=value.shown.lower(), known=True)
