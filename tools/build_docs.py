@@ -1,7 +1,8 @@
-"""Gather the pages of the docs site into build/docs-source: python tools/build_docs.py [RUN_FOLDER].
+"""Collect the pages of the docs site in build/docs-source: python tools/build_docs.py [RUN_FOLDER].
 
-README, the written pages, one executed run (redacted; runs/local unless another is named), what each run file submits,
-and the API from the docstrings. mkdocs then builds build/site from it; neither needs a network.
+The pages are README, the written docs, one executed run (redacted; runs/local unless another is
+named), the jobs that each run file submits, and the API from the docstrings. mkdocs then builds
+build/site from them; neither step needs a network.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#|mailto:)([^)\s]+)\)")
 NAMED = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
 """Pages of docs/ that mkdocs.yml names."""
 QUIET = {"NO_MKDOCS_2_WARNING": "1"}
-"""The theme advertises its successor at every build."""
+"""Environment that stops the theme from advertising its successor at every build."""
 LANGUAGES = {".sh": "bash", ".json": "json", ".yaml": "yaml"}
 
 
 def main(words: list[str]) -> int:
-    """Write every page anew."""
+    """Write all pages."""
     shutil.rmtree(SOURCE, ignore_errors=True)
     SOURCE.mkdir(parents=True)
     written = sorted((ROOT / "docs").rglob("*.md"))
@@ -66,7 +67,7 @@ def main(words: list[str]) -> int:
 
 
 def listed(pages: set[str]) -> str:
-    """The written pages that the site's contents do not name, by their headings."""
+    """Return links, by heading, to the written pages that the site's contents do not name."""
     rows = []
     for name in sorted(pages):
         heading = (SOURCE / name).read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
@@ -75,14 +76,17 @@ def listed(pages: set[str]) -> str:
 
 
 def write(name: str, text: str) -> None:
-    """One page."""
+    """Write one page."""
     path = SOURCE / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 
 def with_links(text: str, pages: set[str]) -> str:
-    """Links to pages of the site lead there; those to files of the repository become their names."""
+    """Return the text with links to pages of the site.
+
+    Links to other files of the repository become their names.
+    """
 
     def link(match: re.Match[str]) -> str:
         file, _, anchor = match[2].partition("#")
@@ -95,7 +99,7 @@ def with_links(text: str, pages: set[str]) -> str:
 
 
 def campaign(run: Path) -> str:
-    """The executed run, or what makes one."""
+    """Return the page of the executed run, or instructions to make one."""
     head = "# A whole run, executed\n\n"
     if not (run / "records").is_dir():
         return (
@@ -113,7 +117,7 @@ def campaign(run: Path) -> str:
 
 
 def sites() -> str:
-    """What each run file would submit, one page a run."""
+    """Write the jobs that each run file would submit, one page per run."""
     rows = []
     for name in run_names(project_root(ROOT)):
         settings, plan = load_plan(name, [])
@@ -141,7 +145,7 @@ def sites() -> str:
 
 
 def api() -> str:
-    """Every package with its modules; one page a package, from the docstrings alone."""
+    """Write the API: one page per package with all its modules, from the docstrings."""
     rows = []
     for package in PACKAGES:
         folder = ROOT / "runbook" / package
@@ -159,7 +163,7 @@ def api() -> str:
 
 
 def module(path: Path) -> str:
-    """One module: its docstring, then each public function and class."""
+    """Return one module: its docstring, then each public function and class."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     lines = [f"## {name}\n", quoted(ast.get_docstring(tree))]
@@ -170,7 +174,7 @@ def module(path: Path) -> str:
 
 
 def signature(node: ast.FunctionDef | ast.ClassDef) -> str:
-    """What is written between name and colon."""
+    """Return the part of a definition between its name and the colon."""
     if isinstance(node, ast.ClassDef):
         return ""
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
@@ -178,7 +182,7 @@ def signature(node: ast.FunctionDef | ast.ClassDef) -> str:
 
 
 def quoted(text: str | None) -> str:
-    """A docstring as it was written."""
+    """Return a docstring as it was written."""
     return f"```text\n{text}\n```\n" if text else ""
 
 

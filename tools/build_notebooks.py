@@ -1,8 +1,8 @@
-"""Build notebooks/*.ipynb from the Markdown in masters/: python tools/build_notebooks.py [--check | --import].
+"""Build notebooks/*.ipynb from masters/: python tools/build_notebooks.py [--check | --import].
 
-masters/*.md are MyST Markdown as jupytext reads it, so that a change of a notebook is reviewed as text.
-A cell that all notebooks have is in masters/shared.md once; `{phase}` in it is the notebook's name.
---check compares, and changes nothing. --import goes the other way, after an edit in JupyterLab.
+masters/*.md are MyST Markdown as jupytext reads it, so that a change to a notebook is reviewed as
+text. Cells that all notebooks share are in masters/shared.md; `{phase}` in them is the notebook's
+name. --check only compares. --import goes the other way, after an edit in JupyterLab.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ HINT = """Edit masters/*.md and build: python tools/build_notebooks.py.
 After an edit in a notebook: python tools/build_notebooks.py --import"""
 PHASE = "{phase}"
 BLOCK = re.compile(r"^\+\+\+ (\{.*\})\n", re.MULTILINE)
-"""Begins a cell, with its id."""
+"""Matches the beginning of a cell, with its id."""
 INCLUDE = "```{{include}} shared.md#{id}\n```"
-"""Stands for a cell of masters/shared.md."""
+"""Placeholder for a cell of masters/shared.md."""
 CODE = re.compile(r"```\{code-cell\}\n(?::tags: \[(.*)\]\n\n)?(.*)\n```", re.DOTALL)
 
 
@@ -59,7 +59,7 @@ class MasterCell:
     tags: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the cell as a notebook has it."""
+        """Return the cell in the form of a notebook."""
         lines = self.text.splitlines(keepends=True)
         metadata = {"tags": list(self.tags)} if self.tags else {}
         if not self.is_code:
@@ -74,7 +74,7 @@ class MasterCell:
         }
 
     def as_markdown(self) -> str:
-        """Return the cell as masters/*.md have it."""
+        """Return the cell in the form of masters/*.md."""
         head = f"+++ {json.dumps({'id': self.id})}\n\n"
         if not self.is_code:
             return f"{head}{self.text}\n"
@@ -97,13 +97,13 @@ def read_cells(text: str) -> Iterator[MasterCell]:
 
 
 def shared_cells(phase: str) -> dict[str, MasterCell]:
-    """Return the cells that all notebooks have, for one of them."""
+    """Return the cells that all notebooks share, filled in for one of them."""
     text = SHARED.read_text(encoding="utf-8").replace(PHASE, phase)
     return {cell.id: cell for cell in read_cells(text)}
 
 
 def build(source: Path) -> dict[str, Any]:
-    """Return the notebook of a Markdown master."""
+    """Return the notebook that a Markdown master describes."""
     shared = shared_cells(source.stem)
     cells = []
     for cell in read_cells(source.read_text(encoding="utf-8")):
@@ -133,7 +133,7 @@ def import_notebook(notebook: Path) -> str:
 
 
 def sources() -> list[Path]:
-    """Return the Markdown masters, one a notebook."""
+    """Return the Markdown masters, one per notebook."""
     return sorted(path for path in SOURCES.glob("*.md") if path != SHARED)
 
 
@@ -150,7 +150,7 @@ def differences() -> list[str]:
 
 
 def main(options: list[str]) -> int:
-    """Build, compare or import; the exit code."""
+    """Build, compare or import, and return the exit code."""
     if options == ["--check"]:
         lines = differences()
         if lines:

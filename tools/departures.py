@@ -1,4 +1,4 @@
-"""Where the rendered trainings depart from their documents: the lists in params/differs."""
+"""Differences between the rendered trainings and their documents, listed in params/differs."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from runbook.params.schema.value_types import Strict
 from runbook.params.yaml12 import read_file
 
 DEPARTURE_KINDS = ("directives", "step", "starter", "arguments", "environment", "deepspeed")
-"""Of the queue, of srun or mpiexec, of torchrun or deepspeed, of the program, its variables, its DeepSpeed file."""
+"""Kinds of differences, in this order: options of the queue, of srun or mpiexec, of torchrun or
+deepspeed, of the program, its variables, its DeepSpeed file."""
 
 EVERY_DOCUMENT = "every-document"
-"""The list that holds for all five."""
+"""Name of the list that applies to all five documents."""
 
 ValuePair = tuple[str | None, str | None]
-"""The document's value and ours; None: it is not there."""
+"""The document's value and ours. None means that there is none."""
 
 
 class Departure(Strict):
-    """Some things that are not as in the document, for one reason."""
+    """Settings that differ from the document for one reason."""
 
     why: str
     """The reason, as a sentence."""
 
     variants: list[str] = []
-    """The variants it is about, "" being the run itself; empty: all."""
+    """Variants that it applies to, where "" is the run itself; empty: all."""
 
     variants_without: list[str] = []
-    """All variants but these."""
+    """Variants that it does not apply to."""
 
     directives: Mapping[str, ValuePair] | list[str] = []
     step: Mapping[str, ValuePair] | list[str] = []
@@ -41,16 +42,19 @@ class Departure(Strict):
     deepspeed: Mapping[str, ValuePair] | list[str] = []
 
     prose: list[str] = []
-    """Steps of the document's text that no script has."""
+    """Steps of the document's text that no script contains."""
 
     def is_about(self, variant: str) -> bool:
-        """Whether it holds for a variant."""
+        """Return whether it applies to a variant."""
         return (
             not self.variants or variant in self.variants
         ) and variant not in self.variants_without
 
     def items(self) -> Iterator[tuple[str, str, ValuePair | None]]:
-        """Kind, name and both values of each thing; None where the values are the machine's or the job's own."""
+        """Yield kind, name and both values of each setting.
+
+        The values are None if they belong to the machine or the job.
+        """
         for kind in DEPARTURE_KINDS:
             given = getattr(self, kind)
             for name in given:
@@ -58,16 +62,17 @@ class Departure(Strict):
 
 
 class DataDeparture(Strict):
-    """Some things about the text and its tokens that are not as in the document, for one reason."""
+    """Differences from the document in text and tokens, for one reason."""
 
     why: str
     """The reason, as a sentence."""
 
     what: Mapping[str, ValuePair] = {}
-    """The document's value and ours by name, as tests/samples/documents/data.json and the run have them."""
+    """The document's value and ours by name, as in tests/samples/documents/data.json and in the
+    run."""
 
     prose: list[str] = []
-    """What the document's programs do that has no value to compare."""
+    """Behavior of the document's programs that has no value to compare."""
 
 
 class DepartureFile(Strict):
@@ -76,16 +81,16 @@ class DepartureFile(Strict):
     differs: list[Departure]
 
     data: list[DataDeparture] = []
-    """The same for the text that is trained on."""
+    """Differences in the text that is trained on."""
 
 
 def read_departures(run: str, project: Path) -> list[Departure]:
-    """The list of a run's document (or of every document), in the file's order."""
+    """Return how a run differs from its document (or from every document), in the file's order."""
     return _read(run, project).differs
 
 
 def read_data_departures(run: str, project: Path) -> list[DataDeparture]:
-    """The list of what is not as in a run's document about its text, in the file's order."""
+    """Return the differences of a run's text from that of its document, in the file's order."""
     return _read(run, project).data
 
 

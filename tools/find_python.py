@@ -1,7 +1,8 @@
-"""The Python versions that this project supports, and where this machine has them.
+"""The Python versions that this project supports, and where they are on this machine.
 
-`python find_python.py` ends with an error under a Python that is not supported, and names those that are and
-where they were found. Python 3.6 and newer can run this file: whoever needs the message has another Python.
+`python find_python.py` ends with an error under an unsupported Python, and lists the supported ones
+and where they were found. Python 3.6 and newer can run this file, because the message is for people
+with an unsupported Python.
 """
 
 import os
@@ -10,7 +11,7 @@ import sys
 from pathlib import Path
 
 SUPPORTED = ((3, 11), (3, 12), (3, 13))
-"""As `requires-python` in pyproject.toml has it. 3.14 is untested."""
+"""Supported versions, as in `requires-python` in pyproject.toml. 3.14 is untested."""
 
 
 def version_text(version: "tuple[int, ...]") -> str:
@@ -19,7 +20,7 @@ def version_text(version: "tuple[int, ...]") -> str:
 
 
 def find_interpreters() -> "dict[tuple[int, int], str]":
-    """Return the path of an interpreter that works, for each supported version found here."""
+    """Return the path of a working interpreter for each supported version found here."""
     found = {}
     for version in SUPPORTED:
         for path in _candidates(version):
@@ -40,7 +41,10 @@ def _candidates(version: "tuple[int, int]") -> "list[Path]":
 
 
 def _ask(path: Path) -> "tuple[tuple[int, ...], str]":
-    """Return an interpreter's version and where it really is; an empty version if it does not start."""
+    """Return an interpreter's version and its real path.
+
+    The version is empty if it does not start.
+    """
     program = "import sys; print(*sys.version_info[:2]); print(sys.executable)"
     try:
         output = subprocess.check_output([str(path), "-c", program], stderr=subprocess.DEVNULL)
@@ -51,7 +55,10 @@ def _ask(path: Path) -> "tuple[tuple[int, ...], str]":
 
 
 def refusal(version: "tuple[int, ...]", found: "dict[tuple[int, int], str]") -> str:
-    """Return why this Python cannot be used and what to type instead; empty where it is supported."""
+    """Return why this Python cannot be used and what to type instead.
+
+    The text is empty if it is supported.
+    """
     if version[:2] in SUPPORTED:
         return ""
     first = ", ".join(map(version_text, SUPPORTED[:-1]))
@@ -59,7 +66,8 @@ def refusal(version: "tuple[int, ...]", found: "dict[tuple[int, int], str]") -> 
     sentences = ["This is Python " + version_text(version) + "; " + works + "."]
     if found:
         places = ", ".join(version_text(one) + " (" + path + ")" for one, path in found.items())
-        # The oldest one: every test runs on it, on the newer ones those of the trainer.
+        # The oldest one is suggested, because every test runs on it. On newer ones only the
+        # trainer's tests run.
         sentences += ["Found here: " + places + ".", "Type: make setup PYTHON=" + found[min(found)]]
     else:
         sentences += [

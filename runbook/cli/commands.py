@@ -20,7 +20,7 @@ class Group(StrEnum):
 
 
 class CommandRow(NamedTuple):
-    """One command of `runbook`, known before its code is imported."""
+    """One command of `runbook`, known before its module is imported."""
 
     group: Group
     help_text: str
@@ -78,7 +78,7 @@ _HELP_BY_GROUP = {
         ),
     },
 }
-"""The line of each command in `runbook --help`, in the order of work.
+"""The line of each command in `runbook --help`, in the order in which commands are usually needed.
 
 Command NAME is in the module `runbook/cli/NAME.py`.
 """
@@ -94,12 +94,12 @@ def _command_rows() -> dict[str, CommandRow]:
 
 
 COMMANDS = _command_rows()
-"""Every command by its name, in the order of work."""
+"""Every command by its name, in the order in which commands are usually needed."""
 
 
 def load_command(name: str) -> click.Command:
     """Import the module of a command and return the command. Both have the same name."""
-    # Python forbids `import` as a name
+    # Python forbids `import` as a module name
     name_in_python = f"{name}_" if keyword.iskeyword(name) else name
     module = importlib.import_module(f"runbook.cli.{name_in_python}")
     command: click.Command = getattr(module, name_in_python)

@@ -1,4 +1,4 @@
-"""`runbook compare`: runs next to each other, and whether one is worse."""
+"""`runbook compare`: runs side by side, and whether one of them is worse."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PICTURE_SUFFIXES = (".svg", ".png", ".pdf")
 
 allowed_share = partial(click.option, type=NumberRange(0.0), show_default=True)
-"""An option for a share by which a run may be worse than the first."""
+"""An option for the share by which a run may be worse than the first one."""
 
 
 @click.command()
@@ -61,7 +61,8 @@ def compare(
         raise click.UsageError("Name at least two runs.")
     if figure is not None and figure.suffix not in PICTURE_SUFFIXES:
         raise click.UsageError(f"--figure {figure}: the name ends with .svg, .png or .pdf.")
-    # All names are looked up before a run is read, so a wrong name is always wrong usage.
+    # All names are resolved before a run is read, so that a wrong name is always reported as wrong
+    # usage.
     folders = [run_folder(name, runs) for name in run_names]
     compared_runs = [read_run(folder, phase) for folder in folders]
     tolerance = Tolerance(slower, worse, memory)

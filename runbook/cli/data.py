@@ -1,4 +1,4 @@
-"""`runbook data`: tokenize, verify, show; the data phase without a notebook."""
+"""`runbook data`: the data phase without a notebook (tokenize, verify, show, download)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def data() -> None:
 
 
 def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
-    """Return the prefix of the output's names. Refuse a folder without a name after it."""
+    """Return the prefix of the output files. Refuse a folder without a name after it."""
     if value.endswith("/") or Path(value).name in ("", ".."):
         folder = value.rstrip("/") or "."
         raise click.BadParameter(CliMessage.FOLDER_NOT_A_PREFIX.fill(value=value, folder=folder))
@@ -197,7 +197,7 @@ def _tokenize_share(
 
 
 def _report_tokens(manifest: Manifest) -> None:
-    """Print what was tokenized, and whether it had been done before."""
+    """Print what was tokenized, and whether it had already been done."""
     from runbook.core.units import show_bytes, show_duration
 
     files = ", ".join(

@@ -106,7 +106,7 @@ def drill(
     if page:
         _write_page(verdicts, page)
     _print_verdicts(verdicts, as_json=as_json)
-    # The second attempt of a drill decides.
+    # If a drill was repeated, the second attempt decides.
     last_verdicts = {verdict.name: verdict.verdict for verdict in verdicts}
     return 0 if set(last_verdicts.values()) <= {"pass"} else 1
 
@@ -118,7 +118,7 @@ def _do_drills(
     again: bool,
     shows_lines: bool,
 ) -> list["DrillVerdict"]:
-    """Do the drills, and return the verdict of each attempt in the order of the drills."""
+    """Run the drills, and return the verdict of each attempt in the order of the drills."""
     from runbook.tools.drills import drill_list, drill_report
 
     verdicts = []
@@ -146,7 +146,7 @@ def _write_page(verdicts: Sequence["DrillVerdict"], page: Path) -> None:
 
 
 def _print_verdicts(verdicts: Sequence["DrillVerdict"], *, as_json: bool) -> None:
-    """Print all verdicts as JSON, or the score."""
+    """Print all verdicts as JSON, or only the score."""
     from runbook.tools.drills import drill_list, drill_report
 
     if as_json:

@@ -1,4 +1,4 @@
-"""Packages that an extra installs, and the remedy for a missing one."""
+"""Packages that an extra installs, and the remedy if one is missing."""
 
 from runbook.cli.messages import CliMessage
 

@@ -1,4 +1,4 @@
-"""`runbook ladder`: small trainings of a run's family, and the loss they forecast for it."""
+"""`runbook ladder`: trains small models of a run's family to forecast the run's loss."""
 
 from __future__ import annotations
 

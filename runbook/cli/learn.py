@@ -84,7 +84,7 @@ def learn(
 
 
 def _with_lessons(text: str, learned: "LearnedSite") -> str:
-    """Return the site file's text with each value that it does not have yet."""
+    """Return the site file's text with each measured value that it lacks or that differs."""
     from runbook.params.site_lines import set_value
 
     date = time.strftime("%Y-%m-%d")
@@ -121,9 +121,9 @@ def _summary(
     new_text: str,
     learned: "LearnedSite",
 ) -> str:
-    """Return the text for a reader.
+    """Return the result as text for people.
 
-    It lists the difference, the values that agree, and those still unknown.
+    It lists the differences, the values that agree, and those still unknown.
     """
     lines = _difference(path, old_text, new_text)
     agreeing = [lesson.name for lesson in learned.lessons if not lesson.is_new]
@@ -137,7 +137,7 @@ def _summary(
 
 
 def _difference(path: Path, old_text: str, new_text: str) -> list[str]:
-    """Return the difference between the two texts, or a line that says that there is none."""
+    """Return the difference between the two texts, or a line saying that there is none."""
     if old_text == new_text:
         return [f"{path}: what was measured is what it says."]
     old_lines: Sequence[str] = old_text.splitlines()

@@ -74,7 +74,7 @@ def logs(
 
 
 MLLOG = "mllog:"
-"""Beginning of the place of an export in MLPerf's form, which needs the plan of a run."""
+"""Prefix of an export in MLPerf's form, which needs the plan of a run."""
 
 
 def _print_log(log: ParsedLog, *, as_json: bool, as_csv: bool) -> None:

@@ -1,4 +1,4 @@
-"""`runbook note`: the logbook of a run."""
+"""`runbook note`: shows a run's logbook, or adds a note to it."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Options that several commands share: a run's folder, a phase."""
+"""Options that several commands share, such as a run's folder or a phase."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class NumberRange(click.FloatRange):
-    """A number in a range; click's own lets `nan` through, which is in no range, and `inf`."""
+    """A number in a range. click's own type accepts `nan`, which is in no range, and `inf`."""
 
     def convert(
         self,
@@ -53,7 +53,10 @@ RUNS = click.option("--runs", type=FOLDER, help="Folder of the run folders (defa
 
 
 def on_run_folder(command: Command) -> Command:
-    """RUN and --runs of a command that works on the folder of a run, which it gets as `folder`."""
+    """Add RUN and --runs to a command that works on a run's folder.
+
+    The command receives the folder as `folder`.
+    """
 
     def call(run_name: str, runs: Path | None, **options: Any) -> Any:
         from runbook.runs.status import run_folder
@@ -68,9 +71,9 @@ def phase_option(
     *names: str,
     default: str = FULL,
 ) -> Callable[[Command], Command]:
-    """An option that takes a phase, or `--phase` for one of the two trainings.
+    """Return an option for a phase; by default it is `--phase` for one of the two trainings.
 
-    An unknown one is wrong usage.
+    An unknown phase is wrong usage.
     """
     settings = {
         "default": default,

@@ -1,4 +1,4 @@
-"""`runbook replay RUN --step N`."""
+"""`runbook replay RUN --step N`: trains one step again and compares it with the recorded step."""
 
 import dataclasses
 import json

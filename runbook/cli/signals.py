@@ -1,4 +1,4 @@
-"""Signals that end a command: let it release its locks and jobs first."""
+"""Signals that end a command, after it has released its locks and jobs."""
 
 import signal
 import sys
@@ -13,7 +13,7 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 def released_by_signals() -> Iterator[None]:
     """Let a signal that ends this process unwind the stack.
 
-    Locks are then released, and the job is removed from the queue.
+    Locks are then released, and jobs are removed from the queue.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
