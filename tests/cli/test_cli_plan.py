@@ -290,7 +290,7 @@ def test_a_bad_set_word_is_told_with_what_it_should_be(runbook, everything):
         "training.iterations": "is not key=value, such as training.iterations=10",
         "training.iteratons=3": "training.iterations",
         "training.iterations=-3": "training.iterations",
-        "run=other": "only the run file says its name",
+        "run=other": ParamsMessage.NAME_OUTSIDE_RUN_FILE.value.partition(".")[0],
     }.items():
         for command in ("plan", "run"):
             said = runbook(command, "local", "--set", word)

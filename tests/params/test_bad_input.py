@@ -86,10 +86,18 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
 @pytest.mark.parametrize(
     ("word", "answer"),
     [
-        ("MPSIZE=2", "MPSIZE is a name of the documents; here it is parallel.tensor."),
+        (
+            "MPSIZE=2",
+            ParamsMessage.OTHER_NAME_OF_THE_DOCUMENTS.fill(word="MPSIZE", ours="parallel.tensor"),
+        ),
         ("TENSOR_MODEL_PARALLEL_SIZE=8", "here it is parallel.tensor."),
         ("--tensor-model-parallel-size=8", "here it is parallel.tensor."),
-        ("training.lr=1", "lr is a name of the documents; here it is training.learning_rate."),
+        (
+            "training.lr=1",
+            ParamsMessage.OTHER_NAME_OF_THE_DOCUMENTS.fill(
+                word="lr", ours="training.learning_rate"
+            ),
+        ),
         ("CHUNKS=15", "here it is data.held_out."),
         ("NNODES=4", "here it is jobs.<phase>.nodes."),
         ("jobs.smoke.time=4", "here it is jobs.smoke.walltime."),
@@ -103,9 +111,18 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
             "there is no such key. A run file has run, site, model, data, parallel, training, jobs.",
         ),
         ("jobs.smok.nodes=1", "'smok' is not a phase; the phases are 00-plan"),
-        ("jobs.partition=gpu", "each phase has its own. Did you mean jobs.training.partition?"),
-        ("jobs.walltme=1h", "each phase has its own. Did you mean jobs.training.walltime?"),
-        ("jobs.PARTITION=gpu", "each phase has its own. Did you mean jobs.training.partition?"),
+        (
+            "jobs.partition=gpu",
+            ParamsMessage.KEY_OF_ANOTHER_PHASE.fill(right_key="jobs.training.partition"),
+        ),
+        (
+            "jobs.walltme=1h",
+            ParamsMessage.KEY_OF_ANOTHER_PHASE.fill(right_key="jobs.training.walltime"),
+        ),
+        (
+            "jobs.PARTITION=gpu",
+            ParamsMessage.KEY_OF_ANOTHER_PHASE.fill(right_key="jobs.training.partition"),
+        ),
         ("jobs.stge=/scratch", "there is no such key. Did you mean jobs.stage?"),
         (
             "jobs.plan.nodes=1",
@@ -142,10 +159,7 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
             "training has engine, framework, precision, fp8, iterations, samples, tokens,",
         ),
         ("site=lokal", "params/sites has no lokal. Did you mean local?"),
-        (
-            "run=else",
-            "only the run file says its name. Leave this out; --as NAME names a set of overrides.",
-        ),
+        ("run=else", ParamsMessage.NAME_OUTSIDE_RUN_FILE.value),
         (
             "training.smoke.model=13",
             'training.smoke.model = "13" (--set training.smoke.model=13): params/models.yaml has no',
@@ -168,10 +182,11 @@ HEAD = "run: mine\nmodel: tiny\n"
         ),
         (
             "run: yours\nmodel: tiny\n",
-            "run = yours (params/mine.yaml:1): must be mine, the file's own name.",
+            "run = yours (params/mine.yaml:1): "
+            + ParamsMessage.NOT_THE_FILES_NAME.fill(name="mine"),
         ),
         ("model: tiny\ntraining: {iterations: 3}\n", "run (params/mine.yaml): must be mine"),
-        ("run: mine\n", "model (params/mine.yaml): is missing: name one of params/models.yaml."),
+        ("run: mine\n", "model (params/mine.yaml): " + ParamsMessage.MODEL_MISSING.value),
         (HEAD, "the length of the training is missing: give one of training.iterations,"),
         (
             HEAD + "training: 3\n",
@@ -179,7 +194,7 @@ HEAD = "run: mine\nmodel: tiny\n"
         ),
         (
             "run: mine\nmodel: [a]\n",
-            "model = [a] (params/mine.yaml:2): takes one value, not a list",
+            "model = [a] (params/mine.yaml:2): " + ParamsMessage.ONE_VALUE.value,
         ),
         (
             HEAD + "training: {seed: ~, tokens: 3B}\n",
@@ -195,7 +210,7 @@ HEAD = "run: mine\nmodel: tiny\n"
         ),
         (
             HEAD + "training.seed: 3\n",
-            "is one key with a dot in it. Write `seed:` in a line of its own below `training:`",
+            ParamsMessage.DOT_IN_KEY.fill(last="seed", section="training"),
         ),
     ],
 )

@@ -79,10 +79,10 @@ def test_what_was_asked_is_read_back_from_the_runs_own_record(blended, project, 
         ("corpus 1", "a blend has two texts or more"),
         ("corpus 0.7, ../mine 0.3", "'../mine' is not the name of a dataset"),
         ("corpus 0.7, mime 0.3", "has no mime. Did you mean mine?"),
-        ("corpus 0.7, mock 0.3", "mock is made-up ids, which cannot be blended with text."),
+        ("corpus 0.7, mock 0.3", ParamsMessage.MADE_UP_IN_BLEND.fill(name="mock")),
         (
             "far 0.7, mine 0.3",
-            "must name data.dataset (corpus) among its texts: add it, or set data.dataset to one of",
+            ParamsMessage.BLEND_WITHOUT_DATASET.fill(main="corpus"),
         ),
     ],
 )

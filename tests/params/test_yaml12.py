@@ -83,18 +83,27 @@ def test_every_value_knows_its_line():
         ("a: b: c\n", "x.yaml:1:5: is not YAML: mapping values are not allowed in this context."),
         (
             "run: x\nmodel: y\nrun: z\n",
-            "x.yaml:3:1: run is given twice; first in line 1. Keep one of them.",
+            ParamsMessage.KEY_TWICE.fill(where="x.yaml:3:1", key="run", line=1),
         ),
-        ("t:\n  a: 1\n  a: 2\n", "x.yaml:3:3: t.a is given twice; first in line 2."),
+        (
+            "t:\n  a: 1\n  a: 2\n",
+            ParamsMessage.KEY_TWICE.fill(where="x.yaml:3:3", key="t.a", line=2),
+        ),
         (
             "a: &one 1\nb: *one\n",
-            "x.yaml:2:4: *one repeats another value. Parameter files have no aliases",
+            ParamsMessage.ALIAS.fill(where="x.yaml:2:4", anchor="one"),
         ),
         ("a: 1\n---\nb: 2\n", "x.yaml:2:1: is not YAML: expected a single document"),
         ("? [a]\n: 3\n", "x.yaml:1:3: a key must be one word, not a list or a mapping."),
-        ("a: !!binary aGk=\n", "x.yaml:1:4: the tag tag:yaml.org,2002:binary is not used here."),
+        (
+            "a: !!binary aGk=\n",
+            ParamsMessage.TAG.fill(where="x.yaml:1:4", tag="tag:yaml.org,2002:binary"),
+        ),
         ("a: !!int twelve\n", "x.yaml:1:4: is not int: "),
-        ("a: " + "[" * 100_000, "x.yaml:1:67: is nested more than 64 deep."),
+        (
+            "a: " + "[" * 100_000,
+            ParamsMessage.NESTED_TOO_DEEP.fill(where="x.yaml:1:67", max_depth=64),
+        ),
         ("a: x\nb: y\x00\n", "x.yaml:2:5: is not YAML: "),
     ],
 )

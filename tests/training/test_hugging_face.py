@@ -573,20 +573,24 @@ def _unknown(shards):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message", "values"),
     [
-        (_elsewhere, "names the file '../../other', which is not in its folder"),
-        (lambda shards: str(shards / "__0_0.distcp"), "which is not in its folder"),
-        (_unknown, "new.distcp has no checksum in the checkpoint's metadata.json"),
-        ("size", "bytes, and the folder holds"),
-        ("kind", "as no tensor"),
-        ("content", "holds a tensor that cannot be read"),
-        ("place", "holds a tensor that cannot be read"),
-        ("nan", "has values that are not finite floating-point numbers"),
+        (_elsewhere, TrainingMessage.FILE_OUTSIDE_FOLDER, {"name": "../../other"}),
+        (lambda shards: str(shards / "__0_0.distcp"), TrainingMessage.FILE_OUTSIDE_FOLDER, {}),
+        (_unknown, TrainingMessage.NO_CHECKSUM, {"folder": containing("new.distcp")}),
+        (
+            "size",
+            TrainingMessage.TENSOR_DESCRIPTION,
+            {"problem": containing("bytes, and the folder holds")},
+        ),
+        ("kind", TrainingMessage.TENSOR_DESCRIPTION, {"problem": containing("no tensor")}),
+        ("content", TrainingMessage.TENSOR_NOT_READABLE, {}),
+        ("place", TrainingMessage.TENSOR_OUTSIDE_FILE, {}),
+        ("nan", TrainingMessage.WEIGHT_NOT_FINITE, {}),
     ],
 )
 def test_a_checkpoint_that_leads_elsewhere_or_holds_a_bad_tensor_is_refused(
-    job, offline, tmp_path, change, says
+    job, offline, tmp_path, change, message, values
 ):
     """Whoever makes such a checkpoint can give it the right checksums."""
     torch = pytest.importorskip("torch")
@@ -623,7 +627,7 @@ def test_a_checkpoint_that_leads_elsewhere_or_holds_a_bad_tensor_is_refused(
     (shards / ".metadata").write_bytes(pickle.dumps(metadata))
     reseal(checkpoint)
     code, answer = offline("sample", tmp_path, prompts=[[3]], tokens=1)
-    assert code == 2 and says in answer and "Traceback" not in answer, answer
+    assert code == 2 and says(answer, message, **values) and "Traceback" not in answer, answer
 
 
 @pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "LlamaForCausalLM"])

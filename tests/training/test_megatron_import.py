@@ -33,6 +33,7 @@ with warnings.catch_warnings():
 
 GPT = {}
 QKV = "decoder.layers.self_attention.linear_qkv.weight"
+ONE_QKV = "decoder.layers.1.self_attention.linear_qkv.weight"
 MODELS = {"gpt": GPT, "llama": LLAMA}
 
 
@@ -517,14 +518,12 @@ def test_a_hostile_pickle_runs_nothing(form, file, whole, copied, offline, tmp_p
         content = torch.load(path, weights_only=False)
         content["args"].extra = evil
         torch.save(content, path)
-    if file == ".metadata" or not whole:
-        is_named = "asks for posix.mkdir"
-    else:
-        is_named = "more than data, and is not read"
     code, answer = offline("import", tmp_path, source=str(folder))
-    assert code == 2 and is_named in answer and "Traceback" not in answer and len(answer) < 500, (
-        answer
-    )
+    if file == ".metadata" or not whole:
+        names_program = "posix.mkdir" in answer
+    else:
+        names_program = says(answer, TrainingMessage.MORE_THAN_DATA)
+    assert code == 2 and names_program and "Traceback" not in answer and len(answer) < 500, answer
     assert not (tmp_path / "owned").exists() and not list(tmp_path.glob("checkpoints/*"))
 
 
@@ -586,16 +585,26 @@ def test_a_folder_that_lacks_files_is_refused(copied, offline, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message", "values"),
     [
-        ("chunk", "a part of decoder.layers.1.self_attention.linear_qkv.weight is missing"),
-        ("layers", "of 2 layers in one piece: only one is read"),
-        ("elsewhere", "names the file '../x.distcp', which is not in its folder"),
-        ("size", "bytes, and the folder holds"),
-        ("nonsense", f"describes '{QKV}' as no tensor"),
+        ("chunk", TrainingMessage.PART_MISSING, {"key": ONE_QKV}),
+        ("layers", TrainingMessage.LAYERS_IN_ONE_PIECE, {"length": 2}),
+        ("elsewhere", TrainingMessage.FILE_OUTSIDE_FOLDER, {"name": "../x.distcp"}),
+        (
+            "size",
+            TrainingMessage.TENSOR_DESCRIPTION,
+            {"problem": containing("bytes, and the folder holds")},
+        ),
+        (
+            "nonsense",
+            TrainingMessage.TENSOR_DESCRIPTION,
+            {"name": QKV, "problem": containing("no tensor")},
+        ),
     ],
 )
-def test_shards_that_are_not_as_described_are_refused(change, says, copied, offline, tmp_path):
+def test_shards_that_are_not_as_described_are_refused(
+    change, message, values, copied, offline, tmp_path
+):
     folder = copied("gpt", "torch_dist", tensor=2, pipeline=2)
     path = folder / "iter_0000007" / ".metadata"
     key = QKV
@@ -619,7 +628,7 @@ def test_shards_that_are_not_as_described_are_refused(change, says, copied, offl
         described.chunks = [None]
     path.write_bytes(pickle.dumps(metadata))
     code, answer = offline("import", tmp_path, source=str(folder))
-    assert code == 2 and says in answer and "Traceback" not in answer, answer
+    assert code == 2 and says(answer, message, **values) and "Traceback" not in answer, answer
     assert not list(tmp_path.glob("checkpoints/*"))
 
 

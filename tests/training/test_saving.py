@@ -116,11 +116,11 @@ def test_a_checkpoint_that_would_run_code_is_refused(file, waiting, zygote, tmp_
         folder, specs.spec(copies=2, iterations=8, checkpoint={"resume_changed": True})
     )
     assert job.code in (1, 2) and not (tmp_path / "owned").exists()
-    says = {
-        ".metadata": "asks for posix.mkdir, which describes no tensor",
-        "common.pt": "common.pt is more than data",
-    }
-    assert job.code == 2 and says[file] in job.err and "Traceback" not in job.err
+    if file == ".metadata":
+        is_named = says(job.err, TrainingMessage.METADATA_RUNS_CODE, module="posix", name="mkdir")
+    else:
+        is_named = says(job.err, TrainingMessage.MORE_THAN_DATA, path=containing("common.pt"))
+    assert job.code == 2 and is_named and "Traceback" not in job.err
 
 
 def test_an_object_among_the_shards_that_would_run_code_is_refused(zygote, corpus, tmp_path):

@@ -115,31 +115,24 @@ def test_an_index_cut_short(prefix, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "at", "value", "says"),
+    ("kind", "at", "value", "message", "values"),
     [
-        ("<i4", 34, -402, "says sequence 0 has -402 tokens"),
+        ("<i4", 34, -402, TrainingMessage.SEQUENCE_PLACE, {"sequence": 0, "tokens": -402}),
         (
             "<i8",
             34 + 160 + 7 * 8,
             -4000,
-            "says sequence 7 has 201 tokens and begins at byte -4000 of the .bin; by the",
+            TrainingMessage.SEQUENCE_PLACE,
+            {"sequence": 7, "tokens": 201, "byte": -4000},
         ),
-        ("<i8", 34 + 160 + 39 * 8, 0, "by the sequences before, it begins at byte 15678"),
-        (
-            "<i8",
-            34 + 480 + 40 * 8,
-            99,
-            "has documents that do not go from sequence 0 to 40 in order",
-        ),
-        (
-            "<i8",
-            34 + 480 + 3 * 8,
-            30,
-            "has documents that do not go from sequence 0 to 40 in order",
-        ),
+        ("<i8", 34 + 160 + 39 * 8, 0, TrainingMessage.SEQUENCE_PLACE, {"right_byte": 15678}),
+        ("<i8", 34 + 480 + 40 * 8, 99, TrainingMessage.DOCUMENTS_OUT_OF_ORDER, {"sequences": 40}),
+        ("<i8", 34 + 480 + 3 * 8, 30, TrainingMessage.DOCUMENTS_OUT_OF_ORDER, {"sequences": 40}),
     ],
 )
-def test_an_index_of_right_size_with_wrong_numbers(kind, at, value, says, prefix, tmp_path):
+def test_an_index_of_right_size_with_wrong_numbers(
+    kind, at, value, message, values, prefix, tmp_path
+):
     """megatron-core would train on other text than is there, or fail at some later step."""
     index = Path(f"{prefix}.idx")
     content = bytearray(index.read_bytes())
@@ -148,8 +141,7 @@ def test_an_index_of_right_size_with_wrong_numbers(kind, at, value, says, prefix
         number += numpy.array([2 * 201 - value], kind).tobytes()
     content[at : at + len(number)] = number
     index.write_bytes(content)
-    message = refused(tmp_path)
-    assert str(index) in message and says in message
+    assert says(refused(tmp_path), message, index=containing(index), **values)
 
 
 def test_tokens_cut_short(prefix, tmp_path):
