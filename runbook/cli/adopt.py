@@ -29,9 +29,7 @@ from runbook.cli.output import show
     metavar="N",
     help="If the script starts several trainings, use the Nth (default: the last).",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print everything that was found as one JSON object."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole report as one JSON object.")
 def adopt(
     scripts: tuple[Path, ...],
     out: Path | None,

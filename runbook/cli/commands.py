@@ -31,7 +31,7 @@ _HELP_BY_GROUP = {
     Group.BEGIN: {
         "init": "Make a folder a project: copy the notebooks and every parameter file into it.",
         "adopt": "Turn a job script into a run file, and name its known errors.",
-        "learn": "Measure a site's nodes, and show what the site file should say.",
+        "learn": "Measure a site's nodes, and show what the site file should contain.",
         "doctor": "Check what this machine has and lacks.",
         "preflight": "Find what is wrong with a cluster before a job runs, and name the cause.",
         "nodes": "Show the bad nodes that the next job leaves out; allow them again.",
@@ -50,7 +50,7 @@ _HELP_BY_GROUP = {
     Group.RUN: {
         "pack": "Pack the Python environment of a run's jobs, for a copy on each node.",
         "run": "Run the phases as notebooks, each recorded; finished ones are not repeated.",
-        "lab": "Step through the notebooks of a run in JupyterLab, in copies of your own.",
+        "lab": "Step through your own copies of a run's notebooks in JupyterLab.",
         "status": "Show every run, or one: phases, jobs, key numbers.",
         "logs": "Show the log of a run's job, or parse any training log.",
         "note": "Add a note to the logbook of a run, or show the logbook.",
@@ -61,7 +61,7 @@ _HELP_BY_GROUP = {
         "compare": "Compare runs, and fail on a regression.",
         "verify": "Find every file of a run that was changed after it was recorded.",
         "explain": "Explain from its log why a training is slower than expected.",
-        "replay": "Repeat one step of a run and say what differs: data, program or machine.",
+        "replay": "Repeat one step of a run and report what differs: data, program or machine.",
         "publish": "Write runs as one static site, redacted on request.",
     },
     Group.WEIGHTS: {

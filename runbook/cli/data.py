@@ -96,14 +96,14 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     "keep_sources",
     multiple=True,
     metavar="NAME",
-    help="Only this source; may be repeated.",
+    help="Keep only this source; may be repeated.",
 )
 @click.option(
     "--drop-source",
     "drop_sources",
     multiple=True,
     metavar="NAME",
-    help="Without this source; may be repeated.",
+    help="Leave this source out; may be repeated.",
 )
 @click.option(
     "--fix-text",
@@ -122,7 +122,7 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
 @click.option(
     "--check-space/--no-check-space",
     default=True,
-    help="Refuse to begin on a disk that is too small.",
+    help="Refuse to start if the disk is too small.",
 )
 @click.option(
     "--share",
@@ -300,7 +300,7 @@ def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
     default=120,
     show_default=True,
     type=AT_LEAST_1,
-    help="Tokens of each document.",
+    help="Number of tokens to show of each document.",
 )
 def show(
     prefix: Path,
@@ -339,7 +339,7 @@ def show(
 @click.option(
     "--check-space/--no-check-space",
     default=True,
-    help="Refuse to begin on a disk that is too small.",
+    help="Refuse to start if the disk is too small.",
 )
 def download(
     dataset: str,

@@ -28,7 +28,7 @@ from runbook.cli.options import AS_JSON, FOLDER, on_run_folder
 @click.option(
     "--exported", type=FOLDER, help="Score this exported folder with `transformers` instead."
 )
-@click.option("--again", is_flag=True, help="Score again what is already scored.")
+@click.option("--again", is_flag=True, help="Score tasks again that already have scores.")
 @click.option(
     "--list",
     "lists",

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     help="Budget for all rungs together, on one node.",
 )
 @click.option(
-    "--device-hours", type=NumberRange(0.001), metavar="H", help="The same in device-hours."
+    "--device-hours",
+    type=NumberRange(0.001),
+    metavar="H",
+    help="Budget for all rungs together, in device-hours.",
 )
 @click.option(
     "--as",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     default=10.0,
     show_default=True,
     metavar="MINUTES",
-    help="Take the job out of the queue if it has not started after this time.",
+    help="Cancel the job if it has not started after this time.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object: lessons, gaps, defect."

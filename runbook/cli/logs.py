@@ -18,11 +18,11 @@ from runbook.tools.logs.summary import summary
 
 @click.command()
 @click.argument("targets", nargs=-1, required=True, metavar="RUN | FILE...")
-@click.option("--follow", is_flag=True, help="RUN: keep showing what its job writes.")
+@click.option("--follow", is_flag=True, help="With RUN: keep showing the job's output.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="FILE: print one JSON object with every record."
+    "--json", "as_json", is_flag=True, help="With FILE: print one JSON object with every record."
 )
-@click.option("--csv", "as_csv", is_flag=True, help="FILE: print one CSV line for each record.")
+@click.option("--csv", "as_csv", is_flag=True, help="With FILE: print one CSV line per record.")
 @click.option(
     "--to",
     default="",
@@ -30,7 +30,7 @@ from runbook.tools.logs.summary import summary
     help="Export: FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI or trackio:PROJECT; of a RUN "
     "also mllog:FILE.",
 )
-@phase_option("RUN: which training's metrics.")
+@phase_option("With RUN: the training whose metrics to use.")
 @RUNS
 def logs(
     targets: tuple[str, ...],

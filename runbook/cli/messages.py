@@ -10,15 +10,15 @@ class CliMessage(Message):
 
     ALL_WERE_THERE = "all were there"
     ANY_EXTRA = (
-        "pip install 'gpt3-runbook[all]' brings all that a run needs, 'gpt3-runbook[{extra}]' "
-        "this one"
+        "pip install 'gpt3-runbook[all]' installs everything that a run needs, "
+        "'gpt3-runbook[{extra}]' only this"
     )
-    BEGINS_FROM = "{weights}: the training of {run} begins from it"
+    BEGINS_FROM = "{weights}: the training of {run} starts from it"
     BAD_OPTION = "{opts}: {error}."
     CHECKS_FAILED = "{number_of_failed} of {number} checks failed: {names}"
     CHECKS_PASSED = "{number} checks, none failed"
     DOCUMENT = "document {number}: {tokens} tokens{cut_note}"
-    DOWNLOADED = "{files:,} files, {size} in {folder}: {fetched}; none is missing"
+    DOWNLOADED = "{files:,} files, {size} in {folder}: {fetched}; no file is missing"
     DRAFTED_FROM = "Drafted from the answers of: {source}."
     FETCHED = "{number:,} fetched in {duration}"
     FILL_IN_VALUES = "fill in the {marked} values marked FILL_IN in {site}; "
@@ -39,15 +39,15 @@ class CliMessage(Message):
         "with."
     )
     NOTHING_CHANGED = "nothing was changed after it was recorded."
-    NO_BAD_NODE = "No node of {site} is known as bad."
+    NO_BAD_NODE = "No node of {site} is marked as bad."
     NO_RECORD_IN_LOGS = (
-        "No record was found in {targets}: {reason}. Give the log of the last rank, where "
-        "Megatron prints its lines, as it was written."
+        "No record was found in {targets}: {reason}. Give the unmodified log of the last rank, to "
+        "which Megatron prints its lines."
     )
     NO_SUCH_COMMAND = "There is no command {command!r}. {hint}"
     NO_SCHEDULER_ANSWERED = "No scheduler answered on this machine."
     ONE_EXTRA = "install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"
-    ONE_LOG_OUTPUT = "--json, --csv and --to exclude each other."
+    ONE_LOG_OUTPUT = "Give only one of --json, --csv and --to."
     ONE_SOURCE = "give one of OLD_SCRIPT, --pid and --job"
     PACKAGE_MISSING = "the package {package} is missing; {remedy}"
     RUNNING_NOT_RECORDED = (
@@ -60,7 +60,7 @@ class CliMessage(Message):
     PROJECT_KEPT = "; {number} exist and were kept"
     PROJECT_WRITTEN = "{folder}: {number} files written{existing}."
     RUN_OR_PREDICT = "give either RUN or --predict FILE.csv"
-    THERE_ARE_COMMANDS = "There are {commands}."
+    THERE_ARE_COMMANDS = "Commands: {commands}."
     TOKENIZED = "{done}: {documents:,} documents, {tokens:,} tokens -> {files}"
     TOKENIZED_BEFORE = "done before, nothing to do"
     TOKENIZED_NOW = "done in {duration}"

@@ -28,7 +28,7 @@ from runbook.core.checks import Check
     default=10.0,
     show_default=True,
     metavar="MINUTES",
-    help="Take the job out of the queue if it has not started after this time.",
+    help="Cancel the job if it has not started after this time.",
 )
 @SET
 @RUNS

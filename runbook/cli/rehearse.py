@@ -39,7 +39,7 @@ from runbook.cli.output import show
     help="With --upstream: start the program this many times, as a chain of jobs; each must "
     "continue from the checkpoint of the one before.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print everything that was counted as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print all counts as JSON.")
 @click.option(
     "--pictures",
     type=FOLDER,

@@ -12,7 +12,7 @@ from runbook.cli.options import AS_JSON, AT_LEAST_1, on_run_folder, phase_option
 
 @click.command()
 @click.option("--step", type=AT_LEAST_1, required=True, help="The step to train again.")
-@click.option("--again", is_flag=True, help="Replay a step again that was replayed before.")
+@click.option("--again", is_flag=True, help="Replay a step again even if it was replayed before.")
 @click.option(
     "--prepare",
     "only_prepares",

@@ -35,7 +35,7 @@ from runbook.plan_file import offline_defaults
     type=NumberRange(0.0, offline_defaults.HIGHEST_TEMPERATURE),
     default=offline_defaults.TEMPERATURE,
     show_default=True,
-    help="0: always the likeliest token.",
+    help="0: always the most likely token.",
 )
 @click.option(
     "--top-p",

@@ -14,14 +14,14 @@ class AdoptMessage(Message):
         "files for trainings; 06-evaluation evaluates a finished run. No run file was written."
     )
     FILE_OF_FINE_TUNING = (
-        "{name} is fine-tuning ({value} in line {line}), which is not what a run does. No run file "
-        "was written."
+        "{name} configures fine-tuning ({value} in line {line}), which runs do not support. No run "
+        "file was written."
     )
     FINE_TUNING = (
-        "{name}: {function} (line {line}) is fine-tuning, which a run does not do. --launch N "
-        "chooses another configuration. No run file was written."
+        "{name}: {function} (line {line}) configures fine-tuning, which runs do not support. "
+        "--launch N selects another configuration. No run file was written."
     )
-    KERNEL_THREAD = "--pid {number} is a thread of the kernel, which has no command line."
+    KERNEL_THREAD = "--pid {number} is a kernel thread, which has no command line."
     KEY_TOO_LONG = "{file_name}: the key {shown_name}... has over {most_letters} letters."
     LAUNCH_OUT_OF_RANGE = (
         "--launch {number}: {file_name} starts {number_of_launches} trainings. Give a number "
@@ -34,13 +34,13 @@ class AdoptMessage(Message):
     LIST_AS_KEY = "{file_name}:{line}: a list or a section cannot be the key of a configuration."
     MOSTLY_UNKNOWN_KEYS = (
         "{name} looks like {program}'s, but {number_of_unknown} of its {num_keys} keys are unknown "
-        "here ({unknown}, ...): it configures something other than the pre-training of a GPT. No "
-        "run file was written."
+        "({unknown}, ...): it configures something other than the pre-training of a GPT. No run "
+        "file was written."
     )
-    NESTED_TOO_DEEP = "{file_name} is nested more than {most_depth} deep."
+    NESTED_TOO_DEEP = "{file_name} is nested more than {most_depth} levels deep."
     NOT_A_CONFIGURATION = (
-        "{files} is YAML, but not a configuration that adopt reads: nanotron's, GPT-NeoX's, NeMo "
-        "2's or Megatron Bridge's."
+        "{files} is YAML, but not a configuration that adopt reads (nanotron, GPT-NeoX, NeMo 2 or "
+        "Megatron Bridge)."
     )
     NOT_A_DENSE_GPT = (
         "{name} trains with the recipe {recipe} (line {line}), which is not a dense GPT. No run "
@@ -55,7 +55,7 @@ class AdoptMessage(Message):
     NOT_A_YAML_NAME = "--out {path}: the name of a run file must be NAME.yaml."
     NOT_TOML = "{file_name} is not TOML: {reason}."
     NOT_TORCHTITAN = "{name} is TOML, but not a configuration of torchtitan."
-    NO_BUBBLEWRAP = "There is no {absent} here. {install}"
+    NO_BUBBLEWRAP = "{absent} is not installed here. {install}"
     NO_KEYS = "{file_name} is not a configuration: it has no `key: value` lines."
     NO_RECIPE = (
         "{name} calls no recipe of NeMo 2 or Megatron Bridge (`llama3_8b.pretrain_recipe(...)`), "
@@ -82,8 +82,8 @@ class AdoptMessage(Message):
         "{path} exists with other content. Name another file with --out, or use --replace."
     )
     SCRIPTS_OF_ONE_NAME = (
-        "Two of the scripts are called {name}, and the sandbox has one folder for them. Rename one "
-        "of them, or leave out the one that the other does not start."
+        "Two of the scripts are named {name}, but the sandbox puts them into one folder. Rename "
+        "one of them, or leave out the script that the other does not start."
     )
     SCRIPT_NOT_READABLE = "{path} cannot be read: {reason}."
     TOML_NOT_READABLE = "{file_name} cannot be read as TOML: {name}."
@@ -102,17 +102,17 @@ class AdoptMessage(Message):
 
     ANOTHER_MODEL = "another model is trained, not the script's ({model})"
     ARGUMENT_CHOSEN = "{job} needs an argument: {choice} is used, the first branch of its `case`"
-    ARGUMENTS_NOT_GIVEN = "{job} takes {number} arguments, which were not given"
-    ATTENTION_DROPOUT = "attention's dropout {dropout}, the program's default"
+    ARGUMENTS_NOT_GIVEN = "{job} needs {number} arguments, which were not given"
+    ATTENTION_DROPOUT = "the attention dropout is {dropout}, the program's default"
     FILE_MAY_SAY_IT = "; {files} may set it, but adopt does not read it here"
     FILE_NOT_READABLE = "it cannot be read ({reason})"
     FOR_ANOTHER_QUEUE = "a request to {queue}: the site's queue is {scheduler}"
     GAVE_UP = "{job} ended with exit code {exit_code} before a training; its `exit` was ignored"
     GIVEN_TWICE = (
-        "{name} gives {argument} as {earlier} in line {earlier_line} and {last} in line {line}: the "
-        "last is taken"
+        "{name} gives {argument} as {earlier} in line {earlier_line} and {last} in line {line}: "
+        "the last value is used"
     )
-    GOES_WITH_EXPERTS = "goes with the experts, which our models do not have"
+    GOES_WITH_EXPERTS = "configures experts, which our models do not have"
     LOOKS_LIKE_A_SECRET = "it looks like a secret"
     MANY_BRANCHES = (
         "line {line}: over {most} branches or early returns around one statement. Give a file that "
@@ -127,20 +127,20 @@ class AdoptMessage(Message):
     MANY_RECIPES_OF_A_NAME = "over {most} recipes with the name {name}: give a file with one."
     MANY_VALUES_OF_A_RECIPE = "line {line}: the recipe has over {most:,} values, too many to read."
     MODEL_PROPERTY = "the model's {field}={value}"
-    NO_CONTEXT_RANKS = "NeMo's command here has no context ranks"
+    NO_CONTEXT_RANKS = "NeMo's command here has no context parallelism"
     NO_SUCH_PART = (
         "our models have no such part ({part}): the run file trains another model, a dense GPT"
     )
-    SECTION_LEFT_OUT = "the file leaves this section out, and the program's own defaults count"
+    SECTION_LEFT_OUT = "the file leaves this section out, so the program's defaults apply"
     STRAY_OPTION = (
         "the training does not get {option} ({place}): the line before it does not end with a "
         "backslash"
     )
-    NO_VALUE = "no value reached it: set {key}"
+    NO_VALUE = "it received no value: set {key}"
     ONE_EXPERT_IS_DENSE = "a model with one expert is dense"
     OPTIONS_LOST = "{number} options of the script are not accounted for: {options}"
     OTHER_PROGRAM = "Differences because our trainer is a different program than {framework}"
-    OUTSIDE_SANDBOX = "{name} stays outside the sandbox: {reason}"
+    OUTSIDE_SANDBOX = "{name} is not copied into the sandbox: {reason}"
     RECIPES_OF_OTHER_FILES = (
         "{name} names recipes, but calls none that can be read: they come from other files, or are "
         "chosen while the program runs. Give the file that calls one, or a log of the training."

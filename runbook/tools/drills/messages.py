@@ -22,8 +22,8 @@ class DrillMessage(Message):
     NO_COPIES = "no copies in node memory"
     NO_PROCESSES_LEFT = "no processes left"
     NO_RATE_OF_FAILURES = (
-        "A campaign needs the time of a step and a rate of failures, and this plan has "
-        "none.\nRates are known only for accelerators: name the run of a cluster whose device is "
+        "A campaign needs the time of a step and a failure rate, but this plan lacks them.\n"
+        "Failure rates are known only for accelerators: name the run of a cluster whose device is "
         "known."
     )
     NO_SPARE_NODE = "no spare node"

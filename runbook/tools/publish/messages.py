@@ -8,7 +8,7 @@ from runbook.plan_file.diagnostics import Message
 class PublishMessage(Message):
     """Messages about a published site."""
 
-    NOTHING_TO_PUBLISH = "There is no run to publish. runbook run RUN makes one."
+    NOTHING_TO_PUBLISH = "There is no run to publish. Create one with runbook run RUN."
     NOT_A_PUBLISHED_FOLDER = (
         "{site} is not empty, and was not written by runbook publish. Nothing in it is "
         "overwritten: name another folder."

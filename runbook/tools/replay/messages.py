@@ -9,8 +9,8 @@ class ReplayMessage(Message):
     """Messages about replays of a step."""
 
     REPLAY_ENDED_EARLY = (
-        "The replay ended with {code} before step {step}. Its lines above say why; nothing of "
-        "the run was changed."
+        "The replay ended with {code} before step {step}. Its lines above give the reason; the run "
+        "was not changed."
     )
     STEP_NOT_TRAINED = "{metrics} has no step {step}: the run did not get that far."
     STEP_OUT_OF_RANGE = "--step {step} is not between 1 and the last step, {iterations}."

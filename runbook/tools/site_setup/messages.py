@@ -9,11 +9,13 @@ class SiteSetupMessage(Message):
     """Messages about a new site or run file."""
 
     DEFAULT_QUEUE = "the default"
-    DEVICE_MEMORY_OPEN = "--device {device}: the name leaves its memory open. Write {choices}."
+    DEVICE_MEMORY_OPEN = (
+        "--device {device}: this name does not determine the memory. Write {choices}."
+    )
     GIVEN_BY_OPTION = "given by --{option}"
-    MEMORY_BY_DATASHEET = "of one device, by its datasheet"
-    MPIEXEC = "a process for each GPU; PBS has no other way onto the nodes"
-    NGPUS = "asked in `select`, beside ncpus; directives.select adds words to it"
+    MEMORY_BY_DATASHEET = "of one device, from its datasheet"
+    MPIEXEC = "one process per GPU; PBS has no other way to start processes on other nodes"
+    NGPUS = "requested in `select`, next to ncpus; directives.select adds to it"
     NODES_OF_DEVICES = "{nodes} of {devices} x {device}"
     NODES_OF_KIND = "of this kind, {source}"
     NOT_A_SITE_NAME = (
@@ -23,12 +25,12 @@ class SiteSetupMessage(Message):
     NO_SCHEDULER_ON_PATH = "neither sbatch (Slurm) nor qsub (PBS) is on the PATH here"
     NO_SUCH_DEVICE = "--device {device}: no such device in the table of peaks. Nearest: {near}."
     NO_SUCH_RECIPE = (
-        "--model {model}: there is no recipe of this name. There are {recipes}. Other shapes are "
-        "in params/models.yaml: use their names in a run file."
+        "--model {model}: there is no recipe of this name. Available: {recipes}. For other models "
+        "in params/models.yaml, use their names in a run file."
     )
     ONE_OF_DEVICES = "{source}: one of {devices}"
-    PEAKS_BY_DATASHEET = "of one device, dense, by its datasheet"
+    PEAKS_BY_DATASHEET = "of one device, dense, from its datasheet"
     PROGRAM_ON_PATH = "{program} is on the PATH of the machine that runbook init ran on"
     SCHEDULER_CALLS_IT = "{source} calls it {device}"
-    TORCHRUN = "one task a node, which starts a process for each GPU"
+    TORCHRUN = "one task per node, which starts one process per GPU"
     SCHEDULER_WAS_ASKED = "The scheduler was asked: {answer}"

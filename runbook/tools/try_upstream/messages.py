@@ -30,11 +30,11 @@ class UpstreamMessage(Message):
         "Leave it out, or set training.framework to one of them."
     )
     PYTHON_MISSING = (
-        "The site's program runs with Python {python}, and {name} is neither on PATH nor in "
-        "{pyenv}. Install that version, or give --installed to start the program with what is "
+        "The site's program runs with Python {python}, but {name} is neither on PATH nor in "
+        "{pyenv}. Install that version, or give --installed to start the program with the packages "
         "installed here."
     )
     STARTED_AS = (
-        "as {run} starts it in {phase}, made small, {chain}on {ranks} rank(s), with {versions}"
+        "as {run} starts it in {phase}, scaled down, {chain}on {ranks} rank(s), with {versions}"
     )
     WORKS = "{program} works here: {how}."
