@@ -35,17 +35,17 @@ class Rule(StrEnum):
     CELL_ID = "the cell id is missing, used twice, or no lower-case word with dashes"
     METADATA = "metadata {value}: strip it (nbstripout, see .pre-commit-config.yaml)"
     NO_PROSE = "no prose before it"
-    PLACE = "names a place of one machine"
+    PLACE = "contains a path of one machine"
     OUTPUT = "holds output: strip it"
     MAGIC = (
         "starts a program by a magic: a failing one looks like success to papermill; call the "
         "package"
     )
     SYNTAX = "is no Python: {value}"
-    PROGRAM = "holds a program ({value}): it belongs into the package"
+    PROGRAM = "contains a program ({value}): move it to the package"
     PARAMETERS_CELLS = "{value} cells have the tag parameters; papermill needs exactly one"
-    PARAMETER = "{value} is not name: type = value"
-    SCHEMA = "{value} are not the values of the schema"
+    PARAMETER = "{value} does not have the form name: type = value"
+    SCHEMA = "{value} differ from the schema"
 
 
 @dataclass(frozen=True)

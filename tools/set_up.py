@@ -49,13 +49,13 @@ class Line(Enum):
     ENVIRONMENT = "[1/4] {venv} with Python {version} ({program})"
     FAILED = "{error}\n\nSetting up failed. All that pip said is in {log}"
     GPU_BUILD_OF = "[2/4] {pin} for {kind} from {index}: some GB"
-    INTERRUPTED = "Interrupted. The same command does what is left."
+    INTERRUPTED = "Interrupted. Run the same command again to continue."
     MIRROR = "      If you have a mirror of the CPU builds: make setup TORCH_CPU_INDEX=URL"
     NOT_IMPORTED = (
         "{error}\nPyTorch is installed but cannot be imported. Remove the environment (make clean) "
         "and type make setup again."
     )
-    NOT_TO_BE_HAD = "      not to be had there: {reason}"
+    NOT_TO_BE_HAD = "      not available there: {reason}"
     OWN_INDEX_INSTEAD = "      {pin} from pip's own index instead; {size}."
     OWN_INDEX_OF = "[2/4] {pin} from pip's index; {size}"
     PACKAGES = "[3/4] the packages of requirements.lock, {count} lines: 0.5 GB to download"

@@ -113,7 +113,7 @@ def _run_command() -> NoReturn:
         # For example a full disk, or a folder without write permission
         where = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or error
-        _end(f"Error: {where}{reason}. Free space or rights there, then do it again.", 1)
+        _end(f"Error: {where}{reason}. Free space or fix the permissions there, then try again.", 1)
 
 
 def _end(text: str, code: int) -> NoReturn:

@@ -101,7 +101,9 @@ def drill(
         return 0
 
     if page and not page.absolute().parent.is_dir():
-        raise click.UsageError(f"--page: {page.absolute().parent} is no folder; make it first.")
+        raise click.UsageError(
+            f"--page: {page.absolute().parent} is not a folder; create it first."
+        )
     verdicts = _do_drills(chosen, log, again=again, shows_lines=not as_json)
     if page:
         _write_page(verdicts, page)

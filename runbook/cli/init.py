@@ -73,8 +73,8 @@ def init(
         check_cluster_wish(cluster_wish)
     elif stated:
         raise click.UsageError(
-            "--scheduler, --device, --devices-per-node and --cores-per-node are a site's: name it "
-            "by --site."
+            "--scheduler, --device, --devices-per-node and --cores-per-node describe a site: name "
+            "it with --site."
         )
 
     written, existing = make_project(folder, clone=bool(site))

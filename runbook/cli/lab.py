@@ -69,7 +69,7 @@ def lab(
     options = ["--Application.log_level=ERROR"]
     if no_browser:
         options.append("--no-browser")
-    click.echo("JupyterLab starts; Ctrl-C ends it. Jobs that were launched go on without it.")
+    click.echo("JupyterLab starts; Ctrl-C ends it. Jobs that were launched continue without it.")
     if os.geteuid() == 0 and "--allow-root" not in words:
         click.echo(
             f"You are root, as whom JupyterLab refuses to start: runbook lab {run_name} -- "

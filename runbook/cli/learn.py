@@ -73,12 +73,15 @@ def learn(
         click.echo(_summary(path, old_text, new_text, learned))
 
     if is_written and learned.defect:
-        click.echo("Nothing was written: nodes with a defect are no measure of the site.", err=True)
+        click.echo(
+            "Nothing was written: values from nodes with a defect do not describe the site.",
+            err=True,
+        )
     elif is_written and new_text != old_text:
         _write_checked(path, old_text, new_text, run_name or site)
         click.echo(f"{path}: written.", err=True)
     elif new_text != old_text:
-        click.echo("Nothing was written: --write writes these values.", err=True)
+        click.echo("Nothing was written. Use --write to write these values.", err=True)
 
     return 1 if learned.defect else 0
 
@@ -132,14 +135,14 @@ def _summary(
     lines.append("Not learned:")
     lines += [f"  {gap.name}: {gap.reason}" for gap in learned.gaps]
     if learned.defect:
-        lines.append(f"First defect, above which nothing was measured: {learned.defect}")
+        lines.append(f"First defect, after which nothing was measured: {learned.defect}")
     return "\n".join(lines)
 
 
 def _difference(path: Path, old_text: str, new_text: str) -> list[str]:
     """Return the difference between the two texts, or a line saying that there is none."""
     if old_text == new_text:
-        return [f"{path}: what was measured is what it says."]
+        return [f"{path}: the measured values agree with the file."]
     old_lines: Sequence[str] = old_text.splitlines()
     new_lines: Sequence[str] = new_text.splitlines()
     return list(

@@ -47,7 +47,7 @@ def nodes(
     from runbook.runs.run_folder import RUNS_VARIABLE
 
     if bool(added) != bool(because):
-        raise click.UsageError("--add NODE and --because TEXT belong together.")
+        raise click.UsageError("--add NODE and --because TEXT must be given together.")
     if runs is not None:
         os.environ[RUNS_VARIABLE] = str(runs.absolute())
     settings = params.load(run_name)
@@ -55,7 +55,7 @@ def nodes(
     if forgiven:
         names = () if "all" in forgiven else forgiven
         done = bad_nodes.forgive_nodes(path, names)
-        click.echo(f"Forgiven: {', '.join(done) or 'none of these was known as bad'}.", err=True)
+        click.echo(f"Forgiven: {', '.join(done) or 'none of these was marked as bad'}.", err=True)
 
     bad_nodes.report_bad_nodes(
         settings,

@@ -38,7 +38,7 @@ class NumberRange(click.FloatRange):
         """Return the number, or report wrong usage."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is no number in the range {self._describe_range()}.", param, ctx)
+            self.fail(f"{value} is not a number in the range {self._describe_range()}.", param, ctx)
         return number
 
 

@@ -74,9 +74,9 @@ class AlertSender:
         except NotAllowedError as error:
             if self._broken.setdefault(key, current_thread()) is current_thread():
                 say(
-                    f"training.{key} is not started, and the training goes on: it is in the "
-                    f"run file, and not in "
-                    f"your own {allowed_commands_file()}. If you wrote or read it: {error}"
+                    TrainingMessage.COMMAND_NOT_ALLOWED.fill(
+                        key=key, allowed=allowed_commands_file(), error=error
+                    )
                 )
         except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
             if self._broken.setdefault(key, current_thread()) is current_thread():

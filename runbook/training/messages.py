@@ -47,6 +47,10 @@ class TrainingMessage(Message):
         "weights differently"
     )
     COLLECTIVE = "{name} {number} of group {group} ({purpose})"
+    COMMAND_NOT_ALLOWED = (
+        "training.{key} is not started; the training continues. It is in the run file, but not in "
+        "your own {allowed}. If you wrote or read it: {error}"
+    )
     COMMON_STATE_TOO_LARGE = (
         "{path} has a {common_state} of {length:,} bytes, which is too large for plain data"
     )

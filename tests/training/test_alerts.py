@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 
 import pytest
-from suite.messages import count_of
+from suite.messages import count_of, says
 
 from runbook.plan_file import schema
 from runbook.tools.drills import faults
@@ -126,7 +126,7 @@ def test_a_command_that_nobody_allowed_is_not_started_and_said_once(tmp_path, mo
         alerts.send(f"alarm {number}", {"event": "alarm"})
         alerts.close()
     (line,) = said
-    assert line.startswith("training.alarm_command is not started, and the training goes on")
+    assert says(line, TrainingMessage.COMMAND_NOT_ALLOWED, key="alarm_command")
     assert not (tmp_path / "started").exists()
     subprocess.run(["bash", "-c", line.partition("read it: ")[2]], check=True)
     alerts.send("alarm 3", {"event": "alarm"})

@@ -169,7 +169,7 @@ def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
     fault = ""
     newest = saved_iterations(root)[0]
     if named is not None and not (root / folder_name(named)).is_dir():
-        fault = f"{tracker} names {folder_name(named)}, which is not there"
+        fault = f"{tracker} names {folder_name(named)}, which does not exist"
     elif named is None and newest:
         # Imported weights count as iteration 0
         content = tracker.read_bytes()[:40] if tracker.exists() else None
@@ -233,15 +233,15 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
         value = metadata.get(key, 0)
         # isinstance accepts `True` as an int, but it is not a count.
         if type(value) is not int or value < 0:
-            raise ValueError(f"{key} is {value!r}, and a whole number is needed")
+            raise ValueError(f"{key} is {value!r}, but a whole number is needed")
 
     passed_over = metadata.get("passed_over", [])
     if not _is_list_of_number_pairs(passed_over):
-        raise ValueError(f"passed_over is {passed_over!r}, and pairs of whole numbers are needed")
+        raise ValueError(f"passed_over is {passed_over!r}, but pairs of whole numbers are needed")
 
     for key in ("model", "parallel", "common", "recipe"):
         if key in metadata and not isinstance(metadata[key], dict):
-            raise ValueError(f"{key} is {metadata[key]!r}, and a mapping is needed")
+            raise ValueError(f"{key} is {metadata[key]!r}, but a mapping is needed")
 
     _check_file_names(metadata["files"])
 
@@ -262,9 +262,9 @@ def _check_file_names(files: object) -> None:
         path = PurePosixPath(name)
         leaves_folder = path.is_absolute() or ".." in path.parts
         if leaves_folder or "\0" in name or not path.parts:
-            raise ValueError(f"it names the file {name!r}, which is not in its folder")
+            raise ValueError(f"it lists the file {name!r}, which is not in its folder")
         if not isinstance(digest, str):
-            raise ValueError(f"the checksum of {name!r} is {digest!r}, and a text is needed")
+            raise ValueError(f"the checksum of {name!r} is {digest!r}, but a text is needed")
 
 
 def require_file(path: Path) -> None:

@@ -108,18 +108,18 @@ class NearCopies:
         self.node = self.nodes.node_of_rank[self.rank]
         self.is_first_on_node = self.nodes.place(self.rank) == 0
         if self.nodes.num_nodes == 1:
-            self._say("one node: near copies have no partner, and are lost with the node")
+            self._say("only one node: copies have no partner, and are lost with the node")
             return True
 
         if not self.nodes.is_even:
-            self._say("near copies have no partner: the nodes have different numbers of ranks")
+            self._say("copies have no partner: the nodes have different numbers of ranks")
             return True
 
         seconds = min(MOST_WAIT_SECONDS, self.spec.limits.process_group_timeout_seconds)
         exchange, faults = _attempt_together(lambda: Exchange(self.nodes, seconds))
         if faults:
             self._say(
-                f"near copies have no partner: {faults[0]}. GLOO_SOCKET_IFNAME names the interface "
+                f"copies have no partner: {faults[0]}. GLOO_SOCKET_IFNAME names the interface "
                 "of the nodes' network"
             )
             return True
@@ -187,7 +187,7 @@ class NearCopies:
 
             header = opened.header
             if (header.iteration, header.rank) != (iteration, rank):
-                problems.append(_here(f"{path} is of another iteration or rank than its name"))
+                problems.append(_here(f"{path} has another iteration or rank than its name"))
             elif header.identity == self._identity:
                 files[CopyKey(self.node, rank, iteration, header.lineage)] = opened
 
@@ -462,7 +462,7 @@ class NearCopies:
 
     def _turn_off(self, faults: list[str]) -> bool:
         """Report why no more copies are made, and return False. Complete copies are kept."""
-        self._say(f"no more near copies, the training goes on without them: {faults[0]}")
+        self._say(f"no more copies are made; the training continues without them: {faults[0]}")
         self.log.event("near_off", message=faults[0])
         return False
 
@@ -484,7 +484,7 @@ class NearCopies:
         if choice is not None:
             facts = {"iteration": choice.iteration, "near": choice.lineage}
         for problem in problems:
-            self._say(f"near copy passed over: {problem}")
+            self._say(f"copy in node memory skipped: {problem}")
             self.log.event("near_broken", message=problem, **facts)
 
     def _say(self, text: str) -> None:
