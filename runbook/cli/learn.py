@@ -126,7 +126,7 @@ def _summary(
 ) -> str:
     """Return the result as text for people.
 
-    It lists the differences, the values that agree, and those still unknown.
+    The text lists the differences, the values that agree, and those still unknown.
     """
     lines = _difference(path, old_text, new_text)
     agreeing = [lesson.name for lesson in learned.lessons if not lesson.is_new]

@@ -70,7 +70,7 @@ def preflight(
 def _summary(defect: Check | None, not_asked: Sequence[str]) -> str:
     """Return the last lines of the output.
 
-    They show the first defect and its remedy, or that there was no defect.
+    These lines show the first defect and its remedy, or that there was no defect.
     """
     if defect is None:
         return "No defect was found."

@@ -79,9 +79,9 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
 def smaller_model(run_model_name: str, run_model: Model, smoke: Model) -> tuple[str, Model]:
     """Return the smoke test's model if the run file names none.
 
-    It is the documents' 12 x 512 model, or the run's own model if that is smaller. Sizes are
-    compared with the formula 12 x layers x hidden^2 + vocabulary x hidden, which is accurate enough
-    to order them; the plan computes exact counts.
+    The default is the documents' 12 x 512 model, or the run's own model if that is smaller. Sizes
+    are compared with the formula 12 x layers x hidden^2 + vocabulary x hidden, which is accurate
+    enough to order them; the plan computes exact counts.
     """
     weight, limit = (
         12 * model.layers * model.hidden**2 + model.vocabulary * model.hidden

@@ -41,7 +41,7 @@ TEXTS = ("notebook", "command line")
 SCALED_DOWN = "rehearsal"
 """The layer that adapts a run file to another site.
 
-Its origins state the run file's own value, and why it was changed.
+Origins in this layer state the run file's own value, and why it was changed.
 """
 Where = Callable[[tuple[str, ...]], str]
 
@@ -193,7 +193,7 @@ class LayerStack:
                 self.chains[key.name] = [Origin("built-in", "built-in", key.default)]
 
     def lay(self, layer: Layer) -> None:
-        """Put a layer on top. Its values are checked, and take precedence."""
+        """Put a layer on top. The layer's values are checked, and take precedence."""
         self.problems += layer.problems
         for meaning, group in EXCLUSIVE.items():
             self._clear(layer, meaning, group)

@@ -1,6 +1,6 @@
 """The GPUs of this machine, for a site whose hardware.device is auto.
 
-They are listed by nvidia-smi or rocm-smi.
+nvidia-smi or rocm-smi lists the GPUs.
 """
 
 import json
@@ -78,8 +78,8 @@ def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -
 def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[str, tuple[Gpu, ...]]:
     """Return the program that answered, and the GPUs that torch will see.
 
-    The result is cached for the process, because the form makes a plan at each key press. It
-    depends only on `path` and `visibility`: the environment's PATH, and its variables from
+    The result is cached for the process, because the form makes a plan at each key press. The
+    result depends only on `path` and `visibility`: the environment's PATH, and its variables from
     `VISIBLE`.
     """
     visible_variables = dict(visibility)
@@ -154,7 +154,7 @@ def parse_amd(text: str) -> list[Gpu]:
 
 
 def _amd_gpu(card: Mapping[str, object]) -> Gpu:
-    """Return the GPU of one card of rocm-smi. Its name is empty if no key has it."""
+    """Return the GPU of one card of rocm-smi. The GPU's name is empty if no key contains it."""
     values = {str(key).lower(): str(value) for key, value in card.items()}
     name = values.get("card series") or values.get("device name") or values.get("card model", "")
     memory = values.get("vram total memory (b)", "")

@@ -165,7 +165,7 @@ class PapermillLoader(yaml.SafeLoader):
 def read_as_papermill(text: str) -> Any:
     r"""Return what `papermill -f` would read from a file.
 
-    Its keys become text, because papermill writes them into the notebook.
+    Keys become text, because papermill writes them into the notebook.
 
     >>> read_as_papermill("walltime: 12:00:00\nlr: 6e-5\nanswer: no")
     {'walltime': 43200, 'lr': '6e-5', 'answer': False}

@@ -13,8 +13,8 @@ from runbook.params.schema.site import Site
 from runbook.plan_file.diagnostics import Statement
 
 CORPUS = "corpus"
-"""The dataset that is available everywhere. It replaces a run's dataset that is not available
-here."""
+"""The dataset that is available everywhere. The corpus replaces a run's dataset that is not
+available here."""
 
 ELSEWHERE = (
     "partition",

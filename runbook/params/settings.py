@@ -1,6 +1,6 @@
 """The settings of a run: its values with their origins, its site, its model and its datasets.
 
-They also include the values that the site still requires.
+Settings also include the values that the site still requires.
 """
 
 from collections.abc import Iterable, Mapping
@@ -271,7 +271,7 @@ def require_values(settings: Settings) -> None:
 def with_placeholders(settings: Settings) -> Settings:
     """Return the same run with a placeholder in capitals for each missing required value.
 
-    It is for text that is only read, not submitted.
+    The placeholders are for text that is only read, not submitted.
     """
     values = settings.values() | {key: placeholder(key) for key in missing_values(settings)}
     run = Run.model_validate(nest(values))

@@ -30,7 +30,7 @@ def explain_unknown_key(path: tuple[str, ...]) -> Statement:
 def explain_unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> Statement:
     """Return what an unknown key of `jobs` means.
 
-    It may be a key of each phase, a key of `jobs`, or a phase.
+    The key may belong to each phase, belong to `jobs`, or name a phase.
     """
     right_key = ""
     if not isinstance(value, Mapping):
@@ -134,7 +134,7 @@ def _by_document_name() -> dict[str, list[str]]:
 class DocumentName:
     """A name in the documents that is not simply another name for one of our keys.
 
-    Its value is written differently, or it needs no key.
+    The value is written differently here, or no key is needed.
     """
 
     keys: tuple[str, ...]

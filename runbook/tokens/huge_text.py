@@ -9,7 +9,7 @@ from typing import Any
 from runbook.tokens.tokenizer import PROBES, Encoder, Fastokens, HuggingFace, Tokenizer
 
 FAST_PIECE = 4 << 20
-"""Characters that fastokens encodes per call. It needs about as much memory as the text."""
+"""Characters that fastokens encodes per call. fastokens needs about as much memory as the text."""
 PIECE = 256 << 10
 """Characters per call for other encoders, which create Python objects for every token."""
 WINDOW = 2000
@@ -41,7 +41,8 @@ class TextCut(StrEnum):
 def cut_of(tokenizer: Tokenizer) -> TextCut:
     """Return how texts may be cut for a tokenizer.
 
-    This depends on its vocabulary, and on the ids that it produces for the built-in edge texts.
+    The answer depends on the tokenizer's vocabulary, and on the ids that it produces for the
+    built-in edge texts.
     """
     if _may_cross(tokenizer):
         return TextCut.NEVER
@@ -127,7 +128,8 @@ def _border(
 def _may_cross(tokenizer: Tokenizer) -> bool:
     """Return whether anything may cross a border between two pieces.
 
-    It may be a token of the vocabulary, or a rule that the tokenizer applies to a whole text.
+    Possible obstacles are a token of the vocabulary, or a rule that the tokenizer applies to a
+    whole text.
     """
     judge = tokenizer.judge
     if not isinstance(judge, HuggingFace):

@@ -15,8 +15,8 @@ def package_version(package: str) -> str:
     """Return the version of an installed package, or an empty text if it is not installed.
 
     `importlib.metadata` parses a package's whole description with the e-mail parser, which adds 20
-    ms to every start. Here it is used only for a package that can be imported but has no folder of
-    its name.
+    ms to every start. The parser is used only for a package that can be imported but has no folder
+    of its name.
     """
     name = _normal(package)
     for folder in sys.path:

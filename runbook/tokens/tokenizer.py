@@ -38,9 +38,9 @@ PROBES: tuple[str, ...] = tuple(
 )
 """Texts on which an encoder and its judge are compared.
 
-They cover contractions, runs of all kinds of white space, digits, other scripts, combining marks,
-emoji, control and unassigned characters, the special token and parts of it, and long runs without a
-space.
+The texts cover contractions, runs of all kinds of white space, digits, other scripts, combining
+marks, emoji, control and unassigned characters, the special token and parts of it, and long runs
+without a space.
 """
 
 
@@ -211,8 +211,8 @@ def use_one_thread() -> None:
 
     Call this before the first encode.
 
-    The pool reads the variable once, at its first use. It is removed again immediately, because
-    jobs that this process starts later must not inherit it.
+    The pool reads its environment variable once, at its first use. The variable is removed again
+    immediately, because jobs that this process starts later must not inherit it.
     """
     before = os.environ.get("RAYON_NUM_THREADS")
     os.environ["RAYON_NUM_THREADS"] = "1"
@@ -274,7 +274,7 @@ class Tokenizer:
     def end_of_document(self, name: str = "") -> int:
         """Return the id that is put after each document.
 
-        It is the id of the named token, or else of the first known name in the vocabulary. Raise
+        The id is that of the named token, or else of the first known name in the vocabulary. Raise
         `DataError` if the vocabulary has none.
         """
         candidates = (name,) if name else EOD_NAMES
@@ -357,7 +357,7 @@ def load_tokenizer(
 def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
     """Return GPT-2's tokenizer.
 
-    It is cached, because it is needed often and takes 0.3 s to load.
+    The tokenizer is cached, because it is needed often and takes 0.3 s to load.
     """
     text = _gpt2_json()
     judge = _judge(text, special_tokens, "gpt2")
@@ -393,7 +393,7 @@ def _content(path: Path, name: str) -> bytes:
 def _gpt2_json() -> str:
     """Return GPT-2's tokenizer as one tokenizer.json.
 
-    It is built from the two shipped files, after their checksums were compared.
+    The file is built from the two shipped files, after their checksums were compared.
     """
     content = {}
     for name, expected in GPT2_SHA256.items():

@@ -21,7 +21,10 @@ Batch: TypeAlias = dict[str, torch.Tensor]
 
 
 class BatchReader:
-    """Micro-batches of this rank's replica, on its device. Each is read when it is requested."""
+    """Micro-batches of this rank's replica, on its device.
+
+    Each micro-batch is read when it is requested.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class BatchReader:
     def deliver(self, read: Callable[[], Batch]) -> Batch:
         """Return the next micro-batch on this rank's device.
 
-        It comes from `read`, or from the tensor-parallel rank that reads it.
+        The micro-batch comes from `read`, or from the tensor-parallel rank that reads it.
         """
         group = self._group
         batch = Batch()
@@ -80,7 +83,7 @@ class BatchReader:
     def _on_device(self, value: torch.Tensor) -> torch.Tensor:
         """Move a micro-batch to this rank's device.
 
-        It comes from pinned memory, because the host would otherwise wait for the GPU.
+        The source is pinned memory, because the host would otherwise wait for the GPU.
         """
         if self.device.type == "cuda":
             # No effect on samples that were read ahead, because these are already pinned

@@ -138,9 +138,9 @@ OUTPUT_BLOCK = 2048
 SUM_DEPTH = 256
 """Numbers that are summed at a time. The error of a matmul is then 3e-7 of its norm, as with MKL.
 
-oneDNN sums a thousand numbers at a time, with an error of 6e-7. That is enough for Adam to move one
-in a million weights by 1.1e-5 compared with a plain program in the first step. The smaller sums
-cost 2 to 3 % of a step of the 12 x 512 model.
+oneDNN sums a thousand numbers at a time, with an error of 6e-7. Such an error is enough for Adam to
+move one in a million weights by 1.1e-5 compared with a plain program in the first step. The smaller
+sums cost 2 to 3 % of a step of the 12 x 512 model.
 """
 
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -150,7 +150,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 def onednn_is_faster() -> bool:
     """Return whether oneDNN is faster than MKL on this processor.
 
-    This is the case if torch has both, and the CPU has AVX-512 and is not from Intel.
+    oneDNN is faster if torch has both libraries, and the CPU has AVX-512 and is not from Intel.
     """
     both = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
     if on_gpu() or not both or torch.backends.cpu.get_cpu_capability() != "AVX512":
@@ -255,8 +255,9 @@ def _matmul(
 def add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:
     """Add `gradient.t() @ values` block by block.
 
-    This avoids a copy of the gradient (perhaps of all logits), because oneDNN copies a float32
-    factor that is sliced or transposed. If the values are the smaller factor, they are copied once.
+    Working in blocks avoids a copy of the gradient (perhaps of all logits), because oneDNN copies a
+    float32 factor that is sliced or transposed. If the values are the smaller factor, they are
+    copied once.
     """
     by_onednn = values.dtype == torch.float32 and onednn_is_faster()
     if by_onednn and gradient.shape[1] > values.shape[1]:

@@ -36,7 +36,8 @@ Each later slab is as large as all previous ones together, so that a small model
 ALIGNMENT = 512
 """Alignment of each copy in bytes, as in torch's own allocators."""
 MOST_UNDER_WAY = 2**30
-"""Bytes that may be queued before the host waits. Their GPU memory is free only after the wait."""
+"""Bytes that may be queued before the host waits. The GPU memory of freed tensors is available
+only after the wait."""
 MOST_THREADS = 8
 PIECE_BYTES = 32 * 2**20
 

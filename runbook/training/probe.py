@@ -1,8 +1,8 @@
 """`python -m runbook.training.probe --out FOLDER`: examine a rank's machine and its links.
 
-It is started like the trainer, and writes FOLDER/probe-<rank>.json. A value that cannot be
-determined is null, with the reason. With --only-torch it examines only torch and the devices, and
-prints the result.
+The program is started like the trainer, and writes FOLDER/probe-<rank>.json. A value that cannot be
+determined is null, with the reason. With --only-torch the program examines only torch and the
+devices, and prints the result.
 """
 
 import argparse

@@ -210,8 +210,8 @@ _long_actions = itertools.count()
 def run_long_on_first_rank(action: Callable[[], T], description: str, silence_seconds: float) -> T:
     """Run an action on the first rank, even if it takes longer than the process groups' time-out.
 
-    The other ranks wait at the store, outside of any collective. They give up when rank 0 has shown
-    no sign of life for `silence_seconds`.
+    The other ranks wait at the store, outside of any collective. The waiting ranks give up when
+    rank 0 has shown no sign of life for `silence_seconds`.
     """
     number = next(_long_actions)
     first = torch.distributed.get_rank() == 0

@@ -199,7 +199,7 @@ def hide_gpus() -> None:
 def on_gpu() -> bool:
     """Return whether this rank computes on a GPU.
 
-    This is True only if the plan names a GPU and `use_planned_device` was called.
+    The result is True only if the plan names a GPU and `use_planned_device` was called.
     """
     import torch
 
@@ -222,7 +222,7 @@ def cores_of_rank(environment: Mapping[str, str] = os.environ) -> int:
 def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.environ) -> int:
     """Return the index of this rank's GPU among the visible ones.
 
-    It is the local rank, or 0 if the launcher shows each rank only one GPU.
+    The index is the local rank, or 0 if the launcher shows each rank only one GPU.
 
     >>> own_gpu(1, 2, {}), own_gpu(3, 1, {"CUDA_VISIBLE_DEVICES": "3"})
     (1, 0)

@@ -1,7 +1,8 @@
 """Computes the likelihood of texts under a model, in any layout, for `offline score`.
 
-It uses the plan's tensor and pipeline parallelism, and the replicas share the texts. Everything is
-computed in float32, with the optimizer's float32 weights where the checkpoint has them.
+The module uses the plan's tensor and pipeline parallelism, and the replicas share the texts.
+Everything is computed in float32, with the optimizer's float32 weights where the checkpoint has
+them.
 """
 
 import dataclasses

@@ -131,7 +131,7 @@ def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:
 def open_pair(prefix: Path) -> TokenFile:
     """Return the .bin/.idx pair.
 
-    Its index must be complete, and its .bin must have the size that the index states.
+    The index must be complete, and the .bin must have the size that the index states.
     """
     index = Path(f"{prefix}.idx")
     binary = Path(f"{prefix}.bin")

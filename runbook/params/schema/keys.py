@@ -127,7 +127,7 @@ def full_path(path: Sequence[str]) -> tuple[str, ...]:
 def _walk(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, FieldInfo, bool]]:
     """Yield every section and key below a model.
 
-    Each comes with its dotted name, its field, and whether it is a section.
+    Each item has its dotted name, its field, and whether it is a section.
     """
     for name, info in model.model_fields.items():
         kind = info.annotation

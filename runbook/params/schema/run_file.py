@@ -222,7 +222,7 @@ class Training(Strict):
     reduce_in_bf16: Annotated[StrictBool, Aliases("grad_reduce_in_bf16")] = False
     """Megatron-LM only: sum and reduce gradients in bf16 instead of fp32.
 
-    This halves their memory and traffic, at lower precision.
+    bf16 halves the memory and traffic of gradients, at lower precision.
     """
     loss_fusion: Annotated[LossFusion, Aliases("cross_entropy_fusion_impl")] = "auto"
     """Megatron-LM only: fused kernels for the loss: native, te (Transformer Engine's, which writes
@@ -288,7 +288,7 @@ class Training(Strict):
     alarm_command: str = ""
     """A command that gets each alarm on standard input (mail -s alarm ada@example.org).
 
-    It starts only if you allowed it (docs/security.md).
+    The command starts only if you allowed it (docs/security.md).
     """
     trackers: Annotated[str, AfterValidator(tracker_names_text)] = ""
     """Trackers that receive the numbers while 04-training runs: wandb, mlflow, trackio,

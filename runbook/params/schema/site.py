@@ -197,7 +197,7 @@ class Checkout(Strict):
 
 
 class Preparation(Strict):
-    """A step to set up a machine before the first job. It is skipped if its result exists."""
+    """A step to set up a machine before the first job. The step is skipped if its result exists."""
 
     title: str
     """Name of the step."""

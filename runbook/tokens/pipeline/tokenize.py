@@ -50,7 +50,7 @@ from runbook.tokens.tokenizer import Tokenizer, load_tokenizer, tokenizer_path, 
 BIN_BYTES_PER_TEXT_BYTE = 0.7
 """The estimate if no text could be read.
 
-It allows for two bytes per 3.1 bytes of text (technical English), and for the index.
+The estimate allows for two bytes per 3.1 bytes of text (technical English), and for the index.
 """
 AMPLE_ROOM = 32
 """If this many times the first estimate is free, no better estimate is made.
@@ -355,7 +355,7 @@ class _Job:
     def _refuse_no_tokens(self) -> None:
         """Raise an error if the input has no tokens at all.
 
-        Then the key or the folder is wrong, or all files are broken.
+        In this case the key or the folder is wrong, or all files are broken.
         """
         totals = self._committer.totals
         if totals.tokens:

@@ -203,7 +203,8 @@ class Manifest(Counts):
     """Shards that an earlier, interrupted call had finished."""
     schema: int = MANIFEST_SCHEMA
     reused: bool = field(default=False, compare=False)
-    """Whether this call found that everything was already done. It is not stored in the file."""
+    """Whether this call found that everything was already done. This flag is not stored in the
+    file."""
 
     @property
     def text_tokens(self) -> int:

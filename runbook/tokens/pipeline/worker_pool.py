@@ -66,7 +66,7 @@ def work(
     parent: int,
     placement: Placement,
 ) -> None:
-    """Run a worker. It ends when its parent ends, for any reason."""
+    """Run a worker. The worker ends when its parent ends, for any reason."""
     # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A worker of an earlier run must not keep writing to files that a new run uses.
@@ -139,7 +139,7 @@ class Pool:
         self._todo: deque[Shard] = deque()
 
     def start(self, count: int) -> None:
-        """Start the workers. They load their tokenizers while the caller loads its own."""
+        """Start the workers. The workers load their tokenizers while the caller loads its own."""
         context = multiprocessing.get_context("spawn")
         for _ in range(count):
             ours, theirs = context.Pipe()

@@ -85,7 +85,7 @@ def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
 def holds_dataset(folder: Path, dataset: Dataset) -> bool:
     """Return whether a folder has a file of a dataset's kind.
 
-    This means text files, or token files if the dataset is already tokenized.
+    The kind is text files, or token files if the dataset is already tokenized.
     """
     if dataset.kind == TOKENIZED and names_pair(str(folder)):
         return Path(f"{folder}.bin").is_file()
@@ -220,7 +220,7 @@ def _hub_files(
 ) -> list[RemoteFile]:
     """List the files of a Hub repository without huggingface_hub.
 
-    Its client has no sha256 check, and its threads do not pause together after a 429.
+    That client has no sha256 check, and its threads do not pause together after a 429.
     """
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     listed: dict[str, RemoteFile] = {}
@@ -262,7 +262,8 @@ def _files_on_page(entries: Any, base: str) -> Iterator[RemoteFile]:
 def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path:
     """Return the folder of a dataset.
 
-    It is the requested folder, or else the catalogue's (inside the package for the shipped corpus).
+    The folder is the requested one, or else the catalogue's (inside the package for the shipped
+    corpus).
     """
     if folder:
         return project / Path(folder).expanduser()
@@ -303,10 +304,10 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
 def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list[Path]:
     """Return the prefixes of a dataset that is already tokenized, in natural order.
 
-    Each has a .bin and an .idx.
+    Each prefix has a .bin and an .idx.
 
-    `verification.verify` also accepts such a prefix. Without a manifest, it checks the two files
-    against each other.
+    `verification.verify` also accepts such a prefix. Without a manifest, `verify` checks the two
+    files against each other.
 
     Raises:
         DataError: no token files, one of a pair is missing, or a listed file is not the one that the catalogue names.

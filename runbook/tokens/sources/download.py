@@ -1,6 +1,6 @@
 """Downloads a dataset: in parallel, resumed by Range, retried with back-off, and checked.
 
-It uses HTTP, or s5cmd for S3.
+Files are transferred by HTTP, or by s5cmd for S3.
 
 requests transfers the bytes: it handles redirects, proxies and TLS, and keeps tokens from other
 hosts. We retry ourselves, because urllib3's retries do not resume a truncated file and do not stop
@@ -333,7 +333,7 @@ def _bytes_of_parts(target: Path) -> int:
 def _partial(target: Path) -> list[Path]:
     """Return the files that s5cmd writes before it renames them.
 
-    They are NAME.part, possibly with a number.
+    Such files are named NAME.part, possibly with a number.
     """
     return list(target.parent.glob(f"{glob.escape(_part(target).name)}*"))
 
@@ -636,6 +636,6 @@ def _version_of(response: requests.Response) -> str:
 def _tag(part: Path) -> Path:
     """Return the path of the file that stores the source's name for a version.
 
-    It prevents mixing pieces of two versions.
+    The file prevents mixing pieces of two versions.
     """
     return part.with_name(part.name + ".tag")

@@ -48,7 +48,7 @@ _EXPANSION = {
 }
 """Bytes of text per byte of the file, for estimates.
 
-They were measured with English text at the compressors' usual levels.
+The ratios were measured with English text at the compressors' usual levels.
 """
 
 
@@ -64,7 +64,7 @@ class Segment:
     sample: int = 0
     """The `content_sample`, which detects changed text of the same size and date.
 
-    It is 0 if no sample was taken.
+    The value is 0 if no sample was taken.
     """
 
     @property
@@ -325,7 +325,7 @@ class _XzStream(io.RawIOBase):
     """Decompresses one xz stream after another; zero bytes between them are padding.
 
     Python's own LZMAFile mistakes a damaged beginning of a second stream for the end of the file.
-    It reports no error, so the rest of the text would be lost.
+    LZMAFile reports no error, so the rest of the text would be lost.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -474,7 +474,7 @@ def expansion(segment: Segment) -> float:
 def _zstd() -> Any:
     """Return the module of Python 3.14, or its backport.
 
-    Both raise an error for a truncated frame, which python-zstandard does not.
+    Both modules raise an error for a truncated frame, which python-zstandard does not.
     """
     try:
         if sys.version_info >= (3, 14):
@@ -616,7 +616,7 @@ def _append_text(stream: IO[bytes], text: bytearray) -> int:
 def _zeros(length: int) -> bytes:
     """Return zero bytes with which a bytearray is extended.
 
-    It is always the same object, which stays in the core's cache.
+    The result is always the same object, which stays in the core's cache.
     """
     return bytes(length)
 

@@ -1,4 +1,5 @@
 """Turns a user's job script into a run file by running it in a sandbox.
 
-It also reports the settings that could not be carried over, and the known errors in the script.
+The tool also reports the settings that could not be carried over, and the known errors in the
+script.
 """

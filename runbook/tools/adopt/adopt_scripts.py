@@ -149,7 +149,10 @@ class AdoptReport:
         return rows
 
     def _launch_rows(self) -> list[Row]:
-        """Return a row for each training that the script starts. One of them is the run file's."""
+        """Return a row for each training that the script starts.
+
+        One of these trainings becomes the run file.
+        """
         adopted = self.adopted
         places = adopted.script.places
         rows: list[Row] = []
@@ -512,7 +515,8 @@ _CODE = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".py")
 def is_secret_file(name: str, text: str) -> bool:
     """Return whether a file contains only a secret.
 
-    This is the case if its name says so, or if its content is one long word of letters and digits.
+    A file counts as a secret if its name says so, or if its content is one long word of letters and
+    digits.
 
     >>> is_secret_file("hf_token.txt", "x"), is_secret_file("wandb", "0123456789abcdef01ab"), is_secret_file("a.py", "x")
     (True, True, False)
@@ -535,7 +539,7 @@ def _with_notes(script: Script, left_out: Mapping[str, str]) -> Script:
 def _files_beside(script: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Read the small text files next to a script, which the script may start or read.
 
-    They are in the script's folder and two levels below it. In the parent folder and in the
+    The files are in the script's folder and two levels below it. In the parent folder and in the
     checkout, only files that the script names are read. Tokens in them are masked. Files that
     contain only a secret, or cannot be read, are left out; the second dictionary has the reasons.
     """

@@ -66,7 +66,7 @@ class Adoption:
     """The run file, as text."""
     framework: str
     base: str
-    """The run whose script the job calls. Its values fill in missing ones.
+    """The run whose script the job calls. The run's values fill in missing ones.
 
     Empty if the script is complete.
     """
@@ -180,7 +180,7 @@ def _sentences(notes: Sequence[str]) -> str:
 def required_keys(findings: Findings) -> dict[str, str]:
     """Return the values that a person must still supply, by key.
 
-    These are values that the site requires and the source does not set.
+    The values are those that the site requires and the source does not set.
     """
     required = findings.site.required.items()
     missing = {key: meaning for key, meaning in required if not findings.value(key)}
@@ -745,7 +745,7 @@ def _take_kind(launch: Launch, findings: Findings) -> None:
 def _starts_one_process(launch: Launch, findings: Findings) -> bool:
     """Return whether a launch starts one process.
 
-    It does so with plain python, or with torchrun without a process count.
+    A launch does so with plain python, or with torchrun without a process count.
     """
     if findings.model_parallel > 1:  # Something else starts the program on every device
         return False
@@ -945,7 +945,7 @@ def _carried_lengths(prefix: str, findings: Findings) -> list[CarriedValue]:
 def _devices_of_tasks(findings: Findings) -> None:
     """Set one device for each task on a node.
 
-    This applies if the queue's own launcher starts one rank per task.
+    The rule applies if the queue's own launcher starts one rank per task.
     """
     launcher = findings.value("jobs.launcher", findings.site.launcher)
     tasks = findings.carried.get("jobs.training.tasks_per_node")
@@ -959,7 +959,7 @@ def _devices_of_tasks(findings: Findings) -> None:
 def _nodes(findings: Findings) -> None:
     """Set the number of nodes to the fewest nodes of the site that the layout fills.
 
-    This is for scripts that leave the number to sbatch or qsub.
+    The function is for scripts that leave the number to sbatch or qsub.
     """
     _fit_nodes_to_site(findings)
     devices = findings.devices_per_node
@@ -1012,7 +1012,8 @@ def _batch(findings: Findings) -> None:
 def _end_ramp(sequences: int, findings: Findings) -> bool:
     """Use the first batch of a ramp that can be divided over the devices.
 
-    This applies to a source that does not say how the ramp ends. Return whether there is a ramp.
+    The function applies to a source that does not say how the ramp ends. Return whether there is a
+    ramp.
     """
     start = findings.number("training.rampup_start")
     increment = findings.number("training.rampup_increment")

@@ -98,7 +98,7 @@ _WIDTHS = ("ffn_hidden", "kv_heads")
 def _shorten_smoke_test(model: Model, findings: Findings) -> None:
     """Limit the smoke test's sequences to the number of positions.
 
-    This matters only if that is smaller than the model's sequence length.
+    The limit matters only if it is smaller than the model's sequence length.
     """
     positions = findings.number("training.shape.positions")
     if 0 < positions < model.sequence_length:
@@ -264,7 +264,7 @@ def take_uneven_stages(framework: str, findings: Findings) -> None:
 def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None:
     """Set the model of a NeMo training.
 
-    It is the model of its file, or one of the kind that the training needs.
+    The model is that of the training's file, or one of the kind that the training needs.
     """
     findings = evidence.findings
     _ask_for_nemo_model(evidence)

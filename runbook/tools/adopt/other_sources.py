@@ -47,7 +47,7 @@ def is_secret_option(name: str) -> bool:
 def without_secret_values(raw_words: Sequence[str]) -> list[str]:
     """Return the words of a command with the values of secret options masked.
 
-    This works for values of any form.
+    Values of any form are masked.
 
     >>> without_secret_values(["--hf-token", "abc", "--lr", "1", "--api-key=abc", "--hf-token"])
     ['--hf-token', '...', '--lr', '1', '--api-key=...', '--hf-token']
@@ -71,7 +71,7 @@ def without_secret_values(raw_words: Sequence[str]) -> list[str]:
 def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
     """Return the training settings of a running process.
 
-    They are its command line, and the variables of its job.
+    The settings are the process's command line and its job's variables.
 
     Nothing is started. Other variables are not read, and secrets are masked. Raise `ParamsError` if
     there is no such process, or if it belongs to another user.
@@ -189,8 +189,8 @@ _COMPUTED = re.compile(
     r"|transformer_pipeline_model_parallel_size|encoder_\w+|decoder_\w+|kv_channels"
     r"|max_tokens_to_oom|model_parallel_size"
 )
-"""Arguments in a log that the program computed from others. They are ignored unless they have a
-row of the table."""
+"""Arguments in a log that the program computed from others. Such arguments are ignored unless
+they have a row of the table."""
 SET_BY_PROGRAM = re.compile(
     r"world_size|rank|local_rank|data_parallel_size|params_dtype|consumed_\w+"
 )

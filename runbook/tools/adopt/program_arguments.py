@@ -281,7 +281,7 @@ _PARTS_OF_OTHER_MODELS = {
 _GOES_WITH_EXPERTS = re.compile(
     r"moe-.*|expert-.*|create-moe-param-group|enable-expert-tensor-parallelism|disable-moe-.*"
 )
-"""Matches options that configure experts. They have no effect without experts."""
+"""Matches options that configure experts. These options have no effect without experts."""
 
 
 def _is_of_another_model(name: str) -> bool:

@@ -100,7 +100,7 @@ def prove(
 def unlisted_words(arguments: Sequence[Word], rows: Sequence[ProvenOption]) -> list[ProvenOption]:
     """Return an unaccounted-for row for each word of a command that no row of the proof shows.
 
-    This compares words without parsing options, so it detects a parser that drops a word.
+    Words are compared without parsing options, which reveals a parser that drops a word.
     """
     num_shown: Counter[str] = Counter()
     for row in rows:
@@ -241,7 +241,7 @@ class _Proof:
     ) -> ProvenOption:
         """Return the row of an option whose key has the same value.
 
-        It counts as dropped if the run's program has no option for the key.
+        The option counts as dropped if the run's program has no option for the key.
         """
         if self.rendered is not None:
             framework = self.rendered.settings.run.training.framework

@@ -123,7 +123,7 @@ class Script:
     places: Mapping[int, str] = field(default_factory=dict)
     """The name of each line of the text.
 
-    It is `line 12`, or `payload.sh:12` if there are several files.
+    The name is `line 12`, or `payload.sh:12` if there are several files.
     """
     notes: tuple[str, ...] = ()
     """Anything unusual about the job's run, such as a time limit or a script that stopped early."""

@@ -1,6 +1,6 @@
 """The trace of a job in the sandbox.
 
-It has the job's variables and the programs that it started, with the script's line numbers.
+The trace has the job's variables and the programs that it started, with the script's line numbers.
 """
 
 import codecs
@@ -525,7 +525,7 @@ _RAN_AS_A_RANK = (
 def _has_unstarted_launcher(trace: RunTrace) -> bool:
     """Return whether bash reached a launcher but could not start it.
 
-    This happens if the folder of its output file does not exist.
+    Bash cannot start a launcher if the folder of its output file does not exist.
     """
     programs = namespaces.stub_programs()
     launchers = {*programs["starter"], *programs["step"], *programs["python"]}
@@ -634,7 +634,7 @@ _SET_BY_SANDBOX = re.compile(r"(ADOPT_|SLURM_|PBS_).*|PATH|BASH_ENV|PWD|OLDPWD|S
 def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
     """Read the trace that the sandbox wrote.
 
-    It contains the calls of stubs, assignments and other shell commands.
+    The trace contains the calls of stubs, assignments and other shell commands.
     """
     trace = RunTrace()
     for event in _EVENT.finditer(raw):

@@ -340,7 +340,7 @@ class DrillRun:
         return [event for event in events if not names or event.get("event") in names]
 
     def failure(self) -> TrainingFailure:
-        """Return the trainer's newest error. Both texts are empty if there is none."""
+        """Return the trainer's newest error. Both texts are empty if there is no error."""
         events = self.events("failed")
         if not events:
             return TrainingFailure("", "")

@@ -1,6 +1,6 @@
 """`runbook drill --campaign 30d RUN`: a month of faults on a simulated clock.
 
-It also reports which changes would make the month cheaper.
+The report also shows which changes would make the month cheaper.
 
 The clock and the faults are simulated. The decisions are real. The watchdog's own limits determine
 when a hang is noticed, the rules for real jobs decide whether another job follows, and the plan's
@@ -51,7 +51,7 @@ CAUSES = {
 REMEMBERED = 8
 """Number of newest attempts that the rules see.
 
-It is larger than any limit on restarts. Older attempts failed at other steps.
+The number is larger than any limit on restarts. Older attempts failed at other steps.
 """
 FAILED = 1
 """Exit code of a failed job."""

@@ -1,6 +1,7 @@
 """Deliberate faults for drills.
 
-They are off unless the environment variable RUNBOOK_FAULTS names the fault, its place and its time.
+Faults are off unless the environment variable RUNBOOK_FAULTS names the fault, its place and its
+time.
 
 `RUNBOOK_FAULTS="kill:rank=1,step=9,job=04-training; slow:rank=1,factor=2"`: faults are separated by
 semicolons. `rank`, `step` and `job` (the name of the job's folder) restrict a fault; without them

@@ -57,7 +57,7 @@ PLANNED_RESTARTS = "term:rank=0,step=12,job=04-training; " + "; ".join(
 )
 """Planned restarts of a training without faults.
 
-They are done before the kills, and again afterwards.
+The restarts are done before the kills, and again afterwards.
 
 A single restart takes between 0.5 and 1.2 s.
 """
@@ -327,7 +327,7 @@ class KillsAfterSteps:
 SIMULATIONS = 21
 """Number of simulations, each with kills at different moments.
 
-Their median is compared with the measured goodput.
+The median of the simulations is compared with the measured goodput.
 """
 
 
@@ -471,21 +471,22 @@ class Costs:
     restart_seconds: float
     """Seconds from the end of a job to the first step of the next.
 
-    It is the mean over planned stops in trainings without faults.
+    The value is the mean over planned stops in trainings without faults.
     """
     save_seconds: float
     """Seconds of one checkpoint, in the training without faults."""
     kills_in_training: int
     kills_in_start: int
-    """Kills that hit a job before its first step. Each loses part of a start, but no step."""
+    """Kills that hit a job before its first step. Each such kill loses part of a start, but no
+    step."""
     start_seconds_lost: float
 
     def goodput(self, account: WallTime, steps: int) -> float:
         """Return the goodput of a run that has the same number of kills but wastes no time.
 
-        It is productive time / (productive time + restarts + half a save interval for each + lost
-        starts + saves). Detecting a failure is assumed to cost nothing. A failure before a job's
-        first step costs the part of the start that was done.
+        The goodput is productive time / (productive time + restarts + half a save interval for each
+        + lost starts + saves). Detecting a failure is assumed to cost nothing. A failure before a
+        job's first step costs the part of the start that was done.
         """
         productive = account.parts["productive"]
         half_interval = productive / steps * SAVE_INTERVAL / 2

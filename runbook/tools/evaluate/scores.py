@@ -1,6 +1,6 @@
 """Scores of a run in tasks of lm-evaluation-harness.
 
-They are computed for the newest checkpoint or the exported folder.
+Scores are computed for the newest checkpoint or the exported folder.
 """
 
 import difflib
@@ -92,7 +92,7 @@ GPT3 = (
 )
 """The tasks of GPT-3's paper (arXiv:2005.14165) that the harness has.
 
-It lacks QuAC and the SAT analogies.
+The harness lacks QuAC and the SAT analogies.
 """
 OURS = "evaluation/harness.jsonl"
 EXPORTED = "evaluation/harness-exported.jsonl"
@@ -244,7 +244,7 @@ def run_tasks(
 ) -> Mapping[str, Any]:
     """Return the harness's answers by task.
 
-    They are `results`, `n-shot`, `n-samples`, `versions` and `samples`.
+    The answers are `results`, `n-shot`, `n-samples`, `versions` and `samples`.
     """
     model_args = None
     if model == "hf":

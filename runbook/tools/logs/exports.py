@@ -39,8 +39,8 @@ _EVALUATION_KEYS = ("iteration", "loss", "perplexity", "name")
 def write_json(log: ParsedLog, stream: IO[str]) -> None:
     """Write a log as one JSON object.
 
-    It contains format, records, validation, notes, failures, alarms and more. A value is null if
-    the log does not state it.
+    The object contains format, records, validation, notes, failures, alarms and more. A value is
+    null if the log does not state it.
     """
     stream.write(
         f'{{"format": {json.dumps(log.format)}, "files": {json.dumps(log.files)},\n "records": ['
@@ -144,7 +144,7 @@ def _write_csv_file(log: ParsedLog, stream: IO[bytes]) -> None:
 def _write_parquet(log: ParsedLog, stream: IO[bytes]) -> None:
     """Write the records as a Parquet table.
 
-    This needs the data extra (pyarrow).
+    Parquet needs the data extra (pyarrow).
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -220,7 +220,7 @@ def _end_time(log: ParsedLog) -> float:
 def _to_tensorboard(log: ParsedLog, folder: str, name: str) -> None:
     """Write into a folder that `tensorboard --logdir` reads.
 
-    This needs the train extra (tensorboard), not torch.
+    TensorBoard's files need the train extra (tensorboard), not torch.
     """
     from tensorboard.summary import Writer
 

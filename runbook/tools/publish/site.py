@@ -47,7 +47,7 @@ pinned: false
 
 Training runs of gpt3-runbook. Open `index.html`: it needs neither a server nor a network.
 """
-"""README of the site. Its front matter is for a static Space on Hugging Face; other web servers
+"""README of the site. The front matter is for a static Space on Hugging Face; other web servers
 ignore the file."""
 
 CopyRun = Callable[[Path, Path], str]
@@ -93,7 +93,7 @@ def _replace(site: Path, part: Path) -> None:
 
 
 def _published_runs(site: Path) -> list[str]:
-    """Return the folders that the last publish wrote. Each is a plain name."""
+    """Return the folders that the last publish wrote. Each folder is a plain name."""
     if not (site / MARKER).exists():
         return []
     names = json.loads((site / MARKER).read_text(encoding="utf-8")).get("runs", [])

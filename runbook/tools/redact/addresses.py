@@ -117,7 +117,7 @@ _OWN_SCHEMES = frozenset({"file", "data"})
 def redact_addresses(text: str) -> str:
     """Return a text with addresses and hosts redacted; public pages stay.
 
-    It redacts `scheme://...`, `user@host:path` of ssh, registries, and hosts with a domain.
+    Redacted are `scheme://...`, `user@host:path` of ssh, registries, and hosts with a domain.
 
     >>> redact_addresses("tcp://head:29400, https://arxiv.org/abs/2005.14165, git@git.acme.io:ml/gpt.git")
     '[address], https://arxiv.org/abs/2005.14165, [address]'
@@ -132,7 +132,7 @@ def redact_addresses(text: str) -> str:
 def _is_public(host: str, path: str | None) -> bool:
     """Return whether an address reveals nothing.
 
-    This is the case for a public page, and for code of a public owner.
+    Public addresses are those of a public page, and of code of a public owner.
     """
     if host in PUBLIC_HOSTS:
         return True
@@ -220,7 +220,7 @@ _ARN = re.compile(r"\barn:aws[\w-]*:[\w-]*:[\w-]*:\d*:[\w+=,.@:/*-]+")
 def redact_numbers(text: str) -> str:
     """Return a text without numbers that identify machines.
 
-    These are IP, MAC and InfiniBand addresses, UUIDs, and Amazon's resource names.
+    Such numbers are IP, MAC and InfiniBand addresses, UUIDs, and Amazon's resource names.
 
     >>> redact_numbers("10.0.0.7 fe80::1ff:fe23:4567:890a 00:1A:2b:3c:4d:5e at 12:30:59")
     '[address] [address] [address] at 12:30:59'

@@ -60,7 +60,7 @@ class ReplayComparison:
     difference: Difference | None
     """The place where that step first differs.
 
-    It is None if the step has no fingerprints, or if nothing differs.
+    The value is None if the step has no fingerprints, or if nothing differs.
     """
     host: str
     """The machine on which the run computed that rank, or an empty text if it is not known."""

@@ -108,7 +108,7 @@ def site_text(
 ) -> str:
     """Return the site file.
 
-    It has marks for values that neither the person nor the scheduler supplied.
+    The file has marks for values that neither the person nor the scheduler supplied.
     """
     scheduler = cluster_wish.scheduler or cluster.scheduler
     is_pbs = scheduler == "pbs"
@@ -219,7 +219,7 @@ def _sourced(
 def _node_kind(cluster_wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, int]:
     """Return the kind of node that the site is for, and the number of such nodes.
 
-    It is the kind with the requested device, or else the one with most GPUs in total.
+    The kind is the one with the requested device, or else the one with most GPUs in total.
     """
     wish_device = find_accelerator(cluster_wish.device)
     for kind, count in cluster.kinds:

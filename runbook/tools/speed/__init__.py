@@ -1,4 +1,4 @@
 """Predicts training speeds from a table, and explains a slow training from its log.
 
-Both work for our own trainer and for other programs.
+Both functions work for our own trainer and for other programs.
 """

@@ -47,8 +47,8 @@ def modelled_parts(
 ) -> tuple[list[GapPart], float]:
     """Return the part of each change, and the seconds of a step with all changes.
 
-    The parts are proportional to the time that each change saves on its own. Their sum is the time
-    that all changes save together.
+    The parts are proportional to the time that each change saves on its own. The sum of the parts
+    is the time that all changes save together.
     """
     step_operations = operations(setup)
     price_before = price(setup)

@@ -87,7 +87,8 @@ class Explanation:
     def as_table(self) -> Table:
         """Return a table of the parts of the gap.
 
-        Its notes name the expected, planned and reached figures, and the assumed and missing facts.
+        The table's notes name the expected, planned and reached figures, and the assumed and
+        missing facts.
         """
         rows = [part.as_row() | {"seconds": four_digits(part.seconds)} for part in self.parts]
         planned = _seconds_text(self.planned)
@@ -299,7 +300,7 @@ def _convention_part(reached: float, reached_by_unit: Mapping[str, float]) -> li
 def _suspected_network(setup: StepSetup, reached: float) -> list[GapPart]:
     """Return the network as a suspected cause.
 
-    This applies if devices of several nodes train and no other cause is named.
+    The network is suspected if devices of several nodes train and no other cause is named.
     """
     if setup.layout.world_size <= setup.device.devices_per_node:
         return []
@@ -331,7 +332,7 @@ def _unpriced_parts(
 ) -> list[GapPart]:
     """Return the causes with evidence in the log whose time cannot be predicted.
 
-    Each comes with the largest share of a step that it can take.
+    Each cause comes with the largest share of a step that it can take.
     """
     parts = []
     last_iteration = log.records[-1].iteration if log.records else 0

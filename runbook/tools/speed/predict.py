@@ -587,7 +587,8 @@ def _free_bytes(setup: StepSetup) -> float:
 def _sequence_bytes(setup: StepSetup) -> float:
     """Return the bytes of one sequence's activations.
 
-    These are the activations that each layer keeps, the working set of one layer, and the logits.
+    They comprise the activations that each layer keeps, the working set of one layer, and the
+    logits.
     """
     layout = setup.layout
     shape = setup.shape
@@ -606,7 +607,7 @@ def _sequence_bytes(setup: StepSetup) -> float:
 def _chunks(row: PublishedRow, shape: ModelShape, pipeline: int) -> int:
     """Return the number of interleaved chunks in a vendor's recipe.
 
-    It is at least two if the code is tuned and a stage's layers can be divided.
+    The number is at least two if the code is tuned and a stage's layers can be divided.
     """
     if pipeline == 1 or not row.interleaves:
         return 1

@@ -145,7 +145,7 @@ class PublishedRow:
     sizes: Mapping[str, int]
     """Sizes of the model, by the catalogue's names.
 
-    They are layers, hidden, heads, kv_heads, ffn_hidden and vocabulary.
+    The names are layers, hidden, heads, kv_heads, ffn_hidden and vocabulary.
     """
     unknown: tuple[str, ...]
     """Cells of the optional columns that were not understood and are not used."""
@@ -254,7 +254,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
 
 
 def _sizes(row: _Cells, stated: str) -> dict[str, int]:
-    """Return the sizes in a model's columns. Its vocabulary may also be stated in a phrase."""
+    """Return the sizes in a model's columns. The vocabulary may also be stated in a phrase."""
     sizes = {name: row.size(column) for column, name in _SIZES.items()}
     if not sizes["vocabulary"]:
         sizes["vocabulary"] = _number_after(_VOCABULARY, stated)
@@ -401,8 +401,8 @@ def has_half_sums(text: str, precision: str) -> bool:
 def has_fused_loss(text: str, date: str) -> bool:
     """Return whether the loss is computed by a few fused kernels.
 
-    This is the case for current NeMo and for PyTorch programs, but not for Megatron-LM. NeMo of
-    2023 used Megatron's loss (`step_inputs.setup_for` plans it this way). A program without a date
+    The loss is fused in current NeMo and in PyTorch programs, but not in Megatron-LM. NeMo of 2023
+    used Megatron's loss (`step_inputs.setup_for` plans it this way). A program without a date
     counts as new.
 
     >>> has_fused_loss("megatron-core r0.8.0", "2024"), has_fused_loss("nemo, megatron-core", "")

@@ -37,8 +37,9 @@ _SWITCHED_OFF = (
 )
 """Matches text after a DeepSpeed option which shows that nothing is offloaded.
 
-It is a value, or the section's `device`; the section's other keys (`offload_param.pin_memory`) do
-not matter. DeepSpeed prints its complete configuration, where options that nobody set are None.
+The text is a value, or the section's `device`; the section's other keys
+(`offload_param.pin_memory`) do not matter. DeepSpeed prints its complete configuration, where
+options that nobody set are None.
 """
 _CPU_OFFLOAD = (
     r"\bcpu[ _-]?offload(?:ing|ed|s|er|policy)?"

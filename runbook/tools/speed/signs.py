@@ -1,6 +1,6 @@
 """Finds causes that a text or a log names.
 
-They can be suspected without a model, but no model predicts how much time they take.
+Causes can be suspected without a model, but no model predicts how much time they take.
 """
 
 import re

@@ -1,6 +1,6 @@
 """The versions of Python and packages that a site uses.
 
-They are installed once on this machine, in a virtual environment.
+The versions are installed once on this machine, in a virtual environment.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from runbook.tools.try_upstream.messages import UpstreamMessage
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """Index of wheels without CUDA, which take 0.2 GB instead of 2 to 3 GB.
 
-It is tried first; the configured index has the same versions.
+The index is tried first; the configured index has the same versions.
 """
 INSTALL_SECONDS = 3600.0
 _COMPLETE = "complete"
@@ -30,7 +30,7 @@ _TRY_ONCE = ["--retries", "0", "--timeout", "10"]
 def cache_folder() -> Path:
     """Return the folder of all such environments.
 
-    It is XDG_CACHE_HOME/gpt3-runbook/versions, by default in ~/.cache.
+    The folder is XDG_CACHE_HOME/gpt3-runbook/versions, by default in ~/.cache.
     """
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "gpt3-runbook" / "versions"
@@ -104,7 +104,7 @@ def install(versions: Versions, say: Callable[[str], None]) -> Path:
 def _torch(versions: Versions) -> list[str]:
     """Return the pinned torch.
 
-    It is installed separately, because its CPU wheel comes from another index.
+    torch is installed separately, because its CPU wheel comes from another index.
     """
     return [package for package in versions.packages if package.startswith("torch==")]
 

@@ -1,6 +1,6 @@
 """Starts the frameworks' own training programs on this machine.
 
-It starts rank.sh as rendered, but scaled down and without a GPU.
+The program is rank.sh as rendered, but scaled down and without a GPU.
 """
 
 import json
@@ -82,7 +82,7 @@ class UpstreamTrial:
     log: ParsedLog
     checks: tuple[Check, ...]
     jobs: int = 1
-    """Number of consecutive jobs. Each continues where the previous one ended."""
+    """Number of consecutive jobs. Each job continues where the previous one ended."""
 
     @property
     def not_tried(self) -> tuple[str, ...]:
@@ -153,10 +153,10 @@ def start_upstream(
 ) -> UpstreamTrial:
     """Start the program of a run's framework for a few steps, and pass on each line that it prints.
 
-    With several `jobs`, it is started this many times in the same folders, until a job does not
-    continue. It runs with the site's own versions. If `installed` is set or the site has none, it
-    runs with those installed here. Raise `RunbookError` if the framework or the checkout is the
-    wrong one.
+    With several `jobs`, the program is started this many times in the same folders, until a job
+    does not continue. The program runs with the site's own versions. If `installed` is set or the
+    site has none, it runs with those installed here. Raise `RunbookError` if the framework or the
+    checkout is the wrong one.
     """
     settings = with_placeholders(params.load(run, set_words=set_words))
     framework = settings.run.training.framework
@@ -336,7 +336,7 @@ def in_words(versions: Versions | None) -> str:
 def check_checkout(checkout: Path, pinned: Checkout) -> Check:
     """Compare a checkout with the commit that the site pins.
 
-    They agree if the commit is the same and no file is changed.
+    Checkouts agree if the commit is the same and no file is changed.
     """
     head = _git(checkout, "rev-parse", "HEAD")
     changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
@@ -385,8 +385,8 @@ def small_arguments(
 ) -> tuple[list[list[str]], list[dict[str, str]]]:
     """Return arguments with which a laptop can train, and each change with its reason.
 
-    They cover the steps of all `jobs`, and each job ends after its own steps. Absolute paths are
-    moved below `root`.
+    The arguments cover the steps of all `jobs`, and each job ends after its own steps. Absolute
+    paths are moved below `root`.
     """
     small_values = _small_values(spec, jobs)
     added = _added(spec, framework)
@@ -640,7 +640,7 @@ def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
 def _write_tokens(prefix: Path, vocabulary: int) -> None:
     """Write a .bin/.idx pair with documents of random tokens, which are the same every time.
 
-    Their expected loss is therefore known.
+    The expected loss is therefore known.
     """
     import numpy as np
 

@@ -1,6 +1,6 @@
 """Checkpoint folders, written atomically: names, checksums, the tracker, and which one to load.
 
-Needs no torch.
+This module does not need torch.
 
 A checkpoint is written as `iter_0000050.part`, gets its `metadata.json` with the sha256 of every
 file last, and is renamed. Then the tracker `latest_checkpointed_iteration.txt` is replaced by a

@@ -163,7 +163,8 @@ class ShardWriter:
 
         def describe() -> dict[str, str]:
             self._writer.finish(self._metadata, [results for results, _ in parts])
-            # megatron-core requires this file. Its usual content is in our metadata.json.
+            # megatron-core requires this file. The usual content of common.pt is in our
+            # metadata.json.
             torch.save({}, self.folder / "common.pt")
             save_config(CheckpointingConfig("torch_dist", 1), str(self.folder))
             sums = {}
@@ -317,7 +318,7 @@ def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
 PIECE_BYTES = 16 * 2**20
 """Bytes of a file that are held on the host at a time, on their way to a tensor.
 
-It is a power of two, to match the block size of file systems.
+The number is a power of two, to match the block size of file systems.
 """
 
 READ_ERRORS = (
@@ -357,7 +358,10 @@ class Box(NamedTuple):
         return cls(top, left, height, width)
 
     def overlap(self, other: Box) -> Box:
-        """Return the overlap of both boxes. Its height or width is 0 if there is none."""
+        """Return the overlap of both boxes.
+
+        The result has a height or width of 0 if the boxes do not overlap.
+        """
         top = max(self.top, other.top)
         left = max(self.left, other.left)
         bottom = min(self.top + self.height, other.top + other.height)
@@ -367,7 +371,7 @@ class Box(NamedTuple):
     def flat_range(self, start: int, stop: int) -> Iterator[Box]:
         """Yield the rectangles that cover a range of numbers, counted row by row.
 
-        There are up to three: part of a row, whole rows, and part of a row.
+        There are up to three rectangles: part of a row, whole rows, and part of a row.
 
         >>> [tuple(box) for box in Box(10, 2, 5, 4).flat_range(3, 13)]
         [(10, 5, 1, 1), (11, 2, 2, 4), (13, 2, 1, 1)]
@@ -436,9 +440,9 @@ class StoredShards:
     ) -> None:
         """Fill `into` with the numbers of `piece`, from position `start` of the flattened piece on.
 
-        A piece of an optimizer's state is a flat range of a matrix. It consists of up to three
-        boxes: part of a row, whole rows, and part of a row. Another layout stores the matrix in
-        other chunks, so each box is filled from the chunks that it overlaps.
+        A piece of an optimizer's state is a flat range of a matrix. The range consists of up to
+        three boxes: part of a row, whole rows, and part of a row. Another layout stores the matrix
+        in other chunks, so each box is filled from the chunks that it overlaps.
         """
         described: Any = self.description.state_dict_metadata.get(piece.key)
         stored_size = tuple(getattr(described, "size", ()))
@@ -667,7 +671,10 @@ None of them is called.
 
 
 class Placeholder:
-    """Stands in for objects in a pickle that are not needed. Its methods have no effect."""
+    """Stands in for objects in a pickle that are not needed.
+
+    The methods of a placeholder have no effect.
+    """
 
     def __init__(self, *_: object) -> None: ...
 

@@ -42,8 +42,8 @@ _COLLECTIVES = (
 )
 """`deepspeed.comm` backend methods that are timed.
 
-These are the collectives for gradients and for ZeRO 3's weights. Messages between pipeline stages
-are not included.
+The methods are the collectives for gradients and for ZeRO 3's weights. Messages between pipeline
+stages are not included.
 """
 
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")

@@ -1,6 +1,6 @@
 """Import and start DeepSpeed as a library.
 
-Its output, compilation and probing of the machine are switched off.
+DeepSpeed's output, compilation and probing of the machine are switched off.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """The interface between the training loop and an engine.
 
-It also defines the single form in which every engine saves Adam's state.
+This module also defines the single form in which every engine saves Adam's state.
 
 megatron-core's `fully_reshardable` form of the distributed optimizer does not load with torch's
 Adam (a missing 'step'), and its `dp_reshardable` form ties a checkpoint to the layout of the
@@ -183,7 +183,8 @@ class WeightPart:
     main: torch.Tensor
     """The tensor that Adam updates.
 
-    It is the float32 weight, a part of it, or a buffer of many weights with this one at `offset`.
+    The tensor is the float32 weight, a part of it, or a buffer of many weights with this one at
+    `offset`.
     """
     adam: torch.optim.Optimizer
     offset: int = 0
@@ -289,7 +290,7 @@ class TrainingEngine(abc.ABC):
         )
         """Clock that also measures communication of gradients (and of ZeRO 3's weights).
 
-        It does not measure communication in DeepSpeed's own streams on a GPU.
+        The clock does not measure communication in DeepSpeed's own streams on a GPU.
         """
 
     @abc.abstractmethod
@@ -539,7 +540,7 @@ class TrainingEngine(abc.ABC):
     def holds_loss(self) -> bool:
         """Return whether this rank's loss is used.
 
-        It is used on the first tensor-parallel rank of the last pipeline stage.
+        The loss is used on the first tensor-parallel rank of the last pipeline stage.
         """
         is_last_stage = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         return bool(is_last_stage and parallel_state.get_tensor_model_parallel_rank() == 0)
@@ -562,9 +563,9 @@ SHORTEST_SAMPLE = 64
 def sampling_length(length: int, positions: int, multiple: int = 1) -> int:
     """Return the number of tokens to which a text is padded for scoring.
 
-    It is a power of two, so that few shapes are compiled while a text grows by one token at a time.
-    Padding after a token does not change its scores. The result is a multiple of `multiple`, and at
-    most the number of positions unless the text is longer.
+    The number is a power of two, so that few shapes are compiled while a text grows by one token at
+    a time. Padding after a token does not change its scores. The result is a multiple of
+    `multiple`, and at most the number of positions unless the text is longer.
 
     >>> [sampling_length(length, 1000) for length in (3, 64, 65, 600, 1002)]
     [64, 64, 128, 1000, 1002]

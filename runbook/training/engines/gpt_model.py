@@ -243,7 +243,7 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
 def _eight_bit_options(spec: PhasePlan) -> dict[str, object]:
     """Return megatron-core's options for 8-bit products.
 
-    There are none if our own kernels compute these products.
+    The result is empty if our own kernels compute these products.
     """
     if spec.precision.fp8 == "none" or has_own_8_bits(spec):
         return {}
@@ -341,7 +341,7 @@ def uses_transformer_engine(engine: str) -> bool:
 def layer_specs(config: TransformerConfig, chunk: int | None, engine: str) -> Any:
     """Return the layer specification of this rank's `chunk` for GPTModel.
 
-    They are Transformer Engine's layers if it can run.
+    The layers are Transformer Engine's if it can run.
     """
     if uses_transformer_engine(engine):
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec()
@@ -359,7 +359,7 @@ def layer_specs(config: TransformerConfig, chunk: int | None, engine: str) -> An
 class CausalAttention(MegatronModule):  # type: ignore[misc]
     """Causal attention of the heads on this tensor-parallel rank.
 
-    It replaces DotProductAttention.
+    This module replaces DotProductAttention.
 
     Queries and keys come as [sequence, batch, heads, head size]; the result is [sequence, batch,
     heads x head size].
@@ -495,8 +495,8 @@ class Norm:
     Megatron-core's own wrapper of them refuses sequence parallelism.
 
     A norm works on one token at a time, so a part of the sequence is enough. Its weights are the
-    same on all tensor-parallel ranks, but each rank applies them to different tokens. They are
-    marked so that their gradients are summed over these ranks.
+    same on all tensor-parallel ranks, but each rank applies them to different tokens. The weights
+    are marked so that their gradients are summed over these ranks.
     """
 
     def __new__(
@@ -545,7 +545,8 @@ SMALL_BLOCK = 2**18
 def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
     """Write initial weights by GPT-2's rule.
 
-    They are normal numbers, scaled down with depth in matrices that add to the residual stream.
+    Weights are normally distributed, and scaled down with depth in matrices that add to the
+    residual stream.
     """
     with torch.no_grad():
         for shard in each_shard(shards):
@@ -607,10 +608,10 @@ def _draw_block(
     key: PhiloxKey,
     std: float,
 ) -> None:
-    """Fill a block of a matrix panel by panel, in a few threads. Its corner is at `top` and `left`.
+    """Fill a block of a matrix panel by panel, in a few threads.
 
-    A panel's numbers depend only on its position, not on the rank or thread. numpy releases
-    Python's lock while it generates numbers.
+    The block's corner is at `first_row` and `first_column`. A panel's numbers depend only on its
+    position, not on the rank or thread. numpy releases Python's lock while it generates numbers.
     """
     right = first_column + block.shape[1]
     panels = range(first_column // PANEL, -(-right // PANEL))

@@ -1,6 +1,6 @@
 """Detects during a training that memory or disk space is running out.
 
-It watches for a rank that leaks memory, and watches the file system of the checkpoints.
+The module watches each rank's memory for leaks, and the file system of the checkpoints.
 """
 
 import os

@@ -18,9 +18,10 @@ LONGEST_GUESS_SECONDS = 600.0
 class StopConditions:
     """Decides when a training stops: on a signal, or when its time runs out.
 
-    The training loop asks it between two steps. It keeps a reserve before the job's limit, so that
-    the last save is complete before the queue kills the job: twice the longest save so far plus
-    twice the longest step. Until the first save, a save is assumed to take a twentieth of the time.
+    The training loop checks the conditions between two steps. The conditions keep a reserve before
+    the job's limit, so that the last save is complete before the queue kills the job: twice the
+    longest save so far plus twice the longest step. Until the first save, a save is assumed to take
+    a twentieth of the time.
     """
 
     def __init__(self) -> None:

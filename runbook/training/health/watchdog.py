@@ -1,7 +1,7 @@
 """The watchdog of one rank.
 
-It writes the heartbeat, counts collectives, and works with the other watchdogs to find and end a
-hung rank.
+The watchdog writes the heartbeat, counts collectives, and works with the other watchdogs to find
+and end a hung rank.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ class Hang:
 def silent_ranks(beats: Sequence[Heartbeat]) -> list[Hang]:
     """Return the ranks of this machine without a recent heartbeat.
 
-    They are stopped or swapped out, or something holds Python's lock.
+    Such ranks are stopped or swapped out, or something holds Python's lock.
     """
     return [
         Hang(beat, beat.age, TrainingMessage.NO_SIGN_OF_LIFE.fill())

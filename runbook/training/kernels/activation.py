@@ -24,7 +24,7 @@ _WARPS = 8
 _ROW_BLOCKS = 32
 """Number of programs along the rows in the backward pass.
 
-Each writes one partial sum of the bias's gradient.
+Each program writes one partial sum of the bias's gradient.
 """
 
 

@@ -1,6 +1,6 @@
 """Decides which code adds a weight's gradient to megatron-core's float32 sum.
 
-It also decides which value autograd receives instead.
+The module also decides which value autograd receives instead.
 """
 
 from typing import Any

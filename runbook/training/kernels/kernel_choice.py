@@ -26,7 +26,7 @@ PARTS = ("norm", "linear", "layers", "cross_entropy")
 PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
 """Environment variable for benchmarks.
 
-It lists the parts to use instead of all of them, separated by commas.
+The variable lists the parts to use instead of all of them, separated by commas.
 """
 
 

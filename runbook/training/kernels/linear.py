@@ -155,7 +155,10 @@ def begin_pass(*, in_8_bits: bool) -> None:
 
 
 def _eight_bits() -> Any:
-    """Return the module of 8-bit products. It imports Triton, which a CPU build of torch lacks."""
+    """Return the module of 8-bit products.
+
+    The module imports Triton, which a CPU build of torch lacks.
+    """
     from runbook.training.kernels import eight_bits
 
     return eight_bits

@@ -22,7 +22,7 @@ _ROW_BLOCKS = 32
 def column_sum(values: torch.Tensor, parameter: Any) -> torch.Tensor | None:
     """Return the sum of [..., width] over all dimensions but the last.
 
-    It is the gradient of a bias, in the form that `add_partials` returns.
+    The sum is the gradient of a bias, in the form that `add_partials` returns.
     """
     values = values.contiguous()
     width = values.shape[-1]

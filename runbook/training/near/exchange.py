@@ -1,6 +1,6 @@
 """Sends files between partners. Ranks with the same local rank form a ring across nodes.
 
-It uses separate gloo groups, so that a thread can send while the training continues.
+The module uses separate gloo groups, so that a thread can send while the training continues.
 """
 
 import abc
@@ -171,7 +171,7 @@ class _Outgoing(_Flow):
 
 
 class _Incoming(_Flow):
-    """A file to receive. Its blocks are received even if they cannot be written."""
+    """A file to receive. The blocks are received even if they cannot be written."""
 
     flags = os.O_RDWR | os.O_CREAT
 

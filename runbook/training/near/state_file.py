@@ -43,7 +43,8 @@ class StateHeader:
     lineage: str
     shared_iteration: int
     identity: dict[str, Any]
-    """Training, layout and number format. They must match the training that loads the state."""
+    """Training, layout and number format. These values must match the training that loads the
+    state."""
     progress: dict[str, Any]
     common: dict[str, Any]
     data_cache: dict[str, str]

@@ -305,7 +305,7 @@ def _tensor_bytes(argument: Any) -> int:
 def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
     """Return the result of a collective that was not sent.
 
-    It consists of the collective's own tensors, and a handle that does not wait.
+    The result consists of the collective's own tensors, and a handle that does not wait.
     """
     from torch._C._distributed_c10d import FakeWork
 

@@ -1,4 +1,4 @@
-"""Rehearses one rank of a job. Its engine and its step run at full size on fake tensors."""
+"""Rehearses one rank of a job. The rank's engine and step run at full size on fake tensors."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def _outside_optimizer(counts: StepCounts, kind: str) -> int:
 def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
     """Return the number of micro-batches beyond which a step needs no more memory.
 
-    It is the number that this stage holds at once, plus a few.
+    The result is the number that this stage holds at once, plus a few.
 
     >>> from types import SimpleNamespace as N
     >>> cuts = [N(pipeline=stages, virtual_pipeline=chunks) for stages, chunks in ((1, 1), (16, 1),
@@ -453,7 +453,7 @@ def _replaced(answers: Answers) -> Iterator[None]:
 def _fused_kernels(counter: OperatorCounter) -> Answers:
     """Return replacements for megatron-core's functions that torch compiles on a GPU.
 
-    Each is counted as one kernel.
+    Each replacement is counted as one kernel.
     """
     answers: Answers = {}
     for title, module in list(sys.modules.items()):
@@ -470,7 +470,7 @@ def _fused_kernels(counter: OperatorCounter) -> Answers:
 def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
     """Return replacements for the messages that DeepSpeed receives from other ranks.
 
-    They return the content that those messages would have.
+    The replacements return the content that those messages would have.
     """
     from runbook.training.engines.deepspeed_start import import_deepspeed
     from runbook.training.engines.gpt_model import DTYPES

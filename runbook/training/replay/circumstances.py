@@ -1,6 +1,6 @@
 """The circumstances of a training, for the header of replay.jsonl.
 
-They include versions, the trainer's own files, and machines.
+The circumstances include versions, the trainer's own files, and machines.
 """
 
 import functools

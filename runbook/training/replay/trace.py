@@ -1,9 +1,9 @@
 """Fingerprints of what a rank computes.
 
-They cover activations, gradients of activations, and gradients of weights.
+Fingerprints cover activations, gradients of activations, and gradients of weights.
 
 A fingerprint is the sum of the words in a tensor's memory. Flipping one bit changes a word by a
-power of two, so it always changes the sum. Two differences that cancel each other are not detected.
+power of two, so the sum always changes. Two differences that cancel each other are not detected.
 
 The output of a matrix product is recorded before the sum over tensor-parallel ranks. After that
 sum, all of these ranks have the wrong number, and its origin is lost.

@@ -35,7 +35,7 @@ class TrackedPoint:
 class Service(Protocol):
     """A tracker service.
 
-    Its methods may raise errors or hang, so they are called only in its own process.
+    The methods may raise errors or hang, so they are called only in the tracker's own process.
     """
 
     def open(self, run: str) -> str:

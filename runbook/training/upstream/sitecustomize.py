@@ -204,11 +204,11 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     # If all ranks are on one machine, DeepSpeed compiles a library for their sums.
     "deepspeed.ops": lambda module: module.__compatible_ops__.update(deepspeed_shm_comm=False),
 }
-"""The changes, by module. Each is made right after its module is imported."""
+"""The changes, by module. Each change is made right after its module is imported."""
 UNUSED = ("torchvision", "deepspeed.compression", "wandb", "ezpz")
 """Modules that Megatron-DeepSpeed imports but no GPT training uses.
 
-They get an empty stand-in if they are not installed.
+Such modules get an empty stand-in if they are not installed.
 """
 
 
@@ -232,7 +232,7 @@ def stand_ins() -> tuple[str, ...]:
 class Changer(MetaPathFinder, Loader):
     """Import finder for all modules, which changes those in CHANGES.
 
-    It is also the loader of the empty modules.
+    The finder is also the loader of the empty modules.
     """
 
     def __init__(self) -> None:

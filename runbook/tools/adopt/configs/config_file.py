@@ -1,6 +1,6 @@
 """A configuration file as dotted keys with their lines.
 
-It is TOML, YAML, or a recipe's arguments.
+The file is TOML, YAML, or a recipe's arguments.
 """
 
 import json

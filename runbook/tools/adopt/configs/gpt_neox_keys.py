@@ -1,4 +1,4 @@
-"""The keys of GPT-NeoX's YAML files. They may be spelled with `-` or `_`.
+"""The keys of GPT-NeoX's YAML files. Keys may be spelled with `-` or `_`.
 
 Based on EleutherAI/gpt-neox (megatron/neox_arguments/neox_args.py and deepspeed_args.py, 2026-11).
 """

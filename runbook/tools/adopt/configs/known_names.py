@@ -147,7 +147,8 @@ class Scope:
     def inside(self, function: Function, calls: Sequence[ast.Call]) -> "Scope":
         """Return the names that are known inside a function.
 
-        These are the names of the surrounding code, and the arguments that are equal in all calls.
+        Known names are those of the surrounding code, and the arguments that are equal in all
+        calls.
         """
         inner = Scope(dict(self.names))
         inner.forget(parameters(function))

@@ -49,7 +49,7 @@ _MOST_VARIABLES = 300
 _MOST_MENTIONED = 50
 """Largest number of configurations mentioned in one statement.
 
-Each of them is searched for in the whole statement.
+Each configuration is searched for in the whole statement.
 """
 _MOST_BRANCHES = 200
 """Largest number of branches around one statement.
