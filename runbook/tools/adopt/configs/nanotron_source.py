@@ -352,8 +352,7 @@ class _ConfigReader:
         return any(self._is_part(item) for value in arguments for item in _items_of(value))
 
     def _place(self, node: ast.expr) -> tuple[str, str]:
-        """Return the variable of the configuration at the start of an expression, and its
-        attribute.
+        """Return the configuration's variable at the start of an expression, and its attribute.
 
         Both texts are empty if there is no such variable. An item of a list counts as the list.
         """
