@@ -2,7 +2,7 @@
 
     python tools/run_tests.py                  the tests, in as many lanes as there are processors, two at most
     python tools/run_tests.py --ci             also the sites, the long drills and other Pythons
-    python tools/run_tests.py --all            no rotation: also what another turn would do (RUNBOOK_ALL=1)
+    python tools/run_tests.py --all            no rotation: also the tests of other turns (RUNBOOK_ALL=1)
 
 A part is one process. The longest parts start first, and a free lane takes the next one, so that
 all lanes end at about the same time. Failed tests are not retried. A part's output is printed when

@@ -84,7 +84,7 @@ def continue_prompts(spec: PhasePlan, request: OfflineRequest) -> dict[str, obje
 
 
 def _check_prompts(request: OfflineRequest, vocabulary: int) -> None:
-    """Raise `RefusedError` if there is no prompt, or if one is empty or has an unknown token."""
+    """Raise `RefusedError` if there are no prompts, or if one is empty or has an unknown token."""
     if not request.prompts or not all(request.prompts):
         raise RefusedError(TrainingMessage.EMPTY_PROMPT)
     for ids in request.prompts:

@@ -464,9 +464,11 @@ class Parallel(Strict):
     ] = 1
     """Pipeline stages; the number of layers must be a multiple of it."""
     first_stage_layers: Annotated[WholeOrZero, Aliases("decoder_first_pipeline_num_layers")] = 0
-    """Layers of the first stage, which also has the embedding; 0: as many as the others."""
+    """Layers of the first stage, which also has the embedding; 0: the same number as other
+    stages."""
     last_stage_layers: Annotated[WholeOrZero, Aliases("decoder_last_pipeline_num_layers")] = 0
-    """Layers of the last stage, which also has the output layer; 0: as many as the others."""
+    """Layers of the last stage, which also has the output layer; 0: the same number as other
+    stages."""
     virtual_pipeline: Annotated[Whole, Aliases("virtual_pipeline_model_parallel_size", "VPP")] = 1
     """Chunks of layers in each stage; more than 1 interleaves them, which shortens the bubble."""
     sequence: Annotated[StrictBool, Aliases("sequence_parallel", "USE_SEQUENCE_PARALLEL")] = False
@@ -495,8 +497,8 @@ class Job(Strict):
     tasks_per_node: Annotated[
         WholeOrZero, Aliases("TASKS_PER_NODE", "ntasks_per_node", "ntasks-per-node")
     ] = 0
-    """Tasks that the scheduler starts on each node; 0: as many as the site's launcher needs, and
-    one for jobs.data.
+    """Tasks that the scheduler starts on each node; 0: the number that the site's launcher
+    needs, and one for jobs.data.
     """
     cpus_per_task: Annotated[WholeOrZero, Aliases("cpus-per-task")] = 0
     """Cores of each task; 0: the site's value."""

@@ -145,7 +145,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def names_text(text: str) -> str:
-    """Return the text as it is. Raise `ValueError` if it is not a list of names."""
+    """Return the text unchanged. Raise `ValueError` if it is not a list of names."""
     parse_names(text)
     return text
 
@@ -156,7 +156,7 @@ _NODE_FOLDER = re.compile(
 
 
 def node_folder_text(text: str) -> str:
-    """Return the text as it is.
+    """Return the text unchanged.
 
     Raise `ValueError` if a job's script cannot use it as a folder on a node.
 
@@ -174,7 +174,7 @@ def node_folder_text(text: str) -> str:
 
 
 def tracker_names_text(text: str) -> str:
-    """Return the text as it is. Raise `ValueError` if it is not a list of trackers."""
+    """Return the text unchanged. Raise `ValueError` if it is not a list of trackers."""
     for name in parse_names(text):
         if name not in TRACKERS:
             raise BrokenRuleError(ParamsMessage.NO_TRACKER, name=name, trackers=", ".join(TRACKERS))

@@ -304,7 +304,7 @@ def _decoder(fields: list[Any]) -> Any:
 def _loads(line: bytes) -> Any:
     """Return a line as parsed by json, however deep the call stack is.
 
-    A new thread has an empty stack of its own.
+    A new thread starts with an empty stack.
     """
     try:
         return json.loads(line)

@@ -89,7 +89,7 @@ def adopt(
     beside: Mapping[str, str] | None = None,
     launch_number: int = 0,
 ) -> Adoption:
-    """Run the first script in a sandbox and read what it started.
+    """Run the first script in a sandbox and read which programs it started.
 
     The first script can use the other scripts and the files in `beside`. If it starts several
     trainings, the last one becomes the run file, or the one numbered `launch_number` (from 1).
@@ -110,7 +110,7 @@ def adopt_script(
     project: Path,
     launch_number: int = 0,
 ) -> Adoption:
-    """Turn what a job did into a run file; `file_name` is the job's display name."""
+    """Turn the record of a job's run into a run file; `file_name` is the job's display name."""
     calls = calls_of(script.commands)
     all_launches = different_launches(launches_of(script.commands))
     if not all_launches and not calls:

@@ -228,7 +228,7 @@ def other_layout(bench: Bench) -> DrillEnding:
 def _take_over(source: DrillRun, case: DrillRun) -> None:
     """Move one run's checkpoints to where another run looks for its own.
 
-    A person who changes the layout has the same situation.
+    The situation is the same for a person who changes the layout.
     """
     shutil.copytree(source.tracker().parent, case.tracker().parent)
     note_start(case.open_phase.training, train_step(case.open_phase.run, FULL))

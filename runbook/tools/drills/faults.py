@@ -11,14 +11,14 @@ it applies to all. The kinds:
     slow                                         every step takes `factor` times as long, counting the `slow` faults
                                                  before this one; with `seconds`, each step takes that much longer
     leak                                         every step keeps `bytes` more of the host's memory
-    nan, spike                                   what the loss of a step is taken for; spike: `factor` times it
+    nan, spike                                   the loss that the trainer sees for a step; spike: `factor` times the loss
     full                                         no file can grow beyond `bytes` from this step on, as on a full disk
     clock                                        the clock jumps by `seconds` at the beginning of a step
     fp16                                         no fault: fp16 on a CPU, which is refused because it is slow
-    mute                                         standard output becomes a pipe that nobody reads
+    mute                                         standard output becomes a pipe without a reader
     flip                                         a bit flips while a part of a step is computed twice: `part` forward,
                                                  backward or gradient, `layer`, `number` of the computation (0 the first,
-                                                 1 again; all where it is not given), `bit` of `element`
+                                                 1 again; all if it is not given), `bit` of `element`
     save                                         killed at a boundary of a save: `at=` begin, shards, metadata, rename,
                                                  tracker, pruning; `number=` of the save in this job
 """

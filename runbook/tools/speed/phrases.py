@@ -145,7 +145,7 @@ _FORMAT = (
     r"(?<![\w.])(bf16|bfloat16|fp16|float16|fp8|fp32|float32)\b"
     r"(?![ -](?:master|main|copy|copies|grad|accum|optimi[sz]er|reduc|logit|residual|state|softmax))"
 )
-"""A number format, except one that only gradients, optimizer states or sums have."""
+"""A number format of the training, not one that only gradients, optimizer states or sums have."""
 _LACK = r"\b(?:forgot|forgotten|nobody (?:set|passed)|instead of)[ \t]+(?:to (?:set|pass) )?-*$"
 """Words before a format which show that the training does not use it."""
 _FORMAT_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}

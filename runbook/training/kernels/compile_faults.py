@@ -48,7 +48,7 @@ class CompilerFaults(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Collect the function and the error that a warning names.
 
-        In the warning, a stack trace stands between the two.
+        In the warning, a stack trace separates the two.
         """
         message = record.getMessage()
         if not message.startswith(NOT_COMPILED):

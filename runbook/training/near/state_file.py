@@ -1,8 +1,8 @@
 """One rank's state as one file: a header, random states, tensors, and a checksum over all of it.
 
     8 bytes      length of the header
-    header       JSON: what the state is of, and the name and size of each tensor
-    body         the random states (torch's plain format), then the tensors one after the other
+    header       JSON: the identity of the state, and the name and size of each tensor
+    body         the random states (torch's plain format), then the tensors in order
     32 bytes     sha256 over the header and the sha256 of each block of the body
 
 The body is hashed in blocks, so that several threads can do it. A truncated file, or one with a

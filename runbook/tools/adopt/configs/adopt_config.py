@@ -38,9 +38,10 @@ Planning loops over ranks and layers, so larger sizes would take hours.
 """
 _UNKNOWN_SHARE = 0.5
 _ENOUGH_KEYS = 20
-"""Smallest number of keys for which unknown keys are counted.
+"""Number of keys from which on the share of unknown keys is checked.
 
-If more than `_UNKNOWN_SHARE` of so many keys are unknown, the file belongs to another program.
+If a file has at least this many keys, and more than `_UNKNOWN_SHARE` of them are unknown, it
+belongs to another program.
 """
 _SPELLED_TWICE = (
     "jobs.training.nodes",
