@@ -87,7 +87,7 @@ class Findings:
     absent_file: str = ""
     """The configuration that the training starts from, if it is not available.
 
-    Empty if there is none, or if the catalogue has its model.
+    Empty if no configuration is missing, or if the catalogue has its model.
     """
     site_values: dict[tuple[str, str], Any] = field(default_factory=dict)
     """Settings that the site's file may have, by section and name."""

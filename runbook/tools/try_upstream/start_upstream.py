@@ -155,8 +155,8 @@ def start_upstream(
 
     With several `jobs`, the program is started this many times in the same folders, until a job
     does not continue. The program runs with the site's own versions. If `installed` is set or the
-    site has none, it runs with those installed here. Raise `RunbookError` if the framework or the
-    checkout is the wrong one.
+    site has none, it runs with the packages installed here. Raise `RunbookError` if the framework
+    or the checkout is the wrong one.
     """
     settings = with_placeholders(params.load(run, set_words=set_words))
     framework = settings.run.training.framework

@@ -290,7 +290,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self._fill_persistent_weights()
 
     def finish_own(self, common: engine.CommonState) -> None:
-        """Restore the same as other engines, and gather the small weights that are not sharded."""
+        """Restore as other engines do, and gather the small weights that are not sharded."""
         super().finish_own(common)
         self._fill_persistent_weights()
 

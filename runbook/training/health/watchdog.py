@@ -67,8 +67,8 @@ def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
     A rank waits for a rank of its groups that has entered fewer collectives, or that has not sent a
     message. A rank is hung if others wait for it and it waits for no one. Where it blocks does not
     matter: on a GPU it is the first copy or `.item()` after the wait began. If all ranks have
-    entered the same number of collectives, the hung ranks are those still inside the last. If that
-    applies to none or all of them, the process-group timeout ends the job.
+    entered the same number of collectives, the hung ranks are those still inside the last. If none
+    of the ranks or all of them are still inside, the process-group timeout ends the job.
     """
     if not all(beat.stuck for beat in beats):
         return []

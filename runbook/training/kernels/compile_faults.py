@@ -21,7 +21,7 @@ ADVICE = "Set TORCHDYNAMO_VERBOSE"
 def slower_kernels(spec: PhasePlan) -> str:
     """Return why `auto` does not use the trainer's own kernels on this GPU.
 
-    The text is empty if `auto` uses them.
+    The text is empty if `auto` uses these kernels.
     """
     if spec.tuning.kernels != "auto" or not on_gpu():
         return ""

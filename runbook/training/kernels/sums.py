@@ -1,9 +1,9 @@
 """Gradients of biases and norms: sums over all tokens, added to megatron-core's float32 sums.
 
-There are eight such vectors in a layer. Autograd would round each one to 16 bits, store it, and add
-it in a separate kernel in every micro-batch. At 1.3B these kernels took 4% of a step on an H200
-(2026-11-26). Here one kernel writes partial sums in float32, and a second kernel adds them to the
-float32 sum in a fixed order.
+A layer has eight such vectors of biases and norms. Autograd would round each one to 16 bits, store
+it, and add it in a separate kernel in every micro-batch. At 1.3B these kernels took 4% of a step on
+an H200 (2026-11-26). Here one kernel writes partial sums in float32, and a second kernel adds them
+to the float32 sum in a fixed order.
 """
 
 from collections.abc import Sequence

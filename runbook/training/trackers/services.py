@@ -19,7 +19,8 @@ PROJECT = "gpt3-runbook"
 FOLDER = "trackers"
 """Folder in the run's folder with local stores, logs, and each tracker's progress."""
 METRICS_PER_CALL = 1000
-"""The most that MLflow's server accepts in one log_batch (mlflow 3.17, MAX_METRICS_PER_BATCH)."""
+"""Largest number of metrics that MLflow's server accepts in one log_batch (mlflow 3.17,
+MAX_METRICS_PER_BATCH)."""
 WANDB_ADDRESS = "https://api.wandb.ai"
 
 
