@@ -103,7 +103,7 @@ class TrainingMessage(Message):
         "to an empty value before the trainer starts"
     )
     GPU_SHARED = (
-        "rank {rank} uses GPU {identity} of {host}, and so does another rank. Start one rank per "
+        "rank {rank} has GPU {identity} of {host}, and so has another rank. Start one rank per "
         "GPU, or let the launcher show each rank only its own GPU"
     )
     GRADIENT_NORM = "the gradient norm"
@@ -164,8 +164,8 @@ class TrainingMessage(Message):
         "the checkpoint's .metadata contains {name}, not torch's description of a checkpoint"
     )
     NO_CHECKSUM = (
-        "{folder} has no checksum in the checkpoint's metadata.json, so it cannot be verified and "
-        "is not read"
+        "{folder} has no checksum in the checkpoint's metadata.json, so its content is unverified "
+        "and it is not read"
     )
     NO_COMMON_STATE = "{folder} has neither {common_file} nor a {common_state} in its shards"
     NO_GPU = (
@@ -174,8 +174,8 @@ class TrainingMessage(Message):
         "nvidia-smi or rocm-smi works, or train on a site whose hardware.device is cpu"
     )
     NO_GPU_OF_ITS_OWN = (
-        "local rank {local_rank} has no GPU: torch sees {visible} on this node. Start one rank per "
-        "GPU (jobs.<phase>.devices_per_node), or make a plan for the available GPUs"
+        "local rank {local_rank} has no GPU of its own: torch sees {visible} on this node. Start "
+        "one rank per GPU (jobs.<phase>.devices_per_node), or make a plan for the available GPUs"
     )
     NO_HTTP_ADDRESS = "{reference} does not contain an http:// or https:// address"
     NO_MEETING_PLACE = (
@@ -239,7 +239,8 @@ class TrainingMessage(Message):
         "the prompts contain token {token}, but the vocabulary is {vocabulary}"
     )
     RANKS_DO_NOT_DIVIDE = (
-        "{world_size} ranks are not a multiple of parallel.tensor {tensor} x pipeline {pipeline}"
+        "{world_size} ranks do not divide into groups of parallel.tensor {tensor} x pipeline "
+        "{pipeline}"
     )
     RANK_GONE = "another rank is gone, or did not answer in time: {error}"
     RANK_IS_IN = "rank {rank} is {collectives}: {path}"
@@ -261,7 +262,7 @@ class TrainingMessage(Message):
         "{vocabulary}: the data was tokenized with another vocabulary"
     )
     SCORES_NOT_NUMBERS = "{folder}: its weights give scores that are NaN or infinite"
-    SEAL_BROKEN = "its checksum does not match: it was changed after it was written"
+    SEAL_BROKEN = "its seal does not match: it was changed after it was written"
     SEED_OUT_OF_RANGE = "seed {seed} is not between 0 and {highest}"
     SEQUENCE_PLACE = (
         "{index} states that sequence {sequence} has {tokens} tokens and begins at byte {byte} of "
@@ -301,7 +302,7 @@ class TrainingMessage(Message):
     TOO_MANY_BAD_STEPS = "{in_a_row} such steps in a row exceed training.nan_limit {limit}"
     TRACKER_FOLLOWS = "training.trackers: {tracker} follows metrics.jsonl; its log is {log}"
     TRACKER_NAMES_ANOTHER = "{tracker} names {named!r}, but {newest} is another checkpoint"
-    TRACKER_NAMES_NOTHING = "{tracker} names a checkpoint that does not exist"
+    TRACKER_NAMES_NOTHING = "{tracker} names an iteration that is missing"
     TRACKER_NEVER_TOOK = (
         "{unsent} of {size} bytes of {file} were not sent; the next job or `runbook logs RUN --to` "
         "sends them"

@@ -169,7 +169,7 @@ def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
     fault = ""
     newest = saved_iterations(root)[0]
     if named is not None and not (root / folder_name(named)).is_dir():
-        fault = f"{tracker} names {folder_name(named)}, which does not exist"
+        fault = f"{tracker} names {folder_name(named)}, which is missing"
     elif named is None and newest:
         # Imported weights count as iteration 0
         content = tracker.read_bytes()[:40] if tracker.exists() else None
