@@ -1,1 +1,1 @@
-"""The base of other packages: errors, units, tables, files, locks, processes, other programs."""
+"""Base modules of all packages: errors, units, tables, files, locks, processes, subprocesses."""

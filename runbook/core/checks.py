@@ -1,4 +1,4 @@
-"""Checks: a rule applied to a value, for a person to read."""
+"""Checks: the result of applying a rule to a value, for people to read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from runbook.plan_file.diagnostics import Code, RuleResult
 from runbook.plan_file.json_records import NOT_IN_JSON, as_json
 
 VERDICTS = ("pass", "fail", "warn", "unknown")
-"""`unknown`: the rule could not be applied, because a value that it needs is unknown."""
+"""`unknown`: the rule could not be applied because a value is unknown."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Check:
         compare=False,
         metadata=NOT_IN_JSON,
     )
-    """The subject of the rule; None if it has no code, or if the check was read from a file."""
+    """The code of the rule; None if it has none, or if the check was read from a file."""
     keys: tuple[str, ...] = field(
         default=(),
         compare=False,
@@ -41,7 +41,7 @@ class Check:
         compare=False,
         metadata=NOT_IN_JSON,
     )
-    """Values of the rule, by the names used in its code's message; empty without a code."""
+    """Values of the rule, by their names in its message; empty without a code."""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -75,7 +75,7 @@ def judge(
     otherwise: str = "fail",
     keys: tuple[str, ...] = (),
 ) -> Check:
-    """Return a check that passes if `holds`, or else has the verdict `otherwise` and the remedy."""
+    """Return a check with the verdict `pass` if `holds`, or else `otherwise` and the remedy."""
     if holds:
         return Check(
             name,
@@ -115,7 +115,7 @@ def check_of(result: RuleResult, phase: str = "", *, otherwise: str = "fail") ->
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number and its noun.
+    """Return a number with its noun.
 
     >>> counted(1, "node"), counted(1024, "node")
     ('1 node', '1,024 nodes')

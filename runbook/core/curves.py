@@ -1,4 +1,4 @@
-"""Curves: points thinned without losing a spike, drawn as SVG in the colours of the page."""
+"""Curves: thinning that keeps spikes, and SVG drawings in the colours of the page."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def finite_points(points: Iterable[tuple[float, float | None]]) -> list[tuple[float, float]]:
-    """Return the points that can be drawn: those whose value is a number."""
+    """Return the points that can be drawn, whose value is a finite number."""
     return [(x, y) for x, y in points if y is not None and math.isfinite(y)]
 
 
@@ -43,12 +43,16 @@ def thin(points: Points, max_points: int) -> list[tuple[float, float]]:
 
 
 BARS = "▁▂▃▄▅▆▇█"
-# Shown if no value is known
+# Shown for a missing value
 GAP = "·"
 
 
 def sparkline(values: Sequence[float | None], width: int = 40) -> str:
     """Return the values as bars from lowest to highest, at most `width` of them.
+
+    A missing or infinite value leaves a gap. If there are more values than bars, equal groups are
+    averaged, so a single spike in a long run becomes lower but stays visible.
+
 
     A missing or infinite value leaves a gap. More values than bars are averaged in equal groups, so
     a single spike in a long run becomes lower, not lost.
@@ -68,9 +72,9 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
 
 
 def _finite_mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are numbers, or None if none is.
+    """Return the mean of the finite values, or None if there is none.
 
-    The mean is used because a bar has no room for the lowest and highest value of its group.
+    The mean is used because one bar cannot show both the lowest and the highest value of its group.
     """
     finite = []
     for value in values:
@@ -99,7 +103,7 @@ BOTTOM = 44
 
 
 class Frame(NamedTuple):
-    """Maps values to positions on a picture of this height, whose y grows downwards."""
+    """Mapping from values to positions in a picture of this height, whose y grows downwards."""
 
     height: int
     x0: float
@@ -127,9 +131,9 @@ class Frame(NamedTuple):
 # Maximum number of points: more would not be visible and would make the page large
 MOST_POINTS = 600
 COLOURS = ("var(--good, #0072b2)", "var(--bad, #d55e00)", "var(--care, #b58900)", "currentColor")
-"""Blue, orange, yellow and the page's ink colour, in light or dark mode.
+"""Blue, orange, yellow and the page's text colour, in light or dark mode.
 
-Dashes distinguish them without colour.
+Dashes tell the lines apart without colour.
 """
 DASHES = ("", "6 3", "2 2", "8 2 2 2")
 
@@ -142,8 +146,8 @@ def loss_curve(
 ) -> Markup:
     """Return loss over iterations for each named series as SVG, with axes and their units.
 
-    `untrained` is the loss of an untrained model, drawn as a level; `restarts` are drawn where a
-    job continued. Return an empty text if nothing can be drawn.
+    `untrained` is the loss of an untrained model, drawn as a horizontal line. `restarts` mark the
+    iterations at which a job continued. Return an empty text if nothing can be drawn.
     """
     thinned = [(name, thin(finite_points(points), MOST_POINTS)) for name, points in series]
     curves = [(name, points) for name, points in thinned if len(points) > 1]

@@ -1,4 +1,4 @@
-"""Errors that a user can encounter: the fault, the rule and the remedy, with the values."""
+"""Errors that a user can see. Each names the fault, the rule and the remedy, with the values."""
 
 from collections.abc import Iterable
 
@@ -8,17 +8,17 @@ from runbook.plan_file.errors import CodedError
 
 
 class RunbookError(CodedError):
-    """Something the user can fix.
+    """An error that the user can fix.
 
-    Only its text is shown, and the command ends with `exit_code`.
+    Only its text is shown, and the command exits with `exit_code`.
     """
 
     exit_code = 1
 
     def _render_traceback_(self) -> list[str]:
-        """Return the text that a notebook shows instead of a traceback.
+        """Return the text that a notebook shows in place of a traceback.
 
-        These errors are for the user, not about our code.
+        The user has to change something, so a traceback of our code does not help.
         """
         return [f"{type(self).__name__}: {self}"]
 
@@ -44,7 +44,7 @@ class PlanError(RunbookError):
 
 
 class ProgramError(RunbookError):
-    """A program that was started has failed. Its own messages are kept."""
+    """A program that we started has failed. The error keeps the program's own messages."""
 
 
 class JobError(RunbookError):
@@ -57,7 +57,7 @@ class JobFailedError(JobError):
     def __init__(self, text: str, job_exit_code: int | None) -> None:
         super().__init__(text)
         self.job_exit_code = job_exit_code
-        """Return the job's own exit code, or None if it left none."""
+        """The job's own exit code, or None if it left none."""
 
 
 class DataError(RunbookError):
@@ -73,9 +73,9 @@ class HeldError(RunbookError):
 
 
 def raise_if_failed(checks: Iterable[Check]) -> None:
-    """Raise one `PlanError` that lists every failing check with its values, rule and remedy.
+    """Raise one `PlanError` that lists every failed check with its values, rule and remedy.
 
-    The error carries the checks themselves for callers that act on them.
+    The error also carries the checks, for callers that act on them.
     """
     failed = tuple(check for check in checks if check.verdict == "fail")
     if failed:

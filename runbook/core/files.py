@@ -1,4 +1,4 @@
-"""Files that are evidence: written completely or not at all; records; JSON lines that still grow.
+"""Files: atomic writes, checksums, JSON records, and JSON lines that are still being written.
 
 write_text(path, text)      with replacing(path) as stream: ...      sha256_of(path, length=None) ->
 str read_json_record(path, kind, meaning, remedy) -> kind | None
@@ -41,11 +41,11 @@ def write_text(
 def replacing(
     path: Path, *, mode: int = 0o666, error: type[RunbookError] = RecordError
 ) -> Iterator[BinaryIO]:
-    """Yield a stream next to a file's place; at the end, sync it and rename it to its place.
+    """Yield a temporary stream next to a file; at the end, sync it and rename it to the file.
 
     Raise `error` with the reason if that fails.
 
-    Even on another machine and after a power loss, the file is seen completely or not at all. The
+    Even from another machine and after a power loss, readers see the complete file or none. The
     umask applies to `mode`.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -77,10 +77,8 @@ def read_json_record(
 ) -> Record | None:
     """Return the dataclass stored in a JSON file, or None if there is no file.
 
-    Raise `RecordError` if a value is not strictly of its declared type.
-
-    Any other fault raises `error`, with the reason why the file is not what it should be
-    (`meaning`), and the remedy.
+    Raise `RecordError` if a value is not strictly of its declared type. For any other fault, raise
+    `error` with `meaning` (what the file should be), the reason and the remedy.
     """
     from pydantic import ValidationError
 
@@ -126,9 +124,9 @@ def utc_now() -> str:
 
 
 def make_dated_folder(parent: Path, name: str) -> Path:
-    """Make a folder below `parent`, named after the current time.
+    """Make a folder in `parent`, named after the current time.
 
-    A number is added if two fall into the same second.
+    A number is appended if a folder of the same second exists.
     """
     folder = parent / free_name(parent, f"{name}-{name_time(utc_now())}")
     folder.mkdir(parents=True)
@@ -136,7 +134,7 @@ def make_dated_folder(parent: Path, name: str) -> Path:
 
 
 def free_name(folder: Path, stem: str, suffixes: Sequence[str] = ("",)) -> str:
-    """Return a name that no file or folder has with any of these suffixes.
+    """Return a name that is free with each of these suffixes.
 
     It is `stem`, or `stem-2`, `stem-3`, ...
     """
@@ -172,9 +170,9 @@ def name_time(moment: str) -> str:
 
 @dataclass
 class Tail:
-    """Yield the lines of a growing JSON-lines file, each once.
+    """Reader of a growing JSON-lines file, which reads each line once.
 
-    A half-written last line is held back until it is complete.
+    An incomplete last line is left until it is complete.
     """
 
     path: Path
@@ -199,7 +197,7 @@ class Tail:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return every complete line that a file has now, or no lines if there is no file."""
+    """Return every complete line that the file has now, or an empty list if there is no file."""
     return Tail(path).read()
 
 
@@ -211,7 +209,7 @@ def iterate_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def _objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
-        # The line was cut off by a kill; the analysis counts such lines.
+        # A kill cut the line off. The analysis counts such lines.
         with contextlib.suppress(ValueError, RecursionError):
             row = json.loads(line)
             if isinstance(row, dict):

@@ -2,10 +2,10 @@
 
 A lock is held while its file exists. The file is created by a hard link (or by exclusive creation
 if the file system has no hard links). Both are atomic on local and network file systems, and do not
-need flock, which many clusters do not mount. The death of a holder can be detected only on the
-holder's machine, so a lock is taken over only there: if the process has ended, or the machine was
-rebooted. To take over, a process creates a second link named after the dead holder's lock, then
-reads the lock again. Only one process can create that link.
+need flock, which many clusters do not support. Only the holder's own machine can tell that the
+holder is dead, so only that machine takes a lock over: if the process has ended, or after a reboot.
+To take over, a process creates a second link named after the dead holder's lock, then reads the
+lock again. Only one process can create that link.
 """
 
 import contextlib
@@ -32,9 +32,10 @@ from runbook.plan_file.diagnostics import Statement
 
 LOCK_NAME = "lock.json"
 HOLDER_VARIABLE = "RUNBOOK_HOLDER"
-"""Set by `runbook run`, which holds the run's lock for the notebooks that it executes.
+"""Environment variable set by `runbook run`, which holds the lock for the notebooks that it
+executes.
 
-A job outlives these notebooks and does not inherit it.
+A job outlives these notebooks and does not inherit the variable.
 """
 # Without hard links, a lock can be seen half-written, but for no longer than this.
 WRITING_SECONDS = 5.0
@@ -42,7 +43,7 @@ WRITING_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Holder:
-    """The holder of a lock, the time since which it is held, and the purpose."""
+    """The holder of a lock, when it acquired the lock, and why."""
 
     # Part of a file name.
     token: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -68,17 +69,17 @@ class Holder:
 def hold(run_folder: Path, purpose: str) -> contextlib.AbstractContextManager[str]:
     """Hold a run while something changes its files.
 
-    Yield a sentence about the dead holder whose lock was taken over, or an empty text. Raise
-    `HeldError` with the holder of the run, the time, the host and the purpose.
+    Yield a sentence about the dead holder whose lock was taken over, or else an empty text. If the
+    run is held, raise `HeldError` with the holder, the time, the host and the purpose.
     """
     return hold_file(run_folder / LOCK_NAME, purpose)
 
 
 @contextlib.contextmanager
 def hold_file(path: Path, purpose: str, *, wait_seconds: float = 0.0) -> Iterator[str]:
-    """Do the same as `hold`, with any lock file.
+    """Hold a lock file in the same way as `hold`.
 
-    Wait up to `wait_seconds` for a holder that is alive.
+    Wait up to `wait_seconds` for a live holder.
     """
     path = path.absolute()
     process = processes.identify(os.getpid())
@@ -119,8 +120,8 @@ def may_be_held(run_folder: Path) -> bool:
 
 
 def _acquire(path: Path, new_holder: Holder) -> str:
-    """Acquire the lock, and report whose dead lock was taken over, if any."""
-    # Each further attempt is needed because another process was faster.
+    """Acquire the lock. If a dead holder's lock was taken over, report the holder."""
+    # Each further attempt means that another process was faster.
     for _ in range(25):
         holder = _read(path)
         if holder is None:
@@ -151,8 +152,8 @@ def _take_over(path: Path, dead: Holder, new_holder: Holder) -> bool:
     right = path.with_name(f"{path.name}.{dead.token}")
     if not _create(right, new_holder):
         claimant = _read(right)
-        # If that process died between claiming and replacing, the process that claims its claim
-        # continues.
+        # If that process died between claiming and replacing the lock, the process that claims its
+        # claim continues.
         if not (
             isinstance(claimant, Holder)
             and _dead(claimant)
@@ -172,13 +173,13 @@ def _take_over(path: Path, dead: Holder, new_holder: Holder) -> bool:
 
 
 def _create(path: Path, holder: Holder) -> bool:
-    """Create the file with its complete content, only if none of that name exists."""
+    """Create the file with its complete content, unless a file of that name exists."""
     part = _write_part(path, holder)
     try:
         os.link(part, path)
         return True
     except FileExistsError:
-        # A network file system may have created the link even though its reply was lost.
+        # On a network file system the link may exist although the reply was lost.
         return part.stat().st_nlink == 2
     except OSError:  # This file system has no hard links.
         with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as stream:
@@ -197,7 +198,7 @@ def _write_part(path: Path, holder: Holder) -> Path:
 
 
 def _writing_seconds(path: Path) -> float:
-    """Return for how much longer an unreadable lock may still be incomplete."""
+    """Return for how many more seconds an unreadable lock may still be incomplete."""
     try:
         return WRITING_SECONDS - abs(time.time() - path.stat().st_mtime)
     except FileNotFoundError:

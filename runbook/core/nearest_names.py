@@ -1,4 +1,4 @@
-"""The right names that are most like a misspelled one."""
+"""The valid names that are most similar to a misspelled one."""
 
 import difflib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Processes of this machine: their identity, whether they run, and all that belong to a job."""
+"""Processes on this machine: their identity, their state, and all processes of a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import psutil
 JOB_VARIABLE = "RUNBOOK_JOB"
 """Environment variable that marks every process of a job.
 
-A process keeps it even after it has left the job's group and session.
+A process keeps it even after it has left the job's process group and session.
 """
 
 
@@ -27,15 +27,15 @@ class Standing(StrEnum):
 
     ALIVE = "alive"
     DEAD = "dead"
-    # The same host, but it has been rebooted since.
+    # The same host, rebooted since then
     REBOOTED = "rebooted"
-    # Another host or container, about which nothing is known from here.
+    # Another host or container, whose processes are not visible from here
     ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """One process, which is never mistaken for a later one with the same number."""
+    """A process, which is never mistaken for a later one with the same number."""
 
     pid: int
     start: int
@@ -48,7 +48,7 @@ class Identity:
     namespace: str
     """The namespace within which process numbers are unique.
 
-    Containers on one machine share its boot id, so the namespace distinguishes them.
+    Containers on one machine have the same boot id, so the namespace tells them apart.
     """
 
 
@@ -68,7 +68,7 @@ def host_name() -> str:
 def user_name() -> str:
     """Return the user of this process.
 
-    In some containers, accounts have no name; then it is the account's number.
+    In some containers, accounts have no name; the result is then the account's number.
     """
     try:
         return getpass.getuser()
@@ -77,7 +77,7 @@ def user_name() -> str:
 
 
 def uptime_seconds() -> float:
-    """Return the seconds since the machine booted, which a change of the clock does not affect."""
+    """Return the seconds since the machine booted, unaffected by changes of the clock."""
     path = Path("/proc/uptime")
     if path.exists():
         return float(path.read_text().split()[0])
@@ -85,7 +85,7 @@ def uptime_seconds() -> float:
 
 
 def identify(pid: int) -> Identity | None:
-    """Return the identity of a process that runs now, or None if there is none with that number."""
+    """Return the identity of a running process, or None if there is none with that number."""
     start = _start_of(pid)
     if start is None:
         return None
@@ -113,7 +113,7 @@ def identity_of_ended(pid: int) -> Identity:
 
 
 def standing(identity: Identity) -> Standing:
-    """Return whether a process recorded earlier, perhaps by another machine, is still running."""
+    """Return whether a recorded process, possibly of another machine, is still running."""
     if identity.boot_id != boot_id():
         if identity.host == host_name():
             return Standing.REBOOTED
@@ -122,13 +122,13 @@ def standing(identity: Identity) -> Standing:
     if identity.namespace != _namespace():
         return Standing.ELSEWHERE
     current = identify(identity.pid)
-    # Another process may have the same number now; the start time distinguishes them.
+    # Another process may have the same number now; the start time tells them apart.
     is_same = current is not None and current.start == identity.start
     return Standing.ALIVE if is_same else Standing.DEAD
 
 
 def process_tree(token: str) -> list[psutil.Process]:
-    """Return every running process of a job, but never this one.
+    """Return every running process of a job except this one.
 
     These are the marked processes and all their descendants.
     """
@@ -167,7 +167,7 @@ def send(processes: list[psutil.Process], signal_number: signal.Signals) -> int:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, interval: float = 0.05) -> bool:
-    """Return whether a condition came true within the time. It is checked at least once."""
+    """Return whether a condition became true in time. It is checked at least once."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= end:
@@ -180,9 +180,9 @@ def wait_until(condition: Callable[[], bool], seconds: float, interval: float = 
 def kill_until_none(
     find: Callable[[], list[psutil.Process]], seconds: float = 10.0
 ) -> list[psutil.Process]:
-    """Kill what `find` returns until it returns nothing, since processes may start in between.
+    """Kill the processes that `find` returns, until it returns none.
 
-    Return the processes that could not be killed.
+    New processes may start meanwhile. Return the processes that could not be killed.
     """
 
     def none_left() -> bool:
@@ -198,7 +198,7 @@ def _environment(process: psutil.Process) -> dict[str, str]:
     try:
         return process.environ()
     except (psutil.Error, OSError):
-        # It is gone, a zombie, or another user's
+        # The process has ended, is a zombie, or belongs to another user.
         return {}
 
 
@@ -208,11 +208,11 @@ def _namespace() -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """Return when a running process was started; None if it has ended or never existed."""
+    """Return the start time of a running process, or None if it has ended or never existed."""
     try:
         if Path("/proc/self/stat").exists():
             stat = Path(f"/proc/{pid}/stat").read_bytes()
-            # The name in front of it may contain blanks and brackets.
+            # The name before the bracket may contain spaces and brackets.
             state, *fields = stat.rpartition(b")")[2].split()
             # A zombie has ended; pid 1 of a container does not always reap it.
             return None if state in (b"Z", b"X") else int(fields[18])
@@ -222,5 +222,5 @@ def _start_of(pid: int) -> int | None:
             return None
         return int(process.create_time())
     except (OSError, psutil.NoSuchProcess):
-        # It may also vanish while it is being read.
+        # The process may also vanish while it is being read.
         return None

@@ -1,4 +1,4 @@
-"""The only place from which other programs are started."""
+"""Starting other programs. No other module of the package starts any."""
 
 import contextlib
 import os
@@ -15,11 +15,11 @@ from pathlib import Path
 from runbook.core.errors import ProgramError
 from runbook.core.messages import CoreMessage
 
-# Lines of a program's output that an error repeats
+# Lines of a program's output that an error message repeats
 TAIL_LINES = 20
 
-# Runs in a separate Python that ends immediately, so that the program has no parent here. init
-# reaps it, and a kernel that ends its children at shutdown does not find it.
+# This runs in a separate Python that exits immediately, so that this process is not the program's
+# parent. init reaps the program, and a kernel that ends its children at shutdown does not find it.
 _DETACH = """
 import subprocess, sys
 out, err = open(sys.argv[1], "ab"), open(sys.argv[2], "ab")
@@ -48,10 +48,10 @@ def run(
 ) -> Finished:
     r"""Run a program to its end, without a shell, and return its output.
 
-    `env` holds changes to our own environment; None removes a variable. `ProgramError`, with the
-    command, the code and the end of the program's output, is raised if the program is missing,
-    takes longer than `timeout` seconds (then its whole process group is killed) or, unless `check`
-    is off, ends with an exit code other than 0.
+    `env` contains changes to our own environment; None removes a variable. Raise `ProgramError`,
+    with the command, the exit code and the end of the output, if the program is missing, takes
+    longer than `timeout` seconds (its process group is then killed) or, unless `check` is False,
+    ends with an exit code other than 0.
 
     >>> run(["printf", "%s", "$(date); two words"]).out
     '$(date); two words'
@@ -97,8 +97,8 @@ def follow(
 ) -> int:
     """Run a program, pass on each line of its output as it arrives, and return its exit code.
 
-    Kill its whole process group when it ends, when it takes longer than `timeout` seconds, or when
-    this process is stopped.
+    Kill its process group when it ends, when it takes longer than `timeout` seconds, or when this
+    process is stopped.
     """
     process = _start(
         argv,
@@ -111,7 +111,7 @@ def follow(
     def end_group() -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout)
-        # Children that it left behind would keep the pipe open.
+        # Child processes that are still running would keep the pipe open.
         _signal_group(process)
 
     threading.Thread(target=end_group, daemon=True).start()
@@ -167,6 +167,9 @@ def start_detached(
 def how_it_ended(exit_code: int) -> str:
     """Return an exit code as text.
 
+    If signal N killed a program, shells report 128 + N and Python reports -N.
+
+
     If signal N ended a program, shells report 128 + N and Python reports -N.
 
     >>> how_it_ended(2), how_it_ended(137), how_it_ended(-15)
@@ -179,7 +182,7 @@ def how_it_ended(exit_code: int) -> str:
 
 
 def last_lines(text: str, count: int = TAIL_LINES) -> str:
-    """Return the last lines of a text, without empty ones at its end."""
+    """Return the last lines of a text, without empty lines at the end."""
     return "\n".join(text.rstrip().splitlines()[-count:])
 
 
@@ -200,7 +203,7 @@ def _command(
         if is_path:
             where = "that file is missing or not executable"
         else:
-            where = "it is on no folder of PATH"
+            where = "it is in no folder of PATH"
 
         raise ProgramError(CoreMessage.PROGRAM_NOT_FOUND, program=argv[0], where=where)
 
@@ -215,7 +218,7 @@ def _start(
     stdin: int,
     stderr: int,
 ) -> subprocess.Popen[str]:
-    """Start a program in its own process group, with a pipe from its output to us."""
+    """Start a program in its own process group, with its output connected to a pipe."""
     try:
         return subprocess.Popen(
             _command(argv, cwd, env),
@@ -241,17 +244,17 @@ def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
 
 
 def _kill_group(leader: subprocess.Popen[str]) -> tuple[str, str]:
-    """End a program and its children, and return its output up to then."""
+    """Kill a program and its children, and return their output so far."""
     _signal_group(leader)
     try:
         return leader.communicate(timeout=5)
     except subprocess.TimeoutExpired:
-        # A child in its own session keeps the pipes open.
+        # A child process in a session of its own keeps the pipes open.
         return "", ""
 
 
 def _signal_group(leader: subprocess.Popen[str]) -> None:
-    # The process ended between our decision and the signal.
+    # The process may have ended between the decision and the signal.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader.pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Table: rows under the same columns, as text, HTML, markdown, CSV and a data frame."""
+"""Tables: rows with the same columns, as text, HTML, Markdown, CSV or a data frame."""
 
 import csv
 import importlib
@@ -18,11 +18,11 @@ from runbook.core.units import show_quantity
 
 Row = Mapping[str, Any]
 """One row of a table. A column's name states its unit: "loss (nat)"."""
-# Content of a text cell whose value is missing
+# Text shown for a missing value in a text cell
 UNKNOWN = "not known"
-# Columns whose unit the row states
+# Columns whose unit is in the row, not in the column name
 VALUES = ("value", "planned", "actual", "before", "after")
-# In seconds: what remains when two equal times are subtracted
+# Seconds. Rounding error when two equal times are subtracted
 _NO_TIME = 1e-9
 # Width in characters beyond which a cell of a text table continues on the next line
 WIDEST_CELL = 60
@@ -65,7 +65,7 @@ class Table:
         return list(columns)
 
     def as_text(self) -> str:
-        """Return columns aligned with spaces, numbers to the right.
+        """Return columns aligned with spaces, numbers right-aligned.
 
         >>> rows = [{"model": "a", "loss (nat)": 2.5}, {"model": "bc", "loss (nat)": 10.25}]
         >>> print(Table(rows).as_text())
@@ -93,7 +93,7 @@ class Table:
         return "\n".join([*title, *lines, *self.notes])
 
     def as_html(self) -> str:
-        """Return a table that uses only inline styles, so that a saved notebook needs nothing else."""
+        """Return a table with inline styles only, so that a saved notebook needs no style sheet."""
         styles = [_CELL_STYLE + ("right" if numeric else "left") for numeric in self._numeric()]
         columns = list(zip(self.columns, styles, strict=True))
         head = "".join(f'<th style="{style}">{escape(name)}</th>' for name, style in columns)
@@ -115,7 +115,7 @@ class Table:
         )
 
     def _row_html(self, row: Row, columns: Sequence[tuple[str, str]]) -> str:
-        """Return a row; `columns` are names and styles."""
+        """Return a row as HTML; `columns` are names and styles."""
         cells = []
         for name, style in columns:
             text, exact = _rounded(_quantity(name, row), row.get(name))
@@ -124,7 +124,7 @@ class Table:
         return f"<tr>{''.join(cells)}</tr>"
 
     def cell_html(self, column: str, text: str) -> str:
-        """Return the HTML of a cell's text. A subclass with other cells overrides it."""
+        """Return the HTML of a cell's text. Subclasses override it for other cells."""
         return html_with_code(text)
 
     def as_markdown(self) -> str:
@@ -143,7 +143,7 @@ class Table:
         return "\n".join([*title, head, f"| {' | '.join(rules)} |", *body, *notes])
 
     def as_latex(self) -> str:
-        """Return a `tabular` with the lines of the package booktabs (pandas writes it)."""
+        """Return a LaTeX `tabular` with booktabs rules, written by pandas."""
         frame = pandas().DataFrame(self._rounded_cells(), columns=self.columns)
         return str(frame.to_latex(index=False, escape=True))
 
@@ -171,7 +171,7 @@ class Table:
         return frame
 
     def mime_bundle(self, **_: Any) -> dict[str, str]:
-        """Return the table in every form that notebooks can show."""
+        """Return the table in every format that notebooks can show."""
         return {
             "text/plain": self.as_text(),
             "text/html": self.as_html(),
@@ -202,7 +202,7 @@ class Table:
 
 
 def pandas() -> Any:
-    """Return the package pandas, imported on demand because only a DataFrame needs it."""
+    """Return the pandas package, imported on demand because only a DataFrame needs it."""
     try:
         return importlib.import_module("pandas")
     except ModuleNotFoundError as error:
@@ -242,7 +242,7 @@ def _quantity(column: str, row: Row) -> str:
 
 
 def _rounded(name: str, value: Any) -> tuple[str, str]:
-    """Return a value for people, and an HTML attribute that shows all its digits under the pointer.
+    """Return a value for people, and an HTML attribute that shows all its digits as a tooltip.
 
     Measured numbers have four digits. The attribute is empty if no digit is lost.
     """
@@ -255,8 +255,7 @@ def _rounded(name: str, value: Any) -> tuple[str, str]:
         return show_value(value), ""
     if "(s" in name and abs(value) < _NO_TIME:
         value = 0.0
-    # Sizes are shown in the unit that is easiest to read. Seconds stay in seconds, as their column
-    # states.
+    # Sizes are shown in the most readable unit. Seconds stay in seconds, as their column states.
     quantity = name if is_size else name.replace("(s", "(")
     text = show_quantity(quantity, value)
     is_exact = text.replace(",", "") in (str(value), f"{value:.0f}")
@@ -266,7 +265,7 @@ def _rounded(name: str, value: Any) -> tuple[str, str]:
 
 
 def html_with_code(text: str) -> str:
-    """Return text as HTML, with names of files and keys (joined by underscores) marked as code.
+    """Return text as HTML, with file names and keys (joined by underscores) marked as code.
 
     >>> html_with_code("rank_times.jsonl < all")
     '<code>rank_times.jsonl</code> &lt; all'

@@ -1,4 +1,4 @@
-"""Numbers with units, as people write them (4TiB, 300B tokens, 00:30:00) and as we show them."""
+"""Numbers with units: as people write them (4TiB, 300B tokens, 00:30:00) and as we show them."""
 
 import itertools
 import math
@@ -50,7 +50,7 @@ _MOST = 10**30
 
 
 class UnitError(CodedError, ValueError):
-    """Raised if a text is not a number with a unit, or the number is larger than any machine."""
+    """A text is not a number with a unit, or its number is too large."""
 
 
 def parse_bytes(text: str | int) -> int:
@@ -114,7 +114,7 @@ def clock_seconds(text: str) -> int:
 
 
 def _scaled(text: str | int | float, units: dict[str, int], expected: str) -> int:
-    """Return a number times its unit. Raise `UnitError` if it is not what was `expected`."""
+    """Return a number times its unit. Raise `UnitError` if it is not `expected`."""
     if isinstance(text, str):
         return _scaled_text(text, units, expected)
     # YAML also allows .inf, .nan and integers too long for a float.
@@ -161,8 +161,7 @@ def show_count(count: float) -> str:
 
 
 _NO_TIME = 1e-9
-"""A difference between two times below this many seconds is a rounding error of a float (-5.551e-17 s).
-"""
+"""Differences between times below this many seconds are rounding errors of floats."""
 
 
 def show_duration(seconds: float) -> str:
@@ -199,12 +198,16 @@ def show_clock(seconds: int) -> str:
 
 
 def four_digits(value: float) -> float:
-    """Return a figure with no more digits than are significant."""
+    """Return a value rounded to four significant digits."""
     return float(f"{value:.4g}")
 
 
 def show_quantity(name: str, value: float) -> str:
     """Return a number in the unit that its name states.
+
+    Bytes and seconds get the most readable unit, counts get grouped digits, other numbers four
+    digits.
+
 
     Bytes and seconds get the best unit, counts get digit groups, other numbers four digits.
 
@@ -254,6 +257,9 @@ def show_change(ratio: float) -> str:
 def in_words(name: str) -> str:
     """Return the display name of a result.
 
+    The unit is left out if the value already shows it.
+
+
     A unit that the value already shows is left out.
 
     >>> in_words("tflops_per_device"), in_words("checkpoint (B)"), in_words("seconds_per_iteration")
@@ -266,7 +272,7 @@ def in_words(name: str) -> str:
 
 
 def unit_of(name: str) -> str:
-    """Return the unit in a name that its value does not show, or an empty text if there is none.
+    """Return the unit in a name if its value does not show it, or else an empty text.
 
     >>> unit_of("throughput (tokens/s)"), unit_of("memory (B)"), unit_of("iterations")
     ('tokens/s', '', '')
@@ -275,7 +281,7 @@ def unit_of(name: str) -> str:
 
 
 def _in_unit(count: float, units: dict[str, int]) -> str:
-    """Return the number in the largest unit that it reaches, rounded, or an empty text for None.
+    """Return the rounded number in the largest unit that it reaches, or an empty text if none.
 
     >>> units = {"B": 10**9, "T": 10**12}
     >>> _in_unit(999_700_000_000, units), _in_unit(999_400_000_000, units)
@@ -290,7 +296,7 @@ def _in_unit(count: float, units: dict[str, int]) -> str:
 
 
 _REACHED = 0.9995
-"""Share of a unit at which to change to the next one.
+"""Share of a unit from which a number is shown in that unit.
 
 With three digits, 999.7 B would be shown as 1000 B, which is 1.00 T.
 """

@@ -1,8 +1,8 @@
-r"""Text that shows its real content: characters that control a terminal become escapes (`\u202e`).
+r"""Text without hidden content: characters that control a terminal become escapes (`\u202e`).
 
-A job script, a note, a log or somebody's run file may contain escape sequences that rename a
-terminal's window, write to its clipboard or hide lines. It may also contain Unicode's direction
-marks, which make a line look different from what it does.
+A job script, a note, a log or a run file from someone else may contain escape sequences that rename
+a terminal's window, write to its clipboard or hide lines. It may also contain Unicode's direction
+marks, which make a line look different from its real content.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSEEN = "\u00ad\u180e\u200b\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
 """Soft hyphen, separators, zero-width spaces, tags.
 
-The joiners U+200C and U+200D belong to words and emoji.
+The joiners U+200C and U+200D are not included, because words and emoji contain them.
 """
 _HIDDEN = re.compile(f"[{_CONTROLS}{_DIRECTIONS}{_UNSEEN}]")
 _COLOUR = r"\x1b\[(?:0|1|2|4|22|24|39|3[1-7]|9[0-7])?(?:;(?:0|1|2|4|22|24|39|3[1-7]|9[0-7]))*m"
 """Only foreground colours and weights.
 
-Concealed text (8), backgrounds and black (30) can hide words.
+Concealed text (8), background colours and black (30) can hide text.
 """
 _ON_TERMINAL = re.compile(rf"({_COLOUR}|\r)|[{_CONTROLS}{_DIRECTIONS}{_UNSEEN}]")
 
@@ -81,7 +81,7 @@ class TerminalStream:
 
 @contextlib.contextmanager
 def protected_terminal() -> Iterator[None]:
-    """Within the block, let standard output and error write only what `for_terminal` lets through."""
+    """Within the block, pass all text for standard output and error through `for_terminal`."""
     out, err = (cast(TextIO, TerminalStream(stream)) for stream in (sys.stdout, sys.stderr))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield

@@ -2,14 +2,14 @@
 
 The alarms about ranks are in `slow_ranks`.
 
-    watch = MetricWatch()
-    for step in steps:                  of metrics.jsonl, of the trainer, or records of any log
-        for alarm in watch.look(step):  nothing where all is well
+        watch = MetricWatch()
+        for step in steps:                  steps of metrics.jsonl, of the trainer, or of any log
+            for alarm in watch.look(step):  no alarm if all is well
 
-No level is fixed: each record is compared with the median of those before it, in units of their
-spread (1.48 median deviations, the standard deviation of normal noise). The trainer looks at each
-step with it, `runbook logs` and 05-analysis at finished logs. docs/logbook.md says on which healthy
-and diverging curves the numbers below were tried.
+    No threshold is an absolute value: each record is compared with the median of earlier records,
+    in units of their spread (1.48 median deviations, the standard deviation of normal noise). The
+    trainer checks each step with it; `runbook logs` and 05-analysis check finished logs.
+    docs/logbook.md lists the healthy and diverging curves on which the numbers below were tested.
 """
 
 from collections import deque
@@ -27,50 +27,52 @@ SLOW_FILE_SYSTEM = "slow file system"
 """Kind of the alarms about slow reads and saves."""
 Show = Callable[[float], str]
 WINDOW = 40
-# Records needed to tell how noisy a curve is
+# Records needed to estimate the noise of a curve
 ENOUGH = 10
 # With fewer records, a jump is at least this share of the loss
 UNKNOWN_NOISE = 0.40
 JUMP_SPREADS = 10.0
 JUMP_SHARE = 0.05
-# A spike is this many records in a row, all at least this part of a jump above the curve
+# A spike is this many records in a row, all of them this fraction of a jump above the curve
 CONFIRMING, CONFIRMED = (
     3,
     0.5,
 )
 UNEXPLAINED_BY_ONE = 1.7
-"""Multiple of the only earlier loss at which a single loss is a spike.
+"""Multiple of the only earlier loss from which a single loss is a spike.
 
-A healthy batch of two sequences was 1.58 times another one; the first spike of BigScience's 104B
-was 1.77 times the record before.
+In a healthy training, one batch of two sequences had 1.58 times the loss of another; the first
+spike of BigScience's 104B had 1.77 times the loss of the record before.
 """
 FEW_BEFORE = 5
-"""With fewer earlier records, a single record makes a spike; with this many, a second one is
-required.
+"""With fewer earlier records, a single record is enough for a spike.
+
+With this many, a second one is required.
 """
-# Multiple of the usual loss that no odd text reaches, so that no second record is required
+# Multiple of the usual loss that no unusual text reaches, so that no second record is required
 UNEXPLAINED = 2.2
 SUDDEN_SHARE = 0.10
-"""A loss this far above each of the `CONFIRMING` records before it is a spike if its gradient is
-large as well.
+"""A loss this far above each of the last `CONFIRMING` records is a spike if its gradient is also
+large.
 """
 LARGE_NORM_FACTOR = 10.0
 """Multiple of the usual gradient norm that counts as large.
 
-Early in a training the loss falls so fast that a jump of a fifth is still below the median of the
-curve. Only its gradient distinguishes it from a batch of odd text (7.90 to 9.59 with a norm of 24).
+Early in a training the loss falls so fast that a jump of a fifth stays below the median of the
+curve. Only the gradient distinguishes it from a batch of unusual text (7.90 to 9.59 with a norm of
+24).
 """
 USUAL_NORMS = 5
-"""Number of gradient norms from which the usual one is computed."""
+"""Number of gradient norms in the usual one, which is their median."""
 BACK_SHARE = 0.02
 # Number of records whose median is the level of a metric
 BLOCK = 20
 RISE_SHARE = 0.04
 FLAT_SHARE = 0.25
 FLAT_RECORDS = 200
-# Number of levels, which are medians of a block each; this many suffice for a slope
+# Number of levels, each the median of a block; so many are enough to estimate a slope
 LEVELS = 40
-# Share of rising pairs of levels; newer slope relative to the older; total rise
+# Share of rising pairs of levels; ratio of the newer slope to the older; total rise
 RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
     0.9,
     0.75,
@@ -78,17 +80,17 @@ RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
 )
 DRIFT_SHARES = {"grad_norm": 1.0, "seconds_per_sequence": 0.25}
 COMPOUND_FACTOR = 4.0
-"""A gradient norm that grows by a share of itself counts as drift once it is this many times its
-earlier value.
+"""A gradient norm that grows exponentially counts as drift from this multiple of its earlier value.
 """
 COMPOUND_BLOCK = 5
 COMPOUND_LEVELS = 20
-"""Number of records in a level of growth by a share of itself.
+"""Number of records in a level of exponential growth.
 
-This growth is short: 1 % a step is fourfold in 139 steps. Therefore levels are short and few.
+This growth takes few steps: at 1 % per step, a norm is four times as large after 139 steps.
+Therefore levels are short and few.
 """
 LOST_NORMS = 50
-"""Consecutive skipped steps with a gradient norm that is not finite.
+"""Number of consecutive skipped steps with a non-finite gradient norm that raises an alarm.
 
 A healthy loss scale needs 33 such steps to fall from 2^32 to 1.
 """
@@ -102,7 +104,7 @@ WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
 
 @dataclass(frozen=True)
 class Alarm:
-    """A fault, with the numbers that show it."""
+    """A suspected fault, with the numbers that show it."""
 
     kind: str
     metric: str
@@ -111,16 +113,16 @@ class Alarm:
     """The first abnormal iteration."""
     value: float
     usual: float
-    """Median of the records before, or of the other ranks if the alarm is about a rank."""
+    """Median of the earlier records, or of the other ranks if the alarm is about a rank."""
     evidence: str
     rank: int | None = None
     """The rank concerned; None if the alarm is about the training."""
 
 
 def spread_of(values: Sequence[float]) -> float:
-    """Standard deviation of normal noise with the same median deviation.
+    """Return the standard deviation of normal noise with the same median deviation.
 
-    Outliers do not move it.
+    Outliers do not affect it.
     """
     middle = median(values)
     return 1.4826 * median(abs(value - middle) for value in values)
@@ -167,7 +169,7 @@ def _make(
 
 @dataclass(frozen=True)
 class Rise:
-    """The limits that a rise of the loss over many records must exceed to be more than noise."""
+    """Limits that a rise of the loss over many records must exceed to be more than noise."""
 
     records: int
     share: float
@@ -182,11 +184,11 @@ RISE_NOISES = 4.0
 
 
 def _confirming_records(num_before: int) -> int:
-    """Return how many records in a row make a spike after this many ordinary ones.
+    """Return how many consecutive records make a spike after this many normal ones.
 
     A log with few records, such as every thousandth step, is smooth. A single earlier record is not
-    sufficient: after a resume the curve begins again, and the loss of one batch of two sequences
-    may be 60 % above another's.
+    enough: after a resume the curve begins again, and the loss of one batch of two sequences may be
+    60 % above that of another.
     """
     if num_before == 1:
         return CONFIRMING
@@ -196,14 +198,14 @@ def _confirming_records(num_before: int) -> int:
 class RiseWatch:
     """Detects a loss that rises record by record.
 
-    No single record jumps, so that a curve of medians follows the rise.
+    No single record jumps, so a curve of medians follows the rise without an alarm.
     """
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
         self._recent = deque[tuple[int, float]](maxlen=max(rise.records for rise in RISES))
         self._limit = inf
-        """The loss below which a rise that was reported is over."""
+        """The loss below which a reported rise is over."""
 
     @property
     def is_reported(self) -> bool:
@@ -211,11 +213,11 @@ class RiseWatch:
         return self._limit < inf
 
     def begin_again(self) -> None:
-        """Forget the records, which have been reported."""
+        """Forget the records that have been reported."""
         self._recent.clear()
 
     def look(self, iteration: int, loss: float) -> Alarm | None:
-        """Return the rise as a divergence, once until the loss has recovered."""
+        """Return a divergence alarm for a rise. It comes once, until the loss has recovered."""
         self._recent.append((iteration, loss))
         if loss < self._limit:
             self._limit = inf
@@ -225,7 +227,7 @@ class RiseWatch:
             if len(self._recent) < rise.records:
                 return None
             oldest = self._recent[-rise.records][1]
-            # This check avoids comparing pairs for nearly all records.
+            # For most records, this check makes the comparison of all pairs unnecessary.
             if loss > oldest + rise.share * abs(oldest):
                 records = [*self._recent][-rise.records :]
                 alarm = self._judge(records, rise)
@@ -272,7 +274,7 @@ class RiseWatch:
 
 
 def _spread_around_line(values: Sequence[float]) -> float:
-    """Return the spread of values around the line through them. A slope does not count as noise."""
+    """Return the spread of values around the line through them, so that a slope is not noise."""
     points = [*enumerate(values)]
     slope = median(_slopes(points))
     return spread_of([value - slope * position for position, value in points])
@@ -281,9 +283,9 @@ def _spread_around_line(values: Sequence[float]) -> float:
 class LossWatch:
     """Detects spikes, divergence and plateaus of one loss curve.
 
-    Healthy trainings have single batches of odd text with up to twice the usual loss, and sometimes
-    two in a row. Therefore a spike needs three records, or one record that no text explains, or one
-    with a gradient norm many times the usual.
+    In healthy trainings, single batches of unusual text have up to twice the usual loss, sometimes
+    two in a row. Therefore a spike requires three records, or one record that no text explains, or
+    one whose gradient norm is many times the usual.
     """
 
     def __init__(self, metric: str = "loss") -> None:
@@ -292,7 +294,7 @@ class LossWatch:
         self._recent = deque[float](maxlen=WINDOW)  # Records outside jumps
         self._last = deque[float](maxlen=CONFIRMING)
         self._norms = deque[float](maxlen=WINDOW)
-        # A sudden jump was reported, and the loss is above this
+        # Set after a sudden jump was reported: the loss is still above this
         self._above = inf
         self._inside: list[float] = []  # Records of the jump in progress
         # The first iteration of that jump, and whether it was reported
@@ -305,7 +307,7 @@ class LossWatch:
         self._next_look = FLAT_RECORDS
 
     def excess(self, loss: float) -> float:
-        """Return how far a loss is above the curve so far, in units of a jump."""
+        """Return how far a loss is above the curve so far, as a multiple of a jump."""
         usual = median(self._recent) if self._recent else inf
         if loss <= usual:
             return 0.0
@@ -322,7 +324,7 @@ class LossWatch:
         loss: float,
         grad_norm: float = nan,
     ) -> Iterator[Alarm]:
-        """Yield the alarms of the curve after this loss. `grad_norm` is NaN if it is not known."""
+        """Yield the alarms after this loss. `grad_norm` is NaN if it is not known."""
         sudden = self._find_sudden(iteration, loss, grad_norm)
         was_spike = self._is_spike
         was_reported = self._rise.is_reported
@@ -347,9 +349,9 @@ class LossWatch:
         loss: float,
         grad_norm: float,
     ) -> Alarm | None:
-        """Report a loss well above the last ones with a gradient norm many times the usual.
+        """Report a loss well above the last ones if the gradient norm is many times the usual.
 
-        It is reported once until it is over.
+        It is reported once, until it is over.
         """
         last = [*self._last]
         norms = [*self._norms]
@@ -459,10 +461,10 @@ class LossWatch:
             yield from self._look_at_fall(iteration)
 
     def _look_at_fall(self, iteration: int) -> Iterator[Alarm]:
-        """Report a plateau: the newer half fell far less than the quarter before.
+        """Report a plateau: the newer half fell far less than the quarter before it.
 
-        Noise does not hide the loss's fall. A healthy loss falls by about as much in each doubling
-        of the steps, and more while the learning rate decays.
+        Noise does not hide that a loss falls. A healthy loss falls by a similar amount in each
+        doubling of the steps, and by more while the learning rate decays.
         """
         count = len(self._all)
         width = len(self._all) // 10
@@ -488,11 +490,11 @@ class LossWatch:
 
 
 class GrowthWatch:
-    """Finds steady growth of a number over `levels` levels, each the median of several records.
+    """Detects steady growth of a number over `levels` levels, each the median of several records.
 
-    A cache that fills or a machine that warms up grows ever more slowly, and noise returns to its
-    mean: neither is steady growth. With `widens`, levels double their number of records each time,
-    so that they cover the whole training; otherwise they cover the newest records.
+    A cache that fills up or a machine that warms up grows more and more slowly, and noise returns
+    to its mean; neither is steady growth. With `widens`, the number of records per level doubles
+    each time, so that the levels cover the whole training; otherwise they cover the newest records.
     """
 
     def __init__(
@@ -512,9 +514,9 @@ class GrowthWatch:
         self._records, self._levels = list[float](), list[tuple[int, float]]()
 
     def look(self, iteration: int, value: float) -> Alarm | None:
-        """Return the growth as a drift, once it is established.
+        """Return a drift alarm once the growth is certain.
 
-        The drift leads from the usual value to the value, between the two iterations.
+        It contains the usual and the present value, and the two iterations.
         """
         # After a rollback or a restart a new curve begins.
         if self._levels and iteration <= self._levels[-1][0]:
@@ -574,9 +576,9 @@ class GrowthWatch:
 
 
 class CompoundGrowthWatch:
-    """Detects a number that keeps growing by a share of its value.
+    """Detects exponential growth of a number.
 
-    Its logarithm grows steadily.
+    Its logarithm then grows steadily.
     """
 
     def __init__(self, metric: str) -> None:
@@ -584,7 +586,7 @@ class CompoundGrowthWatch:
         self._logarithm = GrowthWatch(metric, COMPOUND_BLOCK, levels=COMPOUND_LEVELS, widens=True)
 
     def look(self, iteration: int, value: float) -> Alarm | None:
-        """Return the growth as a drift, once it is established and at least `COMPOUND_FACTOR`."""
+        """Return a drift alarm once the growth is certain and at least `COMPOUND_FACTOR`."""
         if value <= 0:
             return None
         growth = self._logarithm.look(iteration, log(value))
@@ -615,7 +617,7 @@ class CompoundGrowthWatch:
 def _slopes(levels: Sequence[tuple[int, float]]) -> list[float]:
     """Return the slopes between all pairs of levels.
 
-    Their median is Theil and Sen's slope, which outliers do not affect.
+    Their median is the Theil-Sen estimate of the slope, which outliers do not affect.
     """
     return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(levels, 2)]
 
@@ -664,14 +666,14 @@ class WaitWatch:
             )
 
     def _is_usual(self, wait: float, seconds_per_step: float) -> bool:
-        """Return whether a window's wait is a small share of a step, or close to the usual one."""
+        """Return whether a window's wait is a small share of a step, or close to the usual wait."""
         if len(self._waits) < ENOUGH:
             return True
         return wait < max(WAIT_SHARE * seconds_per_step, SLOW_FACTOR * median(self._waits))
 
 
 class NormWatch:
-    """Detects gradient norms that are not finite, if the loss does not show the fault itself."""
+    """Detects gradient norms that are not finite while the loss shows no fault."""
 
     def __init__(self) -> None:
         self._num_lost = 0
@@ -683,8 +685,8 @@ class NormWatch:
     def look(self, step: Any) -> Alarm | None:
         """Return an alarm at the third such step in a row.
 
-        If each step was skipped, it comes at the `LOST_NORMS`th. An overflow in fp16 is healthy:
-        the step is skipped, and the loss scale halved.
+        If all of these steps were skipped, the alarm comes at the `LOST_NORMS`th. An overflow in
+        fp16 is normal: the step is skipped and the loss scale is halved.
         """
         norm = getattr(step, "grad_norm", None)
         states = getattr(step, "states", ())
@@ -744,7 +746,7 @@ class EvaluationWatch:
         was_finite = self._is_finite
         self._is_finite = isfinite(loss) or not self._is_known
         if was_finite and not self._is_finite:
-            evidence = "the loss of an evaluation is no finite number"
+            evidence = "the loss of an evaluation is not a finite number"
             yield Alarm(
                 "NaN",
                 self._metric,
@@ -761,7 +763,7 @@ class EvaluationWatch:
 
 
 class MetricWatch:
-    """Watches the metrics of one training. A new start begins a new curve."""
+    """Watches the metrics of one training. After a restart the curves begin again."""
 
     def __init__(self) -> None:
         self._first = inf
@@ -772,10 +774,10 @@ class MetricWatch:
         self._begin()
 
     def remember(self, steps: Iterable[RecentStep]) -> None:
-        """Use the losses and gradient norms of a training that continues as the usual values.
+        """Use the losses and gradient norms of a continued training as the usual values.
 
-        Their alarms were reported by the start that recorded them. Times are left out, since the
-        nodes may have changed.
+        Their alarms were already reported by the job that recorded them. Times are not used,
+        because the nodes may have changed.
         """
         for step in steps:
             for _ in self.look(step):
@@ -808,7 +810,7 @@ class MetricWatch:
                 iteration,
                 nan,
                 nan,
-                "the loss is no finite number",
+                "the loss is not a finite number",
             )
 
         was_above_zero = self._is_above_zero
@@ -839,7 +841,7 @@ class MetricWatch:
         yield from self._look_at_times(step)
 
     def _look_at_norm(self, iteration: int, norm: float) -> Iterator[Alarm]:
-        """Report drift of the gradient norm, by a constant amount or by a share of itself."""
+        """Report drift of the gradient norm, linear or exponential."""
         if not isfinite(norm):
             return
         drift = self._find_drift("grad_norm", iteration, norm)
@@ -855,7 +857,7 @@ class MetricWatch:
         iteration: int,
         value: float,
     ) -> Alarm | None:
-        """Return steady growth beyond the share that is healthy for this number."""
+        """Report steady growth beyond the share that is healthy for this number."""
         drift = self._drifts[name].look(iteration, value)
         if drift and drift.value > (1 + DRIFT_SHARES[name]) * drift.usual:
             return drift
@@ -882,13 +884,13 @@ class MetricWatch:
         loss: float,
         name: str = "validation",
     ) -> Iterator[Alarm]:
-        """Yield the alarms of one set of evaluation texts; none if the log counts no iterations."""
+        """Yield the alarms of one evaluation set; none if the log has no iteration numbers."""
         if name not in self._evaluations:
             self._evaluations[name] = EvaluationWatch(name)
         yield from self._evaluations[name].look(iteration, loss)
 
     def look_at_save(self, iteration: int, seconds: float) -> Iterator[Alarm]:
-        """Return an alarm if a save took many times as long as those before it."""
+        """Yield an alarm if a save took many times as long as the earlier ones."""
         if (
             len(self._saves) >= CONFIRMING
             and seconds > SLOW_FACTOR * median(self._saves) + WAIT_SECONDS

@@ -1,10 +1,9 @@
-"""Run-file commands that the user of this machine has allowed.
+"""Commands from run files that the user of this machine has allowed.
 
-The file has one command per line, and no run file can name it.
+The file has one command per line, and no run file can change its path.
 
-A run file may come from anybody, and `training.alarm_command` in it is started on the training's
-node with the rights of whoever trains. It is started only if this person's own file contains
-exactly the same text.
+A run file may come from anyone, and its `training.alarm_command` runs on the training's node with
+the user's rights. It runs only if the user's own file contains exactly the same text.
 """
 
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 
 
 def allowed_commands_file() -> Path:
-    """Path of the allowed commands, in the user's own configuration."""
+    """Return the path of the file with the allowed commands, in the user's own configuration."""
     configuration = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(configuration).expanduser() / "gpt3-runbook" / "allowed-commands"
 
@@ -22,22 +21,22 @@ def allowed_commands_file() -> Path:
 def is_allowed(command: str) -> bool:
     """Return whether a line of the file is exactly this command.
 
-    A file that cannot be read allows nothing.
+    If the file cannot be read, no command is allowed.
     """
     try:
         lines = allowed_commands_file().read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError, RuntimeError):
-        # RuntimeError: the account has no home
+        # RuntimeError: the account has no home folder
         return False
 
     return bool(command.strip()) and command.strip() in (line.strip() for line in lines)
 
 
 def how_to_allow(command: str) -> str:
-    """Return the shell command that allows `command`, to be copied by someone who has read it.
+    """Return the shell command that allows `command`, for a user who has read it.
 
-    A run file with invisible characters is refused. In a plan that was written by hand, each of
-    them becomes a question mark here.
+    A run file with invisible characters is refused. In a plan that was written by hand, each such
+    character becomes a question mark here.
     """
     lines_to_add = "".join(
         letter if unicodedata.category(letter)[0] != "C" else "?" for letter in command.strip()

@@ -1,6 +1,6 @@
-"""Names of checkpoints on disk, for the trainer and for whoever watches it.
+"""Names of checkpoints on disk, for the trainer and for programs that watch it.
 
-No other module makes or reads these names.
+No other module makes or parses these names.
 
     checkpoints/
       iter_0000050/                            whole: renamed after its metadata.json was written
@@ -46,7 +46,7 @@ def iteration_of(name: str) -> int | None:
 
 
 def checkpoint_folders(root: Path) -> list[Path]:
-    """Return the folders of complete checkpoints, newest first; empty if `root` is not a folder."""
+    """Return the folders of complete checkpoints, newest first; none if `root` is not a folder."""
     if not root.is_dir():
         return []
     by_iteration = {}

@@ -1,6 +1,6 @@
 """Checksums of the cached order of the text.
 
-The file `checksums.json` is next to the files. The trainer and `verify` read it.
+They are in `checksums.json`, next to the cached files. The trainer and `verify` read it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CachedFile:
 def read_checksums(folder: Path) -> dict[str, CachedFile]:
     """Return the cached files by name, or an empty mapping if there is no usable list.
 
-    Without a list, every file is treated as having no checksum, and is built again.
+    A file without a checksum is built again.
     """
     try:
         files = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))["files"]

@@ -10,7 +10,7 @@ from runbook.plan_file.schema import PhasePlan, PlannedPrecision
 
 
 def deepspeed_config(phase: PhasePlan, *, offload: bool = False) -> dict[str, Any]:
-    """Return what every framework passes to DeepSpeed: batch, ZeRO stage, clipping, precision."""
+    """Return the DeepSpeed values of every framework: batch, ZeRO, clipping, precision."""
     zero: dict[str, Any] = {"stage": phase.parallel.zero_stage}
     if phase.tuning.overlap_gradients:
         zero["overlap_comm"] = True
@@ -31,6 +31,9 @@ def deepspeed_config(phase: PhasePlan, *, offload: bool = False) -> dict[str, An
 def bucket_elements(parameters: int, tensor: int) -> int:
     """Return the size of a gradient bucket in elements.
 
+    DeepSpeed allocates a full bucket even if a rank has few gradients.
+
+
     DeepSpeed allocates this much memory, however few gradients a rank has.
 
     >>> bucket_elements(51_696_640, 4), bucket_elements(12_853_626_880, 2)
@@ -44,25 +47,25 @@ LARGEST_BUCKET = 500_000_000
 
 
 def own_config(phase: PhasePlan) -> dict[str, Any]:
-    """Return the configuration for our own trainer, with keys that only it needs."""
+    """Return the configuration for our own trainer, with keys that only our trainer needs."""
     content = deepspeed_config(phase)
     content["zero_optimization"]["reduce_bucket_size"] = bucket_elements(
         phase.model.parameters, phase.parallel.tensor
     )
     if phase.parallel.pipeline > 1:
-        # Stages pass complete activations to each other. Cutting them over tensor ranks would save
-        # messages, but change no result.
+        # Stages send complete activations to each other. Partitioning them over the tensor ranks
+        # would reduce the traffic but change no result.
         content["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
 
     if "bf16" in content:
-        # Otherwise a NaN gradient goes into the weights.
+        # Otherwise a NaN gradient is written into the weights.
         content["bf16"]["check_grad_overflow"] = True
 
     return content
 
 
 def problems(phase: PhasePlan) -> Iterator[str]:
-    """Yield the points at which the plan's DeepSpeed configuration contradicts its other values."""
+    """Yield each contradiction between the plan's DeepSpeed configuration and its other values."""
     if not phase.deepspeed:
         return
     config = phase.deepspeed
@@ -119,7 +122,7 @@ def _precision(precision: PlannedPrecision) -> dict[str, Any]:
 
 
 def _whole(value: float) -> float:
-    """Return a whole number as int: DeepSpeed accepts the smallest scale only in this form.
+    """Return a whole number as an int, the only form in which DeepSpeed accepts the minimum scale.
 
     >>> _whole(1.0), _whole(0.5)
     (1, 0.5)

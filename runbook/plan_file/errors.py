@@ -1,4 +1,4 @@
-"""Errors that end a training, each with the exit code that a job script acts on."""
+"""Errors that end a training, each with the exit code that a job script uses."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ FINISHED = 0
 FAILED = 1
 REFUSED = 2
 CANNOT_REHEARSE = 3
-"""Exit code of `python -m runbook.training.rehearsal` if the installed packages cannot show whether
+"""Exit code of `python -m runbook.training.rehearsal` if the installed packages cannot tell whether
 the job would work.
 """
 STOPPED = 75
-"""Saved and stopped by a signal or by the time limit. The same command continues from there
+"""Exit code after the training saved and stopped, because of a signal or the time limit
 (EX_TEMPFAIL).
+
+The same command continues it.
 """
 
 
 class CodedError(Exception):
-    """An error made of a message and its values, or of plain text.
+    """An error with a message and its values, or with plain text.
 
-    Its text is for people. Programs and tests ask for `message` and `values`.
+    Its text is for people. Programs and tests use `message` and `values`.
     """
 
     def __init__(self, message: Message | Statement | str, /, **values: object) -> None:
@@ -30,15 +32,15 @@ class CodedError(Exception):
             values = dict(message.values)
             message = message.message
 
-        # Any other error is kept as text, because not every error can be sent to another process.
+        # Any other value is kept as text, because not every object can be sent to another process.
         plain_values = {
             name: str(value) if isinstance(value, BaseException) else value
             for name, value in values.items()
         }
         self.message: Message | None = None
-        """Return the subject of the error, or None if it was made of plain text."""
+        """The message of the error, or None if it has plain text."""
         self.values: Mapping[str, object] = plain_values
-        """Return the values by the names that the message's text uses."""
+        """The values of the message, by name."""
         if isinstance(message, Message):
             self.message = message
             super().__init__(message.fill(**plain_values))
@@ -52,17 +54,17 @@ class CodedError(Exception):
 
 
 class TrainingError(CodedError):
-    """Raised if the training cannot continue. Only its text is shown."""
+    """The training cannot continue. Only the text of the error is shown."""
 
     exit_code = FAILED
     on_all_ranks = False
-    """Whether every rank has the same error, so that only rank 0 needs to show it."""
+    """Whether every rank has the same error, so that only rank 0 must show it."""
 
 
 class RefusedError(TrainingError):
-    """Raised if the requested training is impossible.
+    """The requested training is impossible.
 
-    It is raised before the first step, and nothing was changed.
+    It is raised before the first step, when nothing has changed yet.
     """
 
     exit_code = REFUSED

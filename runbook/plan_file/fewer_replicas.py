@@ -1,7 +1,7 @@
-"""A training that continues with fewer data-parallel replicas than planned.
+"""Training with fewer data-parallel replicas than planned.
 
-The global batch stays the same: each replica processes more micro-batches. Of everything that
-affects losses, only the order of sums changes.
+The global batch stays the same: each replica processes more micro-batches. The losses change only
+through the order of summation.
 """
 
 import dataclasses
@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from runbook.plan_file.schema import PhasePlan
 
 REPLICAS_CHANGED = "replicas_changed"
-"""Event of a start with a different number of data-parallel replicas than the one before."""
+"""Event of a start with a different number of data-parallel replicas than before."""
 
 
 def plan_of_attempt(phase: PhasePlan, world_size: int) -> PhasePlan:
     """Return the plan for training on this many ranks.
 
-    It is the plan itself, unless the ranks form a number of replicas from `limits.fewer_replicas`.
+    It is the plan itself, unless the ranks form one of the numbers of replicas in
+    `limits.fewer_replicas`.
     """
     planned = phase.parallel
     ranks_per_replica = planned.world_size // planned.data
@@ -36,7 +37,7 @@ def plan_of_attempt(phase: PhasePlan, world_size: int) -> PhasePlan:
 
 
 def allowed_nodes(phase: PhasePlan, devices_per_node: int) -> list[int]:
-    """Return the numbers of nodes that may train: the planned one, then smaller ones."""
+    """Return the allowed numbers of nodes: the planned one, then smaller ones."""
     parallel = phase.parallel
     ranks_per_replica = parallel.world_size // parallel.data
     numbers = [parallel.data, *phase.limits.fewer_replicas]
@@ -45,7 +46,7 @@ def allowed_nodes(phase: PhasePlan, devices_per_node: int) -> list[int]:
 
 @dataclass(frozen=True)
 class ReplicasChange:
-    """The number of data-parallel replicas with which a start continues."""
+    """A change of the number of data-parallel replicas at a start."""
 
     replicas: int
     planned_replicas: int
@@ -57,10 +58,9 @@ class ReplicasChange:
 def replicas_change(
     phase: PhasePlan, events: Iterable[Mapping[str, object]]
 ) -> ReplicasChange | None:
-    """Return what changes with a start of this plan.
+    """Return the change that a start with this plan makes, or None if there is none.
 
-    Return None if the number of replicas stays the same. `events` are those of the training, oldest
-    first.
+    `events` are those of the training, oldest first.
     """
     planned = phase.planned_replicas or phase.parallel.data
     newest = newest_change(events)
@@ -77,7 +77,7 @@ def replicas_change(
 
 
 def newest_change(events: Iterable[Mapping[str, object]]) -> Mapping[str, object] | None:
-    """Return the newest event about a training's number of replicas, or None if there was none."""
+    """Return the newest event about a training's number of replicas, or None if there is none."""
     newest = None
     for event in events:
         if event.get("event") == "begun":

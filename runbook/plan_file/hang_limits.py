@@ -1,4 +1,4 @@
-"""How long the ranks wait for one of them before it counts as hung.
+"""How long ranks wait for another rank before it counts as hung.
 
 The watchdog and the planner share these limits.
 """
@@ -9,19 +9,19 @@ from collections import deque
 from dataclasses import dataclass, field
 
 HANG_SHARE = 0.6
-"""Share of the process groups' time-out after which a rank is ended, so that its stack is recorded
+"""Share of the process groups' timeout after which a rank is killed, so that its stack is recorded
 before the other ranks end.
 """
 UNMEASURED_SHARE = 0.9
-"""Limit for the first step, evaluation or save of a job, whose duration is not known yet."""
+"""Share of the timeout for a job's first step, evaluation or save, whose duration is unknown."""
 MEASURED_FACTOR = 3.0
-"""A step, an evaluation or a save may take this many times the longest measured one of its kind."""
+"""Limit of a step, evaluation or save, as a multiple of the longest measured one of its kind."""
 MEASURED = 50
-"""Number of the newest durations that are remembered for each kind."""
+"""Number of recent durations to remember for each kind."""
 FIRST_COUNTS_UNTIL = 4
-"""The first of a kind compiles and fills caches.
+"""Number of measured durations after which the first one is dropped.
 
-The limit applies only until this many have been measured.
+The first activity of each kind also compiles and fills caches.
 """
 
 
@@ -33,7 +33,7 @@ class HangLimits:
     """
 
     timeout: float
-    """Time-out of the process groups, as planned."""
+    """Planned timeout of the process groups."""
     _seconds: dict[str, deque[float]] = field(default_factory=dict)
     _first: dict[str, bool] = field(default_factory=dict)
 
@@ -46,9 +46,9 @@ class HangLimits:
             self._first[activity] = False
 
     def limit(self, activity: str, steps: int = 0) -> float:
-        """Return the seconds that the others may wait during an activity.
+        """Return the seconds for which the other ranks may wait during an activity.
 
-        `steps`: the number of steps that equal the work of the activity.
+        `steps` is the number of steps with the same amount of work.
         """
         durations = self._seconds.get(activity)
         if durations:

@@ -1,4 +1,4 @@
-"""Identity of a training: what determines its losses, and which differences forbid a resume."""
+"""Identity of a training: the values that determine its losses, and those that forbid a resume."""
 
 import dataclasses
 import hashlib
@@ -17,20 +17,21 @@ FREE = (
     "learning_rate.decay_samples",
     "learning_rate.wsd_decay_samples",
 )
-"""Keys of the length: a longer or shorter training is still the same one, and the decay follows its
-length.
+"""Keys of the length.
+
+A longer or shorter training is the same training, and the decay changes with the length.
 """
 _WARMUP = "learning_rate.warmup_samples"
 _DECAY = "learning_rate.decay_samples"
 
 
 def fingerprint(phase: PhasePlan) -> str:
-    """Return the sha256 of what determines the losses, apart from rounding.
+    """Return the sha256 of all values that determine the losses, apart from rounding.
 
-    Weights, data order, steps, rates, number format.
+    These are the initial weights, data order, steps, rates and number format.
 
-    Left out: engine, parallel cut and micro-batch, which only change the rounding and may change on
-    a resume, and names, folders, logging, evaluation, sampling.
+    Engine, layout and micro-batch are left out, because they change only the rounding and may
+    change at a resume. So are names, folders, logging, evaluation and sampling.
     """
     data = phase.data
     files = {"validation": _names(data.validation), "test": _names(data.test)}
@@ -53,8 +54,8 @@ def fingerprint(phase: PhasePlan) -> str:
 def recipe(phase: PhasePlan) -> dict[str, Any]:
     """Return the length and every value that a resume must not change, as a flat mapping.
 
-    Each value is under its key in plan.json. The state that a checkpoint has itself (the loss
-    scale) and the files that no step learns from (held-out files) are left out.
+    Each value has its key of plan.json. The loss scale is left out, because a checkpoint contains
+    it, and so are held-out files, because no step learns from them.
     """
     content: dict[str, Any] = {"seed": phase.seed}
     for section, values in _sections(phase).items():
@@ -67,7 +68,10 @@ def recipe(phase: PhasePlan) -> dict[str, Any]:
 def differences(
     saved: Mapping[str, Any], planned: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return the differences of two recipes that make it another training, and those that do not.
+    """Return the differences that make two recipes different trainings, and all other differences.
+
+    Each contains both values.
+
 
     Each has both values.
 
@@ -93,9 +97,9 @@ def differences(
 
 
 def same_training(before: PhasePlan, after: PhasePlan) -> bool:
-    """Return whether `after` continues the training of `before`, whatever its length and layout.
+    """Return whether `after` continues the training of `before`; length and layout may differ.
 
-    The padding of the vocabulary depends on the cut, and the trainer keeps the padding of its
+    The padding of the vocabulary depends on the layout. The trainer keeps the padding of its
     checkpoint.
     """
     padding = {"model.padded_vocabulary": after.model.shape.padded_vocabulary}
@@ -104,9 +108,9 @@ def same_training(before: PhasePlan, after: PhasePlan) -> bool:
 
 
 def step_inputs(phase: PhasePlan) -> dict[str, Any]:
-    """Return the values that a finished step depends on.
+    """Return the values on which a finished step depends.
 
-    They are all values except paths, save intervals and limits.
+    These are all values except paths, save intervals and limits.
     """
     left_out = ("log", "checkpoint", "limits", "fingerprint")
     inputs: dict[str, Any] = {}
@@ -118,7 +122,7 @@ def step_inputs(phase: PhasePlan) -> dict[str, Any]:
 
 
 def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
-    """Return what memory, work and messages of a step depend on.
+    """Return the values that determine the memory, computation and communication of a step.
 
     Data, rates and the length of the training are left out.
     """
@@ -141,9 +145,9 @@ def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
 
 
 def _sections(phase: PhasePlan) -> dict[str, Any]:
-    """Return what determines the losses and may not change on a resume.
+    """Return the values that determine the losses and must not change at a resume.
 
-    Files are compared by their names, not by their folders.
+    Files are compared by name, not by folder.
     """
     model = as_json(phase.model)
     for key in ("name", "label", "parameters"):
@@ -178,9 +182,9 @@ def _names(sources: tuple[Source, ...]) -> list[list[Any]]:
 
 
 def _warmup_follows(saved: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
-    """Return whether the warm-up is the same share of another decay, apart from rounding.
+    """Return whether the warm-up is the same share of a different decay, apart from rounding.
 
-    Then it only follows the length.
+    If so, it only changes with the length.
     """
     lengths = (saved.get(_WARMUP), saved.get(_DECAY), planned.get(_WARMUP), planned.get(_DECAY))
     if not all(isinstance(length, int) for length in lengths):
@@ -190,7 +194,6 @@ def _warmup_follows(saved: Mapping[str, Any], planned: Mapping[str, Any]) -> boo
         return False
 
     ratio = planned_decay / saved_decay
-    # Both warm-ups were rounded to whole steps, and one of them is multiplied here after its
-    # rounding.
+    # Both warm-ups were rounded to whole steps, and one of them is multiplied here after rounding.
     rounding = 1 + ratio
     return ratio != 1 and abs(planned_warmup - saved_warmup * ratio) <= rounding

@@ -1,6 +1,6 @@
-"""How a job ended, as numbers and names from which the next job is decided.
+"""The possible ends of a job, as numbers and names that decide about the next job.
 
-Sentences for people are made elsewhere. Neither this module nor any decision reads a sentence.
+Other modules make text for people from them. No decision depends on such text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from runbook.plan_file.text_enum import StrEnum
 
 
 class JobState(StrEnum):
-    """State of a job. If it cannot be known it is UNKNOWN, never guessed."""
+    """State of a job. It is UNKNOWN if it cannot be determined, never a guess."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -28,13 +28,13 @@ class JobState(StrEnum):
 
 
 class EndCause(StrEnum):
-    """Why a job ended badly, as far as it matters to the next job."""
+    """Why a job ended badly, as far as this matters for the next job."""
 
     KILLED = "killed from outside"
     HUNG = "a rank hung"
-    # The cluster's failure, not the training's. Its value is the name of a known failure.
+    # The cluster's failure, not the training's. The value is the name of a known failure.
     NODE_UNREACHED = "node out of reach"
-    # Failures that would occur again after a restart. Their values are the names of known failures.
+    # Failures that would occur again after a restart. The values are names of known failures.
     DEVICE_OUT_OF_MEMORY = "device out of memory"
     NOT_FINITE = "NaN in the loss"
     LOSS_SCALE_AT_FLOOR = "loss scale at its floor"
@@ -43,18 +43,18 @@ class EndCause(StrEnum):
     FILE_MISSING = "file missing"
     LAUNCHER_NEEDS_SSH = "launcher needs ssh"
     WRONG_NETWORK_INTERFACE = "wrong network interface"
-    # Any other failure. If it comes twice at the same step it is not an accident.
+    # Any other failure. If it occurs twice at the same step, it is not an accident.
     OTHER = "another failure"
 
 
 FROM_OUTSIDE = frozenset({EndCause.KILLED, EndCause.NODE_UNREACHED})
-"""Causes outside the training. Two at the same step do not mean that it would happen again."""
+"""Causes outside the training. They may occur twice at the same step by chance."""
 
 MAY_PASS = FROM_OUTSIDE | {EndCause.HUNG}
-"""Causes that a restart may avoid, even if the job made no step."""
+"""Causes that a restart may avoid, even if the job completed no step."""
 
 WILL_REPEAT = frozenset(EndCause) - MAY_PASS - {EndCause.OTHER}
-"""Causes that a restart would meet again: a person must change something first."""
+"""Causes that would stop a restart too, until a person changes something."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,17 @@ class JobEnd:
 
     state: JobState
     exit_code: int | None = None
-    """The job's own exit code: 0 finished, 75 saved and stopped, 2 refused, 1 failed. None: it left
-    none.
+    """The job's own exit code: 0 finished, 75 saved and stopped, 2 refused, 1 failed.
+
+    None if it left none.
     """
     signal: int | None = None
     """Number of the signal that ended one of its ranks. None if there was none or it is not known.
     """
     cause: EndCause | None = None
-    """None: the job did not fail."""
+    """None if the job did not fail."""
 
     @property
     def was_killed(self) -> bool:
-        """Whether something outside the training ended it: SIGKILL, a reboot, or a lost node."""
+        """Whether the training was ended from outside: by SIGKILL, a reboot or a lost node."""
         return self.state is JobState.LOST or self.signal == signals.SIGKILL

@@ -1,6 +1,6 @@
-"""JSON of frozen dataclasses, written with computed values and read strictly.
+"""JSON of frozen dataclasses: written with computed values, and read strictly.
 
-A reader reports every problem of a file at once.
+The reader reports all problems of a file at once.
 """
 
 import dataclasses
@@ -16,18 +16,19 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.messages import PlanFileMessage
 
 OPTIONAL = {"optional": True}
-"""Metadata of a field that may be missing in JSON. All others must be present, whatever their
-default.
+"""Metadata of a field that may be missing in JSON.
+
+All other fields must be present, even if they have a default.
 """
 OMIT_DEFAULT = {"optional": True, "omit_default": True}
-"""Metadata of a field that is left out of JSON if it has its default, so that the text of plans
-without it does not change.
+"""Metadata of a field that is left out of JSON if it has its default value, so that older plans
+keep their text.
 """
 NOT_IN_JSON = {"not_in_json": True}
 """Metadata of a field that exists only in the program."""
 FLAT = {"flat": True}
-"""Metadata of a field that is a record, whose keys are stored in JSON among those of the enclosing
-record.
+"""Metadata of a field that is a record itself, and whose keys are stored in JSON among those of the
+enclosing record.
 """
 _NAMES = {
     bool: "true or false",
@@ -43,7 +44,7 @@ _hints = functools.cache(get_type_hints)
 def append_line(path: Path, record: Mapping[str, object]) -> None:
     """Append one line of JSON in a single write.
 
-    If a kill has cut off the last line, it is closed first.
+    If a kill cut off the last line, end that line first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as stream:
@@ -66,9 +67,9 @@ def as_line(record: Mapping[str, object]) -> bytes:
 
 
 def as_json(value: Any) -> Any:
-    """Return plain values.
+    """Return a value as plain JSON types.
 
-    Records become dicts, with the properties that their `COMPUTED` names, and tuples become lists.
+    Records become dicts, including the properties in their `COMPUTED`; tuples become lists.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         content: dict[str, Any] = {}
@@ -104,10 +105,10 @@ def from_json(
     name: str,
     failure: str,
 ) -> Record:
-    """Return a record of this kind.
+    """Return a record of this type from JSON.
 
-    Raise `RefusedError` with every unknown key, missing key and ill-typed value. `name` stands for
-    the record in a problem that concerns all of it; `failure` is the first line of the error.
+    Raise `RefusedError` with every unknown key, missing key and value of the wrong type. `name`
+    stands for the record in problems about the whole; `failure` is the first line of the error.
     """
     problems: list[str] = []
     record: Record = _record(
@@ -123,9 +124,9 @@ def from_json(
 
 
 def value_at(record: Any, path: str) -> Any:
-    """Return the value that a record has under a path of its JSON: `model.heads`, `batch.global`.
+    """Return the value of a record at a path in its JSON, such as `model.heads` or `batch.global`.
 
-    Properties have paths as well, as in `learning_rate.falls_from`.
+    A path may name a property, as in `learning_rate.falls_from`.
     """
     for key in path.split("."):
         record = _value_under(record, key)
@@ -150,7 +151,7 @@ def _value_under(record: Any, key: str) -> Any:
 
 @functools.cache
 def _members(kind: type) -> dict[str, dataclasses.Field[Any]]:
-    """Return the fields by their key in JSON: `global_` is `global`."""
+    """Return the fields by their JSON key: `global_` has the key `global`."""
     members = dataclasses.fields(kind)
     by_name = {}
     for member in members:
@@ -291,7 +292,7 @@ def _plain_value(
 
 
 def shown(content: Any, widest: int = 60) -> str:
-    """Return a value as JSON, cut short if it is long."""
+    """Return a value as JSON, shortened if it is long."""
     text = json.dumps(content)
     if len(text) <= widest:
         return text

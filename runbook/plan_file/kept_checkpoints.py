@@ -1,6 +1,6 @@
-"""Number of checkpoints that are on the disk at once.
+"""The number of checkpoints on the disk at the same time.
 
-They are the newest ones, those that are kept forever, and the one being written.
+They are the newest ones, those that are kept permanently, and the one being written.
 """
 
 import math
@@ -12,12 +12,15 @@ NEAR_COPIES = 2
 
 
 def keeps_for_ever(checkpoint: Checkpoint, iteration: int) -> bool:
-    """Return whether the checkpoint of this iteration stays when newer ones replace the old."""
+    """Return whether the checkpoint of this iteration is kept permanently."""
     return bool(checkpoint.keep_every) and iteration % checkpoint.keep_every == 0
 
 
 def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
-    """Return the largest number of checkpoints at once, reached while the last one is saved.
+    """Return the largest number of checkpoints at the same time, reached during the last save.
+
+    A new checkpoint is complete before an old one is deleted.
+
 
     A new one is complete before an old one is deleted.
 
@@ -39,7 +42,10 @@ def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
 
 
 def all_saves(checkpoint: Checkpoint, iterations: int) -> int:
-    """Return the number of saves of a training whose program deletes none.
+    """Return the number of saves in a training whose program deletes no checkpoint.
+
+    Megatron-LM and Megatron-DeepSpeed are such programs.
+
 
     Megatron-LM and Megatron-DeepSpeed are such programs.
 

@@ -1,4 +1,4 @@
-"""Schedules of the learning rate: warm-up, decay, and the rate of each step."""
+"""Learning-rate schedules: warm-up, decay, and the rate of each step."""
 
 import math
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from runbook.plan_file.json_records import OMIT_DEFAULT
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
 """Shape of the learning rate after the warm-up."""
 WsdDecay = Literal["exponential", "linear", "cosine"]
-"""Shape of the last part of the schedule wsd (warm-up, stable, decay)."""
+"""Shape of the decay in a wsd schedule (warm-up, stable, decay)."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class LearningRate:
     warmup_samples: int
     decay_samples: int
     wsd_decay_samples: int = field(default=0, metadata=OMIT_DEFAULT)
-    """With schedule wsd: samples at the end of the decay length over which the rate falls."""
+    """With wsd: samples at the end of the decay length over which the rate falls."""
     wsd_decay_style: WsdDecay = field(default="exponential", metadata=OMIT_DEFAULT)
 
     @property
@@ -51,7 +51,7 @@ class LearningRate:
     def at(self, samples: int) -> float:
         """Return the rate of the step whose last sample is the `samples`-th (Megatron's rule).
 
-        Even the first step learns.
+        Its first step already has a rate above 0.
         """
         if self.warmup_samples and samples <= self.warmup_samples:
             return self.peak * samples / self.warmup_samples
@@ -70,9 +70,9 @@ class LearningRate:
         return self.minimum + share * (self.peak - self.minimum)
 
     def _wsd_share(self, samples: int) -> float:
-        """Return the share of the way from the minimum to the peak.
+        """Return the position of the rate between the minimum (0) and the peak (1).
 
-        Uses megatron-core's formulas, which end at 0.
+        The formulas are megatron-core's; they end at 0.
         """
         into_decay = samples - (self.decay_samples - self.wsd_decay_samples)
         if into_decay <= 0:

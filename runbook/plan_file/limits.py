@@ -1,4 +1,4 @@
-"""Rules that a phase must satisfy for our trainer: ranges, layout, shape, batch, engine."""
+"""Rules that our trainer imposes on a phase: ranges, layout, shape, batch, engine."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -78,7 +78,7 @@ _KEYS_BY_RANGE: dict[Range, tuple[str, ...]] = {
     BELOW_ONE: ("model.dropout",),
     _SEEDS: ("seed",),
 }
-"""Keys whose range is not with their field: see `ranges.within` for those whose range is."""
+"""Keys by range. Other fields declare their range themselves, with `ranges.within`."""
 
 
 def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:

@@ -1,4 +1,4 @@
-"""Messages about plan.json: one row each, with `{name}` for a value."""
+"""Messages about plan.json, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class PlanFileMessage(Message):
 
     CANNOT_BE_TRAINED = "this plan cannot be trained:\n{problems}"
     CONFIGURED_OTHERWISE = (
-        "deepspeed.{key}: {configured}, but the rest of the plan means {planned}; make the plan "
+        "deepspeed.{key}: {configured}, but the rest of the plan implies {planned}; make the plan "
         "again"
     )
     PLAN_MISSING = "{plan} does not exist; `runbook plan RUN` writes it"
@@ -25,37 +25,37 @@ class PlanFileMessage(Message):
 
 
 class AlarmMessage(Message):
-    """Evidence of an alarm."""
+    """Texts that explain why an alarm was raised."""
 
     AFTER_RECORDS = (
-        "{metric} {value:.4g}: {finding}; the {num_before} before have the median {usual:.4g} and "
-        "the spread {spread:.2g}"
+        "{metric} {value:.4g}: {finding}; the {num_before} records before have median {usual:.4g} "
+        "and spread {spread:.2g}"
     )
     JUMPED = "it jumped"
     JUMPED_WITH_GRADIENT = (
         "it jumped, and its gradient norm {grad_norm:.4g} is {factor:.3g} times the usual"
     )
-    NOT_BACK = "{num_records} records after a spike it is not back"
+    NOT_BACK = "{num_records} records after a spike it has not recovered"
     MEDIAN_ROSE = "the median of {num_records} rose by {share:.1%}"
     FELL_LITTLE = (
-        "it fell by {last_fall:.3g} over {last_records} records, by {first_fall:.3g} over "
-        "{first_records} before these"
+        "it fell by {last_fall:.3g} over {last_records} records, and by {first_fall:.3g} over the "
+        "{first_records} records before them"
     )
     RISES = (
-        "{metric} {value:.4g}: it rises, from {first:.4g} to {last:.4g} over {num_records} "
-        "records, of whose pairs {rising_pairs:.0%} rise"
+        "{metric} {value:.4g}: it rose from {first:.4g} to {last:.4g} over {num_records} records; "
+        "{rising_pairs:.0%} of all pairs of records rise"
     )
     GREW = (
-        "{metric} grew from {first} to {last} over {iterations} iterations, {slope} each, "
-        "steadily: the spread around that line is {spread}"
+        "{metric} grew steadily from {first} to {last} over {iterations} iterations, by {slope} "
+        "each; the spread around that line is {spread}"
     )
     GREW_BY_SHARE = (
-        "{metric} grew from {first:.4g} to {last:.4g} over {iterations} iterations, steadily: by "
+        "{metric} grew steadily from {first:.4g} to {last:.4g} over {iterations} iterations, by "
         "{share:.1%} each"
     )
-    WAITS = "each of {num_steps} steps waits so long, {share:.0%} of its time"
-    NORMS_LOST = "the gradient norm of {num_steps} steps in a row is no finite number"
-    LONG_SAVE = "so long a save took"
+    WAITS = "each of {num_steps} steps waits this long, {share:.0%} of its time"
+    NORMS_LOST = "the gradient norm of {num_steps} steps in a row is not finite"
+    LONG_SAVE = "the save took this long"
     MEMORY_LEFT = (
         "{growth}; {left} are left on {host}, enough for {hours:,.2f} hours if {growing} at this "
         "rate (until about iteration {iteration:.0f})"
@@ -63,8 +63,8 @@ class AlarmMessage(Message):
     IT_GROWS = "it grows"
     ALL_PROCESSES_GROW = "all {processes} processes grow"
     DISK_LOW = (
-        "{free} of {total} are free where {folder} is; a save takes {save}, {saves} are to come, "
-        "and {kept} are kept: {outlook}"
+        "{free} of {total} are free on the disk of {folder}; a save takes {save}, {saves} are "
+        "left, and {kept} are kept: {outlook}"
     )
     ALL_SAVES_FIT = "all saves fit"
     SAVE_DOES_NOT_FIT = (

@@ -1,4 +1,4 @@
-"""The phases of a run, in order. Each is named after its notebook's stem."""
+"""The phases of a run in order, each named like its notebook."""
 
 PLAN = "00-plan"
 ENVIRONMENT = "01-environment"
@@ -9,4 +9,4 @@ ANALYSIS = "05-analysis"
 EVALUATION = "06-evaluation"
 PHASES = (PLAN, ENVIRONMENT, DATA, SMOKE, FULL, ANALYSIS, EVALUATION)
 TRAINING_PHASES = (SMOKE, FULL)
-"""Phases whose job trains."""
+"""Phases with a training job."""

@@ -1,4 +1,4 @@
-"""Ranges of numbers in the plan, each with the words that name it in a message."""
+"""Ranges of numbers in the plan, each with its description for messages."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers that a value of the plan may have. NaN is outside every range."""
+    """The numbers that a value of the plan may have. NaN is outside every range."""
 
     text: str
     holds: Callable[[float], bool]
@@ -20,7 +20,7 @@ BELOW_ONE = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
 
 
 def within(allowed: Range) -> dict[str, Range]:
-    """Return the metadata of a record's field whose values are in this range.
+    """Return the metadata of a field whose values are limited to this range.
 
     `limits.check` reads it.
     """

@@ -1,4 +1,4 @@
-"""Files of a job's ranks: their heartbeats on each machine, and the reports of a hang."""
+"""Files of a job's ranks: heartbeats on each machine, and the reports of a hang."""
 
 import contextlib
 import hashlib
@@ -10,18 +10,18 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-# Folder of a job for a machine's reports of a hang
+# Folder of a job for each machine's report of a hang
 RANKS_FOLDER = "ranks"
-# A live job writes twice a second, and a suspended one keeps its file open
+# Age of a leftover. A live job writes twice per second, and a suspended job keeps its file open.
 LEFTOVER_SECONDS = 3600.0
 # Size of each rank's slot in its machine's file
 SLOT_BYTES = 2**14
 
 
 def heartbeat_stem(ranks_folder: Path) -> Path:
-    """Return the path of a job's heartbeat files on this machine, up to its first rank's number.
+    """Return the path of a job's heartbeat files on this machine, without the first rank's number.
 
-    It is in memory if possible.
+    The files are in memory if possible.
     """
     shared = Path("/dev/shm")
     if os.access(shared, os.W_OK | os.X_OK):
@@ -34,16 +34,16 @@ def heartbeat_stem(ranks_folder: Path) -> Path:
 
 
 def as_slot(values: dict[str, Any]) -> bytes:
-    """Return a heartbeat in the form of its slot.
+    """Return a heartbeat as the bytes of its slot.
 
-    It has a checksum, since it may be read while it is written.
+    The slot has a checksum, because it may be read while it is being written.
     """
     text = json.dumps(values, separators=(",", ":")).encode()
     return (b"%08x %s\n" % (zlib.crc32(text), text))[:SLOT_BYTES]
 
 
 def read_slots(content: bytes) -> list[dict[str, Any]]:
-    """Return the heartbeats in a machine's file, without those that are being written.
+    """Return the heartbeats in a machine's file, except those that are being written.
 
     >>> read_slots(as_slot({"rank": 3}) + b" torn")
     [{'rank': 3}]
@@ -60,7 +60,7 @@ def read_slots(content: bytes) -> list[dict[str, Any]]:
 def remove_leftovers() -> None:
     """Remove the heartbeats that killed jobs left on this machine.
 
-    The files of live jobs are never that old.
+    A live job's files are never that old.
     """
     for path in heartbeat_stem(Path()).parent.glob(f"runbook-{os.getuid()}-*"):
         with contextlib.suppress(OSError):

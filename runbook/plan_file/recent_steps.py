@@ -1,4 +1,4 @@
-"""Last steps of a training, read from the end of its metrics.jsonl."""
+"""The last steps of a training, read from the end of its metrics.jsonl."""
 
 import contextlib
 import json
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COMPUTE_SECONDS = "forward_backward_seconds"
-"""Column of a step that was computed. A skipped step has neither this nor a loss."""
+"""Column of a computed step. A skipped step has neither this nor a loss."""
 TAIL_BYTES = 1_000_000
-"""Number of bytes that are read at the file's end. A record has about 700 bytes."""
+"""Bytes to read from the end of the file. A record has about 700 bytes."""
 
 
 @dataclass(frozen=True)
 class RecentStep:
-    """The numbers of one step that alarms compare; a loss that is not finite is None."""
+    """The numbers of a step that alarms compare. A loss that is not finite is None."""
 
     iteration: int
     loss: float | None = None
@@ -22,7 +22,7 @@ class RecentStep:
     nan: int = 0
     segment: int = 0
     was_computed: bool = True
-    """False for a skipped step, whose samples were left out after a rollback."""
+    """False for a step that was skipped after a rollback, together with its samples."""
 
 
 def read_recent_steps(metrics: Path, iteration: int, count: int) -> list[RecentStep]:
@@ -62,6 +62,10 @@ def _parse(row: dict[str, object]) -> RecentStep:
 
 def recent_steps(steps: Iterable[RecentStep], iteration: int, count: int) -> list[RecentStep]:
     """Return the last `count` of these steps up to an iteration, each in its newest version.
+
+    Steps that were discarded by a rollback or a resume from an older checkpoint are not part of the
+    training. A skipped step in their place carries no information about the loss.
+
 
     Steps that a rollback or an older checkpoint discarded are not part of the training. A skipped
     step takes their place and carries no information: its loss is neither good nor bad.

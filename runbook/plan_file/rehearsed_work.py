@@ -1,6 +1,6 @@
-"""The counts of a rehearsal for one rank.
+"""The result of a dry run for one rank.
 
-The trainer writes it, the planner computes times from it, and people read the rest.
+The trainer writes it, the planner computes times from it, and the rest is for people to read.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Work:
     part: str
     """`FORWARD` and `BACKWARD` are per micro-batch, `ONCE` and `OPTIMIZER` once per step."""
     chunk: int
-    """Chunk of the model, if a stage of an interleaved pipeline has several."""
+    """Number of the model chunk, if a stage of an interleaved pipeline has several."""
     amounts: dict[str, int]
     """`MATRIX`, `ATTENTION` (of all pairs of tokens), `MOVED` (bytes, by all kernels but attention)
     and `KERNELS`. And bytes of collectives by `group:operation:overlapped` or `:alone`: whether
@@ -32,7 +32,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Collective:
-    """One kind of message in a step of the global batch."""
+    """One type of communication in a step of the global batch."""
 
     group: str
     op: str
@@ -63,25 +63,26 @@ class RehearsedRank:
     (`activations`).
     """
     moments: dict[str, int]
-    """Peak of each part of the step."""
+    """Peak memory in each part of the step."""
     flops: int
     operators: int
     collectives: tuple[Collective, ...]
     work: tuple[Work, ...]
     synchronizations: dict[str, int]
-    """Reads from the device that the step waits for, by the line of code that requests them."""
+    """Device-to-host reads that the step waits for, by the line of code that requests them."""
     saved_bytes: int
     """Bytes that this rank writes for a checkpoint."""
     save_host_bytes: int
     resume_bytes: int
     """Bytes that this rank reads from a checkpoint."""
     resume_peak_bytes: int
-    """Bytes that it needs in the meantime, on device and host together."""
+    """Bytes of memory that a resume needs at its peak, on device and host together."""
     largest: tuple[Allocation, ...]
     timeline: tuple[tuple[Any, ...], ...]
     """Pairs of moment and bytes, along the step."""
     microbatches: int
-    """Number of micro-batches that were run. Each adds the same counts, so the others are added by
-    calculation.
+    """Number of micro-batches that were run.
+
+    All have the same counts, so the remaining ones are calculated.
     """
     seconds: float

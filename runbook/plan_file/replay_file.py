@@ -1,9 +1,7 @@
-"""The record of the micro-batches that a training computed again.
+"""The record of recomputed micro-batches, `replay.jsonl`, and the comparison of two records.
 
-`replay.jsonl`, and how two of them compare.
-
-A segment begins with a line that describes the program and machine that computed it. Each step that
-was computed again has a line with a fingerprint of four bytes for every rank, layer and part.
+A segment begins with a line that describes the program and the machines. Each recomputed step has a
+line with a four-byte fingerprint for every rank, layer and part.
 """
 
 from __future__ import annotations
@@ -21,14 +19,15 @@ PARTS = (FORWARD, BACKWARD, GRADIENT)
 """Activations, gradients of activations, gradients of weights."""
 ATTENTION, FEED_FORWARD, OUTPUT = ("attention", "feed-forward", "output")
 BLOCKS = (ATTENTION, FEED_FORWARD, OUTPUT)
-"""Parts of a layer in the order of computation. After each of the first two, tensor-parallel ranks
-sum their results.
+"""Parts of a layer in the order of computation.
+
+Tensor-parallel ranks sum their results after each of the first two.
 """
 MARK_BYTES = 4
 TRANSIENT = "transient corruption"
-"""Alarm: a rank computed something wrong once. Afterwards that rank and others agree about it."""
+"""Alarm: a rank computed a wrong result once, and has agreed with the other ranks since then."""
 PERSISTENT = "persistent corruption"
-"""Alarm: a rank repeatedly computes something wrong."""
+"""Alarm: a rank repeatedly computes wrong results."""
 
 
 class ComputedPlace(NamedTuple):
@@ -36,18 +35,19 @@ class ComputedPlace(NamedTuple):
 
     part: str
     layer: int
-    """Layers are numbered from 1. 0 is the embedding, and the number of layers plus one is what
-    follows the last.
+    """Layers are numbered from 1.
+
+    0 is the embedding; the number of layers plus one is everything after the last layer.
     """
     name: str
     number: int = 0
-    """How often it was already computed in the same pass, by an earlier micro-batch or before
-    recomputation.
+    """How often the tensor was already computed in the same pass, by an earlier micro-batch or
+    before recomputation.
     """
 
     @property
     def metric(self) -> str:
-        """Return the place as an alarm names it.
+        """Return the name of the tensor in an alarm.
 
         >>> ComputedPlace("forward", 3, "mlp.linear_fc1").metric
         'forward of layer 3'
@@ -55,7 +55,7 @@ class ComputedPlace(NamedTuple):
         return f"{self.part} of layer {self.layer}"
 
     def describe(self, num_layers: int) -> str:
-        """Return the place in words.
+        """Return a description of the tensor.
 
         >>> ComputedPlace("forward", 3, "mlp.linear_fc1").describe(num_layers=4)
         'layer 3, mlp.linear_fc1, forward'
@@ -73,10 +73,10 @@ class ComputedPlace(NamedTuple):
 
 
 def passing_order(location: ComputedPlace, position: int) -> tuple[int, int, int, int]:
-    """Return the order of a place among the places of all ranks, which compute one after another.
+    """Return the position of a tensor in the order of computation over all ranks.
 
-    `position` is its index among the places of its rank. Forward through the layers, then backward;
-    a weight's gradient is the last thing that its layer computes.
+    `position` is its index among the tensors of its rank. The order is forward through the layers,
+    then backward; a layer computes a weight's gradient last.
     """
     if location.part == FORWARD:
         return (0, location.layer, 0, position)
@@ -90,12 +90,12 @@ def first_difference(
 ) -> tuple[tuple[int, int, int, int], ComputedPlace] | None:
     """Return the first place at which two computations of a rank differ, with its order, or None.
 
-    `tolerance`: relative difference up to which two numbers count as equal.
+    Two numbers count as equal up to a relative difference of `tolerance`.
     """
     orders: dict[ComputedPlace, tuple[int, int, int, int]] = {}
     for numbers in (first_numbers, second_numbers):
         for position, location in enumerate(numbers):
-            # If both visited a place, the order of the first is used.
+            # A place that occurs in both has the order of the first.
             orders.setdefault(location, passing_order(location, position))
 
     different = []
@@ -131,7 +131,7 @@ class MarkKey(NamedTuple):
 
     @classmethod
     def of(cls, location: ComputedPlace) -> MarkKey:
-        """Return the block that a place is in.
+        """Return the block that a place belongs to.
 
         >>> MarkKey.of(ComputedPlace("forward", 3, "mlp.linear_fc1")).block
         'feed-forward'
@@ -143,16 +143,16 @@ class MarkKey(NamedTuple):
         return cls(location.part, location.layer, OUTPUT)
 
     def order(self) -> tuple[int, int, int, int]:
-        """Return its order among the marks of all ranks, which are computed one after another."""
+        """Return its position in the order of computation over all ranks."""
         position = BLOCKS.index(self.block)
         location = ComputedPlace(self.part, self.layer, self.block)
         return passing_order(location, position if self.part == FORWARD else -position)
 
 
 def layer_marks(numbers: Mapping[ComputedPlace, float]) -> dict[MarkKey, bytes]:
-    """Return four bytes for each block of a layer.
+    """Return a four-byte mark for each block of a layer.
 
-    They change if any fingerprint of the block does.
+    A mark changes if any fingerprint of its block changes.
     """
     texts: dict[MarkKey, list[bytes]] = {}
     for location, number in numbers.items():
@@ -197,7 +197,7 @@ class ReplayLine(TypedDict, total=False):
     machines: list[str]
     programs: list[str]
     places: list[list[MarkKey]]
-    """The item that each mark belongs to, for each kind of rank."""
+    """The block of each mark, for each kind of rank."""
     places_of_rank: list[int]
     iteration: int
     data: list[str]
@@ -208,35 +208,35 @@ class ReplayLine(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Circumstances:
-    """The programs and machines that computed a segment, and how they are compared."""
+    """The programs and machines that computed a segment."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
     code: str = ""
     """sha256 of the trainer's own files."""
     machines: Sequence[str] = ()
-    """For each rank: its processor or GPU, and its number of threads."""
+    """Processor or GPU and number of threads of each rank."""
     hosts: Sequence[str] = ()
     programs: Sequence[str] = ()
-    """For each rank: a hash of its versions and code; older records have none."""
+    """Hash of each rank's versions and code; empty in older records."""
     threads: int = 0
-    """Threads of the first rank; 0: not known."""
+    """Threads of the first rank; 0 if not known."""
     is_bitwise: bool = True
     watched: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Names of the outputs that the marks of a part cover; older records have none."""
+    """Names of the outputs that a part's marks cover; empty in older records."""
 
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """The record of a step that was computed again."""
+    """The record of a recomputed step."""
 
     iteration: int
     data: Sequence[str]
-    """For each rank: a hash of the tokens of its first micro-batch."""
+    """Hash of the tokens of each rank's first micro-batch."""
     marks: Sequence[Mapping[MarkKey, bytes]]
-    """For each rank."""
+    """Marks of each rank."""
     circumstances: Circumstances
     samples: Sequence[str] = ()
-    """For each rank: a hash of all that it read for the step; older records have none."""
+    """Hash of everything that each rank read for the step; empty in older records."""
 
 
 def read_steps(lines: Iterable[ReplayLine]) -> dict[int, RecordedStep]:
@@ -287,7 +287,7 @@ class Difference:
     layer: int
     block: str
     ranks: tuple[int, ...]
-    """All ranks that differ there, including the first."""
+    """All ranks that differ at this place, including the first."""
 
 
 def ranks_of_other_samples(first_step: RecordedStep, second_step: RecordedStep) -> tuple[int, ...]:
@@ -302,9 +302,9 @@ def ranks_of_other_samples(first_step: RecordedStep, second_step: RecordedStep) 
 
 
 def compare_steps(first_step: RecordedStep, second_step: RecordedStep) -> Difference | None:
-    """Return where two recordings of a step first differ, in the order of computation, or None.
+    """Return the first difference of two recordings of a step in the order of computation, or None.
 
-    Marks of a part are compared if both cover the same outputs.
+    Marks of a part are compared only if both cover the same outputs.
     """
     first_watched = first_step.circumstances.watched
     second_watched = second_step.circumstances.watched

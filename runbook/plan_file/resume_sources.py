@@ -1,4 +1,4 @@
-"""Where a resume read its state, as the event `resumed` says it: one place for writer and readers."""
+"""The places from which a resume reads its state, as recorded in the event `resumed`."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ SHARED = "shared"
 NEAR_OWN = "near own"
 """The copy in the memory of each rank's own node."""
 _NEAR_PARTNER = "near partner"
-"""Copies in the memory of other nodes, followed by the ranks that had them brought."""
+"""Copies in the memory of other nodes, followed by the ranks that fetched them."""
 
 
 def near_partner(ranks: Sequence[int]) -> str:
-    """Return the source of a resume that brought the copies of these ranks from other nodes.
+    """Return the source of a resume in which these ranks fetched copies from other nodes.
 
     >>> near_partner([1, 3]), is_from_partner(near_partner([1, 3])), is_near(NEAR_OWN)
     ('near partner (rank 1, 3)', True, True)
@@ -20,7 +20,7 @@ def near_partner(ranks: Sequence[int]) -> str:
 
 
 def is_from_partner(source: str) -> bool:
-    """Return whether copies of other nodes were brought."""
+    """Return whether copies were fetched from other nodes."""
     return source.startswith(_NEAR_PARTNER)
 
 

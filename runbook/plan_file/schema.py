@@ -13,34 +13,36 @@ from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.ranges import BELOW_ONE, NOT_NEGATIVE, POSITIVE, within
 
 FLOPS_CONVENTION = "megatron-full"
-"""The convention that trainer and plan report TFLOP/s in; see `ModelShape.flops_per_sequence`."""
+"""The convention of all TFLOP/s in trainer and plan; see `ModelShape.flops_per_sequence`."""
 RANK_TIMES = "rank_times.jsonl"
 REPLAY = "replay.jsonl"
 NEAR_FOLDER = "/dev/shm"
 RANKS_PER_STEP = 128
-"""Number of ranks up to which the times of every step are recorded. With 1,024 ranks it is every
-8th step.
+"""Number of ranks up to which the times of every step are recorded.
+
+With 1,024 ranks, only every 8th step is.
 """
 
 Precision = Literal["fp32", "fp16", "bf16"]
 """Number format of the matrix products."""
 Recompute = Literal["none", "selective", "full"]
-"""Which activations are computed again in the backward pass instead of being kept."""
+"""Which activations are recomputed in the backward pass instead of being kept."""
 Engine = Literal["megatron-core", "deepspeed"]
-"""Which library moves gradients and optimizer states in our own trainer."""
+"""Library that manages gradients and optimizer states in our own trainer."""
 Fp8 = Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"]
-"""How Transformer Engine scales the matrix products that it computes in 8 bits."""
+"""How Transformer Engine scales 8-bit matrix products."""
 RecomputeMethod = Literal["uniform", "block"]
-"""How the layers that are recomputed are chosen."""
+"""How the layers to recompute are chosen."""
 Switch = Literal["auto", "always", "never"]
+"""Whether to do something. `auto` is the framework's own default."""
 Kernels = Literal["auto", "compiled", "plain"]
-"""Whether to do something; each framework has its own default."""
-NanPolicy = Literal["stop", "skip", "rollback"]
+"""Which kernels our trainer uses."""
 TRACKERS = ("mlflow", "trackio", "wandb")
-"""Programs that the trainer can feed while it runs; TensorBoard's files are always written."""
+"""Trackers that the trainer can report to; TensorBoard files are always written."""
+NanPolicy = Literal["stop", "skip", "rollback"]
 """The action after a step whose loss or gradient is NaN or infinite."""
 SpikePolicy = Literal["note", "skip", "rollback"]
-"""The action after a finite loss that jumps out of its curve."""
+"""The action after a finite loss that jumps above its curve."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,12 @@ class ModelShape:
         return self.activation == "swiglu"
 
     def flops_per_sequence(self, *, attended: float = 1.0) -> float:
-        """Forward and backward pass over one sequence.
+        """Return the FLOPs of the forward and backward pass over one sequence.
 
-        For a GPT-3 shape 72 s l h^2 (1 + s/6h + V/12lh).
+        For a GPT-3 shape these are 72 s l h^2 (1 + s/6h + V/12lh).
 
-        Megatron-LM's formula: `attended` is the share of all pairs of tokens whose attention scores
-        are counted. Recomputed activations are not counted.
+        This is Megatron-LM's formula. `attended` is the share of all token pairs whose attention
+        scores are counted. Recomputed activations are not counted.
         """
         s = self.sequence_length
         h = self.hidden
@@ -103,10 +105,10 @@ SHAPE_FIELDS = frozenset(field.name for field in dataclasses.fields(ModelShape))
 
 
 class HasShape:
-    """Lets readers of a plan ask a model for its sizes without naming the shape.
+    """Access to the sizes of a model without naming its shape.
 
-    `runbook.open(RUN).plan.plan.model.layers` is for people. Our own code uses the shape; mypy
-    enforces this.
+    `runbook.open(RUN).plan.plan.model.layers` is for people. Our own code uses the shape, which
+    mypy enforces.
     """
 
     shape: ModelShape
@@ -134,7 +136,7 @@ class PlannedModel(HasShape):
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the network is divided over the ranks; `over` counts replicas and ranks."""
+    """How the network is divided over the ranks. `over` sets the replicas for a number of ranks."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -145,7 +147,7 @@ class Layout:
     world_size: int = 1
     zero_stage: int = 1
     first_stage_layers: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Layers of the first stage; 0: as many as the middle ones."""
+    """Layers of the first stage; 0: the same as the middle stages."""
     last_stage_layers: int = field(default=0, metadata=OMIT_DEFAULT)
 
     @property
@@ -154,7 +156,7 @@ class Layout:
         return self.tensor * self.pipeline * self.context
 
     def over(self, world_size: int) -> "Layout":
-        """Return the layout over this many ranks, with the replicas that fit: at least one.
+        """Return the layout for this many ranks, with as many replicas as fit, but at least one.
 
         >>> Layout(tensor=4, pipeline=2).over(64).data, Layout(tensor=4).over(2).data
         (8, 1)
@@ -163,7 +165,7 @@ class Layout:
         return dataclasses.replace(self, data=replicas, world_size=world_size)
 
     def stage_layers(self, layers: int) -> tuple[int, ...]:
-        """Return the layers on each stage, or nothing if they do not divide.
+        """Return the layers of each stage, or an empty tuple if they do not divide.
 
         >>> four = Layout(pipeline=4, last_stage_layers=6)
         >>> four.stage_layers(30), four.stage_layers(32)
@@ -191,9 +193,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a step is carried out.
+    """How a step is computed.
 
-    Apart from rounding, these values do not change the result of the training.
+    These values do not change the result of the training, apart from rounding.
     """
 
     overlap_gradients: bool = field(default=False, metadata=OMIT_DEFAULT)
@@ -209,7 +211,7 @@ class Tuning:
     broadcast_batches: bool = field(default=False, metadata=OMIT_DEFAULT)
 
     def recomputed(self, layers: int) -> float:
-        """Return the share of a stage's (or chunk's) layers that full recomputation recomputes."""
+        """Return the share of layers of a stage (or chunk) that are recomputed."""
         if self.recompute_method == "block":
             return min(1.0, self.recompute_num_layers / layers)
         return 1.0
@@ -217,7 +219,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Ramp:
-    """Batch ramp: `start` sequences, plus `increment` at a time over the first `samples`.
+    """Batch ramp: `start` sequences, plus `increment` at a time, over the first `samples`.
 
     Start 0 means no ramp.
     """
@@ -229,7 +231,7 @@ class Ramp:
 
 @dataclass(frozen=True)
 class Batch:
-    """Return the sequences of one step; with a ramp, those of a step after the ramp.
+    """The sequences of one step; with a ramp, those of a step after the ramp.
 
     >>> batch = Batch(micro=1, global_=8, num_microbatches=8, ramp=Ramp(start=2, increment=2,
     ... samples=30))
@@ -254,7 +256,7 @@ class Batch:
         return positive and (self.global_ - ramp.start) % ramp.increment == 0
 
     def at(self, consumed_samples: int) -> int:
-        """Return the batch after `consumed_samples`, by the rule of Megatron's rampup-batch-size."""
+        """Return the batch size after `consumed_samples`, by the rule of rampup-batch-size."""
         ramp = self.ramp
         if not ramp.start or not self.ramp_is_sound or consumed_samples >= ramp.samples:
             return self.global_
@@ -266,7 +268,7 @@ class Batch:
     def samples_after(self, iterations: int) -> int:
         """Return the number of samples in this many steps from the beginning.
 
-        Only the steps of the ramp are counted one by one.
+        Only the steps of the ramp are added one by one.
         """
         samples = 0
         for iteration in range(iterations):
@@ -278,7 +280,7 @@ class Batch:
         return samples
 
     def iterations_within(self, samples: int) -> int:
-        """Return the number of whole steps for which these samples are enough."""
+        """Return the number of whole steps that these samples allow."""
         consumed = iterations = 0
         while (size := self.at(consumed)) != self.global_ and consumed + size <= samples:
             consumed = consumed + size
@@ -317,13 +319,13 @@ class PlannedPrecision:
     initial_loss_scale: float
     loss_scale_window: int
     hysteresis: int = field(default=2, metadata=OMIT_DEFAULT)
-    """Overflows in a row before the scale halves."""
+    """Overflows in a row before the scale is halved."""
     static_loss_scale: float = field(default=0.0, metadata=OMIT_DEFAULT)
     """Constant scale; 0: dynamic."""
     minimum_loss_scale: float = field(default=1.0, metadata=OMIT_DEFAULT)
     """Lower limit of the dynamic scale; an overflow there counts as a collapse."""
     fp8: Fp8 = field(default="none", metadata=OMIT_DEFAULT)
-    """How products in 8 bits are scaled."""
+    """How 8-bit products are scaled."""
 
 
 @dataclass(frozen=True)
@@ -333,7 +335,7 @@ class Source:
     weight: float
     prefix: str
     text: str = field(default="", metadata=OMIT_DEFAULT)
-    """Name of the text, for texts with several files.
+    """Name of the text, if it has several files.
 
     The files share the text's weight in proportion to their tokens, which are counted when the text
     is read.
@@ -342,7 +344,7 @@ class Source:
 
 @dataclass(frozen=True)
 class PlannedData:
-    """Token files by use; the split counts only where no file is held out."""
+    """Token files by use. The split is used only if no file is held out."""
 
     mock: bool
     train: tuple[Source, ...]
@@ -353,7 +355,7 @@ class PlannedData:
 
     @property
     def held_out(self) -> bool:
-        """Whether complete files are kept for validation and test."""
+        """Whether whole files are reserved for validation and test."""
         return bool(self.validation or self.test)
 
 
@@ -373,11 +375,11 @@ class Checkpoint:
     interval: int
     keep: int
     keep_every: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Also keep each checkpoint at a multiple of this many iterations; 0: only the newest."""
+    """Also keep every checkpoint at a multiple of this many iterations; 0: only the newest ones."""
     asynchronous: bool = field(default=False, metadata=OMIT_DEFAULT)
     """Write while the training continues, instead of between two steps."""
     resume_changed: bool = field(default=False, metadata=OMIT_DEFAULT)
-    """Resume from a checkpoint that was trained with other values than these."""
+    """Allow a resume from a checkpoint that was trained with other values than these."""
     saves: bool = field(default=True, metadata=OMIT_DEFAULT)
     """False if another framework trains and nothing is saved."""
     near_interval: int = field(default=0, metadata=OMIT_DEFAULT)
@@ -398,30 +400,33 @@ class Log:
     events: str
     tensorboard: str
     peak_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
-    """Datasheet peak of a device in this number format; 0: not known."""
+    """Datasheet peak of a device in this number format; 0 if not known."""
     measured_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
-    """Speed of the longest matrix product on this machine; 0: not measured."""
+    """Speed of the longest matrix product on this machine; 0 if not measured."""
     alarm_webhook: str = field(default="", metadata=OMIT_DEFAULT)
     """Reference (env:NAME or file:PATH) to the address to which alarms are posted."""
     alarm_command: str = field(default="", metadata=OMIT_DEFAULT)
     trackers: tuple[str, ...] = field(default=(), metadata=OMIT_DEFAULT)
-    """Names of `TRACKERS` that receive the numbers while this phase trains."""
+    """Names from `TRACKERS` that receive the metrics while this phase trains."""
     tracker_project: str = field(default="", metadata=OMIT_DEFAULT)
     """Project or experiment of the runs; empty: the value of the tracker's own variable."""
 
     @property
     def rank_times(self) -> str:
-        """Return the file with each rank's step times, next to the metrics."""
+        """The file with each rank's step times, next to the metrics."""
         return str(PurePosixPath(self.metrics).with_name(RANK_TIMES))
 
     @property
     def replay(self) -> str:
-        """Return the file with the recomputed micro-batches' fingerprints, next to the metrics."""
+        """The file with the fingerprints of recomputed micro-batches, next to the metrics."""
         return str(PurePosixPath(self.metrics).with_name(REPLAY))
 
 
 def exchange_interval(world_size: int) -> int:
-    """Return the number of steps after which the ranks exchange their times.
+    """Return the number of steps between two exchanges of the ranks' times.
+
+    A record then contains at most `RANKS_PER_STEP` ranks per step.
+
 
     A step then has the times of at most `RANKS_PER_STEP` ranks.
 
@@ -433,7 +438,7 @@ def exchange_interval(world_size: int) -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop waiting or working."""
+    """Limits on waiting and on working."""
 
     exit_duration_seconds: int
     process_group_timeout_seconds: int
@@ -445,9 +450,9 @@ class Limits:
     """This many such steps in a row, or rollbacks in a segment, end the training under any policy.
     """
     spike_policy: SpikePolicy = field(default="note", metadata=OMIT_DEFAULT)
-    """The action after a finite loss that jumps out of its curve."""
+    """The action after a finite loss that jumps above its curve."""
     replay_interval: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Steps between two checks in which the first micro-batch is computed again and compared; 0:
+    """Steps between two checks that recompute the first micro-batch and compare the results; 0:
     never.
     """
     fewer_replicas: tuple[int, ...] = field(default=(), metadata=OMIT_DEFAULT)
@@ -490,20 +495,21 @@ class PhasePlan:
     sampling: Sampling
     fingerprint: str
     deepspeed: dict[str, Any] = field(default_factory=dict, metadata=OMIT_DEFAULT)
-    """DeepSpeed's own configuration, passed to it unchanged; empty: made from the other values."""
+    """DeepSpeed's own configuration, passed unchanged; if empty, it is made from the other values.
+    """
     tuning: Tuning = field(default=Tuning(), metadata=OMIT_DEFAULT)
     planned_replicas: int = field(default=0, metadata=NOT_IN_JSON)
-    """Data-parallel replicas of plan.json if this attempt has fewer; 0: it has all."""
+    """Data-parallel replicas in plan.json if this attempt has fewer; 0 if it has all."""
     root: Path = field(default=Path(), metadata=NOT_IN_JSON)
-    """The folder of plan.json, which its relative paths start from."""
+    """The folder of plan.json. Relative paths in the plan start there."""
 
     def path(self, relative: str) -> Path:
-        """Return the file or folder that plan.json means by this path."""
+        """Return the file or folder for a path in plan.json."""
         return self.root / relative
 
 
 def read_plan(plan: Path, phase: str) -> PhasePlan:
-    """Return one phase of a plan.json. Raise `RefusedError` with all its faults."""
+    """Return one phase of a plan.json. Raise `RefusedError` with all its errors."""
     try:
         content = json.loads(plan.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -528,7 +534,7 @@ def read_plan(plan: Path, phase: str) -> PhasePlan:
 def parse(content: Any, root: Path = Path()) -> PhasePlan:
     """Return a phase from its JSON.
 
-    Raise `RefusedError` with every unknown key, missing key and ill-typed value.
+    Raise `RefusedError` with every unknown key, missing key and value of the wrong type.
     """
     phase = from_json(
         PhasePlan,

@@ -1,9 +1,9 @@
-"""Alarms on ranks that compute longer than the other ranks of their pipeline stage.
+"""Alarms about ranks that compute longer than the other ranks of their pipeline stage.
 
-There are two thresholds, because they answer two questions. While a training runs, an alarm may
-cost a node its place: a rank must compute `SLOW_RANK_FACTOR` times as long as its stage, window
-after window. After the run, `runbook.results.stragglers` lists the ranks. Over thousands of steps,
-a median that is `SLOWER_SHARE` above the others' is not noise, and the node should be checked.
+There are two thresholds for two purposes. While a training runs, an alarm may exclude a node, so a
+rank must take `SLOW_RANK_FACTOR` times as long as its stage, in several windows in a row. After the
+run, `runbook.results.stragglers` lists slow ranks: over thousands of steps, a median that is
+`SLOWER_SHARE` above the others' is not noise, and the node should be checked.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from statistics import median
 from runbook.plan_file.alarms import Alarm
 
 SLOW_RANK_FACTOR = 1.5
-"""A rank that computes this many times as long as the median of its stage is slow."""
+"""A rank is slow if its computation takes this many times the median of its stage."""
 SLOWER_SHARE = 0.10
-"""Relative median time above which a rank of a finished run is marked in the table."""
+"""A rank of a finished run is marked if its median time is this share above the others'."""
 SLOW_WINDOWS = 3
 """Slow windows in a row before a rank is reported."""
 WINDOW_STEPS = 5
@@ -23,7 +23,7 @@ WINDOW_STEPS = 5
 WINDOW_SECONDS = 2.0
 """Shortest time of a window."""
 SMALLEST_DELAY = 0.002
-"""Minimum delay of a slow rank in seconds a step; less is noise of the clock and the system."""
+"""Minimum delay of a slow rank in seconds per step. Less is noise of clock and system."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ExchangedTimes:
 
     iteration: int
     steps: int
-    # Mean time of these steps in forward and backward passes, without communication, for each rank
+    # Mean time of each rank in forward and backward passes of these steps, without communication
     seconds: list[float]
 
 
@@ -49,8 +49,8 @@ class StragglerDetector:
     def look(self, times: ExchangedTimes, moment: float) -> list[Alarm]:
         """Report ranks that were slow in `SLOW_WINDOWS` windows in a row.
 
-        Each is reported once until it recovers. The first times are ignored, because a first step
-        compiles and fills caches. Megatron numbers the ranks of one stage consecutively.
+        Each is reported once, until it recovers. The first times are ignored, because the first
+        step compiles and fills caches. Megatron numbers the ranks of a stage consecutively.
         """
         before = self._seconds
         nothing = [0.0] * len(times.seconds)
@@ -85,7 +85,8 @@ class StragglerDetector:
         """Report the ranks of a stage that were slow for this many windows, by their step times."""
         size = len(stage)
         ordered = sorted(stage)
-        # An upper bound of the others' median, so that for most ranks no median has to be computed
+        # An upper bound of the others' median, which makes the exact median unnecessary for most
+        # ranks
         lower_median = ordered[(size - 2) // 2]
         for rank, seconds in enumerate(stage, first_rank):
             if seconds <= SLOW_RANK_FACTOR * lower_median:

@@ -1,4 +1,4 @@
-"""`StrEnum` for programs of a job that may meet Python 3.10 inside a vendor's container."""
+"""`StrEnum` for programs in a job, which may run on Python 3.10 in a vendor's container."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ else:
     from enum import Enum
 
     class StrEnum(str, Enum):  # noqa: UP042
-        """An enumeration whose members are their texts, as in Python 3.11."""
+        """An enumeration whose members are strings, as in Python 3.11."""
 
         __str__ = str.__str__
         __format__ = str.__format__

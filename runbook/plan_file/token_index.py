@@ -1,4 +1,4 @@
-"""Layout of Megatron's .idx: the tokenizer writes it, the trainer checks it.
+"""Layout of Megatron's .idx files, which the tokenizer writes and the trainer checks.
 
 MMIDIDX 0 0 | version 1 <Q | dtype code <B | sequences <Q | documents + 1 <Q
 lengths int32[sequences] | byte pointers int64[sequences] | document index int64[documents + 1]

@@ -2,5 +2,5 @@
 
 Nothing is imported here, so that papermill starts as fast with our engine as without. In the
 kernel, `session` collects results and checks and writes the `phase_record`. Outside it, `engine`
-executes and files notebooks. `pages` are the reports; `manifest` says whether anybody changed them.
+executes and files notebooks, `pages` makes the reports, and `manifest` detects later edits.
 """

@@ -1,4 +1,4 @@
-"""The code that makes a record: its commit, and the versions of Python and packages."""
+"""The code that made a record: its commit, and the versions of Python and packages."""
 
 import contextlib
 import platform
@@ -28,7 +28,7 @@ Packages that are not installed are left out.
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, system and packages without importing the packages."""
+    """Return the versions of Python, the system and packages, without importing the packages."""
     versions_by_name = {"python": platform.python_version(), "system": platform.platform()}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -40,8 +40,8 @@ def versions() -> dict[str, str]:
 def commit_of(project: Path) -> str:
     """Return the commit of the project's repository, or an empty text if git does not provide it.
 
-    It ends with `-dirty` if tracked files differ from it. git refuses a clone with another owner,
-    which is how a container sees one; the clone that contains this code is trusted.
+    It ends with `-dirty` if tracked files differ from it. git refuses a clone that another user
+    owns, as a clone looks from inside a container; the clone that contains this code is trusted.
     """
     trusted = f"safe.directory={Path(__file__).parents[2]}"
     describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]

@@ -1,7 +1,7 @@
 """The logbook of a run: logbook.md and the entries of its report, made from events.jsonl.
 
-events.jsonl is only appended to. A person's note is an event too. The words for each kind of event
-are in pages/templates/logbook.j2.
+events.jsonl is append-only. A person's note is an event too. The text for each kind of event is in
+pages/templates/logbook.j2.
 """
 
 import math
@@ -38,7 +38,7 @@ LONGEST_NOTE = 10_000
 class LogbookEntry(NamedTuple):
     """One event of the run.
 
-    `loss_around` is the iteration around which the loss shows it, 0 if it does not.
+    `loss_around` is the iteration around which the loss shows its effect, or 0 if there is none.
     """
 
     moment: str
@@ -47,9 +47,9 @@ class LogbookEntry(NamedTuple):
 
 
 def make_entry(event: Mapping[str, Any]) -> LogbookEntry:
-    """Return an event as readable text. An event of another version is shown key by key.
+    """Return an event as readable text. Show an event of another version key by key.
 
-    Tokens are masked, because a message of another program may contain one.
+    Secrets are masked, because messages of other programs may contain them.
     """
     event = mask_value(dict(event))
     module: Any = environment().get_template("logbook.j2").module
@@ -105,9 +105,9 @@ def write_logbook(run_folder: Path) -> list[LogbookEntry]:
 
 
 def add_note(run_folder: Path, text: str) -> str:
-    """Append a person's note to the events, however many write at once; return what was noted.
+    """Append a person's note to the events, and return the note as written.
 
-    What looks like a secret is masked before it is written anywhere.
+    Several processes may append at once. Anything that looks like a secret is masked first.
     """
     written = visible(" ".join(text.split()))
     text = mask(written)
@@ -127,7 +127,7 @@ def add_note(run_folder: Path, text: str) -> str:
         before = read_manifest(run_folder).get(EVENTS)
         is_whole = before is None or begins_as(path, before)
         append_line(path, event)
-        # Otherwise an edit would be recorded as the correct content.
+        # Without this check, a later edit would be recorded as correct.
         if is_whole:
             note_files(run_folder, [path])
         write_logbook(run_folder)

@@ -1,9 +1,9 @@
 """manifest.json: size and sha256 of every file of a run.
 
-Earlier records are kept in records/history. Recorded entries do not change, except in three cases:
-the file's own writer records it, the phase that writes the file ends again (`writer_of`), or the
-file is one that jobs append to, still begins with what was recorded, and its phase is not done
-(`may_grow`). Therefore no later phase or report can hide an edit from `verify`.
+Earlier records are kept in records/history. A recorded entry changes only in three cases: the
+program that writes the file records it again; the phase that writes the file (`writer_of`) ends
+again; or jobs append to the file, it still begins with the recorded content, and its phase is not
+done (`may_grow`). Therefore no later phase or report can hide an edit from `verify`.
 """
 
 import contextlib
@@ -119,9 +119,9 @@ def covered(run_folder: Path) -> list[str]:
 
 
 def _refuse_folder(error: OSError) -> None:
-    """Raise an error for a folder that cannot be listed, so that it does not count as empty.
+    """Raise an error if a folder cannot be listed, so that it does not count as empty.
 
-    A folder that vanished in the meantime was replaced by a newer one.
+    A folder that has vanished was replaced by a newer one.
     """
     if not isinstance(error, FileNotFoundError):
         raise RecordError(
@@ -132,7 +132,7 @@ def _refuse_folder(error: OSError) -> None:
 def writer_of(name: str) -> str:
     """Return the phase that writes a file of the run's folder.
 
-    The result is empty if several phases do.
+    Return an empty text if several phases write it.
 
     >>> writer_of("metrics.jsonl"), writer_of("jobs/04-training-2/out")
     ('04-training', '04-training')
@@ -151,7 +151,7 @@ def writer_of(name: str) -> str:
 def may_grow(name: str, done: Set[str]) -> bool:
     """Return whether a job may still append to a file.
 
-    It may grow while a phase that writes the file is not done.
+    It may while a phase that writes the file is not done.
     """
     if not _matches(name, GROWING):
         return False
@@ -167,10 +167,10 @@ def begins_as(path: Path, entry: Entry) -> bool:
 
 
 def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = ()) -> None:
-    """Record new files, grown ones, and the files of `phase` in their state at its end.
+    """Record new files, files that have grown, and the files of `phase` as they are at its end.
 
     `written` lists the records that were just written. A job's folder is closed once its exit code
-    was recorded.
+    is recorded.
     """
     recorded = read_manifest(run_folder)
     just_written = {path.relative_to(run_folder).as_posix() for path in written}
@@ -191,7 +191,7 @@ def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = 
     for name in recorded.keys() - set(present):
         is_job_file = name.startswith("jobs/")
         if _is_written_by(name, phase) and not is_job_file and not _matches(name, GROWING):
-            # An older checkpoint was deleted for space, or a step is to be repeated.
+            # An older checkpoint was deleted to free space, or a step is to be repeated.
             del entries[name]
 
     _write(run_folder, entries)
@@ -205,7 +205,7 @@ def _grown_entry(
 ) -> Entry:
     """Return the entry of a file to which jobs append.
 
-    A new entry is made only if the recorded content is unchanged.
+    The entry is renewed only if the recorded content is unchanged.
     """
     if not may_grow(name, done):
         return entry
@@ -245,8 +245,8 @@ def note_files(run_folder: Path, paths: Iterable[Path]) -> None:
 def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
     """Move files and folders inside the run's folder, together with their unchanged entries.
 
-    Files have no entry while they are being moved. After a kill they are then recorded again and
-    contradict nothing.
+    Files have no entry while they are being moved. If the process is killed meanwhile, they are
+    recorded as new later and contradict no entry.
     """
     recorded = read_manifest(run_folder)
     new_names: dict[str, str] = {}
@@ -304,12 +304,12 @@ SUFFIXES = (".ipynb", ".html", ".json")
 def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False) -> list[Path]:
     """Move notebook, report and JSON of a phase to records/history/<phase>-<UTC start>.
 
-    Return the new places. `keep_newer_notebook` is for use while a notebook runs: a notebook whose
-    execution differs from the record's is not moved, because papermill may be writing it.
+    Return the new paths. `keep_newer_notebook` is for calls while a notebook runs: a notebook of
+    another execution than the record's is not moved, because papermill may be writing it.
     """
     records = run_folder / "records"
     started = ""
-    # If the record is missing or broken, the files are named after the time of the newest.
+    # If the record is missing or broken, the newest file's time is part of the new name.
     with contextlib.suppress(RecordError):
         started = read_phase_record(records / f"{phase}.json").started
     paths = [records / f"{phase}{suffix}" for suffix in SUFFIXES]
@@ -340,9 +340,9 @@ def earlier_records(run_folder: Path, phase: str) -> list[Path]:
 
 
 COPIES = "lab"
-"""Folder of a person's own copies of the notebooks (`runbook lab`).
+"""Folder with a user's own copies of the notebooks (`runbook lab`).
 
-They are not records, and may change.
+They are not records and may change.
 """
 
 
@@ -364,7 +364,7 @@ class Finding:
 
 
 def _size_text(num_bytes: int) -> str:
-    """Return the size of a file in words."""
+    """Return the size of a file as text."""
     return RecordMessage.BYTES.fill(size=num_bytes)
 
 
@@ -403,13 +403,13 @@ DRAWN = (
     "records/*.json",
     "evaluation/*",
 )
-"""Files from which a report takes its numbers."""
+"""Files from which a report reads its numbers."""
 
 
 def changed_records(run_folder: Path) -> list[Finding]:
     """Return the sources of a report that were changed or lost after they were recorded.
 
-    The list is empty if nothing was recorded yet. Checkpoints and token files are not read.
+    Return an empty list if nothing was recorded yet. Checkpoints and token files are not read.
     """
     if not (run_folder / MANIFEST_NAME).exists():
         return []
@@ -430,16 +430,16 @@ def _is_copy(name: str) -> bool:
 CACHES = ("data/cache", "smoke/data/cache")
 """Folders in which the trainer caches the order of the text.
 
-Their files are not results, but a changed one changes a training.
+Their files are not results, but a changed file changes the training.
 """
 CHECKPOINTS = {"data/cache": "checkpoints", "smoke/data/cache": "smoke/checkpoints"}
-"""Folder of the checkpoints that were saved with such a cache."""
+"""Folder of the checkpoints that were saved with each cache."""
 
 
 def cache_agrees(run_folder: Path) -> list[Finding]:
     """Return the cached orders of the text that differ from the recorded ones.
 
-    The recorded order is that of the build, or the checkpoint's.
+    The recorded order is that of the build, or that of the checkpoint.
     """
     findings = []
     for cache in CACHES:
@@ -448,7 +448,7 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
         for path in sorted((run_folder / cache).glob("*.npy")):
             entry = built.get(path.name)
             if entry is None:
-                # The cache belongs to an older version or is still being built; the next start
+                # The cache belongs to an older version or is still being built. The next start
                 # rebuilds it.
                 continue
 
@@ -465,7 +465,7 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
 def _saved_order(checkpoints: Path) -> dict[str, str]:
     """Return the checksums of the cache in the newest checkpoint.
 
-    The result is empty if there is no checkpoint, or if the checkpoint has no checksums.
+    Return an empty dict if there is no checkpoint, or if it has no checksums.
     """
     newest = newest_checkpoint(checkpoints)
     if newest is None:
@@ -480,7 +480,7 @@ def _saved_order(checkpoints: Path) -> dict[str, str]:
 def split_unrecorded(
     findings: Sequence[Finding], *, is_running: bool
 ) -> tuple[list[Finding], list[Finding]]:
-    """Return the findings, with the files of a running phase as a separate list.
+    """Return the findings, with the files of a running phase in a separate list.
 
     A phase records its files only when it ends.
     """
@@ -569,7 +569,7 @@ def _said_by_notebook(path: Path) -> dict[str, str]:
 def said_by_html(path: Path) -> dict[str, str]:
     """Return the state, verdict and execution on a report's card.
 
-    The result is empty if the page is not a report.
+    Return an empty dict if the page is not a report.
     """
     card = re.search(r'<[^<>]* id="record"[^<>]*>', path.read_text(encoding="utf-8"))
     if card is None:

@@ -1,4 +1,4 @@
-"""The file of an executed notebook: read, and written without tokens of access."""
+"""Reading the file of an executed notebook, and its text without access tokens."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ def read_notebook(path: Path) -> Any:
 
     Raise `RecordError` if the file is missing or is not a notebook.
     """
-    # The import takes 0.1 s, so it happens only if a notebook is really read.
+    # The import takes 0.1 s, so it happens only when a notebook is read.
     import nbformat
 
     try:
@@ -29,7 +29,7 @@ def read_notebook(path: Path) -> Any:
 def notebook_text(notebook: Any) -> str:
     """Return the text of a notebook's file.
 
-    Typed or printed text that looks like a real token is cut to its first letters.
+    Anything that looks like a real access token is cut to its first letters.
     """
     import nbformat
 

@@ -1,7 +1,7 @@
 """The record of one execution of a phase: the JSON file next to its executed notebook.
 
-While its notebook runs, a record has no `ended` and says `interrupted`. What a killed kernel leaves
-behind is then true.
+While its notebook runs, a record has no `ended` and its state is `interrupted`. The record that a
+killed kernel leaves behind is therefore correct.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.messages import RecordMessage
 
 RUNNING = RecordMessage.STILL_RUNNING.fill()
-"""The reason in the record of a notebook that has not ended yet."""
+"""The reason in the record of a notebook that has not ended."""
 
 
 def _in_utc(moment: str) -> str:
@@ -54,17 +54,17 @@ class PhaseRecord:
     """The machine-readable record of one execution of one phase."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
-    # This number is raised when a reader of the old records would misread the new ones.
+    # Increase this number if a reader of old records would misread new ones.
     schema: Literal[1]
     run: str
     phase: str
     state: ExecutionState
     verdict: str
-    # UTC; also the name of the execution: no two have the same
+    # UTC. Also the name of the execution, because no two have the same start.
     started: Moment
     # The end in UTC; empty while the notebook runs
     ended: Moment | Literal[""]
-    # The reason why it is not done; empty if it is done
+    # The reason why the phase is not done; empty if it is done
     reason: str
     # Commit of the project. It ends with `-dirty` if files differ from it, and is empty without
     # git.
@@ -79,7 +79,7 @@ class PhaseRecord:
 
     @property
     def is_open(self) -> bool:
-        """Whether the notebook is still running, or was killed without a trace."""
+        """Whether the notebook is still running, or was killed before it could record its end."""
         return not self.ended
 
 
@@ -114,9 +114,9 @@ def open_phase_record(
 
 
 def verdict_of(state: ExecutionState, checks: Iterable[Check]) -> str:
-    """Return one word for all checks, which is the worst verdict.
+    """Return the worst verdict of all checks.
 
-    It is never `pass` unless the notebook ended regularly.
+    It is never `pass` unless the notebook ended normally.
 
     >>> checks = [Check("a", "pass", "1", "1"), Check("b", "warn", "2", "1")]
     >>> verdict_of(ExecutionState.DONE, checks)
@@ -182,14 +182,17 @@ def phase_record_as_dict(record: PhaseRecord) -> dict[str, Any]:
     content = asdict(record)
     content["checks"] = [check.as_dict() for check in record.checks]
     for check in content["checks"]:
-        # This field is for the person at the notebook.
+        # The remedy is for the person at the notebook, not for the record.
         del check["remedy"]
 
     return content
 
 
 def write_phase_record(record: PhaseRecord, path: Path) -> None:
-    """Write the record atomically. Text that looks like a real token is cut to its first letters."""
+    """Write the record atomically.
+
+    Anything that looks like a real token is cut to its first letters.
+    """
     write_text(
         path,
         json.dumps(
@@ -202,10 +205,8 @@ def write_phase_record(record: PhaseRecord, path: Path) -> None:
 def plain(value: Any, where: str = "value") -> Any:
     """Convert a value to a type that JSON supports.
 
-    numpy numbers become numbers, paths become text, and NaN and infinity become words. Raise
+    numpy numbers become numbers, paths become text, and NaN and infinity become their names. Raise
     `RecordError` for other types; `where` is the value's name in the error.
-
-
 
     >>> plain({"loss": float("nan"), "folder": Path("a/b"), "shape": (2, 3)})
     {'loss': 'nan', 'folder': 'a/b', 'shape': [2, 3]}
@@ -232,5 +233,5 @@ def plain(value: Any, where: str = "value") -> Any:
 
 
 def _is_numpy_number(value: Any) -> bool:
-    """Return whether a value is a scalar of numpy or torch, without importing either."""
+    """Return whether a value is a scalar of numpy or torch, without importing either package."""
     return callable(getattr(value, "item", None)) and getattr(value, "ndim", None) == 0

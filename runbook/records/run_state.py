@@ -21,7 +21,7 @@ METRICS = {SMOKE: "smoke/metrics.jsonl", FULL: "metrics.jsonl"}
 
 
 def evidence_links(run_folder: Path, phase: str) -> list[tuple[str, str]]:
-    """Return name and path of the files that exist, of the phase's newest job first."""
+    """Return name and path of each evidence file that exists, those of the newest job first."""
     files = []
     job = latest_job_folder(run_folder, phase)
     if job is not None:
@@ -55,13 +55,13 @@ Running jobs write a heartbeat every few seconds.
 
 @dataclass(frozen=True)
 class PhaseState:
-    """A phase, as described by its newest record."""
+    """A phase as its newest record describes it."""
 
     phase: str
     # A state of a record, or `running`, `not run`, `unreadable`
     state: str
     record: PhaseRecord | None
-    # The fault of a record that cannot be read
+    # What is wrong with a record that cannot be read
     problem: str = ""
     # Record files that exist, relative to the run's folder
     files: tuple[str, ...] = ()
@@ -71,14 +71,14 @@ class PhaseState:
 
 @dataclass(frozen=True)
 class RunState:
-    """A run, as described by its folder."""
+    """A run as its folder describes it."""
 
     name: str
     folder: Path
     state: str
-    """The state of the run, in words.
+    """The state of the run as text.
 
-    It is `done`, `running`, `3 of 6 done`, how the newest phase ended badly, `unreadable` or `no
+    It is `done`, `running`, `3 of 6 done`, the bad end of the newest phase, `unreadable` or `no
     run.yaml`.
     """
     phase: str
@@ -89,7 +89,7 @@ class RunState:
     phases: tuple[PhaseState, ...]
     # Key results of the latest phase that has them
     numbers: dict[str, Any]
-    # The fault of the folder itself
+    # What is wrong with the folder itself
     problem: str = ""
 
 
@@ -141,7 +141,7 @@ def _key_numbers(records: Sequence[PhaseRecord]) -> Iterator[tuple[str, Any]]:
 
 
 def run_verdict(phases: Sequence[PhaseState]) -> str:
-    """Return the worst verdict of some phases. It is never `pass` before each phase is done."""
+    """Return the worst verdict of some phases; never `pass` before every phase is done."""
     verdicts = {phase.record.verdict for phase in phases if phase.record is not None}
     verdicts |= {"fail" for phase in phases if phase.problem}
     verdicts |= {"unknown" for phase in phases if phase.state != ExecutionState.DONE}
@@ -149,7 +149,7 @@ def run_verdict(phases: Sequence[PhaseState]) -> str:
 
 
 def read_runs(runs_folder: Path) -> list[RunState]:
-    """Return every folder that contains a run or a part of one, newest first."""
+    """Return the state of every complete or partial run in a folder, newest first."""
     runs = []
     for folder in runs_folder.glob("*"):
         if _has_traces(folder):
@@ -217,9 +217,8 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
 
 
 def _is_running(run_folder: Path, phase: str, record: PhaseRecord) -> bool:
-    # Whoever executes a notebook holds the run's lock. An open record without a lock was left by a
-    # killed
-    # kernel, or by a person who closed the page. In that case its job may continue.
+    # Executing a notebook holds the run's lock. An open record without a lock was left by a killed
+    # kernel or by someone who closed the page. Its job may still be running.
     if record.is_open and may_be_held(run_folder):
         return True
     if record.state == ExecutionState.DONE:

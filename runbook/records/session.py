@@ -4,12 +4,13 @@
                                                    execution returns the same record
     session.check(check)                           a row of the checks; a row of the same name is
                                                    replaced
-    session.add_results({key: value})              numbers or texts of the results
-    session.plan[key] = value                      the planned value of the result with this key
-    session.finish() -> PhaseRecord                the notebook came to its end; the record is final
+        session.add_results({key: value})              numbers or texts of the results
+        session.plan[key] = value                      the planned value of the result with this key
+        session.finish() -> PhaseRecord                the notebook is complete; the record is final
 
-It works alike under papermill, nbconvert, `jupyter execute` and JupyterLab, because it needs
-nothing of them: a hook after each cell notes how the cell ended and writes the record. Without a
+    It works the same under papermill, nbconvert, `jupyter execute` and JupyterLab, because it
+    depends on none of them: a hook after each cell notes how the cell ended and writes the record.
+    Without a
 kernel (a test, a script) the same calls write the same record, with every cell pending.
 """
 
@@ -57,7 +58,7 @@ class MasterCell:
 def read_master(notebook: Path) -> tuple[MasterCell, ...]:
     """Return the code cells of a notebook in order.
 
-    The result is empty if the notebook does not exist, as when a phase is called without one.
+    Return an empty tuple if the notebook does not exist, as when a phase is called without one.
     """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -79,9 +80,9 @@ def read_master(notebook: Path) -> tuple[MasterCell, ...]:
 
 
 class CellStates:
-    """Return the state of each code cell of the master.
+    """The state of each code cell of the master.
 
-    Cells that the master lacks (injected parameters) are not counted.
+    Cells that are not in the master (injected parameters) are not counted.
     """
 
     def __init__(self, master: tuple[MasterCell, ...]) -> None:
@@ -149,9 +150,9 @@ _sessions: dict[tuple[Path, str], Session] = {}
 def start(settings: Settings, phase: str, run_folder: Path) -> Session:
     """Open the record of this execution, or find the one that is open.
 
-    An earlier record of the phase moves to records/history, unless it is this execution's own. A
-    record that was finished, or whose notebook stopped at an error, is an earlier one. A kernel
-    keeps one record at a time. All cells that run after this call belong to this record.
+    An earlier record of the phase moves to records/history, unless it belongs to this execution. A
+    finished record counts as an earlier one, and so does the record of a notebook that stopped at
+    an error. A kernel keeps one record at a time; all cells that run after this call belong to it.
     """
     key = (run_folder.absolute(), phase)
     for open_session in _sessions.values():
@@ -206,7 +207,7 @@ class Session:
     def verdict(self, name: str) -> str:
         """Return the verdict of a check of this execution.
 
-        The result is empty if the check was not recorded.
+        Return an empty text if the check was not recorded.
         """
         return self._checks[name].verdict if name in self._checks else ""
 
@@ -217,15 +218,15 @@ class Session:
     def add_results(self, results: Mapping[str, object]) -> None:
         """Record results by name.
 
-        Numbers of numpy become plain numbers, and NaN becomes the text `nan`.
+        numpy numbers become plain numbers, and NaN becomes the text `nan`.
         """
         self.results |= {key: plain(value, f"result {key}") for key, value in results.items()}
 
     def finish(self) -> PhaseRecord:
         """Write the record with its verdict at the end of the notebook.
 
-        The record is frozen as soon as this cell has ended well: no later cell changes it. Called
-        again, it is written with the checks and results of that moment.
+        The record is frozen once this cell has ended without an error; later cells do not change
+        it. A second call writes it again with the checks and results of that moment.
         """
         self._finished = utc_now()
         self._is_frozen = False
@@ -255,7 +256,7 @@ class Session:
     def attach(self) -> None:
         """Start to record how each cell ends.
 
-        The notebook's output identifies the run to which its record belongs.
+        The notebook's output identifies the run of this record.
         """
         if self._shell is None:
             return
@@ -269,7 +270,7 @@ class Session:
         self._shell.display_pub.publish({MIME: announcement, "text/plain": text})
 
     def close(self) -> None:
-        """Stop listening, because the kernel's cells now belong to another record."""
+        """Stop listening, because the kernel's next cells belong to another record."""
         if self._shell is not None:
             with contextlib.suppress(ValueError):  # The hook is no longer registered.
                 self._shell.events.unregister("post_run_cell", self._after_cell)

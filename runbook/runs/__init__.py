@@ -1,1 +1,1 @@
-"""One run on disk: its folder, its files, its status, and what its machine has."""
+"""One run on disk: its folder, files and status, and the machine that it runs on."""

@@ -1,6 +1,6 @@
 """Nodes known to be bad, by site, with the evidence.
 
-An entry holds until the node is forgiven or the entry expires.
+An entry is valid until it expires or the node is forgiven.
 """
 
 import time
@@ -26,7 +26,7 @@ EXCLUDE = "exclude"
 
 
 class FoundBy(StrEnum):
-    """What identified a node as bad."""
+    """How a node was identified as bad."""
 
     PREFLIGHT = "preflight"
     FAILURE = "failure"
@@ -46,14 +46,14 @@ LIFETIMES = {
 }
 """Seconds after which an entry expires.
 
-A slow node is often another job's fault, while a broken GPU waits for an engineer. A part that
-computes wrong results passes the site's tests, so nobody repairs it.
+Another job often causes a slow node, while a broken GPU waits for a repair. A part that computes
+wrong results passes the site's tests, so nobody repairs it.
 """
 
 
 @dataclass(frozen=True)
 class BadNode:
-    """One reason to leave a node out."""
+    """One reason to exclude a node."""
 
     node: str
     found_by: FoundBy
@@ -85,7 +85,7 @@ def report_bad_nodes(
 ) -> list[BadNode]:
     """Add an entry for each node.
 
-    Nothing is kept on a site without a queue, which has one node.
+    Do nothing on a site without a queue, which has one node.
     """
     if settings.site.scheduler == "local":
         return []
@@ -109,7 +109,7 @@ def report_bad_nodes(
 
 
 def forgive_nodes(path: Path, nodes: Sequence[str]) -> list[str]:
-    """Forgive the named nodes, or all if none is named. Return those that had an entry."""
+    """Forgive the named nodes, or all nodes if none is named. Return those that had an entry."""
     now_seconds = time.time()
     listed = {entry.node for entry in read_bad_nodes(path, now_seconds)}
     forgiven = sorted(listed & set(nodes) if nodes else listed)
@@ -119,12 +119,12 @@ def forgive_nodes(path: Path, nodes: Sequence[str]) -> list[str]:
 
 
 def read_bad_nodes(path: Path, now: float) -> list[BadNode]:
-    """Return the entries that are valid at a time: not expired, and not forgiven since."""
+    """Return the entries that are valid at a time: neither expired nor forgiven since."""
     return parse_bad_nodes(read_lines(path), now)
 
 
 def parse_bad_nodes(lines: Sequence[Mapping[str, Any]], now: float) -> list[BadNode]:
-    """Return the newest entry of each node that still holds.
+    """Return the newest valid entry of each node.
 
     >>> made = {"node": "n1", "found_by": "failure", "evidence": "Xid 79", "run": "r", "job": "j",
     ... "found": 1.0}
@@ -169,10 +169,10 @@ def choose_exclusion(
     entries: Sequence[BadNode],
     nodes_wanted: int,
 ) -> Exclusion:
-    """Decide which nodes a job excludes.
+    """Choose the nodes that a job excludes.
 
-    It excludes none if the site would not have enough nodes left. A site file may name a queue
-    first and this machine later, and keeps the entries of its queue.
+    Exclude none if the site would not have enough nodes left. Entries of a queue are kept even if
+    the site file now names this machine instead.
     """
     if not entries or settings.site.scheduler == "local":
         return Exclusion()
@@ -189,7 +189,7 @@ def choose_exclusion(
 
 
 def without_bad_nodes(settings: Settings, nodes_wanted: int) -> tuple[Settings, Exclusion]:
-    """Return settings whose jobs leave out the site's bad nodes, and what was decided."""
+    """Return settings whose jobs exclude the site's bad nodes, and the decision."""
     entries = read_bad_nodes(bad_nodes_file(settings), time.time())
     exclusion = choose_exclusion(settings, entries, nodes_wanted)
     if not exclusion.left_out:

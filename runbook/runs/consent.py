@@ -14,7 +14,7 @@ ALARM_COMMAND = "training.alarm_command"
 
 
 def command_checks(settings: Settings) -> list[Check]:
-    """One check for each command in the run's values, with the command as it would be started."""
+    """Return one check for each command in the run's values, as it would be started."""
     command = settings.run.training.alarm_command
     if not command.strip():
         return []

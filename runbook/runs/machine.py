@@ -29,18 +29,18 @@ from runbook.tokens.vocabulary_size import read_vocabulary_size
 
 PROBE = "runbook.training.probe"
 PROBE_SECONDS = 120.0
-"""Longest time of the probe, which imports torch, perhaps from a cold file system."""
+"""Time limit of the probe, which imports torch, possibly from a slow file system."""
 
 CALIBRATION_FILE = "smoke/calibration.json"
 CPU_FACTS = Path("/proc/cpuinfo")
 
 
 def measure_machine(site: Site) -> Machine | None:
-    """Cores, memory and matrix instructions of this machine.
+    """Return the cores, memory and matrix instructions of this machine.
 
-    It is None if the jobs run on another one.
+    Return None if the jobs run on another machine.
 
-    Free disk space changes by the minute, so it is not part of a plan; 01-environment checks it.
+    Free disk space changes every minute, so it is not part of a plan; 01-environment checks it.
     """
     if site.scheduler != "local":
         return None
@@ -70,8 +70,8 @@ def make_plan_here(
 def measure_core_flops(settings: Settings) -> float:
     """Return the FLOP/s of one core of this machine in a matrix product of the run's precision.
 
-    It takes some seconds, most of them to import torch. Return 0 if the run does not compute on
-    this machine's CPU, or if torch cannot be started.
+    This takes several seconds, mostly to import torch. Return 0 if the run does not compute on this
+    machine's CPU, or if torch cannot be started.
     """
     site = settings.site
     if site.scheduler != "local" or site.hardware.device != "cpu":
@@ -89,8 +89,8 @@ def measure_core_flops(settings: Settings) -> float:
 def tokenizer_checks(settings: Settings) -> list[Check]:
     """Check that the tokenizer's file fits both models.
 
-    There is no check for GPT-2, whose size the plan has, and for synthetic text. A file that is not
-    available, such as one on the cluster, is `unknown` here; 02-data compares again.
+    There is no check for GPT-2, whose vocabulary the plan knows, or for synthetic text. A file that
+    is not available here, such as one on the cluster, is `unknown`; 02-data checks it again.
     """
     name = settings.run.data.tokenizer
     is_mock = all(text.dataset.kind == "mock" for text in settings.texts)
@@ -128,7 +128,7 @@ def tokenizer_checks(settings: Settings) -> list[Check]:
 
 
 def machine_identity(site: Site) -> str:
-    """Return the machine that a measured speed belongs to.
+    """Return the identity of the machine to which a measured speed applies.
 
     It is this machine's CPU and cores or its GPUs, or the site's devices.
     """
@@ -140,17 +140,17 @@ def machine_identity(site: Site) -> str:
 
 
 def num_cores() -> int:
-    """Return the cores of this machine, without hardware threads if the system knows them."""
+    """Return the number of cores, without hardware threads if the system reports them."""
     return psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
 
 
 def cpu_flags(path: Path = CPU_FACTS) -> frozenset[str]:
-    """Return the instruction sets that the kernel lists; it lists none on macOS."""
+    """Return the instruction sets that the kernel lists; none on macOS."""
     return frozenset(_cpu_fact(path, "flags").split())
 
 
 def _cpu_fact(path: Path, name: str) -> str:
-    """Return the kernel's value of this name for its first CPU, or an empty text."""
+    """Return a field of the first CPU in the kernel's list, or an empty text."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -167,12 +167,11 @@ def keep_calibration(
     *,
     warned: bool = False,
 ) -> Calibration | None:
-    """Write what the smoke test measured against its plan.
+    """Write the ratio of the smoke test's measured step time to the planned one.
 
-    Return None if too few steps were timed or nothing planned.
+    Return None if too few steps were timed or no time was planned.
 
-    `warned` means that a check of the test did not pass, so that its times do not apply to other
-    runs.
+    `warned` means that a check of the test did not pass, so its times do not apply to other runs.
     """
     planned = plan.time[SMOKE].seconds_per_iteration
     seconds = [step.seconds for step in history.steps]
@@ -200,9 +199,9 @@ def keep_calibration(
 
 
 def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
-    """Return the measurements of the smoke tests of all runs in a folder.
+    """Return the measurements of all runs' smoke tests in a folder.
 
-    Unreadable files are skipped. A test with a warning is used only for its own run.
+    Skip unreadable files. A test with a warning counts only for its own run.
     """
     usable = list[Calibration]()
     for path in sorted(runs.glob(f"*/{CALIBRATION_FILE}")):
@@ -215,7 +214,7 @@ def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
 
 
 def calibrations_of_run(settings: Settings, folder: Path) -> Calibrations:
-    """Return the measurements that this run's plan was made with, so that the plan stays the same.
+    """Return the measurements that this run's plan used, so that the plan stays the same.
 
     For a run without a plan, return all measurements.
     """

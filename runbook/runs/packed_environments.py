@@ -1,4 +1,4 @@
-"""The packed Python environment of a site's jobs: locates its archive, checks it and packs it."""
+"""The packed Python environment of a site's jobs, and its archive."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RULE = "the packed environment fits a folder of each node's own, and is not in a
 
 
 class PackState(StrEnum):
-    """Whether the archive matches the environment that the jobs would use without it."""
+    """Whether the archive matches the environment that the jobs would otherwise use."""
 
     CURRENT = "current"
     ABSENT = "not packed"
@@ -58,7 +58,7 @@ class PackState(StrEnum):
 
 @dataclass(frozen=True)
 class PackStatus:
-    """The packed environment, and whether it is current."""
+    """The packed environment, and whether it is up to date."""
 
     state: PackState
     manifest: EnvironmentManifest | None
@@ -73,7 +73,7 @@ def environments_folder(settings: Settings) -> Path:
 
 
 def uses_copy(settings: Settings) -> bool:
-    """Return whether the training jobs run from a copy of their environment."""
+    """Return whether the training jobs run from a local copy of their environment."""
     return bool(settings.run.jobs.environment_copy)
 
 
@@ -86,7 +86,7 @@ def read_packed(settings: Settings) -> EnvironmentManifest | None:
 
 
 def ask_interpreter(settings: Settings) -> Interpreter:
-    """Return the jobs' interpreter, started as in a job: after the site's modules and commands."""
+    """Return the interpreter that a job uses after the site's modules and set-up commands."""
     site = settings.site
     if site.scheduler == "local":
         python = site.python or sys.executable
@@ -112,7 +112,7 @@ def ask_interpreter(settings: Settings) -> Interpreter:
 
 
 def inspect_packed(settings: Settings, interpreter: Interpreter) -> PackStatus:
-    """Compare the archive with the present environment. This reads the status of each file."""
+    """Compare the archive with the present environment, file by file (status only, not content)."""
     manifest = read_packed(settings)
     if manifest is None:
         return PackStatus(PackState.ABSENT, None)
@@ -155,7 +155,7 @@ def _changed_parts(
 def ensure_packed(
     settings: Settings, say: Callable[[str], None], *, again: bool = False
 ) -> tuple[EnvironmentManifest, bool]:
-    """Return the manifest of a current archive, and whether it was packed just now."""
+    """Return the manifest of an up-to-date archive, and whether it was packed just now."""
     _require_no_container(settings)
     folder = environments_folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
@@ -189,16 +189,16 @@ def _require_no_container(settings: Settings) -> None:
 
 
 def copy_seconds(manifest: EnvironmentManifest, nodes: int, gigabytes_per_second: float) -> float:
-    """Return the seconds until all nodes have their copy: the slower of reading and unpacking.
+    """Return the seconds until every node has its copy: the larger of reading and unpacking time.
 
-    `gigabytes_per_second` is what the shared file system delivers to all nodes together.
+    `gigabytes_per_second` is the total read speed of the shared file system, over all nodes.
     """
     reading = nodes * manifest.archive_bytes / (gigabytes_per_second * GIGABYTE)
     return max(reading, manifest.files / FILES_PER_SECOND)
 
 
 def shared_bandwidth(settings: Settings, nodes: int) -> tuple[float, str]:
-    """Return the assumed speed of reading from the shared file system in GB/s, and where it is from."""
+    """Return the assumed read speed of the shared file system in GB/s, and its source."""
     speeds = settings.site.write_bandwidth
     if speeds:
         tier, speed = max(speeds.items(), key=lambda item: item[1])
@@ -209,9 +209,9 @@ def shared_bandwidth(settings: Settings, nodes: int) -> tuple[float, str]:
 
 
 def environment_checks(settings: Settings) -> list[Check]:
-    """Report the space and time that a copy of the environment takes on each node.
+    """Report the space and time that a copy of the environment needs on each node.
 
-    Nothing is shown if no copy is requested.
+    Return no check if no copy is requested.
     """
     jobs = settings.run.jobs
     if not uses_copy(settings):
@@ -268,7 +268,7 @@ def environment_checks(settings: Settings) -> list[Check]:
 
 
 def describe_packed(settings: Settings, manifest: EnvironmentManifest, is_new: bool) -> list[str]:
-    """Return the text that is shown after packing."""
+    """Return the text to show after packing."""
     if is_new:
         state = f"packed in {show_duration(manifest.seconds)}"
     else:

@@ -23,7 +23,7 @@ class PlannedRun:
     folder: Path
 
     def hold(self, purpose: str) -> AbstractContextManager[None]:
-        """Prevent other processes from changing the run in the meantime.
+        """Prevent other processes from changing the run inside the block.
 
         `runbook run` already holds it for its own notebooks.
         """
@@ -36,7 +36,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class PlannedTraining:
-    """One training of a run: that of the smoke test, or the full one."""
+    """One training of a run: the smoke test's or the full one."""
 
     run: PlannedRun
     phase: str
@@ -58,7 +58,7 @@ class PlannedTraining:
 
     @property
     def job(self) -> Job:
-        """What its jobs request."""
+        """The resources that its jobs request."""
         return self.settings.job(self.phase)
 
     @property
@@ -67,7 +67,7 @@ class PlannedTraining:
         return self.folder / self.phase_plan.log.events
 
     def append_event(self, event: str, **facts: Any) -> None:
-        """Add a line about the training to the run's event history.
+        """Append an event of the training to the run's event history.
 
         It is a single write, so that lines of several processes do not mix.
         """

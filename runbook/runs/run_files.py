@@ -21,20 +21,20 @@ from runbook.runs.messages import RunMessage
 from runbook.tokens.tokenizer import load_tokenizer
 
 FREE_KEYS = ("training.smoke.waived_by", "training.rehearsal_waived_by")
-"""Keys about who decided something, not what is done. They may change in an existing folder."""
+"""Keys that record who decided something. They may change in an existing folder."""
 ALARM_KEYS = (
     *("training.alarm_webhook", "training.alarm_command"),
     *("training.trackers", "training.tracker_project"),
 )
-"""Keys about who receives alarms and numbers. They may change in an existing folder as well."""
+"""Keys for the recipients of alarms and metrics. They may change in an existing folder as well."""
 OVERRIDES = "overrides.yaml"
-"""Values given by hand that override the run file: in a parameters cell or by --set."""
+"""File with the values that override the run file: from a parameters cell or from --set."""
 
 
 def with_prompt_ids(settings: Settings, plan: Plan) -> Plan:
     """Return the plan with the sample's prompt as token ids, as in plan.json.
 
-    The planner itself cannot tokenize.
+    The planner itself has no tokenizer.
     """
     phases = {}
     for name, phase in plan.phases.items():
@@ -69,7 +69,7 @@ def _write_if_changed(path: Path, text: str) -> None:
 
 
 def write_overrides(settings: Settings, folder: Path) -> None:
-    """Save the values given by hand, so that nobody has to repeat them when reopening the run."""
+    """Save the values set by hand, so that nobody has to repeat them when reopening the run."""
     values = given_by_hand(settings, GIVEN)
     if values:
         head = RunMessage.OVERRIDES_HEAD.fill(run=settings.run.run)
@@ -78,7 +78,7 @@ def write_overrides(settings: Settings, folder: Path) -> None:
 
 
 def given_by_hand(settings: Settings, layers: Collection[str]) -> dict[str, object]:
-    """Return the values of these layers as written.
+    """Return the values that these layers set, as written.
 
     Zeros that only clear an alternative key, such as another unit of length, are left out.
     """
@@ -94,7 +94,7 @@ def given_by_hand(settings: Settings, layers: Collection[str]) -> dict[str, obje
 
 
 def _has_chosen_alternative(settings: Settings, key: str) -> bool:
-    """Return whether `key` excludes others, one of which is set: its own zero only makes room."""
+    """Return whether `key` has an alternative that is set, so that its zero only clears it."""
     groups = [group for group in EXCLUSIVE.values() if key in group]
     return any(settings.value(alternative) for group in groups for alternative in group)
 
@@ -102,7 +102,7 @@ def _has_chosen_alternative(settings: Settings, key: str) -> bool:
 def read_plan_file(folder: Path) -> Plan:
     """Return the plan in plan.json.
 
-    Raise `RecordError` with the file and the remedy if it is missing or broken.
+    Raise `RecordError` with the file and the remedy if the file is missing or broken.
     """
     path = folder / "plan.json"
     if not path.exists():
@@ -116,12 +116,11 @@ def tokenizer_of(folder: Path) -> str:
 
 
 def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any]]:
-    """Dotted keys whose values in the folder's run.yaml differ from those given now.
+    """Return the keys whose values in the folder's run.yaml differ from the present ones.
 
-    Each row is (key, there, now).
+    Each row is (dotted key, value in the folder, present value).
 
-    If run.yaml is older than a key and lacks it, the key is included only if somebody chose its
-    value.
+    A key that is missing in an older run.yaml is included only if somebody chose its value.
     """
     path = folder / "run.yaml"
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Locates the folders of runs, and locks one for a process."""
+"""The folders of runs: where they are, and the lock on one of them."""
 
 import os
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from runbook.core.locks import HOLDER_VARIABLE, hold
 from runbook.display import show_text
 
 RUNS_VARIABLE = "RUNBOOK_RUNS"
-"""Where run folders are, if not in runs/ next to params/ (`runbook run --runs DIR`)."""
+"""Environment variable with the folder of all runs; default: runs/ next to params/."""
 
 
 def runs_folder(project: Path) -> Path:
-    """Where run folders are: $RUNBOOK_RUNS, else runs/ next to params/."""
+    """Return the folder of all runs: $RUNBOOK_RUNS, or else runs/ next to params/."""
     return Path(os.environ.get(RUNS_VARIABLE) or project / "runs").absolute()
 
 
@@ -21,7 +21,7 @@ def runs_folder(project: Path) -> Path:
 def hold_run(folder: Path, purpose: str) -> Iterator[None]:
     """Lock a run, unless `runbook run` already holds it for this notebook.
 
-    A message reports a lock that was taken over.
+    Print a message if a dead process's lock was taken over.
     """
     if os.environ.get(HOLDER_VARIABLE) == str(folder):
         yield

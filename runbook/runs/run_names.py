@@ -1,4 +1,4 @@
-"""Names of run folders, which commands accept like run names.
+"""Names of run folders. Commands accept them in place of run names.
 
 `local--quick` is the folder of `local --as quick`.
 """
@@ -16,7 +16,7 @@ from runbook.runs.run_folder import runs_folder
 
 @dataclass(frozen=True)
 class NamedRun:
-    """The argument of `params.load` for a run, and the name that --as gave it."""
+    """The argument of `params.load` for a run, and the name from --as."""
 
     run: str
     """A run's name, `RUN:VARIANT`, or a path."""
@@ -29,10 +29,10 @@ class NamedRun:
 
 
 def named_run(word: str, as_name: str = "") -> NamedRun:
-    """Return the run that a word names.
+    """Return the run that an argument of the command line names.
 
-    The word is a run's name, or the name of a folder that --as or a variant made. `as_name` is the
-    argument of --as. Raise `ParamsError` if the word names a folder that --as would rename.
+    The argument is a run's name, or the name of a folder made by --as or for a variant. `as_name`
+    is the value of --as. Raise `ParamsError` if the argument is a folder that --as would rename.
     """
     if not re.fullmatch(r"[\w.-]+--[\w.-]+", word):
         return NamedRun(word, as_name)

@@ -1,4 +1,4 @@
-"""Status of runs and jobs: tables, logs, cancel, stop; rebuilt from the files each time."""
+"""Status of runs and jobs, always read from files: tables, logs, cancellation, stops."""
 
 import dataclasses
 import difflib
@@ -35,13 +35,13 @@ from runbook.runs.run_folder import runs_folder
 
 POLL_SECONDS = 0.5
 LIVING = (*ACTIVE, JobState.UNKNOWN)
-"""States of a job that may still have to be ended."""
+"""States of a job that may still have to be cancelled."""
 
 
 def run_folder(name: str, runs: Path | None = None) -> Path:
     """Return the folder of a run given as its name, `RUN:VARIANT`, or a path.
 
-    Raise an error with the nearest names if there is none.
+    Raise an error with the nearest names if there is no such folder.
     """
     if (Path(name) / "run.yaml").exists():
         return Path(name).absolute()
@@ -62,12 +62,12 @@ def run_folder(name: str, runs: Path | None = None) -> Path:
 
 
 def _how_to_begin(stem: str, name: str) -> str:
-    """Return the command that creates a run's folder, or that params/ has no such run."""
+    """Return the command that creates a run's folder, or say that params/ has no such run."""
     run = stem.partition("--")[0]
     try:
         names = run_names(_project_of(name))
     except ParamsError:
-        # --runs names a folder outside of any project
+        # --runs names a folder outside any project
         names = []
 
     if run in names or not names:
@@ -82,7 +82,7 @@ def _how_to_begin(stem: str, name: str) -> str:
 
 
 def _project_of(name: str) -> Path:
-    """Return the project of a run file given by its path, or the project of this folder."""
+    """Return the project of a run file given by its path, or the project of the current folder."""
     is_run_file = name.endswith((".yaml", ".yml")) and Path(name).is_file()
     if is_run_file:
         return find_run_file(name).project
@@ -102,14 +102,14 @@ def active_jobs(
 ) -> list[tuple[JobFolder, JobStatus]]:
     """Return the jobs of a run in some states, with their present status.
 
-    Without `states` these are the jobs that have not ended.
+    Without `states`, return the jobs that have not ended.
     """
     job_states = [(job, scheduler.state(job)) for job in job_folders(folder)]
     return [(job, status) for job, status in job_states if status.state in states]
 
 
 def _attempt(name: str) -> tuple[str, int, str]:
-    """Return the sort key of a job: phase, number of the attempt, and part of the phase's work."""
+    """Return the sort key of a job: phase, attempt, and part of the phase's work."""
     for phase in PHASES:
         if name == phase or name.startswith(f"{phase}-"):
             suffix = name[len(phase) + 1 :]
@@ -127,7 +127,7 @@ def scheduler_of(folder: Path) -> Scheduler:
 
 
 def all_runs_folder(runs: Path | None) -> Path:
-    """Return the folder that a person named, else the folder of this project's runs."""
+    """Return the folder that the user named, or else the folder of this project's runs."""
     return runs or runs_folder(params.project_root())
 
 
@@ -159,7 +159,7 @@ def status_of_all(runs: Path | None) -> str:
 
 
 def facts_of_all(runs: Path | None) -> list[dict[str, object]]:
-    """Return the status of every run as plain data, by name."""
+    """Return the status of every run as plain data, sorted by name."""
     states = sorted(read_runs(all_runs_folder(runs)), key=lambda run: run.name)
     return [_run_facts(run) for run in states]
 
@@ -207,7 +207,7 @@ def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
 
 
 def _fewer_replicas(folder: Path) -> dict[str, object] | None:
-    """Return since which iteration the training continues with fewer replicas than planned.
+    """Return the iteration from which the training runs on fewer replicas than planned.
 
     Return None if all replicas train.
     """
@@ -253,7 +253,7 @@ def _run_facts(run: RunState) -> dict[str, object]:
 
 
 def status_of_one(name: str, runs: Path | None) -> str:
-    """Return the phases and jobs of a run; for active jobs also their queue and last log lines."""
+    """Return the phases and jobs of a run. Active jobs also have their queue and log tails."""
     folder = run_folder(name, runs)
     run = read_run(folder)
     parts = [str(folder), phases_table(run).as_text()]
@@ -359,9 +359,9 @@ def _job_row(job: JobFolder, status: JobStatus) -> Row:
 
 
 def _nodes(job: JobFolder) -> str:
-    """Return the hosts that a job recorded, else the hosts where it began.
+    """Return the hosts that a job recorded, or else the hosts on which it started.
 
-    The result is empty if neither is known.
+    Return an empty text if neither is known.
     """
     if job.hostfile.exists():
         return ",".join(job.hostfile.read_text(encoding="utf-8").split())
@@ -373,7 +373,7 @@ def _nodes(job: JobFolder) -> str:
 def _numbers(results: Mapping[str, object]) -> str:
     """Return the first and last loss and the throughput.
 
-    The result is empty if there is no loss.
+    Return an empty text if there is no loss.
     """
     if results.get("last_loss") is None:
         return ""
@@ -396,9 +396,9 @@ def _number(value: Any, form: str) -> str:
 
 
 def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row]:
-    """Return the queue's state of the partitions of these jobs.
+    """Return the state of the partitions of these jobs.
 
-    The result is empty on a machine without a queue.
+    Return no rows on a machine without a queue.
     """
     partitions: set[str] = set()
     for job in jobs:
@@ -435,7 +435,7 @@ def find_job(job_id: str, runs: Path | None) -> str:
 def _has_id(job: JobFolder, word: str) -> bool:
     """Return whether a job has this id.
 
-    The id may have the runbook's form (slurm-12), or the queue's (12, 12.server, 12_3, 12[3]).
+    The id may be in the runbook's format (slurm-12) or the queue's (12, 12.server, 12_3, 12[3]).
     """
     record = job_folder.read_record(job)
     started = job_folder.read_started(job)
@@ -463,7 +463,7 @@ def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
 
 
 def cancel_jobs(folder: Path, scheduler: Scheduler) -> str:
-    """End every active job of a run."""
+    """Cancel every active job of a run."""
     ends = [(job, scheduler.cancel(job)) for job, _ in active_jobs(folder, scheduler, LIVING)]
     lines = []
     for job, status in ends:
@@ -486,8 +486,7 @@ def stop_jobs(folder: Path, scheduler: Scheduler) -> str:
 def _end_waits(folder: Path) -> list[str]:
     """Ask watchers that wait after a failure not to submit the next job; return a line for each.
 
-    The file of a watcher that was killed during its wait is removed, because there is nobody to
-    ask.
+    If a watcher was killed during its wait, only its file is removed.
     """
     lines = []
     for job in job_folders(folder):
@@ -534,7 +533,7 @@ def show_log(
     follow: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Print what the newest job wrote to its out and err.
+    """Print the output of the newest job.
 
     `follow` continues until the job has ended.
     """
@@ -547,7 +546,7 @@ def show_log(
     offsets = dict.fromkeys(_logs(job), 0)
     say(f"==> {job.path} <==")
     while True:
-        # Checked before the logs are read, so that the logs of an ended job are read to their end.
+        # The state is read before the logs, so that the logs of an ended job are shown completely.
         status = scheduler.state(job)
         is_last = status.final or not follow
         for path in filter(Path.exists, offsets):

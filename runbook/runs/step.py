@@ -40,7 +40,7 @@ class DoneMark:
 
 
 def fingerprint(version: int, inputs: Mapping[str, object]) -> str:
-    """Return sixteen hexadecimal digits that depend on the step's version and each of its inputs.
+    """Return sixteen hexadecimal digits that depend on the step's version and all its inputs.
 
     >>> fingerprint(1, {"a": 1}) == fingerprint(1, {"a": 1}), fingerprint(1,
     ... {"a": 1}) == fingerprint(2, {"a": 1})
@@ -51,12 +51,12 @@ def fingerprint(version: int, inputs: Mapping[str, object]) -> str:
 
 
 def mark_path(run_folder: Path, step: str) -> Path:
-    """Return the path of a step's done-mark."""
+    """Return the path of a step's done marker."""
     return run_folder / "steps" / f"{step}.json"
 
 
 def read_mark(run_folder: Path, step: str) -> DoneMark | None:
-    """Return the done-mark of a step, or None if there is none. Raise an error if it is broken."""
+    """Return a step's done marker, or None if there is none. Raise an error if it is broken."""
     meaning = RunMessage.DONE_MARK.fill()
     remedy = RunMessage.DELETE_MARK.fill()
     return read_json_record(mark_path(run_folder, step), DoneMark, meaning, remedy)
@@ -70,7 +70,7 @@ def write_mark(
     outputs: Iterable[Path],
     **facts: Any,
 ) -> None:
-    """Write the done-mark, last and by rename; each output is read once for its checksum."""
+    """Write the done marker as the last file, atomically, with the checksum of each output."""
     step_outputs = tuple(
         StepOutput(str(path.relative_to(run_folder)), path.stat().st_size, sha256_of(path))
         for path in sorted(outputs)
@@ -87,7 +87,7 @@ def write_mark(
 
 
 class StepState(StrEnum):
-    """The state of a step, by its mark and its outputs."""
+    """The state of a step, according to its done marker and its outputs."""
 
     DONE = "done"
     NOT_DONE = "not done yet"
@@ -102,20 +102,20 @@ class Reading(StrEnum):
     EVERYTHING = "everything"
     """Every byte. Terabytes of tokens or weights take hours."""
     LINE_FILES = "line files"
-    """Every byte of the .jsonl files, which contain the results, and no byte of the others."""
+    """Every byte of the .jsonl files, which contain the results, but no other file."""
     SIZES = "sizes"
-    """No byte: the sizes of all files."""
+    """Only the sizes of the files."""
 
 
 @dataclass(frozen=True)
 class StepStatus:
-    """The state of a step, and the file that determines it."""
+    """The state of a step, and the file that is the reason."""
 
     state: StepState
     file: str = ""
     """Relative to the run's folder."""
     bytes: int | None = None
-    """Its present size, if it differs from the recorded size."""
+    """The present size, if it differs from the recorded one."""
     recorded_bytes: int = 0
 
     @property
@@ -124,7 +124,7 @@ class StepStatus:
         return self.state in (StepState.OUTPUT_MISSING, StepState.OUTPUT_CHANGED)
 
     def as_text(self) -> str:
-        """Why the step is not done; empty if it is."""
+        """Return why the step is not done, or an empty text if it is."""
         if self.state is StepState.DONE:
             return ""
         if self.state is StepState.OUTPUT_MISSING:
@@ -144,7 +144,7 @@ def step_status(
     digest: str = "",
     reading: Reading = Reading.EVERYTHING,
 ) -> StepStatus:
-    """Return the status of a step. Without a digest its inputs are not compared."""
+    """Return the status of a step. Its inputs are not compared if `digest` is empty."""
     mark = read_mark(run_folder, step)
     if mark is None:
         return StepStatus(StepState.NOT_DONE)
@@ -192,19 +192,22 @@ class ChangedOutputError(RecordError):
 
 @dataclass(frozen=True)
 class StepOfRun:
-    """A step of one run, with its present inputs. Create a new object to get changed inputs."""
+    """A step of one run, with the inputs at the time of creation.
+
+    Create a new object to update them.
+    """
 
     run_folder: Path
     name: str
     """Name of its done marker."""
     version: int
-    """Increase it when the step's outputs change: the step is then done again."""
+    """Increase it when the code changes the step's outputs, so that the step runs again."""
     inputs: Mapping[str, object]
-    """What the outputs depend on. If one of these changes, the step is done again."""
+    """The values on which the outputs depend. If one of them changes, the step runs again."""
     outputs: Callable[[], Sequence[Path]] = tuple
-    """The files that the step makes, for which its marker vouches."""
+    """Return the files that the step makes, which its done marker records."""
     remedy: str = ""
-    """How a person does the step again, for the end of an error text."""
+    """How to repeat the step, for the end of an error text."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -217,7 +220,7 @@ class StepOfRun:
         return mark_path(self.run_folder, self.name)
 
     def marker(self) -> DoneMark | None:
-        """Return the done marker, which may have other inputs, or None if there is none."""
+        """Return the done marker, even if its inputs differ, or None if there is none."""
         return read_mark(self.run_folder, self.name)
 
     def status(self, reading: Reading = Reading.EVERYTHING) -> StepStatus:
@@ -225,7 +228,7 @@ class StepOfRun:
         return step_status(self.run_folder, self.name, self.fingerprint, reading)
 
     def why_not_done(self, reading: Reading = Reading.EVERYTHING) -> str:
-        """Return why the step must run (again). The text is empty if it is done."""
+        """Return why the step must run, or an empty text if it is done."""
         return self.status(reading).as_text()
 
     def require_unchanged(self, reading: Reading = Reading.EVERYTHING) -> StepStatus:
@@ -240,16 +243,16 @@ class StepOfRun:
             raise ChangedOutputError(self.name, status, self.remedy)
 
     def mark_done(self, **facts: Any) -> None:
-        """Write the done marker over the outputs."""
+        """Write the done marker with the checksums of the outputs."""
         self._write_marker(self.fingerprint, **facts)
 
     def mark_for_repeat(self, reason: str, **facts: Any) -> None:
-        """Write a marker with a reason instead of the fingerprint: the step is then not done."""
+        """Write a marker with a reason in place of the fingerprint, so the step is not done."""
         self._write_marker(reason, **facts)
 
     @property
     def started_path(self) -> Path:
-        """Path of the note with the inputs with which the step was last begun."""
+        """Path of the file with the fingerprint of the step's last start."""
         return self.marker_path.with_suffix(".started")
 
     def was_started(self) -> bool:
@@ -258,13 +261,13 @@ class StepOfRun:
         return path.exists() and path.read_text().partition("\n")[0] == self.fingerprint
 
     def note_start(self, facts: Mapping[str, object]) -> None:
-        """Record that the step begins with these inputs, and facts for whoever continues it."""
+        """Record the inputs of this start, and facts for a process that continues the step."""
         write_text(self.started_path, f"{self.fingerprint}\n{json.dumps(facts)}\n")
 
     def start_facts(self) -> dict[str, Any]:
         """Return the facts of the last start.
 
-        The result is empty before the first start, and for starts of older versions.
+        Return an empty dict before the first start, and after a start by an older version.
         """
         if not self.started_path.exists():
             return {}

@@ -129,7 +129,7 @@ REFUSALS = [
         {"parallel": {"zero_stage": 2}},
         {},
         "ZeRO stage: parallel.zero_stage=2 with training.engine=megatron-core. Rule: Megatron's distributed optimizer "
-        "shares optimizer states only, which is stage 1. Set parallel.zero_stage to 1, or training.engine to "
+        "partitions only optimizer states, which is stage 1. Set parallel.zero_stage to 1, or training.engine to "
         "deepspeed.",
     ),
     (
@@ -138,22 +138,25 @@ REFUSALS = [
             "training": {"framework": "megatron-deepspeed"},
         },
         {},
-        "04-training: ZeRO stage: parallel.zero_stage=3 with parallel.pipeline=2. Rule: ZeRO 2 and 3 share gradients, "
-        "which a pipeline adds up over micro-batches: only stages 0 and 1 go with it. Set parallel.zero_stage to 1, or "
+        "04-training: ZeRO stage: parallel.zero_stage=3 with parallel.pipeline=2. Rule: ZeRO 2 and 3 partition "
+        "gradients, but a pipeline accumulates them over micro-batches, so it allows only stages 0 and 1. Set "
+        "parallel.zero_stage to 1, or "
         "parallel.pipeline to 1.",
     ),
     (
         {"parallel": {"zero_stage": 2, "pipeline": 2}, "training": {"engine": "deepspeed"}},
         {},
-        "04-training: ZeRO stage: parallel.zero_stage=2 with parallel.pipeline=2. Rule: ZeRO 2 and 3 share gradients, "
-        "which a pipeline adds up over micro-batches: only stages 0 and 1 go with it. Set parallel.zero_stage to 1, or "
+        "04-training: ZeRO stage: parallel.zero_stage=2 with parallel.pipeline=2. Rule: ZeRO 2 and 3 partition "
+        "gradients, but a pipeline accumulates them over micro-batches, so it allows only stages 0 and 1. Set "
+        "parallel.zero_stage to 1, or "
         "parallel.pipeline to 1.",
     ),
     (
         {"parallel": {"virtual_pipeline": 2, "pipeline": 2}, "training": {"engine": "deepspeed"}},
         {},
         "04-training: virtual pipeline: parallel.virtual_pipeline=2 with parallel.pipeline=2 under DeepSpeed. Rule: "
-        "DeepSpeed's pipeline has one chunk of layers a stage. Set parallel.virtual_pipeline to 1, or training.engine "
+        "DeepSpeed's pipeline has one chunk of layers per stage. Set parallel.virtual_pipeline to 1, or "
+        "training.engine "
         "to megatron-core.",
     ),
     (
@@ -189,29 +192,30 @@ REFUSALS = [
     (
         {"parallel": {"sequence": True, "tensor": 2}, "training": {"engine": "deepspeed"}},
         {},
-        "04-training: sequence parallel: parallel.sequence=true with training.engine=deepspeed. Rule: the gradients of "
-        "norms must be added up over tensor ranks, which DeepSpeed does not do. Set parallel.sequence to false, or "
+        "04-training: sequence parallel: parallel.sequence=true with training.engine=deepspeed. Rule: the gradients "
+        "of norms must be summed over the tensor ranks, which DeepSpeed does not do. Set parallel.sequence to false, "
+        "or "
         "training.engine to megatron-core.",
     ),
     (
         {"parallel": {"sequence": True}},
         {},
         "04-training: sequence parallel: parallel.sequence=true with parallel.tensor=1, 128 tokens. Rule: sequence "
-        "parallelism cuts the sequence over the tensor ranks: tensor > 1, and the length divides by it. Set "
+        "parallelism splits the sequence over the tensor ranks, so tensor > 1, and the length divides by it. Set "
         "parallel.sequence to false, or parallel.tensor to more than 1.",
     ),
     (
         {"parallel": {"sequence": True}, "training": {"framework": "megatron-lm"}},
         {},
         "04-training: sequence parallel: parallel.sequence=true with parallel.tensor=1, 128 tokens. Rule: sequence "
-        "parallelism cuts the sequence over the tensor ranks: tensor > 1, and the length divides by it. Set "
+        "parallelism splits the sequence over the tensor ranks, so tensor > 1, and the length divides by it. Set "
         "parallel.sequence to false, or parallel.tensor to more than 1.",
     ),
     (
         {"parallel": {"context": 2}, "training": {"engine": "deepspeed"}},
         {},
         "04-training: context parallel: parallel.context=2 with training.engine=deepspeed. Rule: the gradients of a "
-        "sequence's pieces must be added up, which DeepSpeed does not do here. Set parallel.context to 1, or "
+        "sequence's parts must be summed, which DeepSpeed does not do here. Set parallel.context to 1, or "
         "training.engine to megatron-core.",
     ),
     (
@@ -248,7 +252,8 @@ REFUSALS = [
         },
         {},
         "04-training: virtual pipeline: parallel.virtual_pipeline=2 with parallel.pipeline=2 under DeepSpeed. Rule: "
-        "DeepSpeed's pipeline has one chunk of layers a stage. Set parallel.virtual_pipeline to 1, or training.engine "
+        "DeepSpeed's pipeline has one chunk of layers per stage. Set parallel.virtual_pipeline to 1, or "
+        "training.engine "
         "to megatron-core.",
     ),
     (

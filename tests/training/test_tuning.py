@@ -156,7 +156,7 @@ def test_weights_that_are_gathered_late_are_saved_whole(zygote, run, plain):
         ({"tuning": {"overlap_weights": True}, "copies": 2}, "Set training.overlap_gradients true"),
         (
             {"recompute": "full", "tuning": {"recompute_num_layers": 3}},
-            "the stages have 4 layers: uniform groups",
+            "training.recompute_num_layers=3, and the stages have 4 layers",
         ),
         (
             {"pipeline": 2, "parallel": {"first_stage_layers": 4}},
@@ -164,7 +164,7 @@ def test_weights_that_are_gathered_late_are_saved_whole(zygote, run, plain):
         ),
         (
             {"engine": "deepspeed", "tuning": {"recompute_method": "block"}},
-            "these are megatron-core's",
+            "uneven stages with engine deepspeed",
         ),
     ],
 )

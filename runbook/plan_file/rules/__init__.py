@@ -1,1 +1,1 @@
-"""Rules that planner and trainer share, each with a code; `codes` has their text."""
+"""Rules that planner and trainer share. Each has a code, whose text is in `codes`."""

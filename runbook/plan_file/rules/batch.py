@@ -1,4 +1,4 @@
-"""Rules for a batch that grows while it trains."""
+"""Rules for a batch size that ramps up during the training."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ RAMP_KEYS = ("training.rampup_start", "training.rampup_increment", "training.ram
 
 
 def ramp_rules(batch: Batch, parallel: Layout) -> Iterator[RuleResult]:
-    """Yield whether a batch's ramp ends at the global batch, in steps all replicas can compute."""
+    """Check that a ramp ends at the global batch and that every batch divides by the replicas."""
     ramp = batch.ramp
     if ramp == Ramp():
         return

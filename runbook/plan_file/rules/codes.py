@@ -4,7 +4,7 @@ from runbook.plan_file.diagnostics import Code, RuleText
 
 
 class RuleCode(Code):
-    """A rule about a layout, a batch or how a step is carried out."""
+    """A rule about a layout, a batch or the computation of a step."""
 
     HEADS_BY_TENSOR = "layout.heads-by-tensor"
     KEY_VALUE_HEADS = "layout.key-value-heads"
@@ -68,7 +68,7 @@ _MESSAGES = {
         value="{layers} layers over {stages}, {uneven}",
         rule="layers divide by pipeline x virtual pipeline, "
         "without those of the first and last stage",
-        remedy="Choose stages so that their product divides what is left.",
+        remedy="Choose stages so that their product divides the remaining layers.",
     ),
     RuleCode.POSITIONS: RuleText(
         title="positions",
@@ -79,29 +79,28 @@ _MESSAGES = {
     RuleCode.ZERO_STAGE_WITH_PIPELINE: RuleText(
         title="ZeRO stage",
         value="parallel.zero_stage={zero_stage} with {pipeline_key}={pipeline}",
-        rule="ZeRO 2 and 3 share gradients, which a pipeline adds up over micro-batches: "
-        "only stages 0 and 1 go with it",
+        rule="ZeRO 2 and 3 partition gradients, but a pipeline accumulates them over "
+        "micro-batches, so it allows only stages 0 and 1",
         remedy="Set parallel.zero_stage to 1, or {pipeline_key} to 1.",
     ),
     RuleCode.SEQUENCE_WITH_DEEPSPEED: RuleText(
         title="sequence parallel",
         value="parallel.sequence=true with training.engine=deepspeed",
-        rule="the gradients of norms must be added up over tensor ranks, "
+        rule="the gradients of norms must be summed over the tensor ranks, "
         "which DeepSpeed does not do",
         remedy="Set parallel.sequence to false, or training.engine to megatron-core.",
     ),
     RuleCode.SEQUENCE_BY_TENSOR: RuleText(
         title="sequence parallel",
         value="parallel.sequence=true with {tensor_key}={tensor}, {sequence_length} tokens",
-        rule="sequence parallelism cuts the sequence over the tensor ranks: "
-        "tensor > 1, and the length divides by it",
+        rule="sequence parallelism splits the sequence over the tensor ranks, "
+        "so tensor > 1, and the length divides by it",
         remedy="Set parallel.sequence to false, or {tensor_key} to more than 1.",
     ),
     RuleCode.CONTEXT_WITH_DEEPSPEED: RuleText(
         title="context parallel",
         value="parallel.context={context} with training.engine=deepspeed",
-        rule="the gradients of a sequence's pieces must be added up, "
-        "which DeepSpeed does not do here",
+        rule="the gradients of a sequence's parts must be summed, which DeepSpeed does not do here",
         remedy="Set parallel.context to 1, or training.engine to megatron-core.",
     ),
     RuleCode.CONTEXT_BY_HEADS: RuleText(
@@ -120,7 +119,7 @@ _MESSAGES = {
     RuleCode.ZERO_STAGE_OF_MEGATRON: RuleText(
         title="ZeRO stage",
         value="parallel.zero_stage={zero_stage} with {program_key}={program}",
-        rule="Megatron's distributed optimizer shares optimizer states only, which is stage 1",
+        rule="Megatron's distributed optimizer partitions only optimizer states, which is stage 1",
         remedy="Set parallel.zero_stage to 1, or {program_key} to {deepspeed_program}.",
     ),
     RuleCode.FP16_WITHOUT_ZERO: RuleText(
@@ -136,7 +135,7 @@ _MESSAGES = {
         title="virtual pipeline",
         value="parallel.virtual_pipeline={virtual_pipeline} with {pipeline_key}={pipeline} "
         "under DeepSpeed",
-        rule="DeepSpeed's pipeline has one chunk of layers a stage",
+        rule="DeepSpeed's pipeline has one chunk of layers per stage",
         remedy="Set parallel.virtual_pipeline to 1, or training.engine to megatron-core.",
     ),
     RuleCode.VIRTUAL_PIPELINE: RuleText(
@@ -145,7 +144,7 @@ _MESSAGES = {
         "{num_microbatches} micro-batches a step",
         rule="interleaving needs more than one stage, and micro-batches that divide by the stages",
         remedy="Set parallel.virtual_pipeline to 1, or choose a training.global_batch that gives "
-        "a multiple of {pipeline} micro-batches to each copy.",
+        "each replica a multiple of {pipeline} micro-batches.",
     ),
     RuleCode.BATCH_RAMP: RuleText(
         title="batch ramp",
@@ -158,7 +157,7 @@ _MESSAGES = {
     RuleCode.BATCH_RAMP_DIVIDES: RuleText(
         title="batch ramp divides",
         value="from {start} by {increment} to {global_batch} sequences over {samples:,} samples; "
-        "all replicas compute {group} at once",
+        "all replicas compute {group} at a time",
         rule="every batch of the ramp divides by micro_batch x data parallel",
         remedy="Make training.rampup_start and rampup_increment multiples of {group}.",
     ),
@@ -166,8 +165,7 @@ _MESSAGES = {
         title=_STEP,
         value="training.overlap_weights without overlap_gradients, "
         "or with parallel.zero_stage={zero_stage}",
-        rule="weights are gathered late if the replicas share the optimizer "
-        "and bring gradients together early",
+        rule="gathering weights late requires a partitioned optimizer and gradients reduced early",
         remedy="Set training.overlap_gradients true and parallel.zero_stage 1, "
         "or training.overlap_weights false.",
     ),
@@ -175,38 +173,36 @@ _MESSAGES = {
         title=_STEP,
         value="training.overlap_tensor without parallel.sequence, "
         "or training.cuda_graphs with recompute full",
-        rule="what is sent beside the products are pieces of sequences; "
-        "a graph of a layer cannot compute it again",
+        rule="overlap_tensor sends parts of sequences while products are computed; "
+        "a CUDA graph of a layer cannot recompute the layer",
         remedy="Set parallel.sequence true, or the key to false; "
-        "training.recompute selective goes with graphs.",
+        "training.recompute selective works with graphs.",
     ),
     RuleCode.RECOMPUTED_GROUPS: RuleText(
         title=_STEP,
         value="training.recompute_num_layers={group}, and the stages have {stage_layers}",
-        rule="uniform groups divide the layers of every stage",
+        rule="the layers of every stage divide by the size of uniform groups",
         remedy="Choose a number that divides them, or training.recompute_method block.",
     ),
     RuleCode.TUNING_WITH_DEEPSPEED: RuleText(
         title=_STEP,
         value="overlap_weights, overlap_pipeline, fuse_gradients, recompute_* "
         "or uneven stages with engine deepspeed",
-        rule="these are megatron-core's; DeepSpeed has its own ways",
+        rule="only megatron-core has these options; DeepSpeed has its own",
         remedy="Leave them out, or set training.engine to megatron-core.",
     ),
     RuleCode.REPLAY_WITH_DEEPSPEED: RuleText(
         title="replay",
         value="training.replay_interval={interval} with training.engine=deepspeed",
-        rule="DeepSpeed sends gradients and frees them while it computes, so one micro-batch "
-        "cannot be "
-        "computed again within its step",
+        rule="DeepSpeed reduces and frees gradients while it computes, so a micro-batch cannot be "
+        "recomputed within its step",
         remedy="Set training.replay_interval to 0, or training.engine to megatron-core.",
     ),
     RuleCode.REPLAY_REPEATABLE: RuleText(
         title="replay",
         value="training.replay_interval={interval} with {reason}",
-        rule="a pass that is computed again must show its numbers and leave no trace: CUDA "
-        "graphs hide "
-        "their activations, and delayed fp8 scales depend on the passes before",
+        rule="recomputing a pass requires access to its activations and no side effects: CUDA "
+        "graphs hide activations, and delayed fp8 scales depend on earlier passes",
         remedy="Set training.replay_interval to 0, or leave out {reason}.",
     ),
 }

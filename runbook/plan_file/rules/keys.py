@@ -1,4 +1,4 @@
-"""Names that a phase's values have in a run file."""
+"""Names of a phase's values in a run file."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Rules for a layout: what the model must divide by, and which ways of sharing go together."""
+"""Rules for a layout: divisibility, and combinations of parallelism."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ def shape_rules(
     model: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield what a layout requires of the model with this name."""
+    """Yield the requirements of a layout on the model of this name."""
     tensor = parallel.tensor
     over_tensor: dict[str, Value] = {"tensor": tensor, "tensor_key": keys.tensor}
     yield RuleResult(
@@ -89,7 +89,7 @@ def sharing_rules(
     program: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield which kinds of parallelism can be combined.
+    """Yield the rules for combinations of parallelism.
 
     `program` is the training program: an engine of our own trainer, or a framework.
     """
@@ -208,7 +208,7 @@ def chunk_rules(
     program: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield the requirements of interleaved stages, if stages are interleaved."""
+    """Yield the requirements of interleaved stages, if there are any."""
     if parallel.virtual_pipeline <= 1:
         return
     values: dict[str, Value] = {

@@ -1,4 +1,4 @@
-"""Rules for computing a micro-batch again to find silent data corruption."""
+"""Rules for recomputing a micro-batch to detect silent data corruption."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ def replay_problems(
     *,
     deepspeed: bool,
 ) -> Iterator[RuleResult]:
-    """Yield why this trainer cannot compute a micro-batch again, if it is asked to."""
+    """Yield why this trainer cannot recompute a micro-batch, if the plan requests it."""
     if not interval:
         return
     if deepspeed:

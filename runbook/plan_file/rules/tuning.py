@@ -1,4 +1,4 @@
-"""Rules for how a step is carried out: overlaps, recomputation, CUDA graphs."""
+"""Rules for how a step is computed: overlaps, recomputation, CUDA graphs."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,7 +23,7 @@ def tuning_problems(
     *,
     deepspeed: bool,
 ) -> Iterator[RuleResult]:
-    """Yield the parts of a tuning that are impossible with this layout."""
+    """Yield the parts of a tuning that this layout does not allow."""
     can_overlap_weights = tuning.overlap_gradients and parallel.zero_stage == 1
     if tuning.overlap_weights and not can_overlap_weights:
         yield RuleResult(
@@ -84,7 +84,7 @@ def _groups_problem(tuning: Tuning, parallel: Layout, layers: int) -> Iterator[R
 
 
 def _is_megatrons_own(tuning: Tuning) -> bool:
-    """Return whether a tuning requests anything that has no counterpart in DeepSpeed."""
+    """Return whether a tuning uses a feature that DeepSpeed does not have."""
     without_shared = replace(
         tuning,
         overlap_gradients=False,

@@ -1,1 +1,1 @@
-"""Notebooks executed by papermill, so that a stop is recorded as one."""
+"""Execution of notebooks with papermill, which records why a notebook stopped."""

@@ -1,15 +1,15 @@
-"""The papermill engine's client: start the kernel, run the cells, join their text, end the kernel.
+"""The client of the papermill engine: runs a kernel and its cells, and merges their output.
 
 NotebookRunner(execution, trap, **traits).execute()      raises what stopped the notebook, after it
 was recorded
 
-nbclient's own loop leaves by many doors (a dead kernel, a timeout, a signal between two callbacks);
-here all of them lead through `_run`, which first records what happened, saves, and then ends the
-kernel.
+nbclient's own loop can end in many ways: a dead kernel, a timeout, a signal between two callbacks.
+Here every one of them passes through `_run`, which first records what happened, then saves, then
+ends the kernel.
 
-nbclient can merge streams after a cell has ended; a cell that is killed then keeps its thousands of
-pieces, and merging across other outputs shifts the places that display handles update. `Streams`
-merges as text arrives and never across another output.
+nbclient can merge streams after a cell has ended. The output of a killed cell then stays in
+thousands of pieces, and merging across other outputs moves the outputs that display handles update.
+`Streams` merges text as it arrives and never across another output.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ def as_terminal(text: str) -> str:
 
 
 class Streams:
-    """Pieces of text not yet joined to their outputs."""
+    """Text chunks that are not yet joined to their outputs."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[Any, list[str]]] = []
@@ -113,7 +113,7 @@ class Streams:
         name: str,
         text: str,
     ) -> bool:
-        """Join text to the last output of that stream, unless another kind of output came since."""
+        """Append text to its stream's last output, unless an output of another type follows it."""
         streams = itertools.takewhile(
             lambda output: output["output_type"] == "stream", reversed(outputs)
         )
@@ -124,40 +124,40 @@ class Streams:
         return pieces is not None
 
     def flush(self) -> None:
-        """Update the outputs, to which more text may still be added."""
+        """Write the collected text into the outputs. They may still grow."""
         for output, pieces in self._pieces:
             if len(pieces) > 1 or "\r" in pieces[0] or "\x08" in pieces[0]:
                 pieces[:] = [as_terminal("".join(pieces))]
                 output["text"] = pieces[0]
 
     def end_cell(self) -> None:
-        """Update the outputs of an ended cell for the last time, and drop them."""
+        """Write the collected text of an ended cell into its outputs, and forget them."""
         self.flush()
         self._pieces.clear()
 
 
 new_cell: Any = nbformat.v4.new_markdown_cell
 new_output: Any = nbformat.v4.new_output
-# Interval at which a display or line that is updated in place is repeated in the log
+# Interval between log lines for a display or line that is updated in place
 SECONDS_BETWEEN_LOGGED_UPDATES = 5.0
 # Time to wait for remaining output after the reply to a cell
 MOST_SECONDS_OF_SILENCE = 30
 SECONDS_TO_LEAVE_A_CELL = 1.5
 """Time that an interrupted cell has to clean up.
 
-After that the kernel is ended, by force if necessary.
+After that the kernel is shut down, by force if necessary.
 """
 LOSE_NO_OUTPUT = (
     "__import__('runbook.display.jupyter.kernel', fromlist=['kernel']).lose_no_output()"
 )
 """Code that runs in the kernel before the cells.
 
-An error changes nothing if the kernel is another package's.
+A kernel of another package raises an error, which is ignored.
 """
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 """Environment variable set in the kernel.
 
-Displays updated in place reach the log, so progress need not be printed as well.
+It tells the kernel that displays updated in place reach the log, so progress is not printed too.
 """
 
 
@@ -174,15 +174,15 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         """
         self.before_save: Callable[[], None] = lambda: None
         super().__init__(nb, **options)
-        # An earlier execution left this metadata.
+        # Remove the metadata of an earlier execution.
         self.nb.metadata.pop("runbook", None)
 
     def save(self, **kwargs: Any) -> None:
         """Save the notebook completely or not at all.
 
-        Destinations that only papermill can write to are left to it.
+        A destination that is not a local file is left to papermill.
 
-        A failed save is reported once and tried again with the next cell.
+        A failed save is reported once and tried again after the next cell.
         """
         self.before_save()
         path = _local_path(self.output_path)
@@ -209,7 +209,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
     ) -> None:
         """Record that an error ended the cell.
 
-        The error's text is kept even if a user's own traceback handler printed nothing.
+        The error's text is kept even if the user's own traceback handler printed nothing.
         """
         super().cell_exception(cell, cell_index=cell_index, **kwargs)
         error = kwargs["exception"]
@@ -243,7 +243,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             )
 
         if state is ExecutionState.INTERRUPTED:
-            # papermill has no state for this end. The kernel may have ended the cell already, by a
+            # papermill has no state for this. The cell may already have ended in the kernel with a
             # KeyboardInterrupt.
             for cell in self.nb.cells:
                 if cell.metadata.papermill["status"] == self.FAILED:
@@ -266,10 +266,10 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             self.state, self.reason = ExecutionState.FAILED, str(self.unsaved)
 
     def error_of_a_cell(self) -> PapermillExecutionError | None:
-        """Return papermill's own error for a cell that raised an error, or None if none did.
+        """Return papermill's own error for a cell that raised one, or None if no cell did.
 
-        Its banner is put into the notebook. papermill treats `sys.exit(0)` in a cell as success
-        although the remaining cells did not run; here it is a failure.
+        Add its banner to the notebook. papermill treats `sys.exit(0)` in a cell as success although
+        the remaining cells did not run; here it is a failure.
         """
         try:
             raise_for_execution_errors(self.nb, None)
@@ -325,8 +325,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         trap: SignalTrap,
         **traits: Any,
     ) -> None:
-        # papermill fails a notebook whose output lags 4 s behind a cell's end. `_rest_of` knows
-        # better when to fail it.
+        # papermill fails a notebook whose output arrives more than 4 s after the end of a cell.
+        # `_rest_of` decides instead.
         super().__init__(execution, **{"iopub_timeout": int(DAY_SECONDS), **traits})
         self._messages = 0
         self._execution, self._trap, self._streams = execution, trap, Streams()
@@ -361,8 +361,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             stop = await self._why(error)
             self._streams.end_cell()
             self._execution.stop(*stop)
-            # A signal cancels us, and may have ended the kernel too: then it is what the caller has
-            # to hear.
+            # A signal cancels this task and may have ended the kernel too. The caller then needs
+            # the signal, not the kernel's error.
             if self._trap.received and isinstance(
                 error, asyncio.CancelledError | CellTimeoutError | RuntimeError
             ):
@@ -376,12 +376,12 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             unfinished_tasks = asyncio.all_tasks() - before - {task}
             for unfinished in unfinished_tasks:
                 unfinished.cancel()
-            # Nothing waits for their results.
+            # Nobody uses their results.
             await asyncio.gather(*unfinished_tasks, return_exceptions=True)
 
     async def _run_cells(self) -> None:
-        # This request precedes the cells. A kernel that is ended just after an answer is sometimes
-        # interrupted before it is idle, and reports that as an error.
+        # This request comes before the cells. A kernel that is shut down right after a reply may be
+        # interrupted before it is idle and report that as an error.
         await self.async_wait_for_reply(
             await ensure_async(self.kc.execute(LOSE_NO_OUTPUT, silent=True))
         )
@@ -413,7 +413,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         outputs: Any,
         alive: Any,
     ) -> Any:
-        # This begins when the cell has ended and its output is awaited.
+        # This starts when the cell has ended and its remaining output is awaited.
         late_output = self._rest_of(outputs, cell)
         try:
             reply = await super()._async_poll_for_reply(msg_id, cell, timeout, late_output, alive)
@@ -423,9 +423,10 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         return reply
 
     async def _rest_of(self, outputs: Any, cell: NotebookNode) -> None:
-        """Wait while output arrives.
+        """Wait for the remaining output of a cell.
 
-        After thousands of lines, a busy login node lags minutes behind a cell's end.
+        After thousands of lines on a busy login node, it can arrive minutes after the end of the
+        cell.
         """
         before = -1
         while not outputs.done():
@@ -456,8 +457,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     async def _end_kernel(self, stopped: bool) -> None:
         if self.km is not None:
             if stopped and self.kc is not None and await self.km.is_alive():
-                # A kernel told to end in the middle of a cell closes its sockets first and then
-                # fails on them.
+                # A kernel that is shut down in the middle of a cell closes its sockets first and
+                # then fails on them.
                 await self.km.interrupt_kernel()
                 with contextlib.suppress(Empty):
                     await self.kc.shell_channel.get_msg(timeout=SECONDS_TO_LEAVE_A_CELL)
@@ -465,8 +466,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             await self._async_cleanup_kernel()
 
         if stopped and self._group:
-            # Processes that a cell started and did not detach must not outlive it: they share
-            # its group.
+            # Child processes of a cell must not outlive the kernel unless it detached them. They
+            # are in the kernel's process group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._group, signal.SIGKILL)
 
@@ -492,7 +493,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
 
             hint = ""
             if code in (-9, 137):
-                hint = "; a machine that runs out of memory kills so"
+                hint = "; a machine that runs out of memory does this"
             how = "" if code is None else f": {how_it_ended(code)}{hint}"
             return ExecutionState.KERNEL_DIED, RecordMessage.KERNEL_DIED.fill(how=how)
 
@@ -520,7 +521,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             or self.clear_before_next_output
         )
         if not redirected and self._streams.add(outs, content["name"], content["text"]):
-            # This output is only for the log.
+            # This output only appears in the log.
             return SimpleNamespace(output_type="stream", **content)
         appended = super().output(outs, msg, display_id, cell_index)
         if appended is not None:
@@ -548,7 +549,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     def log_output_message(self, output: Any) -> None:
         """Log an output.
 
-        A line that a program redraws by carriage returns is logged only from time to time.
+        A line that a program redraws with carriage returns is logged only from time to time.
         """
         if output.output_type == "stream" and "\r" in output.text:
             text = as_terminal(output.text)
@@ -585,7 +586,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
 
 
 def _local_path(output_path: str | None) -> Path | None:
-    """Return the file papermill would write, or None for a bucket, a pipe or no output."""
+    """Return the file that papermill would write, or None for a bucket, a pipe or no output."""
     handler = papermill_io.get_handler(output_path)
     if not output_path or not isinstance(handler, LocalHandler):
         return None

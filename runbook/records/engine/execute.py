@@ -67,8 +67,8 @@ def file_execution(
 
     Return None if no run is known.
 
-    `record` has the run folder and phase of a notebook that may have failed before it could name
-    them. `ended_as` is the end that the engine observed, which overrides what the kernel wrote.
+    `record` is the run folder and phase of a notebook that may have failed before it could print
+    them. `ended_as` is the end that the engine observed; it overrides what the kernel wrote.
     `announced` replaces the notebook's own output about its run.
     """
     announced = announced or announced_by(notebook)
@@ -92,14 +92,14 @@ def file_execution(
         "verdict": ended_record.verdict,
         "reason": ended_record.reason,
     }
-    # If another tool executed the notebook, only its record is entered here. Its kernel has already
-    # entered the files that it wrote.
+    # After execution by another tool, only the record is added here. The kernel has already added
+    # the files that it wrote.
     by_us = ended_as[0] is not None
     try:
         write_record(notebook, ended_record, run_folder, ended_phase=phase if by_us else "")
     except RunbookError as error:
         path = phase_record_path(run_folder, phase)
-        # If there is no space for the notebook, there may still be enough for its record.
+        # If the disk has no space for the notebook, it may still have enough for the record.
         with suppress(RunbookError):
             if by_us:
                 write_phase_record(
@@ -118,7 +118,7 @@ def write_record(
     run_folder: Path,
     ended_phase: str = "",
 ) -> None:
-    """Write the three forms of one record, then the pages over all records and the manifest.
+    """Write the three forms of a record, then the overview pages and the manifest.
 
     `ended_phase` is the phase whose execution ends with this record; its files are recorded in
     their present state.
@@ -141,8 +141,8 @@ def _as_it_ended(
     reason: str,
 ) -> PhaseRecord:
     if state is None:
-        # Another tool executed the notebook. Its states of the cells do not count, because
-        # papermill's own may be wrong.
+        # Another tool executed the notebook. The cell states are not used, because papermill's own
+        # may be wrong.
         state = record.state
         reason = record.reason
         if record.is_open:
@@ -155,8 +155,8 @@ def _as_it_ended(
         reason = record.reason
     else:
         if state is ExecutionState.FAILED and record.state is ExecutionState.FAILED:
-            # This reason has several lines. The kernel's reason for an interruption is not used,
-            # because the kernel does not know the cause.
+            # This reason has several lines. The kernel's own reason for an interruption is not
+            # used, because the kernel does not know the cause.
             reason = record.reason
 
         status = {cell.get("id", ""): _status(cell) for cell in notebook.cells}
@@ -234,12 +234,12 @@ def execute_phase(
     phase: str,
     parameters: Mapping[str, object],
 ) -> Outcome:
-    """Execute a notebook by papermill into records/<phase>.ipynb.
+    """Execute a notebook with papermill into records/<phase>.ipynb.
 
     The earlier record moves to records/history.
 
-    The cells' output goes to papermill's logger as it appears. The outcome and the record contain
-    any failure of the notebook; only an error that prevents a record is raised.
+    Log the cells' output to papermill's logger as it appears. A failure of the notebook is part of
+    the outcome and the record; only an error that prevents a record is raised.
     """
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
@@ -283,7 +283,7 @@ def execute_phase(
         ) from error
 
     if error is not None and (record.is_open or record.state is ExecutionState.DONE):
-        # The notebook did not end this way, or its record would show it: this is our own bug.
+        # The record does not show this end of the notebook, so it is a bug in our own code.
         raise error
 
     return _outcome(record, output, code)
@@ -334,8 +334,8 @@ def file_finished_notebook(notebook: Path, run_folder: Path | None = None) -> Ou
 def _by_its_name(notebook: Path, content: Any, run_folder: Path | None) -> Announcement | None:
     """Return the execution of a notebook that lost the output with its run's name.
 
-    Its page was closed while it ran. The result is the newest execution of the phase that gives the
-    file its name, in the run that a person selects.
+    This happens if its page was closed while it ran. The result is the newest execution of the
+    phase that matches the file's name, in the run that the user named.
     """
     if run_folder is None or not any(cell.get("outputs") for cell in content.cells):
         return None

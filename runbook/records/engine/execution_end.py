@@ -1,4 +1,4 @@
-"""How the execution of a notebook ends: its states, and the signals that stop it."""
+"""The possible ends of a notebook's execution, and the signals that stop it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ MEANING = {
 
 
 class NotebookStopped(SystemExit):
-    """A signal ended the notebook, which is saved.
+    """A signal ended the notebook, which has been saved.
 
-    The process then ends as if by that signal (143 for SIGTERM).
+    The process then exits as if killed by that signal (143 for SIGTERM).
     """
 
     def __init__(self, number: int) -> None:
@@ -41,7 +41,7 @@ class NotebookStopped(SystemExit):
 
 
 class NotebookInterrupted(KeyboardInterrupt):
-    """Ctrl-C ended the notebook, which is saved.
+    """Ctrl-C ended the notebook, which has been saved.
 
     papermill then prints `Aborted!` and exits with 1.
     """
@@ -53,9 +53,9 @@ class NotebookInterrupted(KeyboardInterrupt):
 def _handled_by(
     handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals]
 ) -> Iterator[None]:
-    """Send these signals to `handler` inside the block.
+    """Let `handler` handle these signals inside the block.
 
-    In threads, where Python sets no handlers, nothing changes.
+    In threads, where Python cannot set signal handlers, nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         numbers = ()
@@ -84,7 +84,7 @@ class SignalTrap(contextlib.ExitStack):
         return self
 
     def reason(self) -> str:
-        """The meaning of the signal, in words."""
+        """The meaning of the signal, as text."""
         return MEANING[signal.Signals(self.received)]
 
     def error(self) -> BaseException:
@@ -103,8 +103,7 @@ class SignalTrap(contextlib.ExitStack):
 def ending_in_order() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise `NotebookStopped` instead of ending the process at once.
 
-    A lock is then released, and the exit code is the signal's (143), as after a notebook that was
-    stopped.
+    Locks are then released, and the exit code is the signal's (143), as for a stopped notebook.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -3,10 +3,10 @@
     papermill NOTEBOOK OUTPUT --engine runbook
     papermill.execute_notebook(..., engine_name="runbook", record=(run_folder, phase))
 
-papermill's own engine marks every cell `completed` when the kernel dies, a cell runs out of time or
-Ctrl-C is pressed, and leaves a notebook `running` forever on SIGTERM. Here each of them leaves the
-running cell `failed` with the reason, later cells `pending`, a banner on top, an end time, no
-kernel, and papermill's own exit code.
+When the kernel dies, a cell times out or Ctrl-C is pressed, papermill's own engine marks every cell
+`completed`; after SIGTERM it leaves a notebook `running` forever. With this engine, the cell that
+was running is `failed` with the reason and later cells are `pending`. The notebook has a banner and
+an end time, the kernel is shut down, and the exit code is papermill's own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
         """
         from papermill.execute import remove_error_markers
 
-        # This late import avoids pydantic.
+        # Imported here to avoid importing pydantic.
         from runbook.params.parameters_cell import assignments, refuse_hand_edits
         from runbook.records.engine.client import Execution, NotebookRunner
         from runbook.records.engine.execution_end import SignalTrap
@@ -93,7 +93,7 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
                 execution.notebook_complete()
                 unfiled = _file(execution, record)
 
-        # The signal came after the last cell: the record is complete, but nothing more is started.
+        # The signal came after the last cell. The record is complete, but nothing more is started.
         if trap.received:
             raise trap.error()
         if unfiled is not None and error is None:
@@ -105,14 +105,14 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
         return nb
 
 
-# This is repeated because papermill has registered the None above.
+# Registered again, because papermill has registered the None above.
 papermill_engines.register("runbook", RunbookEngine)
 
 
 def _file(execution: Execution, record: tuple[Path, str] | None) -> RunbookError | None:
-    """File the notebook with the run that it names.
+    """File the notebook under the run that it names.
 
-    An error that prevents this is logged and returned.
+    Log and return an error that prevents this.
     """
     from runbook.records.engine.execute import file_execution
 

@@ -11,12 +11,12 @@ from runbook.params.secrets import mask
 from runbook.plan_file.phase_names import PHASES
 
 LARGEST_ATTACHED = 300_000
-"""Bytes of one file; a larger one is only named, because a mail server would refuse the report."""
+"""Bytes. A larger file is only listed, because a mail server would reject the report."""
 TYPES = {".json": "application/json", ".yaml": "text/plain", ".md": "text/plain"}
 
 
 class Attachment(NamedTuple):
-    """One file: its name for the reader, its size, and a link that contains the whole file."""
+    """One file: its display name, its size, and a link that contains the whole file."""
 
     name: str
     shown_size: str
@@ -40,7 +40,7 @@ def _attached(path: Path) -> Attachment:
     size = path.stat().st_size
     if size > LARGEST_ATTACHED:
         return Attachment(path.name, show_bytes(size), Markup())
-    # The page's own search for secrets cannot see encoded text, so it is masked here.
+    # The search for secrets in the page cannot see encoded text, so the text is masked here.
     text = mask(path.read_text(encoding="utf-8", errors="replace"))
     encoded = base64.b64encode(text.encode()).decode()
     return Attachment(

@@ -1,7 +1,7 @@
-"""Front page of a run, and the report to mail.
+"""The front page of a run, and the report to mail.
 
-Without a `FrontPage`, the page compares the plan with what came true where plan and results of a
-record share a key.
+Without a `FrontPage`, the page compares the plan with the actual values only if a record has both
+under the same key.
 """
 
 import contextlib
@@ -44,14 +44,14 @@ SPARK_WIDTH = 20
 class FrontPage(NamedTuple):
     """Content that the front page shows in addition to the records.
 
-    `phases/run_report.py` makes it, because it knows plan, prices and the site's files.
+    `phases/run_report.py` makes it, because it has the plan, the prices and the site's files.
     """
 
     # Text before and after training
     sample: tuple[str, str] | None = None
     # Phase, what, planned, actual, ratio, remark
     comparison: Sequence[Row] = ()
-    # Name, value, what stands next to it
+    # Name, value, and the note next to the value
     tiles: Sequence[tuple[str, str, str]] = ()
     # What, measure, samples, before and after the training
     scores: Sequence[Row] = ()
@@ -88,7 +88,7 @@ class Surroundings(StrEnum):
     """Files that exist next to a run's folder, so that its page has no broken links."""
 
     RUNS = "runs"
-    """Other runs, and the manifest of this one."""
+    """Other runs, and this run's manifest."""
     SITE = "site"
     """Copies of other runs, without manifests."""
     NONE = "none"
@@ -101,7 +101,7 @@ def write_front_page(
     shown_as: str = "",
     surroundings: Surroundings = Surroundings.RUNS,
 ) -> Path:
-    """Write runs/<run>/index.html, and report.html: the same for a mail, with nothing outside it.
+    """Write runs/<run>/index.html and report.html, a copy for mail that links to no other file.
 
     `shown_as` is the name on the page, if it differs from the folder's name.
     """
@@ -116,7 +116,7 @@ def write_front_page(
         open_checks=[row for row in checks_of(run) if row.check.verdict != "pass"],
         passed=[row for row in checks_of(run) if row.check.verdict == "pass"],
         attachments=attachments(run_folder),
-        # Without the time of writing, the same records produce the same file.
+        # The time of writing is left out, so that the same records produce the same file.
         state_of=f"{run.changed:%Y-%m-%d %H:%M} UTC",
     )
     write_and_note(run_folder, REPORT_NAME, mailed)
@@ -197,14 +197,14 @@ INDEX_SCORES = {"bits per byte": "bits per byte", "right (share)": "minimal pair
 def _loss_tiles(
     outcome: FrontPage, points: Sequence[tuple[float, float]]
 ) -> Sequence[tuple[str, str, str]]:
-    """The tiles of whoever knows plan and prices, else the loss alone; none without losses."""
+    """Return the tiles with plan and prices if there are any, else only the loss, or no tile."""
     if not points:
         return ()
     return outcome.tiles or [("Loss", f"{points[-1][1]:.4g}", f"from {points[0][1]:.4g}")]
 
 
 def _score_tiles(scores: Sequence[Score]) -> list[tuple[str, str, str]]:
-    """Return a tile for each score that a list of runs shows too."""
+    """Return a tile for each score that a list of runs also shows."""
     tiles = []
     for measure, name in INDEX_SCORES.items():
         of_measure = [score for score in scores if score.measure == measure]
@@ -226,7 +226,7 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
     records = [phase.record for phase in run.phases if phase.record is not None]
     if not records:
         return []
-    # The newest phase's facts, but since the first phase began; how long all took follows.
+    # The newest phase's facts, with the start of the first phase. The total time comes next.
     since_first = replace(records[-1], started=min(record.started for record in records))
     facts = []
     for name, value in card_facts(since_first):

@@ -1,9 +1,9 @@
-"""Parse HTML and SVG and write them again, with parts changed or left out.
+"""Rewriting of HTML and SVG: parses them and writes them again, with parts changed or removed.
 
 The output contains `<` only at the beginning of a tag that the parser saw, and every value is
-quoted. So a browser finds no other tags, even if it parses broken HTML differently. By hand on the
-standard library's parser: others (lxml, Beautiful Soup) lower the names of SVG's attributes, and a
-picture is not drawn then.
+quoted. So a browser finds no other tags, even if it parses broken HTML differently. This uses the
+standard library's parser, because others (lxml, Beautiful Soup) convert SVG's attribute names to
+lower case, and the picture is then not drawn.
 """
 
 import re
@@ -16,17 +16,17 @@ _REMOTE_STYLE = re.compile(
     r"""url\(\s*["']?\s*(?!\s*["']?(?:data:|#))[^)]*\)|@import[^;]*;?|image-set\(""", re.I
 )
 _TAG_NAME = re.compile(r"[\w:.-]+")
-"""For the parser, as for a browser, `<a<b>` is a tag of the name `a<b`; such a tag is left out."""
+"""For the parser, as for a browser, `<a<b>` is a tag named `a<b`; such a tag is left out."""
 _MARKED_SECTION = re.compile(
     r"<!\[(?:temp|cdata|ignore|include|rcdata|if|else|endif)(?![\w.-])", re.IGNORECASE
 )
-"""The beginning of a section that Python's parser knows: `<![CDATA[`, and the conditions of
-Office's HTML.
+"""The beginning of a section that Python's parser knows: `<![CDATA[`, and Office's conditional
+sections.
 """
 
 
 class Rewriter(HTMLParser):
-    """Writes what it parses. A subclass overrides the methods up to `raw`.
+    """A parser that writes what it reads. Subclasses override the methods up to `raw`.
 
     Comments are left out.
     """
@@ -38,7 +38,7 @@ class Rewriter(HTMLParser):
         self._skipped: list[str] = []
 
     def rewrite(self, text: str) -> str:
-        """Return the complete text, rewritten."""
+        """Return the complete text after rewriting."""
         self.feed(text)
         self.close()
         return "".join(self._written)
@@ -48,9 +48,9 @@ class Rewriter(HTMLParser):
         return False
 
     def renamed(self, tag: str) -> str | None:
-        """Return the name that a tag gets.
+        """Return the new name of a tag.
 
-        None leaves the tag out, but its content is still read.
+        With None the tag is left out, but its content is still read.
         """
         return tag
 
@@ -74,8 +74,8 @@ class Rewriter(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Write a tag with its attributes, or begin to skip its element."""
         if self._skipped:
-            # Only tags with the skipped element's own name are counted: each of them has an end tag
-            # of that name.
+            # Count only tags with the name of the skipped element: each has an end tag of that
+            # name.
             if tag == self._skipped[0]:
                 self._skipped.append(tag)
         elif self.skips(tag, dict(attrs)):
@@ -84,7 +84,7 @@ class Rewriter(HTMLParser):
             self._write_tag(tag, attrs, ">")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A tag that ends itself."""
+        """Write a self-closing tag."""
         if not self._skipped:
             self._write_tag(tag, attrs, "/>")
 
@@ -100,7 +100,7 @@ class Rewriter(HTMLParser):
             self._written.append(f"</{name}>")
 
     def handle_data(self, data: str) -> None:
-        """Handle text between tags, or the content of an element without markup."""
+        """Write text between tags, or the content of an element without markup."""
         if self._skipped:
             return
         if self.cdata_elem in (None, "title", "textarea"):
@@ -109,9 +109,9 @@ class Rewriter(HTMLParser):
             self._written.append(self.raw(self.cdata_elem, data).replace("<", ""))
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
-        """Read a section, and one of an unknown name as browsers do.
+        """Read a marked section.
 
-        As a comment up to the next `>`.
+        An unknown name is read as browsers do: as a comment up to the next `>`.
 
         Python 3.11's parser raises AssertionError for `<![CDATAx[` and `<![]>`.
         """
@@ -120,7 +120,7 @@ class Rewriter(HTMLParser):
         return self.parse_bogus_comment(i)
 
     def handle_pi(self, data: str) -> None:
-        """The first line of an XML file."""
+        """Write the first line of an XML file."""
         if data.startswith("xml "):
             self._written.append('<?xml version="1.0" encoding="utf-8"?>')
 
@@ -145,10 +145,10 @@ class Rewriter(HTMLParser):
     def _attribute_names(self, tag: str, attrs: list[tuple[str, str | None]]) -> list[str]:
         """Return the names of a tag's attributes as written in the source.
 
-        Note the tag's name as well.
+        Also store the tag's name.
 
-        SVG distinguishes upper and lower case, but the parser does not. Where our reading of the
-        source does not agree with the parser's, the parser's counts.
+        SVG is case-sensitive, but the parser is not. If our reading of the source differs from the
+        parser's, the parser's is used.
         """
         parsed_names = [name for name, _ in attrs]
         self._own_names[tag] = tag
@@ -192,9 +192,9 @@ _ACTIVE = frozenset(
         "script",
     }
 )
-"""Tags that fetch, go elsewhere, submit or run something, or that a page has once.
+"""Tags that load, navigate, submit or run something, or that a page may have only once.
 
-What they enclose stays.
+Their content is kept.
 """
 _FETCHING = frozenset(
     {
@@ -217,11 +217,11 @@ _FETCHING = frozenset(
     }
 )
 _LINK = re.compile(r"(?:https?|mailto):|[^:]*$|[^:/?#]*[/?#]", re.I)
-"""The address of a link that opens a page: of these kinds, or without any."""
+"""The address of a link that opens a page: with one of these schemes, or without any."""
 
 
 class WithoutEffects(Rewriter):
-    """HTML that fetches, submits and runs nothing, and leads nowhere unless a link is clicked.
+    """HTML that loads, submits and runs nothing, and leads nowhere unless a link is clicked.
 
     >>> rewrite = lambda html: WithoutEffects().rewrite(html)
     >>> rewrite('<meta http-equiv=refresh content="0;url=//x"><base href=//x><form action=//x>a<br></form>')
@@ -242,8 +242,8 @@ class WithoutEffects(Rewriter):
         name: str,
         value: str,
     ) -> str | None:
-        """Leave out attributes that fetch or run something."""
-        # A browser reads java&#9;script: as one word
+        """Leave out attributes that load or run something."""
+        # A browser reads java&#9;script: as `javascript:`.
         address = re.sub(r"[\x00-\x20]", "", value)
         if name.startswith("on"):
             return None

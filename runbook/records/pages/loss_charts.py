@@ -1,4 +1,4 @@
-"""Charts of the losses of a run, also laid over other runs."""
+"""Charts of a run's losses, together with those of other runs."""
 
 import json
 import math
@@ -18,11 +18,11 @@ from runbook.records.run_state import METRICS
 MOST_OTHER_RUNS = 5
 
 LARGEST_METRICS = 64 * 2**20
-"""Bytes. A longer history is not read just to overlay its curve on another one."""
+"""Bytes. A longer file is not read just to draw its curve next to another one."""
 
 
 class Chart(NamedTuple):
-    """The losses of one training: a picture, and the same as data for the page's script."""
+    """The losses of one training, as a picture and as data for the page's script."""
 
     title: str
     points: list[tuple[float, float]]
@@ -34,7 +34,7 @@ class Curve(NamedTuple):
     """One training: its restarts, and losses and evaluations as (iteration, tokens, loss)."""
 
     name: str
-    # Curves of another model or batch share no axis of iterations
+    # Only curves of the same model and batch share an axis of iterations.
     model: str
     points: Sequence[tuple[float, int, float]]
     validation: Sequence[tuple[int, int, float]]
@@ -44,9 +44,9 @@ class Curve(NamedTuple):
 
 
 def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
-    """Return one chart for each training, the main one first and laid over other runs.
+    """Return one chart for each training, the main one first and together with other runs.
 
-    The page's script draws two models with axes of their own.
+    The page's script gives different models separate axes.
     """
     charts: list[Chart] = []
     for phase in reversed(METRICS):
@@ -66,7 +66,7 @@ def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
 
 
 def _other_curves(run_folder: Path, phase: str) -> list[Curve]:
-    """Return the curves of the runs next to this one that changed last."""
+    """Return the curves of the neighbouring runs that changed last."""
     paths = run_folder.parent.glob(f"*/{METRICS[phase]}")
     folders = [path.parent for path in paths if path.parent != run_folder]
     folders.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
@@ -127,9 +127,9 @@ def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
 
 
 def _model_of_plan(run_folder: Path, phase: str) -> tuple[str, float]:
-    """Return a phase's model in words and its loss before training, ln of its vocabulary.
+    """Return the description of a phase's model and its loss before training, ln of its vocabulary.
 
-    Without a readable plan they are an empty text and 0.
+    Return an empty text and 0 if the plan cannot be read.
     """
     plan_file = run_folder / "plan.json"
     try:

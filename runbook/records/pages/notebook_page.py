@@ -1,7 +1,7 @@
 """The report of one executed notebook: a single HTML file that needs no network.
 
-Code is folded, figures are inside the page, the result card on top is made from the record, and
-nothing the notebook put out can make the browser fetch anything.
+Code is folded, figures are embedded, and the result card at the top is made from the record. No
+output of the notebook can make the browser load anything.
 """
 
 import copy
@@ -27,7 +27,7 @@ from runbook.records.session import MIME
 # Bytes: mail servers accept this size.
 LARGEST_PAGE = 3_000_000
 TEXT_LIMITS = (60_000, 6_000)
-"""Characters kept of one output. The second limit applies if the page would be too large."""
+"""Characters kept of one output. The second limit is used if the page would be too large."""
 ERROR_TAG = "papermill-error-cell-tag"
 ERROR_ANCHOR = "papermill-error-cell"
 MOST_OPEN_RESULTS = 8
@@ -36,7 +36,7 @@ _NEXT = re.compile(rf"\]\(({'|'.join(PHASES)})\.ipynb\)")
 _FORMULA = re.compile(
     r"<code.*?</code>|\$\$(?P<block>[^$]+)\$\$|\$(?P<inline>\S(?:[^$\n]*\S)?)\$(?!\d)", re.DOTALL
 )
-"""Code, which stays, or a formula in LaTeX, as Jupyter's markdown finds and leaves it in HTML."""
+"""Code, which is kept, or a LaTeX formula, in the form in which Jupyter's markdown leaves it."""
 _MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\(\s*((?:https?:)?//[^)\s]+)[^)]*\)")
 
 
@@ -53,11 +53,11 @@ def write_html(run_folder: Path, phase: str) -> Path:
 def report(
     notebook: Any, record: PhaseRecord, further_links: Sequence[tuple[str, str]] = ()
 ) -> str:
-    """The whole page.
+    """Return the whole page.
 
-    Long text and large figures are cut short, with a word about it, rather than exceed 3 MB.
+    Shorten long text and large figures, with a note, to stay below 3 MB.
 
-    `further_links` are links for the card: names and where they lead.
+    `further_links` are additional links for the card, as pairs of name and target.
     """
     text = ""
     for limit in TEXT_LIMITS:
@@ -128,7 +128,7 @@ def _card(notebook: Any, record: PhaseRecord, further_links: Sequence[tuple[str,
 
 
 def card_facts(record: PhaseRecord) -> list[tuple[str, str]]:
-    """Return where, when and by which code a notebook was executed."""
+    """Return where, when and with which code a notebook was executed."""
     site, _ = _value_and_origin(record.parameters.get("site", ""))
     facts = [
         ("Site", site.strip('"')),
@@ -173,7 +173,7 @@ def _prepared(notebook: Any, limit: int) -> Any:
 def _is_in_report(cell: Any) -> bool:
     """Return whether a cell has content.
 
-    Of papermill's cells about an error, only the one with the anchor is kept.
+    Of the cells that papermill adds for an error, only the one with the anchor is kept.
     """
     if ERROR_TAG in cell.metadata.get("tags", []) and ERROR_ANCHOR not in cell.source:
         return False
@@ -181,8 +181,8 @@ def _is_in_report(cell: Any) -> bool:
 
 
 def _markdown_for_report(source: str) -> str:
-    """Return markdown for the page: links lead to the pages next to it, remote images are links."""
-    # The page next to the runs.
+    """Return markdown for the page, with links to neighbouring pages and no remote images."""
+    # This page is next to the runs.
     source = source.replace("../docs/when-it-fails.md", f"../../{HELP}")
     source = _NEXT.sub(r"](\1.html)", source)
     return _MARKDOWN_IMAGE.sub(r"[\1](\2)", source)
@@ -254,7 +254,7 @@ def _contents(headings: Sequence[_Heading]) -> str:
 
 
 class _CellHtml(WithoutEffects):
-    """HTML without effects, whose headings are noted: each has an anchor of its own in the page."""
+    """HTML without active content, whose headings are collected with unique anchors."""
 
     def __init__(self, headings: list[_Heading]) -> None:
         super().__init__()
@@ -291,7 +291,7 @@ class _CellHtml(WithoutEffects):
 
 
 def code_colours() -> str:
-    """Return the style of highlighted code, light and dark."""
+    """Return the style for highlighted code, light and dark."""
     from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 
     light = HtmlFormatter(style="default", nobackground=True).get_style_defs(".highlight")

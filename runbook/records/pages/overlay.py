@@ -1,4 +1,4 @@
-"""Losses of several runs in one picture, also of a run that still trains."""
+"""Losses of several runs in one chart, including runs that are still training."""
 
 import json
 import math
@@ -19,16 +19,16 @@ from runbook.records.run_state import METRICS, RunState
 from runbook.results.history import read_validation
 
 MOST_RUNS = 12
-"""Most curves in one picture. They are those of the runs that changed last."""
+"""Most curves in one chart: those of the runs that changed last."""
 MOST_POINTS = 600
-"""The most points of one curve, so that twelve curves stay below half a megabyte."""
+"""Most points of a curve, so that twelve curves stay below half a megabyte."""
 READ_BYTES = 8 * 2**20
-"""Approximate limit of the metrics that are parsed.
+"""Approximate number of bytes of metrics that are parsed.
 
-Of a longer file, only every second or third line is parsed.
+In a longer file, only every second or third line is parsed, and so on.
 """
 LIVE_FOLDER = ".live"
-"""Folder next to the runs, with one small script for each run that is watched while it trains."""
+"""Folder next to the runs, with one small script for each running training that is watched."""
 SECONDS_BETWEEN_LIVE_WRITES = 5.0
 
 Point = tuple[int, int, float, float]
@@ -41,7 +41,10 @@ class OverlayCurve:
 
     name: str
     model: str
-    """Model and batch in words. Only curves with the same text share an axis of iterations."""
+    """Description of model and batch.
+
+    Only curves with the same text share an axis of iterations.
+    """
     points: Sequence[Point]
     validation: Sequence[Point]
     restarts: Sequence[Point]
@@ -58,7 +61,7 @@ class OverlayCurve:
 
 
 def overlay_curves(runs: Iterable[RunState]) -> list[OverlayCurve]:
-    """Return the curves of the runs that have one, of the newest runs first."""
+    """Return the curves of all runs that have one, newest runs first."""
     curves: list[OverlayCurve] = []
     for run in runs:
         if len(curves) == MOST_RUNS:
@@ -71,15 +74,15 @@ def overlay_curves(runs: Iterable[RunState]) -> list[OverlayCurve]:
 
 
 def read_overlay_curve(run_folder: Path, *, is_running: bool) -> OverlayCurve:
-    """Return the losses of a run's full training, empty if it has not begun."""
+    """Return the losses of a run's full training; empty if it has not begun."""
     rows = _sampled_rows(run_folder / METRICS[FULL])
     return curve_of_rows(run_folder, rows, is_running=is_running)
 
 
 def curve_of_rows(run_folder: Path, rows: Iterable[Row], *, is_running: bool) -> OverlayCurve:
-    """Return the curve in rows of metrics.jsonl.
+    """Return the curve in the rows of metrics.jsonl.
 
-    A step that was repeated after a restart is included once.
+    A step that was repeated after a restart appears once.
     """
     spec = read_training_plan(run_folder)
     points, restarts = _joined(rows)
@@ -103,9 +106,9 @@ def curve_of_rows(run_folder: Path, rows: Iterable[Row], *, is_running: bool) ->
 
 
 def write_live_curve(run_folder: Path, curve: OverlayCurve) -> Path:
-    """Write the script that a page of all runs loads again and again while this run trains.
+    """Write the script that a page of all runs reloads regularly while this run trains.
 
-    A page that was opened as a file may load scripts, but read no other file.
+    A page that was opened as a file may load scripts but read no other file.
     """
     path = run_folder.parent / LIVE_FOLDER / f"{run_folder.name}.js"
     path.parent.mkdir(exist_ok=True)
@@ -118,7 +121,7 @@ def _model_text(spec: PhasePlan) -> str:
 
 
 def _sampled_rows(path: Path) -> Iterator[Row]:
-    """Yield complete rows of a metrics file, thinned to the number that a picture needs."""
+    """Yield complete rows of a metrics file, thinned to as many as a chart needs."""
     if not path.exists():
         return
     every = 1 + path.stat().st_size // READ_BYTES

@@ -1,4 +1,4 @@
-"""Parts of every HTML page: templates, values as they are shown, the page of known failures."""
+"""Parts of every HTML page: templates, displayed values, and the page of known failures."""
 
 import json
 import re
@@ -30,12 +30,12 @@ class ResultRow:
     """A result of a record, with the planned value of the same key next to it."""
 
     key: str
-    name: str  # the key in words
-    # The value as the record's JSON has it
+    name: str  # The key as readable text
+    # The value as in the record's JSON
     exact: str
     value: Markup
     planned: Markup
-    # Value by plan; empty if one of them is missing or no number
+    # Actual value divided by planned value; empty if either is missing or not a number
     ratio: str
     # Numbers are aligned to the right, text to the left.
     is_number: bool
@@ -43,7 +43,7 @@ class ResultRow:
 
 @cache
 def environment() -> Environment:
-    """Return the templates. A missing value raises an error instead of leaving a gap."""
+    """Return the template environment. A missing value raises an error instead of leaving a gap."""
     templates = Environment(
         loader=FileSystemLoader([TEMPLATES, TEMPLATES / "record"]),
         autoescape=True,
@@ -58,7 +58,7 @@ def environment() -> Environment:
 
 
 def with_commands(text: str) -> Markup:
-    """A sentence as HTML, its commands in backquotes marked as code.
+    """Return a sentence as HTML, with commands in backquotes marked as code.
 
     >>> with_commands("Then `runbook run a<b`.")
     Markup('Then <code>runbook run a&lt;b</code>.')
@@ -72,24 +72,24 @@ def page(template: str, **values: Any) -> str:
 
 
 class Scripts(StrEnum):
-    """The scripts that a page may run, as its content security policy states them."""
+    """The scripts that a page may run, as written in its content security policy."""
 
     NONE = ""
     INSIDE = "'unsafe-inline'"
     """Scripts inside the page."""
     NEIGHBOURS = "'unsafe-inline' 'self' file:"
-    """Also scripts in neighbouring files, by which the page of all runs follows a training."""
+    """Also scripts in neighbouring files, with which the page of all runs follows a training."""
 
 
 def scripts_inside(is_needed: bool) -> Scripts:
-    """Return what a page may run, depending on whether it has scripts."""
+    """Return which scripts a page may run, depending on whether it has any."""
     return Scripts.INSIDE if is_needed else Scripts.NONE
 
 
 def head(title: str, extra_style: str = "", scripts: Scripts = Scripts.NONE) -> str:
     """Return the content of a page's <head>.
 
-    Everything is inside the page, and the page forbids the browser to fetch anything.
+    Everything is inside the page, and the page forbids the browser to load anything else.
     """
     module: Any = environment().get_template("parts.j2").module
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
@@ -97,7 +97,7 @@ def head(title: str, extra_style: str = "", scripts: Scripts = Scripts.NONE) -> 
 
 
 def result_rows(record: PhaseRecord) -> list[ResultRow]:
-    """Results in the order they were recorded."""
+    """Return the results in the order in which they were recorded."""
     rows = []
     for key, value in record.results.items():
         planned = record.plan.get(key)
@@ -127,11 +127,11 @@ def as_json(value: Any) -> str:
 
 
 def show_value(name: str, value: Any, unit: str = "") -> Markup:
-    """A value for reading.
+    """Return a value for reading.
 
-    Numbers are formatted by `show_quantity`; all their digits appear under the pointer.
+    Numbers are formatted by `show_quantity`; a tooltip shows all their digits.
 
-    Thousands only look grouped, so that a number can be copied.
+    Digits are grouped only visually, so that a number can be copied.
 
     >>> show_value("first_loss", 10.825839875788878)
     Markup('<span title="10.825839875788878">10.83</span>')
@@ -179,9 +179,9 @@ def write_help(runs_folder: Path) -> Path:
 
 
 def links_for(reason: str, to_runs: str) -> list[tuple[str, str]]:
-    """The failures that a reason names and where each is explained.
+    """Return the failures named in a reason, each with a link to its explanation.
 
-    The whole page if it names no part.
+    If the reason names none, return a link to the whole page.
 
     >>> links_for("CUDA out of memory", "../../")
     [('device out of memory', '../../when-it-fails.html#device-out-of-memory')]

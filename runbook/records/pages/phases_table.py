@@ -20,12 +20,12 @@ SHOWN_RESULTS = 6
 
 
 def phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
-    """Return the values of one phase, each for a column or for the text of a failure."""
+    """Return the values of one phase, each for a column or for the text about a failure."""
     record = phase.record
     reports = [(LINK_WORDS[name.rpartition(".")[2]], name) for name in phase.files]
     reason = phase.problem or (record.reason if record else "")
     results = [row for row in (result_rows(record) if record else []) if row.is_number]
-    # First what a list of runs shows too
+    # Results that a list of runs also shows come first.
     results.sort(key=lambda row: row.key not in KEY_NUMBERS)
     return SimpleNamespace(
         phase=phase.phase,

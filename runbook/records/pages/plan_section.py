@@ -1,4 +1,4 @@
-"""Rows of the front page's section with the plan next to what came true."""
+"""Rows of the front page's section that compares the plan with the actual values."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from runbook.records.run_state import RunState
 
 
 def without_repeated_remarks(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, with each remark of a phase only at its first occurrence."""
+    """Return the rows with repeated remarks of a phase removed."""
     earlier_remarks: set[tuple[str, str]] = set()
     shown_rows = []
     for row in rows:
@@ -22,7 +22,7 @@ def without_repeated_remarks(rows: Sequence[Row]) -> list[Row]:
 
 
 def planned_row(row: Row) -> Row:
-    """Return a planned number next to its outcome; the bar's width is 0 if both agree."""
+    """Return a planned number next to the actual one; the bar's width is 0 if they agree."""
     quantity = str(row["what"])
     ratio = row.get("ratio") or 0.0
     # The bar is on a logarithmic scale that ends at 8 times the plan, or an eighth of it.
@@ -42,7 +42,7 @@ def planned_row(row: Row) -> Row:
 
 
 def numbers_in_plan_and_results(run: RunState) -> list[Row]:
-    """Return the numbers that are in both the plan and the results of a record."""
+    """Return the numbers that a record has both in its plan and in its results."""
     rows: list[Row] = []
     for phase in run.phases:
         if phase.record is None:

@@ -1,4 +1,4 @@
-"""The page of all runs: a table, their losses in one picture, and the values that differ."""
+"""The page of all runs: a table, a chart with all losses, and the values that differ."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from runbook.results.comparison import differing_rows
 from runbook.results.scores import Score, read_main_scores
 
 NAMES_OF_A_RUN = frozenset({"run"})
-"""Keys that always differ and are not informative."""
+"""Keys that always differ and therefore tell the reader nothing."""
 
 
 class SideBySide(NamedTuple):
@@ -94,7 +94,7 @@ def _shown_parameter(value: object) -> str:
 
 
 def _scores(runs: Sequence[RunState]) -> SideBySide:
-    """Return the scores after the training, a row for each measure that a run has."""
+    """Return the scores after training, one row for each measure that any run has."""
     by_run = []
     for run in runs:
         by_run.append({_score_name(score): score for score in main_scores(run.folder)})
@@ -116,7 +116,7 @@ def _score_name(score: Score) -> str:
 def main_scores(run_folder: Path) -> Sequence[Score]:
     """Return the scores of a run.
 
-    The result is empty if somebody else wrote or changed the file.
+    Return none if the file was written or changed by someone else.
     """
     try:
         return read_main_scores(run_folder)

@@ -26,7 +26,7 @@ class PhaseCheck(NamedTuple):
 
 
 class Briefing(NamedTuple):
-    """Facts that a reader should see within ten seconds."""
+    """The facts that a reader should see within ten seconds."""
 
     asked: str
     answer: str
@@ -82,7 +82,7 @@ def _devices_text(spec: PhasePlan) -> str:
 
 
 def read_training_plan(run_folder: Path) -> PhasePlan | None:
-    """Return the plan of the full training; None if there is none that can be read."""
+    """Return the plan of the full training, or None if it is missing or cannot be read."""
     plan_file = run_folder / "plan.json"
     try:
         return parse_plan(plan_file.read_text(encoding="utf-8"), plan_file).phases[FULL]

@@ -1,4 +1,4 @@
-"""The front page and the pages of all phases in one file, with every cell in one place."""
+"""A single file with the front page and the pages of all phases, in which each cell occurs once."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,13 +16,13 @@ WHOLE_NAME = "report-with-records.html"
 def write_whole_report(run_folder: Path) -> Path:
     """Write report-with-records.html.
 
-    Largest size, suitable for a mail. If a notebook would exceed it, only its card is kept.
+    It is small enough for a mail. If a notebook would make it too large, only its card is kept.
     """
     paths = {phase: run_folder / "records" / f"{phase}.html" for phase in PHASES}
     pages = {phase: path for phase, path in paths.items() if path.exists()}
     links = {f"records/{phase}.html": f"#{phase}-report" for phase in pages}
     links["../index.html"] = "#record"
-    # Without the moment of writing the file is the same when it is made again from the same pages.
+    # The time of writing is left out, so that the same pages produce the same file.
     body = _Body("footer.soft", lambda value: links.get(value, value))
     front_page = body.rewrite((run_folder / "index.html").read_text(encoding="utf-8"))
     sections = []
@@ -55,9 +55,9 @@ def write_whole_report(run_folder: Path) -> Path:
 
 
 class _Body(Rewriter):
-    """Return the body of one of our pages without the elements `left_out`.
+    """The body of one of our pages without the elements `left_out`.
 
-    An element is a tag and a class. `link` maps the targets of links.
+    An element is a tag and a class. `link` returns the new target of a link.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ _DEEPER = {
     "h3": "h4",
     "h4": "h5",
 }
-"""One main and one header of the page.
+"""Tags that replace those of a part, because a page has only one main and one header.
 
-Those of a part become plain blocks, their headings one level deeper.
+Both become plain blocks, and headings move one level down.
 """
 
 
 def _link_of_part(phase: str, value: str) -> str:
-    """Return where a link of a notebook's report leads in the single file.
+    """Return the target in the single file of a link in a notebook's report.
 
-    That is a place inside it, or in the run's folder.
+    It is an anchor in the same file or a file in the run's folder.
     """
     if value.startswith("#"):
         return f"#{phase}--{value[1:]}"
