@@ -1,4 +1,4 @@
-"""The files that a training leaves in the run's folder, and how they are set aside."""
+"""The files that a training writes to the run's folder, and moving them to the history."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,10 +44,7 @@ def sealed_paths(folder: Path, phase: str) -> list[Path]:
 
 
 def move_to_history(folder: Path, phase: str, outputs: Sequence[Path]) -> Path | None:
-    """Move earlier outputs of a phase into the run's history.
-
-    Thus nothing is overwritten or mixed.
-    """
+    """Move earlier outputs of a phase to the run's history, so that nothing is overwritten."""
     present = [path for path in outputs if path.exists()]
     if not present:
         return None

@@ -1,1 +1,1 @@
-"""Notebook 00-plan."""
+"""The phase of notebook 00-plan."""

@@ -1,7 +1,7 @@
-"""00-plan: what will be trained, on what hardware, and for how long; and the form that changes it.
+"""00-plan: what will be trained, on what hardware and for how long; and a form to change it.
 
-The form starts from the values that the parameters cell sets over the run file. A run file that it
-writes keeps those.
+The form starts from the run file and the values that the parameters cell overrides. A run file
+written by the form includes both.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ END = phase_end_work(PHASE)
 def bind(namespace: Mapping[str, object]) -> OpenPhase:
     """Check the parameters, compute the plan, and open the record.
 
-    Show the values on which a decision depends.
+    Show the values that matter for a decision.
     """
     open_phase = bind_phase(PHASE, namespace)
     show_table(summary_table(open_phase.plan))
@@ -59,7 +59,7 @@ def bind(namespace: Mapping[str, object]) -> OpenPhase:
 
 @step(takes=lambda opened: (opened.settings,))
 def choose(settings: Settings) -> None:
-    """Show the run's values as a form that shows what a change does and writes a run file.
+    """Show the run's values as a form that shows the effect of a change and writes a run file.
 
     Outside a browser, show a table.
     """
@@ -91,16 +91,16 @@ def choose(settings: Settings) -> None:
 
 @step(takes=plan_only)
 def show_sizes(plan: Plan) -> View:
-    """Show the parameters part by part, and their sum for the training.
+    """Show the parameters of each part of the model, and their sum.
 
-    Compare them with the sizes in the models' labels.
+    Compare them with the sizes in the models' names.
     """
     return View([plan_tables.sizes_table(plan), Formula(*formulas.parameters(plan, FULL))])
 
 
 @step(takes=lambda opened: (opened.run, opened.session))
 def show_layout(run: PlannedRun, session: Session) -> View:
-    """Show the layout in one table, with pictures and every rule against which it was checked."""
+    """Show the layout in one table, with pictures and every rule that it was checked against."""
     plan = run.plan
     training = plan.phases[FULL]
     time = plan.time[FULL]
@@ -125,7 +125,7 @@ def show_layout(run: PlannedRun, session: Session) -> View:
 
 @step(takes=plan_only)
 def show_memory(plan: Plan) -> View:
-    """Show the bytes by part on the fullest device, next to its capacity."""
+    """Show the memory of each part on the fullest device, next to the device's capacity."""
     figure = plan_figures.memory_figure(plan, {SMOKE: "smoke test", FULL: "training"})
     caption = "Memory of one rank of the fullest stage; its numbers are in the table."
     return View(
@@ -135,7 +135,7 @@ def show_memory(plan: Plan) -> View:
 
 @step(takes=plan_only)
 def show_time(plan: Plan) -> View:
-    """Show operations, seconds and checkpoints; an estimate names its basis."""
+    """Show FLOPs, step time and checkpoints. An estimate states its basis."""
     view = View([plan_tables.time_table(plan)])
     formula = formulas.step_time(plan, FULL)
     if formula:
@@ -153,9 +153,9 @@ def show_time(plan: Plan) -> View:
 
 @step(takes=run_only)
 def show_storage(run: PlannedRun) -> View:
-    """Show the bytes of checkpoints and data, and the cost of preparing the text.
+    """Show the size of checkpoints and data, and the cost of preparing the text.
 
-    Both this runbook's way and the documents' way are shown.
+    Compare this runbook's method with that of the documents.
     """
     plan = run.plan
     settings = run.settings
@@ -172,13 +172,13 @@ def show_storage(run: PlannedRun) -> View:
 
 @step(takes=lambda opened: (opened.run, opened.session))
 def show_rehearsal(run: PlannedRun, session: Session) -> None:
-    """Show one step of the training at full size, counted stage by stage, next to the plan."""
+    """Show a dry run of one full-size training step, stage by stage, next to the plan."""
     rehearsal_gate.show(run.training(FULL), session)
 
 
 @step(takes=run_only)
 def show_what_if(run: PlannedRun) -> Table:
-    """Show the training with one thing changed, and the best layout that a search finds."""
+    """Show the training with one value changed at a time, and the best layout from a search."""
     settings = run.settings
     measured = machine.calibrations_of_run(settings, run.folder)
     layouts = what_if(settings, machine.measure_machine(settings.site), measured)
@@ -187,7 +187,7 @@ def show_what_if(run: PlannedRun) -> Table:
 
 @step(takes=run_only)
 def show_forecast(run: PlannedRun) -> View:
-    """Forecast the loss after the last step, with other sizes at the same compute."""
+    """Forecast the final loss, also for other model sizes at the same compute."""
     return show_planned_loss(run.settings, run.plan)
 
 
@@ -229,7 +229,7 @@ FIRST = (
     *("training.iterations", "training.samples", "training.tokens", "training.micro_batch"),
     *("training.global_batch", "training.learning_rate", "training.recompute"),
 )
-"""The keys that people change most; all other keys of the schema are in the folded sections below."""
+"""The keys that people change most often. All other keys are in the folded sections below."""
 MADE_BY = "# Written by the form of 00-plan from run "
 """First line of a file that the form may overwrite."""
 
@@ -242,7 +242,7 @@ def run_file_of(settings: Settings) -> Path:
 def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
     """Return the values that override the run file, nested and as they were written.
 
-    They come from a variant or were given by hand.
+    They come from a variant, a parameters cell or --set.
     """
     file = params.load(run)
     differing = {}
@@ -254,7 +254,7 @@ def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
 
 
 def _chosen_values(settings: Settings) -> dict[str, Any]:
-    """Return every value that is neither built-in nor the site's, as it was written."""
+    """Return every value that comes neither from a default nor from the site, as it was written."""
     layers = ("run file", "variant", SCALED_DOWN, *GIVEN)
     chosen = {}
     for key in settings.values():
@@ -266,7 +266,7 @@ def _chosen_values(settings: Settings) -> dict[str, Any]:
 
 
 def form_fields(settings: Settings) -> dict[str, list[Field]]:
-    """Return every key of the schema as a field: the usual ones first, then by section."""
+    """Return every key of the schema as a form field: the usual ones first, then by section."""
     named = {
         "site": tuple(params.site_names(settings.project)),
         "model": tuple(read_models(settings.project).names),
@@ -292,14 +292,14 @@ def form_fields(settings: Settings) -> dict[str, list[Field]]:
 
 
 def _place_in_form(key: Key) -> int:
-    """Return the position of a frequently changed key. The others follow in the schema's order."""
+    """Return the position of a frequently changed key. Other keys follow in the schema's order."""
     if key.name in FIRST:
         return FIRST.index(key.name)
     return len(FIRST)
 
 
 def values_table(settings: Settings) -> Table:
-    """Return the usual values with their origin and meaning."""
+    """Return the usual values, with their origin and meaning."""
     origins = settings.parameters()
     rows = []
     for key in FIRST:
@@ -327,7 +327,7 @@ def consider_changes(
 ) -> Answer:
     """Show the effect of the changes.
 
-    This is a short form of the plan, or each error next to its field.
+    This is a short version of the plan, or each error next to its field.
     """
     try:
         settings = params.load(run, overrides=values_over_file, set_words=_set_words(changes))
@@ -355,7 +355,7 @@ def write_run_file(
 ) -> Path:
     """Write params/<name>.yaml with the run's own file and the changes.
 
-    Another person's file is kept.
+    A file that this form did not write is kept.
     """
     name = name.removesuffix(".yaml")
     if not is_name(name):
@@ -375,7 +375,7 @@ def write_run_file(
 def file_text(settings: Settings, name: str) -> str:
     """Return the run's own file with every chosen value.
 
-    Comments, order and unchanged lines stay as they were written.
+    Comments, order and unchanged lines are kept.
     """
     values = {"run": name} | _chosen_values(settings) | {"run": name}
     head = f"{MADE_BY}{settings.run.run}; runbook check {name} says whether it still fits.\n"
@@ -396,7 +396,7 @@ def file_text(settings: Settings, name: str) -> str:
 def value_as_written(settings: Settings, key: str) -> str:
     """Return a value in the notation of the person who chose it.
 
-    For example, it is 00:30:00 where the run has 1800 seconds.
+    For example, return 00:30:00 if the run contains 1800 seconds.
     """
     value = settings.value(key)
     origin = settings.origins[key][-1]
@@ -416,7 +416,7 @@ def _set_words(changes: Mapping[str, str]) -> list[str]:
 def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str]) -> dict[str, str]:
     """Return the problems by field.
 
-    Problems with keys that have no field are listed under "", with their key.
+    Problems with keys that have no field are listed under "", together with the key.
     """
     field_keys = set(keys)
     lines: dict[str, list[str]] = {}
@@ -432,9 +432,9 @@ def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str])
 
 
 def _field_of(check: Check, changes: Mapping[str, str], keys: Iterable[str]) -> str:
-    """Return the field next to which a broken rule is shown, or an empty text if it concerns none.
+    """Return the field next to which a broken rule is shown, or an empty text if no field fits.
 
-    Fields that were changed and can fix it come first, then the field that was changed last, then
+    A field that was changed and can fix it is best. The field that was changed last is next, then
     the first field that can fix it.
     """
     mending = [key for key in keys if key in check.keys]

@@ -1,1 +1,1 @@
-"""Notebook 01-environment, and `runbook doctor`."""
+"""The phase of notebook 01-environment, and `runbook doctor`."""

@@ -1,4 +1,4 @@
-"""`runbook doctor`: what this machine has and lacks, and what a run finds on its site."""
+"""`runbook doctor`: checks of this machine, and of a run's site."""
 
 import os
 import platform
@@ -66,7 +66,7 @@ MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
 
 
 def all_checks() -> list[Check]:
-    """Judge Python, the trainer's software, cores, memory, disk, and optional tools."""
+    """Check Python, the trainer's software, cores, memory, disk, and optional tools."""
     python = Check(
         "python",
         "pass",
@@ -111,8 +111,8 @@ def run_questions(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
 def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
     """Check everything that a run needs from its site.
 
-    On this machine the ranks work in a temporary folder. On a queue, the nodes are checked if
-    jobs.environment names a way to reach them and the earlier checks found nothing.
+    On this machine, the ranks work in a temporary folder. On a queue, the nodes are checked if
+    jobs.environment says how to reach them and the earlier checks found no fault.
     """
     settings, plan = load_plan(run, set_words)
     folder = runs_folder(settings.project) / settings.name
@@ -128,7 +128,7 @@ def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
 
 
 def print_nothing(_: str) -> None:
-    """Discard progress messages of the ladder."""
+    """Discard the progress messages of the preflight."""
 
 
 def climb_without_run(
@@ -137,7 +137,7 @@ def climb_without_run(
     questions: Sequence[Check],
     report: Report,
 ) -> PreflightResult:
-    """Climb the ladder on this machine, in a temporary folder."""
+    """Run the preflight on this machine, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as temporary:
         return climb(
             settings,
@@ -155,9 +155,9 @@ def climb_with_run(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> PreflightResult:
-    """Climb the ladder with a job in the run's own folder, and keep the answers there.
+    """Run the preflight with a job in the run's own folder, and keep the answers there.
 
-    In the meantime the folder stays locked.
+    The folder is locked meanwhile.
     """
     folder = runs_folder(settings.project) / settings.name
     with hold_run(folder, "checking the nodes"):
@@ -210,7 +210,7 @@ def learn_about(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> tuple[Path, LearnedSite]:
-    """Climb the ladder on a site, and return its file and the measurements: `runbook learn`."""
+    """Run the preflight on a site, and return its file and the measurements: `runbook learn`."""
     settings, _ = load_plan(run, ())
     if settings.site.site != site:
         raise ParamsError(
@@ -240,9 +240,9 @@ def _measured_by(result: PreflightResult) -> str:
 
 
 def software_checks() -> list[Check]:
-    """Check what this Python can import, and which GPUs its torch sees.
+    """Check which packages this Python can import, and which GPUs its torch sees.
 
-    A probe with a single process answers.
+    A probe in a single process answers.
     """
     facts = probe_alone()
     num_gpus = sum(len(gpus_of(rank_facts)) for rank_facts in facts)
@@ -278,7 +278,7 @@ def machine_checks() -> list[Check]:
 
 
 def matrix_check(flags: Set[str]) -> Check:
-    """Check whether a CPU with these instruction sets multiplies bf16 directly."""
+    """Check whether a CPU with these instruction sets computes bf16 products directly."""
     fast = [name for unit, name in BF16_UNITS.items() if unit in flags]
     rule = "bf16 on a CPU is fast only with them"
     units = ", ".join(fast) or f"neither {' nor '.join(BF16_UNITS.values())}"
@@ -323,7 +323,10 @@ def place_checks() -> list[Check]:
 
 
 def site_checks(settings: Settings) -> list[Check]:
-    """Return one row per question; what cannot be determined on this machine is unknown."""
+    """Return one row per question.
+
+    Anything that cannot be determined on this machine is unknown.
+    """
     lacking = missing_values(settings)
     rule = "what the site requires is given"
     remedy = "; ".join(f"--set {key}=VALUE ({meaning})" for key, meaning in lacking.items())
@@ -345,7 +348,7 @@ def site_checks(settings: Settings) -> list[Check]:
 
 
 def secret_checks(settings: Settings) -> list[Check]:
-    """Check the passwords that the set-up and the text's source need; no value is shown."""
+    """Check the secrets that the set-up and the text's source need. No value is shown."""
     return [_secret_check(reference, use) for reference, use in _secret_uses(settings).items()]
 
 
@@ -367,7 +370,7 @@ def _secret_uses(settings: Settings) -> dict[str, str]:
 
 
 def _secret_check(reference: str, use: str) -> Check:
-    """Judge whether a secret exists and, if it is in a file, is hidden from others."""
+    """Check that a secret exists and, if it is in a file, that other users cannot read it."""
     name = f"secret {reference}"
     rule = f"for {use}"
     try:
@@ -427,7 +430,7 @@ def modules_check(settings: Settings) -> Check:
 
 
 def queue_checks(settings: Settings) -> list[Check]:
-    """Check whether the scheduler answers, and knows the partitions that the run's jobs request."""
+    """Check that the scheduler answers and knows the partitions that the run's jobs request."""
     check = partial(Check, "scheduler", rule="the scheduler answers")
     if settings.site.scheduler == "local":
         return [check("pass", "this machine runs the jobs itself")]
@@ -463,7 +466,7 @@ def queue_checks(settings: Settings) -> list[Check]:
 
 
 def _partition_of(job: Job, limits: Sequence[QueueLimits]) -> QueueLimits | None:
-    """Return the partition of a job: the one it names, or the default one.
+    """Return the partition of a job: the one that it names, or else the default one.
 
     Return None if it is unknown.
     """
@@ -475,9 +478,9 @@ def _partition_of(job: Job, limits: Sequence[QueueLimits]) -> QueueLimits | None
 
 
 def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
-    """Judge whether enough nodes of the partition accept jobs for the preflight.
+    """Check that enough nodes of the partition accept jobs for the preflight.
 
-    Drained ones do not.
+    Drained nodes do not.
     """
     check = partial(
         Check, "nodes of the queue", rule="enough nodes of the partition take jobs for a preflight"
@@ -518,10 +521,10 @@ def _limits_check(
     limits: Sequence[QueueLimits],
     queue_word: str,
 ) -> Check:
-    """Check whether the queue's limits on time, nodes and accounts admit a phase's job."""
+    """Check that the queue's limits on time, nodes and accounts allow a phase's job."""
     job = settings.job(phase)
     request = JobRequest(job.partition, job.account, job.nodes, job.walltime)
-    # A closed queue has its own row.
+    # A closed queue has a row of its own.
     open_queues = [replace(queue, state="UP") for queue in limits]
     problems = request_problems(request, open_queues, queue_word)
     section = JOB_SECTIONS[phase]
@@ -544,9 +547,9 @@ def _queue_check(
     partition: str,
     states: Mapping[str, str],
 ) -> Check:
-    """Check whether a job's queue exists and accepts jobs.
+    """Check that a job's queue exists and accepts jobs.
 
-    A rented cluster's queue is closed while its machines are stopped.
+    The queue of a rented cluster is closed while its machines are stopped.
     """
     check = partial(
         Check,
@@ -570,7 +573,7 @@ def _queue_check(
 
 
 def _history_check() -> Check:
-    """Check whether PBS remembers jobs that have ended."""
+    """Check whether PBS keeps a history of ended jobs."""
     rule = "PBS can be asked how a job ended that could not write it down itself"
     server = shell.run(["qstat", "-B", "-f"], timeout=30, check=False)
     if server.exit_code:
@@ -687,7 +690,7 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
 
 
 def _planned_space(settings: Settings, plan: Plan) -> list[tuple[str, float]]:
-    """Return each folder that the run fills, with the bytes it needs there."""
+    """Return each folder that the run fills, with the bytes that the run needs there."""
     space: list[tuple[str, float]] = []
     for phase, phase_plan in plan.phases.items():
         space.append((phase_plan.checkpoint.folder, plan.checkpoint[phase].disk_bytes))
@@ -700,7 +703,7 @@ def _planned_space(settings: Settings, plan: Plan) -> list[tuple[str, float]]:
 
 
 def _still_to_fetch(settings: Settings, text: TextShare) -> int:
-    """Return the bytes of a text that are not in its folder yet; 0 if its size is unknown."""
+    """Return the bytes of a text that are missing in its folder; 0 if its size is unknown."""
     home = text_home(settings, text)
     whole = fetched_bytes(text.dataset)
     if STAGE in str(home) or not whole or not home.is_dir():

@@ -1,7 +1,4 @@
-"""The probe of the nodes, started the same way as the trainer.
-
-Its answers are compared with the site and the plan.
-"""
+"""The probe of the nodes, started in the same way as the trainer, and the checks of its answers."""
 
 import json
 import sys
@@ -41,14 +38,14 @@ MEASURED = (
     "time granted",
     "port",
 )
-"""Checks whose value is a speed or a time, and therefore differs at every call."""
+"""Checks whose value is a speed or a time and therefore differs at every call."""
 NEEDED = ("torch", "megatron-core", "numpy")
 LIBRARIES = {"cuda": "CUDA", "hip": "ROCm", "nccl": "NCCL"}
-"""Keys of what a rank's torch was built for or with, with display names."""
+"""Keys of the libraries that a rank's torch was built with, and their display names."""
 SKEW_SECONDS = 1.0
-"""If clocks differ by more than this, file times and logs of different nodes contradict each other."""
+"""Beyond this clock difference, file times and logs of different nodes contradict each other."""
 IDLE_BYTES = 2 << 30
-"""If more memory than this is in use on a GPU, somebody is computing on it."""
+"""Memory in use on a GPU from which the GPU counts as busy."""
 NETWORK_VARIABLES = {
     *("NCCL_SOCKET_IFNAME", GLOO_VARIABLE, "NCCL_IB_HCA"),
     *("UCX_NET_DEVICES", "SHARP_SMX_UCX_INTERFACE"),
@@ -56,9 +53,9 @@ NETWORK_VARIABLES = {
 
 
 def probe_alone() -> list[ProbeAnswer]:
-    """Return the probe as one process of this Python.
+    """Return the answer of a single probe process with this Python.
 
-    No launcher starts it, even if this process is a step of a job.
+    It runs without a launcher, even if this process is a step of a job.
     """
     with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as out:
         argv = [sys.executable, "-m", "runbook.training.probe", "--out", out]
@@ -82,7 +79,7 @@ def probe_checks(
     plan: Plan,
     framework: Framework,
 ) -> list[Check]:
-    """Return a check for every rule, which is `unknown` if no node could answer."""
+    """Return a check for every rule; it is `unknown` if no node could answer."""
     if not facts:
         remedy = (
             "Give jobs.environment a partition or a walltime: the checks then run there, "
@@ -102,7 +99,7 @@ def probe_checks(
 
 
 def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
-    """Judge what the trainer's Python can import, and whether all nodes have the same versions."""
+    """Check the imports of the trainer's Python, and that all nodes have the same versions."""
     rule = (
         f"{', '.join(NEEDED)} can be imported, the same versions everywhere, also of CUDA "
         f"or ROCm and NCCL"
@@ -135,7 +132,7 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
 
 
 def _versions_of(rank_facts: ProbeAnswer) -> dict[str, str | None]:
-    """Return the version of each package and GPU library of a rank. It is None if there is none."""
+    """Return the version of each package and GPU library of a rank, or None if it has none."""
     torch = _torch_of(rank_facts)
     versions: dict[str, str | None] = dict(rank_facts["packages"])
     for key, library in LIBRARIES.items():
@@ -144,7 +141,7 @@ def _versions_of(rank_facts: ProbeAnswer) -> dict[str, str | None]:
 
 
 def _import_fault(versions: Mapping[str, str | None], errors: Mapping[str, str]) -> str:
-    """Return why the trainer's packages cannot be imported; an empty text if they can."""
+    """Return why the trainer's packages cannot be imported, or an empty text if they can."""
     # If torch is installed but cannot be imported, its error explains more than the list of
     # packages.
     if versions.get("torch") and errors.get("torch"):
@@ -156,7 +153,7 @@ def _import_fault(versions: Mapping[str, str | None], errors: Mapping[str, str])
 
 
 def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
-    """Judge whether each node has the site's number of GPUs, and nobody else computes on them."""
+    """Check that each node has the site's number of GPUs, and that none of them is busy."""
     if site.hardware.device == "cpu":
         return _hidden_gpus_check(facts)
     devices_per_node = site.hardware.devices_per_node
@@ -182,7 +179,7 @@ def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
 
 
 def _hidden_gpus_check(facts: Sequence[ProbeAnswer]) -> Check:
-    """Judge whether the processes on a site that computes on CPUs see no GPU."""
+    """Check that processes on a CPU site see no GPU."""
     check = partial(Check, "GPUs", rule=PhaseMessage.GPUS_HIDDEN.fill())
     num_visible = max(len(gpus_of(rank_facts)) for rank_facts in facts)
     if num_visible:
@@ -197,7 +194,7 @@ def _missing_gpus_check(
     short_nodes: Sequence[str],
     facts: Sequence[ProbeAnswer],
 ) -> Check:
-    """Return the failed check of nodes with too few GPUs, with the remedy that fits their torch."""
+    """Return the failed check of nodes with too few GPUs, with the remedy for their torch."""
     value = ", ".join(short_nodes)
     cpu_build = _cpu_build_of_torch(facts)
     if cpu_build:
@@ -215,7 +212,7 @@ def _missing_gpus_check(
 def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
     """Return the version of the first torch built without CUDA and ROCm.
 
-    The result is empty if there is none.
+    Return an empty text if there is none.
     """
     for rank_facts in facts:
         torch = _torch_of(rank_facts)
@@ -244,7 +241,7 @@ def _busy_gpus(facts: Sequence[ProbeAnswer]) -> list[str]:
 def networks_check(
     facts: Sequence[ProbeAnswer], groups: Mapping[str, Mapping[str, str | None]]
 ) -> Check:
-    """Judge whether each node has the network devices that the environment names."""
+    """Check that each node has the network devices that the environment names."""
     rule = "every device that the site's environment names is there on every node"
     check = partial(Check, "network devices", rule=rule)
     named = named_devices(groups)
@@ -271,7 +268,7 @@ def networks_check(
 
 
 def _is_present(variable: str, device: str, present: Sequence[str]) -> bool:
-    """Return whether a named device is there. Gloo alone does not take a name as a prefix."""
+    """Return whether a named device exists. Only Gloo does not treat a name as a prefix."""
     if variable == GLOO_VARIABLE:
         return device in present
     return any(name.startswith(device) for name in present)
@@ -279,6 +276,9 @@ def _is_present(variable: str, device: str, present: Sequence[str]) -> bool:
 
 def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[str, str]]:
     """Return each variable that names network devices, with each device.
+
+    Patterns that exclude devices are skipped.
+
 
     Patterns that exclude devices do not count.
 
@@ -301,7 +301,7 @@ def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[
 
 
 def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
-    """Compare the clocks of the nodes with each other and with the file server's."""
+    """Compare the clocks of the nodes with each other and with the file server's clock."""
     check = partial(Check, "clocks", rule=f"nodes and file server agree to {SKEW_SECONDS:g} s")
     between_ranks = []
     to_files = []
@@ -324,7 +324,7 @@ def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
 
 
 def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
-    """Compare the write speed of files with the time that the plan promises for a checkpoint."""
+    """Compare the write speed of files with the planned time of a checkpoint."""
     rule = "a checkpoint is written in the time that the plan promises"
     check = partial(Check, "writing", rule=rule)
     writes = []
@@ -368,5 +368,5 @@ def gpus_of(rank_facts: ProbeAnswer) -> Sequence[ProbeAnswer]:
 
 
 def _torch_of(rank_facts: ProbeAnswer) -> ProbeAnswer:
-    """Return what torch reported about a rank's devices; empty if it could not be asked."""
+    """Return torch's report about a rank's devices; empty if torch could not be asked."""
     return rank_facts.get("torch") or {}

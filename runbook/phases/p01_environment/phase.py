@@ -1,4 +1,4 @@
-"""01-environment: set up the machine, and check whether it suffices for the plan."""
+"""01-environment: sets up the machine, and checks that it is sufficient for the plan."""
 
 import time
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ from runbook.runs.step import StepOfRun
 PHASE = ENVIRONMENT
 SETUP_VERSION = 1
 LONGEST_SECONDS = 8 * 3600.0
-"""Time-out of one step, because importing a 23 GiB image or copying 702 GiB of token files is slow."""
+"""Timeout of one step. Importing a 23 GiB image or copying 702 GiB of token files is slow."""
 bind = binder(PHASE)
 finish = plain_end(PHASE)
 
@@ -57,7 +57,7 @@ finish = plain_end(PHASE)
 def prepare(run: PlannedRun, session: Session) -> None:
     """Set up what the site's document sets up: checkout, image, environment.
 
-    Existing parts are left unchanged.
+    Parts that exist are not changed.
     """
     with run.hold("setting the machine up"):
         rows = set_up(run.settings, run.folder)
@@ -87,7 +87,7 @@ def check_site(settings: Settings, session: Session) -> CheckTable:
 
 @step(takes=lambda opened: (opened.run, opened.session))
 def check_nodes(run: PlannedRun, session: Session) -> CheckTable:
-    """Climb the ladder of questions on the nodes, up to the first defect.
+    """Run the preflight on the nodes, up to the first defect.
 
     All answers are kept in the record. On a queue, the nodes are asked only if jobs.environment
     names a partition or a limit.
@@ -115,8 +115,8 @@ def check_nodes(run: PlannedRun, session: Session) -> CheckTable:
     else:
         session.add_results({"nodes": nodes})
 
-    # The verdicts in the record must not change while nothing changes, so the figures are stored
-    # under "nodes".
+    # Record entries must not change while nothing changes, so measured figures are stored under
+    # "nodes".
     return record_checks(session, [_for_record(check) for check in result.checks])
 
 

@@ -1,1 +1,1 @@
-"""Notebook 02-data."""
+"""The phase of notebook 02-data."""

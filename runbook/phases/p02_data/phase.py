@@ -1,4 +1,4 @@
-"""02-data: turn text into verified token files, and show what they contain."""
+"""02-data: tokenize the text, verify the token files, and show what they contain."""
 
 import contextlib
 import sys
@@ -84,23 +84,23 @@ SHADES = (
     "rgba(0,158,115,.28)",
     "rgba(204,121,167,.30)",
 )
-"""Alternating backgrounds of tokens.
+"""Alternating background colours of tokens.
 
-A thin line also marks the boundary, and a bar does so in the text form.
+A thin line, or a bar in plain text, also marks each boundary.
 """
 bind = binder(PHASE)
 finish = plain_end(PHASE)
 
 
 SHARE_OF_SAMPLES = "share of the samples"
-"""The name of a row about a text of a blend."""
+"""Title of a row about a text in a blend."""
 LEFT_OUT_BY_CHOICE = "left out by choice"
-"""The name of a row about documents whose sources are not wanted."""
+"""Title of a row about documents that were excluded by their source."""
 
 
 @step(takes=lambda opened: (opened.settings, opened.session))
 def show_source(settings: Settings, session: Session) -> CheckTable:
-    """Show where the text comes from, and whether every file has the promised content."""
+    """Show the source of the text, and check each file's published size and checksum."""
     texts = settings.texts
     for text in texts:
         rows = _text_facts(text)
@@ -122,7 +122,7 @@ def show_source(settings: Settings, session: Session) -> CheckTable:
 
 
 def _text_facts(text: TextShare) -> list[tuple[str, str]]:
-    """Return (name, value) pairs of the catalogue's facts about a text."""
+    """Return the catalogue's facts about a text as (name, value) pairs."""
     dataset = text.dataset
     documents = "not known before they are read"
     if dataset.documents:
@@ -141,7 +141,7 @@ def _text_facts(text: TextShare) -> list[tuple[str, str]]:
 
 @step(takes=run_only)
 def fetch(run: PlannedRun) -> None:
-    """Download missing files for which the catalogue has a source; each file is checked."""
+    """Download missing files for which the catalogue has a source, and check each file."""
     remote = [text for text in run.settings.texts if text.dataset.url]
     if not remote:
         show_text("Nothing is fetched: the text is shipped, made up, or lies where the run says.")
@@ -152,7 +152,7 @@ def fetch(run: PlannedRun) -> None:
 def _fetch_text(run: PlannedRun, text: TextShare) -> None:
     """Download the missing files of one text.
 
-    A folder of the run's own is left alone if it has all of them, or another text.
+    A folder that the run names itself is not touched if it is complete or contains another text.
     """
     dataset = text.dataset
     home = text_home(run.settings, text)
@@ -186,7 +186,7 @@ def _fetch_text(run: PlannedRun, text: TextShare) -> None:
 
 @step(takes=run_only, work=TOKENIZING)
 def tokenize(run: PlannedRun) -> None:
-    """Make the token files, or find them done; finished shards are never made again."""
+    """Make the token files if they are not done. Finished shards are never made again."""
     settings = run.settings
     plan = run.plan.data
     if plan.mock:
@@ -196,8 +196,8 @@ def tokenize(run: PlannedRun) -> None:
     tokenizing = TOKENIZING.of(run)
     status = tokenizing.status()
     if status.state is StepState.OUTPUT_CHANGED:
-        # Complete files with a manifest are not made again, so the changed files would be
-        # recorded as the original ones.
+        # Complete files with a manifest are not made again, so a changed file would be recorded as
+        # if it were the original.
         tokenizing.refuse(status)
 
     if status.state is StepState.DONE:
@@ -215,7 +215,7 @@ def tokenize(run: PlannedRun) -> None:
     elif groups:
         _tokenize_here(run, groups)
 
-    # A text file that was added in the meantime is in no group: the next start finds it.
+    # A text file that was added meanwhile is in no group, and the next start finds it.
     tokenized = replace(tokenizing, outputs=lambda: token_outputs_of(run, groups))
     tokenized.mark_done()
     if groups:
@@ -227,7 +227,7 @@ def tokenize(run: PlannedRun) -> None:
 
 
 def _tokenize_here(run: PlannedRun, groups: Sequence[tuple[list[Path], Path]]) -> None:
-    """Make pairs of token files on this machine, with a line of progress."""
+    """Make pairs of token files on this machine, with a line that shows the progress."""
     options = tokenize_options(run.settings)
     with run.hold("tokenizing"), Progress("tokenize", unit="bytes") as progress:
 
@@ -242,7 +242,7 @@ def _tokenize_here(run: PlannedRun, groups: Sequence[tuple[list[Path], Path]]) -
 def verify(run: PlannedRun, session: Session) -> CheckTable:
     """Compare the token files with their manifests, and check that they are consistent.
 
-    The counts go into the record.
+    The counts are stored in the record.
     """
     if run.plan.data.mock:
         return record_checks(
@@ -274,7 +274,7 @@ def verify(run: PlannedRun, session: Session) -> CheckTable:
 
 
 def _counted_results(manifests: Sequence[Manifest], ready: Sequence[Path]) -> dict[str, int]:
-    """Sum the counts in the manifests, and the documents and tokens of ready-made files.
+    """Sum the counts in the manifests, plus the documents and tokens of ready-made files.
 
     Ready-made files have no manifest, so a run with only these has no other counts.
     """
@@ -293,9 +293,9 @@ def _counted_results(manifests: Sequence[Manifest], ready: Sequence[Path]) -> di
 
 
 def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
-    """Warn of sources that were to be kept or dropped but occur in no record.
+    """Warn about chosen or excluded sources that occur in no record.
 
-    Show nothing if none was chosen.
+    Return no check if no source was chosen or excluded.
     """
     if not any(unknown_sources(manifests)):
         return []
@@ -313,7 +313,7 @@ def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
 
 
 def vocabulary_checks(settings: Settings, manifests: Sequence[Manifest]) -> list[Check]:
-    """Check whether the tokens fit both models, by each tokenizer in the manifests."""
+    """Check that the tokens of each tokenizer in the manifests fit both models."""
     vocabulary_sizes = {}
     for manifest in manifests:
         name = str(manifest.tokenizer["name"])
@@ -326,7 +326,7 @@ def vocabulary_checks(settings: Settings, manifests: Sequence[Manifest]) -> list
 
 
 def source_checks(settings: Settings, text: TextShare) -> list[Check]:
-    """Check every file of a text, with its promised size and checksum if there are any."""
+    """Check every file of a text, and its published size and checksum if there are any."""
     dataset = text.dataset
     if dataset.kind == "mock":
         return [Check("files", "unknown", "mock data", "no text is needed")]
@@ -358,10 +358,7 @@ def _token_file_checks(settings: Settings, text: TextShare) -> list[Check]:
 
 
 def token_prefixes_of(run: PlannedRun) -> list[Path]:
-    """Return the prefixes of all token files of the run.
-
-    They are either made here or were supplied ready-made.
-    """
+    """Return the prefixes of all token files of the run, whether made here or ready-made."""
     data = run.plan.data
     prefixes = [prefix for _, prefix in token_groups(run.settings, data, run.folder)]
     return prefixes + ready_pairs(run.settings, data, run.folder)
@@ -419,7 +416,7 @@ def show_plan_beside(run: PlannedRun) -> View:
 
 
 def _planned_work(run: PlannedRun) -> dict[str, float | None]:
-    """Return the plan's estimates. Return None if the plan has no estimates."""
+    """Return the plan's estimates; each is None if the plan has none."""
     plan = run.plan
     planned: dict[str, float | None] = {
         "tokens": plan.data.estimated_tokens or None,
@@ -430,7 +427,7 @@ def _planned_work(run: PlannedRun) -> dict[str, float | None]:
     if plan.data.estimated_bytes:
         planned["token files (MB)"] = plan.data.estimated_bytes / 1e6
     text_sizes = [text.dataset.text_bytes for text in run.settings.texts]
-    # If the size of one text is unknown, so is the sum.
+    # If the size of one text is unknown, the total is unknown as well.
     if text_sizes and all(text_sizes):
         planned["text (MB)"] = sum(text_sizes) / 1e6
     if plan.data_work and plan.data_work[0].core_hours is not None:
@@ -457,7 +454,7 @@ def _counted_work(manifests: Sequence[Manifest]) -> dict[str, float]:
 
 @step(takes=run_only)
 def show_documents(run: PlannedRun) -> None:
-    """Show documents decoded back, with adjacent tokens in different colours."""
+    """Show decoded documents, with adjacent tokens in different colours."""
     if run.plan.data.mock:
         show_text("Mock data has no documents.")
         return
@@ -482,7 +479,7 @@ def show_documents(run: PlannedRun) -> None:
 
 
 def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
-    """Return tokens as HTML that needs no script and no style sheet.
+    """Return tokens as HTML that needs no script or style sheet.
 
     It looks the same in a saved notebook, a report and a mail.
     """
@@ -508,7 +505,7 @@ def _read_manifests(run: PlannedRun) -> list[Manifest]:
 
 
 def _manifest_facts(manifests: list[Manifest]) -> list[tuple[str, str]]:
-    """Return (name, value) of each fact about the token files that were made."""
+    """Return the facts about the token files made here as (name, value) pairs."""
 
     def total(key: str) -> int:
         return sum(getattr(manifest, key) for manifest in manifests)
@@ -567,7 +564,7 @@ def _token_files_text(manifests: Sequence[Manifest]) -> str:
 
 
 def _left_out_by_choice(manifests: list[Manifest]) -> str:
-    """Return how many documents were left out, and their sources."""
+    """Return the number of excluded documents, and their sources."""
     sources: Counter[str] = Counter()
     for manifest in manifests:
         sources.update(manifest.dropped_sources)
@@ -584,7 +581,7 @@ def _left_out_by_choice(manifests: list[Manifest]) -> str:
 def _source_rows(manifests: list[Manifest]) -> list[Row]:
     """Return documents, bytes and tokens of each source over all pairs.
 
-    Sources with most tokens come first.
+    Sources with the most tokens come first.
     """
     sources: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for manifest in manifests:

@@ -1,4 +1,4 @@
-"""Program of 02-data's jobs (`python -m`): makes a share of the shards, or all missing shards."""
+"""Program of 02-data's jobs (`python -m`): makes part of the shards, or all missing shards."""
 
 import logging
 import os
@@ -19,9 +19,9 @@ _log = logging.getLogger(__name__)
 
 
 def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) -> None:
-    """Make one share of every pair of token files.
+    """Make one job's part of every pair of token files.
 
-    Without a share, make everything that is missing and join it.
+    Without `share`, make everything that is missing and join the shards.
     """
     options = tokenize_options(settings)
     if share is not None:
@@ -46,7 +46,10 @@ RANK_VARIABLES = ("SLURM_PROCID", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "OMPI_
 
 
 def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return (index, count) of this task's share over all jobs of the array and their tasks.
+    """Return (index, count) of this task among all tasks of the job array.
+
+    Return None if this task does everything.
+
 
     Return None if this task does everything.
 
@@ -66,9 +69,9 @@ def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def _task_number(environment: Mapping[str, str], tasks: int) -> int:
-    """Return the number of this task within its element.
+    """Return the number of this task within its array element.
 
-    Raise `JobError` if no variable gives it.
+    Raise `JobError` if no variable contains it.
     """
     for name in RANK_VARIABLES:
         if environment.get(name):
@@ -82,7 +85,7 @@ def _task_number(environment: Mapping[str, str], tasks: int) -> int:
 def workers_of(settings: Settings) -> int:
     """Return the number of processes for this task.
 
-    It is `data.workers`, the cores requested for the task, or its part of the node's cores.
+    It is `data.workers`, or the cores requested for the task, or its share of the node's cores.
     """
     job = settings.run.jobs.data
     if settings.run.data.workers or job.tasks_per_node < 2:
@@ -93,7 +96,7 @@ def workers_of(settings: Settings) -> int:
 def main() -> int:
     """PROJECT [--join], in a run's folder.
 
-    The share comes from the queue, and is left out with --join.
+    The queue's variables define this task's part; --join makes the rest.
     """
     logging.basicConfig(
         level=logging.INFO,

@@ -1,1 +1,1 @@
-"""`runbook preflight`: find the faults of a cluster before a job meets them."""
+"""`runbook preflight`: finds the defects of a cluster before a training job does."""

@@ -1,4 +1,4 @@
-"""Expected properties of a node, according to the run and its site."""
+"""Properties that a run and its site expect of each node."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,21 +20,18 @@ class Expectations:
     device: str
     """The accelerator's name, or cpu."""
     accelerator: Accelerator | None
-    """The accelerator's datasheet.
-
-    None for a CPU, or for a device that is missing from the table.
-    """
+    """The accelerator's datasheet, or None for a CPU or a device that is not in the table."""
     devices_per_node: int
     cores_per_node: int
     """0 if the site does not state it."""
     fabric: str
-    """The fast network's name; empty if there is none, or none is known."""
+    """Name of the fast network; empty if there is none or none is known."""
     network_bytes: float
     """Bytes per second of a node's network; 0 if the site does not state it."""
     checkpoint_bytes: int
     """Bytes of one checkpoint, according to the plan."""
     walltime: int
-    """Seconds that were requested for the preflight job; 0 on this machine."""
+    """Seconds that the preflight job requested; 0 on this machine."""
     has_queue: bool
     environment: Mapping[str, Mapping[str, str | None]]
     framework: Framework

@@ -1,4 +1,4 @@
-"""Rules for the last rung.
+"""Rules for the last stage, in which ranks run.
 
 The ranks connect in the same way as the trainer's, and use each of its process groups.
 """
@@ -29,10 +29,9 @@ def rank_presence_check(
     first_end: str,
     nodes: Sequence[str] = (),
 ) -> PlacedCheck:
-    """Judge whether every rank wrote an answer.
+    """Check that every rank wrote an answer.
 
-    A missing answer fails. `first_end` names the process that ended first, and `nodes` lists the
-    job's nodes in order.
+    `first_end` describes the process that ended first, and `nodes` lists the job's nodes in order.
     """
     rule = PlacedRule(
         PreflightCheck.RANKS,
@@ -69,9 +68,9 @@ def nodes_of_ranks(ranks: Sequence[int], world_size: int, nodes: Sequence[str]) 
 
 
 def meeting_check(facts: Sequence[RankFacts], world_size: int) -> PlacedCheck:
-    """Judge whether all ranks connected and their first all-reduce succeeded.
+    """Check that all ranks connected and that their first all-reduce succeeded.
 
-    The first error of the rank that failed first is shown; later errors are consequences.
+    Only the first error is shown, because later ones are consequences.
     """
     rule = PlacedRule(
         PreflightCheck.RENDEZVOUS,
@@ -85,7 +84,7 @@ def meeting_check(facts: Sequence[RankFacts], world_size: int) -> PlacedCheck:
 
 
 def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCheck:
-    """Judge, for each process group of the layout by name, whether it can be created and used."""
+    """Check that each process group of the layout can be created and used."""
     rule = PlacedRule(
         PreflightCheck.PROCESS_GROUPS,
         "each process group of the plan is made in the trainer's order and sums within 60 s "
@@ -127,7 +126,7 @@ def _step_check(
     part: str,
     num_ranks: int,
 ) -> PlacedCheck:
-    """Judge one part of the probe by the answers of all ranks.
+    """Check one part of the probe by the answers of all ranks.
 
     Name the step at which the ranks without an answer stopped.
     """
@@ -161,7 +160,7 @@ def _step_check(
 
 
 def _failure_time(rank: RankFacts, part: str) -> float:
-    """Return when a rank failed, or began the step in which it hung."""
+    """Return when a rank failed, or when it began the step in which it hung."""
     failed = rank.get("error_times", {}).get(part)
     if failed is not None:
         return float(failed)
@@ -177,7 +176,7 @@ def _step_text(rank: RankFacts) -> str:
 
 
 def _stuck_group(ranks: Sequence[RankFacts]) -> str:
-    """Return the step that hung, with its ranks and nodes; an empty text if none did."""
+    """Return the step that hung, with its ranks and nodes, or an empty text if none did."""
     waiting = [rank["current"] for rank in ranks if rank.get("current")]
     if not waiting:
         return ""
@@ -193,7 +192,7 @@ def _stuck_group(ranks: Sequence[RankFacts]) -> str:
 
 
 def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCheck:
-    """Judge the bus bandwidth of an all-reduce over all ranks against the site's network."""
+    """Compare the bus bandwidth of an all-reduce over all ranks with the site's network."""
     num_hosts = len({rank["host"] for rank in facts})
     floor = 0.0
     text = "a sum over all ranks is right; its bus bandwidth is told"
@@ -235,7 +234,7 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
 
 
 def transport_check(job_output: str, num_hosts: int, expected: Expectations) -> PlacedCheck:
-    """Judge which network NCCL chose. Sockets fail if the site names a fabric."""
+    """Check which network NCCL chose. Sockets fail if the site has a fabric."""
     rule = PlacedRule(
         PreflightCheck.TRANSPORT,
         f"NCCL uses the site's fabric ({expected.fabric or 'none named'}), not sockets",

@@ -1,4 +1,4 @@
-"""Rules for the first rung: the facts that a node reports about itself, in plain Python."""
+"""Rules for the first stage: facts that a node reports about itself, in plain Python."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,23 +21,23 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 ANSWERED = "answers"
 """Prefix of the name of the check that every node answered."""
 Fault = Callable[[NodeFacts, Expectations], str]
-"""Returns the fault in a node's facts as text, or an empty text."""
+"""Returns a description of the fault in a node's facts, or an empty text."""
 UNLIMITED = "unlimited"
 INNER_ADDRESSES = ("127.", "::1", "fe80:")
-"""Prefixes of addresses that mean the same on every node."""
+"""Prefixes of addresses that refer to the node itself on every node."""
 GRANTED_SLACK_SECONDS = 90
 """Part of a job's granted time that may pass before the check reads the remaining time."""
 
 
 @dataclass(frozen=True)
 class NodeRule:
-    """A rule that judges each node separately."""
+    """A rule that is applied to each node separately."""
 
     rule: PlacedRule
     part: str
     fault: Fault
     shown: Callable[[NodeFacts], str]
-    """Function that returns the value of a healthy node, for the row that passes."""
+    """Function that returns the value of a healthy node, for the row of a passed check."""
     verdict: str = "fail"
 
 
@@ -83,7 +83,7 @@ def _limit_text(value: int | None) -> str:
 
 
 def memlock_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the fault of the limit on locked memory."""
+    """Return a fault if the limit on locked memory is too low."""
     if expected.fabric:
         threshold = thresholds.MEMLOCK_FABRIC
     else:
@@ -91,7 +91,7 @@ def memlock_fault(facts: NodeFacts, expected: Expectations) -> str:
 
     memlock = facts["memlock"]
     is_enough = memlock is None or memlock >= threshold.value
-    # On a single machine, the limit of 64 KiB on a laptop or an old login node does no harm.
+    # On a single machine, the 64 KiB limit of a laptop or an old login node does no harm.
     if is_enough or not expected.has_queue:
         return ""
     return f"{show_bytes(memlock)} may be locked, below {show_bytes(int(threshold.value))}"
@@ -103,7 +103,7 @@ def _smaller(first: int | None, second: int | None) -> int | None:
 
 
 def open_files_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the fault of the limit on open files."""
+    """Return a fault if the limit on open files is too low."""
     limit = facts["nofile"]
     if limit is None or limit >= thresholds.OPEN_FILES.value:
         return ""
@@ -111,7 +111,7 @@ def open_files_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def processes_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the fault of the limit on processes."""
+    """Return a fault if the limit on processes is too low."""
     for source, limit in (("a user", facts["nproc"]), ("the control group", facts["tasks"])):
         if limit is not None and limit < thresholds.PROCESSES.value:
             limit_text = f"{thresholds.PROCESSES.value:.0f}"
@@ -121,10 +121,10 @@ def processes_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def process_limits_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the limits of a process that would end a training only after it has started.
+    """Return the process limits that would end a training only after it has started.
 
-    A login node often has them, and Slurm passes on those of the submitting shell. Nodes of earlier
-    versions do not report them.
+    Login nodes often have such limits, and Slurm passes on those of the submitting shell. Answers
+    of earlier versions do not contain them.
     """
     faults = []
     seconds = facts.get("cpu_seconds")
@@ -182,7 +182,7 @@ def cores_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the fault of the node's temporary folder."""
+    """Return a fault of the node's temporary folder."""
     tmpdir = facts["asked"]
     if tmpdir and tmpdir.rstrip("/") != facts["folder"].rstrip("/"):
         return f"TMPDIR={tmpdir} takes no files here; programs use {facts['folder']} instead"
@@ -194,7 +194,7 @@ def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the faults of caches of compiled kernels: unwritable, shared by nodes, or noexec."""
+    """Return the faults of caches for compiled kernels: unwritable, shared by nodes, or noexec."""
     faults = []
     for variable, cache in facts.items():
         if cache["error"]:
@@ -222,7 +222,7 @@ def names_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the fault of a shared folder."""
+    """Return a fault of a shared folder."""
     folder = facts["folder"]
     mount = f"{facts['file_system']} at {facts['mount_point']}"
     if facts["errors"]:
@@ -267,7 +267,7 @@ def _folder_text(facts: NodeFacts) -> str:
 
 
 def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the fault of the kernel's range of ports, if it is too small."""
+    """Return a fault if the kernel's port range is too small."""
     ports = facts.get("ports")
     if ports is None or ports >= thresholds.PORTS.value:
         return ""
@@ -275,10 +275,10 @@ def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def program_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return which other Python comes before the one that `python3` starts here on the PATH.
+    """Return a different Python that comes on PATH before the `python3` that runs here.
 
-    A Python that comes later, or on a PATH that does not lead to the job's, is never called by
-    mistake; most systems have one.
+    A Python that comes later is never called by mistake; most systems have one. The same holds if
+    the job's Python is not on PATH.
     """
     if not _is_found_by_name(facts):
         return ""
@@ -286,7 +286,7 @@ def program_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def named_program_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return which other Python comes before the one that the site file names by its path."""
+    """Return a different Python that comes on PATH before the one in the site file."""
     if _is_found_by_name(facts):
         return ""
     return _python_in_front(facts)
@@ -323,7 +323,7 @@ def _python_in_front(facts: NodeFacts) -> str:
 
 
 def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the difference between the node's clock and the file server's, if it is too large."""
+    """Return a fault if the node's clock differs too much from the file server's."""
     ahead = facts["ahead"]
     if abs(ahead) <= thresholds.CLOCK.value:
         return ""
@@ -339,7 +339,7 @@ PYTHON_RULE = PlacedRule(
 )
 NODE_RULES = (
     NodeRule(PYTHON_RULE, "programs", program_fault, lambda facts: facts["executable"]),
-    # Our own programs are started by path, so only builds of extensions may go wrong.
+    # Our own programs are started by path, so only builds of extensions may be affected.
     NodeRule(
         PYTHON_RULE,
         "programs",
@@ -508,9 +508,9 @@ NODE_SETUP_RULE = PlacedRule(
 
 
 def node_setup_checks(answers: JobAnswers) -> list[PlacedCheck]:
-    """Judge the effect of the site's own commands on each node, before all other checks.
+    """Check the result of the site's own commands on each node, before all other checks.
 
-    Return nothing if the site has no such commands.
+    Return no check if the site has no such commands.
     """
     code = answers.exit_code(NODE_SETUP)
     if code is None:
@@ -521,7 +521,7 @@ def node_setup_checks(answers: JobAnswers) -> list[PlacedCheck]:
 
 
 def host_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Judge the first rung: site commands, missing answers, limits, software and other rules."""
+    """Check the first stage: site commands, missing answers, limits, software and other rules."""
     setup = node_setup_checks(answers)
     if any(check.verdict == "fail" for check in setup):
         return setup
@@ -529,7 +529,7 @@ def host_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck
 
 
 def _answered_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Judge the answers of the nodes, or name the nodes that gave none."""
+    """Check the answers of the nodes, or name the nodes that did not answer."""
     presence = presence_check(answers, HOSTS)
     if presence.verdict == "fail":
         return [presence]
@@ -556,7 +556,7 @@ def _answered_checks(answers: JobAnswers, expected: Expectations) -> list[Placed
 
 
 def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
-    """Judge whether each node of the job answered at all."""
+    """Check that each node of the job answered."""
     rule = PlacedRule(
         f"{ANSWERED} ({rung})",
         "every node of the job starts the program and answers",
@@ -580,7 +580,7 @@ def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
 
 
 def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
-    """Judge whether the queue gave the job the time that it requested."""
+    """Check that the queue granted the time that the job requested."""
     rule = PlacedRule(
         PreflightCheck.TIME_GRANTED,
         "the queue gives the time that was asked for",
@@ -600,7 +600,7 @@ def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
 
 
 def versions_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether all nodes have the same packages. Name the package and the node that differ."""
+    """Check that all nodes have the same packages. Name each package and node that differ."""
     rule = PlacedRule(
         PreflightCheck.VERSIONS,
         "Python and every package have one version on all nodes",
@@ -621,7 +621,7 @@ def versions_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def sources_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether the nodes import the same source files under the same version."""
+    """Check that packages of the same version have the same source files on all nodes."""
     rule = PlacedRule(
         PreflightCheck.PACKAGE_SOURCES,
         "a package has the same source files on all nodes, whatever its version says",
@@ -632,7 +632,7 @@ def sources_check(answers: JobAnswers) -> PlacedCheck:
     if silent:
         return rule.broken(_by_node(silent), list(silent))
     facts = answers.facts(HOSTS, "sources")
-    # A node with a cold file server may have had no time for the last packages.
+    # A node with a cold file cache may have had no time for the last packages.
     common = set.intersection(*(set(node_facts) for node_facts in facts.values()))
     sources: dict[str, dict[str, str | None]] = {}
     for node, node_facts in facts.items():
@@ -665,9 +665,9 @@ READ_AGAIN = (
 
 
 def _not_reached(facts: Mapping[str, NodeFacts]) -> dict[str, str]:
-    """Return, by node, which packages were read only on other nodes.
+    """Return, for each node, the packages that were read only on other nodes.
 
-    Each node has our own package, so that one counts even if no node read it.
+    Every node has our own package, so it counts even if no node read it.
     """
     packages = {OWN_PACKAGE}.union(*facts.values())
     not_reached = {}
@@ -680,7 +680,7 @@ def _not_reached(facts: Mapping[str, NodeFacts]) -> dict[str, str]:
 
 
 def _source_folder(facts: Mapping[str, NodeFacts], package: str) -> str:
-    """Return the folder of a package, or those of the nodes if they differ."""
+    """Return the folder of a package, or the folders of the nodes if they differ."""
     folders = {node: str(node_facts[package]["folder"]) for node, node_facts in facts.items()}
     if len(set(folders.values())) == 1:
         return next(iter(folders.values()))
@@ -690,7 +690,7 @@ def _source_folder(facts: Mapping[str, NodeFacts], package: str) -> str:
 def different_versions(
     versions: Mapping[str, Mapping[str, str | None]],
 ) -> tuple[list[str], list[str]]:
-    """Return a description of each package that differs, and nodes unlike the majority.
+    """Return a text for each package that differs, and the nodes that differ from the majority.
 
     >>> different_versions({"n1": {"torch": "2.5"}, "n2": {"torch": "2.4"}, "n3": {"torch": "2.5"}})
     (['torch 2.4 on n2, 2.5 on n1 and 1 more'], ['n2'])
@@ -715,7 +715,7 @@ def different_versions(
         majority = len(rarest_first[-1][1])
         is_tie = len(rarest_first[-2][1]) == majority
         for _, nodes in rarest_first:
-            # If only two nodes are compared, it is unknown which one is wrong.
+            # With only two nodes, it is unknown which one is wrong.
             if is_tie or len(nodes) < majority:
                 odd_nodes += nodes
 
@@ -733,14 +733,14 @@ def folder_checks(
     expected: Expectations,
     folders: Sequence[str],
 ) -> list[PlacedCheck]:
-    """Judge each folder that the nodes share."""
+    """Check each folder that the nodes share."""
     return [_folder_check(answers, expected, folder) for folder in folders]
 
 
 def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> PlacedCheck:
-    """Judge one folder.
+    """Check one folder.
 
-    If a node cannot write there, the others need not report that its file is missing.
+    If a node cannot write there, the other nodes' missing files are not reported.
     """
     rule = PlacedRule(
         PreflightCheck.SHARED_FOLDER,
@@ -762,7 +762,7 @@ def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> Pla
 
 
 def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
-    """Judge the interfaces that the environment names.
+    """Check the interfaces that the environment names.
 
     Each must exist, be up, and have an address on each node.
     """
@@ -813,7 +813,7 @@ def _named_interface_problem(
     interfaces: Mapping[str, NodeFacts],
     expected: Expectations,
 ) -> str:
-    """Return why none of the interfaces that a variable names can be used; empty if one can."""
+    """Return why no interface that a variable names can be used, or an empty text if one can."""
     # `^eth` excludes some interfaces; any other may be used.
     if value.startswith("^"):
         return ""
@@ -840,9 +840,9 @@ def _exact_interfaces_problem(
     interfaces: Mapping[str, NodeFacts],
     expected: Expectations,
 ) -> str:
-    """Return which interface in gloo's list cannot be used, and why; empty if all can.
+    """Return which interface in gloo's list cannot be used, and why, or an empty text if all can.
 
-    Gloo opens every name of the list, and takes none of them as a prefix.
+    Gloo opens every name in the list and treats none as a prefix.
     """
     names = [name for name in value.split(",") if name]
     for name in names:
@@ -867,8 +867,8 @@ def _unusable_text(name: str, interfaces: Mapping[str, NodeFacts]) -> str:
 def _interface_prefixes(value: str) -> tuple[str, ...]:
     """Return the name prefixes in a list such as `=hsn0,eth` or `mlx5_0:1`.
 
-    NCCL reads a name as a prefix. A leading `=` requests exactly that name, and `:1` names a port
-    of a device.
+    NCCL reads a name as a prefix. A leading `=` requests exactly that name, and `:1` is a port of a
+    device.
     """
     names = []
     for name in value.split(","):
@@ -892,7 +892,7 @@ def _usable_interfaces(facts: NodeFacts) -> str:
 
 
 def host_names_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether each node has its own host name. Ranks and NCCL identify nodes by it."""
+    """Check that each node has its own host name, because ranks and NCCL identify nodes by it."""
     rule = PlacedRule(
         PreflightCheck.HOST_NAMES,
         (
@@ -919,9 +919,9 @@ def host_names_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether a node's name resolves to an address that the node really has.
+    """Check that a node's name resolves to an address that the node really has.
 
-    Every other node is asked.
+    All other nodes resolve it.
     """
     rule = PlacedRule(
         PreflightCheck.NODE_ADDRESSES,
@@ -959,7 +959,7 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def slow_core_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether a core is much slower than is usual for the same processor."""
+    """Check that no core is much slower than usual for its processor."""
     rule = PlacedRule(
         PreflightCheck.SLOW_CORE,
         (

@@ -1,4 +1,4 @@
-"""The answers of all nodes of a job, as far as they have arrived."""
+"""The answers of a job's nodes that have arrived so far."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from runbook.phases.messages import PhaseMessage
 
 JOB = "job"
 STEP = "step"
-"""The part in which the job's script reports how a rung's launcher ended."""
+"""The part that reports how the launcher of a stage ended. The job's script writes it."""
 END = "end"
-"""The last part of a rung that a node writes."""
+"""The last part of a stage that a node writes."""
 NodeFacts = Mapping[str, Any]
 """A node's answer to one part, written by node_checks."""
 
@@ -23,7 +23,7 @@ class JobAnswers:
     nodes: tuple[str, ...]
     """All nodes of the job, in the scheduler's order. Empty until the job has started."""
     answers: Mapping[tuple[str, str, str], PartAnswer] = field(default_factory=dict)
-    """By rung, node and part."""
+    """Answers by stage, node and part."""
 
     def answer(
         self,
@@ -31,11 +31,11 @@ class JobAnswers:
         node: str,
         part: str,
     ) -> PartAnswer | None:
-        """Return a node's answer, or None if it wrote nothing about the part."""
+        """Return a node's answer, or None if it wrote nothing for this part."""
         return self.answers.get((rung, node, part))
 
     def facts(self, rung: str, part: str) -> dict[str, NodeFacts]:
-        """Return the answers by node. Nodes without one are left out."""
+        """Return the answers by node. Nodes without an answer are left out."""
         facts_by_node = {}
         for node in self.nodes:
             part_answer = self.answer(rung, node, part)
@@ -45,9 +45,9 @@ class JobAnswers:
         return facts_by_node
 
     def missing(self, rung: str, part: str) -> dict[str, str]:
-        """Return, by node, why an answer is missing.
+        """Return the reason for each node's missing answer.
 
-        The reason is silence, a question that hung, or an error text.
+        The node did not answer, or a check hung, or there was an error.
         """
         reasons = {}
         for node in self.nodes:
@@ -66,19 +66,19 @@ class JobAnswers:
         return reasons
 
     def parts(self, rung: str) -> list[str]:
-        """Return the parts of a rung about which any node wrote, in the order of arrival."""
+        """Return the parts of a stage for which any node has an answer, in the order of arrival."""
         names = [part for name, _, part in self.answers if name == rung]
         return list(dict.fromkeys(names))
 
     def exit_code(self, rung: str) -> int | None:
-        """Return how the launcher of a rung ended, or None while it runs."""
+        """Return the exit code of a stage's launcher, or None while it is running."""
         step_answer = self.answers.get((rung, "", STEP))
         if step_answer is None:
             return None
         return int(str(step_answer.facts["code"]))
 
     def as_dict(self) -> dict[str, dict[str, dict[str, object]]]:
-        """Return the facts by node, rung and part, for JSON."""
+        """Return the facts by node, stage and part, for JSON."""
         by_node: dict[str, dict[str, dict[str, object]]] = {node: {} for node in self.nodes}
         for (rung, node, part), part_answer in self.answers.items():
             if node in by_node and part_answer.state is PartState.DONE and part != END:
@@ -88,9 +88,9 @@ class JobAnswers:
 
 
 def parse_job_answers(text: str, nodes: tuple[str, ...] = ()) -> JobAnswers:
-    """Read a job's output.
+    """Parse a job's output.
 
-    `nodes` is given if no line of the job names them, as on this machine.
+    `nodes` is set if no line of the job names them, as on this machine.
     """
     answers: dict[tuple[str, str, str], PartAnswer] = {}
     for part_answer in read_answers(text):

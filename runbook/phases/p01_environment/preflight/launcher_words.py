@@ -1,6 +1,6 @@
-"""Reads from a launcher's output which process ended first.
+"""Finds the process that ended first in a launcher's output.
 
-Everything after that is a consequence.
+All later ends are consequences.
 """
 
 import re
@@ -14,13 +14,13 @@ ROOT_CAUSE = re.compile(
     r"host\s*: (?P<host>\S+).*?rank\s*: (?P<rank>\d+).*?exitcode\s*: (?P<code>-?\d+)",
     re.DOTALL,
 )
-"""torchrun's own report; it names the rank."""
+"""torchrun's own report, which contains the rank."""
 TASK_ENDED = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<task>\S+): (?P<words>.+)")
 OWN_LINES = re.compile(r"runbook: |srun: |slurmstepd|\s*$")
-"""Lines that are written by the launcher and by our own scripts."""
+"""Lines from the launcher and from our own scripts."""
 NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>[^\s,]+)")
 JOB_ENDED = re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT [^*]*")
-"""Slurm's words when a person or the queue itself ends a whole job, rather than one of its steps."""
+"""Slurm's message when a user or the queue ends a whole job, not just one of its steps."""
 MAX_WORDS = 300
 
 
@@ -51,6 +51,9 @@ def queue_end(errors: str) -> QueueEnd | None:
 def first_end(errors: str) -> str:
     r"""Return which process of a step ended first and how, according to its stderr.
 
+    Return an empty text if stderr does not show it.
+
+
     The text is empty if stderr does not show it.
 
     >>> first_end("python3: No module named x\nsrun: error: n2: task 1: Exited with exit code 1\n")
@@ -78,7 +81,7 @@ def first_end(errors: str) -> str:
 
         if not OWN_LINES.match(line):
             last_words = line.strip()[:MAX_WORDS]
-        # A task's output and its end arrive separately, so the output may come last.
+        # A task's output and the report of its end arrive separately, so the output may come last.
         if ending and last_words:
             return f"{ending}: {last_words}"
 

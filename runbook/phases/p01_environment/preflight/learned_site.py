@@ -1,6 +1,6 @@
-"""Facts about a site that a preflight reveals.
+"""Facts about a site that a preflight measures.
 
-These are values for its file, each with its evidence, and those that remain unknown.
+These are values for the site file, each with its evidence, and the values that remain unknown.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -28,7 +28,7 @@ class Lesson:
     """A measured value of the site file."""
 
     path: tuple[str, ...]
-    """The key with its sections."""
+    """The key, including its sections."""
     value: object
     old: object
     """The present value in the file; empty, 0 or None if there is none."""
@@ -41,13 +41,13 @@ class Lesson:
 
     @property
     def is_new(self) -> bool:
-        """Return whether the file has another value, or none."""
+        """Return whether the site file has a different value or none."""
         return str(self.value) != str(self.old)
 
 
 @dataclass(frozen=True)
 class Gap:
-    """A value that the ladder could not measure."""
+    """A value that the preflight could not measure."""
 
     name: str
     reason: str
@@ -55,14 +55,14 @@ class Gap:
 
 @dataclass(frozen=True)
 class LearnedSite:
-    """Everything that one climb of the ladder reveals for a site's file."""
+    """Everything that one preflight measures for a site file."""
 
     lessons: tuple[Lesson, ...]
     gaps: tuple[Gap, ...]
     job: str
     """Source of the measurements: a job, or this machine."""
     defect: str
-    """The first defect, after which nothing was measured. Empty if there was none."""
+    """The first defect, after which nothing was measured; empty if there was none."""
 
     def as_dict(self) -> dict[str, object]:
         """Return the content for --json."""
@@ -87,12 +87,12 @@ class LearnedSite:
 
 
 Answers = Mapping[str, Mapping[str, Mapping[str, NodeFacts]]]
-"""The facts by node, rung and part, as in PreflightResult.nodes."""
+"""The facts by node, stage and part, as in PreflightResult.nodes."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """The resources of each node that the measuring job had requested.
+    """The resources that the preflight job requested on each node.
 
     A cgroup shows only these.
     """
@@ -109,9 +109,9 @@ def learn_site(
     job: str,
     request: Request | None = None,
 ) -> LearnedSite:
-    """Return what the answers of the nodes reveal about the site's values.
+    """Return the site's values that follow from the answers of the nodes.
 
-    `job` took the measurements, and `request` is what it had requested.
+    `job` is the job that measured, and `request` is what it had requested.
     """
     lessons: list[Lesson] = []
     gaps: list[Gap] = []
@@ -212,7 +212,7 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
         return
 
     counts = {node: len(devices) for node, devices in gpus.items()}
-    # A training needs the same number on each node, so the node with the fewest determines it.
+    # A training needs the same number on each node, so the node with the fewest GPUs decides.
     yield Lesson(
         (HARDWARE, "devices_per_node"),
         min(counts.values()),
@@ -229,7 +229,7 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
 
 
 def _device_name(site: Site, names: Collection[str]) -> Lesson | Gap:
-    """Return the row in the table of peaks that matches torch's name for the GPUs, or a gap."""
+    """Return the row of the peak table that matches torch's name for the GPUs, or a gap."""
     name = min(names)
     accelerator = find_accelerator(name)
     if len(names) > 1 or accelerator is None or not named_memory(accelerator.name):
@@ -257,7 +257,7 @@ def _device_memory(site: Site, smallest_bytes: int) -> Lesson:
 
 
 def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
-    """Return the interface at whose address the nodes listened and reached each other."""
+    """Return the interface through which the nodes reached each other."""
     name = ".".join(INTERFACE)
     facts = _of_part(nodes, HOSTS, "interfaces")
     listening = _of_part(nodes, PEERS, LISTEN)
@@ -278,7 +278,7 @@ def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
 
 
 def _network(site: Site, nodes: Answers) -> Lesson | Gap:
-    """Return the bandwidth of TCP if the site states no fabric.
+    """Return the bandwidth of TCP if the site names no fabric.
 
     A fabric has another bandwidth than TCP.
     """
@@ -301,7 +301,7 @@ def _network(site: Site, nodes: Answers) -> Lesson | Gap:
 
 
 def _places(values: Mapping[str, object]) -> str:
-    """Name the nodes that answered, at most three."""
+    """Return the names of the nodes that answered, at most three."""
     names = list(values)
     first_names = ", ".join(names[:3])
     if len(names) <= 3:

@@ -1,4 +1,4 @@
-"""Rules for the third rung: TCP between the nodes."""
+"""Rules for the third stage: TCP connections between nodes."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,12 +31,12 @@ CAUSES = {
         "small messages pass and large ones do not: the path's MTU is smaller than the interface's"
     ),
 }
-"""The meaning of a connection that came to this stage and no further."""
+"""Explanation of a connection that succeeded only up to a stage."""
 
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """The result of one node's connection to another."""
+    """The result of one node's connection to another node."""
 
     source: str
     target: str
@@ -44,14 +44,14 @@ class Link:
 
     @property
     def name(self) -> str:
-        """The pair, in the direction of the call."""
+        """The two nodes, in the direction of the connection."""
         return f"{self.source} to {self.target}"
 
 
 def link_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Judge the third rung: listening, connecting, clocks, and message speed.
+    """Check listening, connections, clocks and message speeds between nodes.
 
-    Small and large messages are judged separately.
+    Small and large messages are checked separately.
     """
     if len(answers.nodes) < 2:
         return [PlacedRule(PreflightCheck.LINKS, "nodes reach each other").passed("one node")]
@@ -75,7 +75,7 @@ def link_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck
 
 
 def listening_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether each node can listen where the ranks will."""
+    """Check that each node can listen at the same places as the ranks."""
     rule = PlacedRule(
         PreflightCheck.PORT,
         (
@@ -94,7 +94,7 @@ def listening_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
-    """Return every link that was tried, and by pair why a node did not report on one."""
+    """Return every link that was tried, and why a node did not report on a pair of nodes."""
     links = []
     silent = {}
     for part in answers.parts(PEERS):
@@ -104,7 +104,8 @@ def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
         for source, facts in answers.facts(PEERS, part).items():
             links.append(Link(source, target, facts))
         for source, reason in answers.missing(PEERS, part).items():
-            # Only some nodes call a peer. One that started to and then fell silent is a finding.
+            # Only some nodes connect to a peer. If one of them began and then stopped answering,
+            # that is a finding.
             if reason != "no answer":
                 silent[f"{source} to {target}"] = reason
 
@@ -112,7 +113,7 @@ def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
 
 
 def reach_check(links: Sequence[Link], silent: Mapping[str, str]) -> PlacedCheck:
-    """Judge whether each link was completed; if not, name the stage at which it stopped."""
+    """Check that each link works completely, or else name the stage at which it failed."""
     rule = PlacedRule(
         PreflightCheck.LINKS,
         (
@@ -140,7 +141,7 @@ def _link_fault(facts: NodeFacts) -> str:
 
 
 def shared_nodes(pairs: Sequence[set[str]]) -> list[str]:
-    """Return the nodes that occur in the most broken pairs, since one bad node breaks several.
+    """Return the nodes that occur in the most broken pairs, because one bad node breaks several.
 
     >>> shared_nodes([{"n1", "n2"}, {"n2", "n3"}]), shared_nodes([{"n1", "n2"}])
     (['n2'], ['n1', 'n2'])
@@ -151,7 +152,7 @@ def shared_nodes(pairs: Sequence[set[str]]) -> list[str]:
 
 
 def clocks_check(links: Sequence[Link]) -> PlacedCheck:
-    """Judge the clock offset of each pair, measured by the quickest of several round trips."""
+    """Check the clock offset of each pair, measured with the fastest of several round trips."""
     rule = PlacedRule(
         PreflightCheck.LINK_CLOCKS,
         f"clocks agree to {thresholds.CLOCK.value:g} s: {thresholds.CLOCK.source}",
@@ -172,7 +173,7 @@ def clocks_check(links: Sequence[Link]) -> PlacedCheck:
 
 
 def lost_packets_check(links: Sequence[Link]) -> PlacedCheck:
-    """Judge how many segments of small messages TCP had to retransmit."""
+    """Check how many segments of small messages TCP had to retransmit."""
     rule = PlacedRule(
         PreflightCheck.LOST_PACKETS,
         f"TCP sends less than {thresholds.LOST_PACKETS.value:.0%} of the segments again",
@@ -193,14 +194,14 @@ def lost_packets_check(links: Sequence[Link]) -> PlacedCheck:
 
 def _share_sent_again(facts: NodeFacts) -> float:
     num_segments = int(facts["small_segments"])
-    # One segment that a busy machine acknowledged late does not make a link lossy.
+    # A single segment that a busy machine acknowledged late does not make a link lossy.
     if int(facts["small_sent_again"]) < 2:
         return 0.0
     return int(facts["small_sent_again"]) / num_segments
 
 
 def round_trip_check(links: Sequence[Link]) -> PlacedCheck:
-    """Judge the quickest round trip of each pair."""
+    """Check the fastest round trip of each pair."""
     rule = PlacedRule(
         PreflightCheck.LATENCY,
         f"a small message and its answer take less than {thresholds.ROUND_TRIP.value * 1000:g} ms",
@@ -222,10 +223,10 @@ def round_trip_check(links: Sequence[Link]) -> PlacedCheck:
 
 
 def bandwidth_check(links: Sequence[Link], expected: Expectations) -> PlacedCheck:
-    """Judge the bandwidth of large messages against the site's stated network bandwidth."""
+    """Compare the bandwidth of large messages with the site's stated network bandwidth."""
     floor = thresholds.NETWORK_FLOOR.value
     text = f"at least {floor / 1e9:g} GB/s: {thresholds.NETWORK_FLOOR.source}"
-    # The fabric's bandwidth is not TCP's; the all-reduce is compared with it instead.
+    # A fabric's bandwidth is not that of TCP. The all-reduce is compared with it instead.
     if expected.network_bytes and not expected.fabric:
         floor = thresholds.NETWORK_SHARE.value * expected.network_bytes
         stated = f"{expected.network_bytes / 1e9:g} GB/s that the site states"

@@ -1,4 +1,4 @@
-"""A check that names the nodes it concerns."""
+"""A check with the nodes that it concerns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from runbook.planning import Check
 
 
 class PreflightCheck(StrEnum):
-    """The names of checks on the nodes of a job, as records and tables show them."""
+    """Names of the checks on a job's nodes, as shown in records and tables."""
 
     ALL_REDUCE = "all-reduce"
     BANDWIDTH = "bandwidth between nodes"
@@ -53,24 +53,27 @@ class PreflightCheck(StrEnum):
 
 @dataclass(frozen=True)
 class PlacedCheck(Check):
-    """One rule, applied to the answers of the nodes."""
+    """A rule applied to the answers of the nodes."""
 
     where: str = ""
-    """The nodes that break the rule, or all that were asked."""
+    """The nodes that break the rule, or all nodes that were asked."""
     nodes: tuple[str, ...] = ()
-    """The nodes that break the rule, by name. Empty if none does, or if no node is to blame."""
+    """Names of the nodes that break the rule.
+
+    Empty if there are none, or if no node is to blame.
+    """
 
 
 @dataclass(frozen=True)
 class PlacedRule:
-    """The question of a check, and the remedy if the answer is wrong."""
+    """The condition of a check, and the remedy if it does not hold."""
 
     name: str
     text: str
     remedy: str = ""
 
     def passed(self, value: str, where: str = "") -> PlacedCheck:
-        """Return the check as passed."""
+        """Return the check with the verdict `pass`."""
         return PlacedCheck(
             self.name,
             "pass",
@@ -87,7 +90,7 @@ class PlacedRule:
         remedy: str = "",
         verdict: str = "fail",
     ) -> PlacedCheck:
-        """Return the check as failed, with the nodes to blame."""
+        """Return the check with the verdict `fail` or another one, and the nodes to blame."""
         where = ", ".join(nodes)
         text = remedy or self.remedy
         return PlacedCheck(

@@ -1,6 +1,6 @@
-"""The ladder of preflight questions, climbed to the first defect.
+"""The preflight: checks of a cluster in stages, up to the first defect.
 
-Questions that need no job come first, then rung by rung on the nodes.
+Checks that need no job come first, then the stages on the nodes.
 """
 
 import json
@@ -66,24 +66,21 @@ QUESTIONS = "questions"
 GROUPS = "groups"
 RUNGS = (HOSTS, TORCH, PEERS, GROUPS)
 JUDGES = {HOSTS: host_checks, TORCH: torch_checks, PEERS: link_checks}
-"""The rules of the rungs that nodes answer; ranks answer the last one."""
+"""The rules of the stages that nodes answer. Ranks answer the last stage."""
 ANSWERS = "environment/preflight"
-"""The folder below the run's to which the nodes write. It is emptied at each call."""
+"""Folder in the run's folder to which the nodes write. It is emptied at each call."""
 POLL_SECONDS = 0.3
 QUEUE_SECONDS = 600.0
-"""If the queue does not start the job within this time, it is cancelled."""
+"""Seconds after which a job that the queue has not started is cancelled."""
 LOCAL_RUNG_SECONDS = 240.0
 SILENT_SECONDS = 120.0
-"""Seconds beyond its time limit after which a job is abandoned.
-
-The queue's report does not matter then.
-"""
+"""Seconds past its time limit after which a job is given up, whatever the queue reports."""
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class RungResult:
-    """The checks of one rung."""
+    """The checks of one stage."""
 
     name: str
     checks: tuple[Check, ...]
@@ -91,36 +88,36 @@ class RungResult:
 
     @property
     def is_defect(self) -> bool:
-        """Whether the ladder stops here."""
+        """Whether the preflight stops after this stage."""
         return any(check.verdict == "fail" for check in self.checks)
 
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """The findings of the ladder, as far as it got."""
+    """The results of the preflight up to where it stopped."""
 
     rungs: tuple[RungResult, ...] = ()
     not_asked: tuple[str, ...] = ()
-    """Rungs above the first defect."""
+    """Stages after the first defect."""
     job: str = ""
     """Folder of the job; empty if none was submitted."""
     nodes: dict[str, Any] = field(default_factory=dict)
-    """The answers of each node, by node, rung and part."""
+    """Each node's answers, by node, stage and part."""
     ranks: tuple[ProbeAnswer, ...] = ()
-    """The answers of each rank in the last rung."""
+    """Each rank's answer in the last stage."""
 
     @property
     def checks(self) -> list[Check]:
-        """All checks, in the order they were asked."""
+        """All checks, in the order in which they were made."""
         return [check for rung in self.rungs for check in rung.checks]
 
     @property
     def defect(self) -> Check | None:
-        """The first check that failed. It is None if no check failed."""
+        """The first failed check, or None."""
         return next((check for check in self.checks if check.verdict == "fail"), None)
 
     def as_dict(self) -> dict[str, object]:
-        """Return the content of --json."""
+        """Return the result for --json."""
         defect = self.defect
         return {
             "checks": [_check_dict(check) for check in self.checks],
@@ -133,7 +130,7 @@ class PreflightResult:
 
 
 def _check_dict(check: Check) -> dict[str, object]:
-    """Return a check with the place it concerns, which a question without a job lacks."""
+    """Return a check with its nodes; a check that needed no job has none."""
     return {"where": "", "nodes": [], **check.as_dict()}
 
 
@@ -145,10 +142,10 @@ def climb(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> PreflightResult:
-    """Ask everything, up to the first defect.
+    """Run all stages up to the first defect.
 
-    `questions` are the checks that needed no job. `report` receives progress messages for a waiting
-    person.
+    `questions` are the checks that needed no job. `report` is called with progress messages for the
+    user.
     """
     first = RungResult(QUESTIONS, tuple(questions), 0.0)
     if first.is_defect:
@@ -174,6 +171,9 @@ def climb(
 
 def fit_layout(parallel: Layout, world_size: int) -> str:
     """Return tensor x pipeline x context sizes for this many ranks.
+
+    They are the plan's sizes, or the largest ones that divide the number of ranks.
+
 
     They are the plan's, or the largest that divide it.
 
@@ -205,7 +205,7 @@ def _probe_options(
 ) -> list[str]:
     """Return the options of the ranks' program.
 
-    They state where to answer and to save, the device, and the layout.
+    They contain the folders for answers and files, the device, and the layout.
     """
     training = plan.phases[FULL]
     saves = folder / training.checkpoint.folder
@@ -225,9 +225,9 @@ def _climb_here(
     first: RungResult,
     report: Report,
 ) -> PreflightResult:
-    """Run this machine's own rungs in one process, and the last with the local scheduler.
+    """Run this machine's stages in one process, and the last stage with the local scheduler.
 
-    The last is started like the trainer.
+    The last stage is started like the trainer.
     """
     expected = expectations_of(settings, plan, walltime=0)
     host = "this machine"
@@ -272,13 +272,13 @@ def _climb_here(
 
 
 def _probe_here(settings: Settings, plan: Plan, folder: Path) -> tuple[list[ProbeAnswer], str]:
-    """Start the ranks with the local scheduler, instead of the smoke test's trainer."""
+    """Start the ranks with the local scheduler, in place of the smoke test's trainer."""
     world_size = int(plan.phases[SMOKE].parallel.world_size)
     python = settings.site.python or sys.executable
     options = _probe_options(settings, plan, folder, world_size)
     argv = [python, "-m", "runbook.training.probe", *options]
     script = render_local(settings, replace(plan.phases[SMOKE], phase=ENVIRONMENT), argv)
-    # Do not write it under jobs/: the probe is a question, not a part of the run.
+    # This is not written to jobs/, because the probe is not part of the run.
     job = JobFolder(folder / "environment" / "job")
     shutil.rmtree(job.path, ignore_errors=True)
     write_job(job, RenderedJob(script, list(argv)))
@@ -300,7 +300,7 @@ def _wait_for_end(state: Callable[[], JobStatus], seconds: float) -> None:
 
 
 def _first_end(job: JobFolder) -> str:
-    """Return which of the job's processes ended first and how, according to its stderr."""
+    """Return which of the job's processes ended first, and how, according to its stderr."""
     return first_end(job_folder.read_text(job.err))
 
 
@@ -318,9 +318,9 @@ def _climb_in_queue(
     report: Report,
     wait_seconds: float,
 ) -> PreflightResult:
-    """Submit one job that runs all rungs.
+    """Submit one job that runs all stages.
 
-    Each rung is judged as it ends; the first defect ends the job.
+    Check each stage when it ends. The first defect ends the job.
     """
     job = preflight_job(settings)
     settings, exclusion = without_bad_nodes(settings, job.nodes)
@@ -353,11 +353,11 @@ def _climb_in_queue(
                     job_folder,
                 )
                 if broken is not None:
-                    # The last words of the nodes before the job ended are closer to the cause.
+                    # The last output of the nodes before the job ended is closer to the cause.
                     failed = [check for check in checks if check.verdict == "fail"]
                     checks = failed if failed and answers.nodes else [broken]
 
-                # Nodes are silent if the queue ended their job.
+                # Nodes do not answer if the queue ended their job.
                 ended = watch.why_queue_ended(name)
                 if ended is not None and any(check.verdict == "fail" for check in checks):
                     checks = [ended]
@@ -380,7 +380,7 @@ def _report_bad_nodes(
 ) -> None:
     """Record the nodes that a failed check blames.
 
-    A check that blames every node concerns the site, not its nodes.
+    If a check blames every node, the site is to blame, not its nodes.
     """
     for check in result.checks:
         blamed = check.nodes if isinstance(check, PlacedCheck) else ()
@@ -404,7 +404,7 @@ def _checks_of(
     folder: Path,
     job: JobFolder,
 ) -> list[Check]:
-    """Judge one rung of the job."""
+    """Check one stage of the job."""
     if name in JUDGES:
         return _with_first_end(JUDGES[name](answers, expected), job)
     planned_job = preflight_job(settings)
@@ -424,7 +424,7 @@ def _checks_of(
 
 
 def _with_first_end(checks: Sequence[PlacedCheck], job: JobFolder) -> list[Check]:
-    """Report how a node's program ended, if the node answered nothing or its setup failed."""
+    """Add how a node's program ended, if the node did not answer or its setup failed."""
     reported: list[Check] = list(checks)
     failed = next((check for check in checks if check.verdict == "fail"), None)
     if failed is None:
@@ -446,8 +446,8 @@ def _group_checks(
     plan: Plan,
     expected: Expectations,
 ) -> list[Check]:
-    """Judge the last rung. Questions that need all ranks are judged only if all have answered."""
-    # If a rank never started, the other ranks' failure to connect is a consequence.
+    """Check the last stage. Checks that need all ranks are made only if all ranks answered."""
+    # If a rank never started, the other ranks fail to connect as a consequence.
     reasons = set()
     for rank in facts:
         reasons.update(rank["errors"])
@@ -510,7 +510,7 @@ class QueueWatch:
     def submitted(self) -> Iterator[PlacedCheck | None]:
         """Submit the job and wait until it starts; yield the reason if it did not.
 
-        The job is ended on leaving the block.
+        The job is cancelled at the end of the block.
         """
         rule = PlacedRule(
             PreflightCheck.QUEUE,
@@ -520,8 +520,8 @@ class QueueWatch:
             refused = self._submit(rule)
             yield refused or self._wait_for_begin(rule)
         finally:
-            # A signal may have interrupted us between the submission and its answer. The job is
-            # found by our mark even then.
+            # A signal may have interrupted this process between the submission and the queue's
+            # reply. Even then the job is found by its name.
             if self._job.was_submitted() and not self._scheduler.state(self._job).final:
                 self._scheduler.cancel(self._job, grace_seconds=8)
 
@@ -565,9 +565,9 @@ class QueueWatch:
             self._shown = text
 
     def wait_for(self, rung: str) -> tuple[JobAnswers, PlacedCheck | None]:
-        """Wait until the nodes have finished a rung.
+        """Wait until the nodes have finished a stage.
 
-        Return the answers, and the reason if the job ended before.
+        Return the answers, and the reason if the job ended too early.
         """
         self._report(f"rung {rung}")
         deadline = time.monotonic() + preflight_job(self._settings).walltime + SILENT_SECONDS
@@ -579,7 +579,7 @@ class QueueWatch:
                 return answers, None
             if code is not None or status.final:
                 return answers, self._why_broken(rung, status, code)
-            # Slurm requeues the job of a lost node, and it may then wait forever.
+            # Slurm requeues the job of a lost node, and the job may then wait forever.
             is_put_back = status.state is JobState.PENDING
             if is_put_back or time.monotonic() > deadline:
                 return answers, self._why_broken(rung, status, code)
@@ -631,7 +631,7 @@ class QueueWatch:
 
 
 def write_answers(folder: Path, result: PreflightResult) -> Path:
-    """Save the complete result in the run's folder, to be compared with the next one."""
+    """Save the complete result in the run's folder, for comparison with the next one."""
     path = folder / "environment" / "preflight.json"
     content = result.as_dict() | {"ranks": list(result.ranks)}
     write_text(path, json.dumps(content, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""The numbers that decide whether a node, a link or a group is sound, each with its source."""
+"""The thresholds for a healthy node, link or group, each with its source."""
 
 from dataclasses import dataclass
 

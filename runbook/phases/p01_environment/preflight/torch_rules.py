@@ -29,7 +29,7 @@ SIGNALS = {
 
 
 def torch_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Judge the second rung: import, devices, compiler, and the speed of products and copies."""
+    """Check torch's import and devices, the compiler, and the speed of products and copies."""
     presence = presence_check(answers, TORCH)
     if presence.verdict == "fail":
         return [presence]
@@ -49,7 +49,7 @@ def torch_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedChec
 
 
 def import_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
-    """Judge whether torch can be imported on each node; if a signal ended the import, name it."""
+    """Check that torch can be imported on each node; name the signal if one ended the import."""
     rule = PlacedRule(
         PreflightCheck.TORCH_IMPORT,
         "torch can be imported and used on every node",
@@ -61,7 +61,7 @@ def import_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     for node, facts in answers.facts(TORCH, TORCH).items():
         fault = _import_fault(facts)
         if fault:
-            # Where modules and environments add folders to PATH, this is the question.
+            # Modules and environments add folders to PATH, so it matters which Python was started.
             executable = programs.get(node, {}).get("executable", "")
             faults[node] = f"{fault} (by {executable})" if executable else fault
         else:
@@ -89,14 +89,14 @@ def _import_fault(facts: NodeFacts) -> str:
 
 
 OF_TORCH_ITSELF = ("libtorch", "libc10")
-"""Prefixes of the libraries that torch's own wheel brings. Another torch's never fit."""
+"""Prefixes of the libraries in torch's own wheel. A library from another torch never fits."""
 
 
 def libraries_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether LD_LIBRARY_PATH replaces a library of torch's by an older one.
+    """Check whether LD_LIBRARY_PATH replaces one of torch's libraries by an older one.
 
-    Torch was imported with it. So an older library of the system, which modules of compilers bring,
-    is a warning, and only another torch's library is a defect.
+    torch could be imported this way, so an older system library, such as compiler modules provide,
+    is only a warning. Only a library of another torch is a defect.
     """
     rule = PlacedRule(
         PreflightCheck.TORCH_LIBRARIES,
@@ -132,9 +132,9 @@ def libraries_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def _is_older(change: NodeFacts) -> bool:
-    """Return whether a library is older than the one it replaces, as far as both versions tell.
+    """Return whether a library is older than the one it replaces, by the numbers that both have.
 
-    The name of cuDNN's file has three numbers, and that of its wheel four.
+    The file name of cuDNN has three numbers, and its wheel has four.
     """
     version = str(change["version"])
     other_version = str(change["other_version"])
@@ -145,7 +145,7 @@ def _is_older(change: NodeFacts) -> bool:
 
 
 def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
-    """Judge whether torch sees as many GPUs on each node as the job uses."""
+    """Check that torch sees as many GPUs on each node as the job uses."""
     rule = PlacedRule(
         PreflightCheck.GPUS,
         f"torch sees {expected.devices_per_node} on each node",
@@ -168,7 +168,7 @@ def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
 
 
 def compiler_check(answers: JobAnswers) -> PlacedCheck:
-    """Judge whether nvcc, which builds extensions, has the CUDA version of torch."""
+    """Check that nvcc, which builds extensions, has torch's CUDA version."""
     rule = PlacedRule(
         PreflightCheck.CUDA_COMPILER,
         "nvcc's CUDA has torch's major version (DeepSpeed issues 3223, 694, 5362)",
@@ -187,7 +187,7 @@ def compiler_check(answers: JobAnswers) -> PlacedCheck:
 
     if faults:
         value = "; ".join(f"{node}: {fault}" for node, fault in faults.items())
-        # This matters only to people who compile an extension.
+        # This matters only to users who compile an extension.
         return rule.broken(value, list(faults), verdict="warn")
 
     compilers = {str(facts["nvcc"]) for facts in tools.values() if facts["nvcc"]}
@@ -200,7 +200,7 @@ def _major(version: str) -> str:
 
 
 def right_product_check(facts: dict[str, NodeFacts]) -> PlacedCheck:
-    """Judge whether a product with a known result is right on each device."""
+    """Check that a product with a known result is correct on each device."""
     rule = PlacedRule(
         PreflightCheck.MATRIX_PRODUCT,
         "a product of ones has the right entries on every device",
@@ -219,7 +219,7 @@ def right_product_check(facts: dict[str, NodeFacts]) -> PlacedCheck:
 
 
 def speed_checks(facts: dict[str, NodeFacts], expected: Expectations) -> list[PlacedCheck]:
-    """Judge the speed of a product and of a copy, against the datasheet and between the nodes."""
+    """Check the speed of a product and of a copy, against the datasheet and between nodes."""
     peak_flops = 0.0
     peak_bytes = 0.0
     if expected.accelerator is not None:
@@ -262,9 +262,9 @@ def speed_check(
     share: thresholds.Threshold,
     unit: str,
 ) -> PlacedCheck:
-    """Judge each device's speed against its datasheet, and each node against the fastest one.
+    """Compare each device with its datasheet, and each node with the fastest one.
 
-    `peak` is 0 if no datasheet is known; then nodes are only compared with each other.
+    If `peak` is 0, no datasheet is known, and nodes are only compared with each other.
     """
     quickest = max(
         (max(node_speeds) for node_speeds in speeds.values() if node_speeds), default=0.0
