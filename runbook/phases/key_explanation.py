@@ -1,4 +1,4 @@
-"""Explains one key for `runbook why`: where its value comes from, and what follows from it."""
+"""The explanation of one key for `runbook why`: the origin of its value, and its effects."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ from runbook.planning import Plan
 
 
 def why_facts(run: str, key: str, set_words: Sequence[str]) -> list[dict[str, object]]:
-    """Return the origins of a value, and what the plan derives from it.
+    """Return the origins of a value, and the numbers that the plan derives from it.
 
-    There are several if a name in the documents has several meanings.
+    There are several entries if a name in the documents has several meanings.
     """
     settings, plan = load_plan(run, set_words)
     explained = document_name(key)

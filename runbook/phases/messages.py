@@ -1,4 +1,4 @@
-"""Messages about the phases of a run: one row each, with `{name}` for a value."""
+"""Messages about the phases of a run, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 
@@ -10,32 +10,31 @@ class PhaseMessage(Message):
 
     ABSENT_DEVICE = "{variable}={device} on {node}"
     ANOTHER_RECIPE = (
-        "the rungs were trained by another recipe ({differences}): the interval is {widening:g} "
+        "the rungs were trained with another recipe ({differences}): the interval is {widening:g} "
         "times as wide"
     )
     ANOTHER_TOKENIZER = (
-        "{path} encodes {probe!r} as {expected}, and data.tokenizer {name} as {ids}: the weights "
-        "would read other words than they learned. Set data.tokenizer to {path}, and tokenize "
-        "the data with it."
+        "{path} encodes {probe!r} as {expected}, but data.tokenizer {name} encodes it as {ids}, so "
+        "the weights would see other tokens than they were trained on. Set data.tokenizer to "
+        "{path}, and tokenize the data with it."
     )
     BAD_INPUT = "{skipped_records:,} records, {skipped_files:,} files"
-    BEGIN_TRAINING_ANEW = "To begin anew instead: runbook run with --redo training."
+    BEGIN_TRAINING_ANEW = "To start over instead: runbook run with --redo training."
     BEST_SIZE = (
         "The best size at this compute: {parameters} parameters on {tokens} tokens, loss "
         "{loss:.4f}."
     )
     BROKEN_PYTHON_IN_FRONT = (
-        "{name} on PATH is {path}, which does not start as a Python, in front of the job's own "
-        "{executable}"
+        "{name} on PATH is {path}, which is not a working Python, before the job's own {executable}"
     )
     BUDGET_TOO_SMALL_FOR_RUNGS = (
-        "The largest rung of this budget has {largest:,.0f} parameters, and a model {width} wide "
-        "has {narrowest:,} with its embeddings: that is no room for {rungs} rungs. Take a larger "
-        "budget, or a larger model."
+        "The largest rung of this budget has {largest:,.0f} parameters, but a model of width "
+        "{width} already has {narrowest:,} with its embeddings, which leaves no room for {rungs} "
+        "rungs. Choose a larger budget, or a larger model."
     )
     BUDGET_USED_BY_STARTS = (
-        "A budget of {hours} is used up by starting {count} rungs, {start_seconds:.0f} s in all on "
-        "{devices} devices. Give more than {start_hours}."
+        "Starting {count} rungs uses up a budget of {hours}: {start_seconds:.0f} s in all on "
+        "{devices} devices. Set more than {start_hours}."
     )
     BUS_BANDWIDTH = (
         "{ranks} ranks, {message_bytes} in {slowest}: {speed:.2f} GB/s bus bandwidth ({backend})"
@@ -52,9 +51,9 @@ class PhaseMessage(Message):
     COPIES_KEPT = "{folder}: {number} notebooks exist and were kept."
     COPIES_WRITTEN = "{folder}: {number} notebooks copied."
     COPY_WITH_OTHER_OVERRIDES = (
-        "{copy} is there, and its parameters cell does not say overrides = {overrides!r}: --set "
+        "{copy} exists, and its parameters cell does not have overrides = {overrides!r}, so --set "
         "would change nothing. Write the values into the cell, add --fresh to copy the notebooks "
-        "again, or give this set a folder of its own with --as NAME."
+        "again, or put these values into a separate folder with --as NAME."
     )
     DATA_FOLDER = "data.folder is {folder!r}, from {where}: {error}"
     DIFFERENT_SOURCES = "{versions} ({folder})"
@@ -63,201 +62,202 @@ class PhaseMessage(Message):
     DOCUMENTS_OF_SOURCE = "{documents:,} of {source}"
     DOCUMENTS_OF_TEXT = "{size} in {documents:,} documents, {empty:,} of them empty"
     DO_PHASE_AGAIN = (
-        "Or do {phase} again, which keeps the present files in history/: runbook run {run} "
+        "Or repeat {phase}, which keeps the present files in history/: runbook run {run} "
         "--redo {phase}"
     )
     ENDED_WITH_EXIT_CODE = "it ended with exit code {code}"
-    END_ASKED_DURING_WAIT = "a person asked for the end during the wait"
-    EVERYTHING_FITS = "every value is right, and they fit together."
+    END_ASKED_DURING_WAIT = "a user stopped it during the wait"
+    EVERYTHING_FITS = "every value is valid, and they fit together."
     EVERY_STAGE_FITS = (
-        "one step at full size runs and every stage fits its device, or nothing is submitted"
+        "a job is submitted only if a full-size step runs and every stage fits its device"
     )
-    EXPORT_EXISTS = "{path} exists already: {why}. Remove it, or give another folder with --out."
-    EXPORT_LEFT_PART = "an export that was ended left it, or one is running"
-    EXPORT_NOT_REPLACED = "nothing is written over"
-    FETCHED_NOW = "{files:,} files, {size} in {folder}: {fetched:,} fetched now"
+    EXPORT_EXISTS = "{path} already exists: {why}. Remove it, or choose another folder with --out."
+    EXPORT_LEFT_PART = "an interrupted export left it, or an export is running"
+    EXPORT_NOT_REPLACED = "nothing is overwritten"
+    FETCHED_NOW = "{files:,} files, {size} in {folder}: {fetched:,} downloaded now"
     FINISHED_BEFORE_THE_STOP = "The job finished before it could be stopped at iteration {at}."
     FIRST_FAILED_RANK = "rank {rank} on {node}: {step}{error_text}{later_failures}{hung}"
     FOLDER_OF_A_SUBMITTED_JOB = (
-        "{folder} holds a job that was submitted, and its script is kept as it ran. Name another "
-        "folder with --out."
+        "{folder} contains a submitted job, whose script is kept as it ran. Choose another folder "
+        "with --out."
     )
     FOLDER_OF_OTHER_VALUES = "{folder} was made with other values:{changes}{remedies}"
-    FOLDER_OF_THE_MASTERS = "{folder} is where the notebooks come from; name another folder."
+    FOLDER_OF_THE_MASTERS = "{folder} contains the original notebooks; choose another folder."
     FULLEST_STAGE = "stage {stage} is the fullest: {gibibytes} GiB"
     GATE_OF_OTHER_PARAMETERS = "done with other parameters"
     GATE_WAIVED = "{gate}; waived by {name} (account {account})"
     GPUS_HIDDEN = "GPUs of a node are hidden from its processes"
     GPU_IN_USE = "GPU {number} {use} %, {memory} MiB"
     GPU_MEMORY_IN_USE = "{host} {number}: {memory} in use"
-    HAS_EVERY_FILE = "Nothing is fetched: {home}, which data.folder names, has every file."
+    HAS_EVERY_FILE = "Nothing to download: {home} (data.folder) has every file."
     HAS_OTHER_FILES = (
-        "Nothing is fetched: {home}, which data.folder names, holds other files than {name}'s; "
-        "they are read as they are."
+        "Nothing to download: {home} (data.folder) has other files than {name}; they are used as "
+        "they are."
     )
     HISTORY_NOT_KEPT = "not kept, which is PBS's default"
     IMAGE_NOT_READABLE = "{image}: {reason}"
     IMAGE_OF_NO_KIND = "{image} is neither SquashFS nor SIF"
-    JOB_ENDED = "{name} ended as {state} ({reason}). Its last words:"
+    JOB_ENDED = "{name} ended as {state} ({reason}). Its last output:"
     JOB_FAILED = (
-        "{ended}{why}\nThe whole log: {err} and {out}. After fixing the cause, launch again: it "
+        "{ended}{why}\nThe complete log: {err} and {out}. After fixing the cause, launch again: it "
         "resumes from the newest checkpoint."
     )
-    JOB_FINISHED_UNWATCHED = "Job {job_id} finished while nobody watched; nothing is started again."
-    JOB_GOES_ON = "The job ended as {state} ({reason}); it goes on as jobs/{folder_name}."
+    JOB_FINISHED_UNWATCHED = "Job {job_id} has already finished; it is not started again."
+    JOB_GOES_ON = "The job ended as {state} ({reason}); it continues as jobs/{folder_name}."
     JOB_NOT_FINISHED = (
         "{phase} is not finished: jobs/{job_name} is {state} ({reason}). Run the cell that "
         "watches it, or end it: runbook cancel {settings_name}. Then run this cell again."
     )
     JOB_SUBMITTED = "{missing}: submitted jobs/{folder_name} as {job_id}."
-    JOB_WAITS_TO_GO_ON = "The job met this: {why}. The next one is submitted in {wait}."
-    JOB_WATCHED = "Job {job_id} of {folder_name} is {state}; it is watched, not started again."
+    JOB_WAITS_TO_GO_ON = "The job ended with: {why}. The next job is submitted in {wait}."
+    JOB_WATCHED = (
+        "Job {job_id} of {folder_name} is {state}. It is not started again; its output follows."
+    )
     JOB_WITH_OTHER_PARAMETERS = (
         "{latest} is {state} ({reason}) with other parameters or data than these. Wait until it "
         "has ended, or end it: runbook cancel {settings_name}. Then launch again."
     )
     KEEP_BOTH_OR_DO_AGAIN = (
-        "\nTo keep both: runbook run {run} --as NAME. To do it again with the new values, the "
-        "old results kept in its history: runbook run {run} --redo 00-plan, with the same --set."
+        "\nTo keep both: runbook run {run} --as NAME. To repeat the run with the new values and "
+        "keep the old results in its history: runbook run {run} --redo 00-plan, with the same "
+        "--set."
     )
     KEPT_OVERRIDES = "Kept from earlier calls of {run} ({file}): {values}."
     LADDER_NEEDS_OUR_TRAINER = (
-        "The rungs of a ladder are trained by the runbook's own trainer, which evaluates after "
-        "the last step, and training.framework is {framework}. Add --set "
-        "training.framework=runbook."
+        "A ladder needs the runbook's own trainer, which evaluates after the last step, but "
+        "training.framework is {framework}. Add --set training.framework=runbook."
     )
     LADDER_OF_A_NAMED_SET = (
-        "{folder_name} is a folder that --as made. Name the run, and give its values again: "
+        "{folder_name} is a folder made by --as. Name the run instead, with the same values: "
         "runbook ladder {run} --as NAME --set KEY=VALUE."
     )
     LADDER_TIMES_BY_A_CORE = (
-        "The times follow from {gflops:.0f} GFLOP/s, which one core of this machine reached just "
-        "now in a matrix product."
+        "The times are based on {gflops:.0f} GFLOP/s, just measured in a matrix product on one "
+        "core of this machine."
     )
     LADDER_TIMES_NOT_MEASURED = (
         "The times are estimates for another CPU, and yours may take twice as long: no smoke test "
         "has measured a step on this machine."
     )
-    LADDER_OVER_BUDGET = "That is about {time} more than the budget has left."
-    LADDER_TIME_LEFT = "At this pace, the {rungs} rungs that are left take about {time}."
+    LADDER_OVER_BUDGET = "That is about {time} more than what is left of the budget."
+    LADDER_TIME_LEFT = "At this pace, the remaining {rungs} rungs take about {time}."
     LADDER_WITH_ANOTHER_BUDGET = (
-        "{folder_name} was begun with {designed_for}, and {requested} are asked for: its rungs "
-        "do not change. Leave the budget out to go on with them, or begin another ladder by --as "
-        "NAME."
+        "{folder_name} was started with {designed_for}, but {requested} are requested, and its "
+        "rungs cannot change. Leave the budget out to continue with them, or start another ladder "
+        "with --as NAME."
     )
     LADDER_WITH_OTHER_RUNGS = (
-        "{folder_name} was begun with {number_of_rungs} rungs, and {rungs} are asked for. Leave "
-        "--rungs out to go on with it, or begin another by --as NAME."
+        "{folder_name} was started with {number_of_rungs} rungs, but {rungs} are requested. Leave "
+        "--rungs out to continue it, or start another ladder with --as NAME."
     )
     LADDER_WOULD_COST = (
-        "runbook ladder {run} --plan shows what a ladder of small trainings would cost, which "
-        "forecasts the loss on this text."
+        "A ladder of small trainings forecasts the loss on this text; runbook ladder {run} --plan "
+        "shows its cost."
     )
     LAW_FAR_FROM_RUN = (
-        "the run lies {decades:.1f} decades of compute beyond the largest trainings that the law "
+        "the run has {decades:.1f} decades more compute than the largest trainings that the law "
         "was fitted to, so its interval is {widening:.1f} times as wide"
     )
-    LIBRARIES_NOT_COMPARED = "the import left no time to compare them on {nodes}"
+    LIBRARIES_NOT_COMPARED = "they were not compared on {nodes}, because the import took too long"
     LIBRARY_REPLACED = (
-        "{name} is {path} (version {version}), without LD_LIBRARY_PATH {other_path} "
+        "{name} is {path} (version {version}); without LD_LIBRARY_PATH it would be {other_path} "
         "(version {other_version})"
     )
     LIMITS_ASKED = "{nodes}, {time_limit}"
     LIMITS_OF_JOB = "limits of jobs.{section}"
     LONGER_TRAINING_GOES_ON = (
-        " A training that only becomes longer or is cut otherwise goes on from its checkpoint."
+        " A training with only another length or layout continues from its checkpoint."
     )
     LOSS_CURVE = "{phase}  loss {first:.2f} {curve} {last:.2f}"
     LOSSES_OF_TRAINING = "{first:.4f} at first, {latest:.4f} at step {last:,}"
-    MAKE_SETUP_INSTALLS = "make setup installs what requirements.lock pins."
+    MAKE_SETUP_INSTALLS = "make setup installs the versions pinned in requirements.lock."
     MASTER_MISSING = "{master} does not exist; restore it from the repository."
     MEMORY_OF_DEVICE = "Memory of one {device}"
     MFU_OF_PEAK = "{mfu:.1%} of {peak:g} TFLOP/s"
     MISSED_FORECAST = "{run}: {quantity} {actual}, forecast {low} to {high}"
     MISSED_FORECASTS = "Missed: {misses}. {calibration}"
     MORE_TOKEN_FILES_THAN_PLANNED = (
-        "{text_name} has {number_of_present} pairs of token files ({by_name}), and the plan "
-        "reads {number_of_planned} ({planned}): list the .bin files under `files` of {text_name} "
-        "in params/datasets.yaml, so that the plan knows them"
+        "{text_name} has {number_of_present} pairs of token files ({by_name}), but the plan "
+        "expects {number_of_planned} ({planned}): list the .bin files under `files` of {text_name} "
+        "in params/datasets.yaml"
     )
-    NAME_OFFERED_INTERFACES = "Name one that these nodes have: {offered}."
-    NAME_PRESENT_DEVICES = "Name devices that are there: {devices}."
+    NAME_OFFERED_INTERFACES = "Choose one that these nodes have: {offered}."
+    NAME_PRESENT_DEVICES = "Choose devices that exist: {devices}."
     NEWEST_RECORD_SAYS = "its newest record says {state}"
     NODES_IN_MULTIPLES = "nodes in multiples of"
     NOTEBOOKS_MISSING = (
-        "The notebooks are neither in {package} nor beside it: this installation is not whole. "
+        "The notebooks are neither in {package} nor next to it: this installation is incomplete. "
         "Install it again: pip install --force-reinstall --no-deps gpt3-runbook"
     )
     NOTEBOOK_NOT_AMONG_RECORDS = "its executed notebook is not among the records"
     NOTHING_SUBMITTED = "{phase}: nothing was submitted. {reasons}"
-    NOTHING_TO_LAUNCH = "{phase}: done, verified. Nothing to launch."
-    NOTHING_TO_WATCH = "{phase}: done, verified. Nothing to watch."
+    NOTHING_TO_LAUNCH = "{phase}: done and verified. Nothing to launch."
+    NOTHING_TO_WATCH = "{phase}: done and verified. Nothing to watch."
     NOTHING_TRAINED = (
-        "{folder_name} has trained nothing yet, so it has no results. runbook run {folder_name} "
-        "does."
+        "{folder_name} has not trained yet, so it has no results. Run it with runbook run "
+        "{folder_name}."
     )
     NOT_A_RUN_NAME = (
-        "{name!r} cannot be a run's name: letters, digits, '.', '_' and '-', at most 80."
+        "{name!r} is not a valid run name: use letters, digits, '.', '_' and '-', at most 80."
     )
     NOT_RECORDED = "not recorded"
     NOT_REHEARSED = "Not rehearsed: {part}"
     NOT_STARTED_AGAIN = "\nNot started again: {why}."
     NO_ANSWER_HANGS = "no answer within {seconds:g} s: it hangs"
-    NO_DIFFERENCE = "they do not differ"
+    NO_DIFFERENCE = "there is no difference"
     NO_FOLDER_AND_NO_FILE = "{no_folder}\n{no_file}"
     NO_JOB_YET = "{phase} has no job: run the cell that launches it first."
     NO_KNOWN_WEIGHTS = (
-        "{source} has no config.json, as a Hugging Face model's folder, and none of "
-        "{folder_files}, as a Megatron-LM checkpoint's: give one of these folders."
+        "{source} has neither the config.json of a Hugging Face model nor one of {folder_files} of "
+        "a Megatron-LM checkpoint. Choose the folder of a model or a checkpoint."
     )
-    NO_NODE_CAME = "no node came so far"
+    NO_NODE_CAME = "no node has arrived so far"
     NO_PROMPT = (
-        "There is no prompt, and this tokenizer has no end of document to begin after: give "
-        "--prompt."
+        "Add --prompt: without a prompt, the text would start after an end-of-document token, "
+        "which this tokenizer does not have."
     )
     NO_QUEUE_TO_REHEARSE = (
-        "Site {site} has no queue to wait in: nothing is rehearsed. runbook rehearse {name} does "
-        "it."
+        "Site {site} has no queue to wait in, so nothing is rehearsed. To rehearse it anyway: "
+        "runbook rehearse {name}."
     )
     NO_RULE_BROKEN = "no rule is broken; {open_parts}, at the top."
     NO_RUNG_TRAINED = "No rung of this ladder is trained yet."
     NO_STOP_REHEARSED = "training.rehearse_stop is 0: no stop is rehearsed."
     NO_TRAINER_TO_REHEARSE = (
-        "a rehearsal runs the trainer itself, and torch and megatron-core are not both installed "
+        "a rehearsal runs the trainer itself, but torch and megatron-core are not both installed "
         "here: pip install 'gpt3-runbook[train]'"
     )
-    NO_TEXT_DIFFERS = "{judge}: {judged:,} sampled texts, none differs"
-    NO_VARIANTS = "{run} has no variants: params/variants/{run}.yaml names none."
+    NO_TEXT_DIFFERS = "{judge}: {judged:,} sampled texts, no differences"
+    NO_VARIANTS = "{run} has no variants in params/variants/{run}.yaml."
     NUMBER_OF_GROUPS = (
-        "{number_of_inputs} files give {number_of_groups} groups of {size}, and the catalogue "
-        "names {number_of_names}: files are missing, or there are too many"
+        "{number_of_inputs} files make {number_of_groups} groups of {size}, but the catalogue has "
+        "{number_of_names}: files are missing, or there are too many"
     )
     NUMBER_OF_RUNGS = (
-        "A ladder has {fewest_rungs} to {most_rungs} rungs, not {count}: a law of size and "
-        "tokens has five numbers, and more than {most_rungs} cost more than they tell."
+        "A ladder has {fewest_rungs} to {most_rungs} rungs, not {count}: a law of size and tokens "
+        "has five parameters, and more than {most_rungs} rungs are not worth their cost."
     )
-    ONE_FILE_OF_EACH_NODE = "one file of each node says little about a whole checkpoint"
+    ONE_FILE_OF_EACH_NODE = "one file per node says little about a whole checkpoint"
     OPTIMIZER_BEGINS_ANEW = (
-        "Each engine's optimizer state is its own: the weights are taken up, and Adam begins anew."
+        "The optimizer states of the engines are incompatible: the weights are kept, and Adam "
+        "starts over."
     )
     OUTPUTS_SET_ASIDE = "Outputs made from other inputs were moved to {folder}."
     PHASES_OUT_OF_ORDER = "--from {from_phase} comes after --to {to_phase}; the order is {phases}."
-    PHASE_DID_NOT_PASS = "{phase} did not pass; its checks above say why."
+    PHASE_DID_NOT_PASS = "{phase} did not pass; see its checks above."
     PHASE_ENDED = "{phase:16} {state} after {duration}"
-    PHASE_FAILED = "\n{message}\n\nThe notebook as far as it came: {notebook}"
+    PHASE_FAILED = "\n{message}\n\nThe notebook up to this point: {notebook}"
     PHASE_RUNS = "{phase:16} running ({missing})"
-    PHASE_TRAINS_NOTHING = "{phase} trains nothing; {phases} do."
+    PHASE_TRAINS_NOTHING = "{phase} does not train; {phases} do."
     PHASE_VERIFIED = "{phase:16} done, verified"
     PLANNED_AND_FOUND = "Planned and found"
     PLANNED_STOP = "the stop that training.rehearse_stop={at} plans"
     PLAN_MAKES = "{origins}\n  the plan makes of it: {derived}"
     PROGRAM_ANSWERS = "{program} answers"
-    PROJECT_IS_A_FILE = "{folder} is a file; a project is a folder. Name another."
-    PUT_CELL_BACK = (
-        "\nTo go on with this run as it is, put the parameters cell back to its defaults."
-    )
+    PROJECT_IS_A_FILE = "{folder} is a file, but a project is a folder. Choose another name."
+    PUT_CELL_BACK = "\nTo continue this run as it is, reset the parameters cell to its defaults."
     PYTHON_IN_FRONT = (
-        "{name} on PATH is {path} (Python {version}), in front of the job's own {executable}"
+        "{name} on PATH is {path} (Python {version}), before the job's own {executable}"
     )
     QUEUE_OF_JOB = "queue of jobs.{section}"
     RANKS_ANSWERED = (
@@ -266,121 +266,122 @@ class PhaseMessage(Message):
     RANK_ENDED_FIRST = "rank {rank} on {host} ended first, with {ending}"
     RANK_OUTSIDE_JOB = "--ranks {outside}: this job has ranks 0 to {world_size}"
     RATE_FOLLOWS_NEW_LENGTH = (
-        "The learning rate follows the new length from there: {new:.3g} in the next step, where "
-        "the old plan had {old:.3g}. The steps before were made by the old one, so the losses "
-        "are not those of a training planned for {iterations:,} from its start; "
+        "From there the learning rate follows the new length: {new:.3g} in the next step, instead "
+        "of {old:.3g} in the old plan. Earlier steps used the old rate, so the losses differ from "
+        "those of a training planned for {iterations:,} steps from the start; "
         "training.decay_samples={decay_samples} would keep the old rate."
     )
     RATE_INDEPENDENT_OF_LENGTH = (
-        "The learning rate does not depend on the length: the losses are those of one "
-        "undisturbed training."
+        "The learning rate does not depend on the length, so the losses are those of one "
+        "uninterrupted training."
     )
     RECIPE_DIFFERENCE = "{key} {rungs} -> {run}"
     REHEARSAL_FAILED = (
         "{phase} cannot be rehearsed at rank {rank_list}: the trainer ended with {exit_code}. "
-        "Its last words:\n{errors}"
+        "Its last output:\n{errors}"
     )
     REHEARSED_BY_JOB = (
-        "No trainer is installed here: {phase} rehearses this layout by a job before its own."
+        "No trainer is installed here: {phase} rehearses this layout in a job before its own."
     )
     RUNGS_FITTED_AGAIN = (
-        "{time} of the budget are left for {rungs} rungs, so the largest gets {largest:,} "
+        "{time} of the budget are left for {rungs} rungs, so the largest rung gets {largest:,} "
         "parameters instead of {before:,}."
     )
     REPORT_WRITTEN = "Report: {path}"
     RUNGS_OF_FEW_STEPS = (
-        "rungs with few steps ({numbers}): their loss follows the steps, not the tokens, so the "
+        "rungs with few steps ({numbers}): their loss depends on the steps, not the tokens, so the "
         "interval is {widening:g} times as wide; a larger budget helps"
     )
     RUNGS_OF_ONE_SHAPE = (
-        "all rungs have about the same tokens per parameter, so that they do not say what "
-        "another size would reach; runbook ladder RUN --rungs 7 --as NAME adds rungs of other "
-        "sizes"
+        "all rungs have about the same tokens per parameter, so they cannot forecast other sizes; "
+        "runbook ladder RUN --rungs 7 --as NAME adds rungs of other sizes"
     )
     RUNGS_OF_OTHER_TEXT = (
         "The rungs of {run} were trained on other text or tokens ({differences}), and losses on "
-        "other text do not compare. Begin another ladder: runbook ladder {run} --as NAME."
+        "different text are not comparable. Start another ladder: runbook ladder {run} --as NAME."
     )
     RUNG_STOPPED = (
-        "{folder_name} stopped in {to_phase}. The same command goes on from there once the cause "
-        "is fixed: {message}"
+        "{folder_name} stopped in {to_phase}. Once the cause is fixed, the same command continues "
+        "from there: {message}"
     )
-    RUNG_TOOK = "{name}: {measured}; planned were {planned}"
+    RUNG_TOOK = "{name}: {measured} (planned: {planned})"
     RUNG_WITHOUT_LOSS = "{folder_name} has no loss on held-out text after its last step."
     RUN_FILE_EXISTS = (
-        "{path_name} exists already and was not written by this form. Choose another file name."
+        "{path_name} already exists and was not written by this form. Choose another file name."
     )
     RUN_ON_ANOTHER_SITE = (
-        "Run {run} is on site {site_of_run}, not on {site}. Name a run of {site} by --run."
+        "Run {run} is on site {site_of_run}, not on {site}. Name a run of {site} with --run."
     )
     SAMPLE_AFTER = "after iteration {iteration}: {text}"
-    SAME_IN_BOTH_YAML = "the run file means the same to readers of YAML 1.1 and 1.2"
+    SAME_IN_BOTH_YAML = "the run file has the same meaning in YAML 1.1 and 1.2"
     SAW_REQUESTED_CORES = (
-        "the job saw the {requested} cores that it had asked for, of {online} that the node has. "
-        "Ask for more (jobs.training.cpus_per_task), or for none"
+        "the job saw the {requested} cores that it requested, of {online} that the node has. "
+        "Request more (jobs.training.cpus_per_task), or none"
     )
     SAW_REQUESTED_MEMORY = (
-        "the job saw the {requested} that it had asked for, of {total} GiB that the node has. "
-        "Ask for all (jobs.environment.memory={all_memory})"
+        "the job saw the {requested} that it requested, of {total} GiB that the node has. Request "
+        "all (jobs.environment.memory={all_memory})"
     )
     SCORE_AND_BEFORE = "{after:.3f}, {before:.3f} before"
     SCORES_BEFORE_AND_AFTER = "Scores before and after"
-    SECRET_FILE_READABLE = "; a file is readable by you alone"
+    SECRET_FILE_READABLE = "; only you may have read permission"
     SHARES_OF_BLEND = "{share:.1%} {text}"
     SHARE_OF_TEXT = "{share:.1%} (weight {weight:g} in data.blend)"
     SHARE_UNKNOWN = (
-        "this is one of {tasks} tasks, and none of {rank_variables} says which. Use "
+        "this is one of {tasks} tasks, but none of {rank_variables} contains its number. Use "
         "jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
     )
     SITE_HIDES_GPUS = (
-        "site local computes on the CPU and hides them; site local-gpu takes those that torch "
-        "sees, one a process"
+        "site local computes on the CPU and hides them; site local-gpu uses those that torch sees, "
+        "one per process"
     )
-    SOURCES_NOT_READ = "not read there, for want of time or of the package: {packages}"
+    SOURCES_NOT_READ = "not read there, because time ran out or the package is missing: {packages}"
     STAGE_DOES_NOT_FIT = (
-        "stage {stage} (rank {rank}) does not fit: it needs {peak_bytes} GiB, and {limit} GiB of "
-        "one {device} may be used"
+        "stage {stage} (rank {rank}) does not fit: it needs {peak_bytes} GiB, but only {limit} GiB "
+        "of one {device} may be used"
     )
     START_MACHINES = (
-        "Start the machines where the cluster is managed: bash environment/{fleet} start CLUSTER "
-        "REGION."
+        "Start the machines from the host that manages the cluster: bash environment/{fleet} start "
+        "CLUSTER REGION."
     )
     STEP_FAILED = (
-        "{title}: {exit_code}. Its last words:\n{last_lines}\nAll of them: {log}. After fixing "
-        "the cause run the cell again, or by hand: bash {script}"
+        "{title}: {exit_code}. Its last output:\n{last_lines}\nComplete output: {log}. After "
+        "fixing the cause, run the cell again, or this script: bash {script}"
     )
-    STOPPED_AND_RESUMED = "Stopped {where}, exit code 75; goes on as jobs/{folder_name}."
+    STOPPED_AND_RESUMED = "Stopped {where}, exit code 75; continues as jobs/{folder_name}."
     STOPPED_BETWEEN_NOTEBOOKS = (
-        "Stopped between two notebooks by signal {signal}; the same command goes on from here."
+        "Stopped between two notebooks by signal {signal}; the same command continues from here."
     )
-    STOP_REHEARSED_ALREADY = "This run was already stopped and resumed; it is not done twice."
+    STOP_REHEARSED_ALREADY = "This run was already stopped and resumed; that is not repeated."
     TASK_ENDED = "task {task} on {node}: {text}"
     TASK_JOB_SUBMITTED = "{task}: submitted jobs/{folder_name} as {job_id}{behind}."
-    TASK_JOB_WATCHED = "{state}; it is watched, not started again."
+    TASK_JOB_WATCHED = "{state}. It is not started again; its output follows."
     TEXT_OF_MODEL_CARD = "- {title} (`{text}`, weight {weight:g}); licence: {licence}"
     TEXT_READ_TOO_OFTEN = (
-        "The run reads its text {epochs:.1f} times, and a law of new tokens forecasts at most "
-        "{most_epochs:.0f}: from there on a repeated token teaches almost nothing "
-        "(arXiv:2305.16264). Take more text, or train less."
+        "The run reads its text {epochs:.1f} times, but a law for new tokens is valid up to "
+        "{most_epochs:.0f} times: beyond that, repeated tokens teach almost nothing "
+        "(arXiv:2305.16264). Use more text, or train less."
     )
-    TIME_GRANTED = "{granted} of {asked} that were asked for"
-    TOKENIZED_ALREADY = "tokenize: done, verified. Nothing is made again."
+    TIME_GRANTED = "{granted} of the requested {asked}"
+    TOKENIZED_ALREADY = "tokenize: done and verified. Nothing is made again."
     TOKEN_FILES_MADE_ELSEWHERE = (
-        "{number_of_ready} pairs of token files were made elsewhere; they are read as they are."
+        "{number_of_ready} pairs of token files were made elsewhere; they are used as they are."
     )
     TOO_FEW_OPEN_FILES = "{limit} open files, below {needed:.0f}"
-    TO_BE_LOOKED_AT = "{number} to be looked at"
+    TO_BE_LOOKED_AT = "{number} to look at"
     TRAINER_NOT_INSTALLED = (
-        "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and no job does "
-        "it elsewhere: give jobs.environment a partition or a walltime"
+        "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and there is no "
+        "job for it elsewhere: set a partition or a walltime in jobs.environment"
     )
-    TRAINING_GOES_ON = "The training goes on from its checkpoint of iteration {saved:,}: {changes}."
+    TRAINING_GOES_ON = (
+        "The training continues from its checkpoint of iteration {saved:,}: {changes}."
+    )
     TRAINING_NOT_FINISHED = (
         "{phase} is not finished, because its training is not ({missing}). Run the cells that "
-        "launch and watch it, then this cell again."
+        "launch and watch it, then run this cell again."
     )
     VALUE_REPLACED = "{key}: {old} -> {new}"
-    VALUE_CHANGED = "\n  {key}: {old} there, {new} now{origin}"
+    VALUE_CHANGED = "\n  {key}: {old} in the folder, {new} now{origin}"
     VERSION_ON_NODES = "{version} on {nodes}"
     WAITING_RANKS = ". Waiting in {step}: rank {ranks} on {nodes}"
     WHAT_IS_BOUND = "{phase}: what is bound"

@@ -1,4 +1,4 @@
-"""The end of a phase: its record is closed, its done marker written, its report refreshed."""
+"""The end of a phase: closes its record, writes its done marker, and refreshes its report."""
 
 import os
 from collections.abc import Callable
@@ -22,14 +22,14 @@ from runbook.runs.step import Reading, StepOfRun
 
 @dataclass(frozen=True)
 class PhaseEnd:
-    """All that ending a phase needs."""
+    """Everything that is needed to end a phase."""
 
     step: StepOfRun
-    """The phase as a step, with its inputs as they are now."""
+    """The phase as a step, with its present inputs."""
     session: Session
     """The record that ends with the phase."""
     gate: Callable[[], None]
-    """Raises an error while work of the phase continues, or is not done."""
+    """Raises an error while work of the phase is running or not done."""
     publish: Callable[[], object]
     """Rewrites the pages of the run from its files."""
 
@@ -38,7 +38,7 @@ def end_phase(end: PhaseEnd, repeat_because: str = "") -> None:
     """Write the record, mark the phase done with its outputs, and refresh the report.
 
     A failed verdict is an error. If the gate fails, nothing is finished or written. With
-    `repeat_because`, the next `runbook run` does the phase again.
+    `repeat_because`, the next `runbook run` repeats the phase.
     """
     end.gate()
     phase = end.step.name
@@ -66,8 +66,8 @@ def end_notebook(
     repeat_because: str = "",
 ) -> None:
     """End a notebook's phase; see `end_phase`."""
-    # Our engine still writes this notebook, and then the manifest. If it were recorded here, a kill
-    # in between would look like an edit.
+    # The engine still has to write this notebook, and then the manifest. If the notebook were
+    # recorded here, a kill in between would look like an edit.
     has_notebook = ENGINE_VARIABLE not in os.environ
     end = PhaseEnd(
         step=work.of(run),
@@ -79,7 +79,7 @@ def end_notebook(
 
 
 def plain_end(phase: str) -> PhaseStep[None]:
-    """Return the last step of a phase that only has to be closed: its record and its marker."""
+    """Return the last step of a phase without other work: it writes the record and the marker."""
     work = phase_end_work(phase)
 
     @step(takes=lambda opened: (opened.run, opened.session), work=work)
@@ -91,7 +91,7 @@ def plain_end(phase: str) -> PhaseStep[None]:
 
 
 def require_finished(run: PlannedRun, phase: str) -> None:
-    """Raise while a job of the phase runs, or before its training is done."""
+    """Raise an error while a job of the phase runs, or before its training is done."""
     for job, status in active_jobs(run.folder, get_scheduler(run.settings.site)):
         if f"{job.path.name}-".startswith(f"{phase}-"):
             raise JobError(

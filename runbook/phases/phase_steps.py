@@ -1,6 +1,6 @@
-"""The steps of each phase: their names, versions, and what each of them depends on.
+"""The steps of each phase: their names, versions and inputs.
 
-Notebooks, `runbook run` and a resumed run make the same steps here, so they agree on what is done.
+Notebooks, `runbook run` and a resumed run use the same steps, so they agree on what is done.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +31,9 @@ from runbook.runs.step import Reading, StepOfRun, StepStatus, read_mark, step_st
 from runbook.tokens.pipeline.tokenize_options import TokenFiles
 
 VERSIONS = dict.fromkeys(PHASES, 1)
-"""A phase's version. Increase it when the phase's outputs change.
+"""Version of each phase. Increase it when the phase's outputs change.
 
-Its fingerprint then changes too, and the phase is done again.
+The fingerprint then changes too, so the phase runs again.
 """
 
 YOUNGER_KEYS = {
@@ -45,21 +45,21 @@ YOUNGER_KEYS = {
 }
 """Data keys that are newer than the fingerprints of existing runs.
 
-Each has the value at which those fingerprints stay the same.
+Each has the value with which those fingerprints stay the same.
 """
 
 TOKENIZE = f"{DATA}--tokenize"
 MEASURE = f"{EVALUATION}--built-in"
 
 GATE = "smoke/gate.json"
-"""The smoke test's verdict, from the run's folder, as all names of files here."""
+"""The smoke test's verdict. Like all file names here, it is relative to the run's folder."""
 RESULTS = "results.csv"
 VARIANTS = "variants.csv"
 BUILT_IN = "evaluation/built-in.jsonl"
 
 Inputs = Mapping[str, Any]
 TokenGroups = Sequence[tuple[list[Path], Path]]
-"""Text files, and the prefix of the token files that are made from them."""
+"""Text files, and the prefix of the token files made from them."""
 
 
 def plan_inputs(run: PlannedRun) -> Inputs:
@@ -80,7 +80,7 @@ def data_inputs(run: PlannedRun) -> Inputs:
     settings = run.settings
     values = {}
     for key, value in settings.subset(["data"]).items():
-        # A newer key at its default leaves the fingerprints of older runs unchanged.
+        # A newer key with its default value leaves the fingerprints of older runs unchanged.
         if YOUNGER_KEYS.get(key, ...) != value:
             values[key] = value
 
@@ -90,19 +90,19 @@ def data_inputs(run: PlannedRun) -> Inputs:
         "vocabulary": settings.model.vocabulary,
         "text": token_inputs.text_identity(settings, run.folder),
     }
-    # Runs with a single text got fingerprints before there could be several texts.
+    # Fingerprints of runs with a single text are older than runs with several texts.
     if settings.blend:
         inputs["texts"] = {text.name: text.dataset.identity() for text in settings.texts}
     return inputs
 
 
 def smoke_inputs(run: PlannedRun) -> Inputs:
-    """The smoke test's part of the plan, and the tokens."""
+    """Return the smoke test's part of the plan, and the tokens."""
     return _training_inputs(run, SMOKE)
 
 
 def full_inputs(run: PlannedRun) -> Inputs:
-    """The training's part of the plan, and the tokens."""
+    """Return the training's part of the plan, and the tokens."""
     return _training_inputs(run, FULL)
 
 
@@ -124,17 +124,17 @@ def evaluation_inputs(run: PlannedRun) -> Inputs:
 
 
 def no_outputs(run: PlannedRun) -> Sequence[Path]:
-    """Return no file: the phase leaves none that a later one must find unchanged."""
+    """Return no file, because no later phase depends on a file of this one."""
     return ()
 
 
 def plan_outputs(run: PlannedRun) -> Sequence[Path]:
-    """Return what was asked for and what was computed from it."""
+    """Return the files with the requested and the computed values."""
     return [run.folder / "run.yaml", run.folder / "plan.json"]
 
 
 def token_outputs(run: PlannedRun) -> Sequence[Path]:
-    """Return the token files with their manifests, and the links to those made elsewhere."""
+    """Return the token files with their manifests, and links to token files made elsewhere."""
     groups = token_inputs.token_groups(run.settings, run.plan.data, run.folder)
     return token_outputs_of(run, groups)
 
@@ -172,17 +172,17 @@ def all_scores(run: PlannedRun) -> Sequence[Path]:
 
 @dataclass(frozen=True)
 class StepWork:
-    """What a step depends on, and what it makes; its done marker says with which inputs."""
+    """The inputs and outputs of a step, whose done marker records the inputs used."""
 
     name: str
     """Name of the done marker."""
     phase: str
     inputs: Callable[[PlannedRun], Inputs]
     outputs: Callable[[PlannedRun], Sequence[Path]]
-    """The files that the marker vouches for, once they are made."""
+    """Return the files that the marker records once they are made."""
 
     def of(self, run: PlannedRun) -> StepOfRun:
-        """Return this work in one run, with its inputs as they are now."""
+        """Return this work as a step of one run, with its present inputs."""
         return StepOfRun(
             run_folder=run.folder,
             name=self.name,
@@ -193,11 +193,11 @@ class StepWork:
         )
 
     def status_of_outputs(self, run: PlannedRun) -> StepStatus:
-        """Return where the work stands, whatever its inputs are now."""
+        """Return the status of the work by its outputs alone, whatever its present inputs."""
         return step_status(run.folder, self.name)
 
     def fingerprint(self, run: PlannedRun) -> str:
-        """Return the hash of the version and the inputs as they are now."""
+        """Return the hash of the version and the present inputs."""
         return self.of(run).fingerprint
 
 
@@ -228,10 +228,10 @@ PHASE_ENDS = (
     StepWork(ANALYSIS, ANALYSIS, analysis_inputs, analysis_outputs),
     StepWork(EVALUATION, EVALUATION, evaluation_inputs, all_scores),
 )
-"""The end of each phase, whose marker says that the whole phase is done."""
+"""The end of each phase. Its marker records that the whole phase is done."""
 
 WORKS = (TOKENIZING, *TRAININGS, MEASURING, *PHASE_ENDS)
-"""All work that leaves a done marker, except set-up steps, which the site's file names."""
+"""All work that leaves a done marker, except set-up steps, which the site's file defines."""
 
 
 def phase_end_work(phase: str) -> StepWork:
@@ -241,12 +241,12 @@ def phase_end_work(phase: str) -> StepWork:
 
 
 def work_within(phase: str) -> list[StepWork]:
-    """Return the work of a phase that has done markers of its own, before the phase's end."""
+    """Return the work of a phase that has its own done markers, before the phase's end."""
     return [work for work in WORKS if work.phase == phase and work not in PHASE_ENDS]
 
 
 def phase_step(run: PlannedRun, phase: str) -> StepOfRun:
-    """Return the step that is done when a phase has ended, with its current inputs."""
+    """Return the step that is done when a phase has ended, with its present inputs."""
     return phase_end_work(phase).of(run)
 
 
@@ -257,16 +257,16 @@ def train_step(run: PlannedRun, training: str) -> StepOfRun:
 
 
 def begin_again(settings: Settings, phase: str) -> str:
-    """Return the remedy that does a phase again, for the end of an error text."""
+    """Return how to do a phase again, for the end of an error text."""
     return PhaseMessage.DO_PHASE_AGAIN.fill(phase=phase, run=settings.run.run)
 
 
 def refuse_changed_results(run: PlannedRun, phase: str) -> None:
     """Raise `ChangedOutputError` if a finished training's results were changed.
 
-    Only results that this phase reads count. The check runs before the phase's record is set aside,
-    so that the record stays. Weights are left out: after an export they may be deleted, and
-    `job_step.launch` compares them.
+    Only the results that this phase reads are checked. This happens before the phase's record is
+    moved, so that the record stays. Weights are not included: after an export they may be deleted,
+    and `job_step.launch` compares them.
     """
     for training in (SMOKE, FULL):
         if PHASES.index(training) <= PHASES.index(phase):

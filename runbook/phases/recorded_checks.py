@@ -1,4 +1,4 @@
-"""Checks of a phase: shown, kept in its record, and the end of the phase if one failed."""
+"""Showing and recording a phase's checks, and stopping the phase if one failed."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from runbook.records.session import Session
 
 
 def record_checks(session: Session, checks: Sequence[Check]) -> CheckTable:
-    """Show checks, add them to the record, and stop if one failed. Return them as a table."""
+    """Show checks, add them to the record, and return them as a table. Stop if one failed."""
     for check in checks:
         session.check(check)
     show_checks(checks)

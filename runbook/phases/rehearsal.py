@@ -1,6 +1,6 @@
-"""A run's training, rehearsed at full size on this machine.
+"""A dry run of a run's training at full size on this machine.
 
-It shows each stage's real needs next to the plan.
+It shows the real requirements of each stage next to the plan.
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ from runbook.planning.make_plan import Plan, make_plan
 from runbook.runs import machine
 
 TOLERANCE = 0.05
-"""A larger relative difference between plan and rehearsal is a finding."""
+"""A larger relative difference between plan and dry run is a finding."""
 SECONDS_A_RANK = 1800
 MOST_RANKS_A_PROCESS = 8
 """Ranks per process.
 
-Each process first imports for six seconds on its core, and progress is reported when a process
-ends.
+The imports of each process take six seconds on its core. Progress is reported when a process ends.
 """
 _OWN = {"framework": "runbook", "offload": "false"}
 _ABSENT = {
@@ -65,17 +64,17 @@ _FUSED = "fused kernels: a function that torch compiles is counted as one kernel
 Counting = Callable[[Plan, str, Sequence[int]], Iterator[Any]]
 """Counts the ranks of a phase of a plan.
 
-It returns the JSON that `python -m runbook.training.rehearsal` writes for each.
+It yields the JSON of `python -m runbook.training.rehearsal` for each rank.
 """
 
 
 class CannotRehearseError(RunbookError):
-    """The software here cannot tell whether the job would work, so the job is not rejected."""
+    """The installed software cannot tell whether the job would work, so the job is not rejected."""
 
 
 @dataclass(frozen=True)
 class Stage(RehearsedRank):
-    """One rank of the job: its rehearsal's counts, and the plan's figures for its stage."""
+    """One rank of the job: the counts of its dry run, and the planned numbers of its stage."""
 
     planned_bytes: int
     planned_flops: int
@@ -83,7 +82,7 @@ class Stage(RehearsedRank):
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """All stages of one phase."""
+    """The dry run of all stages of one phase."""
 
     COMPUTED: ClassVar = ("fits", "findings")
 
@@ -94,23 +93,23 @@ class Rehearsal:
     limit_bytes: int
     """Memory of one device that a plan may use; 0 if unknown."""
     microbatches: int
-    """For a whole step."""
+    """Micro-batches of a whole step."""
     changed: tuple[str, ...]
-    """Settings that were changed so that our own trainer can be rehearsed."""
+    """Settings that were changed so that our own trainer can do the dry run."""
     not_rehearsed: tuple[str, ...]
     stages: tuple[Stage, ...]
     replay: Replay | None
     replay_basis: str
-    """The basis of the seconds of `replay`, or the reason why there is none."""
+    """The basis of the times in `replay`, or the reason why there is none."""
 
     @property
     def fits(self) -> bool:
-        """Whether no stage needs more than its device has."""
+        """Whether every stage fits the memory of its device."""
         return not self.misfits
 
     @property
     def misfits(self) -> list[str]:
-        """Each stage that needs more memory than its device has."""
+        """A sentence for each stage that needs more memory than its device has."""
         misfits = []
         for stage in self.stages:
             if 0 < self.limit_bytes < stage.peak_bytes:
@@ -128,7 +127,7 @@ class Rehearsal:
 
     @property
     def findings(self) -> list[str]:
-        """Findings that a person should read before booking."""
+        """Findings that a person should read before requesting the nodes."""
         findings = self.misfits
         for stage in self.stages:
             where = f"stage {stage.stage} (rank {stage.rank})"
@@ -150,7 +149,7 @@ class Rehearsal:
         return findings
 
     def tables(self) -> Iterator[Table]:
-        """Memory, work and messages of each stage."""
+        """Memory, work and communication of each stage."""
         yield self._memory_table()
         yield Table(
             [_work_row(stage) for stage in self.stages],
@@ -165,7 +164,7 @@ class Rehearsal:
         yield self._messages_table()
 
     def _memory_table(self) -> Table:
-        """The memory of each stage, by its parts, and what the rehearsal left out."""
+        """The memory of each stage by its parts, and what the dry run left out."""
         notes = [f"Set for the rehearsal: {change}" for change in self.changed]
         notes.append(
             f"{self.stages[0].microbatches} of {self.microbatches} micro-batches were run; "
@@ -198,7 +197,7 @@ class Rehearsal:
         return Table(rows, title="Messages of one step, first and last stage")
 
     def figures(self) -> dict[str, object]:
-        """Return pictures: `memory` of the fullest and the emptiest stage, and `schedule`.
+        """Return figures: `memory` of the fullest and the emptiest stage, and `schedule`.
 
         The schedule is included if a step could be replayed.
         """
@@ -215,7 +214,7 @@ class Rehearsal:
         return figures
 
     def save_figures(self, folder: Path) -> list[Path]:
-        """Write the pictures to a folder, as SVG and as PNG."""
+        """Write the figures to a folder, as SVG and as PNG."""
         from runbook.results.figures.drawing import save
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -229,7 +228,7 @@ class Rehearsal:
         return paths
 
     def as_text(self) -> str:
-        """All tables, and the findings below them."""
+        """Return all tables, followed by the findings."""
         texts = [table.as_text() for table in self.tables()]
         findings = "\n".join(self.findings) or "Plan and rehearsal agree within 5 %."
         return "\n\n".join([*texts, findings])
@@ -267,14 +266,14 @@ def _work_row(stage: Stage) -> Row:
 
 
 def has_trainer() -> bool:
-    """Whether this Python could import the trainer; nothing is imported."""
+    """Return whether this Python could import the trainer. Nothing is imported."""
     return all(importlib.util.find_spec(name) for name in ("torch", "megatron"))
 
 
 def usable_bytes(site: Site) -> int:
     """Return the memory of one device that a plan may use.
 
-    It is 0 if unknown, or for a CPU, whose memory is shared.
+    It is 0 if unknown, and for a CPU, whose memory is shared.
     """
     if site.hardware.device == "cpu":
         return 0
@@ -290,9 +289,9 @@ def rehearse_run(
     say: Any = None,
     count: Counting | None = None,
 ) -> Rehearsal:
-    """Rehearse the distinct ranks of one phase.
+    """Do a dry run of the distinct ranks of one phase.
 
-    `say` is called for each rank that is done here; `count` does the work elsewhere.
+    `say` is called for each rank that is run here; `count` runs them elsewhere.
     """
     if count is None and not has_trainer():
         raise CannotRehearseError(PhaseMessage.NO_TRAINER_TO_REHEARSE)
@@ -332,7 +331,7 @@ def rehearse_run(
 
 
 def _planned_stage(plan: Plan, phase: str, counted: Any) -> Stage:
-    """Return a rank's rehearsal counts, with the plan's figures for its stage."""
+    """Return the counts of a rank's dry run, with the planned numbers of its stage."""
     stage = counted["stage"]
     planned = {
         "planned_bytes": plan.memory[phase].least_by_stage[stage],
@@ -343,7 +342,7 @@ def _planned_stage(plan: Plan, phase: str, counted: Any) -> Stage:
 
 
 def _not_rehearsed(site: Site, phase_plan: PhasePlan) -> tuple[str, ...]:
-    """Return the work that the job does on its devices and the rehearsal on this CPU leaves out."""
+    """Return the work of the job's devices that a dry run on this CPU leaves out."""
     if site.hardware.device == "cpu":
         return ()
     if phase_plan.engine == "deepspeed":
@@ -359,12 +358,12 @@ def _replayed(
 ) -> tuple[Replay | None, str]:
     """Replay a step on the schedule of all stages.
 
-    Return it with the basis of its seconds, or None with the reason why there is none.
+    Return it with the basis of its times, or None with the reason why there is none.
     """
     phase_plan = plan.phases[phase]
     parallel = phase_plan.parallel
     choice = full_choice(settings) if phase == FULL else smoke_choice(settings)
-    # If several ranks of a stage were rehearsed, the first represents the stage.
+    # If there are several ranks of a stage, the first represents the stage.
     first_of_stage = {stage.stage: stage for stage in reversed(stages)}
     if len(first_of_stage) < parallel.pipeline:
         reason = (

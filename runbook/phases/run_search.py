@@ -1,4 +1,4 @@
-"""Search of the layouts of a run's training, for `runbook plan --search`."""
+"""The search for a training's best layouts, for `runbook plan --search`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from runbook.planning.schedule import duration
 class RunSearch:
     """Every layout of a run's training that fits its nodes, best first.
 
-    Then follows the best on more and more nodes.
+    The best layouts on increasing numbers of nodes are included.
     """
 
     run: str
@@ -27,10 +27,10 @@ class RunSearch:
     tokens: float
     found: Search
     growth: tuple[RankedLayout | str, ...]
-    """The best layout each time the nodes double; a reason if there is none."""
+    """The best layout for each doubling of the nodes, or a reason if there is none."""
 
     def as_dict(self) -> dict[str, object]:
-        """Return the content of --json."""
+        """Return the result for --json."""
         growth_steps: list[dict[str, Any]] = []
         for step in self.growth:
             if isinstance(step, str):

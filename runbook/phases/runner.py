@@ -1,4 +1,4 @@
-"""`runbook run`: execute and record each phase's notebook in order, skipping finished ones."""
+"""`runbook run`: executes and records the notebooks of all phases that are not done."""
 
 import contextlib
 import logging
@@ -57,7 +57,7 @@ class RunRequest:
     verbose: bool = False
 
     def phases(self) -> Sequence[str]:
-        """The phases asked for, in order."""
+        """The requested phases, in order."""
         first = PHASES.index(phase_name(self.from_phase))
         last = PHASES.index(phase_name(self.to_phase))
         if first > last:
@@ -78,9 +78,9 @@ class RunRequest:
 
 
 def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
-    """Execute the phases that are not done, up to the first that fails.
+    """Execute the phases that are not done, up to the first failure.
 
-    Return how that ended, and the run's folder.
+    Return the outcome and the run's folder.
     """
     redo = phase_name(request.redo) if request.redo else ""
     from_scratch = redo == PHASES[0]
@@ -110,7 +110,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
             say(taken_over)
         for name in remove_leftovers(folder):
             say(f"{name}: half-written by a process that was killed, removed")
-        # Move aside a training that is done again.
+        # Move the files of a training aside if it is to be done again.
         if redo and redo not in TRAINING_PHASES:
             refuse_changed_results(PlannedRun(settings, plan, folder), redo)
         if redo:
@@ -149,7 +149,10 @@ def _run_to_first_failure(
     folder: Path,
     say: Say,
 ) -> Outcome:
-    """Execute the phases in order. Return how the last one ended, or the first that failed."""
+    """Execute the phases in order.
+
+    Return the outcome of the first failure, or of the last phase.
+    """
     for phase in request.phases():
         outcome = run_phase(
             request,
@@ -197,9 +200,9 @@ def run_phase(
 
 @contextmanager
 def repeat_output(phase: str, verbose: bool, say: Say) -> Iterator[None]:
-    """Repeat a notebook's output on the terminal: all of it, or only the lines of progress.
+    """Repeat a notebook's output on the terminal: everything, or only progress lines.
 
-    The record has everything.
+    The record contains everything.
     """
 
     class Repeat(logging.Handler):
@@ -228,7 +231,7 @@ def why_not_done(
 ) -> str:
     """Return why a phase has to run.
 
-    The text is empty if it is done, its inputs are unchanged and its outputs complete.
+    Return an empty text if it is done, its inputs are unchanged and its outputs complete.
     """
     run = PlannedRun(settings, plan, folder)
     missing = phase_step(run, phase).why_not_done()
@@ -236,7 +239,7 @@ def why_not_done(
         return missing
     for work in work_within(phase):
         status = work.status_of_outputs(run)
-        # Work that the phase did not need has no marker: made-up data is not tokenized.
+        # Work that the phase did not need has no marker: synthetic data is not tokenized.
         if status.state is StepState.NOT_DONE:
             continue
         if work in TRAININGS:
@@ -253,7 +256,7 @@ def why_not_done(
         return "its record is missing"
     if state.record.state is not ExecutionState.DONE or state.record.is_open:
         return PhaseMessage.NEWEST_RECORD_SAYS.fill(state=state.record.state)
-    # A record is three files: the executed notebook, its page, and the JSON next to them.
+    # A record has three files: the executed notebook, its page, and the JSON next to them.
     if len(state.files) != 3:
         return PhaseMessage.NOTEBOOK_NOT_AMONG_RECORDS.fill()
     return ""
@@ -268,7 +271,7 @@ def forget(
 ) -> None:
     """Make a phase run again.
 
-    Remove its marks, and move its outputs and an older run.yaml into the history.
+    Remove its markers, and move its outputs and an older run.yaml into the history.
     """
     refuse_while_a_job_runs(folder, get_scheduler(settings.site))
     changed = run_files.changed_values(folder, settings)
@@ -307,19 +310,19 @@ def expand_variants(run: str, all_variants: bool) -> list[str]:
 
 
 _PART = re.compile(r"\..+\.(\d{1,9})\.part")
-"""Names of temporary files as `core.files` makes them; the number is the writer's process."""
+"""Names of the temporary files of `core.files`; the number is the writer's process id."""
 _ELSEWHERE = frozenset({"checkpoints", "data", "tensorboard", "trackers", "history"})
-"""Folders that their own readers clean up: the trainer's and the tokenizer's."""
+"""Folders whose own readers, the trainer and the tokenizer, clean them up."""
 
 
 def remove_leftovers(folder: Path) -> list[str]:
-    """Remove temporary files that no process writes any more, and return their names.
+    """Remove temporary files of processes that have ended, and return their names.
 
-    Hold the run during the call.
+    The caller must hold the run.
     """
     removed = []
     for parent, subfolders, files in os.walk(folder):
-        # os.walk enters only the folders that stay in this list.
+        # os.walk descends only into the folders that remain in this list.
         subfolders[:] = [name for name in subfolders if name not in _ELSEWHERE]
         for name in files:
             if not _is_abandoned(name):
@@ -333,7 +336,7 @@ def remove_leftovers(folder: Path) -> list[str]:
 
 
 def _is_abandoned(name: str) -> bool:
-    """Whether a file is half-written and its writer has ended."""
+    """Return whether a file is incomplete and its writer has ended."""
     part = _PART.fullmatch(name)
     if not part:
         return False

@@ -1,4 +1,4 @@
-"""The text from which a run is made, and its token files, whether made here or elsewhere."""
+"""The text of a run, and its token files, whether made here or elsewhere."""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from runbook.tokens.sources.input_files import MOST_SAMPLED, whole_files
 
 
 def tokenize_options(settings: Settings) -> TokenizeOptions:
-    """Return how the run's text becomes tokens."""
+    """Return the options for tokenizing the run's text."""
     data = settings.run.data
     return TokenizeOptions(
         tokenizer=settings.tokenizer,
@@ -42,7 +42,7 @@ def tokenize_options(settings: Settings) -> TokenizeOptions:
 def text_home(settings: Settings, text: TextShare) -> Path:
     """Return the folder of a text's files.
 
-    A text that an earlier version downloaded into the project's own folder is read there, and not
+    Text that an earlier version downloaded into the project's own folder is read there and not
     downloaded again.
     """
     dataset = text.dataset
@@ -57,10 +57,10 @@ def text_home(settings: Settings, text: TextShare) -> Path:
 
 
 def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]:
-    """Return the files of one of the run's texts, or of data.folder if it is given.
+    """Return the files of one of the run's texts, or of data.folder if it is set.
 
-    If no text is named, use the first text. Instead of the shipped corpus, data.folder may contain
-    any text, so its files may have any name.
+    If no text is named, use the first one. data.folder may replace the shipped corpus by any text,
+    so its files may have any name.
     """
     text = text or settings.texts[0]
     dataset = text.dataset
@@ -109,8 +109,7 @@ def _groups_of(
     groups = [[path] for path in inputs]
     names = [path.name for path in inputs]
     size = dataset.parts_together
-    # A text may be split into smaller parts than the catalogue's files; this many of them make one
-    # file.
+    # A text may be split into more files than the catalogue lists. This many of them make one file.
     if size and len(inputs) != len(dataset.paths):
         groups = [inputs[start : start + size] for start in range(0, len(inputs), size)]
         names = [Path(path).name for path in dataset.paths]
@@ -128,10 +127,10 @@ def _groups_of(
 
 
 def text_identity(settings: Settings, folder: Path) -> list[Any]:
-    """Return name, size, date and a sample of each text file that no catalogue vouches for.
+    """Return name, size, date and a sample of each text file without a checksum in the catalogue.
 
-    Other text means other tokens. Once the text is deleted, read these facts from the token files'
-    manifests in the run's folder, because tokens outlive their text.
+    Other text makes other tokens. Tokens may outlive their text: once the text is deleted, the
+    manifests of the token files in the run's folder provide these facts.
     """
     texts = [text for text in settings.texts if _is_unvouched(text)]
     if not texts:
@@ -149,7 +148,7 @@ def text_identity(settings: Settings, folder: Path) -> list[Any]:
 
 
 def _is_unvouched(text: TextShare) -> bool:
-    """Whether the catalogue lacks checksums for the files of this text."""
+    """Return whether the catalogue lacks checksums for the files of this text."""
     return text.dataset.kind != "mock" and bool(text.folder or not text.dataset.files)
 
 
@@ -165,10 +164,7 @@ def _files_now(settings: Settings, texts: Sequence[TextShare]) -> list[tuple[Any
 
 
 def _files_in_manifests(folder: Path) -> list[tuple[Any, ...]]:
-    """Return (path, size, date, sample) of each text file that was read.
-
-    The run's manifests list them.
-    """
+    """Return (path, size, date, sample) of each text file listed in the run's manifests."""
     files = []
     for path in (folder / "data").glob("*.manifest.json"):
         for file in json.loads(path.read_text())["inputs"]:
@@ -178,10 +174,7 @@ def _files_in_manifests(folder: Path) -> list[tuple[Any, ...]]:
 
 
 def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
-    """Return prefixes of the run's token files that were made elsewhere.
-
-    The plan's section `data` expects them there.
-    """
+    """Return the prefixes under which the plan expects token files made elsewhere."""
     prefixes = []
     for text in settings.texts:
         if text.dataset.kind == TOKENIZED:
@@ -191,7 +184,7 @@ def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
 
 
 def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
-    """Link ready-made token files to the place in the run's folder where the plan expects them.
+    """Link ready-made token files to where the plan expects them in the run's folder.
 
     Return the files that are then there.
     """
@@ -211,7 +204,7 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
 
 
 def linked_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
-    """Return the files at which the run's folder links to token files made elsewhere."""
+    """Return the links in the run's folder that lead to token files made elsewhere."""
     links: list[Path] = []
     for text in settings.texts:
         for prefix in _linked_prefixes(text, data):
@@ -224,7 +217,7 @@ def linked_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path
 def _linked_prefixes(text: TextShare, data: DataPlan) -> list[str]:
     """Return the planned prefixes of a ready-made text that are links in the run's folder.
 
-    A site with its own data folder needs no links, because the files are there already.
+    A site with its own data folder needs no links, because the files are already there.
     """
     if text.dataset.kind != TOKENIZED:
         return []
@@ -235,7 +228,7 @@ def _linked_prefixes(text: TextShare, data: DataPlan) -> list[str]:
 
 
 def _link(link: Path, file: Path) -> None:
-    """Make `link` point to the file. A file of the run's own at that place is left alone."""
+    """Make `link` point to the file. Leave it alone if it is a file of the run itself."""
     link.parent.mkdir(parents=True, exist_ok=True)
     if not link.exists() or link.is_symlink():
         link.unlink(missing_ok=True)
@@ -251,9 +244,9 @@ def _planned_prefixes(text: TextShare, data: DataPlan) -> list[str]:
 
 
 def _match_prefixes(text: TextShare, planned: list[str], present: list[Path]) -> list[Path]:
-    """Return the files found for each planned name.
+    """Return the file for each planned name.
 
-    These have that name, or are the only ones there.
+    It has that name, or it is the only file there.
     """
     by_name = {prefix.name: prefix for prefix in present}
     if all(Path(prefix).name in by_name for prefix in planned):

@@ -1,4 +1,4 @@
-"""The forecasts of a training: made and sealed before its first step, scored after its last."""
+"""The forecasts of a training: sealed before its first step, scored after its last."""
 
 import math
 from collections.abc import Sequence
@@ -42,21 +42,21 @@ from runbook.runs.planned_run import PlannedRun
 CALIBRATED_WIDTH = math.log(1.3)
 """Half-width for step time and total time if a smoke test on this machine corrected the plan."""
 PLAIN_WIDTH = math.log(2.0)
-"""Half-width if only the plan is known.
+"""Half-width without such a correction.
 
-Its uncorrected step times are within a factor of 2 of the published ones (docs/plan.md).
+The plan's uncorrected step times are within a factor of 2 of published ones (docs/plan.md).
 """
 MEMORY_WIDTH = math.log(1.25)
 """Half-width for memory.
 
-The plan counts only the steps, but a process's peak includes saves and evaluations.
+The plan includes only the steps, but a process's peak includes saves and evaluations.
 """
 
 COST = "cost"
 MONEY = "cost in money"
 USEFUL_TIME = "useful time"
 START_SECONDS = 120.0
-"""Time for two starts of the trainer with their saves, one after a planned stop.
+"""Time for two starts of the trainer with their saves, one of them after a planned stop.
 
 Each takes 20 s on two free cores.
 """
@@ -91,7 +91,7 @@ def seal_forecasts(run: PlannedRun) -> None:
 
 
 def has_steps(metrics: Path) -> bool:
-    """Whether a training has made a step."""
+    """Return whether a training has completed a step."""
     return any("iteration" in line for line in iterate_lines(metrics))
 
 
@@ -137,14 +137,14 @@ def make_forecasts(run: PlannedRun) -> list[Forecast]:
 
 
 def _useful_time_forecast(plan: Plan) -> list[Forecast]:
-    """Return the share of useful time, as 05 measures it.
+    """Return the forecast share of useful time, as 05-analysis measures it.
 
-    The result is empty if no failure rate is known.
+    Return an empty list if no failure rate is known.
     """
     expectation = useful_time(plan)
     if expectation is None or not expectation.median:
         return []
-    # 05 counts the time of the nodes that train; spare nodes are part of the cost only.
+    # 05-analysis counts the time of the training nodes; spare nodes are part of the cost only.
     percent = 100 * expectation.of_training_nodes / expectation.median
     value = percent * expectation.median
     low = percent * expectation.low
@@ -163,7 +163,7 @@ def _useful_time_forecast(plan: Plan) -> list[Forecast]:
 
 
 def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
-    """Return quantity, unit and value of each number that the plan contains for the training."""
+    """Return quantity, unit and value of each planned number of the training."""
     time = plan.time[FULL]
     memory = planned_numbers(plan, FULL)[quantities.PROCESS_MEMORY]
     hours = time.device_hours * rates.held_devices if time.device_hours else None
@@ -186,7 +186,7 @@ def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
 def _start_allowance(plan: Plan, quantity: str, rates: Rates) -> float:
     """Return what starts and saves may add, in the unit of the quantity.
 
-    The plan leaves them out.
+    The planned numbers do not include them.
     """
     if quantity == "total time":
         return START_SECONDS
@@ -214,7 +214,7 @@ def _width(plan: Plan, quantity: str, scores: Sequence[ForecastScore]) -> tuple[
 def score_forecasts(run: PlannedRun, session: Session) -> View:
     """Score the sealed forecasts and show them, misses first.
 
-    Add the scores to those of the project, and show these as well.
+    Add the scores to those of the project, and show these too.
     """
     sealed = read_sealed(run.folder)
     if sealed is None:
@@ -234,7 +234,7 @@ def score_forecasts(run: PlannedRun, session: Session) -> View:
 
 
 def actual_numbers(settings: Settings, results: TrainingResults) -> dict[str, float]:
-    """Return the result for each quantity, in the unit of its forecast."""
+    """Return the actual value of each quantity, in the unit of its forecast."""
     summary = results.summary
     numbers: dict[str, float | None] = {"step time": summary.seconds_per_iteration}
     if results.validation and results.validation[-1].iteration == summary.last_iteration:
@@ -262,7 +262,7 @@ def actual_numbers(settings: Settings, results: TrainingResults) -> dict[str, fl
 
 
 def all_scores_table(runs: Path) -> Table | None:
-    """Return the scores of all runs, misses first; None if none was scored."""
+    """Return the scores of all runs, misses first, or None if there is none."""
     scores = read_scores_of_all(runs)
     if not scores:
         return None

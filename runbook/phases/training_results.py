@@ -1,4 +1,4 @@
-"""Results of a training phase, read once for tables, figures and checks; plan versus actual."""
+"""Results of a training phase for tables, figures and checks, and the comparison with the plan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,36 +54,36 @@ RECORDED = (
 
 @dataclass(frozen=True)
 class TrainingResults:
-    """A finished (or running) training phase, from its files."""
+    """A training phase, finished or running, read from its files."""
 
     phase: str
     phase_plan: PhasePlan
     planned: Speed
-    """The time estimates of plan.json."""
+    """The time estimates in plan.json."""
     promised: Mapping[str, Any]
-    """Everything that the plan promises, under the names of the measured numbers."""
+    """All numbers that the plan predicts, under the names of the measured numbers."""
     history: History
     validation: tuple[ValidationLoss, ...]
     events: tuple[Event, ...]
 
     @cached_property
     def summary(self) -> Summary:
-        """The numbers of the run, without the warm-up."""
+        """The numbers of the run without the warm-up."""
         length = self.phase_plan.model.shape.sequence_length
         return summarize(self.history, sequence_length=length, validation=self.validation)
 
     @cached_property
     def account(self) -> WallTime | None:
-        """Where the wall time went over all jobs.
+        """How the wall time of all jobs was spent.
 
-        Every table uses this one account. It is None before the first step.
+        All tables use this account. It is None before the first step.
         """
         return account_wall_time(self.history, self.validation, self.events)
 
     def loss_figure(self, title: str = "") -> Any:
-        """Draw the loss over all restarts, next to ln(vocabulary).
+        """Draw the loss over all restarts, with ln(vocabulary) as a line.
 
-        Like the others, it is a matplotlib figure.
+        Like the other figures, it is a matplotlib figure.
         """
         vocabulary = self.phase_plan.model.shape.vocabulary
         title = title or f"Loss of {self.phase}"
@@ -95,7 +95,7 @@ class TrainingResults:
         )
 
     def throughput_figure(self) -> Any:
-        """Draw tokens per second over time, with the planned line."""
+        """Draw tokens per second over time, with the planned value as a line."""
         length = self.phase_plan.model.shape.sequence_length
         planned = self.planned
         title = f"Throughput of {self.phase}"
@@ -107,7 +107,7 @@ class TrainingResults:
         )
 
     def step_time_figure(self) -> Any:
-        """Draw the parts of each step, with the planned line."""
+        """Draw the parts of each step, with the planned time as a line."""
         return run_figures.step_time_figure(
             self.history, planned_seconds=self.planned.seconds_per_iteration
         )
@@ -118,7 +118,7 @@ class TrainingResults:
         return run_figures.timeline_figure(*happened, planned_seconds=self.planned.seconds)
 
     def results(self) -> dict[str, object]:
-        """The least that the record of a training phase contains."""
+        """The results that the record of every training phase contains."""
         model = self.phase_plan.model
         planned = {"parameters": model.parameters, "sequence_length": model.shape.sequence_length}
         measured = {key: rounded(getattr(self.summary, key)) for key in RECORDED}
@@ -135,9 +135,9 @@ class TrainingResults:
 
 
 def _environment_results(events: Sequence[Event]) -> dict[str, object]:
-    """Return on how many nodes Python ran from a copy in the newest job.
+    """Return the number of nodes on which Python ran from a copy in the newest job.
 
-    The result is empty if no copy was requested.
+    Return an empty dict if no copy was requested.
     """
     copied = events_named(events, "environment_copied")
     if not copied:
@@ -152,7 +152,7 @@ def _environment_results(events: Sequence[Event]) -> dict[str, object]:
 
 
 def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
-    """Return the files of one training phase in a run's folder."""
+    """Return the results of one training phase in a run's folder."""
     phase_plan = plan.phases[phase]
     log = phase_plan.log
     metrics = folder / log.metrics
@@ -172,7 +172,7 @@ def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
 
 @lru_cache(maxsize=2)
 def _read_history(path: Path, state: tuple[int, int] | None) -> History:
-    """Return the steps in a file, read again only after it has changed.
+    """Return the steps in a file, and read it again only after a change.
 
     All sections of a notebook need them.
     """
@@ -181,6 +181,9 @@ def _read_history(path: Path, state: tuple[int, int] | None) -> History:
 
 def rounded(value: Any) -> Any:
     """Round a measured number to seven digits.
+
+    This is more than its accuracy, and makes it equal in every form of the record.
+
 
     That is more than its accuracy, and makes it the same in every form of the record.
 
@@ -195,7 +198,7 @@ def rounded(value: Any) -> Any:
 def loss_view(run: PlannedRun, phases: Sequence[str]) -> View:
     """Return the loss curve of each named phase, over all restarts.
 
-    It is drawn next to ln(vocabulary), and described in words.
+    It is drawn with ln(vocabulary) as a line, and described as text.
     """
     view = View()
     for phase in phases:
@@ -213,13 +216,13 @@ def loss_view(run: PlannedRun, phases: Sequence[str]) -> View:
 
 @step(takes=lambda opened: (opened.run, opened.phase))
 def show_loss(run: PlannedRun, phase: str) -> View:
-    """Show the loss curve of the open phase over all restarts, and its numbers in words."""
+    """Show the loss curve of the open phase over all restarts, and its main numbers as text."""
     return loss_view(run, [phase])
 
 
 @step(takes=lambda opened: (opened.run, opened.phase, opened.session))
 def show_account(run: PlannedRun, phase: str, session: Session) -> View:
-    """Show where the wall time of the open phase went, and add its goodput to the results."""
+    """Show how the wall time of the open phase was spent, and add its goodput to the results."""
     training = read_results(run.folder, run.plan, phase)
     account = training.account
     if account:
@@ -237,7 +240,7 @@ def show_account(run: PlannedRun, phase: str, session: Session) -> View:
 def account_view(training: TrainingResults) -> View:
     """Return the account of a phase as a figure and a table.
 
-    It lists each interruption and the idle times.
+    The table lists each interruption and the idle times.
     """
     account = training.account
     if account is None:
@@ -270,7 +273,8 @@ def account_view(training: TrainingResults) -> View:
 def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row]:
     """Return one row for each sample: its iteration, the prompt and its continuation.
 
-    Skip a line that the trainer did not write this way: `runbook verify` reports the edited file.
+    A line of another format was not written by the trainer and is skipped; `runbook verify` reports
+    the edited file.
     """
     newest_lines = {}
     for line in filter(_is_sample, read_lines(folder / phase_plan.log.samples)):
@@ -289,7 +293,7 @@ def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row
 
 
 def _is_sample(row: Mapping[str, object]) -> bool:
-    """Whether a line has an iteration and two lists of tokens."""
+    """Return whether a line has an iteration and two lists of tokens."""
     for key in ("prompt_ids", "ids"):
         ids = row.get(key)
         if not isinstance(ids, list) or not all(map(_is_token, ids)):
@@ -305,9 +309,9 @@ def _is_token(value: object) -> bool:
 
 
 def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
-    """Return what a reader asks first about a training: name, answer, and a figure to compare with.
+    """Return the main results of a training: name, value, and a number to compare with.
 
-    The result is empty before the first step.
+    Return an empty list before the first step.
     """
     summary = training.summary
     planned = training.planned
@@ -386,13 +390,13 @@ def _restarts_text(training: TrainingResults) -> str:
 
 
 EXPLAINED_DIFFERENCE = 0.05
-"""Relative difference from the plan from which on a measured number gets an explanation."""
+"""Relative difference from the plan above which a measured number gets an explanation."""
 
 
 def plan_versus_actual(training: TrainingResults) -> Table:
-    """Return the plan's numbers of one training phase next to the measured ones.
+    """Return the planned numbers of one training phase next to the measured ones.
 
-    A difference comes with its explanation.
+    A large difference has an explanation.
     """
     planned = {}
     for name, value in training.promised.items():
@@ -404,7 +408,7 @@ def plan_versus_actual(training: TrainingResults) -> Table:
         held_seconds = training.account.wall_seconds - training.account.waiting_seconds
         productive = training.account.parts["productive"]
         if training.account.devices_of_job:
-            # A job also occupies nodes on which it does not train.
+            # A job may also occupy nodes on which it does not train.
             productive = device_seconds(training.history.steps) / training.account.devices_of_job
 
         actual[quantities.USEFUL_TIME] = 100 * productive / held_seconds if held_seconds else None
@@ -467,7 +471,7 @@ def _wall_reason(training: TrainingResults) -> str:
 
 
 def device_rates(settings: Settings, phase: str = FULL) -> Rates:
-    """Return price and power of a device, as far as run file, site and datasheets state them."""
+    """Return price and power of a device, as far as run file, site and datasheets contain them."""
     site = settings.site
     device = find_accelerator(site.hardware.device)
     job = settings.job(phase)

@@ -109,7 +109,7 @@ def test_check_of_a_good_run_says_so_and_writes_nothing(runbook, everything):
     before = everything()
     said = runbook("check", "local")
     assert (said.code, said.err) == (0, "")
-    assert said.out.endswith("local: every value is right, and they fit together.\n")
+    assert said.out.endswith(f"local: {PhaseMessage.EVERYTHING_FITS.fill()}\n")
     assert "pass" in said.out
     assert everything() == before
 

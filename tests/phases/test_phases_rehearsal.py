@@ -187,7 +187,7 @@ def test_a_rehearsal_that_fails_refuses_the_job_in_its_own_words_and_is_done_aga
         with refuses(
             RecordError,
             PhaseMessage.CHECKS_FAILED,
-            failures=containing("exit code 1. Its last words:\nRuntimeError: mat1"),
+            failures=containing("exit code 1. Its last output:\nRuntimeError: mat1"),
         ):
             launch_jobs(open_run(SMOKE, *CLUSTER, runs=runs))
         assert len(trainer.ranks) > before

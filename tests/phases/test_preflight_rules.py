@@ -203,7 +203,7 @@ INTERFACES = HOST_FACTS["interfaces"]
             "limits of a process",
             "limits",
             {"cpu_seconds": 600},
-            "n2: a process is ended after 10 min",
+            "n2: a process is killed after 10 min",
         ),
         (
             "limits of a process",
@@ -225,10 +225,10 @@ INTERFACES = HOST_FACTS["interfaces"]
             "temporary folder",
             "scratch",
             {"asked": "/scratch/me"},
-            "TMPDIR=/scratch/me takes no files here; programs use /tmp instead",
+            "TMPDIR=/scratch/me cannot hold files here; programs use /tmp instead",
         ),
-        ("host names", "names", {"host": "localhost"}, "n2: it calls itself localhost"),
-        ("host names", "names", {"host": "n1"}, "2 nodes call themselves n1"),
+        ("host names", "names", {"host": "localhost"}, "n2: its host name is localhost"),
+        ("host names", "names", {"host": "n1"}, "2 nodes have the host name n1"),
         (
             "addresses of the nodes",
             "interfaces",
@@ -477,7 +477,7 @@ def links(**changes: object) -> JobAnswers:
     [
         ({}, "", ""),
         ({"small_sent_again": 1}, "", ""),
-        ({"small_sent_again": 9}, "lost packets", "n1 to n2: 4.4% of the segments sent again"),
+        ({"small_sent_again": 9}, "lost packets", "n1 to n2: 4.4% of the segments retransmitted"),
         (
             {"stage": "meeting port", "error": "timed out"},
             "links between nodes",

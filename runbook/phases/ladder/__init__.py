@@ -1,1 +1,1 @@
-"""A ladder of small trainings from one run's family, and the loss that they forecast for the run."""
+"""A ladder of small trainings like the run, from which the run's loss is forecast."""

@@ -1,7 +1,7 @@
-"""Keeps a ladder within the time that a person gave, while its rungs are trained.
+"""Keeps the training of a ladder within the requested time.
 
-The plan of a step on a CPU may be a third off, and other programs may use the machine. So the rungs
-that are left become smaller if they would not end in time, and grow again if the pace allows.
+The planned step time on a CPU may be a third off, and other programs may use the machine. So the
+remaining rungs become smaller if they would not end in time, and grow again if the pace allows.
 """
 
 import time
@@ -18,11 +18,11 @@ from runbook.phases.ladder.rungs import (
 )
 
 AIM = 0.92
-"""Share of the time left that smaller rungs are designed to take."""
+"""Share of the remaining time that smaller rungs are designed to use."""
 WORTH_CHANGING = 0.03
-"""Relative change of the factor between rungs below which they stay as they are."""
+"""Relative change of the factor between rungs below which the rungs are not changed."""
 ROUNDS = 30
-"""Halvings of the factor between rungs: more than a float can tell apart."""
+"""Number of bisections for the factor between rungs, enough for the precision of a float."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Pace:
     """Planned and measured seconds of trained rungs whose time is known."""
 
     num_rungs: int = 0
-    """Rungs trained so far, with those of unknown time."""
+    """Number of trained rungs, including those whose time is unknown."""
     planned_seconds: float = 0.0
     measured_seconds: float = 0.0
     newest: float = 0.0
-    """Measured over planned time of the newest of these rungs alone."""
+    """Measured over planned time of the newest of these rungs."""
 
     def seconds_left(self, rungs: Sequence[PlannedRung]) -> float | None:
-        """Return the seconds that more rungs will take at this pace, or None if unknown."""
+        """Return the seconds that further rungs will take at this pace, or None if unknown."""
         times = [rung.seconds for rung in rungs if rung.seconds is not None]
         if not self.planned_seconds or len(times) < len(rungs):
             return None
@@ -46,7 +46,7 @@ class Pace:
 
     @property
     def slowest(self) -> float:
-        """Measured over planned time: of all rungs, or of the newest if that was slower."""
+        """Measured over planned time: of all rungs, or of the newest if it was slower."""
         if not self.planned_seconds:
             return 1.0
         return max(self.newest, self.measured_seconds / self.planned_seconds)
@@ -69,22 +69,22 @@ def pace_of(trained: Sequence[PlannedRung]) -> Pace:
 
 @dataclass
 class LadderBudget:
-    """The wall time of a whole ladder on this machine, and how much of it is spent."""
+    """The wall time of a whole ladder on this machine, and how much of it is used."""
 
     seconds: float | None
-    """None if nobody gave a budget, or if the rungs wait in a queue."""
+    """None if no budget was requested, or if the rungs wait in a queue."""
     spent_before: float = 0.0
-    """Seconds of earlier calls, without any that was killed within a rung."""
+    """Seconds that earlier calls used, without calls that were killed within a rung."""
     started: float = field(default_factory=time.monotonic)
 
     @property
     def spent(self) -> float:
-        """Seconds that this call and those before it have used."""
+        """Seconds that this call and earlier ones have used."""
         return self.spent_before + time.monotonic() - self.started
 
     @property
     def left(self) -> float | None:
-        """Seconds that are left, or None without a budget."""
+        """Remaining seconds, or None without a budget."""
         if self.seconds is None:
             return None
         return self.seconds - self.spent
@@ -97,12 +97,12 @@ def fit_rungs_left(
     seconds_left: float,
     pace: float,
 ) -> Ladder:
-    """Return the ladder with untrained rungs that end in time.
+    """Return the ladder with its untrained rungs changed so that they end in time.
 
-    `pace` is the measured over the planned time of the trained rungs. Rungs that were made smaller
-    grow again if the pace allows, up to the largest first planned. They are never closer than
-    `LEAST_BETWEEN_RUNGS`. The ladder stays as it is if its rungs are not one line of compute, as
-    while the extra ones of six to eight rungs are left, or if batches would be too coarse.
+    `pace` is measured over planned time of the trained rungs. Rungs that were made smaller grow
+    again if the pace allows, up to the largest one as first planned. They are never closer than
+    `LEAST_BETWEEN_RUNGS`. The ladder is not changed if the remaining rungs are not one line of
+    compute (as with the extra ones of six to eight rungs), or if batches would be too coarse.
     """
     trained = [planned.rung for planned in ladder.rungs[:num_trained]]
     rest = ladder.rungs[num_trained:]
@@ -136,7 +136,7 @@ def fit_rungs_left(
 
 
 def _is_line(last: LadderRung, rest: Sequence[PlannedRung]) -> bool:
-    """Whether each rung costs clearly more than the one below, so that none has another shape."""
+    """Return whether each rung costs clearly more than the previous one."""
     below = last.flops
     for planned in rest:
         if planned.rung.flops < below * (1 + LEAST_BETWEEN_RUNGS) / 2:
@@ -152,7 +152,7 @@ def _largest_factor(
     seconds: float,
     pace: float,
 ) -> float:
-    """Return the largest factor between rungs with which the rest takes at most these seconds."""
+    """Return the largest factor between rungs with which the rest ends within these seconds."""
     low = min(LEAST_BETWEEN_RUNGS, highest)
     high = highest
     for _ in range(ROUNDS):
@@ -170,7 +170,7 @@ def _predicted(
     factor: float,
     pace: float,
 ) -> float:
-    """Return the seconds of the rest at this pace, with this factor between rungs."""
+    """Return the seconds of the remaining rungs at this pace, with this factor between rungs."""
     planned_seconds = 0.0
     for step, planned in enumerate(rest, start=1):
         ratio = last.flops * factor**step / planned.rung.flops
@@ -179,7 +179,7 @@ def _predicted(
 
 
 def _with_rung(planned: PlannedRung, rung: LadderRung) -> PlannedRung:
-    """Return a rung with other compute, which its time and cost follow."""
+    """Return a planned rung with another compute, and its time and cost scaled accordingly."""
     ratio = rung.flops / planned.rung.flops
 
     def scaled(value: float | None) -> float | None:

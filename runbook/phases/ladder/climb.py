@@ -1,4 +1,4 @@
-"""Trains the rungs of a ladder, each as a recorded run, and reads the losses that they reached."""
+"""Training of a ladder's rungs, each as a recorded run, and the losses that they reach."""
 
 import os
 import time
@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class FinishedRung:
-    """A trained rung: the loss on held-out text after its last step."""
+    """A trained rung, with its held-out loss after the last step."""
 
     planned: PlannedRung
     folder: Path
@@ -49,8 +49,8 @@ def climb(
 ) -> tuple[Ladder, list[FinishedRung]]:
     """Train every rung that is not yet trained, the smallest first.
 
-    Return its rungs, and the ladder as trained: later rungs may be smaller than planned, to end in
-    time. Without a family, rungs stay as planned. Raise `RunbookError` if a rung fails.
+    Return the rungs, and the ladder as trained: later rungs may be smaller than planned, to end in
+    time. Without `family`, rungs stay as planned. Raise `RunbookError` if a rung fails.
     """
     finished: list[FinishedRung] = []
     while len(finished) < len(ladder.rungs):
@@ -63,7 +63,7 @@ def climb(
         )
         share_tokens(settings, ladder, rung_path)
         was_done = read_rung(rung_path, planned) is not None
-        # The time of a call that was killed within a rung is not known.
+        # If an earlier call was killed within a rung, its time is not known.
         is_time_known = planned.measured_seconds is not None or not is_begun(rung_path)
         started = time.monotonic()
         try:
@@ -91,12 +91,12 @@ def climb(
 
 
 def is_begun(rung_path: Path) -> bool:
-    """Whether an earlier call has planned or trained a rung in this folder."""
+    """Return whether an earlier call has planned or trained a rung in this folder."""
     return (rung_path / "plan.json").exists()
 
 
 def _with_time(ladder: Ladder, position: int, seconds: float | None) -> Ladder:
-    """Return the ladder with more time for one rung; None means that its time is not known."""
+    """Return the ladder with more time for one rung; None means that the time is not known."""
     rungs = list(ladder.rungs)
     if seconds is not None:
         earlier = rungs[position].measured_seconds or 0.0
@@ -111,7 +111,7 @@ def _keep_to_budget(
     budget: LadderBudget,
     say: Say,
 ) -> Ladder:
-    """Return the ladder, whose rungs that are left fit the rest of the budget."""
+    """Return the ladder with its remaining rungs changed to fit the remaining budget."""
     if budget.left is None or not pace.num_rungs:
         return ladder
     fitted = fit_rungs_left(ladder, family, pace.num_rungs, budget.left, pace.slowest)
@@ -128,7 +128,7 @@ def _keep_to_budget(
 
 
 def _report_time(planned: PlannedRung, say: Say) -> None:
-    """Report how long a rung took, and how long it was to take."""
+    """Report the planned and the actual time of a rung."""
     if planned.seconds is None or planned.measured_seconds is None:
         return
     say(
@@ -146,7 +146,7 @@ def _report_time_left(
     budget: LadderBudget,
     say: Say,
 ) -> None:
-    """Report what is left at this pace, and by how much that exceeds the budget."""
+    """Report the remaining time at this pace, and by how much it exceeds the budget."""
     seconds_left = pace.seconds_left(rungs_left)
     if not rungs_left or seconds_left is None:
         return
@@ -168,7 +168,7 @@ def _train(
     first: bool,
     say: Say,
 ) -> None:
-    """Execute those phases of a rung that are not done yet.
+    """Execute the phases of a rung that are not done yet.
 
     Only the first rung checks the environment.
     """
@@ -245,7 +245,7 @@ def read_rung(folder: Path, planned: PlannedRung) -> FinishedRung | None:
 
 
 def read_finished(ladder: Ladder, settings: Settings) -> list[FinishedRung]:
-    """Return the rungs that are trained, the smallest first."""
+    """Return the trained rungs, the smallest first."""
     rungs = []
     for planned in ladder.rungs:
         finished = read_rung(rung_folder(ladder, settings, planned), planned)

@@ -1,4 +1,4 @@
-"""A forecast of a run's final loss, on any basis: its record and its tables."""
+"""A forecast of a run's final loss, whatever its basis: its record and its tables."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from runbook.core.units import show_count
 from runbook.phases.messages import PhaseMessage
 
 SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Sizes at the same compute that are shown, as multiples of the run's own."""
+"""Sizes to show at the same compute, as multiples of the run's own."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class SizeForecast:
 
 @dataclass(frozen=True)
 class RunForecast:
-    """The rungs' prediction of the run's loss on held-out text after its last step."""
+    """The forecast of the run's loss on held-out text after its last step."""
 
     loss: float
     low: float

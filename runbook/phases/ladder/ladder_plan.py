@@ -1,6 +1,6 @@
-"""Plans the rungs of a ladder and their cost.
+"""The plan of a ladder: its rungs and their cost.
 
-The rungs fit a budget, and are stored in ladder.json once the first of them is trained.
+The rungs fit a budget. They are stored in ladder.json once the first of them is trained.
 """
 
 import json
@@ -31,38 +31,41 @@ from runbook.runs.run_folder import runs_folder
 
 LADDER_FILE = "ladder.json"
 DEFAULT_SHARE = 0.01
-"""Share of the run's own device-hours, used if no budget is given."""
+"""Share of the run's own device-hours that is used if no budget is set."""
 DEFAULT_SECONDS = 600.0
-"""Smallest budget if none is given; otherwise the ladder of a small run would have no time at all."""
+"""Minimum of the default budget, so that the ladder of a small run has any time at all."""
 START_SECONDS = 45.0
-"""Time for the notebooks, the trainer's start and the checks of one rung.
+"""Time of one rung for the notebooks, the trainer's start and the checks.
 
-It takes 40 to 50 s of wall time on two free cores (docs/ladder.md).
+It is 40 to 50 s of wall time on two free cores (docs/ladder.md).
 """
 FIRST_RUNG_SECONDS = 20.0
-"""Time in which the first rung also checks the environment and makes the tokens of a small text."""
+"""Extra time of the first rung, which checks the environment and tokenizes a small text."""
 BUDGET_ROUNDS = 4
 CLOSE_ENOUGH = 1.02
 
 
 @dataclass(frozen=True)
 class PlannedRung:
-    """A rung with its planned time, which is None if the plan does not know it."""
+    """A rung with its planned time, which is None if the plan has no estimate."""
 
     rung: LadderRung
     name: str
-    """Name of its run, after `--as`."""
+    """Name of its run, as set by `--as`."""
     seconds: float | None = None
     device_hours: float | None = None
     cost: float | None = None
     is_measured: bool = False
     """Whether a smoke test on this machine has timed a similar step."""
     measured_seconds: float | None = None
-    """Wall time of its training, over all calls. None if it is not trained or not known."""
+    """Wall time of its training over all calls.
+
+    None if it is not trained or the time is unknown.
+    """
 
     @property
     def start_seconds(self) -> float:
-        """Planned wall time around the steps."""
+        """Planned wall time in addition to the steps."""
         if self.rung.number == 1:
             return START_SECONDS + FIRST_RUNG_SECONDS
         return START_SECONDS
@@ -70,7 +73,7 @@ class PlannedRung:
 
 @dataclass(frozen=True)
 class Ladder:
-    """The rungs of one run, and the run whose loss they forecast."""
+    """The rungs of one run, whose loss they forecast."""
 
     run: str
     """The run as given to `runbook run`: a name, or RUN:VARIANT."""
@@ -86,16 +89,17 @@ class Ladder:
     designed: str = ""
     schema: int = 1
     budget_device_hours: float | None = None
-    """The requested budget. 0 if nobody gave one; None if an earlier version did not record it."""
+    """The requested budget; 0 if none was requested, None if an earlier version did not record it.
+    """
     notes: tuple[str, ...] = field(default=())
     spent_seconds: float = 0.0
-    """Wall time that its calls have used so far, on this machine."""
+    """Wall time on this machine of all calls so far."""
     planned_flops: float = 0.0
     """Compute of the largest rung as first planned; 0 if no rung is trained yet."""
 
     @property
     def seconds(self) -> float | None:
-        """Return the planned time of all rungs one after another, including their starts.
+        """Return the planned total time of all rungs, including their starts.
 
         Return None if the time of a rung is unknown.
         """
@@ -121,7 +125,7 @@ class Ladder:
 
 
 def starts_seconds(count: int) -> float:
-    """Return the planned wall time of the starts of this many rungs."""
+    """Return the planned wall time for starting this many rungs."""
     return START_SECONDS * count + FIRST_RUNG_SECONDS
 
 
@@ -138,7 +142,7 @@ def plan_ladder(
     """Return the ladder that a run's budget allows. Nothing is written.
 
     The default budget is 1% of the run's own device-hours, and at least ten minutes. `measure_core`
-    times a core of this machine, for rungs whose steps no smoke test has timed.
+    measures the speed of a core, for rungs whose steps no smoke test has timed.
     """
     settings, plan = load_plan(run, set_words, measured=True)
     framework = settings.run.training.framework
@@ -217,7 +221,7 @@ def _fit_budget(
 def _without_times(ladder: Ladder, family: Family, count: int) -> Ladder:
     """Return a ladder of about 1% of the run's compute.
 
-    It is used if the plan does not know the time of a step.
+    It is used if the plan has no estimate of the step time.
     """
     designed = design_rungs(family, count, DEFAULT_SHARE / 2 * family.flops)
     note = (
@@ -229,7 +233,7 @@ def _without_times(ladder: Ladder, family: Family, count: int) -> Ladder:
 
 
 def notes_of(rungs: Sequence[LadderRung]) -> tuple[str, ...]:
-    """Return what a person should know about these rungs."""
+    """Return the notes about these rungs that the user should read."""
     short = short_rungs(list(rungs))
     if not short:
         return ()
@@ -298,7 +302,7 @@ RECIPE_KEYS = (
     "training.dropout",
     *OPTIMIZER_KEYS,
 )
-"""Values that, when changed, shift the losses of all sizes by an unmeasured amount."""
+"""Values whose change shifts the losses of all sizes by an unknown amount."""
 
 
 def family_values(settings: Settings, plan: Plan) -> dict[str, object]:
@@ -315,18 +319,18 @@ def family_values(settings: Settings, plan: Plan) -> dict[str, object]:
 
 
 def ladder_folder(settings: Settings, name: str) -> Path:
-    """Return the folder of a ladder's own files, next to those of its rungs."""
+    """Return the folder of a ladder's own files, next to the folders of its rungs."""
     return runs_folder(settings.project) / f"{settings.run.run}--{name}"
 
 
 def read_ladder(folder: Path) -> Ladder | None:
-    """Return the ladder that was begun in this folder, or None if there is none."""
+    """Return the ladder that was started in this folder, or None if there is none."""
     remedy = "Delete it: the ladder is designed again, and rungs that are done stay as they are."
     return read_json_record(folder / LADDER_FILE, Ladder, "a ladder", remedy)
 
 
 def write_ladder(ladder: Ladder, folder: Path) -> Ladder:
-    """Save a ladder, so that a later call trains the same rungs and knows the time spent."""
+    """Save a ladder, so that a later call trains the same rungs and knows the time used so far."""
     dated = replace(ladder, designed=ladder.designed or utc_now())
     text = json.dumps(asdict(dated), indent=1) + "\n"
     write_text(folder / LADDER_FILE, text, error=RecordError)

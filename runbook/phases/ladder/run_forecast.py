@@ -1,6 +1,6 @@
 """The loss that a ladder forecasts for its run.
 
-It also covers other sizes, and reasons not to trust the forecast.
+It includes forecasts for other sizes, and reasons not to trust them.
 """
 
 import math
@@ -23,8 +23,10 @@ from runbook.phases.ladder.rungs import Family, short_rungs
 from runbook.phases.messages import PhaseMessage
 
 CHANGED_RECIPE_WIDENING = 2.0
-"""In the series of docs/forecast.md, another schedule or regularisation moved final losses by 1 to
-3%, which is as much as the interval's own half-width.
+"""Factor on the interval if the recipe differs.
+
+In the series of docs/forecast.md, another schedule or regularisation changed final losses by 1 to
+3%, which is as much as the interval's half-width.
 """
 EPOCHS_AS_NEW = 4.0
 """Number of epochs up to which repeated tokens are worth almost as much as new ones (Muennighoff et
@@ -37,7 +39,7 @@ A law for new tokens does not apply there.
 """
 EPOCHS_WIDENING = 2.0
 UNEVEN_WIDENING = 4.0
-"""Factor on the interval.
+"""Factor on the interval if losses are far from a line.
 
 The one uneven ladder of benchmarks/forecast/ladders_corpus.csv missed by 22 %, eleven times as far
 as the others. An even wider interval would no longer be useful.
@@ -49,12 +51,12 @@ Three ladders with rungs of 249 to 299 steps missed by 3.7 to 7.4 %, up to three
 intervals (docs/ladder.md).
 """
 OPTIMUM_REACH = 8.0
-"""The best size is searched within this factor of the run's."""
+"""The best size is searched up to this factor from the run's size."""
 OPTIMUM_STEPS = 61
 FEWEST_RATIOS = 1.5
 """Factor by which tokens per parameter must differ between rungs.
 
-With less, the fit cannot separate size from tokens.
+With a smaller factor, the fit cannot separate size from tokens.
 """
 
 
@@ -68,8 +70,8 @@ def forecast_run(
     """Return the forecast for a run's current plan.
 
     `values` are the run's `family_values`, and `epochs` is how often its tokens repeat (None if
-    unknown). Raise `DataError` if the rungs are too few or of other text, or tokens repeat too
-    often.
+    unknown). Raise `DataError` if there are too few rungs, if they have other text, or if tokens
+    repeat too often.
     """
     _refuse_other_text(ladder, values)
     doubts = [
@@ -106,7 +108,7 @@ class _Doubt:
 
 
 def _recipe_doubt(ladder: Ladder, values: dict[str, object]) -> _Doubt:
-    """Return how the rungs' recipe differs from the run's."""
+    """Return the differences between the rungs' recipe and the run's."""
     # A ladder of an earlier version lacks keys that were added later.
     known = {key: value for key, value in values.items() if key in ladder.family}
     changed = [key for key, value in known.items() if ladder.family[key] != value]
@@ -123,7 +125,7 @@ def _recipe_doubt(ladder: Ladder, values: dict[str, object]) -> _Doubt:
 
 
 def _epochs_doubt(epochs: float | None) -> _Doubt:
-    """Return how often tokens repeat.
+    """Return a doubt if tokens repeat often.
 
     Raise `DataError` if they repeat so often that no law applies.
     """
@@ -139,7 +141,7 @@ def _epochs_doubt(epochs: float | None) -> _Doubt:
 
 
 def _steps_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
-    """Return the rungs that have few steps."""
+    """Return a doubt if rungs have few steps."""
     short = short_rungs([rung.planned.rung for rung in finished])
     if not short:
         return _Doubt()
@@ -149,7 +151,7 @@ def _steps_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
 
 
 def _uneven_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
-    """Return the rungs whose losses are far from the line between their neighbours."""
+    """Return a doubt if losses are far from the line between neighbouring rungs."""
     runs = as_fit(list(finished))
     line = line_of(runs)
     uneven = uneven_rungs(line)
@@ -225,7 +227,7 @@ def _forecast_ratios(
 ) -> tuple[SizeForecast, ...]:
     """Return forecasts for these multiples of the run's size.
 
-    Their token counts keep the compute the same.
+    Their numbers of tokens keep the compute the same.
     """
     sizes = [(family.parameters * ratio, family.tokens / ratio, family.flops) for ratio in ratios]
     forecasts = forecast_from_ladder(runs, _targets(sizes))

@@ -1,6 +1,4 @@
-"""The rungs of a ladder, which are smaller trainings of the same family.
-
-One rule derives them from the run's own values.
+"""The rungs of a ladder: smaller trainings, derived from the run's own values by one rule.
 
 Every rung has the run's text, tokenizer, sequence length and shape of schedule. Tokens grow with
 the size, as in the run itself. Learning rate and batch scale with the size as in the ladders of
@@ -19,10 +17,11 @@ from runbook.plan_file.schema import ModelShape
 from runbook.planning.sizes import whole
 
 FEWEST_RUNGS = 5
-"""A law of size and tokens has five numbers."""
+"""A scaling law of size and tokens has five parameters."""
 MOST_RUNGS = 8
 COMPUTE_BETWEEN_RUNGS = 2.0
-"""With this factor, five rungs span a factor of 16, and together cost twice as much as the largest.
+"""With this factor, five rungs span a factor of 16 and together cost about twice as much as the
+largest.
 
 The factor is smaller if the smallest rung would be narrower than `NARROWEST`, or have fewer steps
 than `FEWEST_STEPS`.
@@ -32,40 +31,40 @@ LEAST_BETWEEN_RUNGS = 1.25
 LEAST_FOR_STEPS = 1.6
 """Rungs are never closer than this, even to gain steps.
 
-Five then span a factor of 6.6, which a law needs if it is extrapolated four times as far.
+Five rungs then span a factor of 6.6, which a law needs for an extrapolation by four times as much.
 """
 NARROWEST = 32
 """Width below which a model learns differently from wider ones.
 
-With a vocabulary of 50,000 it already has 1.6 M parameters.
+With a vocabulary of 50,000, a model of this width already has 1.6 M parameters.
 """
 LARGEST_SHARE = 0.25
 """Share of the run's compute beyond which a rung is no longer a small training."""
 ON_ONE_LINE = 5
 """Number of rungs with the run's own tokens per parameter.
 
-Further rungs have other sizes with the compute of one of these, so that the fit can separate the
-effect of size from that of tokens.
+Further rungs have the compute of one of these but another size, so that the fit can separate the
+effects of size and tokens.
 """
 OTHER_SIZES = ((2, 2.0), (2, 0.5), (3, 2.0))
-"""For each such extra rung, the rung whose compute it shares, and its relative size.
+"""For each such extra rung: the rung with the same compute, and the size relative to it.
 
-These are small rungs, because they are cheap.
+They are small rungs, because these are cheap.
 """
 RATE_EXPONENT = -1 / 3
 BATCH_EXPONENT = 2 / 3
 WORST_BATCH_ROUNDING = 0.06
-"""Largest relative rounding of a batch, above which every rung uses the run's own batch.
+"""Largest relative rounding of a batch; above it, every rung uses the run's own batch.
 
 A batch of few sequences cannot scale with the size: with 6 instead of 5 sequences the number of
-steps changes, and the losses of the rungs would lie on a zigzag.
+steps changes, and the losses of the rungs would form a zigzag.
 """
 USUAL_INIT_STD = 0.02
 FEWEST_STEPS = 300
-"""Fewest steps of a rung. The loss of a shorter training depends on the number of its steps, not on its tokens.
+"""Fewest steps of a rung. The loss of a shorter training depends on its steps, not its tokens.
 
-On the shipped corpus, 95,000 tokens in 46 steps end at 7.60 nats, and in 186 steps of a quarter of
-the batch at 6.97; a law through rungs of 186 to 811 steps missed by 3.8 % (docs/ladder.md).
+On the shipped corpus, 95,000 tokens reach 7.60 nats in 46 steps, and 6.97 in 186 steps with a
+quarter of the batch. A law through rungs of 186 to 811 steps missed by 3.8 % (docs/ladder.md).
 """
 HELD_OUT_TOKENS = 65_536
 """Tokens in the evaluation at the end of a rung.
@@ -73,7 +72,7 @@ HELD_OUT_TOKENS = 65_536
 With this many, the standard error of the mean is about 0.01 nats.
 """
 WIDE = 1024
-"""Width of the run above which rungs get widths and heads that suit GPUs."""
+"""Width of the run from which rungs get widths and heads that suit GPUs."""
 WIDE_UNIT = 64
 HEAD_UNIT = 8
 WIDTH_UNIT = 8
@@ -83,7 +82,7 @@ SMALL_HEAD_UNIT = 4
 
 @dataclass(frozen=True)
 class Family:
-    """The run whose family the rungs belong to."""
+    """The run from which the rungs are derived."""
 
     shape: ModelShape
     samples: int
@@ -92,11 +91,11 @@ class Family:
     rate: LearningRate
     init_std: float
     devices: int
-    """Number of devices of one node, since every rung runs on a single node."""
+    """Number of devices of one node, because every rung runs on a single node."""
 
     @property
     def parameters(self) -> int:
-        """Parameters with embeddings."""
+        """Parameters, including embeddings."""
         return whole(self.shape).total
 
     @property
@@ -135,7 +134,7 @@ class LadderRung:
     eval_iterations: int
 
     def words(self) -> list[str]:
-        """Return the rung as `--set` words over the run's own file."""
+        """Return the rung as `--set` arguments for the run's own file."""
         training = {
             "shape.layers": self.layers,
             "shape.hidden": self.hidden,
@@ -184,7 +183,7 @@ class LadderRung:
 def design_rungs(family: Family, count: int, largest_flops: float) -> list[LadderRung]:
     """Return the rungs, smallest first; the largest one has `largest_flops`.
 
-    Raise `ParamsError` if the count is not 5 to 8, or the run is too small for this many rungs.
+    Raise `ParamsError` if the count is not 5 to 8, or if the run is too small for so many rungs.
     """
     if not FEWEST_RUNGS <= count <= MOST_RUNGS:
         raise ParamsError(
@@ -225,7 +224,7 @@ def _wanted_sizes(
 def _compute_factor(family: Family, largest_flops: float) -> float:
     """Return the factor of compute between rungs.
 
-    Raise `ParamsError` if embeddings leave no room for five.
+    Raise `ParamsError` if embeddings leave no room for five rungs.
     """
     narrowest = whole(_scaled(family.shape, 1, NARROWEST)).total
     largest = family.parameters * math.sqrt(largest_flops / family.flops)
@@ -241,8 +240,7 @@ def _compute_factor(family: Family, largest_flops: float) -> float:
             rungs=ON_ONE_LINE,
         )
 
-    # Tokens grow with the square root of the compute, and with the run's own batch, so do the
-    # steps.
+    # Tokens grow with the square root of the compute. With the run's own batch, so do the steps.
     largest_steps = family.samples / family.global_batch * math.sqrt(largest_flops / family.flops)
     ratio_of_steps = largest_steps / FEWEST_STEPS
     factor: float = ratio_of_steps ** (2 / gaps)
@@ -255,9 +253,9 @@ def rungs_above(
     count: int,
     factor: float,
 ) -> list[LadderRung] | None:
-    """Return rungs that continue the line of trained ones.
+    """Return larger rungs that continue the line of trained ones.
 
-    Each costs `factor` times the compute of the one below. They keep the trained rungs' rule for
+    Each costs `factor` times the compute of the previous one. They keep the trained rungs' rule for
     batch and learning rate. Return None if that rule rounds a batch too much.
     """
     last = trained[-1]
@@ -282,7 +280,7 @@ def rungs_above(
 def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
     """Return a rung of about this size with the run's own batch.
 
-    Its token count makes its compute exact.
+    Its number of tokens makes its compute exact.
     """
     shape = _nearest_shape(family.shape, parameters)
     counted = whole(shape)
@@ -363,7 +361,7 @@ def _scaled(shape: ModelShape, layers: int, hidden: int) -> ModelShape:
 
 
 def _heads(shape: ModelShape, hidden: int) -> int:
-    """Return the number of heads that splits a width into heads of about the run's own size."""
+    """Return the number of heads that divides a width into heads of about the run's own size."""
     unit = HEAD_UNIT if shape.hidden >= WIDE else SMALL_HEAD_UNIT
     possible = [heads for heads in range(1, shape.heads + 1) if hidden % (unit * heads) == 0]
     return min(
@@ -374,12 +372,12 @@ def _heads(shape: ModelShape, hidden: int) -> int:
 def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
     """Return the rungs with batches scaled to their size.
 
-    All get the run's own batch and learning rate if scaled batches would be too coarse.
+    If scaled batches would be too coarse, all rungs get the run's own batch and learning rate.
     """
     ideal_batches = _batches_by_size(family, rungs)
     batches = [_whole_batch(family, ideal) for ideal in ideal_batches]
     if _worst_rounding(batches, ideal_batches) > WORST_BATCH_ROUNDING:
-        # A higher rate than the run's needs the other half of the rule, a smaller batch. Without
+        # A higher rate than the run's requires the other half of the rule, a smaller batch. Without
         # it, rungs with batches of 512 tokens became unstable, and a forecast missed by 39 %
         # (docs/ladder.md).
         rungs = [_with_own_rate(family, rung) for rung in rungs]
@@ -389,7 +387,7 @@ def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
 
 
 def _batches_by_size(family: Family, rungs: Sequence[LadderRung]) -> list[float]:
-    """Return the batch that follows the size of each rung, not yet a whole number of sequences."""
+    """Return the ideal batch for the size of each rung, not yet a whole number of sequences."""
     batches = []
     for rung in rungs:
         ratio = rung.parameters / family.parameters
@@ -398,7 +396,7 @@ def _batches_by_size(family: Family, rungs: Sequence[LadderRung]) -> list[float]
 
 
 def _worst_rounding(batches: Sequence[int], ideal_batches: Sequence[float]) -> float:
-    """Return the largest relative change of a batch by rounding it."""
+    """Return the largest relative change of a batch by rounding."""
     pairs = zip(batches, ideal_batches, strict=True)
     return max(abs(batch / ideal - 1) for batch, ideal in pairs)
 
@@ -458,5 +456,5 @@ def _micro_batch(family: Family, batch: int) -> int:
 
 
 def short_rungs(rungs: list[LadderRung]) -> list[LadderRung]:
-    """Return the rungs that have too few steps for their losses to predict longer trainings."""
+    """Return the rungs that have too few steps to predict longer trainings."""
     return [rung for rung in rungs if rung.iterations < FEWEST_STEPS]

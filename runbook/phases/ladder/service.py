@@ -1,6 +1,6 @@
 """Functions that `runbook ladder` and its notebook call.
 
-They plan a ladder, train it, forecast the run and keep the results.
+They plan a ladder, train it, forecast the run and store the results.
 """
 
 import json
@@ -50,24 +50,24 @@ FIGURE_FILE = "ladder.svg"
 
 @dataclass(frozen=True)
 class LadderRequest:
-    """The options that a person gave."""
+    """The options that the user set."""
 
     run: str
     set_words: tuple[str, ...] = ()
     name: str = "ladder"
     rungs: int = 0
-    """Number of rungs; 0 means the number of the ladder already begun, or five."""
+    """Number of rungs; 0 means that of the existing ladder, or else five."""
     minutes: float = 0.0
     device_hours: float = 0.0
     """Budget for all rungs together.
 
-    If both are 0, it is 1% of the run, and at least ten minutes.
+    If no budget is set, it is 1% of the run, and at least ten minutes.
     """
 
 
 @dataclass(frozen=True)
 class LadderState:
-    """A ladder, its trained rungs, and the forecast if there are enough of them."""
+    """A ladder, its trained rungs, and the forecast if there are enough rungs."""
 
     ladder: Ladder
     folder: Path
@@ -75,7 +75,7 @@ class LadderState:
     forecast: RunForecast | None = None
 
     def as_dict(self) -> dict[str, object]:
-        """Return everything for --json."""
+        """Return the state for --json."""
         rungs = []
         for planned in self.ladder.rungs:
             rungs.append(
@@ -105,7 +105,7 @@ class LadderState:
 
 
 def find_ladder(request: LadderRequest) -> LadderState:
-    """Return the ladder begun under this name, or else the one that the budget allows.
+    """Return the existing ladder of this name, or else the one that the budget allows.
 
     Nothing is written.
     """
@@ -147,7 +147,7 @@ def _refuse_other_budget(
     settings: Settings,
     folder: Path,
 ) -> None:
-    """Raise if the requested budget differs from the one for which the rungs were designed."""
+    """Raise an error if the requested budget differs from that of the existing rungs."""
     devices = settings.job(FULL).devices_per_node
     requested = request.device_hours or request.minutes * devices / 60
     recorded = ladder.budget_device_hours
@@ -165,7 +165,7 @@ def _refuse_other_budget(
 
 
 def _refuse_named_folder(run: str) -> None:
-    """Raise an error if RUN is a folder that `--as` made: its rungs need names of their own."""
+    """Raise an error if RUN is a folder made by `--as`, because its rungs need their own names."""
     named = named_run(run)
     if named.as_name:
         raise ParamsError(PhaseMessage.LADDER_OF_A_NAMED_SET, folder_name=run, run=named.run)
@@ -180,7 +180,7 @@ def climb_ladder(request: LadderRequest, say: Say) -> LadderState:
     with hold(state.folder, f"runbook ladder {request.run}") as taken_over:
         if taken_over:
             say(taken_over)
-        # Another call may have changed the rungs that are left before this one got the lock.
+        # Another call may have changed the remaining rungs before this one acquired the lock.
         ladder = read_ladder(state.folder) or state.ladder
         if not ladder.designed:
             ladder = write_ladder(ladder, state.folder)
@@ -201,7 +201,7 @@ def climb_ladder(request: LadderRequest, say: Say) -> LadderState:
 def _family_of_ladder(ladder: Ladder) -> Family | None:
     """Return the run for which a ladder was planned.
 
-    Return None if the run file has changed since: its rungs then stay as planned.
+    Return None if the run file has changed since then: the rungs then stay as planned.
     """
     settings, plan = load_plan(ladder.run, ladder.set_words, measured=True)
     family = family_of(settings, plan)
@@ -212,9 +212,10 @@ def _family_of_ladder(ladder: Ladder) -> Family | None:
 
 
 def _budget_seconds(ladder: Ladder, settings: Settings) -> float | None:
-    """Return the wall time that a person gave for all rungs.
+    """Return the requested wall time of all rungs.
 
-    Return None if nobody gave one, or if rungs wait in a queue, which uses no device-hours.
+    Return None if no time was requested, or if rungs wait in a queue, where waiting uses no
+    device-hours.
     """
     if not ladder.budget_device_hours or settings.site.scheduler != "local":
         return None
@@ -267,7 +268,7 @@ def forecast_of_plan(settings: Settings, plan: Plan) -> RunForecast | None:
 
 
 def figure_of(state: LadderState, settings: Settings) -> Any:
-    """Draw a ladder."""
+    """Draw the rungs of a ladder and its forecast."""
     points = [LadderPoint(rung.flops, rung.loss) for rung in state.finished]
     forecast = None
     if state.forecast is not None:
@@ -283,9 +284,9 @@ def figure_of(state: LadderState, settings: Settings) -> Any:
 
 
 def reached_loss(folder: Path) -> float | None:
-    """Return the loss of a run after its last step.
+    """Return the final loss of a run.
 
-    Return None if it was not trained or not evaluated there.
+    Return None if the run was not trained to its end or not evaluated there.
     """
     if not read_mark(folder, f"{FULL}--train"):
         return None

@@ -121,20 +121,20 @@ def check_nodes(run: PlannedRun, session: Session) -> CheckTable:
 
 
 def _show_measured(checks: Sequence[Check]) -> None:
-    """Show the speeds and moments of the checks, which the record's verdicts leave out."""
+    """Show the measured speeds and times, which the checks in the record do not contain."""
     rows = []
     for check in checks:
         if check.name in MEASURED:
             rows.append({"what": check.name, "found": check.value})
 
     if rows:
-        show_table(rows, title="What was measured now")
+        show_table(rows, title="Measured now")
 
 
 def _for_record(check: Check) -> Check:
-    """Return a check in the form in which the record stores it.
+    """Return a check in the form that the record stores.
 
-    Its place is removed, and if it passed, its figures as well.
+    Its nodes are removed and, if it passed, its measured values.
     """
     value = check.value
     if check.name in MEASURED and check.verdict == "pass":
@@ -150,7 +150,7 @@ def _for_record(check: Check) -> Check:
 
 @step(takes=lambda opened: (opened.run, opened.session))
 def check_machine(run: PlannedRun, session: Session) -> CheckTable:
-    """Check disk, cores and matrix instructions against the plan."""
+    """Check that disk, cores and matrix instructions are sufficient for the plan."""
     settings = run.settings
     plan = run.plan
     folder = run.folder
@@ -178,13 +178,13 @@ def check_machine(run: PlannedRun, session: Session) -> CheckTable:
 def set_up(settings: Settings, folder: Path) -> list[Row]:
     """Run the missing steps in order, with a row for each.
 
-    `ProgramError` has a failed step's last words and log. A step's mark contains its script's
-    fingerprint, so a changed script runs again, and skips what already exists.
+    If a step fails, `ProgramError` contains its last output and its log. The done marker of a step
+    contains its script's fingerprint, so a changed script runs again; it skips what already exists.
     """
     require_values(settings)
     todo = setup_steps(settings, PACKAGE)
     if settings.site.scheduler == "local" and not settings.site.preparation:
-        # The package's own files replace the tokenizer's.
+        # The package ships the tokenizer's files.
         todo = [step for step in todo if step.name != "tokenizer"]
 
     for name, content in preparation_files(settings).items():
@@ -199,7 +199,7 @@ def set_up(settings: Settings, folder: Path) -> list[Row]:
 
 
 def pack_for_nodes(settings: Settings) -> list[Row]:
-    """Pack the environment of the jobs if nodes run from a copy, and add a row about it."""
+    """Pack the environment of the jobs if nodes use a local copy, and return a row about it."""
     if not uses_copy(settings):
         return []
     started = time.monotonic()
@@ -283,11 +283,11 @@ def _do_step(
 
 
 def _without_secret(text: str, reference: str) -> str:
-    """Return the text without a secret's value, in case the step's programs repeated it."""
+    """Return the text without a secret's value, in case the step's programs printed it."""
     try:
         secret = resolve_secret(reference)
     except ParamsError:
-        # There is no secret, so no program can have repeated it.
+        # There is no secret, so no program can have printed it.
         return text
 
     return text.replace(secret, "[secret]")

@@ -1,1 +1,1 @@
-"""Notebook 05-analysis."""
+"""The phase of notebook 05-analysis."""

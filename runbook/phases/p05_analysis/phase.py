@@ -1,4 +1,4 @@
-"""05-analysis: how well the run went, against the plan, its variants and published results."""
+"""05-analysis: the run's results, compared with the plan, its variants and published results."""
 
 import contextlib
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ bind = binder(PHASE)
 
 @step(takes=run_only)
 def show_numbers(run: PlannedRun) -> View:
-    """Show the numbers of each training phase; they are also saved as results.csv."""
+    """Show the numbers of each training phase, and save them as results.csv."""
     tables = []
     formulas_of_speed = []
     rows = []
@@ -63,9 +63,9 @@ def show_numbers(run: PlannedRun) -> View:
 
 @step(takes=lambda opened: (opened.run, opened.session))
 def show_plan_versus_actual(run: PlannedRun, session: Session) -> View:
-    """Show each promise of the plan next to its result, with the reason for any difference.
+    """Show each number of the plan next to its result, with the reason for any difference.
 
-    The table is kept in the record.
+    The table is stored in the record.
     """
     trainings = both_trainings(run)
     view = View()
@@ -98,7 +98,7 @@ def show_loss(run: PlannedRun) -> View:
 
 @step(takes=run_only)
 def show_throughput(run: PlannedRun) -> View:
-    """Show tokens per second over time, with the planned line."""
+    """Show tokens per second over time, with the planned value as a line."""
     view = View()
     for training in both_trainings(run):
         length = training.phase_plan.model.shape.sequence_length
@@ -126,7 +126,7 @@ def show_step_parts(run: PlannedRun) -> View:
 
 @step(takes=run_only)
 def show_time_parts(run: PlannedRun) -> View:
-    """Show where the wall time of all jobs went, the cost of each interruption, and idle times."""
+    """Show how the wall time of all jobs was spent, with interruptions and idle times."""
     view = View()
     for training in both_trainings(run):
         for part in training_results.account_view(training):
@@ -154,7 +154,7 @@ def show_timeline(run: PlannedRun) -> View:
 
 @step(takes=run_only)
 def show_cost(run: PlannedRun) -> View:
-    """Show the cost of the training, and that of the paper's 300 billion tokens at this speed."""
+    """Show the cost of the training, and of the paper's 300 billion tokens at this speed."""
     training = read_results(run.folder, run.plan, FULL)
     rates = training_results.device_rates(run.settings)
     account = training.account
@@ -175,7 +175,7 @@ def show_cost(run: PlannedRun) -> View:
 
 @step(takes=run_only)
 def show_published(run: PlannedRun) -> View:
-    """Show the published results nearest in size, and whether they can be compared."""
+    """Show the published results that are nearest in size, and whether they are comparable."""
     training = read_results(run.folder, run.plan, FULL)
     device = run.settings.site.hardware.device
     precision = training.phase_plan.precision.format
@@ -210,17 +210,14 @@ def show_published(run: PlannedRun) -> View:
 def show_forecasts(run: PlannedRun, session: Session) -> View:
     """Score the forecasts that were sealed before the first step.
 
-    The scores are also kept in the project's forecasts.jsonl.
+    The scores are also stored in the project's forecasts.jsonl.
     """
     return score_forecasts(run, session)
 
 
 @step(takes=run_only)
 def show_variants(run: PlannedRun) -> View:
-    """Show the LUMI document's table for this run and its variants.
-
-    Those that were executed are compared.
-    """
+    """Show the LUMI document's table for this run and its variants that were executed."""
     settings = run.settings
     runs = run.folder.parent
     name = settings.run.run
@@ -260,7 +257,7 @@ def show_variants(run: PlannedRun) -> View:
 
 @step(takes=lambda opened: (opened.run, opened.session), work=END)
 def finish(run: PlannedRun, session: Session) -> None:
-    """Judge the plan by its results, write the record and mark the phase done."""
+    """Check the plan against the results, write the record and mark the phase done."""
     record_checks(session, [plan_check(training) for training in both_trainings(run)])
     end_notebook(END, run, session)
 
@@ -271,9 +268,9 @@ def both_trainings(run: PlannedRun) -> list[TrainingResults]:
 
 
 def plan_check(training: TrainingResults) -> Check:
-    """Check the plan's step time against the measured one.
+    """Compare the planned step time with the measured one.
 
-    An estimate that was far off is a warning, not a failure.
+    A bad estimate is a warning, not a failure.
     """
     name = f"{training.phase}: plan came true"
     rule = f"the measured step time is within a factor of {gates.CREDIBLE_FACTOR:g} of the plan's"
@@ -292,7 +289,7 @@ def plan_check(training: TrainingResults) -> Check:
 
 
 def sourced(table: Table) -> Table:
-    """Return a table with its source among its notes."""
+    """Return a table with its source added to its notes."""
     return replace(table, notes=[f"Source: {table.source}.", *table.notes])
 
 
@@ -303,9 +300,9 @@ def variants_of(run: str, project: Path | None = None) -> list[Settings]:
 
 
 def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Table]:
-    """Return one row for each layout; one that was not run counts as not measured.
+    """Return one row for each layout. A layout that was not run counts as not measured.
 
-    Efficiency covers the device counts that were measured.
+    The efficiency covers the device counts that were measured.
     """
     hardware = runs_of[0].site.hardware
     rows = [_variant_row(settings, runs) for settings in runs_of]

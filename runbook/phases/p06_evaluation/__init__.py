@@ -1,1 +1,1 @@
-"""Notebook 06-evaluation."""
+"""The phase of notebook 06-evaluation."""

@@ -1,4 +1,4 @@
-"""06-evaluation: how well the weights model language, before the training and after it."""
+"""06-evaluation: how well the weights model language, before and after the training."""
 
 import importlib.util
 import json
@@ -55,12 +55,12 @@ OURS = "runbook"
 PAIRS_EACH = 20
 SEED = 21
 HELD_OUT_TOKENS = 2048
-"""For all sources together; this takes some seconds on two cores."""
+"""Total over all sources; scoring them takes some seconds on two cores."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text to score, its context, its tokens and its number of bytes."""
+    """A text to score: its context, its tokens and its size in bytes."""
 
     what: str
     context: tuple[int, ...]
@@ -69,7 +69,7 @@ class Text:
 
 
 def minimal_pairs(count: int = PAIRS_EACH) -> Iterator[tuple[str, str, str]]:
-    """A phenomenon, a correct sentence and an incorrect one; the same pairs every time."""
+    """Yield a phenomenon, a correct sentence and an incorrect one; the same pairs every time."""
     content = json.loads(Path(__file__).with_name("minimal_pairs.json").read_text(encoding="utf-8"))
     for name, templates in content["phenomena"].items():
         draw = random.Random(f"{SEED}/{name}")
@@ -95,13 +95,13 @@ def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Tex
         tokens_left = HELD_OUT_TOKENS // len(parts)
         prefixes = part.validation if plan.data.held_out else part.train
         for document in _held_out_documents(folder, plan, prefixes):
-            # Take one token more than is scored, as context for the next sequence.
+            # Take one more token than is scored, as context for the next sequence.
             ids = []
             for token in document[: tokens_left + 1]:
                 if token != end:
                     ids.append(int(token))
 
-            # Without an end-of-document token the first token serves as context, since nothing
+            # Without an end-of-document token, the first token is the context, because nothing
             # precedes it.
             first = 0 if end >= 0 else 1
             for start in range(first, min(len(ids), tokens_left), length):
@@ -130,7 +130,7 @@ def _held_out_documents(
 def _held_out_range(plan: Plan, num_sequences: int) -> range:
     """Return the numbers of the held-out documents in a token file.
 
-    These are all documents if whole files are held out, otherwise the validation part of the split.
+    These are all documents if whole files are held out, or else the validation part of the split.
     """
     if plan.data.held_out:
         return range(num_sequences)
@@ -145,7 +145,7 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
     phase_plan = plan.phases[FULL]
     texts = [*held_out_texts(folder, settings, plan), *_sentences_of_pairs(settings, phase_plan)]
     resumed = events_named(read_events(folder / phase_plan.log.events, FULL), "resumed")
-    # Imported weights have no random start, so there are no first weights to compare with.
+    # Imported weights have no random initialization, so there are no first weights to compare with.
     is_imported = any(event.iteration == 0 for event in resumed)
     weights = ["first", "trained"]
     if is_imported:
@@ -185,7 +185,7 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
 
 
 def _sentences_of_pairs(settings: Settings, phase_plan: PhasePlan) -> Iterator[Text]:
-    """Yield both sentences of each minimal pair as texts: the correct one first."""
+    """Yield both sentences of each minimal pair, the correct one first."""
     tokenizer = load_tokenizer(settings.tokenizer)
     end = phase_plan.sampling.end_of_document
     for phenomenon, *sentences in minimal_pairs():
@@ -211,7 +211,7 @@ def num_processes(spec: PhasePlan) -> int:
 def _measures(
     texts: Sequence[Text], likelihoods: Sequence[float]
 ) -> dict[tuple[str, str], tuple[int, float]]:
-    """Return (number of samples, value) by (what was scored, measure)."""
+    """Return (number of samples, value) by (scored text, measure)."""
     scored = list(zip(texts, likelihoods, strict=True))
     measures: dict[tuple[str, str], tuple[int, float]] = {}
     for source in dict.fromkeys(text.what for text in texts if text.bytes):
@@ -237,7 +237,7 @@ def _pair_measures(
 ) -> dict[tuple[str, str], tuple[int, float]]:
     """Return the share of minimal pairs whose correct sentence is more likely.
 
-    The first value is over all pairs; then each phenomenon follows.
+    The first value is for all pairs, followed by one for each phenomenon.
     """
     sentences = []
     for text, likelihood in scored:
@@ -266,7 +266,7 @@ def measure(run: PlannedRun) -> None:
 
 
 def measure_built_in(run: PlannedRun, *, is_here: bool = True) -> str:
-    """Score the built-in set on this machine unless that is done.
+    """Score the built-in set on this machine unless that is already done.
 
     Return a text that describes the result.
     """
@@ -315,7 +315,7 @@ def _remove_old_scores(measuring: StepOfRun) -> None:
 
 
 def evaluate(folder: Path) -> Table:
-    """Measure what is still missing for a run's newest checkpoint. Return all its scores."""
+    """Measure what is still missing for a run's newest checkpoint, and return all its scores."""
     settings = params.load(str(folder / "run.yaml"))
     plan = run_files.read_plan_file(folder)
     with hold_run(folder, "evaluating"):
@@ -325,7 +325,7 @@ def evaluate(folder: Path) -> Table:
 
 @step(takes=lambda opened: (opened.folder,))
 def show_scores(folder: Path) -> View:
-    """Return all scores of the weights, before the training and after it."""
+    """Return all scores of the weights before and after the training."""
     rows = read_scores(folder)
     if not rows:
         return View(["Nothing was measured."])
@@ -334,7 +334,7 @@ def show_scores(folder: Path) -> View:
 
 @step(takes=lambda opened: (opened.run, opened.session), work=END)
 def finish(run: PlannedRun, session: Session) -> None:
-    """Keep the scores in the record, judge them, and mark the phase done."""
+    """Store the scores in the record, check them, and mark the phase done."""
     scores = read_scores(run.folder)
     results = {}
     for row in scores:
@@ -352,7 +352,7 @@ def finish(run: PlannedRun, session: Session) -> None:
 
 
 def checks(scores: Sequence[Row]) -> Iterator[Check]:
-    """Judge whether each score is a number.
+    """Check that each score is a number.
 
     Held-out text must be more likely than before the training.
     """

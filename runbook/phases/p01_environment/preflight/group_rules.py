@@ -35,10 +35,10 @@ def rank_presence_check(
     """
     rule = PlacedRule(
         PreflightCheck.RANKS,
-        "every rank starts, as the trainer's would, and answers",
+        "every rank starts in the same way as the trainer's, and answers",
         (
             "See err in the job's folder. A rank that never appears was not started, or ended "
-            "while it imported torch."
+            "while importing torch."
         ),
     )
     present = {int(rank["rank"]) for rank in facts}
@@ -74,9 +74,9 @@ def meeting_check(facts: Sequence[RankFacts], world_size: int) -> PlacedCheck:
     """
     rule = PlacedRule(
         PreflightCheck.RENDEZVOUS,
-        "all ranks meet and sum over all of them within 60 s",
+        "all ranks connect and complete an all-reduce within 60 s",
         (
-            "Look at that rank's node first: its log is in err of the job's folder. Then at the "
+            "Check that rank's node first: its log is in err of the job's folder. Then check the "
             "site's network variables."
         ),
     )
@@ -87,18 +87,17 @@ def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCh
     """Check that each process group of the layout can be created and used."""
     rule = PlacedRule(
         PreflightCheck.PROCESS_GROUPS,
-        "each process group of the plan is made in the trainer's order and sums within 60 s "
-        "(laifs-container-recipes "
-        "issue 44: a second group hung where one passed)",
+        "each process group of the plan is created in the trainer's order and completes an "
+        "all-reduce within 60 s (laifs-container-recipes issue 44: a second group hung after one "
+        "had passed)",
         "Update the network plug-in (aws-ofi-nccl, aws-ofi-rccl) and its settings for this "
-        "fabric (FI_MR_CACHE_MONITOR, "
-        "FI_CXI_*), or use another image.",
+        "fabric (FI_MR_CACHE_MONITOR, FI_CXI_*), or use another image.",
     )
     has_no_megatron = any(
         "ModuleNotFoundError" in rank["errors"].get("groups", "") for rank in facts
     )
     if has_no_megatron and expected.framework != "runbook":
-        value = "megatron-core cannot be imported outside of the framework's checkout"
+        value = "megatron-core cannot be imported outside the framework's checkout"
         return rule.broken(value, verdict="unknown")
 
     broken = _step_check(rule, facts, "groups", len(facts))
@@ -107,7 +106,7 @@ def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCh
     sums = [group for rank in facts for group in rank["groups"]["sums"]]
     wrong = [group["name"] for group in sums if not group["sum_is_right"]]
     if wrong:
-        return rule.broken(f"the sum is wrong over {', '.join(sorted(set(wrong)))}")
+        return rule.broken(f"the all-reduce is wrong in {', '.join(sorted(set(wrong)))}")
     names = list(dict.fromkeys(group["name"] for group in sums))
     layout = facts[0]["groups"]["layout"]
     if not names:
@@ -115,7 +114,8 @@ def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCh
     slowest = max(sums, key=lambda group: float(group["first_seconds"]))
     value = (
         f"{len(names)} with more than one rank (tensor x pipeline x context {layout}), "
-        f"the slowest first sum {show_duration(slowest['first_seconds'])} in {slowest['name']}"
+        f"the slowest first all-reduce took {show_duration(slowest['first_seconds'])} in "
+        f"{slowest['name']}"
     )
     return rule.passed(value)
 
@@ -137,7 +137,7 @@ def _step_check(
     node = str(first["host"])
     step = _step_text(first)
     error = first["errors"].get(part, "")
-    error_text = error or "it hung there until it was ended"
+    error_text = error or "it hung there until it was killed"
     others = len(unfinished) - 1
     if others:
         later_failures = f" ({others} other ranks failed after it)"
@@ -195,12 +195,12 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
     """Compare the bus bandwidth of an all-reduce over all ranks with the site's network."""
     num_hosts = len({rank["host"] for rank in facts})
     floor = 0.0
-    text = "a sum over all ranks is right; its bus bandwidth is told"
+    text = "an all-reduce over all ranks is correct; its bus bandwidth is reported"
     if expected.network_bytes and num_hosts > 1:
         floor = thresholds.FABRIC_SHARE.value * expected.network_bytes
-        stated = f"{expected.network_bytes / 1e9:g} GB/s that a node's adapters carry"
+        stated = f"{expected.network_bytes / 1e9:g} GB/s of a node's adapters"
         text = (
-            f"a sum over all ranks is right, with at least "
+            f"an all-reduce over all ranks is correct, with at least "
             f"{thresholds.FABRIC_SHARE.value:.0%} of the {stated}"
         )
 
@@ -208,18 +208,18 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
         PreflightCheck.ALL_REDUCE,
         text,
         (
-            "Look at which network NCCL took (NCCL_DEBUG=INFO in out), at the fabric's plug-in, "
+            "Check which network NCCL chose (NCCL_DEBUG=INFO in out), the fabric's plug-in, "
             "and at hardware.network."
         ),
     )
     groups = [rank["group"] for rank in facts]
     if not all(group["sum_is_right"] for group in groups):
-        remedy = "Report it: a device or adapter computes or transfers wrongly."
-        return rule.broken("the sum is wrong", remedy=remedy)
+        remedy = "Report it: a device computes or an adapter transfers wrong data."
+        return rule.broken("the all-reduce is wrong", remedy=remedy)
 
     speed = groups[0]["bus_bytes_per_second"]
     if speed is None:
-        return rule.passed("one rank, nothing to carry")
+        return rule.passed("one rank, nothing to transfer")
     slowest = max(float(group["seconds"]) for group in groups)
     value = PhaseMessage.BUS_BANDWIDTH.fill(
         ranks=len(groups),
@@ -240,14 +240,14 @@ def transport_check(job_output: str, num_hosts: int, expected: Expectations) -> 
         f"NCCL uses the site's fabric ({expected.fabric or 'none named'}), not sockets",
         (
             "Load the module or mount the plug-in of this fabric (aws-ofi-nccl, aws-ofi-rccl), and "
-            "look at NCCL's lines in out."
+            "check NCCL's lines in out."
         ),
     )
     networks = sorted({match.strip() for match in USED_NETWORK.findall(job_output)})
     if expected.on_cpu or num_hosts < 2 or not expected.fabric:
-        return rule.passed(", ".join(networks) or "not asked: no fabric between GPUs")
+        return rule.passed(", ".join(networks) or "not checked: no fabric between GPUs")
     if not networks:
-        return rule.broken("NCCL did not say which network it took", verdict="unknown")
+        return rule.broken("NCCL did not report which network it chose", verdict="unknown")
     if any(network == "Socket" for network in networks):
         return rule.broken(f"Using network {', '.join(networks)}")
     return rule.passed(", ".join(networks))

@@ -129,7 +129,7 @@ def process_limits_fault(facts: NodeFacts, expected: Expectations) -> str:
     faults = []
     seconds = facts.get("cpu_seconds")
     if seconds is not None:
-        faults.append(f"a process is ended after {show_duration(seconds)} of processor time (-t)")
+        faults.append(f"a process is killed after {show_duration(seconds)} of processor time (-t)")
     for name, threshold, option in (
         ("file_size", thresholds.FILE_SIZE, "-f"),
         ("stack", thresholds.STACK, "-s"),
@@ -148,7 +148,7 @@ def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return a fault if /dev/shm is too small."""
     threshold = thresholds.SHM_CPU if expected.on_cpu else thresholds.SHM_GPU
     if not facts["shm_writable"]:
-        return "/dev/shm takes no files"
+        return "no file can be written to /dev/shm"
     if facts["shm_total"] < threshold.value:
         size = show_bytes(facts["shm_total"])
         return f"/dev/shm has {size}, below {show_bytes(int(threshold.value))}"
@@ -185,7 +185,7 @@ def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return a fault of the node's temporary folder."""
     tmpdir = facts["asked"]
     if tmpdir and tmpdir.rstrip("/") != facts["folder"].rstrip("/"):
-        return f"TMPDIR={tmpdir} takes no files here; programs use {facts['folder']} instead"
+        return f"TMPDIR={tmpdir} cannot hold files here; programs use {facts['folder']} instead"
     if facts["free"] < thresholds.SCRATCH.value:
         return f"{facts['folder']} has {show_bytes(facts['free'])} free"
     if facts["free_inodes"] is not None and facts["free_inodes"] < thresholds.FOLDER_INODES.value:
@@ -233,8 +233,8 @@ def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
         return f"{folder} ({mount}) is mounted read-only"
     if facts["token"] == "other":
         return (
-            f"{folder} ({mount}) shows other content than on the submitting machine: "
-            f"another folder, or a stale view"
+            f"{folder} ({mount}) has different content than on the submitting machine: "
+            f"it is another folder, or a stale view"
         )
 
     if facts["token"] != "same":
@@ -333,9 +333,9 @@ def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 PYTHON_RULE = PlacedRule(
     PreflightCheck.PYTHON_ON_PATH,
-    "no other `python` or `python3` stands on PATH in front of the one that the job runs",
-    "Take its folder out of PATH, or put it behind: scripts and builds of extensions that call "
-    "`python` get another environment than the training.",
+    "no other `python` or `python3` comes on PATH before the one that the job runs",
+    "Remove its folder from PATH, or move it to the end: scripts and builds of extensions that "
+    "call `python` get a different environment than the training.",
 )
 NODE_RULES = (
     NodeRule(PYTHON_RULE, "programs", program_fault, lambda facts: facts["executable"]),
@@ -351,9 +351,9 @@ NODE_RULES = (
         PlacedRule(
             PreflightCheck.LOCKED_MEMORY,
             f"{thresholds.MEMLOCK_FABRIC.source}",
-            "Let the scheduler's daemon start with LimitMEMLOCK=infinity (systemd) and UsePAM "
-            "off, or raise memlock in "
-            "/etc/security/limits.d; with Slurm also PropagateResourceLimitsExcept=MEMLOCK.",
+            "Start the scheduler's daemon with LimitMEMLOCK=infinity (systemd) and UsePAM off, or "
+            "raise memlock in /etc/security/limits.d. With Slurm also set "
+            "PropagateResourceLimitsExcept=MEMLOCK.",
         ),
         "limits",
         memlock_fault,
@@ -364,7 +364,7 @@ NODE_RULES = (
             PreflightCheck.OPEN_FILES,
             f"at least {thresholds.OPEN_FILES.value:.0f}: {thresholds.OPEN_FILES.source}",
             (
-                "Put `ulimit -n` with the hard limit into the site's setup, or raise nofile in "
+                "Add `ulimit -n` with the hard limit to the site's setup, or raise nofile in "
                 "/etc/security/limits.d."
             ),
         ),
@@ -388,17 +388,17 @@ NODE_RULES = (
     NodeRule(
         PlacedRule(
             PreflightCheck.PROCESS_LIMITS,
-            "no limit on processor time; room for "
+            "no limit on processor time, and room for "
             f"{show_bytes(int(thresholds.FILE_SIZE.value))} in a file, "
             f"{show_bytes(int(thresholds.STACK.value))} of stack, and address space "
             f"({thresholds.ADDRESS_SPACE.source})",
-            "Raise them where the job is submitted (`ulimit` with the option named; Slurm passes "
-            "them on), or in /etc/security/limits.d of the node, or set "
+            "Raise them in the shell that submits the job (`ulimit` with the named option; Slurm "
+            "passes them on), or in /etc/security/limits.d of the node, or set "
             "PropagateResourceLimitsExcept=CPU,FSIZE,STACK,AS.",
         ),
         "limits",
         process_limits_fault,
-        lambda facts: "none that ends a training",
+        lambda facts: "none that would end a training",
     ),
     NodeRule(
         PlacedRule(
@@ -417,7 +417,7 @@ NODE_RULES = (
         PlacedRule(
             PreflightCheck.HOST_MEMORY,
             "the job's control group leaves memory for its processes",
-            "Set jobs.<phase>.memory (Slurm: 0 is all of the node).",
+            "Set jobs.<phase>.memory (Slurm: 0 is all memory of the node).",
         ),
         "memory",
         memory_fault,
@@ -426,8 +426,8 @@ NODE_RULES = (
     NodeRule(
         PlacedRule(
             PreflightCheck.CORES,
-            "a process may use the cores that the site states",
-            "Ask for them (jobs.<phase>.cpus_per_task), or correct hardware.cores_per_node.",
+            "a process can use as many cores as the site states",
+            "Request them (jobs.<phase>.cpus_per_task), or correct hardware.cores_per_node.",
         ),
         "cores",
         cores_fault,
@@ -446,7 +446,7 @@ NODE_RULES = (
     NodeRule(
         PlacedRule(
             PreflightCheck.TEMPORARY_FOLDER,
-            "the node's own disk takes caches and sockets",
+            "caches and sockets can be written to the node's own disk",
             "Clean the node's /tmp, or name another folder in TMPDIR.",
         ),
         "scratch",
@@ -458,8 +458,8 @@ NODE_RULES = (
             PreflightCheck.NODE_NAMES,
             "every node's name resolves on every node, to another node's address",
             (
-                "Fix /etc/hosts or the DNS of these nodes; where a name leads to 127.0.1.1, gloo "
-                "listens where nobody comes."
+                "Fix /etc/hosts or the DNS of these nodes. If a name resolves to 127.0.1.1, gloo "
+                "listens on an address that other nodes cannot reach."
             ),
         ),
         "names",
@@ -469,12 +469,10 @@ NODE_RULES = (
     NodeRule(
         PlacedRule(
             PreflightCheck.KERNEL_CACHES,
-            "caches of compiled kernels take files and libraries, on the node's own disk "
-            "(triton issue 11512, pytorch issue "
-            "173679)",
-            "Unset these variables: jobs then put the caches below /tmp. Or name a folder on "
-            "the node's own disk, mounted "
-            "without noexec, in RUNBOOK_CACHE.",
+            "caches of compiled kernels can hold files and libraries and are on the node's own disk "
+            "(triton issue 11512, pytorch issue 173679)",
+            "Unset these variables, so that jobs put the caches in /tmp. Or set RUNBOOK_CACHE to a "
+            "folder on the node's own disk that is mounted without noexec.",
         ),
         "caches",
         caches_fault,
@@ -484,26 +482,23 @@ NODE_RULES = (
         PlacedRule(
             PreflightCheck.CLOCK,
             (
-                f"clocks of nodes and file server agree to {thresholds.CLOCK.value:g} s: "
+                f"clocks of nodes and file server agree within {thresholds.CLOCK.value:g} s: "
                 f"{thresholds.CLOCK.source}"
             ),
-            (
-                "Start a time service (chrony) there: heartbeats and log lines are put in order by "
-                "the clock."
-            ),
+            ("Start a time service (chrony) there: the clock orders heartbeats and log lines."),
         ),
         "clock",
         file_clock_fault,
-        lambda facts: "agrees with the files'",
+        lambda facts: "agrees with the file server's",
     ),
 )
 
 
 NODE_SETUP_RULE = PlacedRule(
     PreflightCheck.NODE_SETUP,
-    "each command of the site's node_setup ends with 0 on every node, within "
+    "each command of the site's node_setup exits with 0 on every node, within "
     f"{show_duration(NODE_SETUP_SECONDS)}",
-    "Correct node_setup in the site file: the training's job ends where one of its commands fails.",
+    "Correct node_setup in the site file: the training job ends if one of its commands fails.",
 )
 
 
@@ -561,7 +556,7 @@ def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
         f"{ANSWERED} ({rung})",
         "every node of the job starts the program and answers",
         (
-            "See err in the job's folder: the shared folder, the container or Python is missing on "
+            "See err in the job's folder. The shared folder, the container or Python is missing on "
             "that node."
         ),
     )
@@ -572,7 +567,7 @@ def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
 
     if silent or not answers.nodes:
         value = f"{len(answers.nodes) - len(silent)} of {len(answers.nodes)} nodes answered"
-        return rule.broken(f"{value}; nothing came from {', '.join(silent) or 'the job'}", silent)
+        return rule.broken(f"{value}; no answer from {', '.join(silent) or 'the job'}", silent)
 
     return rule.passed(
         f"{len(answers.nodes)} of {len(answers.nodes)} nodes", ", ".join(answers.nodes)
@@ -583,13 +578,13 @@ def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
     """Check that the queue granted the time that the job requested."""
     rule = PlacedRule(
         PreflightCheck.TIME_GRANTED,
-        "the queue gives the time that was asked for",
-        "Ask for less (jobs.environment.walltime), or for another partition.",
+        "the queue grants the requested time",
+        "Request less (jobs.environment.walltime), or another partition.",
     )
     job = answers.answers.get((JOB, "", "nodes"))
     time_left = str(job.facts.get("time_left", "")) if job is not None else ""
     if not expected.walltime or not time_left:
-        return rule.passed("no limit is told")
+        return rule.passed("no limit is known")
     granted = clock_seconds(time_left)
     value = PhaseMessage.TIME_GRANTED.fill(
         granted=show_duration(granted), asked=show_duration(expected.walltime)
@@ -603,8 +598,8 @@ def versions_check(answers: JobAnswers) -> PlacedCheck:
     """Check that all nodes have the same packages. Name each package and node that differ."""
     rule = PlacedRule(
         PreflightCheck.VERSIONS,
-        "Python and every package have one version on all nodes",
-        "Give all nodes one image or environment; the nodes named here have another.",
+        "Python and every package have the same version on all nodes",
+        "Give all nodes the same image or environment; these nodes have a different one.",
     )
     silent = answers.missing(HOSTS, "software")
     if silent:
@@ -624,9 +619,9 @@ def sources_check(answers: JobAnswers) -> PlacedCheck:
     """Check that packages of the same version have the same source files on all nodes."""
     rule = PlacedRule(
         PreflightCheck.PACKAGE_SOURCES,
-        "a package has the same source files on all nodes, whatever its version says",
-        "Give all nodes one checkout or image: bring the folder that is named here to the same "
-        "commit, and look for local changes (`git status` there).",
+        "a package has the same source files on all nodes, not only the same version",
+        "Give all nodes the same checkout or image: update this folder to the same commit, and "
+        "look for local changes (`git status` there).",
     )
     silent = answers.missing(HOSTS, "sources")
     if silent:
@@ -659,8 +654,8 @@ def sources_check(answers: JobAnswers) -> PlacedCheck:
 
 
 READ_AGAIN = (
-    "Ask again: the files are in the cache then. If nothing changes, the node reads them too "
-    "slowly, or the package is not installed there (the check `versions` says so)."
+    "Repeat the preflight: the files are then in the cache. If that changes nothing, the node reads "
+    "them too slowly, or the package is not installed there (see the check `versions`)."
 )
 
 
@@ -745,11 +740,11 @@ def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> Pla
     rule = PlacedRule(
         PreflightCheck.SHARED_FOLDER,
         (
-            "every node sees the same folder, and can write, rename, link and lock there; one "
+            "every node sees the same folder and can write, rename, link and lock there; one "
             "checkpoint fits"
         ),
         (
-            "Mount it on these nodes as on the others, free space, or name another place "
+            "Mount it on these nodes as on the others, free space, or choose another folder "
             "(jobs.stage, --runs)."
         ),
     )
@@ -768,7 +763,7 @@ def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck
     """
     rule = PlacedRule(
         PreflightCheck.NETWORK_INTERFACE,
-        "what the environment names exists, is up and has an address",
+        "each interface that the environment names exists, is up and has an address",
     )
     silent = answers.missing(HOSTS, "interfaces")
     if silent:
@@ -896,11 +891,11 @@ def host_names_check(answers: JobAnswers) -> PlacedCheck:
     rule = PlacedRule(
         PreflightCheck.HOST_NAMES,
         (
-            "each node has a host name of its own, which is not localhost (NCCL and torch tell "
-            "nodes apart by it)"
+            "each node has its own host name, which is not localhost (NCCL and torch tell nodes "
+            "apart by it)"
         ),
         (
-            "Set it on these nodes: hostnamectl set-hostname NAME; cloud images often begin as "
+            "Set it on these nodes: hostnamectl set-hostname NAME. Cloud images often start as "
             "localhost."
         ),
     )
@@ -909,9 +904,9 @@ def host_names_check(answers: JobAnswers) -> PlacedCheck:
     faults = {}
     for node, host in hosts.items():
         if host.partition(".")[0] in ("localhost", ""):
-            faults[node] = f"it calls itself {host or 'nothing'}"
+            faults[node] = f"its host name is {host or 'empty'}"
         elif num_nodes_of[host] > 1:
-            faults[node] = f"{num_nodes_of[host]} nodes call themselves {host}"
+            faults[node] = f"{num_nodes_of[host]} nodes have the host name {host}"
 
     if faults:
         return rule.broken(_by_node(faults), list(faults))
@@ -925,11 +920,8 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
     """
     rule = PlacedRule(
         PreflightCheck.NODE_ADDRESSES,
-        "a node's name means an address that this node has",
-        (
-            "Fix /etc/hosts or the DNS of the nodes named here: they call another machine by this "
-            "name."
-        ),
+        "a node's name resolves to an address of that node",
+        ("Fix /etc/hosts or the DNS of these nodes: they reach another machine under this name."),
     )
     own_addresses = {}
     for node, facts in answers.facts(HOSTS, "interfaces").items():
@@ -954,7 +946,7 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
     if faults:
         return rule.broken(_by_node(faults), list(faults))
     return rule.passed(
-        f"{len(own_addresses)} names lead where they should", ", ".join(answers.nodes)
+        f"{len(own_addresses)} names resolve to the right node", ", ".join(answers.nodes)
     )
 
 
@@ -963,17 +955,17 @@ def slow_core_check(answers: JobAnswers) -> PlacedCheck:
     rule = PlacedRule(
         PreflightCheck.SLOW_CORE,
         (
-            f"no core needs {thresholds.SLOW_CORE.value:g} times the usual: "
+            f"no core needs {thresholds.SLOW_CORE.value:g} times the usual time: "
             f"{thresholds.SLOW_CORE.source}"
         ),
         (
-            "Look at the node's clock rate and temperature (turbostat, ipmitool), and leave the "
-            "node out until then."
+            "Check the node's clock rate and temperature (turbostat, ipmitool), and exclude the "
+            "node until it is fixed."
         ),
     )
     facts = answers.facts(HOSTS, "cores")
     if not facts:
-        return rule.broken("no node told", list(answers.nodes))
+        return rule.broken("no node answered", list(answers.nodes))
     quickest: dict[str, float] = {}
     for node_facts in facts.values():
         model = node_facts["model"]
@@ -989,4 +981,4 @@ def slow_core_check(answers: JobAnswers) -> PlacedCheck:
     if faults:
         return rule.broken(_by_node(faults), list(faults))
     models = Counter(node_facts["model"] for node_facts in facts.values())
-    return rule.passed(", ".join(models) or "alike", ", ".join(facts))
+    return rule.passed(", ".join(models) or "all alike", ", ".join(facts))

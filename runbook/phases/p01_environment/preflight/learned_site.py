@@ -133,7 +133,9 @@ def _entries(site: Site, nodes: Answers, request: Request) -> Iterator[Lesson | 
     yield _interface(site, nodes)
     yield _network(site, nodes)
     yield Gap("write_bandwidth", PhaseMessage.ONE_FILE_OF_EACH_NODE.fill())
-    yield Gap("queues", "limits of partitions are the scheduler's: `runbook init --site` asks them")
+    yield Gap(
+        "queues", "the scheduler has the limits of partitions: `runbook init --site` reads them"
+    )
 
 
 def _of_part(nodes: Answers, rung: str, part: str) -> dict[str, NodeFacts]:
@@ -235,7 +237,8 @@ def _device_name(site: Site, names: Collection[str]) -> Lesson | Gap:
     if len(names) > 1 or accelerator is None or not named_memory(accelerator.name):
         name_list = ", ".join(sorted(names))
         return Gap(
-            "hardware.device", f"torch calls it {name_list}: choose its row of the table of peaks"
+            "hardware.device",
+            f"torch reports {name_list}: choose the matching row of the peak table",
         )
 
     return Lesson(
@@ -252,7 +255,7 @@ def _device_memory(site: Site, smallest_bytes: int) -> Lesson:
         (HARDWARE, "device_memory"),
         f"{smallest_bytes // GIB}GiB",
         old,
-        "the smallest that torch sees, in whole GiB",
+        "the smallest GPU that torch sees, in whole GiB",
     )
 
 
@@ -262,9 +265,9 @@ def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
     facts = _of_part(nodes, HOSTS, "interfaces")
     listening = _of_part(nodes, PEERS, LISTEN)
     if any(value for node_facts in facts.values() for value in node_facts["chosen"].values()):
-        return Gap(name, "the site names one, and the nodes reached each other by it")
+        return Gap(name, "the site names one, and the nodes reached each other through it")
     if len(listening) < 2:
-        return Gap(name, "one node: nobody was called")
+        return Gap(name, "one node: no connection was tried")
     used = set()
     for node, node_facts in listening.items():
         for interface, details in facts[node]["interfaces"].items():
@@ -272,8 +275,8 @@ def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
                 used.add(interface)
 
     if len(used) != 1:
-        return Gap(name, f"the nodes listened at several: {', '.join(sorted(used)) or 'all'}")
-    evidence = f"{_places(listening)} reached each other by it"
+        return Gap(name, f"the nodes listened on several: {', '.join(sorted(used)) or 'all'}")
+    evidence = f"{_places(listening)} reached each other through it"
     return Lesson(INTERFACE, used.pop(), "", evidence)
 
 
@@ -284,7 +287,7 @@ def _network(site: Site, nodes: Answers) -> Lesson | Gap:
     """
     name = "hardware.network"
     if site.hardware.fabric:
-        return Gap(name, "the adapters' own figure; TCP does not fill a fabric")
+        return Gap(name, "see the adapters' datasheet; TCP does not fill a fabric")
     speeds = []
     for rungs in nodes.values():
         for key, part in rungs.get(PEERS, {}).items():

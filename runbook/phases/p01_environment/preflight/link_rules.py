@@ -20,15 +20,14 @@ LISTEN = "listen"
 DONE = "done"
 CAUSES = {
     "meeting port": (
-        "the port where the ranks meet cannot be reached: a firewall between the "
-        "nodes, or a wrong name"
+        "the rendezvous port cannot be reached: a firewall between the nodes, or a wrong name"
     ),
-    "data port": "the meeting port answers, and a port that the kernel chose at the named "
-    "interface does not: a firewall, "
-    "or an interface that does not lead to the other node",
-    "small messages": "the connection opens and small messages do not pass",
+    "data port": "the rendezvous port answers, but a port that the kernel chose on the named "
+    "interface does not: a firewall, or an interface that does not lead to the other node",
+    "small messages": "the connection opens, but small messages do not get through",
     "large messages": (
-        "small messages pass and large ones do not: the path's MTU is smaller than the interface's"
+        "small messages get through, but large ones do not: the MTU of the path is smaller than "
+        "that of the interface"
     ),
 }
 """Explanation of a connection that succeeded only up to a stage."""
@@ -79,10 +78,10 @@ def listening_check(answers: JobAnswers) -> PlacedCheck:
     rule = PlacedRule(
         PreflightCheck.PORT,
         (
-            "each node can listen at the port where ranks meet, and at the interface that the "
+            "each node can listen on the rendezvous port, and on the interface that the "
             "environment names"
         ),
-        "End what uses the port there (ss -ltnp), or name an interface with an address.",
+        "Stop the program that uses the port there (ss -ltnp), or name an interface with an address.",
     )
     silent = answers.missing(PEERS, LISTEN)
     if silent:
@@ -117,12 +116,11 @@ def reach_check(links: Sequence[Link], silent: Mapping[str, str]) -> PlacedCheck
     rule = PlacedRule(
         PreflightCheck.LINKS,
         (
-            "nodes reach each other at the meeting port and at ports that the kernel chooses "
+            "nodes reach each other on the rendezvous port and on ports that the kernel chooses "
             "(net.ipv4.ip_local_port_range)"
         ),
-        "Open all TCP ports between the nodes, and let NCCL_SOCKET_IFNAME and "
-        "GLOO_SOCKET_IFNAME name the interface "
-        "that leads to the other nodes.",
+        "Open all TCP ports between the nodes, and set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to "
+        "the interface that leads to the other nodes.",
     )
     broken = [link for link in links if link.facts["stage"] != DONE]
     if not broken and not silent:
@@ -155,7 +153,7 @@ def clocks_check(links: Sequence[Link]) -> PlacedCheck:
     """Check the clock offset of each pair, measured with the fastest of several round trips."""
     rule = PlacedRule(
         PreflightCheck.LINK_CLOCKS,
-        f"clocks agree to {thresholds.CLOCK.value:g} s: {thresholds.CLOCK.source}",
+        f"clocks agree within {thresholds.CLOCK.value:g} s: {thresholds.CLOCK.source}",
         "Start a time service (chrony) there.",
     )
     worst = max(links, key=lambda link: abs(float(link.facts["clock_offset"])))
@@ -176,20 +174,19 @@ def lost_packets_check(links: Sequence[Link]) -> PlacedCheck:
     """Check how many segments of small messages TCP had to retransmit."""
     rule = PlacedRule(
         PreflightCheck.LOST_PACKETS,
-        f"TCP sends less than {thresholds.LOST_PACKETS.value:.0%} of the segments again",
-        "Look at the errors and drops of the ports on this way (ip -s link, ethtool -S, the "
-        "switch), reseat or replace the "
-        "cable, or leave the node out.",
+        f"TCP retransmits less than {thresholds.LOST_PACKETS.value:.0%} of the segments",
+        "Check errors and drops of the ports on this path (ip -s link, ethtool -S, the switch), "
+        "reseat or replace the cable, or exclude the node.",
     )
     shares = {link: _share_sent_again(link.facts) for link in links}
     lossy = [link for link in links if shares[link] >= thresholds.LOST_PACKETS.value]
     if lossy:
-        texts = [f"{link.name}: {shares[link]:.1%} of the segments sent again" for link in lossy]
+        texts = [f"{link.name}: {shares[link]:.1%} of the segments retransmitted" for link in lossy]
         return rule.broken(
             "; ".join(texts[:4]), shared_nodes([{link.source, link.target} for link in lossy])
         )
 
-    return rule.passed(f"{max(shares.values()):.1%} of the segments sent again, at most")
+    return rule.passed(f"{max(shares.values()):.1%} of the segments retransmitted, at most")
 
 
 def _share_sent_again(facts: NodeFacts) -> float:
@@ -204,8 +201,8 @@ def round_trip_check(links: Sequence[Link]) -> PlacedCheck:
     """Check the fastest round trip of each pair."""
     rule = PlacedRule(
         PreflightCheck.LATENCY,
-        f"a small message and its answer take less than {thresholds.ROUND_TRIP.value * 1000:g} ms",
-        "Look for lost packets on these links (ip -s link, ethtool -S), or leave the node out.",
+        f"a small message and its reply take less than {thresholds.ROUND_TRIP.value * 1000:g} ms",
+        "Look for lost packets on these links (ip -s link, ethtool -S), or exclude the node.",
     )
     slow = []
     for link in links:
@@ -219,7 +216,7 @@ def round_trip_check(links: Sequence[Link]) -> PlacedCheck:
         )
 
     median = max(float(link.facts["round_trip"]) for link in links)
-    return rule.passed(f"{median * 1e6:.0f} us at most, in the median")
+    return rule.passed(f"a median of {median * 1e6:.0f} us at most")
 
 
 def bandwidth_check(links: Sequence[Link], expected: Expectations) -> PlacedCheck:
@@ -229,15 +226,14 @@ def bandwidth_check(links: Sequence[Link], expected: Expectations) -> PlacedChec
     # A fabric's bandwidth is not that of TCP. The all-reduce is compared with it instead.
     if expected.network_bytes and not expected.fabric:
         floor = thresholds.NETWORK_SHARE.value * expected.network_bytes
-        stated = f"{expected.network_bytes / 1e9:g} GB/s that the site states"
+        stated = f"{expected.network_bytes / 1e9:g} GB/s stated for the site"
         text = f"at least {thresholds.NETWORK_SHARE.value:.0%} of the {stated} (hardware.network)"
 
     rule = PlacedRule(
         PreflightCheck.BANDWIDTH,
         text,
-        "Look at the link's speed and errors (ethtool), at the interface that the environment "
-        "names, and at other jobs "
-        "on the switch; or correct hardware.network.",
+        "Check the link's speed and errors (ethtool), the interface that the environment names, "
+        "and other jobs on the switch; or correct hardware.network.",
     )
     slow = [link for link in links if float(link.facts["bytes_per_second"]) < floor]
     if slow:

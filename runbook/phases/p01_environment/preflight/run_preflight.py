@@ -514,7 +514,7 @@ class QueueWatch:
         """
         rule = PlacedRule(
             PreflightCheck.QUEUE,
-            f"the queue takes the job and starts it within {show_duration(self._wait_seconds)}",
+            f"the queue accepts the job and starts it within {show_duration(self._wait_seconds)}",
         )
         try:
             refused = self._submit(rule)
@@ -531,7 +531,7 @@ class QueueWatch:
             self._scheduler.submit(self._job)
         except (JobError, ProgramError) as error:
             return rule.broken(
-                str(error), remedy="Change jobs.environment as the queue's words say."
+                str(error), remedy="Change jobs.environment as the queue's message suggests."
             )
 
         return None
@@ -549,7 +549,7 @@ class QueueWatch:
                     f"says: {status.reason}"
                 )
                 remedy = (
-                    "Ask for fewer nodes or another partition (jobs.environment), or wait "
+                    "Request fewer nodes or another partition (jobs.environment), or wait "
                     "longer (--wait)."
                 )
                 return rule.broken(value, remedy=remedy)
@@ -597,7 +597,7 @@ class QueueWatch:
         return PlacedRule(
             f"job ({rung})",
             "the job runs to its end",
-            f"See {self._job.err}: the launcher's own words are there.",
+            f"See {self._job.err} for the launcher's own messages.",
         )
 
     def _why_broken(
@@ -617,7 +617,7 @@ class QueueWatch:
         value = f"the job is {status.state} ({status.reason}) {last_lines}".strip()
         if status.state is JobState.PENDING:
             value = (
-                f"a node was lost, and the queue holds the job again: {status.reason}. {last_lines}"
+                f"a node was lost, and the queue requeued the job: {status.reason}. {last_lines}"
             ).strip()
 
         if not self._job.out.exists():

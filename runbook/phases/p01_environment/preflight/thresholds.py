@@ -28,12 +28,12 @@ SHM_CPU = Threshold(
 )
 MEMLOCK_FABRIC = Threshold(
     GIB,
-    "bytes that a process may lock, where RDMA pins its buffers",
+    "bytes that a process may lock if RDMA pins its buffers",
     "NCCL user guide, troubleshooting: --ulimit memlock=-1; ucx issue 8229",
 )
 MEMLOCK_PLAIN = Threshold(
     4 * MIB,
-    "bytes that a process may lock, where nothing pins memory",
+    "bytes that a process may lock if nothing pins memory",
     "half of the kernel's own default of 8 MiB (linux/resource.h since 5.16)",
 )
 OPEN_FILES = Threshold(
@@ -48,13 +48,13 @@ PROCESSES = Threshold(
 )
 STACK = Threshold(
     MIB,
-    "bytes of stack, which is also that of each thread",
-    "our choice: Linux gives 8 MiB; threads of math libraries overflow a small one (SIGSEGV)",
+    "bytes of stack, for the process and for each thread",
+    "our choice: Linux has 8 MiB; threads of math libraries overflow a small stack (SIGSEGV)",
 )
 FILE_SIZE = Threshold(
     64 * GIB,
     "bytes of a file",
-    "our choice: a rank's part of a large checkpoint, or a file of tokens",
+    "our choice: a rank's part of a large checkpoint, or a token file",
 )
 ADDRESS_SPACE = Threshold(
     64 * GIB,
@@ -63,8 +63,8 @@ ADDRESS_SPACE = Threshold(
 )
 PORTS = Threshold(
     1000,
-    "ports from which the kernel chooses",
-    "our choice: each pair of ranks takes one for each process group; Linux has 28,232",
+    "ports that the kernel can choose from",
+    "our choice: each pair of ranks uses one for each process group; Linux has 28,232",
 )
 SCRATCH = Threshold(
     256 * MIB,
@@ -81,48 +81,48 @@ SLOW_CORE = Threshold(
 )
 SLOW_NODE = Threshold(
     2.0,
-    "times slower than the quickest node in a matrix product or copy",
-    "nccl issue 349 and DeepSpeed issue 1617: one slow node halves everybody's speed",
+    "times slower than the fastest node in a matrix product or copy",
+    "nccl issue 349 and DeepSpeed issue 1617: one slow node halves the speed of all",
 )
 CLOCK = Threshold(
     1.0,
     "seconds between the clocks of two nodes",
-    "logs of nodes are put in order by it; chrony keeps milliseconds",
+    "logs of nodes are ordered by it; chrony is accurate to milliseconds",
 )
 NETWORK_SHARE = Threshold(
     0.5,
     "of the bandwidth that the site states for a node's network",
     (
-        "our choice: one TCP connection fills most of a 1 to 10 GbE link, and half of it is no "
-        "accident"
+        "our choice: one TCP connection fills most of a 1 to 10 GbE link, so less than half "
+        "means a fault"
     ),
 )
 FABRIC_SHARE = Threshold(
     0.25,
     "of the stated bandwidth, in an all-reduce of 16 MiB",
     (
-        "our choice: 16 MiB is too small for the full bandwidth; sockets instead of the fabric "
-        "stay far below"
+        "our choice: 16 MiB is too small for the full bandwidth, but sockets in place of the "
+        "fabric are far slower"
     ),
 )
 NETWORK_FLOOR = Threshold(
     12.5e6,
-    "bytes a second between two nodes, where the site states none",
+    "bytes per second between two nodes if the site states no bandwidth",
     "fast Ethernet of 1995: 100 Mbit/s",
 )
 ROUND_TRIP = Threshold(
     0.05,
-    "seconds of the quickest round trip between two nodes",
+    "seconds of the fastest round trip between two nodes",
     (
-        "our choice: a machine room is below 0.001; this is another continent, or a link that "
-        "loses packets"
+        "our choice: a machine room is below 0.001; more means another continent, or a link "
+        "that loses packets"
     ),
 )
 LOST_PACKETS = Threshold(
     0.01,
-    "of the segments of small messages that TCP sends again",
+    "of the segments of small messages that TCP retransmits",
     (
-        "our choice: small messages fill no queue, so a sound network loses none; 1 % of loss "
+        "our choice: small messages fill no queue, so a healthy network loses none; 1 % loss "
         "costs TCP most of its bandwidth"
     ),
 )
@@ -134,5 +134,5 @@ MATRIX_SHARE = Threshold(
 COPY_SHARE = Threshold(
     0.5,
     "of the datasheet's memory bandwidth in a copy of 1 GiB",
-    "our choice: sound GPUs copy at 80 to 95 % of their datasheet's bandwidth",
+    "our choice: healthy GPUs copy at 80 to 95 % of their datasheet's bandwidth",
 )

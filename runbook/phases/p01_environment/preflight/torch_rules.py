@@ -17,13 +17,11 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 
 WELL = "well"
 SIGNALS = {
-    "SIGILL": "an instruction that this processor does not have: the build is for a newer one",
-    "SIGSEGV": "a library that does not fit: often two builds of one library on LD_LIBRARY_PATH",
-    "SIGBUS": (
-        "a file or /dev/shm that ended while it was mapped: full, or on a file server that is gone"
-    ),
-    "SIGKILL": "killed from outside: the job's memory limit",
-    "SIGABRT": "a library gave up; its last words are above",
+    "SIGILL": "an instruction that this processor lacks: the build is for a newer one",
+    "SIGSEGV": "an incompatible library, often two builds of one library on LD_LIBRARY_PATH",
+    "SIGBUS": ("a mapped file vanished: /dev/shm or the disk is full, or the file server is gone"),
+    "SIGKILL": "killed from outside, for example at the job's memory limit",
+    "SIGABRT": "a library aborted; its last message is above",
 }
 """Causes that end a process while it imports torch, by the signal's name."""
 
@@ -53,7 +51,7 @@ def import_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     rule = PlacedRule(
         PreflightCheck.TORCH_IMPORT,
         "torch can be imported and used on every node",
-        "See the words; `make setup`, the site's image or its modules bring torch.",
+        "See the error text. `make setup`, the site's image or its modules provide torch.",
     )
     faults = answers.missing(TORCH, TORCH)
     versions = set()
@@ -79,7 +77,7 @@ def _import_fault(facts: NodeFacts) -> str:
     if ended == WELL:
         return ""
     if ended == "hung":
-        return f"no answer within {facts['seconds']:g} s: a file server that hangs, or a driver"
+        return f"no answer within {facts['seconds']:g} s: a file server or a driver hangs"
     last_line = str(facts["words"]).strip().rpartition("\n")[2]
     if ended == "signal":
         meaning = SIGNALS.get(str(facts["signal"]), "a crash inside a library")
@@ -100,9 +98,9 @@ def libraries_check(answers: JobAnswers) -> PlacedCheck:
     """
     rule = PlacedRule(
         PreflightCheck.TORCH_LIBRARIES,
-        "LD_LIBRARY_PATH brings no older library in the place of one that torch finds without it",
-        "Take the folder out of LD_LIBRARY_PATH (a module, a shell's start file or the site's "
-        "setup adds it), or put it behind the folder of the newer library.",
+        "LD_LIBRARY_PATH does not replace a library of torch by an older one",
+        "Remove the folder from LD_LIBRARY_PATH (a module, a shell start-up file or the site's "
+        "setup adds it), or move it after the folder of the newer library.",
     )
     foreign: dict[str, str] = {}
     older: dict[str, str] = {}
@@ -150,8 +148,8 @@ def device_count_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
         PreflightCheck.GPUS,
         f"torch sees {expected.devices_per_node} on each node",
         (
-            "nvidia-smi or rocm-smi on the node shows what is there; a GPU that fell off the bus "
-            "needs a restart."
+            "nvidia-smi or rocm-smi on the node lists the GPUs. A GPU that has fallen off the bus "
+            "needs a reboot."
         ),
     )
     counts = {node: len(facts["devices"]) for node, facts in answers.facts(TORCH, TORCH).items()}
@@ -173,7 +171,7 @@ def compiler_check(answers: JobAnswers) -> PlacedCheck:
         PreflightCheck.CUDA_COMPILER,
         "nvcc's CUDA has torch's major version (DeepSpeed issues 3223, 694, 5362)",
         (
-            "Load the module of torch's CUDA, or set DS_SKIP_CUDA_CHECK=1 where only the minor "
+            "Load the module of torch's CUDA, or set DS_SKIP_CUDA_CHECK=1 if only the minor "
             "version differs."
         ),
     )
@@ -191,7 +189,7 @@ def compiler_check(answers: JobAnswers) -> PlacedCheck:
         return rule.broken(value, list(faults), verdict="warn")
 
     compilers = {str(facts["nvcc"]) for facts in tools.values() if facts["nvcc"]}
-    return rule.passed(f"nvcc {', '.join(sorted(compilers)) or 'is not there'}")
+    return rule.passed(f"nvcc {', '.join(sorted(compilers)) or 'is not installed'}")
 
 
 def _major(version: str) -> str:
@@ -203,8 +201,8 @@ def right_product_check(facts: dict[str, NodeFacts]) -> PlacedCheck:
     """Check that a product with a known result is correct on each device."""
     rule = PlacedRule(
         PreflightCheck.MATRIX_PRODUCT,
-        "a product of ones has the right entries on every device",
-        "The device computes wrongly: leave the node out and report it.",
+        "a matrix product of ones is correct on every device",
+        "The device computes wrong results: exclude the node and report it.",
     )
     wrong = []
     for node, node_facts in facts.items():
@@ -270,17 +268,17 @@ def speed_check(
         (max(node_speeds) for node_speeds in speeds.values() if node_speeds), default=0.0
     )
     floor = quickest / thresholds.SLOW_NODE.value
-    text = f"no device is {thresholds.SLOW_NODE.value:g} times slower than the quickest"
+    text = f"no device is {thresholds.SLOW_NODE.value:g} times slower than the fastest"
     if peak:
         floor = max(floor, share.value * peak)
-        text += f", and each has {share.value:.0%} of the datasheet's ({share.source})"
+        text += f", and each has {share.value:.0%} of the datasheet's speed ({share.source})"
 
     rule = PlacedRule(
         name,
         text,
         (
-            "Look at clock rate, temperature, power limit and at who else computes there; leave "
-            "the node out until then."
+            "Check clock rate, temperature, power limit and other processes on the node, and "
+            "exclude the node until it is fixed."
         ),
     )
     slow = {}
@@ -290,7 +288,7 @@ def speed_check(
 
     if slow:
         parts = [f"{node}: {show_speed(speed, unit)}" for node, speed in slow.items()]
-        value = f"{', '.join(parts)}; the quickest device has {show_speed(quickest, unit)}"
+        value = f"{', '.join(parts)}; the fastest device has {show_speed(quickest, unit)}"
         return rule.broken(value, list(slow))
 
     slowest = min((min(values) for values in speeds.values() if values), default=0.0)
