@@ -1,6 +1,6 @@
-"""`runbook.open`: a run as an object.
+"""`runbook.open`: a run as an object, whose data is read on demand.
 
-Its plan, steps, results, checks, samples and figures are read on demand.
+It has the run's plan, steps, results, checks, samples and figures.
 """
 
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ PARTS = (
     ".plan .history .results .checks .samples .training .slowest_steps() .loss_figure(*other_runs)"
 )
 SECTIONS = ("training", "parallel", "data", "jobs.training")
-"""Sections that are searched for a key given without its section."""
+"""Sections that are searched for a key without a section."""
 
 
 class OpenRun:
-    """One training of a run. Its files are read again after they have grown."""
+    """One training of a run. Its files are read again when they have grown."""
 
     def __init__(self, run: str | Path, phase: str = FULL) -> None:
         self.phase = phase_name(phase)
@@ -50,7 +50,7 @@ class OpenRun:
             if Path(run).is_dir():
                 raise
             try:
-                # A run that never started can still be planned.
+                # A run that never started has at least a plan.
                 settings = params.load(str(run))
             except ParamsError as no_file:
                 raise ParamsError(
@@ -63,12 +63,12 @@ class OpenRun:
 
     @cached_property
     def plan(self) -> "OpenPlan":
-        """Return the plan with which the run was started, or else the plan of its run file."""
+        """The plan with which the run was started, or else the plan of its run file."""
         return open_plan(self._source, self.folder)
 
     @property
     def training(self) -> TrainingResults:
-        """Return steps, evaluations, events, numbers and figures.
+        """Steps, evaluations, events, numbers and figures.
 
         Raise `RecordError` before the first step.
         """
@@ -76,7 +76,7 @@ class OpenRun:
 
     @property
     def history(self) -> Any:
-        """Return a pandas DataFrame with one row per step over all restarts.
+        """A pandas DataFrame with one row per step, over all restarts.
 
         Column names state the units.
         """
@@ -84,9 +84,9 @@ class OpenRun:
 
     @property
     def results(self) -> Table:
-        """Return the numbers of the training with units.
+        """The numbers of the training, with units.
 
-        Each comes with the lines from which it was computed.
+        Each has a reference to the lines from which it was computed.
         """
         training = self.training
         return run_tables.numbers_table(
@@ -95,9 +95,9 @@ class OpenRun:
 
     @property
     def checks(self) -> CheckTable:
-        """Return the checks in the records of all executed phases.
+        """The checks in the records of all executed phases.
 
-        The name of its phase is put in front of each check.
+        The name of each check begins with its phase.
         """
         checks = []
         for phase in PHASES:
@@ -111,7 +111,7 @@ class OpenRun:
 
     @property
     def samples(self) -> Table:
-        """Return what the model wrote before the first step and after the last.
+        """The samples before the first step and after the last.
 
         A sample that was not requested has no row.
         """
@@ -124,7 +124,7 @@ class OpenRun:
         return slow_steps_table(training.history, training.validation, training.events, count=count)
 
     def loss_figure(self, *others: "OpenRun | str") -> Any:
-        """Draw the loss by iteration, or with other runs by tokens and by time.
+        """Draw the loss by iteration or, with other runs, by tokens and by time.
 
         Return a matplotlib figure.
         """
@@ -137,7 +137,7 @@ class OpenRun:
             else:
                 runs.append(OpenRun(run, self.phase))
 
-        # Runs of two projects may share a name, so their folders distinguish them.
+        # Runs of two projects may have the same name; then their folders distinguish them.
         names_differ = len({run.name for run in runs}) == len(runs)
         histories = {}
         for run in runs:
@@ -169,7 +169,7 @@ class OpenRun:
 class OpenPlan:
     """A plan whose parts are tables.
 
-    `with_` returns another plan, and `difference` compares two.
+    `with_` returns another plan, and `difference` compares two plans.
     """
 
     settings: Settings
@@ -183,17 +183,17 @@ class OpenPlan:
 
     @property
     def memory(self) -> Table:
-        """Return the GiB of each part on one rank of the fullest stage.
+        """The GiB of each part on one rank of the fullest stage.
 
-        Needs and capacity are given per device or per node.
+        The total and the capacity are per device or per node.
         """
         return plan_tables.by_phase(partial(plan_tables.memory_numbers, self.plan), "Memory")
 
     @property
     def time(self) -> Table:
-        """Return the planned speed and duration of both trainings.
+        """The planned speed and duration of both trainings.
 
-        An empty cell means unknown, and the notes give the reason.
+        An empty cell means unknown, and the notes contain the reason.
         """
         notes = [f"{phase}: {speed.basis}" for phase, speed in self.plan.time.items()]
         numbers_of_phase = partial(plan_tables.time_numbers, self.plan)
@@ -201,7 +201,7 @@ class OpenPlan:
 
     @property
     def checks(self) -> CheckTable:
-        """Return every rule against which the plan was checked."""
+        """Every rule that the plan was checked against."""
         return CheckTable(self.plan.checks)
 
     def with_(self, *set_words: str, **values: object) -> "OpenPlan":
@@ -219,7 +219,7 @@ class OpenPlan:
         return open_plan(self.source, self.folder, (*self.set_words, *set_words, *new_words))
 
     def difference(self, other: "OpenPlan", phase: str = FULL) -> Table:
-        """Return the items in which two plans differ in a phase.
+        """Return the values that differ between two plans in a phase.
 
         These are chosen values, sizes, memory, time and verdicts.
         """
@@ -243,7 +243,7 @@ class OpenPlan:
         return Table(rows, f"{phase}: {self} against {other}", notes)
 
     def _facts(self, phase: str) -> dict[str, object]:
-        """Return everything that a comparison of two plans covers: values, numbers and verdicts."""
+        """Return all values, numbers and verdicts that are compared between two plans."""
         facts: dict[str, object] = dict(self.settings.values())
         facts |= plan_tables.memory_numbers(self.plan, phase)
         facts |= plan_tables.time_numbers(self.plan, phase)
@@ -269,9 +269,9 @@ class OpenPlan:
 
 
 def open_plan(source: str, folder: Path, set_words: tuple[str, ...] = ()) -> OpenPlan:
-    """Return the plan of a run file with these `--set` words.
+    """Return the plan of a run file with these `--set` arguments.
 
-    Without any, return the plan that the run's folder contains.
+    Without any, return the plan in the run's folder.
     """
     settings = params.load(source, set_words=set_words)
     if not set_words and (folder / "plan.json").exists():

@@ -1,6 +1,6 @@
 """The forecast of a run's final loss.
 
-It comes from the run's ladder if one was trained, otherwise from the published law.
+It comes from the run's ladder if there is one, or else from the published law.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from runbook.planning import Plan
 from runbook.runs.run_folder import runs_folder
 
 SHOWN_DECADES = 0.05
-"""Smaller values are outside the law's range, and would be rounded to nothing."""
+"""Smaller values would be rounded to zero."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
 
 
 def by_published_law(phase: PhasePlan) -> PlannedLoss:
-    """Return what the published law predicts for a training, or why it does not apply."""
+    """Return the published law's forecast for a training, or why the law does not apply."""
     parameters = phase.model.parameters
     tokens = phase.duration.tokens
     if phase.data.mock:
@@ -101,9 +101,9 @@ def _size(parameters: float, tokens: float) -> SizeForecast:
 
 
 def show_planned_loss(settings: Settings, plan: Plan) -> View:
-    """Return the forecast with other sizes at the same compute.
+    """Return the forecast, with other sizes at the same compute.
 
-    It explains how a ladder would improve it.
+    It also explains how a ladder would improve it.
     """
     planned = planned_loss(settings, plan)
     advice = PhaseMessage.LADDER_WOULD_COST.fill(run=settings.run.run)

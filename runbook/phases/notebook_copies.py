@@ -2,7 +2,7 @@
 
 `runbook init` puts them into a project folder, and `runbook lab` into a run's folder. An edited
 master changes every run that is executed from it; an edited copy changes only its own run. A copy
-differs from its master only in the parameters cell and the links. Cells keep their ids, so the
+differs from its master only in the parameters cell and the links. Cells keep their ids, so their
 records do not differ.
 """
 
@@ -49,9 +49,9 @@ def master_folder() -> Path:
 
 
 def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list[Path]]:
-    """Copy notebooks and parameters into a folder, or into `clone`, which has them already.
+    """Copy notebooks and parameters into a folder, or into a clone, which already has them.
 
-    Return the files written and those kept.
+    Return the files written and the files kept.
     """
     if folder.exists() and not folder.is_dir():
         raise RunbookError(PhaseMessage.PROJECT_IS_A_FILE, folder=folder)
@@ -89,9 +89,9 @@ class RunNotebooks:
     folder: Path
     project: Path
     written: tuple[str, ...]
-    """Names of the notebooks that were copied now."""
+    """Names of the notebooks that were just copied."""
     edited: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Existing notebooks that differ from the masters, each with the ids of the cells that differ."""
+    """Existing notebooks that differ from the masters, each with the ids of those cells."""
     moved: Path | None = None
     """Folder of the copies that were moved aside."""
 
@@ -105,9 +105,9 @@ def make_copies(
 ) -> RunNotebooks:
     """Copy the masters into the run's folder, with `run` set to this run.
 
-    An existing copy is never overwritten. `run` is a name as `runbook run` accepts it, or the name
-    of a run's folder. `set_words` and `as_name` are the values of --set and --as, and are written
-    into the copies' parameters cell. `fresh` moves existing copies aside.
+    An existing copy is never overwritten. `run` is a run name that `runbook run` accepts, or the
+    name of a run's folder. `set_words` and `as_name` are the values of --set and --as, which are
+    written into the copies' parameters cell. `fresh` moves existing copies aside.
     """
     named = named_run(run, as_name)
     set_and_named_words = [*set_words, *named.set_words]
@@ -152,7 +152,7 @@ def _run_value(file: RunFile, copies: Path, project: Path) -> str:
     if is_in_project and file.path.parent == project / "params":
         run = file.stem
     else:
-        # A kernel elsewhere would not find the project on its own.
+        # A kernel elsewhere would not find the project.
         run = str(file.path)
 
     if file.variant:
@@ -176,10 +176,7 @@ def _move_aside(folder: Path) -> Path | None:
 
 
 def _refuse_other_overrides(copy: Path, overrides: str) -> None:
-    """Raise if an existing copy has other overrides than --set gives now.
-
-    The new ones would have no effect.
-    """
+    """Raise an error if an existing copy has other overrides, because --set has no effect then."""
     (cell,) = (cell for cell in read_master(copy) if cell.is_parameters)
     if f"overrides: str = {json.dumps(overrides, ensure_ascii=False)}" in cell.source:
         return
@@ -187,10 +184,7 @@ def _refuse_other_overrides(copy: Path, overrides: str) -> None:
 
 
 def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str:
-    """Return the master's text with the run in its parameters cell.
-
-    Its links are adapted to lead to the same pages.
-    """
+    """Return the master's text with the run in its parameters cell and the links adapted."""
     try:
         content = json.loads(master.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -209,7 +203,7 @@ def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str
 
 
 def _set_parameter(name: str, value: str, source: str) -> str:
-    """Return a line of the parameters cell with a new value; its help text stays.
+    """Return a line of the parameters cell with a new value and the same comment.
 
     >>> _set_parameter("run", "mine", 'run: str = "local"  # a file in params/')
     'run: str = "mine"  # a file in params/'
@@ -237,24 +231,24 @@ def _code_by_id(cells: tuple[MasterCell, ...]) -> dict[str, str]:
 
 
 LAB_SETTINGS = PACKAGE / "display" / "jupyter" / "lab_settings"
-"""Settings that our JupyterLab adds to a user's own.
+"""Settings that our JupyterLab adds to the user's own.
 
-They turn off the question in the corner about showing news.
+They turn off the prompt about showing news.
 """
 SETTINGS_VARIABLE = "JUPYTER_CONFIG_PATH"
 
 
 def with_our_settings(environment: Mapping[str, str]) -> str:
-    """Return the folders of Jupyter's settings, with ours after those that the environment names."""
+    """Return the folders of Jupyter's settings, with ours after those in the environment."""
     named = environment.get(SETTINGS_VARIABLE, "")
     return os.pathsep.join([named, str(LAB_SETTINGS)] if named else [str(LAB_SETTINGS)])
 
 
 def server_arguments(copies: RunNotebooks) -> list[str]:
-    """Return the options with which JupyterLab is started.
+    """Return the options for starting JupyterLab.
 
-    The file browser shows the whole project, the first notebook is open, and no question about news
-    appears.
+    The file browser shows the whole project, the first notebook is open, and the prompt about news
+    is off.
     """
     root = copies.folder
     if copies.folder.is_relative_to(copies.project):
@@ -268,7 +262,7 @@ def server_arguments(copies: RunNotebooks) -> list[str]:
 
 
 def copies_text(copies: RunNotebooks) -> str:
-    """Show the copies as text for a person."""
+    """Return a description of the copies for the user."""
     lines = []
     if copies.moved:
         lines.append(f"The copies that were there are in {copies.moved}.")

@@ -1,4 +1,4 @@
-"""A run that is open for one phase, with its parameters, plan, folder and record."""
+"""A run that is open for one phase: its parameters, plan, folder and record."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from runbook.runs.run_folder import hold_run, runs_folder
 
 @dataclass
 class OpenPhase:
-    """A run that is open for one phase. Each step takes from it what it needs."""
+    """A run that is open for one phase. Each step selects from it what it needs."""
 
     settings: Settings
     phase: str
@@ -39,26 +39,26 @@ class OpenPhase:
 
     @property
     def run(self) -> PlannedRun:
-        """Return the run without its record and phase."""
+        """The run without its record and phase."""
         return PlannedRun(self.settings, self.plan, self.folder)
 
     @property
     def phase_plan(self) -> PhasePlan:
-        """Return the trainer's inputs for this phase."""
+        """The trainer's inputs for this phase."""
         return self.plan.phases[self.phase]
 
     @property
     def training(self) -> PlannedTraining:
-        """Return the training of this phase. Only a phase that trains has one."""
+        """The training of this phase. Only a phase that trains has one."""
         return self.run.training(self.phase)
 
 
 def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
     """Check a notebook's parameters, compute the plan, open the record, and show the parameters.
 
-    Overrides that this run was given earlier are kept unless they are given again. Nothing is
-    written if a value is wrong, if values do not fit together, or if the run's folder was made with
-    other parameters.
+    Overrides from earlier calls for this run are kept unless they are set again. Nothing is written
+    if a value is invalid, if values do not fit together, or if the run's folder was made with other
+    parameters.
     """
     settings = with_values_given_before(partial(params.bind, namespace), show_text)
     remember_project(settings.project)
@@ -77,7 +77,7 @@ def binder(phase: str) -> Callable[[Mapping[str, object]], OpenPhase]:
 
 
 def with_values_given_before(load: Callable[..., Settings], say: Callable[[str], None]) -> Settings:
-    """Return a run's values, overridden by those that were given by hand for its folder.
+    """Return a run's values, overridden by the values set by hand for its folder.
 
     Print the overriding values.
     """
@@ -99,10 +99,10 @@ def with_values_given_before(load: Callable[..., Settings], say: Callable[[str],
 
 
 def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
-    """Return the run's folder with its run.yaml and plan.json, creating it if it is absent.
+    """Open the run's folder with its run.yaml and plan.json; create it if it does not exist.
 
-    Raise an error if these files do not match the run. Raise an error also if somebody else is
-    working on the run, because opening a phase sets its newest record aside.
+    Raise an error if these files do not match the run, or if another process is working on the run,
+    because opening a phase moves its newest record to the history.
     """
     folder = runs_folder(settings.project) / settings.name
     plan = machine.make_plan_here(settings, machine.calibrations_of_run(settings, folder))
@@ -126,7 +126,7 @@ def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
 
 
 def _promises(plan: Plan, phase: str) -> dict[str, object]:
-    """Return the plan's predictions for a training. The record shows it next to the results."""
+    """Return the plan's predictions for a training, which the record shows next to the results."""
     phase_plan = plan.phases[phase]
     promises: dict[str, object] = {
         "parameters": phase_plan.model.parameters,
@@ -158,7 +158,7 @@ _GOES_ON = (
 def refuse_other_parameters(settings: Settings, folder: Path) -> None:
     """Raise an error if the folder was made with other values.
 
-    The error names each of them and where its new value is set.
+    The error names each value and where the new one is set.
     """
     changed = run_files.changed_values(folder, settings)
     if not changed:
@@ -195,7 +195,7 @@ def refuse_other_parameters(settings: Settings, folder: Path) -> None:
 
 
 def summary_rows(run: PlannedRun, phase: str) -> list[Row]:
-    """Return the run in a few rows, with the values that a person checks before continuing."""
+    """Return the run in a few rows, with the values that a user checks before continuing."""
     settings = run.settings
     computes_on = run.plan.computes_on
     model = settings.model

@@ -412,6 +412,7 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
         needed |= _OWN
     if settings.site.hardware.device != "cpu":
         # Triton's kernels run only on a GPU, so megatron-core's own layers are counted and planned
+        # Triton's kernels run only on a GPU, so megatron-core's own layers are counted and planned
         # instead.
         needed["kernels"] = "plain"
 
@@ -426,7 +427,7 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
 
 
 def distinct_ranks(spec: PhasePlan) -> list[int]:
-    """Return the first rank of each pipeline stage and, with several copies, the job's last rank.
+    """Return the first rank of each pipeline stage and, with several replicas, the job's last rank.
 
     No other rank needs more memory.
     """
@@ -468,7 +469,7 @@ def _count_here(
     ranks: Sequence[int],
     say: Any,
 ) -> Iterator[Any]:
-    """Rehearse ranks in groups, one process each.
+    """Do the dry run of ranks in groups, with one process for each group.
 
     As many processes run at once as there are cores.
     """
@@ -489,14 +490,14 @@ def _count_here(
                 say(f"{where}: {counted['seconds']:.0f} s, {done} of {len(ranks)}")
                 yield counted
         finally:
-            # If a rank failed or somebody pressed Ctrl-C, do not wait for the others.
+            # If a rank failed or the user pressed Ctrl-C, do not wait for the other ranks.
             pool.shutdown(wait=False, cancel_futures=True)
             while not processes.wait_until(lambda: all(future.done() for future in waiting), 0.2):
                 processes.kill_until_none(lambda: processes.process_tree(folder))
 
 
 def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
-    """Rehearse ranks in a separate process, and return the counts of each."""
+    """Do the dry run of some ranks in a separate process, and return the counts of each."""
     rank_list = ",".join(map(str, ranks))
     argv = [
         *(sys.executable, "-m", "runbook.training.rehearsal", str(plan)),
@@ -515,7 +516,7 @@ def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
     # Leave out torch's long lists, which would hide the error.
     lines = [line for line in ended.err.splitlines() if "registered at" not in line]
     errors = "\n".join(lines)
-    # The system or a person killed it; usually there is too little memory here.
+    # The system or a user killed it; usually this machine has too little memory.
     was_killed = ended.exit_code < 0
     if ended.exit_code == CANNOT_REHEARSE or was_killed:
         raise CannotRehearseError(

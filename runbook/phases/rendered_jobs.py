@@ -1,4 +1,4 @@
-"""Jobs of a run as text, and the folder that `runbook render` writes."""
+"""The jobs of a run as text, and the folder that `runbook render` writes."""
 
 import sys
 from collections.abc import Sequence
@@ -36,10 +36,10 @@ def render_all(
     *,
     placeholders: bool = False,
 ) -> list[Path]:
-    """Write the files of a submission into `out`, which can then be submitted from there.
+    """Write the files of a submission into `out`, from where they can be submitted.
 
-    `out` is laid out like a run's folder. A missing value is refused, or marked with
-    `placeholders`. A folder from which a job was submitted is refused.
+    `out` has the layout of a run's folder. A missing value is refused, or marked with
+    `placeholders`. A folder from which a job was already submitted is refused.
     """
     settings = load_named(run, set_words)
     if placeholders:

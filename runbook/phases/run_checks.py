@@ -1,4 +1,4 @@
-"""Every rule that a run's plan has to satisfy, for `runbook check`."""
+"""All rules for a run's plan, for `runbook check`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from runbook.runs.run_names import named_run
 
 
 def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
-    """Return the name of a run and every rule that its plan satisfies.
+    """Return the name of a run and every rule that its plan was checked against.
 
     Values that another YAML reader would interpret differently are listed as well.
     """
     settings, plan = load_plan(run, set_words)
     file = find_run_file(named_run(run).run)
     # papermill -f would read these values of the run file differently. Our own reader, which every
-    # command uses, takes them as intended.
+    # command uses, reads them as intended.
     rule = PhaseMessage.SAME_IN_BOTH_YAML.fill()
     yaml_checks = []
     for difference in differences(read_text(file.path, file.where), file.where):

@@ -16,10 +16,9 @@ from runbook.runs.run_names import named_run
 
 
 def load_named(word: str, set_words: Sequence[str]) -> Settings:
-    """Return the settings of a run, a variant, or a folder that `--as` made.
+    """Return the settings of a run, a variant, or a folder made by `--as`.
 
-    Such a folder has a name like `local--quick`. The values given by hand when it was made apply
-    again.
+    Such a folder has a name like `local--quick`. The values set by hand for it apply again.
     """
     named = named_run(word)
     set_and_named_words = [*named.set_words, *set_words]
@@ -38,8 +37,8 @@ def load_plan(
 ) -> tuple[Settings, Plan]:
     """Return a run's settings and plan, without a folder.
 
-    With `measured`, smoke tests that ran here correct the step times; with `core_flops`, the
-    measured FLOP/s of a core.
+    With `measured`, smoke tests on this machine correct the step times; with `core_flops`, the
+    measured FLOP/s of a core does.
     """
     settings = load_named(run, set_words)
     calibrations = None

@@ -29,8 +29,8 @@ from runbook.runs.bad_nodes import FILE_NAME, read_bad_nodes
 def write_report(folder: Path, *, manifest: bool = False) -> Path:
     """Write index.html and report.html of the run and index.html of all runs.
 
-    `manifest` is passed at the end of a phase: its output files are recorded too. A report records
-    only its own pages.
+    Set `manifest` at the end of a phase, so that its output files are recorded too. Otherwise only
+    the pages of the report are recorded.
     """
     page = write_front_page(folder, read_front_page(folder))
     write_runs_index(folder.parent)
@@ -42,8 +42,8 @@ def write_report(folder: Path, *, manifest: bool = False) -> Path:
 def write_checked_report(folder: Path) -> Path:
     """Rewrite the report of a run from its files.
 
-    Name the files that were changed after they were recorded. Call it only between phases: while a
-    phase ends, its own files are newer than the manifest.
+    It names the files that were changed after they were recorded. Call this only between phases:
+    while a phase ends, its own files are newer than the manifest.
     """
     front_page = read_front_page(folder)._replace(changed=changed_files(folder))
     page = write_front_page(folder, front_page)
@@ -57,7 +57,7 @@ def changed_files(folder: Path) -> list[str]:
 
 
 def file_notebook(notebook: Path, folder: Path) -> str:
-    """Add a notebook that a person executed to the records of its run.
+    """Add a notebook that the user executed to the records of its run.
 
     A notebook of another run is refused.
     """
@@ -68,10 +68,7 @@ def file_notebook(notebook: Path, folder: Path) -> str:
 
 
 def read_front_page(folder: Path) -> FrontPage:
-    """Show what the model wrote before and after, and the numbers that readers want first.
-
-    The plan stands next to the results.
-    """
+    """Return the front page: samples before and after, main numbers, and the plan."""
     samples, trained, comparison = _outcome(folder)
     sample = None
     if len(samples) > 1:
@@ -103,15 +100,15 @@ def _bad_node_facts(folder: Path, settings: params.Settings) -> list[tuple[str, 
 
 
 FORECASTS_OF_ALL_RUNS = "Forecasts of all runs"
-"""The name of this fact in a report."""
+"""The name of this entry in a report."""
 MOST_MISSES = 3
-"""How many missed forecasts a report names; the others are in forecasts.jsonl."""
+"""Number of missed forecasts in a report; all are in forecasts.jsonl."""
 
 
 def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
-    """Return the calibration of all forecasts of the project, misses first.
+    """Return the calibration of all forecasts of the project, and the misses.
 
-    It is empty if none was scored.
+    Return an empty list if none was scored.
     """
     scores = read_scores_of_all(runs)
     if not scores:
@@ -140,7 +137,7 @@ def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
 def _outcome(
     folder: Path,
 ) -> tuple[dict[int, str], list[training_results.TrainingResults], Sequence[Row]]:
-    """Return what the model wrote, the trainings with metrics, and the plan next to the results."""
+    """Return the samples, the trainings that have metrics, and the comparison with the plan."""
     plan = run_files.read_plan_file(folder)
     tokenizer = run_files.tokenizer_of(folder)
     samples = {}
@@ -161,10 +158,9 @@ def _outcome(
 
 
 def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
-    """Show the summary of a run: verdict, loss, texts, plan and results, and the report.
+    """Return the summary of a run: verdict, loss, samples, plan and results, and the report.
 
-    The verdict covers the phases that were requested. Earlier results of the other phases appear in
-    the table.
+    The verdict covers the requested phases. Earlier results of other phases appear in the table.
     """
     run = read_run(folder)
     samples, trained, comparison = _outcome(folder)
@@ -200,7 +196,7 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
 
 
 def _verdict_of(run: RunState, phases: Sequence[str]) -> str:
-    """Return the verdict of these phases of a run, and their names unless they are all."""
+    """Return the verdict of these phases of a run, with their names unless they are all phases."""
     states = [state for state in run.phases if state.phase in phases]
     if len(states) == len(run.phases):
         return run.verdict

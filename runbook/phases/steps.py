@@ -1,4 +1,4 @@
-"""A step of a phase: one cell of its notebook, the values it takes, and the work that it does.
+"""A step of a phase: one cell of its notebook, its input values, and its work.
 
 A phase lists its steps in order. Its notebook calls them, and a resumed run asks their work whether
 it is done.
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class PhaseStep(Generic[Result]):
-    """A step of a phase. Its function receives the values that it takes, and nothing else."""
+    """A step of a phase. Its function receives only the values that it declares."""
 
     def __init__(
         self,
@@ -28,27 +28,27 @@ class PhaseStep(Generic[Result]):
         work: StepWork | None,
     ) -> None:
         self.takes = takes
-        """Choose the values for `run` from the phase that is open in the notebook."""
+        """Selects the values for `run` from the phase that is open in the notebook."""
         self.run = run
-        """Do the step with these values. A test calls it without a notebook."""
+        """Does the step with these values. Tests call it without a notebook."""
         self.work = work
-        """The inputs, outputs and done marker. None: the step leaves none, and always runs."""
-        # Its name and docstring are those of the function, also for `phase.STEP?` in JupyterLab.
+        """The inputs, outputs and done marker. None if the step has no marker and always runs."""
+        # The step has the name and docstring of the function, also for `phase.STEP?` in JupyterLab.
         update_wrapper(self, run)
-        # JupyterLab shows what a cell passes, an open phase, and what `run` returns.
+        # JupyterLab shows the argument of a cell, an open phase, and the result of `run`.
         del self.__dict__["__wrapped__"]
         returns = signature(run).return_annotation
         self.__signature__ = signature(self).replace(return_annotation=returns)
 
     def __call__(self, open_phase: OpenPhase, *arguments: Any, **options: Any) -> Result:
-        """Do the step for an open phase, with further arguments that a person gives in a cell."""
+        """Do the step for an open phase, with further arguments from the cell."""
         return self.run(*self.takes(open_phase), *arguments, **options)
 
 
 def step(
     takes: Callable[[OpenPhase], tuple[*Values]], work: StepWork | None = None
 ) -> Callable[[Callable[[*Values], Result]], PhaseStep[Result]]:
-    """Make a function a step that takes these values."""
+    """Return a decorator that makes a function a step with these input values."""
 
     def make(run: Callable[[*Values], Result]) -> PhaseStep[Result]:
         return PhaseStep(takes, run, work)
@@ -57,10 +57,10 @@ def step(
 
 
 def plan_only(open_phase: OpenPhase) -> tuple[Plan]:
-    """Take the plan."""
+    """Select the plan."""
     return (open_phase.plan,)
 
 
 def run_only(open_phase: OpenPhase) -> tuple[PlannedRun]:
-    """Take the parameters, the plan and the folder of the run."""
+    """Select the parameters, the plan and the folder of the run."""
     return (open_phase.run,)

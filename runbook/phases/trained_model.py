@@ -1,6 +1,6 @@
-"""A run's checkpoint in use, in a separate process.
+"""Use of a run's checkpoint in a separate process.
 
-It writes text, and exports and imports Hugging Face folders.
+This includes sampling text, and exporting and importing Hugging Face folders.
 """
 
 import json
@@ -32,7 +32,7 @@ _FOLDER_FILES = (
     "mp_rank_*/model_optim_rng.pt",
 )
 LIMIT_SECONDS = 24 * 3600.0
-"""Longer than any model needs; Ctrl-C ends it."""
+"""Longer than any model needs; Ctrl-C stops it earlier."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,9 @@ def sample_texts(
 ) -> list[Sample]:
     """Continue prompts from the newest complete checkpoint.
 
-    An empty prompt stands for the run's own, or starts a new document. `options` has `tokens`,
-    `temperature` (0 picks the likeliest token each time), `top_p`, `cache` and `iteration`.
+    An empty prompt means the run's own prompt, or else the start of a new document. `options` has
+    `tokens`, `temperature` (0 selects the most likely token each time), `top_p`, `cache` and
+    `iteration`.
     """
     phases = read_plan_file(folder).phases
     if phase not in phases:
@@ -70,8 +71,7 @@ def sample_texts(
     sampling = phases[phase].sampling
     prompts = [prompt or sampling.prompt for prompt in prompts]
     end = sampling.end_of_document
-    # An empty prompt begins a new document; without an end-of-document token there is no such
-    # beginning.
+    # An empty prompt starts a new document, which is impossible without an end-of-document token.
     beginning = [end] if end >= 0 else []
     ids = [load_tokenizer(tokenizer).encode(prompt) if prompt else beginning for prompt in prompts]
     if not all(ids):
@@ -146,7 +146,7 @@ def export_weights(
 
 
 def _write_tokenizer(name: str, spec: PhasePlan, out: Path) -> None:
-    """Write the tokenizer as `transformers` loads it, and the tokens that end a text."""
+    """Write the tokenizer in the format of `transformers`, with the tokens that end a text."""
     for file, content in tokenizer_files(name).items():
         (out / file).write_bytes(content)
     end = spec.sampling.end_of_document
@@ -175,9 +175,9 @@ def _model_card(
     spec: PhasePlan,
     exported: Exported,
 ) -> str:
-    """Return README.md from the run's records.
+    """Return README.md with facts from the run's records.
 
-    Facts that only the owner knows are left blank to fill in.
+    Facts that only the owner knows are left blank.
     """
     record = find_phase_record(folder, spec.phase)
     commit = ""
@@ -278,7 +278,7 @@ def ask_trainer(
     request: Mapping[str, object],
     processes: int = 1,
 ) -> dict[str, Any]:
-    """Return the trainer's answer, from one separate process or several on this machine."""
+    """Return the trainer's answer, from one or several separate processes on this machine."""
     argv = [sys.executable, "-m"]
     if processes > 1:
         argv += [

@@ -210,7 +210,7 @@ def test_a_rate_that_does_not_depend_on_the_length_is_said_to_be_undisturbed(run
         ("parallel.tensor=2", "of iteration 4: tensor 1 -> 2, data 2 -> 1."),
         ("parallel.pipeline=2", "of iteration 4: pipeline 1 -> 2, data 2 -> 1."),
         ("training.micro_batch=2", "of iteration 4: micro-batch 4 -> 2."),
-        ("training.engine=deepspeed", "the weights are taken up, and Adam begins anew."),
+        ("training.engine=deepspeed", PhaseMessage.OPTIMIZER_BEGINS_ANEW.fill()),
     ],
 )
 def test_another_cut_goes_on_too(open_phase, queue, capsys, word, told):

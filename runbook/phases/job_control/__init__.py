@@ -1,1 +1,1 @@
-"""Jobs of a phase: submitting them, watching them, and deciding on restarts."""
+"""Jobs of a phase: submitting them, watching them, and deciding about restarts."""

@@ -1,4 +1,4 @@
-"""Decides which training the next job continues: the one in the run's folder, or a new one."""
+"""The decision whether the next job continues the run's training or starts a new one."""
 
 import json
 
@@ -16,12 +16,12 @@ from runbook.runs.step import StepOfRun
 
 
 def continue_or_begin(training: PlannedTraining, step: StepOfRun) -> None:
-    """Continue the training whose outputs are in the folder, or begin a new one.
+    """Continue the training whose outputs are in the folder, or start a new one.
 
     Outputs of another training are moved to the history.
     """
     if step.was_started():
-        # Note it again below, because an older version stored only the fingerprint.
+        # The inputs are noted again below, because an older version stored only the fingerprint.
         pass
     elif why := why_continued(training, step):
         show_text(why)
@@ -35,22 +35,22 @@ def continue_or_begin(training: PlannedTraining, step: StepOfRun) -> None:
                 PhaseMessage.OUTPUTS_SET_ASIDE.fill(folder=moved.relative_to(training.folder))
             )
 
-        # Everything before it belongs to another training.
+        # Everything before this event belongs to another training.
         training.append_event("begun")
 
     note_start(training, step)
 
 
 def note_start(training: PlannedTraining, step: StepOfRun) -> None:
-    """Note the inputs with which the training starts, for later jobs."""
+    """Record the inputs with which the training starts, for later jobs."""
     facts = {"inputs": _identity(training, step), "phase": as_json(training.phase_plan)}
     step.note_start(facts)
 
 
 def _identity(training: PlannedTraining, step: StepOfRun) -> dict[str, object]:
-    """Return the values other than its plan that identify a training.
+    """Return the values that identify a training, in addition to its plan.
 
-    These are our version of the phase, and the checksums of the tokens.
+    These are our version of the phase and the checksums of the tokens.
     """
     return {
         "version": step.version,
@@ -70,10 +70,10 @@ def _started_plan(training: PlannedTraining, step: StepOfRun) -> PhasePlan | Non
 
 
 def why_continued(training: PlannedTraining, step: StepOfRun) -> str:
-    """Return why the next job continues from the outputs in the folder though inputs changed.
+    """Return why the next job continues from the outputs in the folder although inputs changed.
 
     The text also explains the consequences. It is empty if the job starts from the beginning:
-    because this is another training, nothing was saved, or nothing is left to train.
+    because it is another training, because nothing was saved, or because nothing is left to train.
     """
     # Only this phase may be prolonged, because a smoke test is judged from its first step on.
     if training.phase != FULL or training.settings.run.training.framework != "runbook":
@@ -99,7 +99,7 @@ def why_continued(training: PlannedTraining, step: StepOfRun) -> str:
         try:
             metadata = json.loads((checkpoints / folder_name(saved) / METADATA).read_text())
             consumed = int(metadata["consumed_samples"])
-        except (OSError, ValueError, KeyError, TypeError):  # The trainer itself judges this
+        except (OSError, ValueError, KeyError, TypeError):  # The trainer itself checks this
             consumed = saved * new_plan.batch.global_
 
         sentences.append(_rate_text(before, new_plan, consumed))

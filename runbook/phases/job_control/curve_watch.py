@@ -1,4 +1,4 @@
-"""Follows the final loss that the curve predicts, and notes when it leaves the sealed interval."""
+"""Forecasts the final loss from the curve, and records when it leaves the sealed interval."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runbook.runs.planned_run import PlannedTraining
 
 
 class CurveWatch:
-    """Forecasts the loss again at each evaluation of a training, and at no other time."""
+    """Repeats the forecast of the loss at each evaluation of a training, and at no other time."""
 
     def __init__(self, training: PlannedTraining) -> None:
         self._training = training
@@ -34,10 +34,7 @@ class CurveWatch:
         return self._newest.as_text() if self._newest else None
 
     def _read(self) -> None:
-        """Check each evaluation since the last call.
-
-        So even a late call names the right iteration.
-        """
+        """Check each evaluation since the last call, so that a late call finds the right one."""
         after = self._newest.iteration if self._newest else 0
         training = self._training
         for expected in expected_losses(training.folder, training.phase_plan, after):
@@ -47,7 +44,7 @@ class CurveWatch:
                 self._note(expected)
 
     def _note(self, expected: ExpectedLoss) -> None:
-        """Add the event once per iteration, whichever process is watching."""
+        """Add the event once per iteration, even if several processes watch."""
         sealed = expected.sealed
         assert sealed is not None
         events = read_lines(self._training.events_path)

@@ -1,6 +1,6 @@
-"""Reads how a phase's job ended, and which nodes are to blame.
+"""How a phase's job ended, and which nodes are to blame.
 
-`runbook.next_job` decides what follows.
+`runbook.next_job` decides about the next job.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def read_attempt(
     metrics: Path,
     events: Path,
 ) -> Attempt:
-    """Read how a job ended from its status, its logs and the run's files."""
+    """Return how a job ended, from its status, its logs and the run's files."""
     job = EndedJob(
         name=folder.path.name,
         end=job_end(status),
@@ -39,7 +39,7 @@ def read_attempt(
 
 
 def decision_of_job(folder: JobFolder) -> Decision | None:
-    """Return the decision that a job of a chain or with spare nodes took at its end, or None."""
+    """Return the decision that a job with successors or spare nodes made at its end, or None."""
     lines = job_folder.read_text(folder.decision).splitlines()
     if not folder.exit_code.exists() or len(lines) < 4 or lines[0] not in set(Action):
         return None
@@ -49,14 +49,14 @@ def decision_of_job(folder: JobFolder) -> Decision | None:
 
 
 def nodes_of_job(folder: JobFolder) -> list[str]:
-    """Return the nodes that a job recorded, or an empty list if it recorded none."""
+    """Return the nodes that a job recorded, or an empty list."""
     return job_folder.read_text(folder.hostfile).split()
 
 
 ALARMS_OF_NODES = (FoundBy.SLOW_RANK, FoundBy.BIT_FLIP, FoundBy.CORRUPTION)
-"""Alarms of the trainer that concern a rank's node.
+"""The trainer's alarms that concern a rank's node.
 
-If two concern the same node, the one later in this list counts.
+If a node has several, the one that is last in this list counts.
 """
 
 
@@ -69,7 +69,7 @@ def nodes_with_alarms(
     """Return the nodes of ranks that a job reported as slow or wrong, with the alarm's evidence."""
     reported: dict[str, tuple[FoundBy, str]] = {}
     of_job = attempts.events_of_job(events, job)
-    # Use the nodes of the last attempt: an earlier one may have run on others.
+    # Only the nodes of the last attempt count, because an earlier one may have run on others.
     of_attempts = attempts.split_by_attempt(of_job, job)
     newest = of_attempts[-1] if of_attempts else of_job
     alarms = [event for event in newest if event.get("event") == "alarm"]

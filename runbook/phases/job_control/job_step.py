@@ -1,6 +1,6 @@
 """A step that jobs carry out: launches it once, finds its job again, and resubmits a stopped job.
 
-This module does not depend on what a job trains. `training_jobs.training_step` says that.
+This module does not depend on what a job trains, which `training_jobs.training_step` defines.
 """
 
 from collections.abc import Callable
@@ -30,26 +30,25 @@ class JobStep:
     step: StepOfRun
     scheduler: Scheduler
     slow_gate: Gate
-    """It runs before the run is locked, because it takes minutes, and others may use the run in the
-    meantime."""
+    """It runs before the run is locked, because it takes minutes in which others may use the run.
+    """
     gate: Gate
     """It runs while the run is locked, whatever an earlier cell has shown."""
     why_continued: Callable[[], str]
-    """Function that returns why the next job continues from the outputs in the folder although
-    inputs changed.
+    """Return why the next job continues from the outputs in the folder although inputs changed.
 
-    Empty if it starts from the beginning.
+    The text is empty if the job starts from the beginning.
     """
     prepare_folder: Callable[[], None]
     """Keeps the outputs from which the job continues, or moves those of another step aside."""
     render: Callable[[], RenderedJob]
-    """Returns the job's files, which leave out the nodes currently known as bad."""
+    """Return the job's files, which exclude the nodes that are known to be bad."""
     record_event: Callable[..., None]
     chain: int = 1
-    """Number of jobs that are queued, each of which continues where the previous one stopped."""
+    """Number of queued jobs, each of which continues where the previous one stopped."""
 
     def hold(self, purpose: str) -> AbstractContextManager[None]:
-        """Prevent other processes from changing the run in the meantime."""
+        """Prevent other processes from changing the run inside the block."""
         return hold_run(self.step.run_folder, f"{purpose} {self.phase}")
 
     def latest(self) -> JobFolder | None:
@@ -58,7 +57,7 @@ class JobStep:
 
 
 def launch(job_step: JobStep) -> None:
-    """Submit the step's job, find the one that is running, or report that the step is done.
+    """Submit the step's job, find the running one, or report that the step is done.
 
     Nothing runs twice. A job is submitted only if the gates pass now.
     """
@@ -95,13 +94,13 @@ def resubmit(job_step: JobStep) -> JobFolder:
 def require_unchanged(job_step: JobStep) -> StepStatus:
     """Return the status of the step.
 
-    Raise `ChangedOutputError` if a file of a finished one was changed. A finished step is never
-    marked done again over changed files, because that would make the change part of the record.
+    Raise `ChangedOutputError` if a file of a finished step was changed. A finished step is never
+    marked done again after such a change, because that would make the change part of the record.
     """
     step = job_step.step
     status = step.status()
     if status.state is StepState.INPUTS_CHANGED and not _was_submitted_since(job_step):
-        # The training was prolonged or its layout changed, so the starting point is compared as
+        # The training was prolonged or its layout changed, so its starting point is compared as
         # well.
         marker = step.marker()
         if marker and job_step.why_continued():
@@ -124,7 +123,7 @@ def _was_submitted_since(job_step: JobStep) -> bool:
 def _is_submitted(job_step: JobStep) -> bool:
     """Return whether the newest job is doing this work or has done it; if so, print that.
 
-    An active job with other inputs is an error.
+    Raise an error if an active job has other inputs.
     """
     latest = job_step.latest()
     if not latest:

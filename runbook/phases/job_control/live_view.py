@@ -1,6 +1,6 @@
-"""The live view of a running training.
+"""The live view of a running training: facts, loss curve and last events.
 
-It shows facts, loss curve and last events, read from the run's files, the queue and the machine.
+They are read from the run's files, the queue and the machine.
 """
 
 import math
@@ -35,12 +35,13 @@ from runbook.runs.planned_run import PlannedTraining
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
-"""How long to wait for a job whose state is unknown, because a queue's controller restarts now and
-then."""
+"""How long to wait for a job whose state is unknown, because controllers of queues restart now and
+then.
+"""
 MOST_ROWS = 1000
 SECONDS_BETWEEN_DEVICE_QUESTIONS = 5.0
 RECENT = 20
-"""Number of steps whose median is used to estimate the time left."""
+"""Number of steps whose median is used to estimate the remaining time."""
 GPU_QUESTION = (
     "nvidia-smi",
     "--query-gpu=utilization.gpu,memory.used",
@@ -61,7 +62,7 @@ class LiveView:
             Tail(folder / phase_plan.log.metrics),
             Tail(folder / phase_plan.log.events),
         )
-        # From the datasheet; None on a CPU or an unknown device, as in 05-analysis.
+        # From the datasheet; None on a CPU or an unknown device, as in 05-analysis
         self.peak = peak_of(settings.site, phase_plan.precision.format)
         total = phase_plan.duration.iterations
         self.progress = Progress(
@@ -82,7 +83,7 @@ class LiveView:
         state: Callable[[], JobStatus],
         enough: Callable[[list[dict[str, Any]]], bool] | None = None,
     ) -> JobStatus:
-        """Show the job until it ends, or until its metrics rows are `enough`."""
+        """Show the job until it ends, or until `enough` is true for the rows of its metrics."""
         status = state()
         self._publish(is_running=status.state in ACTIVE)
         write_runs_index(self.folder.parent)
@@ -128,7 +129,7 @@ class LiveView:
             self._publish(is_running=True)
 
     def _publish(self, *, is_running: bool) -> None:
-        """Write the curve so far for the page of all runs, which leaves smoke tests out."""
+        """Write the curve so far for the page of all runs, which does not include smoke tests."""
         if self.phase_plan.phase != FULL:
             return
         self._published = time.monotonic()
@@ -136,7 +137,7 @@ class LiveView:
         write_live_curve(self.folder, curve_of_rows(self.folder, rows, is_running=is_running))
 
     def facts(self, status: JobStatus) -> Row:
-        """Return job, step, loss, speed, time left, and use of the machine."""
+        """Return job, step, loss, speed, remaining time, and use of the machine."""
         rows = self.metrics.read()
         active = status.state in ACTIVE
         facts: dict[str, object] = {
@@ -237,7 +238,10 @@ def training_facts(
 
 
 def fewer_devices_text(rows: Sequence[Row], planned: int) -> str:
-    """Return since which step fewer devices have been training than planned.
+    """Return the step from which fewer devices than planned are training.
+
+    Return an empty text if all of them train.
+
 
     The text is empty if all of them train.
 
@@ -258,11 +262,7 @@ def fewer_devices_text(rows: Sequence[Row], planned: int) -> str:
 
 
 def thinned(rows: Sequence[Row]) -> list[Row]:
-    """Reduce many rows to about a thousand, keeping the newest.
-
-    Viewing a long training must not become slower every day.
-
-
+    """Reduce many rows to about a thousand, including the newest, so that a view stays fast.
 
     >>> [len(thinned([{}] * number)) for number in (0, 3, 1000,
     ... 1_000_000)], thinned([{"n": n} for n in range(25)])[-1]

@@ -1,4 +1,4 @@
-"""Gates: conditions for submitting a phase's job, and who may waive them."""
+"""Gates: the conditions for submitting a phase's job, and waivers for them."""
 
 import json
 from dataclasses import replace
@@ -26,8 +26,8 @@ def apply_waiver(
 ) -> Check:
     """Return the gate's verdict.
 
-    A failed gate becomes a warning if a person took responsibility for it. The person's name is
-    kept in the record of this phase and, with the time and the account, once in events.jsonl.
+    A failed gate becomes a warning if someone waived it. The name of that person is stored in the
+    record of this phase and, with the time and the account, once in events.jsonl.
     """
     if gate.verdict == "pass":
         return gate
@@ -91,7 +91,7 @@ def require_ready(training: PlannedTraining, session: Session) -> None:
 def gate_check(run: PlannedRun) -> Check:
     """Return the smoke test's verdict.
 
-    It must belong to the smoke test that the plan now describes.
+    It must belong to the smoke test as it is planned now.
     """
     rule = f"{SMOKE} passed with these parameters"
     path = run.folder / GATE
@@ -107,7 +107,7 @@ def gate_check(run: PlannedRun) -> Check:
 
 
 def data_check(training: PlannedTraining, *, by_content: bool = True) -> Check:
-    """Return the checks of the token files that the data phase made."""
+    """Return the check of the token files that the data phase made."""
     if training.phase_plan.data.mock:
         return Check(
             TOKENS, "pass", "mock data", "token ids are made up while training: there are no files"

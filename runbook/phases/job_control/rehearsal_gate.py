@@ -1,6 +1,6 @@
-"""Rehearses a layout before its first job on a cluster.
+"""The dry run of a layout before its first job on a cluster.
 
-The counts are made once, stored by fingerprint, and judged at each launch.
+It runs once per layout; its counts are stored, and checked at each launch.
 """
 
 import itertools
@@ -40,11 +40,10 @@ from runbook.runs.step import fingerprint
 
 FOLDER = "rehearsals"
 VERSION = 2
-"""Increase this number when rehearsals start to count differently, so that stored ones are made
-again."""
+"""Increase this number when dry runs count differently, so that stored ones are repeated."""
 WAIVER = "training.rehearsal_waived_by"
 JOB_PHASE = ENVIRONMENT
-"""The rehearsal's job requests the same resources as the node checks, without devices."""
+"""The dry run's job requests the same resources as the node checks, but no devices."""
 COUNTING = ("gpt3-runbook", "torch", "megatron-core", "deepspeed")
 """Packages whose versions may affect the counts."""
 REMEDY = (
@@ -56,7 +55,7 @@ REMEDY = (
 def require(training: PlannedTraining, session: Session) -> None:
     """Stop before the phase's first job on a cluster if its layout fails or does not fit.
 
-    The layout is rehearsed at full size.
+    A dry run at full size shows that.
     """
     if training.settings.site.scheduler != "local":
         require_values(training.settings)
@@ -64,9 +63,9 @@ def require(training: PlannedTraining, session: Session) -> None:
 
 
 def show(training: PlannedTraining, session: Session) -> None:
-    """Show the counts of the layout's rehearsal.
+    """Show the counts of the layout's dry run.
 
-    A stored rehearsal is used; otherwise it is made now, if this site has a queue.
+    Use the stored one; if there is none, do the dry run now if this site has a queue.
     """
     name = training.settings.name
     site = training.settings.site
@@ -75,7 +74,7 @@ def show(training: PlannedTraining, session: Session) -> None:
     if site.scheduler == "local":
         show_text(PhaseMessage.NO_QUEUE_TO_REHEARSE.fill(site=site.site, name=name))
     elif has_trainer() or kept_rehearsal(training):
-        # This is only shown, because a failure stops the phase whose job it concerns.
+        # The result is only shown here. A failure stops the phase whose job it concerns.
         check = check_layout(training, session)
         record_checks(
             session, [replace(check, verdict="warn") if check.verdict == "fail" else check]
@@ -95,7 +94,7 @@ def show(training: PlannedTraining, session: Session) -> None:
 def check_layout(training: PlannedTraining, session: Session) -> Check:
     """Check that every stage of the phase fits its device at full size.
 
-    If that was never rehearsed, do it now.
+    If there is no stored dry run, do it now.
     """
     framework = training.settings.run.training.framework
     rehearsal = kept_rehearsal(training)
@@ -136,9 +135,9 @@ def _fullest_text(rehearsal: Rehearsal) -> str:
 
 
 def kept_rehearsal(training: PlannedTraining) -> Rehearsal | None:
-    """Return the rehearsal of exactly this layout from the run's folder.
+    """Return the stored dry run of exactly this layout from the run's folder.
 
-    It is compared with the current devices.
+    It is compared with the present devices.
     """
     try:
         content = json.loads(_kept_path(training).read_text(encoding="utf-8"))
@@ -160,7 +159,7 @@ def _kept_path(training: PlannedTraining, ending: str = "json") -> Path:
 
 
 def _software(training: PlannedTraining) -> dict[str, str]:
-    """Return the relevant versions: those installed here, or in the job's own environment."""
+    """Return the relevant versions: those installed here, or those in the job's own environment."""
     there = {}
     for name, version in versions().items():
         if name in COUNTING:
@@ -173,7 +172,7 @@ def _software(training: PlannedTraining) -> dict[str, str]:
 
 
 def _rehearse(training: PlannedTraining) -> Rehearsal:
-    """Rehearse one step of the first rank of each stage, here or as a job.
+    """Do the dry run of one step for the first rank of each stage, here or in a job.
 
     The result is stored by the fingerprint of the layout.
     """

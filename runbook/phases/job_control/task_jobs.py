@@ -1,6 +1,6 @@
-"""Jobs of a queue that do not train.
+"""Queue jobs that do not train.
 
-Either all are submitted or none. Jobs that are already running are found, and watched to their end.
+Either all of them are submitted or none. Running jobs are found, and watched to their end.
 """
 
 import time
@@ -68,7 +68,7 @@ def _submit_tasks(
     scheduler: QueueScheduler,
     tasks: Sequence[Task],
 ) -> list[JobFolder]:
-    """Submit all tasks or none: if one is refused, those submitted before it are cancelled."""
+    """Submit all tasks or none: if one is refused, the earlier ones are cancelled."""
     folders: list[JobFolder] = []
     submitted: list[JobFolder] = []
     try:

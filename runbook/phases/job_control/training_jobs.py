@@ -1,4 +1,4 @@
-"""The jobs of a training: submitted or found, watched to their end, and resumed."""
+"""The jobs of a training: submitting or finding them, watching them, and resuming the training."""
 
 import sys
 import time
@@ -52,9 +52,9 @@ def training_step(
     session: Session,
     before_submit: BeforeSubmit | None = None,
 ) -> JobStep:
-    """Return a phase's training as a step that jobs carry out, with its actions.
+    """Return a phase's training as a step for jobs, with its actions.
 
-    `before_submit` is called once it is known that a job will be submitted.
+    `before_submit` is called once it is certain that a job will be submitted.
     """
     step = train_step(training.run, training.phase)
 
@@ -79,7 +79,7 @@ def training_step(
 
 
 def render_training(training: PlannedTraining) -> RenderedJob:
-    """Return the files of the phase's next job, which leaves out the nodes known as bad."""
+    """Return the files of the phase's next job, which excludes nodes that are known to be bad."""
     job = training.job
     nodes_wanted = job.nodes + job.spares
     settings, exclusion = without_bad_nodes(training.settings, nodes_wanted)
@@ -95,7 +95,7 @@ def render_training(training: PlannedTraining) -> RenderedJob:
 
 
 def watch(training: PlannedTraining, training_job: JobStep) -> None:
-    """Follow the job to its end from its files, and resume it if it stopped.
+    """Follow the job to its end from its files, and resume the training if the job stopped.
 
     A failure is shown with the last lines of the job's own output.
     """
@@ -130,13 +130,13 @@ def watch(training: PlannedTraining, training_job: JobStep) -> None:
 
 
 LOOK_SECONDS = 1.0
-"""Interval at which a wait checks whether a person asked to end it."""
+"""Interval at which a wait checks whether the user asked to end it."""
 
 
 def _wait_for_recovery(job: JobFolder, decision: Decision) -> None:
-    """Wait as long as the decision requires, and explain why nothing happens.
+    """Wait as long as the decision requires, and explain the wait.
 
-    `runbook cancel` ends the wait. A file in the ended job's folder tells it that a watcher is
+    `runbook cancel` ends the wait. A file in the ended job's folder shows it that a watcher is
     waiting.
     """
     if not decision.wait_seconds:
@@ -155,7 +155,7 @@ def _wait_for_recovery(job: JobFolder, decision: Decision) -> None:
 def follow(training: PlannedTraining, until: int = 0) -> JobStatus:
     """Show the newest job's progress until it ends.
 
-    With `until`, stop once the job itself has reached that iteration.
+    With `until`, stop once the job has reached that iteration.
     """
     scheduler = get_scheduler(training.settings.site)
     folder = newest_job(training)
@@ -173,7 +173,7 @@ def follow(training: PlannedTraining, until: int = 0) -> JobStatus:
     }
     submitted = record.submitted if (record := job_folder.read_record(folder)) else 0
 
-    def enough(rows: list[dict[str, Any]]) -> bool:  # Not the files of an earlier job that is gone
+    def enough(rows: list[dict[str, Any]]) -> bool:  # Do not count rows of an earlier, removed job
         return (
             bool(rows)
             and rows[-1].get("time", submitted) >= submitted
@@ -199,14 +199,14 @@ def stop_gently(training: PlannedTraining) -> JobStatus:
         if scheduler.state(folder).state in ACTIVE:
             raise
 
-    # The job may have ended by itself in the meantime.
+    # The job may already have ended.
     return follow(training)
 
 
 def failure_text(
     training: PlannedTraining, status: JobStatus, decision: Decision | None = None
 ) -> Statement:
-    """Return why a job failed, with the last lines of its output, and where to find all of it.
+    """Return why a job failed, the last lines of its output, and where to find all of it.
 
     The text also explains why the job is not restarted.
     """
@@ -227,7 +227,7 @@ def note_job_end(
     decision: Decision,
     **facts: Any,
 ) -> None:
-    """Add an event that states how the newest job ended and what follows.
+    """Record how the newest job ended and what follows, as an event.
 
     The wall-time account reads this event.
     """
@@ -235,7 +235,7 @@ def note_job_end(
     state = str(status.state)
     code = status.exit_code
     end_facts = {"decision": str(decision.action), "why": decision.why, **facts}
-    # For a lost job, only its last sign of life is known.
+    # The end of a lost job is known only by its last sign of life.
     at = None if code is None else status.ended
     training.append_event(
         "ended",
@@ -248,7 +248,7 @@ def note_job_end(
 
 
 def _judge(training: PlannedTraining, status: JobStatus, attempts: list[Attempt]) -> Decision:
-    """Decide the action after the newest job.
+    """Decide what to do after the newest job.
 
     The decision is added to the run's events and to the list of attempts.
     """
@@ -261,7 +261,7 @@ def _judge(training: PlannedTraining, status: JobStatus, attempts: list[Attempt]
     _report_bad_nodes(training, last)
     decided = ended_jobs.decision_of_job(newest_job(training))
     budget = training.job.restarts
-    # The job itself has added this event already.
+    # The job itself has already added this event.
     if decided is not None:
         # The job knows only the attempts in its own folder.
         reason = reason_of_budget(attempts, budget)
@@ -282,7 +282,7 @@ def _judge(training: PlannedTraining, status: JobStatus, attempts: list[Attempt]
 
 
 def _report_bad_nodes(training: PlannedTraining, attempt: Attempt) -> None:
-    """Remember the nodes that the newest job's failure or alarms point to, for later jobs."""
+    """Record the nodes to which the newest job's failure or alarms point, for later jobs."""
     settings = training.settings
     report_bad_nodes(
         settings,

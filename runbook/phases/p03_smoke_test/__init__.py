@@ -1,1 +1,1 @@
-"""Notebook 03-smoke-test."""
+"""The phase of notebook 03-smoke-test."""

@@ -1,4 +1,4 @@
-"""03-smoke-test: a few real steps of a model that fails cheaply, and the gate to the long run."""
+"""03-smoke-test: a few real steps of a small model, and the gate to the long training."""
 
 import json
 import math
@@ -79,7 +79,7 @@ def show_expectation(plan: Plan) -> View:
 
 @step(takes=lambda opened: (training_step(opened.training, opened.session),), work=SMOKE_TRAINING)
 def launch(training_job: JobStep) -> None:
-    """Submit the test's job, find the one that runs, or report that it is done."""
+    """Submit the test's job, find the running one, or report that it is done."""
     job_step.launch(training_job)
 
 
@@ -91,7 +91,7 @@ watch = step(
 
 @step(takes=lambda opened: (opened.run, opened.session))
 def gate(run: PlannedRun, session: Session) -> Table:
-    """Judge the test. The verdict is kept for the training phase."""
+    """Check the test's results, and store the verdict for the training phase."""
     settings = run.settings
     plan = run.plan
     test = training_results.read_results(run.folder, plan, PHASE)
@@ -121,7 +121,7 @@ def gate(run: PlannedRun, session: Session) -> Table:
 
 
 def _write_verdict(run: PlannedRun, checks: Sequence[Check]) -> None:
-    """Write the gate's verdict to the place from which the training phase reads it."""
+    """Write the gate's verdict to the file from which the training phase reads it."""
     verdict = "pass"
     rows = []
     for check in checks:
@@ -141,11 +141,11 @@ def _write_verdict(run: PlannedRun, checks: Sequence[Check]) -> None:
 
 
 BY_MEASURED_STEPS = "by the measured steps"
-"""The column of a time that the measured steps predict."""
+"""The column of a time that follows from the measured steps."""
 
 
 def outlook(run: PlannedRun) -> list[Row]:
-    """Show the training's planned time next to the time that the measured steps predict."""
+    """Show the training's planned time next to the time that follows from the measured steps."""
     settings = run.settings
     planned = run.plan.time[FULL]
     measured = machine.known_calibrations(settings, run.folder.parent)

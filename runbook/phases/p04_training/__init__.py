@@ -1,1 +1,1 @@
-"""Notebook 04-training."""
+"""The phase of notebook 04-training."""

@@ -1,7 +1,4 @@
-"""04-training: the run itself.
-
-It is stopped once on purpose if requested, resumed, and watched to its end.
-"""
+"""04-training: the full training, with one planned stop if requested, watched to its end."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -40,13 +37,13 @@ finish = plain_end(PHASE)
 
 @step(takes=lambda opened: (opened.training, opened.session))
 def check_ready(training: PlannedTraining, session: Session) -> CheckTable:
-    """Show the smoke test's verdict and the token files; stop if one has failed or is absent."""
+    """Show the smoke test's verdict and the token files; stop if either failed or is missing."""
     return record_checks(session, readiness.readiness_checks(training, session))
 
 
 @step(takes=lambda opened: (_sealed_training(opened.training, opened.session),), work=FULL_TRAINING)
 def launch(training_job: JobStep) -> None:
-    """Seal the forecasts of the training, then submit its job, or find the one that runs.
+    """Seal the forecasts of the training, then submit its job or find the running one.
 
     Nothing runs twice.
     """
@@ -54,7 +51,7 @@ def launch(training_job: JobStep) -> None:
 
 
 def _sealed_training(training: PlannedTraining, session: Session) -> JobStep:
-    """Return the training as a step that jobs do, whose forecasts are sealed before its job."""
+    """Return the training as a step for jobs, whose forecasts are sealed before its job starts."""
     return training_step(training, session, before_submit=partial(_seal, training.run))
 
 
@@ -112,7 +109,7 @@ watch = step(
 
 @step(takes=lambda opened: (opened.training,))
 def show_samples(training: PlannedTraining) -> View:
-    """Show what the model wrote before the first step and after the last."""
+    """Show the samples before the first step and after the last."""
     rows = training_results.sample_rows(
         training.folder, training.phase_plan, training.settings.tokenizer
     )
@@ -129,7 +126,7 @@ def continue_text(
     tokens: int = offline_defaults.TOKENS,
     temperature: float = offline_defaults.TEMPERATURE,
 ) -> View:
-    """Let the trained model continue a prompt of yours, in a separate process.
+    """Let the trained model continue the user's prompt, in a separate process.
 
     `runbook sample RUN` does the same.
     """
@@ -165,7 +162,7 @@ def continue_text(
 
 @step(takes=lambda opened: (opened.training, opened.session))
 def judge(training: PlannedTraining, session: Session) -> CheckTable:
-    """Judge the finished run by its rules."""
+    """Check the finished training by its rules."""
     trained = training_results.read_results(training.folder, training.run.plan, PHASE)
     session.add_results(trained.results())
     steps = gates.steps_check(trained.history, training.phase_plan.duration.iterations)
@@ -174,9 +171,9 @@ def judge(training: PlannedTraining, session: Session) -> CheckTable:
         *gates.resume_check(trained.history, trained.events),
         *own_checkpoints(training.settings.run.run, trained.events),
     ]
-    # Otherwise the first remaining loss is compared with the last one.
+    # Otherwise the first remaining loss would be compared with the last one.
     if steps.verdict == "pass":
-        # In a shorter run it is enough that the loss falls.
+        # In a short run it is sufficient that the loss falls.
         smallest_fall = 0.0
         if training.phase_plan.duration.tokens >= 100_000:
             smallest_fall = 0.30
@@ -194,7 +191,7 @@ def stops(training: PlannedTraining) -> list[Event]:
 def own_checkpoints(run_name: str, events: Sequence[Event]) -> list[Check]:
     """Check that each resume continued this training and not another one in its place.
 
-    The list is empty if the training never resumed.
+    Return no check if the training never resumed.
     """
     resumed = events_named(events, "resumed")
     if not resumed:
